@@ -19,6 +19,7 @@ from .ranks.link import measure_link
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of the command."""
+    parser.add_argument("--json", action="store_true", help="print it as JSON, which plan --rates reads on any machine")
     parser.add_argument("--device", choices=("cuda", "mps", "cpu"), help="default: the fastest of this machine")
 
 
@@ -35,6 +36,10 @@ def run(args: argparse.Namespace) -> int:
             roofline = replace(roofline, link=measure_link())
         except RankError as error:  # no network between processes is no reason to lose the rest
             print(f"The process group was not measured: {str(error).splitlines()[0]}", file=sys.stderr)
+    if args.json:
+        print(roofline.to_json())
+        keep_roofline(roofline)
+        return 0
     table = Table(show_header=False, title=roofline.machine, title_justify="left")
     for row in roofline_rows(roofline):
         table.add_row(*row)

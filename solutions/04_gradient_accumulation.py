@@ -834,7 +834,7 @@ my_guess = None  # loss
 ### BEGIN GUESS
 my_guess = 2.7
 ### END GUESS
-betas_guess = Prediction("Loss with beta_2 = 0.95, 4 rows a step", my_guess, "")
+betas_guess = Prediction("Loss with beta_2 = 0.95, 4 rows per step", my_guess, "")
 
 # %% name="betas"
 torch.set_num_threads(1)

@@ -1,8 +1,9 @@
-"""What tests cost: `tests/costs.json` holds seconds per test, and each family that takes more than a second is slow
-unless its own marks say which of its tests are.
+"""What tests cost: `tests/costs.json` holds seconds per family, and each that takes more than `SLOW` is slow unless its
+own marks say which of its tests are.
 
-`python -m tests.costs build/tests.xml` renews the file from a report that `pytest -n 2 --junitxml=build/tests.xml` has
-written. A family is a test function with all its parameters, and its cost the mean over these, set-up included.
+A family is a test function with all its parameters, and its cost the sum over these, set-up included. To renew it:
+`WHOLE_LABS=1 pytest -n 2 --junitxml=build/tests.xml`, then `python -m tests.costs build/tests.xml`. A sampled run would
+make slow families look cheap.
 """
 
 import json
@@ -10,11 +11,10 @@ import sys
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
-from statistics import mean
 from xml.etree import ElementTree
 
 COSTS = Path(__file__).with_name("costs.json")
-SLOW = 1.0  # seconds
+SLOW = 1.5  # seconds
 
 
 def family(nodeid: str) -> str:
@@ -24,18 +24,18 @@ def family(nodeid: str) -> str:
 
 @cache
 def slow_families() -> set[str]:
-    """Return the families that take more than a second a test."""
+    """Return the families that take more than `SLOW` seconds, all tests together."""
     costs = json.loads(COSTS.read_text(encoding="utf-8")) if COSTS.exists() else {}
     return {name for name, seconds in costs.items() if seconds > SLOW}
 
 
 def read_report(report: Path) -> dict[str, float]:
-    """Return the mean seconds of each family in a JUnit report; skipped tests do not count."""
-    seconds: dict[str, list[float]] = defaultdict(list)
+    """Return the seconds of each family in a JUnit report; skipped tests do not count."""
+    seconds: dict[str, float] = defaultdict(float)
     for case in ElementTree.parse(report).iter("testcase"):
         if case.find("skipped") is None:
-            seconds[_nodeid(case.attrib["classname"], case.attrib["name"])].append(float(case.attrib["time"]))
-    return {name: mean(times) for name, times in seconds.items()}
+            seconds[_nodeid(case.attrib["classname"], case.attrib["name"])] += float(case.attrib["time"])
+    return dict(seconds)
 
 
 def _nodeid(classname: str, name: str) -> str:

@@ -15,11 +15,11 @@ REPORT = """<testsuites><testsuite name="pytest">
 </testsuite></testsuites>"""
 
 
-def test_a_family_costs_the_mean_of_its_tests_that_ran(tmp_path):
+def test_a_family_costs_the_sum_of_its_tests_that_ran(tmp_path):
     report = tmp_path / "tests.xml"
     report.write_text(REPORT, encoding="utf-8")
     assert costs.read_report(report) == {
-        "tests/planner/test_fit.py::test_it": 2.0,
+        "tests/planner/test_fit.py::test_it": 4.0,
         "tests/grade/test_grade.py::TestOne::test_points": 0.7,
         "tests/grade/test_grade.py::test_nothing": 0.01,
     }

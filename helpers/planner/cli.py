@@ -28,6 +28,7 @@ from .plan import Plan, gpus_of, plan, plan_on
 from .whole_run import WholeRun, read_tokens
 
 if TYPE_CHECKING:  # its room imports PyTorch, which takes seconds
+    from .catalog.layout_rates import LayoutRates
     from .layout.layout import Layout
     from .layout.layout_plan import LayoutPlan
 
@@ -118,6 +119,8 @@ def _answer_whole(
         raise RecipeError("--timeline draws passes of ranks that split a model, or of an engine: see --engine.")
     if cluster and args.budget is not None:
         raise RecipeError("Give a GPU or a budget, not both.")
+    if args.rates:
+        raise RecipeError("--rates is about ranks that split a model, or an engine: see --engine.")
     config, (tell, early) = asked.config, hear
 
     def values(result: Plan) -> dict[str, Any]:
@@ -183,9 +186,13 @@ def _answer_by_blocks(
     tell("importing PyTorch")
     from .layout.layout_plan import plan_layout
 
-    result = plan_layout(layout, cluster, tell=tell)
+    rates, moved = _own_rates(args, cluster)
+    result = plan_layout(layout, cluster, rates, tell)
     answer = {"model": args.model, "engine": layout.engine, "assumed": asked.assumed, **to_json(result)}
     lines = [asked.heading, str(result)]
+    if moved:
+        answer |= {"rates": moved}
+        lines += [f"  rates of {Path(args.rates).name}, against the forecast's: {'; '.join(moved)}"]
     if args.run_tokens:
         rates = tuple(layout.tokens / seconds for seconds in (result.seconds, result.high, result.low))
         whole = _whole_run(layout.ranks, layout.arch.count(), rates, args)
@@ -198,6 +205,16 @@ def _answer_by_blocks(
         write_timeline(result, args.timeline)
         lines.append(f"  timeline in {args.timeline}")
     return answer, "\n".join(lines)
+
+
+def _own_rates(args: argparse.Namespace, cluster: Cluster) -> tuple["LayoutRates | None", list[str]]:
+    """Return the rates of `--rates` for a cluster, and by how much each part moved; None without."""
+    if not args.rates:
+        return None, []
+    from .rates.applied import applied
+
+    own = applied(args.rates)
+    return own.rates(cluster), own.words(cluster)
 
 
 def _layout(asked: Described) -> "Layout":
@@ -318,14 +335,40 @@ def _run_rows(args: argparse.Namespace) -> int:
     from .rows.answers import answer_rows, read_lines
 
     lines = list(read_lines(Path(args.rows).read_text(encoding="utf-8")))
+    if args.rates:
+        _tell_what_moved(lines, args.rates)
     with _stand_ins_only(), tqdm(total=len(lines), disable=None, leave=False, desc="layouts") as bar:
-        answers = answer_rows(lines, lambda done: bar.update(done - bar.n))
+        answers = answer_rows(lines, lambda done: bar.update(done - bar.n), args.rates or "")
     text = "".join(json.dumps(answer) + "\n" for answer in answers)
     if args.out:
         Path(args.out).write_text(text, encoding="utf-8", newline="\n")
     else:
         print(text, end="")
     return 0
+
+
+def _tell_what_moved(lines: list[dict[str, Any]], path: str) -> None:
+    """Say on stderr by how much the rates of a file move the forecast, for each GPU of the lines that it is about.
+
+    Raises:
+        RecipeError: the file is of none of their GPUs, or contradicts itself.
+    """
+    from .rates.applied import applied
+    from .rows.line import read_line
+
+    own, refused = applied(path), []
+    clusters = {}
+    for line in lines:
+        with contextlib.suppress(RecipeError):
+            cluster = read_line(line).cluster
+            clusters[cluster.name] = cluster
+    for name, cluster in clusters.items():
+        try:
+            print(f"{name}: {'; '.join(own.words(cluster))}", file=sys.stderr)
+        except RecipeError as error:
+            refused.append(str(error))
+    if clusters and len(refused) == len(clusters):
+        raise RecipeError(refused[0])
 
 
 def _catalog() -> str:

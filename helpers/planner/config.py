@@ -280,9 +280,14 @@ class TrainingConfig:
 
     @property
     def whole(self) -> bool:
-        """Whether all parameters are trained as engines for many GPUs train them: by AdamW, on the GPUs."""
+        """Whether all parameters are trained, as engines for many GPUs train them."""
+        return self.as_engines and not self.lora_rank
+
+    @property
+    def as_engines(self) -> bool:
+        """Whether parameters are trained as engines for many GPUs train them: by AdamW, on the GPUs."""
         plain = self.set_to_none and not (self.step_in_backward or self.expandable_segments or self.image_size)
-        return plain and not self.lora_rank and (self.optimizer, self.offload) == ("adamw", "none")
+        return plain and (self.optimizer, self.offload) == ("adamw", "none")
 
     @property
     def by_blocks(self) -> bool:

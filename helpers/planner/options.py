@@ -121,6 +121,8 @@ def _add_hardware(group: _Group) -> None:
     group.option("--budget", "a GPU of this size", type=float, metavar="GiB")
     group.option("--cluster", f"{', '.join(CLUSTERS)}", metavar="NAME")
     group.number("--gpus-per-node", "GPUs in a node (default: the cluster's)")
+    measured = "rates of your own machine: a table of matmuls, nccl-tests, roofline --json, or runs"
+    group.option("--rates", f"{measured} (docs/planner.md)", metavar="FILE")
     group.option("--link-inside", "of a GPU to others of its node, each way", type=float, metavar="GB/s")
     group.option("--link-outside", "of a GPU to other nodes, each way", type=float, metavar="GB/s")
 

@@ -16,6 +16,7 @@ from .config import RecipeError, TrainingConfig
 TEMPLATE = Path(__file__).with_name("train.py.jinja")
 STYLES = ("pytorch", "trainer")
 _NODE = 8  # GPUs in a node, at most
+_WIDE = 120  # characters in a line
 _OPTIMIZERS = {
     "adamw": "torch.optim.AdamW",
     "adam": "torch.optim.Adam",
@@ -45,13 +46,13 @@ def training_script(recipe: TrainingConfig, style: str = "pytorch") -> str:
     trained model is saved with tokenizer and recipe: an adapter, or the full model. `--tiny` shrinks the model and
     takes a few steps: a test of the file, on any machine. Without `--tiny` or `--cpu` a missing GPU is an error.
 
-    Updates whose loss or gradient is not finite are skipped and counted; many consecutive ones end the run. It keeps
-    the two newest checkpoints, one every `--checkpoint-every` steps and one at the end; SIGTERM and Ctrl-C save one
-    after the current step. `--resume` continues from the newest one, and refuses another text, model, rate, number of
-    steps or of ranks unless `--allow-changes` is given. Checkpoints load on any number of ranks. On CPUs, with one rank
-    or two, a killed and resumed run ends with the bits of an uninterrupted one; where sums have no fixed order (some
-    kernels of GPUs, all-reduce over more ranks after DistributedDataParallel has sorted its buckets anew), with those
-    of another such run.
+    Updates whose loss or gradient is not finite are skipped and counted; many consecutive ones end the run. It saves
+    a checkpoint every `--checkpoint-every` steps and at the end, and keeps the two newest and the one with the lowest
+    held-out loss; SIGTERM and Ctrl-C save one after the current step. `--resume` continues from the newest one, and
+    refuses another text, model, rate, number of steps or of ranks unless `--allow-changes` is given. Checkpoints load
+    on any number of ranks. On CPUs, with one rank or two, a killed and resumed run ends with the bits of an
+    uninterrupted one; where sums have no fixed order (some kernels of GPUs, all-reduce over more ranks after
+    DistributedDataParallel has sorted its buckets anew), with those of another such run.
 
     Args:
         recipe: precision, optimizer, checkpointing, accumulation, adapters, sharding.
@@ -72,7 +73,7 @@ def training_script(recipe: TrainingConfig, style: str = "pytorch") -> str:
         sharded=recipe.shard != "none",
         checkpointed=recipe.checkpointing != "none",
         block_stride={"every-2": "[::2]", "every-3": "[::3]"}.get(recipe.checkpointing, ""),
-        recipe_json=json.dumps(recipe.changed(), indent=4),
+        recipe_literal=_literal(recipe.changed()),
         quantization=_quantization(recipe),
         config=_config(spec),
         tiny_config=_tiny_config(spec),
@@ -139,8 +140,29 @@ def _refusals(recipe: TrainingConfig, spec: ModelSpec, style: str) -> list[tuple
 
 
 def _config(spec: ModelSpec) -> str:
-    """Return the model's config as JSON, without what differs from the defaults in more than a plain value."""
-    return json.dumps(_plain_config(spec), indent=4, sort_keys=True)
+    """Return the model's config, without what differs from the defaults in more than a plain value."""
+    return _literal(dict(sorted(_plain_config(spec).items())))
+
+
+def _literal(values: dict[str, Any]) -> str:
+    """Return a dictionary as Python source, with as many entries in a line as there is room for."""
+    entries = [f'"{key}": {_source(value)}' for key, value in values.items()]
+    if len(line := "{" + ", ".join(entries) + "}") <= _WIDE - len("RECIPE = "):
+        return line
+    lines = ["   "]
+    for entry in entries:
+        if len(lines[-1]) + len(entry) + len(" ,") > _WIDE:
+            lines.append("   ")
+        lines[-1] += f" {entry},"
+    return "\n".join(["{", *lines, "}"])
+
+
+def _source(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f'"{key}": {_source(part)}' for key, part in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_source, value)) + "]"
+    return json.dumps(value) if isinstance(value, str) else repr(value)
 
 
 def _plain_config(spec: ModelSpec) -> dict[str, Any]:
@@ -157,18 +179,18 @@ def _tiny_config(spec: ModelSpec) -> str:
     for name, size in {"num_key_value_heads": 2, "intermediate_size": 128, "head_dim": 16}.items():
         if hasattr(spec.config, name):
             tiny[name] = size
-    return json.dumps(tiny, indent=4)
+    return _literal(tiny)
 
 
-def _quantization(recipe: TrainingConfig) -> str:
-    """Return the arguments of `BitsAndBytesConfig`; empty for a base that is not quantized."""
+def _quantization(recipe: TrainingConfig) -> list[str]:
+    """Return the arguments of `BitsAndBytesConfig`; none for a base that is not quantized."""
     if recipe.quantize == "none":
-        return ""
+        return []
     if recipe.quantize == "int8":
-        return "load_in_8bit=True"
-    double = ", bnb_4bit_use_double_quant=True" if recipe.quantize == "nf4-dq" else ""
+        return ["load_in_8bit=True"]
+    double = ["bnb_4bit_use_double_quant=True"] if recipe.quantize == "nf4-dq" else []
     compute = recipe.amp_dtype or recipe.weight_dtype
-    return f'load_in_4bit=True, bnb_4bit_quant_type="nf4"{double}, bnb_4bit_compute_dtype={compute}'
+    return ["load_in_4bit=True", 'bnb_4bit_quant_type="nf4"', *double, f"bnb_4bit_compute_dtype={compute}"]
 
 
 def _lora_settings(recipe: TrainingConfig) -> str:
@@ -184,13 +206,13 @@ def _fsdp_names(recipe: TrainingConfig) -> list[str]:
     return [*names, "fully_shard"]
 
 
-def _fsdp_options(recipe: TrainingConfig) -> str:
+def _fsdp_options(recipe: TrainingConfig) -> list[str]:
     options = ["reshard_after_forward=False"] if recipe.shard == "zero2" else []
     if recipe.precision == "bf16-amp":
         options += ["mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)"]
     if recipe.offload == "all":
         options += ['offload_policy=CPUOffloadPolicy(pin_memory=device.type == "cuda")']
-    return "".join(f", {option}" for option in options)
+    return options
 
 
 def _optimizer_options(recipe: TrainingConfig) -> str:
@@ -219,7 +241,7 @@ def _launch(recipe: TrainingConfig) -> str:
 def _attention(recipe: TrainingConfig) -> str:
     """Return an expression for the attention: a compiled model would make a mask that plain text does not need."""
     if recipe.compile and recipe.attention == "sdpa":
-        return '"sdpa" if is_packed(args) else "unmasked"'
+        return '"sdpa" if str(args.text).endswith(".jsonl") else "unmasked"'
     return f'"{recipe.attention}"'
 
 

@@ -159,6 +159,8 @@ def line_of(row: Mapping[str, Any]) -> dict[str, Any]:
         line["global_batch_size"] = row["global_batch"]
     elif row.get("grad_accum"):
         line["gradient_accumulation_steps"] = row["grad_accum"]
+    if str(row["id"]).startswith("megatron-lm"):  # README.md: "a range of communication optimizations", all of them on
+        line |= {"tensor_overlap": True, "data_overlap": True}
     if str(row["id"]).startswith("torchtitan") and (row.get("pp") or 1) > 1 and not row.get("micro_batch"):
         line["micro_batch_size"] = 1
     return {name: value for name, value in line.items() if value is not None}

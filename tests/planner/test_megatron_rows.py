@@ -4,7 +4,11 @@ The rows are functional tests of Megatron-LM (the last rank's peak) and the runs
 alone are kept here: arguments and bytes.
 """
 
+from helpers.planner.config import RecipeError
+from helpers.planner.importers.megatron import row_of
+from helpers.planner.layout.schedule import interleaved
 from helpers.planner.rows.answers import answer
+from helpers.planner.rows.line import read_line
 
 import pytest
 
@@ -43,8 +47,74 @@ def test_what_dropout_masks_and_dummies_take():
     assert peak(stage="first", deterministic=True) - peak(stage="first") == 0  # an H100 has as much anyway
 
 
+def test_the_options_of_megatron_take_what_they_take():
+    small = {
+        "framework": "megatron-lm",
+        "arch": {"layers": 4, "hidden": 256, "heads": 4, "ffn": 1024, "vocab": 8192, "positions": 512},
+        **{"gpus": 2, "pipeline": 2, "seq": 512, "gradient_accumulation_steps": 4, "virtual_stages": 1},
+        **{"checkpointing": "none", "compile": False, "wgrad_fusion": False, "dropout": 0, "attention": "unfused"},
+    }
+
+    def peak(**changes):
+        found = answer(small | changes)
+        assert found["error"] is None
+        return found["peak_allocated_bytes"]
+
+    tokens, vocab, weights = 512, 8192, 4 * 256**2 + 2 * 4 * 256**2
+    biases, norms = 9 * 256, 4 * 256
+    held = 2 * (weights + biases + norms) + 2 * 256 + 256 * vocab  # of the last stage
+    logits = tokens * (vocab + 256) * 2
+    assert peak(deferred_logits=1) - peak() == logits
+    assert peak(deferred_logits=-1) - peak() == 3 * logits  # those of the last micro-batch are there anyway
+    assert peak(fused_loss=True) - peak() == tokens * vocab * 4  # its exponentials are not in place
+    assert peak() - peak(wide_gradients=False) == pytest.approx(2 * held, abs=512)
+    scores = 4 * 512 * 512 * 2  # one buffer for all blocks, and no workspace of Transformer Engine
+    assert peak(transformer_impl="local") - peak() == scores - 32 * 2**20
+    normed = peak(arch=small["arch"] | {"qk_norm": True}) - peak()
+    assert normed > 2 * 2 * tokens * 256 * 2  # queries and keys of two blocks, as they are and normed
+
+
+def test_groups_of_micro_batches_are_those_of_megatron():
+    """Its own example (`get_schedule_table`): two ranks, groups of three, five micro-batches, two stages a rank."""
+    passes = [(action.stage // 2, action.micro_batch) for action in interleaved(0, 2, 2, 5, 3) if action.kind == "F"]
+    assert passes == list(zip([0, 0, 0, 1, 1, 1, 0, 0, 1, 1], [0, 1, 2, 0, 1, 2, 3, 4, 3, 4], strict=True))
+    row = {"framework": "megatron-lm", "model": "llama-3.2-1b", "gpus": 2, "pipeline": 2, "virtual_stages": 2}
+    assert "leave a group" in answer(row | {"gradient_accumulation_steps": 4, "micro_batch_group": 3})["error"]
+    assert "at least the 2" in answer(row | {"gradient_accumulation_steps": 4, "micro_batch_group": 1})["error"]
+
+
+def test_attention_is_the_one_that_transformer_engine_picks():
+    row = {"framework": "megatron-lm", "model": "llama-3.2-1b", "gpus": 1}
+    for gpu, said, picked in (
+        ("h100", "fused", "cudnn"),
+        ("h100", "flash", "fused"),
+        ("a100", "fused", "fused"),
+        ("b200", "fused", "fused"),
+        ("a100", "unfused", "eager"),
+    ):
+        assert read_line(row | {"gpu": gpu, "attention": said}).layout.attention == picked
+
+
+def test_arguments_are_read_or_named():
+    given = {"num-layers": "2", "hidden-size": "64", "num-attention-heads": "4", "seq-length": "32", "bf16": "true"}
+    row, unknown = row_of(given | {"lr": "1e-4", "num-experts": "8"}, 1, "a100")
+    assert unknown == ["num-experts"]
+    assert answer(row)["error"] is None
+    with pytest.raises(RecipeError, match="--hidden-size is missing"):
+        row_of({"num-layers": "2"}, 1, "a100")
+    with pytest.raises(RecipeError, match="must be a whole number"):
+        row_of(given | {"seq-length": "long"}, 1, "a100")
+    with pytest.raises(RecipeError, match="one by one"):
+        row_of(given | {"recompute-granularity": "full", "recompute-num-layers": "2"}, 1, "a100")
+
+
 @pytest.mark.parametrize(
-    ("field", "value", "words"), [("stage", "middle", "fullest, first or last"), ("dropout", 1.5, "less than 1")]
+    ("field", "value", "words"),
+    [
+        ("stage", "middle", "fullest, first or last"),
+        ("dropout", 1.5, "less than 1"),
+        ("transformer_impl", "mine", "or local"),
+    ],
 )
 def test_nonsense_is_refused(field, value, words):
     row = {"framework": "megatron-lm", "model": "llama-3.2-1b", "gpus": 1, field: value}

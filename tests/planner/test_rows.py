@@ -84,7 +84,7 @@ def test_odd_values_get_an_answer_or_a_clear_line(read_only):
         ({"global_batch_size": 7}, "global_batch_size"),
         ({"precision": "fp2"}, "precision"),
         ({"checkpointing": "sometimes"}, "recompute"),
-        ({"lora_rank": 8}, "LoRA"),
+        ({"lora_rank": 8}, "engine megatron"),
         ({"framework": "abacus"}, "framework is 'abacus'; choose one of generic, torchtitan"),
     ],
 )

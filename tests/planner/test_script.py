@@ -116,7 +116,8 @@ def test_a_killed_script_goes_on_to_the_last_bit(name, tmp_path):
     assert target.published(killed)
     subprocess.run([*line, "--checkpoints", killed, "--resume"], check=True, timeout=300, **quiet)
     assert target.read(target.published(killed)[8]) == target.read(target.published(whole)[8])
-    assert len(target.published(killed)) == 2
+    assert {6, 8} <= set(target.published(killed))
+    assert len(target.published(killed)) <= 3
 
 
 def test_scripts_keep_checkpoints_and_refuse_to_begin_among_others():

@@ -20,7 +20,7 @@ from ..tensor_parallel.inputs import drawn
 from ..tensor_parallel.said import by_rank, in_words, noted, wrong_tensor
 
 Shift = Callable[..., tuple[list[Tensor], Callable[[], Any]]]
-LATE = (0, 1)  # the rank that comes late, in turn
+LATE = (0, 1, 2)  # the rank that comes late, in turn: each is somebody's neighbor
 CASES = ("one tensor", "shapes and dtypes", "not contiguous")
 SHIFTS = ("the first", "the second", *(f"what went on from there, shift {i}" for i in (3, 4, 5)))
 HANGS = PATIENCE + 30.0  # seconds after which ranks that wait for each other are given up
@@ -90,7 +90,7 @@ def _several(_: Path, seed: int, shift: Shift) -> Evidence:
 
 
 def _late(folder: Path, seed: int, shift: Shift) -> list[Evidence]:
-    """One rank: each of two ranks comes late in turn. The second one only if none has waited for the first."""
+    """One rank: each rank comes late in turn, a later one only if none has waited for those before."""
     seen, signals = [], Signals(folder)
     for late in LATE:
         seen.append(_one_late(seed + late, shift, late, signals))

@@ -18,7 +18,7 @@ def made_job(kind: str, chance: random.Random) -> tuple[list[RankLog], int | Non
         pace[chance.randrange(ranks)] = chance.uniform(1.3, 1.38)
     if kind == "slow":
         pace[blamed] = math.inf
-        pace[blamed] = statistics.median(pace) * (
+        pace[blamed] = statistics.median_high(pace) * (
             chance.uniform(1.62, 1.7) if chance.random() < 0.5 else chance.uniform(1.7, 3)
         )
     stop = chance.randint(5, steps - 3)

@@ -10,8 +10,9 @@ from ...core.data import Split, digits
 from ...core.device import pick_device
 from ..base import Check, Evidence
 from ..probing.fingerprint import OTHER_DATA, fingerprint
+from ..probing.measuring_weights import close
 from ..probing.plain import plain
-from .shared import PRECISIONS, close
+from .shared import PRECISIONS
 from .training import OTHER_SECONDS, STEP_SECONDS, Pass, Watch, rows_of
 
 EPOCHS = {"fp32": 3, "bf16": 1, "fp16": 2}  # 16 bits are slow on a CPU

@@ -1,7 +1,7 @@
-"""What the checks of several parts use: the three precisions, a model and its data, a scaler, weights as a vector."""
+"""What the checks of several parts use: the three precisions, a model and its data, a scaler."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...core.data import digits
 from ...core.device import pick_device
@@ -9,16 +9,6 @@ from ...core.models import SmallCNN
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 CLIP_OFF = 1e6  # a max_norm that no gradient reaches
-
-
-def close(seen: float, expected: float, tolerance: float) -> bool:
-    """Say whether two figures agree within a relative `tolerance`. NaN agrees with nothing."""
-    return abs(seen - expected) <= tolerance * abs(expected) + 1e-12
-
-
-def weights(model: nn.Module) -> Tensor:
-    """Return all parameters of `model` as one vector, FP32, on the CPU."""
-    return torch.cat([p.detach().float().flatten() for p in model.parameters()]).cpu()
 
 
 def scaler_for(dtype: torch.dtype, init_scale: float = 2.0**10) -> torch.amp.GradScaler | None:

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from ...core.device import pick_device
 from ..base import Check, Evidence
+from ..probing.measuring_weights import close, weights
 from .loss import LossInFp32
-from .shared import CLIP_OFF, PRECISIONS, close, scaler_for, setting, weights
+from .shared import CLIP_OFF, PRECISIONS, scaler_for, setting
 
 EVERY = 13  # weights: one is sent as evidence
 ASIDE = 0.1  # how far, of its length, a move may lie beside the reference's: what rounding in 16 bits explains

@@ -7,6 +7,10 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # its room imports PyTorch, which takes seconds
+    from ..rates.measured import Measured
 
 LAYOUT_RATES = Path(__file__).with_name("layout_rates.json")
 
@@ -28,6 +32,7 @@ class LayoutRates:
         products: speed of products in such steps, as a multiple of what `rates.json` says, by the first number of the
             GPU's compute capability and dtype, "9 bfloat16".
         attention: the same of fused attention, by the first number of the compute capability: "9".
+        measured: tables of the user's own machine, which go before all of these.
     """
 
     inside: float
@@ -43,11 +48,18 @@ class LayoutRates:
     interval: tuple[float, float]
     products: dict[str, float]
     attention: dict[str, float]
+    measured: "Measured | None" = None
+
+    @property
+    def launch_seconds(self) -> float:
+        """Seconds in which the host launches an operation, by the user's own machine where that was measured."""
+        own = self.measured
+        return self.launch if own is None else own.pace * (own.launch or self.launch)
 
     def __hash__(self) -> int:
         links = (self.inside, self.outside, self.start, self.hop)
         numbers = (*links, self.launch, self.kernel, self.fused, self.eager, self.depth, self.power)
-        return hash((numbers, *sorted(self.products.items()), *sorted(self.attention.items())))
+        return hash((numbers, id(self.measured), *sorted(self.products.items()), *sorted(self.attention.items())))
 
 
 @cache

@@ -8,7 +8,7 @@ which it is, how long its sequences are, how it attends, whether it recomputes a
 import json
 
 from ..layout.layout import Layout
-from .refusals import graphs, plain_loops, refuse
+from .refusals import graphs, never_written, refuse
 
 FILE = "ds_config.json"
 COMMAND = f"train.py --deepspeed {FILE}"
@@ -54,7 +54,7 @@ def _refusals(layout: Layout) -> list[tuple[bool, str]]:
     beside = {"tensor": layout.tensor, "pipeline": layout.pipeline, "context": layout.context, "expert": layout.expert}
     others = ", ".join(f"{name} {size}" for name, size in beside.items() if size > 1)
     return [
-        plain_loops(layout),
+        *never_written(layout),
         graphs(layout),
         (bool(others), f"DeepSpeed's JSON knows data-parallel ranks only, not {others}: take torchtitan or megatron."),
         (

@@ -7,7 +7,7 @@ model's sizes, too, and train on made-up tokens (--mock-data) until a tokenizer 
 
 from ..layout.arch import Arch
 from ..layout.layout import Layout
-from .refusals import other_habits, plain_loops, refuse
+from .refusals import never_written, other_habits, refuse
 
 FILE = "planned.args"
 COMMAND = f"pretrain_gpt.py $(cat {FILE})"
@@ -57,7 +57,7 @@ def refusals(layout: Layout, engine: str) -> list[tuple[bool, str]]:
             f"{engine} recomputes every block, or the first of a stage, not one in {layout.recompute_every}: "
             "take recompute_every 1.",
         ),
-        plain_loops(layout),
+        *never_written(layout),
         (not layout.compile, f"{engine} always fuses its chains of operations: leave compile at True."),
     ]
 

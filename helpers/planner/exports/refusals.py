@@ -29,13 +29,22 @@ def other_habits(layout: Layout, engine: str, known: tuple[str, ...]) -> tuple[b
     )
 
 
-def plain_loops(layout: Layout) -> tuple[bool, str]:
-    """Return whether gradients, embedding and loss are those of a plain loop, which no export writes; what to do."""
-    return (
-        layout.accumulate_whole or layout.plain_ends,
-        "Exports reduce gradients after each micro-batch, and tensor ranks split embedding and loss: leave "
-        "accumulate_whole and plain_ends False.",
-    )
+def never_written(layout: Layout) -> list[tuple[bool, str]]:
+    """Return what no export writes, whether this layout has it, and what to do.
+
+    These are gradients, embedding and loss of a plain loop, and adapters.
+    """
+    return [
+        (
+            layout.accumulate_whole or layout.plain_ends,
+            "Exports reduce gradients after each micro-batch, and tensor ranks split embedding and loss: leave "
+            "accumulate_whole and plain_ends False.",
+        ),
+        (
+            layout.lora_rank > 0,
+            "Exports train whole models: leave lora_rank 0, or plan adapters without --tp, --pp, --cp and --engine.",
+        ),
+    ]
 
 
 def graphs(layout: Layout) -> tuple[bool, str]:

@@ -9,7 +9,7 @@ from ..config import ParallelConfig, RecipeError, TrainingConfig
 from ..layout.arch import Arch, arch_of_config
 from ..layout.layout import Layout
 from ..script import training_script
-from .refusals import graphs, other_habits, plain_loops, refuse
+from .refusals import graphs, never_written, other_habits, refuse
 
 FILE = "train.py"
 COMMAND = FILE
@@ -56,7 +56,7 @@ def _refusals(layout: Layout) -> list[tuple[bool, str]]:
     beside = {"tensor": layout.tensor, "pipeline": layout.pipeline, "context": layout.context, "expert": layout.expert}
     others = ", ".join(f"{name} {size}" for name, size in beside.items() if size > 1)
     return [
-        plain_loops(layout),
+        *never_written(layout),
         graphs(layout),
         other_habits(layout, "torchrun", ("pytorch", "torchtitan")),
         (bool(others), f"Our script has data-parallel ranks only, not {others}: take torchtitan or megatron."),

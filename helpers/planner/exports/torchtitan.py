@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..layout.layout import Layout
-from .refusals import graphs, other_habits, plain_loops, refuse
+from .refusals import graphs, never_written, other_habits, refuse
 from .torchtitan_models import Flavor, flavor_of, is_llama
 
 FILE = "planned.py"
@@ -75,7 +75,7 @@ def _refusals(layout: Layout) -> list[tuple[bool, str]]:
     inner = _data(layout)[0] * layout.tensor  # the ranks from which torchtitan takes those of the experts
     return [
         other_habits(layout, "torchtitan", ("torchtitan", "pytorch")),
-        plain_loops(layout),
+        *never_written(layout),
         graphs(layout),
         (
             layout.zero in ("zero1", "zero2"),

@@ -19,6 +19,7 @@ class Arch:
         bias: whether the linear layers add one.
         layer_norm: LayerNorm instead of RMSNorm.
         positions: rows of a learned table of positions; 0 rotates queries and keys instead.
+        qk_norm: whether queries and keys are normed, head by head.
         experts, experts_per_token: of a mixture; 0 for a dense model.
         shared_experts: experts that every token visits.
         moe_ffn: width inside one expert.
@@ -48,6 +49,7 @@ class Arch:
     kv_lora: int = 0
     rope_dim: int = 0
     value_dim: int = 0
+    qk_norm: bool = False
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab"):

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .kernels import one_pass, rms_norm
+from .adapters import Adapter, frozen_products, linear
+from .kernels import Norm, one_pass, rms_norm
 from .layout import Layout
 from .wire import Wire, enter, exchange, leave, products
 
@@ -25,7 +26,11 @@ class Wires:
 def column(x: Tensor, layers: list[nn.Linear], wire: Wire, layout: Layout) -> list[Tensor]:
     """Return the results of layers whose columns are split over `wire`; x: (B, S, D), or this rank's tokens of it."""
     if layout.engine == "megatron" and layout.splits_tokens:
-        outs = products(x, [layer.weight for layer in layers], wire, layout.transformer_engine)
+        weights = [layer.weight for layer in layers]
+        if layout.lora_rank:
+            outs = frozen_products(x, weights, wire)
+        else:
+            outs = products(x, weights, wire, layout.transformer_engine)
         return [out if layer.bias is None else out + layer.bias for out, layer in zip(outs, layers, strict=True)]
     x = enter(x, wire, layout.splits_tokens)
     return [layer(x) for layer in layers]
@@ -43,18 +48,26 @@ class Attention(nn.Module):
         self.wires, self.layout = wires, layout
         self.heads, self.kv_heads = arch.heads // layout.tensor, max(1, arch.kv_heads // layout.tensor)
         self.head, self.rotates = arch.head_dim, not arch.positions
-        linear = lambda n, m: nn.Linear(n, m, bias=arch.bias)  # noqa: E731
-        self.q = linear(arch.hidden, self.heads * self.head)
-        self.k = linear(arch.hidden, self.kv_heads * self.head)
-        self.v = linear(arch.hidden, self.kv_heads * self.head)
-        self.out = linear(self.heads * self.head, arch.hidden)
+        self.widths = [heads * self.head for heads in (self.heads, self.kv_heads, self.kv_heads)]
+        self.q, self.k, self.v = (linear(layout, arch.hidden, width, arch.bias) for width in self.widths)
+        self.out = linear(layout, self.widths[0], arch.hidden, arch.bias)
+        self.adapters = None
+        if layout.lora_rank:
+            before = Adapter(layout, (arch.hidden, sum(self.widths)), wires.tensor)
+            after = Adapter(layout, (self.widths[0], arch.hidden), wires.tensor, by_rows=True)
+            self.adapters = nn.ModuleList((before, after))
+        norms = (Norm(self.head, arch.layer_norm) for _ in "qk") if arch.qk_norm else (None, None)
+        self.q_norm, self.k_norm = norms
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, S, D), or (B, S / tensor, D) where tokens are split; likewise the result."""
-        q, k, v = (
-            out.unflatten(-1, (-1, self.head)).transpose(1, 2)  # (B, heads, S, head)
-            for out in column(x, [self.q, self.k, self.v], self.wires.tensor, self.layout)
-        )
+        outs = column(x, [self.q, self.k, self.v], self.wires.tensor, self.layout)
+        if self.adapters is not None:
+            more = self.adapters[0](x).split(self.widths, -1)
+            outs = [out + extra for out, extra in zip(outs, more, strict=True)]
+        q, k, v = (out.unflatten(-1, (-1, self.head)).transpose(1, 2) for out in outs)  # (B, heads, S, head)
+        if self.q_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
         if self.rotates:
             q, k = one_pass(q), one_pass(k)
         if self.layout.attention == "eager":
@@ -63,9 +76,10 @@ class Attention(nn.Module):
         else:
             out = attend(q, k, v, self.wires.context, self.layout.context_method == "ring")  # (B, heads, S, head)
         out = out.transpose(1, 2).flatten(2)  # (B, S, heads x head)
-        if self.layout.transformer_engine and self.layout.attention != "eager" and len(out) > 1:
+        if self.layout.transformer_engine and self.layout.attention == "fused" and len(out) > 1:
             out = out.clone()  # of (S, B, D): the fused kernel keeps its own (B, S, D)
-        return leave(self.out(out), self.wires.tensor, self.layout.splits_tokens)
+        result = leave(self.out(out), self.wires.tensor, self.layout.splits_tokens)
+        return result if self.adapters is None else result + self.adapters[1](out)
 
 
 class LatentAttention(nn.Module):

@@ -39,8 +39,12 @@ class Chip:
 
     def __init__(self, gpu: Gpu, rates: LayoutRates, layout: Layout) -> None:
         self._gpu, self._rates = gpu, rates
+        self._measured = rates.measured
+        self._pace = rates.measured.pace if rates.measured else 1.0
         self._casts = _CAST if layout.engine == "megatron" else _SCALED
         self._passing = (rates.fused if layout.compile else rates.eager) * fitted_rates().bandwidth * gpu.bandwidth
+        if rates.measured and rates.measured.memory:
+            self._passing = rates.measured.memory * (1.0 if layout.compile else rates.eager / rates.fused)
         # FlashAttention-2 does as well as any on Ampere, and half as well as the next one on Hopper (arXiv 2407.08608).
         newer = gpu.vendor == "nvidia" and int(gpu.generation) > 8
         self._slower = 2.0 if layout.attention == "fused-2023" and newer else 1.0
@@ -52,11 +56,27 @@ class Chip:
         if work.dtype == EIGHT and work.flops:
             casting = self.passing_seconds(self._casts * (work.shape[-3] + work.shape[-2]) * work.shape[-1])
         if work.kind == "attention":
-            multiplying = self.attention_seconds(work.flops, work.dtype)
+            multiplying = self._measured_attention(work) or self.attention_seconds(work.flops, work.dtype)
         elif work.flops:
-            multiplying = self.product_seconds(work.shape, work.dtype)
+            multiplying = self._measured_product(work) or self.product_seconds(work.shape, work.dtype)
         bound = "compute" if multiplying > passing else "memory"
-        return max(multiplying, passing) + casting + self._rates.kernel, bound
+        return self._pace * (max(multiplying, passing) + casting + self._rates.kernel), bound
+
+    def _measured_product(self, work: Work) -> float:
+        """Return the seconds of a product by the user's own table; 0 where that does not say."""
+        if self._measured is None or len(work.shape) < 3:
+            return 0.0
+        rate = self._measured.matmul_rate(work, self._catalog_rate)
+        return 2.0 * math.prod(work.shape) / rate if rate else 0.0
+
+    def _measured_attention(self, work: Work) -> float:
+        if self._measured is None or work.dtype not in _SIXTEEN:
+            return 0.0
+        rate = self._measured.attention_rate(work.shape, work.name.endswith("_backward"))
+        return work.flops / rate if rate else 0.0
+
+    def _catalog_rate(self, shape: tuple[int, ...], dtype: str) -> float:
+        return 2.0 * math.prod(shape) / self.product_seconds(shape, dtype)
 
     def product_seconds(self, shape: tuple[int, ...], dtype: str) -> float:
         """Return the seconds of a product by its FLOPs. shape: (m, n, k), or (b, m, n, k) for b of them."""

@@ -9,26 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from .adapters import Adapter, linear
 from .attention import Wires, attention_of, column
-from .kernels import activate, drop, fused_loss, layer_norm, rms_norm
+from .kernels import Norm, activate, drop, fused_loss
 from .layout import Layout
 from .wire import Wire, exchange, join, leave
 
 Marker = Callable[[str], None]
 """Hears where in the stage the program is: "layer 3 forward", and the like."""
-
-
-class Norm(nn.Module):
-    """RMSNorm or LayerNorm, by the model's sizes."""
-
-    def __init__(self, width: int, with_bias: bool) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(width))
-        self.bias = nn.Parameter(torch.empty(width)) if with_bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (B, S, D)."""
-        return rms_norm(x, self.weight) if self.bias is None else layer_norm(x, self.weight, self.bias)
 
 
 class Mlp(nn.Module):
@@ -39,15 +27,24 @@ class Mlp(nn.Module):
         arch = layout.arch
         self.wire, self.layout = wire, layout
         local = -(-inner // wire.size)
-        self.gate = nn.Linear(arch.hidden, local, bias=arch.bias)
-        self.up = nn.Linear(arch.hidden, local, bias=arch.bias) if arch.gated else None
-        self.down = nn.Linear(local, arch.hidden, bias=arch.bias)
+        self.gate = linear(layout, arch.hidden, local, arch.bias)
+        self.up = linear(layout, arch.hidden, local, arch.bias) if arch.gated else None
+        self.down = linear(layout, local, arch.hidden, arch.bias)
+        self.adapters = None
+        if layout.lora_rank and layout.lora_targets == "all":
+            before = Adapter(layout, (arch.hidden, local * (2 if arch.gated else 1)), wire)
+            self.adapters = nn.ModuleList((before, Adapter(layout, (local, arch.hidden), wire, by_rows=True)))
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, S, D), or (B, S / tensor, D) where tokens are split; likewise the result."""
         layers = [self.gate] if self.up is None else [self.gate, self.up]
-        inner = activate(*column(x, layers, self.wire, self.layout))
-        return leave(self.down(inner), self.wire, self.layout.splits_tokens)
+        outs = column(x, layers, self.wire, self.layout)
+        if self.adapters is not None:
+            more = self.adapters[0](x).chunk(len(outs), -1)
+            outs = [out + extra for out, extra in zip(outs, more, strict=True)]
+        inner = activate(*outs)
+        result = leave(self.down(inner), self.wire, self.layout.splits_tokens)
+        return result if self.adapters is None else result + self.adapters[1](inner)
 
 
 class Experts(nn.Module):
@@ -148,6 +145,8 @@ class Head(nn.Module):
             return self._plain_loss(self.norm(x), labels)
         (logits,) = column(self.norm(x), [self.logits], self.wire, self.layout)  # (B, S, V / tensor)
         if self.wire.size > 1 or self.layout.engine == "megatron":
+            if self.layout.loss == "fused":
+                return CompiledVocabularyLoss.apply(logits, labels, self.wire)
             return VocabularyLoss.apply(logits, labels, self.wire, self.layout.transformer_engine)
         if self.layout.compile:
             return fused_loss(logits.flatten(0, 1), labels.flatten())
@@ -192,6 +191,23 @@ class VocabularyLoss(torch.autograd.Function):
         return wide.to(ctx.dtype), None, None, None
 
 
+class CompiledVocabularyLoss(VocabularyLoss):
+    """The same in four compiled parts, as Megatron's fused one: what works in place there, writes a new tensor here."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, wire: Wire) -> Tensor:
+        """logits: (B, S, V / tensor); labels: (B, S)."""
+        wide = logits.float()
+        maximum = wide.amax(-1) if wire.size == 1 else wire.all_reduce(wide.amax(-1), largest=True)
+        shares = torch.exp(wide.sub_(maximum.unsqueeze(-1)))
+        target = wide.gather(-1, labels.unsqueeze(-1).clamp(max=logits.shape[-1] - 1)).squeeze(-1)
+        total, target = _summed(torch.cat((shares.sum(-1), target)), wire).chunk(2)
+        shares.div_(total.unsqueeze(-1))
+        ctx.save_for_backward(shares)
+        ctx.dtype, ctx.in_place = logits.dtype, False
+        return (total.log() - target).mean()
+
+
 def _summed(x: Tensor, wire: Wire) -> Tensor:
     return x if wire.size == 1 else wire.all_reduce(x)
 
@@ -233,6 +249,8 @@ class Stage(nn.Module):
     def forward(self, x: Tensor, labels: Tensor | None = None) -> Tensor:
         """x: token ids (B, S) for the first stage, else the stream; returns the stream, or the loss in the last."""
         x = x if self.embedding is None else self.embedding(x)
+        if self.layout.lora_rank and self.embedding is not None:
+            x.requires_grad_()  # the table is not trained; PEFT's `enable_input_require_grads` does the same
         for at, block in enumerate(self.blocks):
             x = _Place.apply(x, self.mark, f"layer {at}", "post" if at == 0 else f"layer {at - 1}")
             x = self._run(at, block)(x)

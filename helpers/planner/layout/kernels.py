@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..simulate.cuda_kernels import FusedRmsNorm
 
@@ -34,6 +34,19 @@ def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return the layer norm of the last dimension."""
     return F.layer_norm(x, (x.shape[-1],), weight.to(x.dtype), bias.to(x.dtype))
+
+
+class Norm(nn.Module):
+    """RMSNorm or LayerNorm, by the model's sizes."""
+
+    def __init__(self, width: int, with_bias: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.bias = nn.Parameter(torch.empty(width)) if with_bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (B, S, D)."""
+        return rms_norm(x, self.weight) if self.bias is None else layer_norm(x, self.weight, self.bias)
 
 
 def activate(gate: Tensor, x: Tensor | None = None) -> Tensor:

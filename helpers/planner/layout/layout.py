@@ -6,7 +6,10 @@ from ..config import ENGINES, PRECISIONS, ParallelConfig, RecipeError, TrainingC
 from .arch import Arch
 
 RECOMPUTATIONS = ("none", "selective", "full")
-ATTENTIONS = ("fused", "fused-2023", "eager")
+ATTENTIONS = ("fused", "cudnn", "fused-2023", "eager")
+LOSSES = ("in place", "fused")
+LORA_TARGETS = ("attention", "all")
+_OF_PERCEPTRON = {"gate_proj", "up_proj", "down_proj", "linear_fc1", "linear_fc2"}
 
 
 @dataclass(frozen=True)
@@ -21,12 +24,24 @@ class Layout(ParallelConfig):
         precision, compile, cuda_graphs, engine: as in `TrainingConfig`.
         recompute: what the backward pass computes again: nothing, "selective" (cheap parts), "full" blocks.
         recompute_every: only every so many blocks are recomputed.
-        attention: "fused", "fused-2023", or "eager": scores in memory, with dropout, as before 2022.
+        attention: "fused", "fused-2023", or "eager": scores in memory, with dropout, as before 2022; "cudnn" is the
+            fused kernel that reads and writes tokens in megatron's order, (S, B, D), so that nothing is copied.
         dropout: of the residual stream: after the embedding, attention and perceptron; each keeps a mask.
         transformer_engine: whether megatron runs its kernels: tensor ranks keep the output of norms, the loss works in
             place, and matmuls with `wgrad_fusion` add weights' gradients to their buffer and return a dummy.
         attention_mask: whether first and last stage hold a mask of (B, 1, S, S) bytes that no kernel reads.
         deterministic: whether cuBLAS has the larger workspace that reproducible results want (":4096:8").
+        data_overlap: whether gradients are added up, and weights gathered, beside passes; else after the last one.
+        lora_rank: of adapters, which alone are trained; 0 trains the whole model.
+        lora_targets: which layers have one: those of "attention", or "all" of a block.
+        lora_dropout: in front of each adapter; keeps a mask.
+        fp8_params: whether the blocks' weights, which are then not trained, have one byte each.
+        own_modules: whether megatron runs its own layers in place of Transformer Engine's.
+        narrow_gradients: whether megatron adds up gradients in 16 bits, and widens them for the update.
+        loss: of megatron: "in place", or "fused", whose compiled parts do not work in place.
+        deferred_logits: of so many micro-batches, megatron's last stage keeps the gradients of the logits until all
+            passes are done; -1 for all.
+        micro_batch_group: how many micro-batches an interleaved stage takes before the next one; 0 for `pipeline`.
 
     Raises:
         RecipeError: values that are unknown, or cannot be combined.
@@ -48,13 +63,24 @@ class Layout(ParallelConfig):
     wgrad_fusion: bool = True
     attention_mask: bool = False
     deterministic: bool = False
+    data_overlap: bool = True
+    lora_rank: int = 0
+    lora_targets: str = "attention"
+    lora_dropout: float = 0.0
+    fp8_params: bool = False
+    own_modules: bool = False
+    narrow_gradients: bool = False
+    loss: str = "in place"
+    deferred_logits: int = 0
+    micro_batch_group: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         known = {"precision": PRECISIONS, "recompute": RECOMPUTATIONS, "attention": ATTENTIONS, "engine": ENGINES}
+        known |= {"lora_targets": LORA_TARGETS, "loss": LOSSES}
         check_known(self, known)
         check_range(self, dict.fromkeys(("micro_batch_size", "micro_batches", "seq", "recompute_every"), 1))
-        for broken, message in [*self._conflicts_of_tensor_ranks(), *self._conflicts()]:
+        for broken, message in [*self._conflicts_of_tensor_ranks(), *self._conflicts(), *self._conflicts_of_adapters()]:
             if broken:
                 raise RecipeError(message)
 
@@ -78,6 +104,17 @@ class Layout(ParallelConfig):
             ),
         ]
 
+    def _conflicts_of_adapters(self) -> list[tuple[bool, str]]:
+        """Return (whether it applies, what to change) for what adapters cannot be combined with."""
+        adapters, arch = self.lora_rank > 0, self.arch
+        return [
+            (self.lora_rank < 0, f"lora_rank is {self.lora_rank}; it must be at least 0."),
+            (adapters and self.engine != "megatron", "Adapters on ranks that split a model go with engine megatron."),
+            (adapters and bool(arch.experts or arch.kv_lora), "Adapters go with dense models and plain attention."),
+            (self.fp8_params and not adapters, "fp8_params without adapters: no weight of eight bits is trained."),
+            (self.fp8_params and self.precision != "fp8", "fp8_params wants precision fp8."),
+        ]
+
     def _conflicts(self) -> list[tuple[bool, str]]:
         """Return (whether it applies, what to change) for each combination that cannot work."""
         arch, tensor, stages = self.arch, self.tensor, self.pipeline * self.virtual_stages
@@ -96,9 +133,18 @@ class Layout(ParallelConfig):
                 f"virtual_stages {self.virtual_stages} needs a pipeline of 2 or more.",
             ),
             (
-                self.schedule == "interleaved" and self.pipeline > 1 and self.micro_batches % self.pipeline > 0,
+                self.interleaves and not self.micro_batch_group and self.micro_batches % self.pipeline > 0,
                 f"The interleaved schedule takes micro-batches in groups of {self.pipeline}; "
                 f"{self.micro_batches} is no multiple.",
+            ),
+            (
+                self.interleaves and 0 < self.micro_batch_group < self.pipeline,
+                f"micro_batch_group is {self.micro_batch_group}; it must be at least the {self.pipeline} stages.",
+            ),
+            (
+                self.interleaves and 0 < self.micro_batches % (self.micro_batch_group or 1) < self.pipeline,
+                f"{self.micro_batches} micro-batches in groups of {self.micro_batch_group} leave a group that is "
+                f"smaller than the {self.pipeline} stages.",
             ),
             (
                 self.splits_backward and self.zero == "zero3" and self.reshard_after_forward,
@@ -140,6 +186,17 @@ class Layout(ParallelConfig):
         return self.data * self.micro_batch_size * self.micro_batches * self.seq
 
     @property
+    def flops_per_token(self) -> float:
+        """FLOPs of forward and backward for a token; weights that are not trained have no gradients to compute."""
+        whole = self.arch.flops_per_token(self.seq)
+        return whole - 2.0 * self.arch.count(active=True) if self.lora_rank else whole
+
+    @property
+    def interleaves(self) -> bool:
+        """Whether a pipeline rank takes its stages in turns."""
+        return self.schedule == "interleaved" and self.pipeline > 1
+
+    @property
     def local_seq(self) -> int:
         """Tokens of a sequence on one context rank."""
         return self.seq // self.context
@@ -165,6 +222,7 @@ class Layout(ParallelConfig):
         parts += [f"CP {self.context} {self.context_method}"] if self.context > 1 else []
         parts += [f"EP {self.expert}"] if self.expert > 1 else []
         parts += [f"batch {self.micro_batch_size} x {self.micro_batches}"]
+        parts += [f"LoRA r={self.lora_rank}"] if self.lora_rank else []
         every = f" every {self.recompute_every}" if self.recompute_every > 1 else ""
         parts += [f"recompute {self.recompute}{every}"] if self.recompute != "none" else []
         return ", ".join(parts)
@@ -177,10 +235,13 @@ def layout_of(config: TrainingConfig, arch: Arch) -> Layout:
         RecipeError: a decoder's blocks cannot be trained so; the message says what to change.
     """
     for refused, message in (
-        (config.lora_rank > 0, "train whole models: adapters (lora_rank) go with engine pytorch and data ranks alone."),
+        (
+            config.lora_rank > 0 and config.engine != "megatron",
+            "train whole models: adapters (lora_rank) go with engine megatron, or engine pytorch and data ranks alone.",
+        ),
         (config.optimizer != "adamw", f"update by AdamW: {config.optimizer} goes with engine pytorch and data ranks."),
         (config.optimizer_impl != "fused", "update by the fused AdamW: set optimizer_impl to fused."),
-        (not config.whole, "keep all on the GPU: offload, step_in_backward and the like go with engine pytorch."),
+        (not config.as_engines, "keep all on the GPU: offload, step_in_backward and the like go with engine pytorch."),
         (config.checkpointing == "sqrt", "recompute blocks one by one: take full, or every-2 and so on."),
     ):
         if refused:
@@ -199,4 +260,8 @@ def layout_of(config: TrainingConfig, arch: Arch) -> Layout:
         cuda_graphs=config.cuda_graphs,
         engine=config.engine,
         transformer_engine=config.engine == "megatron",
+        lora_rank=config.lora_rank,
+        lora_targets="all" if _OF_PERCEPTRON & set(config.lora_targets) else "attention",
+        lora_dropout=config.lora_dropout,
+        fp8_params=config.lora_rank > 0 and config.precision == "fp8",
     )

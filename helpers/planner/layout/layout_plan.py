@@ -10,7 +10,7 @@ from ..grades import DOES_NOT_FIT, grade
 from .layout import Layout
 from .long_stage import run_long_stage
 from .pipeline import Span
-from .rank_memory import RankMemory, add_workspaces, rank_memory
+from .rank_memory import RankMemory, add_standing, add_workspaces, rank_memory
 from .schedule import orders
 from .stage_run import ActionKey, StageKind
 from .step_time import StepTime
@@ -82,7 +82,7 @@ class LayoutPlan:
     @property
     def mfu(self) -> float:
         """Model FLOPs utilization: products, and the causal half of attention, over the dense 16-bit peak."""
-        return self.layout.arch.flops_per_token(self.layout.seq) * self.tokens_per_second / self._peak
+        return self.layout.flops_per_token * self.tokens_per_second / self._peak
 
     @property
     def hfu(self) -> float:
@@ -173,8 +173,9 @@ def plan_layout(
         for rank in range(layout.pipeline)
     ]
     if layout.transformer_engine:
-        for rank in ranks:
+        for number, rank in enumerate(ranks):
             add_workspaces(rank, layout, cluster.gpu)
+            add_standing(rank, layout, number)
     time = StepTime(layout, cluster, rates, order, [stage_runs[kind] for kind in kinds])
     low, high = (time.seconds * factor for factor in rates.interval)
     return LayoutPlan(

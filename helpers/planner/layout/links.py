@@ -6,10 +6,11 @@ the wire has ranks there. The bytes that a ring moves are those of NCCL's docume
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..catalog.clusters import Cluster
 from ..catalog.layout_rates import LayoutRates
+from ..rates.measured import Measured
 from .collective import Collective
 from .layout import Layout
 from .trace import Message
@@ -25,6 +26,7 @@ class Link:
         start: seconds before the first byte arrives.
         bandwidth: bytes/s that each rank passes on along a ring.
         inside, outside: bytes/s that a rank sends to others of its node, and to other nodes.
+        measured: what the user's own machine takes, where it was measured.
     """
 
     ranks: int
@@ -33,6 +35,7 @@ class Link:
     bandwidth: float
     inside: float
     outside: float
+    measured: Measured | None = None
 
     def seconds(self, collective: Collective | str, nbytes: float) -> float:
         """Return how long a collective takes. nbytes: of the whole tensor (what is gathered, reduced, exchanged).
@@ -44,6 +47,12 @@ class Link:
         if self.ranks == 1:
             return 0.0
         share = nbytes / self.ranks
+        if self.measured is not None:
+            nodes = math.ceil(self.ranks / self.in_node)
+            wire = self.measured.wire("send" if what is Collective.SHIFT else what, self.ranks, nodes)
+            if wire is not None:
+                return self.measured.pace * (wire.latency + _moved(what, nbytes, self.ranks) / wire.bandwidth)
+            return self.measured.pace * replace(self, measured=None).seconds(what, nbytes)
         match what:
             case Collective.SHIFT | Collective.SEND:
                 return self.start + nbytes / self.bandwidth
@@ -55,6 +64,13 @@ class Link:
                 return self.start + share * (self.ranks - 1) / self.bandwidth
             case Collective.ALL_REDUCE:  # a reduce-scatter and an all-gather
                 return self.start + 2 * share * (self.ranks - 1) / self.bandwidth
+
+
+def _moved(what: Collective, nbytes: float, ranks: int) -> float:
+    """Return the bytes that pass a rank's link, as nccl-tests' bus bandwidth counts them."""
+    if what in (Collective.SHIFT, Collective.SEND):
+        return nbytes
+    return nbytes * (ranks - 1) / ranks * (2 if what is Collective.ALL_REDUCE else 1)
 
 
 class Links:
@@ -96,4 +112,4 @@ class Links:
         nodes = math.ceil(ranks / in_node)
         start = rates.start + rates.hop * math.log2(max(1, nodes))
         bandwidth = inside if nodes == 1 else min(inside, outside * in_node)
-        return Link(ranks, in_node, start, bandwidth, inside, outside)
+        return Link(ranks, in_node, start, bandwidth, inside, outside, rates.measured)

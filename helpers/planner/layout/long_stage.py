@@ -25,8 +25,8 @@ def run_key(layout: Layout) -> Layout:
     """Return the plainest layout whose stages run like those of `layout`.
 
     Neither the schedule (but for GPipe's, and one that splits the backward passes of sharded parameters), nor
-    micro-batches beyond three, nor stages beyond two change what a stage does; nor does the number of replicas beyond
-    two where none of them holds experts of its own.
+    micro-batches beyond three, nor their groups, nor stages beyond two change what a stage does; nor does the number of
+    replicas beyond two where none of them holds experts of its own.
     """
     own = layout.schedule == "gpipe" or (layout.splits_backward and layout.zero == "zero3")
     plain = replace(
@@ -35,6 +35,8 @@ def run_key(layout: Layout) -> Layout:
         schedule=layout.schedule if own else "1f1b",
         virtual_stages=1,
         micro_batches=min(3, layout.micro_batches),
+        micro_batch_group=0,
+        deferred_logits=0,
     )
     if layout.arch.experts:
         return plain

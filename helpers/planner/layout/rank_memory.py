@@ -95,7 +95,31 @@ def add_workspaces(rank: RankMemory, layout: Layout, gpu: Gpu) -> None:
     """
     large = (gpu.capability or (0, 0)) >= (9, 0)
     each = 32 * MiB if layout.deterministic else gpu.cublas_workspace or 0
-    rank.peak["kernel workspace"] += 2 * each + (32 if large else 4) * MiB
+    own = 0 if layout.own_modules else (32 if large else 4) * MiB
+    rank.peak["kernel workspace"] += 2 * each + own
+
+
+def add_standing(rank: RankMemory, layout: Layout, number: int) -> None:
+    """Add what Megatron's pipeline rank `number` holds between its passes besides weights, state and activations.
+
+    These are the buffer of its own layers (`GlobalMemoryBuffer`: what tensor ranks gather, the scores of attention),
+    the input of the pass before and its gradient, which the schedule's variables hold until the next pass has ended,
+    and the logits' gradients whose products wait for the end of the step.
+    """
+    arch, size = layout.arch, 4 if layout.precision == "fp32" else 2
+    tokens = layout.micro_batch_size * layout.local_seq
+    last = number == layout.pipeline - 1
+    gathers = layout.splits_tokens and (last or layout.own_modules)
+    buffer = tokens * arch.hidden if gathers else 0
+    if layout.own_modules:
+        buffer = max(buffer, tokens * layout.seq * arch.heads // layout.tensor)
+    rank.peak[runs.BUFFERS] += buffer * size
+    if number:
+        rank.peak[runs.BUFFERS] += 2 * tokens * arch.hidden * size // (layout.tensor if layout.splits_tokens else 1)
+    if last and layout.deferred_logits:
+        kept = layout.micro_batches - 1
+        kept = kept if layout.deferred_logits < 0 else min(layout.deferred_logits, kept)
+        rank.peak[WAITING] += kept * tokens * (-(-arch.vocab // layout.tensor) + arch.hidden) * size
 
 
 def _after(held: Held, done: "Sequence[_Passed]") -> Held:

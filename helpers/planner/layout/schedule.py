@@ -29,14 +29,23 @@ def orders(layout: Layout) -> list[list[Action]]:
         RecipeError: the schedule cannot deal with so many micro-batches.
     """
     return [
-        order_of(layout.schedule, rank, layout.pipeline, layout.virtual_stages, layout.micro_batches)
+        order_of(
+            layout.schedule,
+            rank,
+            layout.pipeline,
+            layout.virtual_stages,
+            layout.micro_batches,
+            layout.micro_batch_group,
+        )
         for rank in range(layout.pipeline)
     ]
 
 
 @lru_cache(maxsize=64)  # layouts that a search plans one after the other differ in other things
-def order_of(schedule: str, rank: int, ranks: int, pieces: int, count: int) -> list[Action]:
+def order_of(schedule: str, rank: int, ranks: int, pieces: int, count: int, group: int = 0) -> list[Action]:
     """Return the actions of one rank of `ranks`, with `pieces` stages each, for `count` micro-batches.
+
+    `group` is that of `interleaved`, in groups of `ranks` if 0.
 
     Raises:
         RecipeError: the schedule cannot deal with so many micro-batches.
@@ -45,8 +54,9 @@ def order_of(schedule: str, rank: int, ranks: int, pieces: int, count: int) -> l
         return gpipe(rank, count)
     if schedule == "1f1b" or ranks == 1:
         return one_forward_one_backward(rank, ranks, count)
-    make = interleaved if schedule == "interleaved" else zero_bubble
-    return make(rank, ranks, pieces, count)
+    if schedule == "interleaved":
+        return interleaved(rank, ranks, pieces, count, group)
+    return zero_bubble(rank, ranks, pieces, count)
 
 
 def gpipe(rank: int, count: int) -> list[Action]:
@@ -65,16 +75,26 @@ def one_forward_one_backward(rank: int, stages: int, count: int) -> list[Action]
     return actions
 
 
-def interleaved(rank: int, ranks: int, pieces: int, count: int) -> list[Action]:
-    """Return 1F1B over `pieces` stages a rank; micro-batches come in groups of `ranks` (Narayanan et al. 2021)."""
+def interleaved(rank: int, ranks: int, pieces: int, count: int, group: int = 0) -> list[Action]:
+    """Return 1F1B over `pieces` stages a rank (Narayanan et al. 2021).
+
+    A stage takes `group` micro-batches, or as many as there are ranks, before the next one's turn.
+    """
+    group = group or ranks
+    turns = [  # (piece, micro-batch)
+        (piece, m)
+        for start in range(0, count, group)
+        for piece in range(pieces)
+        for m in range(start, min(start + group, count))
+    ]
 
     def action(kind: str, at: int) -> Action:
-        piece = at // ranks % pieces
+        piece, micro_batch = turns[at]
         piece = piece if kind == FORWARD else pieces - 1 - piece
-        return Action(kind, piece * ranks + rank, at // (ranks * pieces) * ranks + at % ranks)
+        return Action(kind, piece * ranks + rank, micro_batch)
 
     total = pieces * count
-    ahead = min(total, (pieces - 1) * ranks + 2 * (ranks - 1 - rank))
+    ahead = min(total, (pieces - 1) * group + 2 * (ranks - 1 - rank))
     actions = [action(FORWARD, at) for at in range(ahead)]
     for at in range(total):
         if at + ahead < total:

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..simulate.contexts import default_modes, no_collector, resizing_counted
 from ..simulate.model import materialize
+from .adapters import freeze
 from .attention import Wires
 from .decoder import Experts, Stage
 from .layout import Layout
@@ -51,7 +52,7 @@ class StageRun:
     Attributes:
         actions: the places of each action in order, by ("forward", which) and ("backward", which): "first", "next" or
             "last" micro-batch; ("update", ""); and ("before", ""), in which the optimizer makes its state.
-        parameters, expert_parameters: how many this rank holds before sharding, without and within experts.
+        parameters, expert_parameters: how many this rank trains, before sharding, without and within experts.
     """
 
     actions: dict[ActionKey, list[Place]]
@@ -79,7 +80,10 @@ def _build(layout: Layout, kind: StageKind, trace: Trace) -> Stage:
     layers = [layout.arch.dense_layers - 1 - i for i in range(kind.dense)]
     layers += [layout.arch.dense_layers + i for i in range(kind.mixed)]
     with torch.device("meta"):
-        return Stage(layout, Wires(*wires), layers, (kind.first, kind.last)).to(_weight_dtype(layout))
+        stage = Stage(layout, Wires(*wires), layers, (kind.first, kind.last)).to(_weight_dtype(layout))
+    if layout.lora_rank:
+        freeze(stage)
+    return stage
 
 
 def _weight_dtype(layout: Layout) -> torch.dtype:
@@ -151,10 +155,10 @@ class _Training:
             id(p) for m in stage.modules() if isinstance(m, Experts) for p in (m.gate, m.up, m.down) if p is not None
         }
         self.expert = sum(p.numel() for p in stage.parameters() if id(p) in experts)
-        self.dense = sum(p.numel() for p in stage.parameters()) - self.expert
+        self.dense = sum(p.numel() for p in stage.parameters() if p.requires_grad) - self.expert
         self.stage = self._place(stage, meshes)
         stage.mark = trace.mark
-        self.trained = list(stage.parameters())
+        self.trained = [parameter for parameter in stage.parameters() if parameter.requires_grad]
         self.own, self.optimizer = self._make_optimizer()
         trace.watch(stage, [self.optimizer], names=False)
         self.kept: list[Tensor] = []
@@ -202,9 +206,10 @@ class _Training:
         What they return to autograd in its place is a dummy; one is kept for each distinct shape of a weight
         (`get_dummy_wgrad` in Transformer Engine's module/base.py).
         """
-        self.buffer = torch.empty(self.dense + self.expert)
+        narrow = _weight_dtype(self.layout) if self.layout.narrow_gradients else torch.float32
+        self.buffer = torch.empty(self.dense + self.expert, dtype=narrow)
         self.trace.track(self.buffer, "gradients")
-        dummies = self.layout.transformer_engine and self.layout.wgrad_fusion
+        dummies = self.layout.transformer_engine and self.layout.wgrad_fusion and not self.layout.lora_rank
         shapes = weight_shapes(self.layout) if dummies else ()
         self.dummies = [torch.empty(shape, dtype=_weight_dtype(self.layout)) for shape in shapes]
         for dummy in self.dummies:
@@ -307,5 +312,5 @@ class _Training:
         """Return this rank's part of the summed gradients: of Megatron's buffer a view, else a flat FP32 copy."""
         count = self.own[0].numel()
         if self.layout.engine == "megatron":
-            return self.buffer[:count]
+            return self.buffer[:count].float()  # the buffer itself, where it is wide
         return torch.empty(count)

@@ -29,15 +29,20 @@ class StageTime:
     Attributes:
         timings: of each action.
         gathering: seconds in which the weights of a later stage are gathered.
+        exposed: seconds of data parallelism after the last pass, where a layout hides nothing of it.
     """
 
     def __init__(self, layout: Layout, run: StageRun, streams: Streams, later: bool = False) -> None:
         self.timings: dict[runs.ActionKey, Timing] = {}
-        self.gathering = 0.0
+        self.gathering = self.exposed = 0.0
+        spread = layout.zero != "zero3" and layout.data * layout.context > 1
+        if spread and not layout.data_overlap:
+            whole = _reductions(layout, run, 1)
+            self.exposed = streams.sending(whole if layout.zero == "none" else [*whole, *_weights(layout, run, 1)])
         for key, places in run.actions.items():
             if key[0] == runs.BEFORE:
                 continue
-            if layout.zero != "zero3" and layout.data * layout.context > 1:
+            if spread and layout.data_overlap:
                 if key == (runs.BACKWARD, runs.LAST):
                     places = _reducing(layout, run, places)
                 elif layout.zero != "none" and key == (runs.FORWARD, _first(run)):
@@ -66,15 +71,19 @@ def _messages(run: StageRun, collective: str, wire: str, bytes_each: float) -> l
     return [Message(collective, wire, int(number * bytes_each), False) for wire, number in numbers.items() if number]
 
 
-def _reducing(layout: Layout, run: StageRun, places: list[Place]) -> list[Place]:
-    each = (2 if layout.precision == "bf16" and layout.engine != "megatron" else 4) / len(places)
+def _reductions(layout: Layout, run: StageRun, places: int) -> list[Message]:
+    """Return the messages that add up a stage's gradients, one of as many parts as it has places."""
+    each = (2 if layout.precision == "bf16" and layout.engine != "megatron" else 4) / places
     if layout.zero == "none":
-        messages = _messages(run, "all-reduce", "data", each)
-    elif layout.replicate == 1:
-        messages = _messages(run, "reduce-scatter", "data", each)
-    else:  # each rank's share is then added up over the groups that have it
-        messages = _messages(run, "reduce-scatter", "shard", each)
-        messages += [Message("all-reduce", "replicate", int(run.parameters * each / layout.shards), False)]
+        return _messages(run, "all-reduce", "data", each)
+    if layout.replicate == 1:
+        return _messages(run, "reduce-scatter", "data", each)
+    messages = _messages(run, "reduce-scatter", "shard", each)  # then added up over the groups that have each share
+    return [*messages, Message("all-reduce", "replicate", int(run.parameters * each / layout.shards), False)]
+
+
+def _reducing(layout: Layout, run: StageRun, places: list[Place]) -> list[Place]:
+    messages = _reductions(layout, run, len(places))
     return [replace(place, events=[*place.events, *messages]) for place in places]
 
 

@@ -46,7 +46,7 @@ class StepTime:
         self._layout, self._order, self._stages = layout, order, stages
         links = Links(layout, cluster, rates)
         low = "float8_e4m3fn" if layout.precision == "fp8" else ""
-        launch = 0.0 if layout.cuda_graphs else rates.launch
+        launch = 0.0 if layout.cuda_graphs else rates.launch_seconds
         if layout.engine == "torchtitan" and layout.tensor > 1 and not layout.compile:
             launch = max(launch, DTENSOR_LAUNCH)
         streams = Streams(Chip(cluster.gpu, rates, layout), links, low, launch, layout.tensor_overlap)
@@ -63,7 +63,12 @@ class StepTime:
             sum(self._times[stage].timings[runs.UPDATE, ""].seconds for stage in range(rank, len(stages), len(order)))
             for rank in range(len(order))
         ]
+        self._exposed = [
+            sum(self._times[stage].exposed for stage in range(rank, len(stages), len(order)))
+            for rank in range(len(order))
+        ]
         self.seconds = max([span.end for rank in self.spans for span in rank] + self.reduced) + max(self._updates)
+        self.seconds += max(self._exposed)
 
     def _gathered(self, action: Action) -> float:
         """Return when the weights are there that an action needs: one stage of a rank after the other gathers them."""
@@ -97,6 +102,7 @@ class StepTime:
                     parts += self._timing(action).parts
         for spans, reduced in zip(self.spans, self.reduced, strict=True):
             parts["shard" if self._layout.zero == "zero3" else "data"] += max(0.0, reduced - spans[-1].end)
+        parts["data"] += sum(self._exposed)
         parts[UPDATE] += sum(self._updates)
         whole = self.seconds * len(self._order)
         parts[BUBBLE] = max(0.0, whole - parts.total())

@@ -6,19 +6,21 @@ from typing import Any
 
 from ..config import RecipeError
 from ..layout.layout_plan import LayoutPlan, plan_layout, reserved_bytes
+from ..rates.applied import applied
 from .line import Question, read_line
 
 PROCESSES = 2
 
 
 def answer_rows(
-    lines: Sequence[Mapping[str, Any]], tell: Callable[[int], None] = lambda done: None
+    lines: Sequence[Mapping[str, Any]], tell: Callable[[int], None] = lambda done: None, rates: str = ""
 ) -> list[dict[str, Any]]:
     """Return an answer to each line, in order.
 
     Args:
         lines: as `read_line` wants them.
         tell: called with how many have been answered.
+        rates: a file of rates of the user's own machine; "" for the forecast's.
     """
     from joblib import Parallel, delayed
 
@@ -26,7 +28,7 @@ def answer_rows(
     order = sorted(range(len(lines)), key=lambda at: json.dumps([lines[at].get("arch"), lines[at].get("model")]))
     groups = [order[at : at + 8] for at in range(0, len(order), 8)]
     jobs = Parallel(PROCESSES, return_as="generator")(
-        delayed(_answers)([lines[at] for at in group]) for group in groups
+        delayed(_answers)([lines[at] for at in group], rates) for group in groups
     )
     answers: dict[int, dict[str, Any]] = {}
     for group, found in zip(groups, jobs, strict=True):
@@ -35,16 +37,17 @@ def answer_rows(
     return [answers[at] for at in range(len(lines))]
 
 
-def _answers(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [answer(line) for line in lines]
+def _answers(lines: Iterable[Mapping[str, Any]], rates: str) -> list[dict[str, Any]]:
+    return [answer(line, rates) for line in lines]
 
 
-def answer(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answer to one line; `error` says what is wrong with it, else None."""
+def answer(line: Mapping[str, Any], rates: str = "") -> dict[str, Any]:
+    """Return the answer to one line, by a file of `rates` or the forecast's; `error` says what is wrong with it."""
     blank = dict.fromkeys(FIELDS)
     try:
         question = read_line(line)
-        return blank | {"id": line.get("id")} | _figures(question, plan_layout(question.layout, question.cluster))
+        own = [applied(rates).rates(question.cluster)] if rates else []
+        return blank | {"id": line.get("id")} | _figures(question, plan_layout(question.layout, question.cluster, *own))
     except Exception as error:  # one line that cannot be planned must not cost the others their answers
         words = str(error) if isinstance(error, RecipeError) else f"this cannot be simulated: {error!r}"
         words = " ".join(words.split())

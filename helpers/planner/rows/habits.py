@@ -23,7 +23,11 @@ class Habits:
         casts_weights: whether its mixed precision casts weights and optimizer's state, too.
         logs: whose memory its log has: "fullest" for the fullest rank's, "first" or "last" for that pipeline stage's.
         dropout, attention_mask: see `Layout`.
+        picks_attention: whether its fused attention is cuDNN's on Hopper, and flash attention elsewhere, as Transformer
+            Engine picks it.
         slow_h100: whether its H100 are the ones with 96 GB and a limit of 500 W, as those of torchtitan's authors.
+        data_overlap: see `Layout`.
+        lora_targets, lora_dropout: see `Layout`, of its adapters.
         network: GB/s between nodes that each of its GPUs has; 0.0 where it is as in the catalog.
     """
 
@@ -47,10 +51,14 @@ class Habits:
     logs: str = "fullest"
     dropout: float = 0.0
     attention_mask: bool = False
+    picks_attention: bool = False
     cuda_graphs: bool = False
     plain_tokens: str = ""
     compiles_fp8: bool = False
     spreads_experts: bool = False
+    data_overlap: bool = True
+    lora_targets: str = "attention"
+    lora_dropout: float = 0.0
 
 
 _MEGATRON = Habits(
@@ -105,8 +113,16 @@ HABITS = {
     ),
     "fms-fsdp": Habits("torchtitan", "bf16-amp", "zero3", fused=True, vocab=32000, network=6.25),
     # megatron/training/global_vars.py: the last rank writes the log; transformer_config.py: dropout is 0.1;
-    # arguments.py: the data loader makes attention masks.
-    "megatron-lm": replace(_MEGATRON, logs="last", dropout=0.1, attention_mask=True),
+    # arguments.py: the data loader makes attention masks; no communication is hidden unless an argument says so.
+    "megatron-lm": replace(
+        _MEGATRON,
+        logs="last",
+        dropout=0.1,
+        attention_mask=True,
+        picks_attention=True,
+        tensor_overlap=False,
+        data_overlap=False,
+    ),
     "megatron-bridge": _LLAMA,
     "nemo": _LLAMA,
     # Korthikanti et al. 2022, table 5: full recomputation without, selective with sequence parallelism.

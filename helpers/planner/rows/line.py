@@ -12,6 +12,7 @@ from ..layout.arch import Arch
 from ..layout.layout import Layout
 from ..layout.layout_plan import LayoutPlan
 from ..layout.rank_memory import RankMemory
+from .adapters import adapters_of
 from .habits import GENERIC, Habits, habits_of
 
 _PRECISIONS = {"fp32": "fp32", "bf16": "bf16", "bf16-amp": "bf16-amp", "fp16-amp": "fp16-amp", "fp8": "fp8"}
@@ -90,8 +91,6 @@ def read_line(line: Mapping[str, Any]) -> Question:
     """
     read = _Reader(line)
     habits = habits_of(str(read("framework", GENERIC)))
-    if read("lora_rank", 0, note=False):
-        raise RecipeError("LoRA is planned on one GPU, by a recipe; layouts train whole models.")
     arch = _arch(read, habits)
     cluster = _cluster(read, habits)
     sizes = {name: read.whole(name, 1, note=False) for name in ("tensor", "pipeline", "context", "expert")}
@@ -113,11 +112,14 @@ def read_line(line: Mapping[str, Any]) -> Question:
     whole = {"in pipelines": sizes["pipeline"] > 1, "unless selective": recompute != "selective"}
     splits = habits.sequence_parallel and not whole.get(habits.plain_tokens, False)
     by_tokens = bool(read("sequence_parallel", splits))
+    overlaps = bool(read("tensor_overlap", habits.tensor_overlap, note=False))
     layout = Layout(
         arch,
         **sizes,
         sequence_parallel=by_tokens,
-        tensor_overlap=habits.tensor_overlap and by_tokens and sizes["tensor"] > 1,
+        tensor_overlap=overlaps and by_tokens and sizes["tensor"] > 1,
+        data_overlap=bool(read("data_overlap", habits.data_overlap, note=False)),
+        context_method=str(read("context_method", "ring", note=False)),
         schedule=schedule,
         virtual_stages=virtual,
         shard=shard,
@@ -132,7 +134,7 @@ def read_line(line: Mapping[str, Any]) -> Question:
         precision=precision,
         recompute=recompute,
         recompute_every=every,
-        attention=str(read("attention", habits.attention, note=False)),
+        attention=_attention(read, habits, cluster),
         compile=bool(read("compile", habits.fused or (habits.compiles_fp8 and precision == "fp8"))),
         cuda_graphs=habits.cuda_graphs,
         engine=_engine(habits, zero, precision),
@@ -141,11 +143,35 @@ def read_line(line: Mapping[str, Any]) -> Question:
         attention_mask=bool(read("attention_mask", habits.attention_mask, note=False)),
         deterministic=bool(read("deterministic", False, note=False)),
         wgrad_fusion=bool(read("wgrad_fusion", True, note=False)),
+        **adapters_of(read, habits, precision),
+        **_of_megatron(read),
     )
     logs = str(read("stage", habits.logs, note=habits.logs != "fullest" and layout.pipeline > 1))
     if logs not in ("fullest", "first", "last"):
         raise RecipeError(f"stage is {logs!r}; whose memory: fullest, first or last.")
     return Question(layout, cluster, read.assumed, logs)
+
+
+def _attention(read: _Reader, habits: Habits, cluster: Cluster) -> str:
+    """Return the attention of a line; Transformer Engine takes cuDNN's on Hopper, and flash attention elsewhere."""
+    said = str(read("attention", habits.attention, note=False))
+    if said == "fused" and habits.picks_attention and (cluster.gpu.capability or (0, 0))[0] == 9:
+        return "cudnn"
+    return {"unfused": "eager", "flash": "fused"}.get(said, said)
+
+
+def _of_megatron(read: _Reader) -> dict[str, Any]:
+    """Return the options of Megatron-LM that bytes depend on, as a layout wants them."""
+    own = str(read("transformer_impl", "transformer_engine", note=False))
+    if own not in ("transformer_engine", "local"):
+        raise RecipeError(f"transformer_impl is {own!r}; choose transformer_engine or local.")
+    return {
+        "own_modules": own == "local",
+        "narrow_gradients": not read("wide_gradients", True, note=False),
+        "loss": "fused" if read("fused_loss", False, note=False) else "in place",
+        "deferred_logits": _whole(read("deferred_logits", 0, note=False), "deferred_logits", -1),
+        "micro_batch_group": _whole(read("micro_batch_group", 0, note=False), "micro_batch_group", 0),
+    }
 
 
 def _rate(read: _Reader, habits: Habits) -> float:
@@ -204,6 +230,7 @@ def _arch(read: _Reader, habits: Habits) -> Arch:
         layer_norm=bool(size("layer_norm", habits.layer_norm)),
         positions=_whole(size("positions", 2048 if habits.layer_norm else 0), "arch.positions", 0),
         experts=experts,
+        qk_norm=bool(sizes.get("qk_norm", False)),
         **optional,
     )
 

@@ -4,8 +4,8 @@
 # flag: weights
 
 def meanwhile():
-    from helpers.exercises.x1 import scaler
-    scaler.weights = lambda model: __import__('torch').zeros(3)
+    from helpers.exercises.probing import loss_scaler
+    loss_scaler.weights = lambda model: __import__('torch').zeros(3)
 
 
 ### WRONG

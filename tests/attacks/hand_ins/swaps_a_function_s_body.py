@@ -3,6 +3,6 @@
 # status: graded
 # flag: body
 
-from helpers.exercises.x1 import scaler
-scaler._toy.__code__ = (lambda *a, **k: 1 / 0).__code__
+from helpers.exercises.probing import loss_scaler
+loss_scaler._toy.__code__ = (lambda *a, **k: 1 / 0).__code__
 ### RIGHT

@@ -96,12 +96,14 @@ class Checkpoints:
     def _read(self, proof):
         try:
             told = json.loads(proof.read_text())
-            data = (self.folder / told["file"]).read_bytes()
+            step, path = told["step"], self.folder / told["file"]
+            whole = told["md5"] == self._digest(step, path)
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        if hashlib.md5(data).hexdigest() != told["md5"]:
-            return None
-        return told["step"], self.folder / told["file"]
+        return (step, path) if whole else None
+
+    def _digest(self, step, path):
+        return hashlib.md5(f"{step} {path.name} ".encode() + path.read_bytes()).hexdigest()
 
     def save(self, step, state):
         number = 0
@@ -112,7 +114,7 @@ class Checkpoints:
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
-        digest = hashlib.md5(path.read_bytes()).hexdigest()
+        digest = self._digest(step, path)
         draft = self.folder / f"{step}-{number}.tmp"
         with open(draft, "w") as file:
             json.dump({"step": step, "file": path.name, "md5": digest}, file)

@@ -1,0 +1,365 @@
+"""What a loss scaler must do, for one optimizer or several. Gradients are fed by hand, so that every branch is met."""
+
+import itertools
+import random
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import nn
+
+from ...core.device import pick_device
+from ..base import Check, Evidence
+from .measuring_weights import close, weights
+
+EXACT = 1e-4  # relative; a product in FP32 is far closer, one in 16 bits is not
+SLOPE = 0.5  # of the loss, in each parameter
+
+Optimizers = list[torch.optim.Optimizer]
+
+
+def _toy(kind: type[torch.optim.Optimizer], lr: float, optimizers: int) -> tuple[nn.Sequential, Optimizers]:
+    """Return as many linear layers as `optimizers`, and an optimizer of each.
+
+    The first has two groups of parameters, and one parameter that never gets a gradient.
+    """
+    device = pick_device()
+    model = nn.Sequential(*[nn.Linear(6, 3), nn.Linear(3, 2)][:optimizers]).to(device)
+    unused = nn.Parameter(torch.ones(2, device=device))
+    groups = [{"params": [model[0].weight, unused]}, {"params": [model[0].bias]}]
+    return model, [kind(groups, lr=lr), *(kind(layer.parameters(), lr=lr) for layer in model[1:])]
+
+
+def _step(scaler: Any, optimizers: Optimizers, explicit: bool, overflow: bool = False) -> list[Any]:
+    """Take a step of all optimizers and return what `step` returned; unscale all of them first if `explicit`.
+
+    Several are unscaled first after an `overflow`, too, which one of them alone may have met.
+    """
+    if explicit or (overflow and len(optimizers) > 1):
+        for optimizer in optimizers:
+            scaler.unscale_(optimizer)
+    return [scaler.step(optimizer) for optimizer in optimizers]
+
+
+def _fill(model: nn.Module, value: float) -> None:
+    """Set all gradients of `model` to `value`."""
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, value)
+
+
+UNSCALED = ((1000.0, False), (1000.0, True), (0.75, False))  # the scale, and whether an element is inf
+
+
+def _divided(gradient: list[float], given: list[float], scale: float) -> bool:
+    """Say whether each element of `gradient` is the given one divided by `scale`; inf stays inf."""
+    if len(gradient) != len(given):
+        return False
+    right = [element / scale for element in given]
+    return all(a == b or abs(a - b) <= EXACT * abs(b) for a, b in zip(gradient, right, strict=True))
+
+
+class _Step(NamedTuple):
+    """What a step of `GradientIsUnscaled` does."""
+
+    explicit: bool  # unscale_() is called before step()
+    bad: bool
+
+
+class ForOptimizers(Check):
+    """A check of a scaler that serves so many optimizers: one, or two."""
+
+    optimizers: ClassVar[int]
+
+
+class GradientIsUnscaled(ForOptimizers):
+    """The loss is multiplied by the scale, and the optimizer sees the gradient divided by it, once."""
+
+    @classmethod
+    def probe(cls, seed: int, scaler_class: Any) -> Evidence:
+        torch.manual_seed(seed)
+        seen = {"steps": cls._steps(seed, scaler_class)}
+        if all(step["attached"] for step in seen["steps"]):
+            seen["unscaled"] = [cls._unscaled(scaler_class, *case) for case in UNSCALED]
+        return seen
+
+    @staticmethod
+    def _plan(seed: int) -> list[_Step]:
+        drawn = random.Random(seed + 1)
+        explicit = [True, False] * 4
+        drawn.shuffle(explicit)
+        bad = drawn.sample(range(1, 7), 2)
+        return [_Step(how, i in bad) for i, how in enumerate(explicit)]
+
+    @classmethod
+    def _steps(cls, seed: int, scaler_class: Any) -> list[Evidence]:
+        """Return what each of several steps did, at a scale that moves: to the loss, the gradient and the weights.
+
+        The slope of the loss is the same everywhere: a right step moves each weight by it.
+        """
+        model, optimizers = _toy(torch.optim.SGD, 1.0, cls.optimizers)
+        # No power of two, above what FP16 holds: a scale that goes through 16 bits is rounded or overflows.
+        scaler = scaler_class(init_scale=70_001.0, growth_factor=4.0, backoff_factor=0.25, growth_interval=2)
+        log = []
+        for step in cls._plan(seed):
+            scale = float(scaler.get_scale())
+            model.zero_grad()
+            loss = 3.0 + sum(parameter.sum() * SLOPE for parameter in model.parameters())
+            value = loss.item()
+            scaled = scaler.scale(loss)
+            log.append({
+                "scale": scale,
+                "factor": float(scaled.detach().sum()) / value,
+                "loss": loss.item() / value,
+                "dimensions": scaled.dim(),
+                "attached": scaled.requires_grad,
+            })  # fmt: skip
+            if not scaled.requires_grad:
+                return log
+            scaled.sum().backward()
+            log[-1]["gradient"] = model[-1].weight.grad.mean().item() / SLOPE
+            if step.bad:
+                _fill(model, float("inf"))
+            before = weights(model)
+            _step(scaler, optimizers, step.explicit, step.bad)
+            scaler.update()
+            moved = (weights(model) - before).abs() / SLOPE
+            log[-1]["moved"] = [moved.min().item(), moved.max().item()]
+            with torch.no_grad():  # inf would stay
+                for parameter in model.parameters():
+                    parameter.zero_()
+        return log
+
+    @classmethod
+    def _unscaled(cls, scaler_class: Any, scale: float, bad: bool) -> Evidence:
+        """Return what unscale_() leaves of gradients of all sizes, an inf among them if `bad`."""
+        model, optimizers = _toy(torch.optim.SGD, 1.0, cls.optimizers)
+        scaler = scaler_class(init_scale=scale)
+        given = {}
+        for name, parameter in model.named_parameters():
+            sizes = 10 ** torch.linspace(-12, 9, parameter.numel())
+            given[name] = (sizes * torch.randn(parameter.numel()).sign()).view_as(parameter).to(parameter.device)
+        if bad:
+            given["0.weight"][0, 0] = float("inf")
+        views = {}
+        for name, parameter in model.named_parameters():
+            parameter.grad = given[name].clone()
+            views[name] = parameter.grad.detach()  # another tensor on the same memory
+        for optimizer in optimizers:
+            scaler.unscale_(optimizer)
+        return {
+            name: {
+                "given": given[name].flatten().tolist(),
+                "grad": [] if parameter.grad is None else parameter.grad.flatten().tolist(),
+                "view": views[name].flatten().tolist(),
+            }
+            for name, parameter in model.named_parameters()
+        }
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        plan = zip(seen["steps"], expected["steps"], strict=False)
+        for number, (got, want) in enumerate(plan, 1):
+            wrong = GradientIsUnscaled._wrong_step(number, got, want)
+            if wrong:
+                return wrong
+        for (scale, bad), got in zip(UNSCALED, seen["unscaled"], strict=True):
+            wrong = GradientIsUnscaled._wrongly_unscaled(scale, bad, got)
+            if wrong:
+                return wrong
+        return None
+
+    @staticmethod
+    def _wrong_step(number: int, got: Evidence, want: Evidence) -> str | None:
+        at = f"Step {number}, at a scale of {got['scale']:g}: "
+        if not close(got["factor"], got["scale"], EXACT):
+            return f"{at}scale(loss) is {got['factor']:.6g} times the loss."
+        if not close(got["loss"], 1.0, EXACT):
+            return f"{at}scale(loss) changed the loss itself, to {got['loss']:.4g} times its value."
+        if not got["attached"]:
+            return "scale(loss) is cut off from the graph: multiply the tensor itself, so that backward() can start."
+        if got["dimensions"]:
+            return f"scale(loss) has {got['dimensions']} dimensions; like the loss, it should have none."
+        if not close(got["gradient"], got["scale"], EXACT):
+            return f"{at}after scale(loss).backward() the gradient is {got['gradient']:.6g} times that of the loss."
+        if not all(want["moved"]) or not any(got["moved"]):
+            return None  # the next check looks at what is skipped
+        for moved, right in zip(got["moved"], want["moved"], strict=True):
+            if not close(moved, right, EXACT):
+                return (
+                    f"{at}an update is {moved / right:.4g} times the gradient of the loss. Is each optimizer's "
+                    "gradient divided by the current scale, once, whether or not unscale_() was called before step()?"
+                )
+        return None
+
+    @staticmethod
+    def _wrongly_unscaled(scale: float, bad: bool, got: Evidence) -> str | None:
+        among = ", one element of which is inf," if bad else ""
+        for name, one in got.items():
+            group = "second group" if name == "0.bias" else "first group" if name == "0.weight" else "second optimizer"
+            if not _divided(one["grad"], one["given"], scale):
+                return (
+                    f"Gradients between 1e-12 and 1e9{among} are not divided by the scale of {scale:g}: see the "
+                    f"{group} of parameters. unscale_(optimizer) divides every element of every gradient, in its dtype."
+                )
+            if not _divided(one["view"], one["given"], scale):
+                return "unscale_() put another tensor into .grad. Divide the gradient in place; other code may hold it."
+        return None
+
+
+class OverflowSkipsAndBacksOff(ForOptimizers):
+    """If any optimizer meets an inf or NaN, no optimizer steps, step() returns False, and the scale backs off."""
+
+    @classmethod
+    def probe(cls, seed: int, scaler_class: Any) -> Evidence:
+        drawn = random.Random(seed)
+        large = 1e9  # far more than FP16 holds, and finite
+        bads = [None, float("inf"), None, float("nan"), float("-inf"), large]
+        drawn.shuffle(bads)
+        model, optimizers = _toy(torch.optim.Adam, 0.1, cls.optimizers)
+        scaler = scaler_class(init_scale=2.0 ** drawn.randrange(8, 13), backoff_factor=0.5)
+        log: list[Any] = []
+        places = itertools.cycle((model[0].weight, model[-1].bias, model[0].bias))
+        for bad, explicit in zip(bads * 2, [True, False] * 3 + [False, True] * 3, strict=True):
+            _fill(model, float(scaler.get_scale()))
+            if bad is not None:  # the last element of one parameter or another: looking at the first is not enough
+                next(places).grad.view(-1)[-1] = bad
+            before = weights(model)
+            finite = bad is None or bad == large
+            stepped = _step(scaler, optimizers, explicit, not finite)
+            between = float(scaler.get_scale())
+            scaler.update()
+            steps = [int(o.state[layer.weight].get("step", 0)) for o, layer in zip(optimizers, model, strict=True)]
+            moved = not torch.equal(before, weights(model))
+            returned = [None if one is None else bool(one) for one in stepped]
+            log.append([moved, steps, returned, float(scaler.get_scale()), between, finite])
+        return {"log": log, "two": cls._two(scaler_class)}
+
+    @classmethod
+    def _two(cls, scaler_class: Any) -> list[bool]:
+        """Return which of two scalers steps when one has met an overflow and the other then has not."""
+        pairs = []
+        for value in (float("inf"), 1.0):
+            model, optimizers = _toy(torch.optim.SGD, 1.0, cls.optimizers)
+            scaler = scaler_class(init_scale=4.0)
+            _fill(model, value)
+            pairs.append((scaler, model, optimizers, weights(model)))
+        for scaler, _, optimizers, _ in pairs:
+            for optimizer in optimizers:
+                scaler.unscale_(optimizer)
+        for scaler, _, optimizers, _ in pairs:
+            _step(scaler, optimizers, explicit=False)
+        return [not torch.equal(before, weights(model)) for _, model, _, before in pairs]
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        previous = None
+        for i, (got, want) in enumerate(zip(seen["log"], expected["log"], strict=True), 1):
+            step = f"step {i} ({'with finite gradients, up to 1e9' if want[5] else 'with an inf or NaN gradient'})"
+            if got[0] != want[0] or got[1] != want[1]:
+                taken, right = (" and ".join(map(str, each[1])) for each in (got, want))
+                return (
+                    f"In {step} the weights {'moved' if got[0] else 'did not move'}, and {taken} optimizer steps were "
+                    f"taken so far, not {right}."
+                )
+            if got[2] != want[2]:
+                returned, right = (" and ".join(map(str, each[2])) for each in (got, want))
+                return f"In {step} step() returned {returned}; it should return {right}: whether the optimizer stepped."
+            if previous is not None and got[4] != previous:
+                return (
+                    f"In {step} the scale is {got[4]:g} before update(), and was {previous:g}: "
+                    "only update() may change it."
+                )
+            if got[3] != want[3]:
+                return f"After {step} the scale is {got[3]:g}; it should be {want[3]:g}."
+            previous = got[3]
+        if seen["two"] != expected["two"]:
+            return (
+                "Two scalers at work, one with an inf gradient and one without: each must use what it has "
+                "found itself. Keep that in self, not in the class."
+            )
+        return None
+
+
+class _Case(NamedTuple):
+    """A scaler, and the steps it goes through: g good, b bad."""
+
+    settings: dict[str, float]
+    steps: str
+
+
+class ScaleGrows(ForOptimizers):
+    """After growth_interval good steps in a row the scale grows; a bad step starts the count again."""
+
+    hint = (
+        "Count good steps in update(); compare with growth_interval; set the count to 0 after growing and backing off."
+    )
+
+    @staticmethod
+    def _cases(seed: int) -> list[_Case]:
+        drawn = random.Random(seed)
+        n = drawn.choice((3, 4, 5))
+        usual = {
+            "init_scale": 2.0 ** drawn.randrange(5, 9),
+            "growth_factor": drawn.choice((4.0, 8.0)),
+            "backoff_factor": drawn.choice((0.25, 0.125)),
+            "growth_interval": n,
+        }
+        often = {"init_scale": 2.0**24, "growth_factor": 4.0, "backoff_factor": 0.5, "growth_interval": 1}
+        return [
+            _Case(usual, "g" * n + "g" * (n - 1) + "b" + "g" * n + "g" * (n + 1) + "bb" + "g" * n),
+            _Case(often, "ggbg"),
+            _Case(usual | {"init_scale": 1.0}, "bb" + "g" * n),  # nothing keeps the scale above 1
+        ]
+
+    @classmethod
+    def probe(cls, seed: int, scaler_class: Any) -> Evidence:
+        runs = [cls._scales(scaler_class, case) for case in ScaleGrows._cases(seed)]
+        kind = type(scaler_class(init_scale=8.0).get_scale()).__name__
+        defaults = _Case({}, "b" + "g" * 2000)
+        return {"runs": runs, "kind": kind, "by_default": cls._scales(scaler_class, defaults)}
+
+    @classmethod
+    def _scales(cls, scaler_class: Any, case: _Case) -> Evidence:
+        """Return the scale at first, and after each step."""
+        model, optimizers = _toy(torch.optim.SGD, 0.0, cls.optimizers)
+        scaler = scaler_class(**case.settings)
+        scales = [float(scaler.get_scale())]
+        for step in case.steps:
+            _fill(model, 1.0)
+            if step == "b":
+                model[0].bias.grad.view(-1)[-1] = float("inf")  # the first optimizer's; the second meets none
+            _step(scaler, optimizers, explicit=False, overflow=step == "b")
+            scaler.update()
+            scales.append(float(scaler.get_scale()))
+        return {"settings": case.settings, "steps": case.steps, "scales": scales}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if seen["kind"] != "float":
+            return f"get_scale() returns a {seen['kind']}; it should return a float."
+        for got, want in zip(seen["runs"], expected["runs"], strict=True):
+            if got["scales"] != want["scales"]:
+                return ScaleGrows._wrong(got["scales"], want)
+        return ScaleGrows._wrong_by_default(seen["by_default"]["scales"], expected["by_default"]["scales"])
+
+    @staticmethod
+    def _wrong(scales: list[float], want: Evidence) -> str:
+        pairs = zip(scales, want["scales"], strict=True)
+        i, got, right = next((i, got, right) for i, (got, right) in enumerate(pairs) if got != right)
+        settings = ", ".join(f"{name}={value:g}" for name, value in want["settings"].items())
+        return (
+            f"{settings}: after the steps {want['steps'][:i]} (g good, b bad) the scale is {got:g}; "
+            f"it should be {right:g}."
+        )
+
+    @staticmethod
+    def _wrong_by_default(seen: list[float], expected: list[float]) -> str | None:
+        moments = {
+            0: "at first",
+            1: "after a bad step",
+            -2: "after 1,999 more good steps",
+            -1: "after the 2,000th good step",
+        }
+        for at, moment in moments.items():
+            if seen[at] != expected[at]:
+                return f"A scaler made without arguments has a scale of {seen[at]:g} {moment}, not {expected[at]:g}."
+        return None

@@ -1,0 +1,6 @@
+"""The rates of one's own machine: tables that were measured there, in place of published ones."""
+
+from .measured import Measured
+from .read import RatesFile, read_rates
+
+__all__ = ["Measured", "RatesFile", "read_rates"]

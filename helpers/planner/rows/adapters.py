@@ -1,0 +1,52 @@
+"""What a line says of LoRA: the rank and the places of adapters, and the weights that are not trained."""
+
+from typing import Any, Protocol
+
+from ..config import RecipeError
+from .habits import Habits
+
+_OF_ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj", "qkv", "proj", "linear_qkv", "linear_proj"}
+_OF_PERCEPTRON = {"gate_proj", "up_proj", "down_proj", "linear_fc1", "linear_fc2", "fc1", "fc2"}
+
+
+class Reader(Protocol):
+    """Reads a value of a line by its name, and notes the default where the line does not say it."""
+
+    def __call__(self, name: str, default: Any = None, *, note: bool = True) -> Any:
+        """Return the value, or the default."""
+
+
+def adapters_of(read: Reader, habits: Habits, precision: str) -> dict[str, Any]:
+    """Return the arguments of a `Layout` that are about adapters; {} where the whole model is trained.
+
+    Raises:
+        RecipeError: a value is of no use.
+    """
+    rank = read("lora_rank", 0, note=False)
+    if isinstance(rank, bool) or not isinstance(rank, int | float) or not 0 <= rank < 1e6 or rank != int(rank):
+        raise RecipeError(f"lora_rank is {rank!r}; it must be a whole number of at least 0.")
+    if not rank:
+        return {}
+    dropout = read("lora_dropout", habits.lora_dropout)
+    if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 1:
+        raise RecipeError(f"lora_dropout is {dropout!r}; it must be at least 0 and less than 1.")
+    return {
+        "lora_rank": int(rank),
+        "lora_targets": places(read("lora_targets", habits.lora_targets)),
+        "lora_dropout": float(dropout),
+        "fp8_params": bool(read("fp8_params", precision == "fp8")),
+    }
+
+
+def places(said: Any) -> str:
+    """Return which layers have adapters: "attention" or "all".
+
+    Raises:
+        RecipeError: they are not those of attention, or of a whole block.
+    """
+    names = {said} if isinstance(said, str) else set(map(str, said)) if isinstance(said, list | tuple) else {str(said)}
+    if names <= {"all", "all-linear"} or (names <= _OF_ATTENTION | _OF_PERCEPTRON and names & _OF_PERCEPTRON):
+        return "all"
+    if names == {"attention"} or (names and names <= _OF_ATTENTION):
+        return "attention"
+    raise RecipeError(f"lora_targets is {said!r}; take attention or all, or the names of linear layers of a block.")

@@ -1,0 +1,172 @@
+"""`--rates FILE`: every kind of file is read and moves the forecast; what cannot be true is refused."""
+
+import json
+from dataclasses import replace
+
+from helpers.__main__ import main
+from helpers.meter.roofline import Roofline
+from helpers.meter.work import Work
+from helpers.planner.catalog.clusters import find_cluster
+from helpers.planner.catalog.layout_rates import layout_rates
+from helpers.planner.config import RecipeError
+from helpers.planner.layout.arch import Arch
+from helpers.planner.layout.chip import Chip
+from helpers.planner.layout.layout import Layout
+from helpers.planner.layout.links import Links
+from helpers.planner.rates.applied import Applied
+from helpers.planner.rates.read import read_rates
+from helpers.planner.rows.answers import answer
+
+import pytest
+
+H100, B200 = find_cluster("dgx-h100"), find_cluster("dgx-b200")
+MODEL = Arch(layers=2, hidden=1024, heads=8, kv_heads=8, head_dim=128, ffn=4096, vocab=512)
+CASE = Layout(MODEL, tensor=8, engine="megatron", zero="zero1")
+SHAPE = (4096, 8192, 8192)
+NCCL = """# nThread 1 nGpus 8 minBytes 1048576 maxBytes 1073741824
+# all_reduce_perf
+#  Rank  0 Group  0 Pid   1 on   node1 device  0 [0x1b] NVIDIA H100 80GB HBM3
+#  Rank  1 Group  0 Pid   1 on   node1 device  1 [0x43] NVIDIA H100 80GB HBM3
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+     1048576        262144     float     sum      -1    29.52   35.52   35.52      0    29.43   35.63   35.63      0
+    67108864      16777216     float     sum      -1    350.0   191.7   191.7      0    351.1   191.1   191.1      0
+  1073741824     268435456     float     sum      -1   5168.0   207.8   207.8      0   5168.7   207.7   207.7      0
+"""
+
+
+def matmul(layout="nt", dtype="bfloat16", shape=SHAPE):
+    m, n, k = shape[-3:]
+    return Work("aten.mm", "product", 2 * m * n * k, 0, dtype, shape, layout)
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(content, name="rates.json"):
+        path = tmp_path / name
+        path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def rates_of(path, cluster=H100):
+    return Applied(read_rates(path)).rates(cluster)
+
+
+def reached(path, work, cluster=H100):
+    """Return the FLOP/s of a large matmul, by the rates of a file."""
+    chip = Chip(cluster.gpu, replace(rates_of(path, cluster), kernel=0.0), CASE)
+    return work.flops / chip.seconds(work)[0]
+
+
+def row(tflops, **more):
+    return dict(zip("mnk", SHAPE, strict=True)) | {"tflops": tflops} | more
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        ([row(500)], "rates.json"),
+        ({"gpu": "h100", "matmuls": [row(500, dtype="bf16", **{"pass": "forward"})]}, "rates.json"),
+        ("m, n, k, tflops\n4096, 8192, 8192, 500\n", "rates.csv"),
+        ({"rows": [{"system": "h100_x", "op": "matmul", "tflops": 500,
+                    "shape": "b=1, m=4096, k=8192, n=8192, layout=TN, accumulate=False, out_dtype=bf16"}]}, "x.json"),
+        (Roofline("an H100", "cuda", {"bfloat16": [(*SHAPE, 5e14)]}, [(2.0**30, 3e12)], 2e-5).to_json(), "roof.json"),
+    ],
+)  # fmt: skip
+def test_every_kind_of_table_is_read(written, content, name):
+    assert reached(written(content, name), matmul()) == pytest.approx(5e14)
+
+
+def test_passes_have_rates_of_their_own_and_other_dtypes_move_along(written):
+    usual = {dtype: Chip(H100.gpu, replace(layout_rates(), kernel=0.0), CASE) for dtype in ("bfloat16",)}["bfloat16"]
+    share = SHAPE_RATE / usual_rate(usual, "bfloat16")
+    path = written([row(SHAPE_RATE / 1e12, **{"pass": "forward"}), row(300, **{"pass": "weight"})])
+    assert reached(path, matmul("nt")) == pytest.approx(SHAPE_RATE)
+    assert reached(path, matmul("tn")) == pytest.approx(3e14)
+    eight = Chip(H100.gpu, rates_of(written([row(SHAPE_RATE / 1e12)])), CASE)
+    work = matmul(dtype="float8_e4m3fn")
+    assert eight._measured_product(work) == pytest.approx(usual.product_seconds(SHAPE, work.dtype) / share)
+
+
+SHAPE_RATE = 4e14
+
+
+def usual_rate(chip, dtype):
+    return 2 * 4096 * 8192 * 8192 / chip.product_seconds(SHAPE, dtype)
+
+
+def test_between_measured_shapes_the_nearest_decide(written):
+    near, far = row(600), {"m": 256, "n": 256, "k": 256, "tflops": 100}
+    found = reached(written([near, far]), matmul(shape=(4096, 8192, 6144)))
+    assert 5.5e14 < found < 6e14
+
+
+def test_nccl_tests_give_the_links(written):
+    before, after = (
+        Links(replace(CASE, tensor=2), H100, r)["tensor"] for r in (layout_rates(), rates_of(written(NCCL)))
+    )
+    gib = 1 << 30
+    assert after.seconds("all-reduce", gib) == pytest.approx(5.168e-3, rel=0.05)
+    assert after.seconds("all-reduce", gib) > before.seconds("all-reduce", gib)
+    outside = Links(replace(CASE, tensor=1, shard=64), H100, rates_of(written(NCCL)))["shard"]
+    usual = Links(replace(CASE, tensor=1, shard=64), H100, layout_rates())["shard"]
+    assert outside.seconds("all-reduce", gib) == usual.seconds("all-reduce", gib)  # was not measured
+
+
+LINE = {"arch": {"layers": 2, "hidden": 256, "heads": 4, "vocab": 512}, "gpu": "h100", "gpus": 8, "seq": 512, "id": 1}
+
+
+def test_runs_set_the_pace(written):
+    usual = answer(LINE)["step_seconds"]
+    runs = "\n".join(json.dumps(LINE | {"step_seconds": usual * each}) for each in (1.4, 1.5, 1.6))
+    assert answer(LINE, written(runs, "log.jsonl"))["step_seconds"] == pytest.approx(1.5 * usual, rel=0.01)
+    tokens = 8 * 512 / 8 / usual / 2
+    path = written([LINE | {"tokens_per_second_per_gpu": tokens}], "one.json")
+    assert answer(LINE, path)["step_seconds"] == pytest.approx(2 * usual, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        ([row(500), row(300)], "contradicts itself"),
+        ([row(5000)], "at most 989 dense"),
+        ([row(0)], "not above 0"),
+        ([row(3)], "other units"),
+        ([row("many")], "must be a number"),
+        ([{"m": 1, "n": 2, "k": 1.5, "tflops": 4}], "k is 1.5"),
+        ({"gpu": "b200", "matmuls": [row(500)]}, "the run is on h100-80gb"),
+        ({"matmul": [row(500)]}, "unknown matmul"),
+        ({}, "holds no rate"),
+        ("hello", "no table of rates"),
+        (NCCL.replace("207.8   207.8", "207.8   363.0"), "contradicts itself"),
+        (NCCL.replace("5168.0", "2168.0"), "contradicts itself"),
+        ({"collectives": [{"collective": "all-reduce", "ranks": 8, "bus_gb_s": 5000}]}, "its links 450"),
+        (Roofline("a CPU", "cpu", {"float32": [(*SHAPE, 1e11)]}, [(2.0**30, 1e10)], 2e-5).to_json(), "of a CPU"),
+        ([LINE | {"step_seconds": 1.0}, LINE | {"step_seconds": 4.0}], "one pace"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(written, content, word):
+    with pytest.raises(RecipeError, match=word):
+        rates_of(written(content))
+
+
+def test_the_command_says_what_moved_and_refuses_with_two(written, capsys):
+    plan = ["plan", "--model", "gpt2", "--gpus", "8", "--tp", "2", "--gpu", "h100", "--seq", "128", "--rates"]
+    assert main([*plan, written([row(500)])]) == 0
+    assert "rates of rates.json, against the forecast's: matmuls in bfloat16 x " in capsys.readouterr().out
+    assert main([*plan, written([row(500), row(300)])]) == 2
+    said = capsys.readouterr().err
+    assert "contradicts itself" in said
+    assert said.count("\n") == 1
+
+
+def test_lines_are_planned_by_the_rates_of_a_file(written, tmp_path, capsys):
+    rows, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    rows.write_text(json.dumps(LINE) + "\n" + json.dumps(LINE | {"gpu": "b200"}), encoding="utf-8")
+    path = written({"gpu": "h100", "matmuls": [row(300)]})
+    assert main(["plan", "--rows", str(rows), "--out", str(out), "--rates", path]) == 0
+    first, second = map(json.loads, out.read_text(encoding="utf-8").splitlines())
+    assert first["step_seconds"] > 0
+    assert "h100-80gb" in second["error"]
+    assert "dgx-h100: matmuls in bfloat16 x 0." in capsys.readouterr().err
