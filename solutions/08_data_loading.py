@@ -5,8 +5,8 @@
 #
 # | | |
 # |---|---|
-# | After this you can | tell a data-bound loop from a compute-bound one and compute its idle share; write a prefetcher; work out how many workers you need before trying, and what they cost; recognize repeated random numbers and objects that cannot be sent to a worker; overlap copies with kernels; read tokens from a mapped file and count what that reads from the disk; pack documents and keep them apart; stop in the middle of an epoch and continue with the very next batch |
-# | Time | 200 minutes (165 if you work fast; a good place to stop is after section 9, and sections 14 to 16 can wait) |
+# | After this you can | tell a data-bound loop from a compute-bound one and compute its idle share; write a prefetcher; work out how many workers you need before trying, and what they cost; recognize repeated random numbers and objects that cannot be sent to a worker; overlap copies with kernels |
+# | Time | 120 minutes (a good place to stop is after section 6) |
 # | Difficulty | ●●○ |
 # | Needs | a CPU (for worker processes); copies from pinned memory are timed if there is a CUDA GPU |
 # | Before this | [[start_here]] |
@@ -15,27 +15,21 @@
 # %% name="setup" setup=true
 import contextlib
 import math
-import mmap
 import os
 import queue
 import random
 import statistics
-import tempfile
 import threading
 import time
 import warnings
-from pathlib import Path
-from pydoc_data.topics import topics
 
 from helpers import (
-    COLOURS,
     Claims,
     DigitFiles,
     LoaderTimeline,
     PickledByValue,
     Prediction,
     SmallCNN,
-    TokenFile,
     benchmark,
     check,
     compare,
@@ -44,12 +38,12 @@ from helpers import (
     hint,
     human_bytes,
     loader_path,
-    padded_and_packed,
     pick_device,
     rotate,
     script_as_notebook,
     show,
     sign_of_life,
+    text_table,
 )
 
 # %% name="setup_torch" setup=true
@@ -62,7 +56,9 @@ from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_in
 
 # %% name="machine"
 script_as_notebook()  # run as a plain script, this lab starts processes as a notebook does
-warnings.filterwarnings("ignore", message="This DataLoader will create")  # section 4 looks at this advice
+warnings.filterwarnings(
+    "ignore", message="This DataLoader will create"
+)  # it counts cores, and does not know about waiting
 warnings.filterwarnings("ignore", message="Got pickle error")  # section 7 looks at the error itself
 
 device = pick_device()
@@ -139,7 +135,7 @@ if device.type == "cuda":
 
 
 def fast_lane(data, batch_size=BATCH, num_workers=0, **options):
-    """Return a DataLoader; its batches are pinned for a CUDA GPU if workers make them (section 14 says why)."""
+    """Return a DataLoader; its batches are pinned for a CUDA GPU if workers make them (section 11 says why)."""
     pin = device.type == "cuda" and num_workers > 0
     return DataLoader(data, batch_size, num_workers=num_workers, pin_memory=pin, **options)
 
@@ -250,7 +246,7 @@ show(
 # - **All, in order.** It yields each batch of the iterable `batches` once, in order, as a tuple of its tensors. A batch may be a list or a tuple, of any number of tensors. After the last batch, every further `next()` ends at once.
 # - **One thread** draws all batches, and it is not the loop's. Two prefetchers may run side by side.
 # - **Depth.** While the loop is busy, `depth` batches are drawn beyond those it has received, including the one that the thread holds. There are never more, not even before the loop takes its first batch.
-# - **To the device.** For a CUDA device the thread pins each tensor (`pin_memory()`) and sends the pinned copy with `.to(device, non_blocking=True)`. For any other device it calls `.to(device)` and pins nothing. It uses the thread's current stream. (That frees the loop from the copy. Section 14 adds the side stream that lets a copy overlap kernels.)
+# - **To the device.** For a CUDA device the thread pins each tensor (`pin_memory()`) and sends the pinned copy with `.to(device, non_blocking=True)`. For any other device it calls `.to(device)` and pins nothing. It uses the thread's current stream. (That frees the loop from the copy. Section 11 adds the side stream that lets a copy overlap kernels.)
 # - **Errors.** An error in drawing or sending a batch is raised in the loop, unchanged, after the batches that were drawn before it.
 # - **The end.** The thread ends with the last batch, with an error, and after `close()`, even if no batch has been taken. After `close()` no further draw starts.
 
@@ -395,10 +391,6 @@ formula = max(
 rest = two.seconds / n - formula
 print(f"by formula {1e3 * expected:.1f}, sharing {1e3 * (formula - expected):.1f}, rest {1e3 * rest:.1f} ms per batch")
 print(f"a batch takes a worker {1e3 * two.making:.1f} ms; it took the main process {1e3 * one.making:.1f} ms, alone")
-threads = torch.get_num_threads()
-torch.set_num_threads(1)  # as a worker computes
-print(f"it takes the main process {1e3 * seconds_a_batch(plain_loader, epochs=1):.1f} ms, alone, with one thread")
-torch.set_num_threads(threads)
 print(f"an idle device gets it {1e3 * two.handover:.1f} ms after its last file was read")
 
 # %% [markdown] name="workers_explained"
@@ -408,12 +400,12 @@ print(f"an idle device gets it {1e3 * two.handover:.1f} ms after its last file w
 #
 # Two costs come on top, and the last lines show their origin.
 #
-# - *Sharing*: if two workers and the main process have few cores between them, a batch takes each worker longer than it would take one process alone. (Sharing can also be negative: the main process spreads even small calls over several threads, which may slow them; a worker computes with one. Compare the lines for one thread and for all.)
+# - *Sharing*: if two workers and the main process have few cores between them, a batch takes each worker longer than it would take one process alone. (Sharing can also be negative: the main process spreads even small calls over several threads, which may slow them; a worker computes with one.)
 # - *Handing over* is the rest: the samples are stacked, the batch is put into shared memory, the main process wakes up and maps it. These few milliseconds do not matter while the device has a batch, only while it waits.
 #
 # Do workers deliver the same batches?
 #
-# - *The order* does not depend on them: the main process draws it, and batches are delivered in turn even if a later one is ready first (`in_order=False` changes that). Section 13 checks it.
+# - *The order* does not depend on them: the main process draws it, and batches are delivered in turn even if a later one is ready first (`in_order=False` changes that). [[Tokens]] relies on it.
 # - *The augmentation* may differ, as section 8 shows.
 #
 # ## 4 · How many workers?
@@ -449,22 +441,16 @@ speedup = {name: [times[0] / t for t in times] for name, times in data.items()}
 far_guess.reveal(speedup["far"][-1])
 files_guess.reveal(speedup["files"][-1])
 
-# %% name="scaling_figure"
-figure = Figure(figsize=(7, 3.4), layout="constrained")
-axes = figure.add_subplot()
-rules = {"far": ("one per worker", counts), "files": ("at most the cores", [min(n, cores) for n in counts])}
-for (name, values), colour, marker in zip(speedup.items(), (COLOURS[4], COLOURS[0]), "os", strict=True):
-    axes.plot(counts[1:], values[1:], marker + "-", color=colour, label=f"{name}, measured")
-    axes.plot(counts[1:], rules[name][1][1:], ":", color=colour, label=f"{name}, {rules[name][0]}")
-axes.set(title=f"Data alone, {cores} cores", xlabel="workers", ylabel="speed-up over no workers", xticks=counts[1:])
-axes.set_ylim(0, None)
-axes.legend(frameon=False)
-show(figure, "Workers that wait speed up with their number; workers that compute stop at the number of cores.")
+# %% name="scaling_table"
+table = [("times as fast as no workers", *(f"{n} workers" for n in counts[1:]))]
+table += [(name, *(f"{each:.1f}" for each in values[1:])) for name, values in speedup.items()]
+table.append((f"the cores, at most {cores}", *(str(min(n, cores)) for n in counts[1:])))
+print(text_table(table))
 
 # %% [markdown] name="scaling_explained"
 # - Workers hide **waiting** almost without limit.
 # - **Computing** has to be divided among the cores, and the main process needs one too.
-# - Other programs on this machine take their share, so the line for `files` may be below its rule. It may also be a little above: the main process spreads small calls over several threads, which slows them, and a worker computes with one.
+# - Other programs on this machine take their share, so `files` may stay below the number of cores. It may also exceed it a little: the main process spreads small calls over several threads, which slows them, and a worker computes with one.
 #
 # Combine this with section 3:
 #
@@ -482,13 +468,9 @@ for name, quotient in needed.items():
 for gpu, speed in (("one GPU", 1), ("a GPU three times as fast", 3)):
     count = math.ceil(speed * needed["far"])
     claims.record("C10", "4 to 8 workers a GPU", f"far, {gpu}", count, "workers", 4, 8)
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    DataLoader(far, 16, num_workers=2 * cores)
-print("PyTorch's warning:", str(caught[0].message)[:160] if caught else "none", "...")
 
 # %% [markdown] name="advice_explained"
-# The rule of thumb does not know your step. It holds when a worker needs the time of 4 to 8 steps per batch; with the same files and a faster GPU it does not. PyTorch's own advice counts cores and does not know about waiting. Divide instead.
+# The rule of thumb does not know your step. It holds when a worker needs the time of 4 to 8 steps per batch; with the same files and a faster GPU it does not. PyTorch itself warns as soon as there are more workers than cores: it counts cores and does not know about waiting. Divide instead.
 #
 # Now run the loop itself with as many workers as the quotient asks for, and compare it with the formula of section 3.
 
@@ -561,7 +543,34 @@ for (prefetch, every), (idle, model_idle) in shares.items():
 # - **1 in flight.** While a slow batch is made (120 ms), the device has two steps left: batch 2, just taken, and batch 3, already finished. Then it waits. The other six steps of the eight take 6 × 15 = 90 ms. That makes 8 × 15 = 120 ms of work in 120 + 90 = 210 ms: idle for 43 %, and a little more for the first fill.
 # - **4 in flight**: the idle share falls.
 # - **8 in flight**: there is no further gain, and the queue is not the cause. Batches are dealt **in turn**, so with two workers batches 4, 12 and 20 all go to the same one. It still works on them long after the other has finished, however long the queue.
-# - **Every seventh slow**: the same work, but now both workers share the slow batches, and the device idles less. Section 15 has a question about this.
+# - **Every seventh slow**: the same work, but now both workers share the slow batches, and the device idles less.
+#
+# ### Explore
+#
+# This is the model, with every parameter. Every eighth batch takes three times as long; the title says how long each worker works. Try three workers, then four: **why are four worse than three?** And with every *seventh* batch slow?
+
+
+# %% name="play"
+def draw(batch_ms, step_ms, workers, prefetch, every):
+    times = [batch_ms / 1e3 * (3 if k % every == 4 else 1) for k in range(24)]
+    line = LoaderTimeline.simulate(times, step_ms / 1e3, workers, prefetch)
+    work = ", ".join(f"{1e3 * seconds:.0f}" for seconds in line.work())
+    title = f"{workers} workers, {prefetch} batches each: the device idles {line.idle:.0%}"
+    return line.plot(f"{title}\nms of work per worker: {work}")
+
+
+explore(
+    draw,
+    "Lanes of the device and the workers over time; gaps in the device's lane are idle time.",
+    batch_ms=(40, (5, 10, 20, 40, 80, 160)),
+    step_ms=(10, (5, 10, 20, 40)),
+    workers=(3, range(0, 9)),
+    prefetch=(2, range(1, 9)),
+    every=(8, (7, 8)),
+)
+
+# %% [markdown] name="play_explained"
+# Four divides eight, so batches 4, 12 and 20 all go to the same worker, which then works longer than any of three would. With every seventh slow, they are spread again, and four are better than three; now seven workers have the problem that four had.
 
 # %% [markdown] name="cost_text"
 # ## 6 · What workers cost
@@ -758,8 +767,6 @@ claims.record("P6", "workers repeat NumPy's numbers", "its global generator", tw
 # - **Not seeded**: a generator that a data set has *made for itself*, which NumPy's documentation recommends. A copied generator draws the same numbers. All workers draw the same angles, and with new workers in each epoch they draw the same ones again. The loss still falls; there is just less augmentation than you think.
 # - **The fix** is `worker_init_fn`, which runs in each worker before its first sample. There, `get_worker_info()` has the worker's copy of the data set (`.dataset`), and a seed that differs for each worker and epoch (`.seed`). `DigitFiles` is a data set that needs it.
 #
-# (An `IterableDataset` has another trap: every worker iterates over *all* of it, unless the data set uses `get_worker_info()`, and the rank, to pick its own shards.)
-#
 # ## 9 · Your turn: fix a slow loader
 #
 # A training job reads a `DigitFiles` with some latency through this loader:
@@ -874,356 +881,9 @@ print(f"and the loop: {1e3 * cheap['loop']:.1f} ms per batch without workers; it
 # - Reading decoded images saves the decoding and its effect on the caches (section 1).
 # - Most of the rest is one small call after another for each image, and one large call for all 64 saves those.
 #
-# You cannot avoid decoding if the data do not fit in memory; batching is always possible. In between are formats that pack many samples into one large file (tar shards as WebDataset reads them, LMDB): sequential reads, one round trip for many samples. You can also store images at the size you train on.
+# You cannot avoid decoding if the data do not fit in memory; batching is always possible. In between are formats that pack many samples into one large file (tar shards as WebDataset reads them, LMDB): sequential reads, one round trip for many samples. [[Tokens]] reads such a file. You can also store images at the size you train on.
 #
-# ## 11 · Tokens in a mapped file
-#
-# Language models need no decoding. Their data are tokens, prepared once, concatenated in one file, two bytes each. The file is far larger than memory, so it is **mapped** (`np.memmap`): it looks like an array, and the system reads a page from the disk when the program accesses it.
-#
-# The documents here are the paragraphs of Python's own manual, bytes as tokens, repeated many times.
-
-# %% name="tokens"
-folder = tempfile.TemporaryDirectory()
-paragraphs = [p.encode() for topic in topics.values() for p in topic.split("\n\n") if p.strip()]
-tokens = TokenFile.write(Path(folder.name) / "manual.bin", paragraphs, copies=70)
-before = psutil.Process().memory_info().rss
-tokens.forget()  # nothing of the file is in memory now; it is mapped anew
-grown = psutil.Process().memory_info().rss - before
-print(f"{len(tokens):,} documents, {len(tokens.tokens):,} tokens, a file of {human_bytes(tokens.tokens.nbytes)}")
-print(f"mapped, and {grown / 2**20:.1f} MiB of it resident in this process")
-print(f"a document has {len(tokens.tokens) / len(tokens):.0f} tokens on average; this is one:")
-print(bytes(tokens[777].tolist()).decode())
-
-# %% [markdown] name="resident_text"
-# **Predict.** Read 512 tokens (1 KiB) from each of 256 random places: 256 KiB of data. How many MiB does the system read from the disk?
-
-# %% name="guess_resident"
-my_guess = None  # MiB
-### BEGIN GUESS
-my_guess = 256 * 8 / 1024  # each touches one or two pages of 4 KiB
-### END GUESS
-disk_guess = Prediction("Read from the disk by 256 random reads of 1 KiB", my_guess, "MiB")
-
-
-# %% name="resident"
-def used():
-    """Return the bytes resident in this process, and those it has read from the disk (None where not counted)."""
-    process = psutil.Process()
-    from_disk = process.io_counters().read_bytes if hasattr(process, "io_counters") else None
-    return process.memory_info().rss, from_disk
-
-
-def read(starts, advice=None):
-    """Read 512 tokens from each of `starts`; return microseconds per read, MiB resident and MiB from the disk."""
-    tokens.forget()
-    if advice is not None:
-        tokens.tokens._mmap.madvise(advice)
-    before, start = used(), time.perf_counter()
-    for at in starts:
-        tokens.tokens[at : at + 512].sum()
-    seconds = time.perf_counter() - start
-    grown = (None if then is None else (now - then) / 2**20 for now, then in zip(used(), before, strict=True))
-    return 1e6 * seconds / len(starts), *grown
-
-
-places = np.random.default_rng(0).integers(0, len(tokens.tokens) - 512, 256)
-patterns = {"sequential": read(range(0, 256 * 512, 512)), "random": read(places)}
-if hasattr(mmap, "MADV_RANDOM"):
-    patterns["random, advised"] = read(places, mmap.MADV_RANDOM)
-for name, (microseconds, resident, from_disk) in patterns.items():
-    disk = "not counted here" if from_disk is None else f"{from_disk:6.1f} MiB"
-    print(f"{name:16} {microseconds:7.1f} µs per read, {resident:5.1f} MiB more resident, from the disk {disk}")
-if patterns["random"][2]:
-    disk_guess.reveal(patterns["random"][2])
-else:
-    print("This system does not count what a process reads from the disk.")
-
-# %% [markdown] name="resident_explained"
-# A mapping itself uses no memory. Accesses do, and they cost more than the bytes you read, in two ways:
-#
-# - **On the disk.** The system expects sequential access and reads ahead from the place of a miss, usually 128 KiB, on some systems megabytes (`/sys/block/*/queue/read_ahead_kb`). The resident size does not show this.
-# - **In the process.** Linux maps up to 16 *cached* pages, 64 KiB, around each access (fault-around). That increases the resident size, not the disk traffic.
-#
-# `madvise(MADV_RANDOM)` turns read-ahead off: compare the last two lines. Sequential reads use everything that was read ahead.
-#
-# - The pages are in the system's **page cache**. All workers that map the file share them, and the system drops them when memory is short. A monitor that adds up `RSS` counts them once per process.
-# - Training needs a random order. So shuffle large parts (shards, or blocks of a few MiB), read each part sequentially, and shuffle its documents in memory. Or advise, and make each random read as long as a training row.
-# - A mapped array is pickled with all its data. `TokenFile` sends workers its path instead, and maps the file there.
-#
-# ## 12 · Documents in rows
-#
-# A model needs rows of equal length, and documents have any length. The simplest method is **padding**: one row per document.
-#
-# **Predict.** You know the mean length of these documents (section 11). What share of the tokens is padding, in rows of 512? (Longer documents are truncated.)
-
-# %% name="guess_padding"
-my_guess = None  # %
-### BEGIN GUESS
-my_guess = 100 * (1 - len(tokens.tokens) / len(tokens) / 512)
-### END GUESS
-padding_guess = Prediction("Padding in rows of 512", my_guess, "%")
-
-# %% name="padding"
-ROW = 512
-lengths = np.diff(tokens.starts[: len(paragraphs) + 1])
-padded = 1 - np.minimum(lengths, ROW).mean() / ROW
-padding_guess.reveal(100 * padded)
-lost = 1 - np.minimum(lengths, ROW).sum() / lengths.sum()
-print(
-    f"mean length {lengths.mean():.0f}, median {np.median(lengths):.0f}; and {lost:.0%} of all tokens are lost by truncation"
-)
-
-# %% [markdown] name="pack_task"
-# ### Your turn: packing
-#
-# Most of the work is wasted. (More than the mean suggests: a few long documents raise the mean and are truncated.) **Packing** concatenates documents and cuts rows from the result, so that only the last row needs padding. Two things must not happen: a token attends to another document, or learns to predict it.
-#
-# Each document ends with an **end-of-document token**, which is part of what you get. Without it no target would ever ask the model to stop.
-#
-# **Contract.** `pack(documents, length)` takes a list of documents, each (T,) of int64 with T ≥ 1, and returns four tensors (rows, `length`) of int64. Any token may occur more than once, 0 as well. The inputs are not changed.
-#
-# - `ids`: the tokens of all documents in order, cut every `length`. Only the end of the last row is padded, with 0.
-# - `targets`: for each token the next one *of its document*, even if that is in the next row; -100 for the last token of a document, and for padding.
-# - `positions`: for each token how many tokens of its document come before it *in the row*; 0 for padding.
-# - `document`: for each token the index of its document in the list; -1 for padding.
-#
-# `document_mask(document)` returns a mask (rows, 1, length, length) of bool, as `F.scaled_dot_product_attention` takes it. At [r, 0, i, j] it is True where token i may attend to token j: j is of the same document, and not later than i. Treat padding as one document, so that no query row is fully masked.
-
-
-# %% name="pack" answer=true reveal=true
-def pack(documents, length):
-    ### BEGIN SOLUTION
-    lengths = torch.tensor([len(document) for document in documents])
-    ends = lengths.cumsum(0)
-    ids = torch.cat(documents)
-    targets = ids.roll(-1)
-    targets[ends - 1] = -100
-    document = torch.repeat_interleave(lengths)  # 0, 0, 0, 1, 1, ...
-    place = torch.arange(len(ids))
-    positions = place - torch.maximum((ends - lengths)[document], place // length * length)
-
-    def rows(tensor, filler):
-        return F.pad(tensor, (0, -len(tensor) % length), value=filler).view(-1, length)
-
-    return rows(ids, 0), rows(targets, -100), rows(positions, 0), rows(document, -1)
-    ### END SOLUTION
-
-
-def document_mask(document):
-    ### BEGIN SOLUTION
-    same = document[:, :, None] == document[:, None, :]  # (rows, from, to)
-    return same.tril()[:, None]
-    ### END SOLUTION
-
-
-# %% name="pack_check"
-pack, document_mask = check("data_loading.pack", pack, document_mask)
-
-# %% name="pack_hint"
-hint("data_loading.pack")
-
-# %% [markdown] name="crossing_text"
-# Many trainings pack and keep the plain causal mask: a token attends to everything before it in its row.
-#
-# **Predict.** In rows of 512 packed with these documents, what fraction of attended pairs crosses documents?
-
-# %% name="guess_crossing"
-my_guess = None  # %
-### BEGIN GUESS
-my_guess = 100 * (1 - len(tokens.tokens) / len(tokens) / 512)  # three documents per row: two pairs of three cross
-### END GUESS
-crossing_guess = Prediction("Attended pairs across documents under a causal mask", my_guess, "%")
-
-# %% name="crossing"
-END = 256  # the end-of-document token: bytes are 0 to 255
-ids, targets, positions, document = pack([F.pad(tokens[k], (0, 1), value=END) for k in range(400)], ROW)
-mask = document_mask(document)
-causal = torch.ones(ROW, ROW, dtype=torch.bool).tril()
-crossing_guess.reveal(100 * (1 - mask.sum() / (causal.sum() * len(ids))).item())
-print(f"{len(ids)} rows; padding {(document < 0).float().mean():.1%} of the tokens; one document per row: {padded:.0%}")
-print(f"targets that are the end-of-document token: {(targets == END).sum()} for 400 documents")
-
-# %% name="rows_picture"
-show(
-    padded_and_packed(lengths[:400], document[:12]),
-    "Left, twelve rows with one document each, mostly padding. Right, twelve full rows of concatenated documents.",
-)
-
-# %% name="mask_picture"
-figure = Figure(figsize=(7.5, 3.8), layout="constrained")
-pictures = {"Causal mask": causal, "Your document mask, first row": mask[0, 0]}
-for axes, (name, picture) in zip(figure.subplots(1, 2), pictures.items(), strict=True):
-    axes.imshow(picture, cmap="Blues", interpolation="nearest")
-    axes.set(title=name, xlabel="attends to token", ylabel="token")
-show(figure, "A causal mask is one full triangle. The document mask is a chain of small triangles along the diagonal.")
-
-# %% [markdown] name="apart_text"
-# More than half. Documents of equal length would give even more (1 − mean length / 512, the share of padding by the mean), but a long document has many pairs of its own.
-#
-# Does the mask work? Test equivalence: with it, each document in its row must get the attention output that it would get alone. The cell uses one head on random embeddings, for every document of the first rows, with two kinds of positions: learned embeddings, which are added, and rotary positions, which rotate queries and keys.
-
-# %% name="apart"
-torch.manual_seed(0)
-embedding, places = torch.randn(END + 1, 32), torch.randn(ROW, 32)
-frequencies = torch.logspace(0, -2, 16)
-
-
-def rotary(x, positions):
-    """Rotate each pair of numbers of x (rows, T, 32) by an angle that grows with the position."""
-    turn = torch.polar(torch.ones(()), positions[..., None] * frequencies)
-    return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (16, 2))) * turn).flatten(-2)
-
-
-def attended(kind, ids, positions, mask):
-    """Send tokens (rows, T) through one head of attention; return (rows, T, 32)."""
-    values = embedding[ids] + (places[positions] if kind == "learned" else 0)
-    x = values if kind == "learned" else rotary(values, positions)
-    return F.scaled_dot_product_attention(x[:, None], x[:, None], values[:, None], attn_mask=mask)[:, 0]
-
-
-pieces = [(r, document[r] == k) for r in range(8) for k in document[r].unique()]
-run_on = torch.arange(ROW).expand(8, ROW)
-for kind in ("learned", "rotary"):
-    own = [(ids[r, p][None], torch.arange(p.sum())[None], causal[: p.sum(), : p.sum()]) for r, p in pieces]
-    lone = [attended(kind, *each)[0] for each in own]
-    for name, where, may in (
-        ("document mask, positions that restart", positions[:8], mask[:8]),
-        ("document mask, positions that run on", run_on, mask[:8]),
-        ("causal mask, positions that restart", positions[:8], causal),
-    ):
-        rows = attended(kind, ids[:8], where, may)
-        off = max((rows[r, p] - o).abs().max() for (r, p), o in zip(pieces, lone, strict=True))
-        print(f"{kind:8} {name:38} off by {off:.1e}")
-
-# %% [markdown] name="pack_explained"
-# The mask gives each document what it would have alone. Learned position embeddings must also restart with each document. Rotary positions need no restart: attention depends on their differences only, and running on costs only rounding. The mask also saves work if the kernel uses it, because most of it is empty.
-#
-# **PyTorch's own versions.** A dense mask of `length`² entries is itself a cost, and fused attention kernels do not skip masked blocks.
-#
-# - *FlexAttention* takes your comparison as a function and skips blocks in which everything is masked: `create_block_mask(lambda b, h, i, j: (document[b, i] == document[b, j]) & (i >= j), ...)`. To be fast it needs a GPU (or a compiler on the CPU).
-# - *Variable-length attention* (`torch.nn.attention.varlen`, flash-attention's `varlen` functions) takes no mask but the offsets at which documents start: their cumulative lengths.
-#
-# You can count the blocks here: a block of 64 × 64 has to be computed if the mask is True anywhere in it.
-#
-# **Predict.** The document mask drops more than half of the pairs that a causal mask allows. Of the blocks that a causal mask needs, what share does it still need?
-
-# %% name="guess_blocks"
-my_guess = None  # %
-### BEGIN GUESS
-my_guess = 100 * (mask.sum() / (causal.sum() * len(mask))).item()  # the share of pairs
-### END GUESS
-blocks_guess = Prediction("Blocks left, of those of a causal mask", my_guess, "%")
-
-# %% name="blocks"
-of_blocks = mask[:, 0].unflatten(2, (-1, 64)).unflatten(1, (-1, 64)).any(4).any(2)  # (rows, 8, 8)
-under_causal = causal.unflatten(1, (-1, 64)).unflatten(0, (-1, 64)).any(3).any(1)
-blocks_guess.reveal(100 * (of_blocks.float().mean() / under_causal.float().mean()).item())
-print(f"{of_blocks.float().mean():.0%} of all blocks; a causal mask leaves {under_causal.float().mean():.0%}")
-
-# %% [markdown] name="resume_text"
-# The saving is smaller than the share of pairs suggests: a block counts in full even if a document covers only a corner of it, and most documents here are shorter than two blocks.
-#
-# ## 13 · Stop in the middle of an epoch, and continue
-#
-# Sooner or later a long run is interrupted, rarely between two epochs. Parameters and optimizer state are saved. The data need to continue, too, with the very next batch: none twice, none skipped.
-#
-# A sampler in the main process draws the order. Would it be enough to save how many batches the sampler has handed out? With 2 workers and `prefetch_factor=2`, after the loop has received 5 batches:
-
-
-# %% name="handed"
-class Counted(list):
-    """Batches of indices that count how many were handed out."""
-
-    handed_out = 0
-
-    def __iter__(self):
-        for batch in super().__iter__():
-            self.handed_out += 1
-            yield batch
-
-
-sampler = Counted(torch.arange(200).view(20, 10).tolist())
-batches = iter(DataLoader(range(200), batch_sampler=sampler, num_workers=2, prefetch_factor=2))
-for _ in range(5):
-    next(batches)
-print(f"the loop has received 5 batches; the sampler has handed out {sampler.handed_out}")
-del batches
-
-# %% [markdown] name="resume_task"
-# ### Your turn: a loader that remembers its place
-#
-# If you save the sampler's count, you lose the batches in flight: the loop never receives them.
-#
-# **Contract.** `ResumableLoader(dataset, batch_size, seed, workers=0)` is a loader for many epochs.
-#
-# - `for batch in loader` runs through an epoch: each sample once, in batches of `batch_size` as `DataLoader` collates them, the last one smaller. `workers` worker processes read the samples. They do not change the batches.
-# - The order follows from `seed` and the number of the epoch alone, whatever `torch.manual_seed` was called with. It is new in each epoch, and different for each seed. The loader does not seed the global generators of PyTorch, NumPy or Python, because what draws from them would then repeat in each epoch.
-# - `state_dict()`, called before the first batch or while the loop has a batch (the last one of an epoch, too), returns a small dictionary of plain numbers: `json.dumps` writes it in at most 200 characters, however large the data set, and what `json.loads` reads can be loaded. Later batches do not change a saved state.
-# - After `load_state_dict(state)` a new loader, made with any seed and any number of workers, continues with the next batch of the interrupted epoch, and then with the next epochs. The same epoch may be interrupted again.
-# - Prefetched but undelivered batches do not count as consumed.
-# - After a state saved with the last batch of an epoch, an epoch without batches may come first. What a second `for` does after a `break` is up to you.
-# - Resuming an epoch reads none of the samples that the loop has already received.
-
-
-# %% name="resume" answer=true reveal=true
-class ResumableLoader:
-    def __init__(self, dataset, batch_size, seed, workers=0):
-        ### BEGIN SOLUTION
-        self.dataset, self.batch_size, self.workers = dataset, batch_size, workers
-        self.load_state_dict({"seed": seed, "epoch": 0, "had": 0})
-        ### END SOLUTION
-
-    def __iter__(self):
-        ### BEGIN SOLUTION
-        order = np.random.default_rng([self.seed, self.epoch]).permutation(len(self.dataset)).tolist()
-        rest = range(self.had * self.batch_size, len(order), self.batch_size)
-        left = [order[start : start + self.batch_size] for start in rest]
-        for batch in DataLoader(self.dataset, batch_sampler=left, num_workers=self.workers):
-            self.had += 1  # the loop has it now, and may save
-            yield batch
-        self.epoch, self.had = self.epoch + 1, 0
-        ### END SOLUTION
-
-    def state_dict(self):
-        ### BEGIN SOLUTION
-        return {"seed": self.seed, "epoch": self.epoch, "had": self.had}
-        ### END SOLUTION
-
-    def load_state_dict(self, state):
-        ### BEGIN SOLUTION
-        self.seed, self.epoch, self.had = state["seed"], state["epoch"], state["had"]
-        ### END SOLUTION
-
-
-# %% name="resume_check"
-ResumableLoader = check("data_loading.resume", ResumableLoader)
-
-# %% name="resume_hint"
-hint("data_loading.resume")
-
-# %% [markdown] name="resumed_text"
-# The same with images, interrupted after three batches of seven, with workers before and without after:
-
-# %% name="resumed"
-plain = DigitFiles(200, augmented=False)
-whole = list(ResumableLoader(plain, 32, seed=1))
-broken = ResumableLoader(plain, 32, seed=1, workers=2)
-head = [batch for _, batch in zip(range(3), broken, strict=False)]
-state = broken.state_dict()
-later = ResumableLoader(plain, 32, seed=99)
-later.load_state_dict(state)
-both = list(zip(head + list(later), whole, strict=True))
-same = all(torch.equal(a, b) for got, due in both for a, b in zip(got, due, strict=True))
-print(f"state {state}; {len(head)} batches and then {len(both) - len(head)}: all as without the interruption: {same}")
-
-# %% [markdown] name="resume_explained"
-# (As section 3 promised: with workers the batches are the same ones, in the same order.)
-#
-# - **The state leaves out** the augmentation's random numbers. They are the same after an interruption only if they depend on the sample, not on the process that draws them or on the time: use a generator seeded with (seed, epoch, index).
-# - **On several ranks** (processes that train together, one per GPU) each rank saves one state and takes its own share of each batch. If the number of ranks changes, count samples, not batches.
-# - **An existing version** is `StatefulDataLoader` of the package `torchdata`: a `DataLoader` with `state_dict` and `load_state_dict`, which counts delivered batches, as yours does. Data sets that stream instead of indexing add a state of their own.
-#
-# ## 14 · To the device
+# ## 11 · To the device
 #
 # The last copy is from the host's memory to the GPU's.
 #
@@ -1344,55 +1004,8 @@ if device.type == "cuda":
     late = (back[-1024:] == 7).float().mean().item()
     print(f"trap 3, right numbers: {early:.0%} when read at once, {late:.0%} after synchronize()")
 
-# %% [markdown] name="play_text"
-# ## 15 · Explore
-#
-# This is the model of section 5, with every parameter. Every eighth batch takes three times as long; the title says how long each worker works.
-#
-# - Try three workers, then four: **why are four worse than three?**
-# - Then make every *seventh* batch slow. **Predict** the smallest number of workers that keeps the idle share below 30 %.
-
-# %% name="guess_play"
-my_guess = None  # workers
-### BEGIN GUESS
-my_guess = (
-    7  # a batch takes 40 x (1 + 2 / 7) = 51 ms, a step 10; below 30 % means 3.6 workers' work, and slow ones queue
-)
-### END GUESS
-few_guess = Prediction("Workers for less than 30 % idle, every seventh slow", my_guess, "workers")
-
-
-# %% name="play"
-def draw(batch_ms, step_ms, workers, prefetch, every):
-    times = [batch_ms / 1e3 * (3 if k % every == 4 else 1) for k in range(24)]
-    line = LoaderTimeline.simulate(times, step_ms / 1e3, workers, prefetch)
-    work = ", ".join(f"{1e3 * seconds:.0f}" for seconds in line.work())
-    title = f"{workers} workers, {prefetch} batches each: the device idles {line.idle:.0%}"
-    return line.plot(f"{title}\nms of work per worker: {work}")
-
-
-explore(
-    draw,
-    "Lanes of the device and the workers over time; gaps in the device's lane are idle time.",
-    batch_ms=(40, (5, 10, 20, 40, 80, 160)),
-    step_ms=(10, (5, 10, 20, 40)),
-    workers=(3, range(0, 9)),
-    prefetch=(2, range(1, 9)),
-    every=(8, (7, 8)),
-)
-
-# %% name="play_answer"
-idle = {}
-for workers in range(1, 9):  # every seventh batch slow, all else as above
-    times = [0.040 * (3 if k % 7 == 4 else 1) for k in range(24)]
-    idle[workers] = LoaderTimeline.simulate(times, 0.010, workers, 2).idle
-few_guess.reveal(min(n for n, share in idle.items() if share < 0.3))
-print("idle share by number of workers:", ", ".join(f"{n}: {share:.0%}" for n, share in idle.items()))
-
-# %% [markdown] name="play_explained"
-# Four divides eight, so batches 4, 12 and 20 all go to the same worker, which then works longer than any of three would. With every seventh slow, they are spread again, and four are better than three; now seven workers have the problem that four had. The first batch takes one worker `batch_ms`, however many there are.
-#
-# ## 16 · Before and after
+# %% [markdown] name="summary_text"
+# ## 12 · Before and after
 #
 # Here are full epochs with your loader and your thread. (On a fast GPU the quotient would ask for dozens of workers; the cell asks for a step that 16 can feed.)
 
@@ -1415,8 +1028,7 @@ print(f"far, your loader: {fill:.0%} of the time is the wait for an epoch's firs
 del repaired
 
 # %% [markdown] name="summary_explained"
-# - The device may still idle with your loader although the check passed. The check starts its clock at the first batch; this table times full epochs, and these are short. No number of workers shortens the wait for the first batch.
-# - *Your thread* may be no faster than no workers: it computes in the same Python process as the loop, and on a busy machine the difference is within the noise.
+# The device may still idle with your loader although the check passed. The check starts its clock at the first batch; this table times full epochs, and these are short. No number of workers shortens the wait for the first batch.
 
 # %% name="verdicts"
 claims
@@ -1432,10 +1044,7 @@ claims
 # - If a data set has its own generator, reseed it in each worker.
 # - Less work beats more workers: decode once, augment in batches.
 # - `non_blocking` from pinned memory frees the host. Only a side stream, with `wait_stream` and `record_stream`, overlaps copy and kernels.
-# - A random read from a mapped file costs its read-ahead on the disk. Count `read_bytes`; `madvise` helps.
-# - Pack documents that end with their own token, with a mask; learned positions restart, rotary positions need not.
-# - To continue in the middle of an epoch, save seed, epoch and the batches that the *loop* has received.
 #
-# **What to reach for when.** Device idle: first `num_workers` from the quotient, with `persistent_workers`. Cores full: decode once, batch the augmentation, or do it on the GPU. Only short stalls: `prefetch_factor`. Copies show up in a GPU's timeline: `pin_memory`, `non_blocking` and a side stream. Rows of padding: pack.
+# **What to reach for when.** Device idle: first `num_workers` from the quotient, with `persistent_workers`. Cores full: decode once, batch the augmentation, or do it on the GPU. Only short stalls: `prefetch_factor`. Copies show up in a GPU's timeline: `pin_memory`, `non_blocking` and a side stream. Tokens instead of images: [[tokens]].
 #
-# **Sources.** PyTorch documentation: `torch.utils.data` (multi-process loading, memory pinning), *Reproducibility*, *CUDA semantics* (streams, pinned memory buffers), `torch.Tensor.record_stream`, `torch.nn.attention` (FlexAttention, variable-length attention); Python documentation: `multiprocessing` (start methods, the spawn guidelines), `pickle`, `mmap`; PyTorch tutorial *A guide on good usage of non_blocking and pin_memory()*; Krell et al. 2021, *Efficient Sequence Packing without Cross-contamination*; Linux documentation: `posix_fadvise(2)`, `madvise(2)`, `mmap(2)`.
+# **Sources.** PyTorch documentation: `torch.utils.data` (multi-process loading, memory pinning), *Reproducibility*, *CUDA semantics* (streams, pinned memory buffers), `torch.Tensor.record_stream`; Python documentation: `multiprocessing` (start methods, the spawn guidelines), `pickle`; PyTorch tutorial *A guide on good usage of non_blocking and pin_memory()*.
