@@ -1,6 +1,6 @@
 """Real data that needs no download.
 
-The digits are the 1,797 handwritten ones that come with scikit-learn (8 x 8 grey pixels, from the UCI repository). The
+The digits are the 1,797 handwritten ones that come with scikit-learn (8 x 8 gray pixels, from the UCI repository). The
 English text is Python's own reference manual, which comes with every Python for its `help()` function. The other kind
 of text is the source code of its standard library.
 """

@@ -14,7 +14,7 @@ _VARIABLES = {
     # when memory older than the log is freed; the meter knows about both, and learners need not see either.
     "KINETO_LOG_LEVEL": "99",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
-    # Ask the driver whether there is a GPU: initialising CUDA here would break the processes forked from this one.
+    # Ask the driver whether there is a GPU: initializing CUDA here would break the processes forked from this one.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     "OMP_WAIT_POLICY": "PASSIVE",
 }

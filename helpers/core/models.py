@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class SmallCNN(nn.Module):
-    """A convolutional classifier for small grey images.
+    """A convolutional classifier for small gray images.
 
     Args:
         width: channels of the first stage; the second stage has twice as many.
@@ -125,7 +125,7 @@ class ViT(nn.Module):
     Args:
         side, patch: pixels a side of the image, and of a patch; `patch` must divide `side`.
         inner: width of the hidden layer of each MLP.
-        channels: colour channels of the image.
+        channels: color channels of the image.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ _DPI = 80  # pixels of a page to the inch of a figure
 
 
 def to_png(figure: "Figure") -> bytes:
-    """Render `figure` with twice the pixels that it takes on a page, in 256 colours: sharp, and half of the bytes."""
+    """Render `figure` with twice the pixels that it takes on a page, in 256 colors: sharp, and half of the bytes."""
     from PIL import Image
 
     drawn, small = io.BytesIO(), io.BytesIO()

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _FROZEN, _TRAINED, _SAVED = "#CCCCCC", COLOURS[1], COLOURS[0]
-# Matrices as they are multiplied: left edge, bottom, width, height, words, colour.
+# Matrices as they are multiplied: left edge, bottom, width, height, words, color.
 _BOXES = (
     (0.0, 0.9, 0.9, 1.6, "x\ntokens\nx in", _SAVED),
     (2.2, 2.1, 2.0, 1.5, "Wᵀ\nin x out\nfrozen", _FROZEN),

@@ -42,7 +42,7 @@ def quantize_blockwise(
 
     Args:
         x: (rows, columns) in FP32; `size` divides columns.
-        size: how many neighbours along a row share a scale.
+        size: how many neighbors along a row share a scale.
         scale_of: given the blocks' largest magnitudes (rows, blocks, 1), none of them zero, returns their scales.
         to_format: rounds what has been divided by its scale.
 

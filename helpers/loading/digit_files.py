@@ -26,7 +26,7 @@ def decode(file: bytes) -> Tensor:
     """Decode one PNG file to an image (1, H, W) of FP32 in 0 to 1."""
     from matplotlib.image import imread  # imported here, so that a new process starts quickly
 
-    return torch.from_numpy(imread(io.BytesIO(file))[None, ..., 0].copy())  # (H, W, 4): grey, so one channel is enough
+    return torch.from_numpy(imread(io.BytesIO(file))[None, ..., 0].copy())  # (H, W, 4): gray, so one channel is enough
 
 
 def rotate(images: Tensor, degrees: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ def _files(size: int) -> tuple[list[bytes], Tensor]:
     files = []
     for image in grey[:, 0].numpy():  # (size, size)
         file = io.BytesIO()
-        Image.fromarray(image).convert("RGBA").save(file, "png")  # in colours, as cameras write them
+        Image.fromarray(image).convert("RGBA").save(file, "png")  # in colors, as cameras write them
         files.append(file.getvalue())
     return files, data.train_y
 

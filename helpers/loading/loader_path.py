@@ -4,7 +4,7 @@ from matplotlib.figure import Figure
 
 from ..core.colours import COLOURS
 
-_BOXES = (  # centre, text, colour
+_BOXES = (  # center, text, color
     ((1.1, 1.5), "main process:\ndraws the order", COLOURS[7]),
     ((4.6, 2.5), "worker 0:\nreads, decodes, stacks", COLOURS[1]),
     ((4.6, 0.5), "worker 1:\nreads, decodes, stacks", COLOURS[1]),

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..core.colours import COLOURS
 
 _PADDING = "#E6E6E6"
-_TINTS = (COLOURS[0], COLOURS[1], COLOURS[2])  # neighbours differ
+_TINTS = (COLOURS[0], COLOURS[1], COLOURS[2])  # neighbors differ
 
 
 def padded_and_packed(lengths: np.ndarray, document: Tensor) -> Figure:

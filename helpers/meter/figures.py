@@ -22,7 +22,7 @@ def memory_timeline(
 
     Args:
         timeline: (seconds, bytes by tenant, operation) in order.
-        tenants: gives each tenant its place and its colour.
+        tenants: gives each tenant its place and its color.
         title: of the figure.
         legs: (seconds, name) at which forward, backward and optimizer step begin: marked where there are a few.
     """
@@ -76,7 +76,7 @@ def memory_blocks(
 
     Args:
         blocks: (start, end, bytes, tenant), times in seconds.
-        tenants: gives each tenant its colour.
+        tenants: gives each tenant its color.
         seconds: how long the block took.
         title: of the figure.
         most: how many blocks to draw; the smaller ones are left out.

@@ -1,4 +1,4 @@
-"""What PyTorch's profiler recorded on the host: operations, nodes of the backward pass and labelled ranges, nested.
+"""What PyTorch's profiler recorded on the host: operations, nodes of the backward pass and labeled ranges, nested.
 
 Each span has a place: the phase of the training step and the operation at work. Autograd marks its nodes; PyTorch
 labels optimizers and data loaders; and an operation that autograd records while a node runs is part of a forward pass

@@ -11,7 +11,7 @@ from .phases import PHASES
 if TYPE_CHECKING:
     from .step_profile import Part
 
-# Gaps and what is unexplained are grey.
+# Gaps and what is unexplained are gray.
 _LOOKS = {
     "product": COLOURS[0],
     "convolution": COLOURS[3],

@@ -2,7 +2,7 @@
 
 On a CPU a stretch is an operation that works; on a GPU it is a kernel, and belongs to the operation that launched it.
 What lies between is a gap: Python and the dispatcher, and on a GPU every moment in which no kernel runs. A gap belongs
-to the phase that it leads to, unless it lies in a labelled range. Communication counts where nothing else runs.
+to the phase that it leads to, unless it lies in a labeled range. Communication counts where nothing else runs.
 """
 
 import bisect
@@ -43,7 +43,7 @@ class Stretch:
 
 
 def step_stretches(events: Sequence[Any]) -> tuple[list[Stretch], bool]:
-    """Cut the range labelled `STEP` in the events of Kineto; say as well whether they have kernels of a GPU.
+    """Cut the range labeled `STEP` in the events of Kineto; say as well whether they have kernels of a GPU.
 
     Raises:
         LookupError: if there is no such range.
@@ -140,7 +140,7 @@ def _filled(step: Span, busy: Sequence[Stretch], ranges: list[Range], starts: li
 
 
 def _gap(start: int, end: int, phase: Phase, ranges: list[Range], starts: list[int]) -> Iterator[Stretch]:
-    """Yield the gap from `start` to `end`, cut where a labelled range begins or ends."""
+    """Yield the gap from `start` to `end`, cut where a labeled range begins or ends."""
     inside = [r for r in ranges if r[0] < end and r[1] > start]
     cuts = sorted({start, end, *(cut for r in inside for cut in r[:2] if start < cut < end)})
     for left, right in itertools.pairwise(cuts):

@@ -19,14 +19,14 @@ _EXIT = torch.ops.profiler._record_function_exit._RecordFunction
 
 
 class _Tally:
-    """Adds up operations, and follows the labelled ranges around them."""
+    """Adds up operations, and follows the labeled ranges around them."""
 
     def __init__(self) -> None:
         self.work: dict[tuple[Phase, Kind, str], list[int]] = defaultdict(lambda: [0, 0, 0])
         self._labels: list[str] = []
 
     def see(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Add an operation; calls that begin and end a labelled range come as operations as well."""
+        """Add an operation; calls that begin and end a labeled range come as operations as well."""
         if func is _ENTER:
             self._labels.append(args[0])
         elif func is _EXIT and self._labels:

@@ -1,7 +1,7 @@
 """How long a piece of code takes, measured honestly.
 
 Three things make naive timings wrong. The first calls are slow (memory is mapped, kernels are chosen), so warm up. A
-GPU works through a queue, and a clock that stops too early has measured only the queueing, so synchronise. And a
+GPU works through a queue, and a clock that stops too early has measured only the queueing, so synchronize. And a
 machine has other things to do, so take the median of several runs, show the spread, and compare two things by running
 them alternately, so that both meet the same disturbances.
 """

@@ -27,7 +27,7 @@ class OutOfMemory(RuntimeError):
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """A stretch of a segment, in use or free. Neighbours are linked, so that free ones can merge."""
+    """A stretch of a segment, in use or free. Neighbors are linked, so that free ones can merge."""
 
     address: int
     size: int
@@ -83,7 +83,7 @@ class CachingAllocator:
         return block
 
     def release(self, block: Block) -> None:
-        """Free a block; it merges with free neighbours and stays reserved."""
+        """Free a block; it merges with free neighbors and stays reserved."""
         block.used = False
         self.allocated -= block.size
         for other in (block.before, block.after):

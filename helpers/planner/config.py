@@ -139,7 +139,7 @@ class TrainingConfig:
         lora_dropout: dropout in front of each adapter.
         lora_dtype: of the adapters: "fp32", as PEFT has it by default, or that of the other "weights".
         quantize: the format of the frozen base's linear layers.
-        attention: "sdpa" (fused); "eager" (the scores are materialised); or "fused-2023", FlashAttention-2, which is
+        attention: "sdpa" (fused); "eager" (the scores are materialized); or "fused-2023", FlashAttention-2, which is
             half as fast on GPUs after Ampere as kernels made for them (arXiv 2407.08608).
         checkpointing: which blocks are recomputed: "none", "every" (or "full"), "every-2", "every-3" and so on, in
             "sqrt" many segments; or "selective": the cheap parts of every block.

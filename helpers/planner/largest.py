@@ -57,7 +57,8 @@ def largest_micro_batch(
     for size, plan in plans.items():
         low, high = _bounds(size, plan, low, high)
     while high - low > 1 and len(plans) <= MOST_PLANS:
-        size = max(low + 1, min(high - 1, _guess(plans, room)))
+        less = max(1, high // 100) if high in plans else 1  # of large sizes, one step less would be many plans
+        size = max(low + 1, min(high - less, _guess(plans, room)))
         tell(f"trying a micro-batch of {size:,}")
         plans[size] = plan_one(replace(first.recipe, micro_batch_size=size))
         low, high = _bounds(size, plans[size], low, high)
@@ -74,16 +75,16 @@ def _grade(plan: "Plan") -> str:
 
 def _guess(plans: dict[int, "Plan"], room: int) -> int:
     """Return about which micro-batch fills the room: where the line through two sizes meets it."""
-    near = sorted(plans, key=lambda size: abs(plans[size].reserved_bytes[1] - room))[:2]
-    reserved = {size: plans[size].reserved_bytes[1] for size in near}
-    if len(near) == 1:
+    reserved = {size: plan.reserved_bytes[1] for size, plan in plans.items()}
+    one = min(reserved, key=lambda size: abs(reserved[size] - room))
+    if len(reserved) == 1:
         from .shallow import estimate
 
-        (size,) = near
-        plan = plans[size]
-        more = estimate(replace(plan.recipe, micro_batch_size=2 * size)).allocated
-        reserved[2 * size] = int(more * reserved[size] / plan.peak_allocated_bytes)
-        near.append(2 * size)
-    one, other = near
+        plan, other = plans[one], max(1, one // 2) if reserved[one] > room else 2 * one
+        if other == one:
+            return 0
+        allocated = estimate(replace(plan.recipe, micro_batch_size=other)).allocated
+        reserved[other] = int(allocated * reserved[one] / plan.peak_allocated_bytes)
+    other = max(reserved, key=lambda size: abs(size - one))  # far apart: between neighbors the allocator's steps decide
     each = max(1.0, (reserved[other] - reserved[one]) / (other - one))
     return int(one + (room - reserved[one]) / each)

@@ -17,7 +17,7 @@ _L2 = 2**20  # bytes; a small cache, because labs take tensors that do not fit i
 
 class _State:
     current = 0
-    process: int | None = None  # the one that has initialised CUDA
+    process: int | None = None  # the one that has initialized CUDA
 
 
 class _Generators:

@@ -11,7 +11,7 @@ from .patches import Patches
 
 
 def _per_channel(x: Tensor) -> tuple[list[int], list[int]]:
-    """Return the dimensions that batch normalisation averages, and the shape of a number a channel."""
+    """Return the dimensions that batch normalization averages, and the shape of a number a channel."""
     return [d for d in range(x.dim()) if d != 1], [-1 if d == 1 else 1 for d in range(x.dim())]
 
 

@@ -18,7 +18,7 @@ MOST = 64  # pictures after one move
 
 
 class DrawAhead:
-    """Calls a drawing function for the neighbours of the present values; the function is expected to cache its results.
+    """Calls a drawing function for the neighbors of the present values; the function is expected to cache its results.
 
     Args:
         draw: takes one value for each control.
@@ -64,7 +64,7 @@ class DrawAhead:
 
 
 def one_move_away(choices: Sequence[Sequence], present: tuple) -> Iterator[tuple]:
-    """Yield `present` with one value changed, for at most `MOST` others: neighbours first, then their neighbours."""
+    """Yield `present` with one value changed, for at most `MOST` others: neighbors first, then their neighbors."""
     moves = [
         (abs(place - values.index(now)), which, value)
         for which, (values, now) in enumerate(zip(choices, present, strict=True))

@@ -64,7 +64,7 @@ def calculator_figure(answer: Answer) -> Figure:
     left = 0.0
     for tenant, colour, held in zip(TENANTS, COLOURS, answer.tenants, strict=True):
         width = held / GiB
-        if width >= 0.005:  # less would be labelled 0.00
+        if width >= 0.005:  # less would be labeled 0.00
             axes.barh("allocated", width, left=left, color=colour, label=f"{tenant}: {width:.2f}")
             left += width
     low, high = (n / GiB for n in answer.reserved)

@@ -16,7 +16,8 @@ import pytest
 from .conftest import CHROMIUM, ROOT, SCREENSHOTS
 
 SECONDS = 180  # to import PyTorch and plan on a busy machine
-SMALL = "?model=gpt2&gpu=t4-16gb&seq=512&precision=fp16-amp&lora_rank=0&checkpointing=none"
+TINY = "?model=small-gpt&gpu=t4-16gb&seq=128&precision=fp16-amp&lora_rank=0&checkpointing=none"
+SMALL = TINY.replace("small-gpt", "gpt2")
 LAYOUT = "?for=many&model=gpt2&gpus=8&seq=1024&gradient_accumulation_steps=4"
 
 
@@ -111,9 +112,9 @@ def keep(tab, name):
 def test_one_gpu_is_answered_as_in_a_terminal(tab, page_server, capsys):
     from helpers.__main__ import main
 
-    opened(tab, page_server + SMALL)
-    assert tab.title() == "gpt2 on t4-16gb: fits"
-    assert tab.locator("#answer h2").inner_text() == "gpt2 on t4-16gb: fits"
+    opened(tab, page_server + TINY)
+    assert tab.title() == "small-gpt on t4-16gb: fits"
+    assert tab.locator("#answer h2").inner_text() == "small-gpt on t4-16gb: fits"
     words = tab.locator("#command").inner_text().split()
     assert words[:2] == ["training-at-scale", "plan"]
     assert main([*words[1:], "--json", "--largest-batch"]) == 0
@@ -123,7 +124,7 @@ def test_one_gpu_is_answered_as_in_a_terminal(tab, page_server, capsys):
     assert size > 1
     assert fact(tab, "largest micro-batch").startswith(f"{size} fits")
     assert "MFU" in fact(tab, "speed")
-    assert "Memory at the peak: gpt2 on t4-16gb" in tab.locator("#answer h3").all_inner_texts()
+    assert "Memory at the peak: small-gpt on t4-16gb" in tab.locator("#answer h3").all_inner_texts()
     assert "gradients" in tab.locator(".bar").get_attribute("aria-label")
 
     change(tab, "run_tokens", "10M")
@@ -135,23 +136,23 @@ def test_one_gpu_is_answered_as_in_a_terminal(tab, page_server, capsys):
 
 
 def test_while_it_plans_nothing_else_is_shown(tab, page_server):
-    opened(tab, page_server + SMALL)
+    opened(tab, page_server + TINY)
     shown = "['answer', 'over'].map(id => document.getElementById(id).hidden).join()"
     assert tab.evaluate(shown) == "false,false"
     state = tab.evaluate(  # at once, in the same turn of the event loop
-        f"""() => {{ const field = document.getElementById('set-seq'); field.value = '1024';
+        f"""() => {{ const field = document.getElementById('set-seq'); field.value = '256';
         field.dispatchEvent(new Event('input')); return [{shown}, document.title,
         document.getElementById('status').textContent, document.getElementById('answer').textContent]; }}"""
     )
     assert state == ["true,true", "Planning…", "Planning…", ""]
     change(tab, "gpu", "rtx-3060-12gb")  # before the answer to the other question
     finished(tab)
-    assert tab.title().startswith("gpt2 on rtx-3060-12gb: ")
-    assert "--seq 1024" in tab.locator("#command").inner_text()
+    assert tab.title().startswith("small-gpt on rtx-3060-12gb: ")
+    assert "--seq 256" in tab.locator("#command").inner_text()
 
 
 def test_an_error_clears_the_figures_and_the_page_goes_on(tab, page_server):
-    opened(tab, page_server + SMALL)
+    opened(tab, page_server + TINY)
     change(tab, "micro_batch_size", "0")
     tab.locator("#error:visible").wait_for()
     assert "micro_batch_size is 0" in tab.locator("#error").inner_text()
@@ -165,14 +166,14 @@ def test_an_error_clears_the_figures_and_the_page_goes_on(tab, page_server):
 
 
 def test_what_does_not_fit_says_what_to_change_and_tries_it(tab, page_server):
-    opened(tab, page_server + SMALL + "&micro_batch_size=512")
-    assert tab.title() == "gpt2 on t4-16gb: does not fit"
+    opened(tab, page_server + TINY + "&gpu=&budget=2&micro_batch_size=2048&optimizer_impl=fused")
+    assert tab.title() == "small-gpt on 2 GiB: does not fit"
     assert tab.locator('[data-fact="one step"]').count() == 0
     rows = tab.locator("#answer table tr", has_text="--micro-batch-size")
     rows.first.get_by_role("button", name="Try").click()
     tab.locator("#answer .verdict.fits, #answer .verdict.tight").first.wait_for()
     finished(tab)
-    assert tab.title() in ("gpt2 on t4-16gb: fits", "gpt2 on t4-16gb: tight")
+    assert tab.title() in ("small-gpt on 2 GiB: fits", "small-gpt on 2 GiB: tight")
     assert tab.locator("#seen tr").count() == 3  # a head, and what was seen
 
 
@@ -193,7 +194,7 @@ def test_a_config_of_ones_own_a_link_and_a_script(tab, page_server):
     tab.locator("#exported:visible").wait_for()
     assert "torch.optim.AdamW" in tab.locator("#exported").inner_text()
     link = parse_qs(urlsplit(tab.url).query)
-    assert (link["model"], link["gpu"], link["seq"]) == (["gpt2"], ["t4-16gb"], ["512"])
+    assert (link["model"], link["gpu"], link["seq"]) == (["gpt2"], ["t4-16gb"], ["128"])
     tab.goto(page_server + "?model=gpt5&seq=256&gpu=h100-80gb")
     tab.get_by_text("The link says model gpt5").wait_for()
 
@@ -217,7 +218,7 @@ def test_many_gpus_their_timeline_and_the_engines_config(tab, page_server):
 
 
 def test_a_search_shows_what_it_finds_and_what_ties(tab, page_server):
-    opened(tab, page_server + LAYOUT.replace("gpus=8", "gpus=2"))
+    opened(tab, page_server + LAYOUT.replace("gpus=8", "gpus=1"))
     tab.locator("#search").click()
     tab.locator("#found:visible").wait_for()  # before the end
     tab.locator("#doing", has_text="cannot be among the best").wait_for()
@@ -225,12 +226,12 @@ def test_a_search_shows_what_it_finds_and_what_ties(tab, page_server):
     keep(tab, "planner-many")
     tab.locator("#found button").first.click()
     finished(tab)
-    assert tab.title().startswith("gpt2 on 2 x h100-80gb: ")
+    assert tab.title().startswith("gpt2 on h100-80gb: ")
 
 
 def test_on_a_phone_nothing_is_cut_off(chromium, page_server):
     phone = new_tab(chromium, 390, 844)
-    for query in (SMALL, LAYOUT + "&pipeline=2"):
+    for query in (TINY, LAYOUT + "&pipeline=2"):
         opened(phone, page_server + query)
         phone.locator("#more summary").click()
         wide = phone.evaluate(

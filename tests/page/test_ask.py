@@ -13,7 +13,7 @@ from helpers.planner.search.words import ties
 
 import pytest
 
-TINY = {"model": "gpt2", "gpu": "t4-16gb", "seq": 512, "precision": "fp16-amp", "lora_rank": 0}
+TINY = {"model": "small-gpt", "gpu": "t4-16gb", "seq": 128, "precision": "fp16-amp", "lora_rank": 0}
 LAYOUT = {"model": "gpt2", "gpus": 2, "seq": 256, "gradient_accumulation_steps": 2, "checkpointing": "none"}
 
 
@@ -89,14 +89,15 @@ def test_a_layout_has_its_timeline_and_every_engine_answers():
             answers[name] = str(error)
     assert "[" in answers["torchtitan"]
     assert all(answers.values())
-    assert "torch.optim" in ask.export(ask.Asked("one", TINY | {"precision": "bf16-amp"}), "script:pytorch")
+    assert "torch.optim" in ask.export(ask.Asked("one", TINY | {"model": "gpt2"}), "script:pytorch")
 
 
 @pytest.mark.slow
 def test_a_search_tells_of_each_layout_and_gives_its_settings(monkeypatch):
     monkeypatch.setenv("TAS_PROGRESS", "off")
-    asked = ask.Asked("many", LAYOUT)
-    assert search.options(asked)[-4:] == ["--tokens-per-batch", "1024", "--seq", "256"]
+    layout = LAYOUT | {"gpus": 1}
+    asked = ask.Asked("many", layout)
+    assert search.options(asked)[-4:] == ["--tokens-per-batch", "512", "--seq", "256"]
     monkeypatch.setattr(best, "BEST", 2)  # fewer plans
     monkeypatch.setattr(kept, "losers", lambda state, workers, tell: [])
     real = kept.answer
@@ -108,7 +109,7 @@ def test_a_search_tells_of_each_layout_and_gives_its_settings(monkeypatch):
     assert {row["name"] for row in rows} <= {row["name"] for row in found}
     assert events[-1]["planned"] >= len(found) > 1
     again = []
-    ask.plan(ask.Asked("many", LAYOUT | rows[0]["settings"]), again.append)
+    ask.plan(ask.Asked("many", layout | rows[0]["settings"]), again.append)
     (answer,) = (event["answer"] for event in again if "answer" in event)
     assert answer["step_seconds"] == pytest.approx(rows[0]["seconds"])
     assert answer["peak_allocated_bytes"] == rows[0]["bytes"]

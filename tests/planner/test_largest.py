@@ -36,7 +36,7 @@ def test_it_is_the_largest_and_the_next_is_not(monkeypatch, size, fixed, each):
     right = max(n for n in range(1000) if not n or 1.1 * (fixed + each * n) <= ROOM)
     assert (answer.size, answer.exact) == (right, True)
     assert answer.grade == grade(fixed + each * (right + 1), 1.1 * (fixed + each * (right + 1)), ROOM)
-    assert len(planned) <= 3
+    assert len(planned) <= MOST_PLANS
 
 
 def test_steps_cost_plans_and_the_answer_still_fits(monkeypatch):

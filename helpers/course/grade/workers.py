@@ -14,7 +14,7 @@ class Workers:
     """A pool of `jobs` threads. Use it with `with`: the block ends when all jobs are done.
 
     An error or an interrupt in the block ends the processes that were started in it, instead of waiting for them; jobs
-    that have not begun are cancelled.
+    that have not begun are canceled.
     """
 
     def __init__(self, jobs: int) -> None:

@@ -19,7 +19,7 @@ _POWER = 4  # how fast a point's weight falls with its distance: enough for the 
 
 
 def on_curve(curve: Curve, size: float) -> float:
-    """Return the rate at `size`: on the straight line between its neighbours in a log-log plot.
+    """Return the rate at `size`: on the straight line between its neighbors in a log-log plot.
 
     Below the first size and above the last one it is theirs.
     """

@@ -1,6 +1,6 @@
 """How long an all-gather or another collective takes: a start, and its bytes over the bandwidth of its wire.
 
-Which link a wire runs over follows from how the grid of ranks lies on the nodes: tensor ranks are neighbours, then
+Which link a wire runs over follows from how the grid of ranks lies on the nodes: tensor ranks are neighbors, then
 context, shard, replicate and pipeline ranks. A ring over several nodes leaves a node through as many network ports as
 the wire has ranks there. The bytes that a ring moves are those of NCCL's documentation of "bus bandwidth".
 """

@@ -161,7 +161,7 @@ def _passed(layout: Layout, kind: str, places: Sequence[Place]) -> _Passed:
         if kind == FOR_WEIGHTS:
             return _Passed(between, after, places[0], 0)
         places, after = first_half(layout, places), between
-    # A repeated block has no figures of its own: its neighbours hold as much.
+    # A repeated block has no figures of its own: its neighbors hold as much.
     fullest = max((place for place in places if place.peak), key=lambda place: place.peak.total())
     return _Passed(before, after, fullest, fullest.peak.total() - before.total())
 

@@ -44,7 +44,7 @@ FORMATS = (".svg", ".png", ".pdf")
 
 @dataclass(frozen=True)
 class Bar:
-    """A coloured bar on a rank's upper or thin row, in seconds."""
+    """A colored bar on a rank's upper or thin row, in seconds."""
 
     rank: int
     thin: bool

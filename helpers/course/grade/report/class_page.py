@@ -20,7 +20,7 @@ from .audit import audit_name
 from .feedback import PAGES, by_student, layout, page_name
 from .resemblance import Pair
 
-_INK = "#123456"  # becomes the page's own colour of text, so that figures are legible in dark mode
+_INK = "#123456"  # becomes the page's own color of text, so that figures are legible in dark mode
 
 
 @dataclass
@@ -149,7 +149,7 @@ def _bars(name: str, misses: list[Miss], tried: int) -> Markup:
 
 
 def _svg(figure: Figure, name: str, alt: str) -> Markup:
-    """Return `figure` as SVG that stands in a page: text stays text, colours of ink are the page's, ids are its own."""
+    """Return `figure` as SVG that stands in a page: text stays text, colors of ink are the page's, ids are its own."""
     for axes in figure.axes:
         axes.title.set_color(_INK)
         axes.tick_params(colors=_INK)
