@@ -41,6 +41,7 @@ COMMANDS = {
     "roofline": Command(".roofline_cli", "measure how fast this machine multiplies and moves bytes, and keep it"),
     "plan": Command(".planner.cli", "say how much memory a training recipe needs, and how long a step takes"),
     "dry-run": Command(".virtual_gpu.cli", "run a training script on a GPU that you do not have: its memory, and why"),
+    "autopsy": Command(".virtual_gpu.autopsy.cli", "say what a real GPU ran out of, from a snapshot or a message"),
     "layout": Command(".planner.search.cli", "search for the best layout of a model on many GPUs"),
     "page": Command(".page.cli", "open the planner as a page in the browser: one GPU, or many"),
     "build": Command(".course.build.cli", "build the notebooks from their sources"),
