@@ -17,7 +17,7 @@ SETTINGS := .venv/share/jupyter/lab/settings
 QUIET := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}
 NBVAL = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbval-lax --nbval-cell-timeout=600 solutions
 
-.PHONY: help lab lint test notebooks test-fast test-changed test-all test-oldest lines install-deepspeed deepspeed install-triton triton install-real real graders attacks receipts gpu gpu-wheels planner site build format clean
+.PHONY: help lab port lint test notebooks test-fast test-changed test-all test-oldest lines install-deepspeed deepspeed install-triton triton install-real real graders attacks receipts gpu gpu-wheels planner site build format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -34,13 +34,15 @@ $(READY): requirements.txt pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
-lab: $(READY)
-	@case "$(PORT)" in ''|*[!0-9]*) echo "PORT must be a number, such as 'make lab PORT=8890'; got '$(PORT)'."; exit 2;; esac
-	@if test "$(PORT)" -lt 1024 -o "$(PORT)" -gt 65535; then \
-	  echo "PORT must lie between 1024 and 65535; got $(PORT)."; exit 2; fi
+lab: port $(READY)
 	@mkdir -p $(SETTINGS) && echo '$(QUIET)' > $(SETTINGS)/overrides.json
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter lab --ip=127.0.0.1 --port=$(PORT) --ServerApp.root_dir=. \
 	  --LabApp.default_url=/lab/tree/labs/00_start_here.ipynb $$(test "$$(id -u)" = 0 && echo --allow-root)
+
+port:
+	@case "$(PORT)" in ''|*[!0-9]*) echo "PORT must be a number, such as 'make lab PORT=8890'; got '$(PORT)'."; exit 2;; esac
+	@if test "$(PORT)" -lt 1024 -o "$(PORT)" -gt 65535; then \
+	  echo "PORT must lie between 1024 and 65535; got $(PORT)."; exit 2; fi
 
 lint: $(READY)
 	$(BIN)/ruff check .

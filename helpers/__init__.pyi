@@ -92,6 +92,7 @@ from .loading.loader_path import loader_path as loader_path
 from .loading.loader_timeline import LoaderTimeline as LoaderTimeline
 from .loading.padded_and_packed import padded_and_packed as padded_and_packed
 from .loading.pickled_by_value import PickledByValue as PickledByValue
+from .loading.pickled_stream import PickledStream as PickledStream
 from .loading.script_as_notebook import script_as_notebook as script_as_notebook
 from .loading.token_file import TokenFile as TokenFile
 from .meter.figures import tenant_bars as tenant_bars

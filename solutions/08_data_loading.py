@@ -1,39 +1,35 @@
 # %% [markdown] name="title"
 # # Feeding the device: data loading
 #
-# **A device that waits for data costs as much as one that works. Three timings tell you which one you have; one division tells you how many workers it takes to fix it.**
+# **A device that waits for data costs as much as one that works. Three timings tell you whether it waits, and one division tells you how many workers fix it.**
 #
 # | | |
 # |---|---|
-# | After this you can | tell a data-bound loop from a compute-bound one and give its idle share; write a prefetcher; work out how many workers you need before trying, and what they cost; recognise repeated random numbers and what cannot be sent to a worker; read tokens from a mapped file; pack documents and keep them apart; stop in the middle of an epoch and go on with the very next batch |
-# | Time | 200 minutes (165 if you work fast; a good place to stop is after section 9, and sections 14 to 16 can wait) |
+# | After this you can | tell a data-bound loop from a compute-bound one and compute its idle share; write a prefetcher; work out how many workers you need before trying, and what they cost; recognize repeated random numbers and objects that cannot be sent to a worker; overlap copies with kernels |
+# | Time | 120 minutes (a good place to stop is after section 6) |
 # | Difficulty | ●●○ |
 # | Needs | a CPU (for worker processes); copies from pinned memory are timed if there is a CUDA GPU |
 # | Before this | [[start_here]] |
 # | Syllabus | T11, C10, P6 |
 
 # %% name="setup" setup=true
+import contextlib
 import math
 import os
 import queue
 import random
 import statistics
-import tempfile
 import threading
 import time
 import warnings
-from pathlib import Path
-from pydoc_data.topics import topics
 
 from helpers import (
-    COLOURS,
     Claims,
     DigitFiles,
     LoaderTimeline,
     PickledByValue,
     Prediction,
     SmallCNN,
-    TokenFile,
     benchmark,
     check,
     compare,
@@ -42,12 +38,12 @@ from helpers import (
     hint,
     human_bytes,
     loader_path,
-    padded_and_packed,
     pick_device,
     rotate,
     script_as_notebook,
     show,
     sign_of_life,
+    text_table,
 )
 
 # %% name="setup_torch" setup=true
@@ -60,7 +56,9 @@ from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_in
 
 # %% name="machine"
 script_as_notebook()  # run as a plain script, this lab starts processes as a notebook does
-warnings.filterwarnings("ignore", message="This DataLoader will create")  # section 4 looks at this advice
+warnings.filterwarnings(
+    "ignore", message="This DataLoader will create"
+)  # it counts cores, and does not know about waiting
 warnings.filterwarnings("ignore", message="Got pickle error")  # section 7 looks at the error itself
 
 device = pick_device()
@@ -108,12 +106,12 @@ my_guess = None  # µs
 ### BEGIN GUESS
 my_guess = 1e6 * (costs["decode"] + costs["rotate"])  # one after the other
 ### END GUESS
-sample_guess = Prediction("A whole sample", my_guess, "µs")
+sample_guess = Prediction("A full sample", my_guess, "µs")
 
 # %% name="costs"
 both = benchmark(lambda: rotate(decode(files.files[0])[None], ten), runs=200).median
-costs["whole sample"] = benchmark(lambda: files[0], runs=200).median
-sample_guess.reveal(1e6 * costs["whole sample"])
+costs["full sample"] = benchmark(lambda: files[0], runs=200).median
+sample_guess.reveal(1e6 * costs["full sample"])
 print(f"decoding, then rotating, without the rest of a sample: {1e6 * both:.0f} µs")
 
 # %% [markdown] name="step_text"
@@ -136,13 +134,14 @@ if device.type == "cuda":
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
 
-def fast_lane(data, batch_size=BATCH, **options):
-    """Return a DataLoader; for a CUDA GPU its batches are in pinned memory (section 14 says why)."""
-    return DataLoader(data, batch_size, pin_memory=device.type == "cuda", **options)
+def fast_lane(data, batch_size=BATCH, num_workers=0, **options):
+    """Return a DataLoader; its batches are pinned for a CUDA GPU if workers make them (section 11 says why)."""
+    pin = device.type == "cuda" and num_workers > 0
+    return DataLoader(data, batch_size, num_workers=num_workers, pin_memory=pin, **options)
 
 
 def train_step(batch):
-    """A training step on a batch in pinned memory: a real one on a CUDA GPU, a 10 ms stand-in elsewhere."""
+    """A training step on a batch: a real one on a CUDA GPU, a 10 ms stand-in elsewhere."""
     if device.type != "cuda":
         time.sleep(0.010)
         return
@@ -164,7 +163,7 @@ def train_step(batch):
 
 # %% name="diagnose"
 def seconds_a_batch(loader, step=lambda batch: None, epochs=2, through=iter):
-    """Return seconds a batch in the best epoch; a first epoch that starts workers does not count."""
+    """Return seconds per batch in the best epoch; a first epoch that starts workers does not count."""
     times = []
     if loader.num_workers:
         for _ in loader:
@@ -178,7 +177,7 @@ def seconds_a_batch(loader, step=lambda batch: None, epochs=2, through=iter):
 
 
 def diagnose(loader, step, epochs=3):
-    """Return seconds a batch for the data alone, the step alone, and the loop. `loader` has no workers."""
+    """Return seconds per batch for the data alone, the step alone, and the loop. `loader` has no workers."""
     batch = next(iter(loader))
     step(batch)  # the first step is slower
     rounds = [(seconds_a_batch(loader, epochs=1), seconds_a_batch(loader, step, 1)) for _ in range(epochs)]
@@ -187,9 +186,9 @@ def diagnose(loader, step, epochs=3):
 
 
 # %% name="guess_loop"
-my_guess = None  # ms a batch
+my_guess = None  # ms per batch
 ### BEGIN GUESS
-my_guess = 1e3 * 64 * costs["whole sample"] + 10  # one after the other
+my_guess = 1e3 * 64 * costs["full sample"] + 10  # one after the other
 ### END GUESS
 loop_guess = Prediction("The loop, for one batch", my_guess, "ms")
 
@@ -247,7 +246,7 @@ show(
 # - **All, in order.** It yields each batch of the iterable `batches` once, in order, as a tuple of its tensors. A batch may be a list or a tuple, of any number of tensors. After the last batch, every further `next()` ends at once.
 # - **One thread** draws all batches, and it is not the loop's. Two prefetchers may run side by side.
 # - **Depth.** While the loop is busy, `depth` batches are drawn beyond those it has received, including the one that the thread holds. There are never more, not even before the loop takes its first batch.
-# - **To the device.** For a CUDA device the thread pins each tensor (`pin_memory()`) and sends the pinned copy with `.to(device, non_blocking=True)`. For any other device it calls `.to(device)` and pins nothing. It uses the thread's current stream. (That frees the loop from the copy. Section 14 adds the side stream that lets a copy overlap kernels.)
+# - **To the device.** For a CUDA device the thread pins each tensor (`pin_memory()`) and sends the pinned copy with `.to(device, non_blocking=True)`. For any other device it calls `.to(device)` and pins nothing. It uses the thread's current stream. (That frees the loop from the copy. Section 11 adds the side stream that lets a copy overlap kernels.)
 # - **Errors.** An error in drawing or sending a batch is raised in the loop, unchanged, after the batches that were drawn before it.
 # - **The end.** The thread ends with the last batch, with an error, and after `close()`, even if no batch has been taken. After `close()` no further draw starts.
 
@@ -296,11 +295,11 @@ hint("data_loading.prefetch")
 # **Predict.** The loop of section 1, with your prefetcher around its loader: how many ms per batch?
 
 # %% name="guess_thread"
-my_guess = None  # ms a batch
+my_guess = None  # ms per batch
 ### BEGIN GUESS
 my_guess = 1e3 * max(slow["data"], slow["compute"])  # the slower half sets the pace
 ### END GUESS
-thread_guess = Prediction("The loop with a prefetching thread", my_guess, "ms a batch")
+thread_guess = Prediction("The loop with a prefetching thread", my_guess, "ms per batch")
 
 
 # %% name="threaded"
@@ -316,13 +315,13 @@ rounds = [  # the data alone once more, in turns with the loop: both meet the sa
 data_alone, threaded = (min(times) for times in zip(*rounds, strict=True))
 thread_guess.reveal(1e3 * threaded)
 quicker, slower = sorted((data_alone, slow["compute"]))
-law = slower + quicker / len(plain_loader)  # once an epoch, one half has nothing to hide behind
-print(f"the slower half, and the fill: {1e3 * law:.1f} ms; the loop takes {threaded / law:.2f} times that")
+formula = slower + quicker / len(plain_loader)  # once per epoch, one half does not overlap
+print(f"the slower half, and the fill: {1e3 * formula:.1f} ms; the loop takes {threaded / formula:.2f} times that")
 
 # %% [markdown] name="threads_text"
 # The two halves now run side by side, and the slower one sets the pace: with a 10 ms step, the data. So would more threads help?
 #
-# **Predict.** Read some digits with one thread, then with two. By what factor are two faster if the reads *compute* (decode, rotate)? And if they *wait*, 4 ms each, as for a network?
+# **Predict.** Read some digits with one thread, then with two. By what factor are two faster if the reads *compute* (decode, rotate)?
 
 # %% name="guess_threads"
 my_guess = None  # times as fast, computing
@@ -330,11 +329,6 @@ my_guess = None  # times as fast, computing
 my_guess = 1.0  # one Python, one lock
 ### END GUESS
 computing_guess = Prediction("Two threads that compute", my_guess, "times as fast")
-my_guess = None  # times as fast, waiting
-### BEGIN GUESS
-my_guess = 2.0  # sleeping needs no lock
-### END GUESS
-waiting_guess = Prediction("Two threads that wait", my_guess, "times as fast")
 
 
 # %% name="threads"
@@ -350,7 +344,8 @@ def read_all(store, threads):
 
 digits, slow_digits = DigitFiles(128), DigitFiles(32, latency=0.004, augmented=False)
 computing_guess.reveal(compare(lambda: read_all(digits, 1), lambda: read_all(digits, 2), runs=3).speedup)
-waiting_guess.reveal(compare(lambda: read_all(slow_digits, 1), lambda: read_all(slow_digits, 2), runs=3).speedup)
+waiting = compare(lambda: read_all(slow_digits, 1), lambda: read_all(slow_digits, 2), runs=3).speedup
+print(f"two threads whose reads wait 4 ms each, as for a network: {waiting:.2f} times as fast")
 
 # %% [markdown] name="workers_text"
 # Threads of one Python process share a lock, the GIL: only one of them runs Python at a time. Waiting and large kernels release it; small calls hardly do. So a thread is right for waiting and for copying, and `DataLoader` uses one for *that* (`pin_memory=True`). For decoding it starts processes.
@@ -362,8 +357,8 @@ waiting_guess.reveal(compare(lambda: read_all(slow_digits, 1), lambda: read_all(
 # %% name="path"
 show(
     loader_path(),
-    "The way of a batch. The main process deals lists of indices to two workers, in turn. Each worker makes whole batches "
-    "and puts them into shared memory. The loop takes them in order, through a thread that pins them for a GPU.",
+    "The path of a batch. The main process deals lists of indices to two workers, in turn. Each worker makes complete "
+    "batches and puts them into shared memory. The loop takes them in order, through a thread that pins them for a GPU.",
 )
 
 # %% [markdown] name="fill_text"
@@ -374,7 +369,7 @@ show(
 # **Predict.** Take the loop in the picture, 12 batches, with two workers. How many ms per batch does it take now, with the fill spread over the 12?
 
 # %% name="guess_workers"
-my_guess = None  # ms a batch
+my_guess = None  # ms per batch
 ### BEGIN GUESS
 my_guess = 1e3 * max(slow["data"] / 12 + slow["compute"], slow["data"] / 2)  # the fill, then the slower half
 ### END GUESS
@@ -390,15 +385,13 @@ show(
     "Three lanes: the device and two workers. The workers' bars overlap in time with each other and with the device's.",
 )
 expected = max(slow["data"] / n + slow["compute"], slow["data"] / 2)  # with a batch's cost in a process of its own
-law = max(two.making / n + slow["compute"], max(two.work()) / n)  # with its cost in this run; the later worker counts
-rest = two.seconds / n - law
-print(f"the law {1e3 * expected:.1f}, sharing {1e3 * (law - expected):.1f}, rest {1e3 * rest:.1f} ms a batch")
+formula = max(
+    two.making / n + slow["compute"], max(two.work()) / n
+)  # with its cost in this run; the later worker counts
+rest = two.seconds / n - formula
+print(f"by formula {1e3 * expected:.1f}, sharing {1e3 * (formula - expected):.1f}, rest {1e3 * rest:.1f} ms per batch")
 print(f"a batch takes a worker {1e3 * two.making:.1f} ms; it took the main process {1e3 * one.making:.1f} ms, alone")
-threads = torch.get_num_threads()
-torch.set_num_threads(1)  # as a worker computes
-print(f"it takes the main process {1e3 * seconds_a_batch(plain_loader, epochs=1):.1f} ms, alone, with one thread")
-torch.set_num_threads(threads)
-print(f"a free device gets it {1e3 * two.handover:.1f} ms after its last file was read")
+print(f"an idle device gets it {1e3 * two.handover:.1f} ms after its last file was read")
 
 # %% [markdown] name="workers_explained"
 # Side by side, the slower half sets the pace:
@@ -407,12 +400,12 @@ print(f"a free device gets it {1e3 * two.handover:.1f} ms after its last file wa
 #
 # Two costs come on top, and the last lines show their origin.
 #
-# - *Sharing*: if two workers and the main process have few cores between them, a batch takes each worker longer than it would take one process alone. (Sharing can also be negative: the main process spreads even small calls over several threads, which may slow them; a worker computes with one. Compare the lines for one thread and for all.)
+# - *Sharing*: if two workers and the main process have few cores between them, a batch takes each worker longer than it would take one process alone. (Sharing can also be negative: the main process spreads even small calls over several threads, which may slow them; a worker computes with one.)
 # - *Handing over* is the rest: the samples are stacked, the batch is put into shared memory, the main process wakes up and maps it. These few milliseconds do not matter while the device has a batch, only while it waits.
 #
 # Do workers deliver the same batches?
 #
-# - *The order* does not depend on them: the main process draws it, and batches are delivered in turn even if a later one is ready first (`in_order=False` changes that). Section 13 checks it.
+# - *The order* does not depend on them: the main process draws it, and batches are delivered in turn even if a later one is ready first (`in_order=False` changes that). [[Tokens]] relies on it.
 # - *The augmentation* may differ, as section 8 shows.
 #
 # ## 4 · How many workers?
@@ -424,7 +417,7 @@ print(f"a free device gets it {1e3 * two.handover:.1f} ms after its last file wa
 # %% name="guess_scaling"
 my_guess = None  # times as fast, far
 ### BEGIN GUESS
-my_guess = 8  # waiting does not mind company
+my_guess = 8  # waiting needs no core
 ### END GUESS
 far_guess = Prediction("8 workers that wait", my_guess, "times as fast")
 my_guess = None  # times as fast, files
@@ -432,7 +425,6 @@ my_guess = None  # times as fast, files
 my_guess = min(8, cores)
 ### END GUESS
 files_guess = Prediction("8 workers that compute", my_guess, "times as fast")
-
 
 # %% name="scaling"
 far = DigitFiles(256, latency=0.004, augmented=False)
@@ -449,22 +441,16 @@ speedup = {name: [times[0] / t for t in times] for name, times in data.items()}
 far_guess.reveal(speedup["far"][-1])
 files_guess.reveal(speedup["files"][-1])
 
-# %% name="scaling_figure"
-figure = Figure(figsize=(7, 3.4), layout="constrained")
-axes = figure.add_subplot()
-rules = {"far": ("one a worker", counts), "files": ("at most the cores", [min(n, cores) for n in counts])}
-for (name, values), colour, marker in zip(speedup.items(), (COLOURS[4], COLOURS[0]), "os", strict=True):
-    axes.plot(counts[1:], values[1:], marker + "-", color=colour, label=f"{name}, measured")
-    axes.plot(counts[1:], rules[name][1][1:], ":", color=colour, label=f"{name}, {rules[name][0]}")
-axes.set(title=f"Data alone, {cores} cores", xlabel="workers", ylabel="speed-up over no workers", xticks=counts[1:])
-axes.set_ylim(0, None)
-axes.legend(frameon=False)
-show(figure, "Workers that wait speed up with their number; workers that compute stop at the number of cores.")
+# %% name="scaling_table"
+table = [("times as fast as no workers", *(f"{n} workers" for n in counts[1:]))]
+table += [(name, *(f"{each:.1f}" for each in values[1:])) for name, values in speedup.items()]
+table.append((f"the cores, at most {cores}", *(str(min(n, cores)) for n in counts[1:])))
+print(text_table(table))
 
 # %% [markdown] name="scaling_explained"
 # - Workers hide **waiting** almost without limit.
 # - **Computing** has to be divided among the cores, and the main process needs one too.
-# - Other programs on this machine take their share, so the line for `files` may be below its rule. It may also be a little above: the main process spreads small calls over several threads, which slows them, and a worker computes with one.
+# - Other programs on this machine take their share, so `files` may stay below the number of cores. It may also exceed it a little: the main process spreads small calls over several threads, which slows them, and a worker computes with one.
 #
 # Combine this with section 3:
 #
@@ -472,53 +458,35 @@ show(figure, "Workers that wait speed up with their number; workers that compute
 #
 # If you run out of cores before you reach the quotient, more workers do not help: make the data cheaper (section 10).
 #
-# Articles have a rule of thumb: *4 to 8 workers per GPU*. **Predict** the quotient for `far`: a batch is 16 files of 4 ms and a little, and you know the step (10 ms on a CPU).
-
-# %% name="guess_advice"
-my_guess = None  # workers
-### BEGIN GUESS
-my_guess = math.ceil(16 * 4.5e-3 / slow["compute"])
-### END GUESS
-advice_guess = Prediction("Workers for far", my_guess, "workers")
+# Articles have a rule of thumb: *4 to 8 workers per GPU*. Compare it with the quotient for `far`, and for a GPU three times as fast:
 
 # %% name="advice"
 needed = {name: times[0] / slow["compute"] for name, times in data.items()}
-advice_guess.reveal(math.ceil(needed["far"]))
 for name, quotient in needed.items():
-    took = f"{1e3 * data[name][0]:.0f} ms a batch / {1e3 * slow['compute']:.1f} ms a step"
+    took = f"{1e3 * data[name][0]:.0f} ms per batch / {1e3 * slow['compute']:.1f} ms per step"
     print(f"{name}: {took} = {quotient:.1f} -> {math.ceil(quotient)} workers")
 for gpu, speed in (("one GPU", 1), ("a GPU three times as fast", 3)):
     count = math.ceil(speed * needed["far"])
     claims.record("C10", "4 to 8 workers a GPU", f"far, {gpu}", count, "workers", 4, 8)
-with warnings.catch_warnings(record=True) as said:
-    warnings.simplefilter("always")
-    DataLoader(far, 16, num_workers=2 * cores)
-print("PyTorch says:", str(said[0].message)[:160] if said else "nothing", "...")
 
 # %% [markdown] name="advice_explained"
-# The rule of thumb does not know your step. It holds when a worker needs the time of 4 to 8 steps per batch; with the same files and a faster GPU it does not. PyTorch's own advice counts cores and does not know about waiting. Divide instead.
+# The rule of thumb does not know your step. It holds when a worker needs the time of 4 to 8 steps per batch; with the same files and a faster GPU it does not. PyTorch itself warns as soon as there are more workers than cores: it counts cores and does not know about waiting. Divide instead.
 #
-# Now run the loop itself with as many workers as the quotient asks for, and compare it with the formula of section 3. **Predict** the ms per batch, with the fill spread over 16 batches.
-
-# %% name="guess_fed"
-my_guess = None  # ms a batch
-### BEGIN GUESS
-my_guess = 1e3 * (alone["far"]["data"] / 16 + alone["far"]["compute"])
-### END GUESS
-fed_guess = Prediction("far with enough workers, a batch", my_guess, "ms")
+# Now run the loop itself with as many workers as the quotient asks for, and compare it with the formula of section 3.
 
 # %% name="fed"
 workers = min(math.ceil(needed["far"]), 16)
 loader = fast_lane(far, 16, num_workers=workers, persistent_workers=True)
 with sign_of_life(f"four epochs with {workers} workers"):
     n, before, loop = len(loader), alone["far"], seconds_a_batch(loader, train_step, epochs=3)
-fed_guess.reveal(1e3 * loop)
-fill = before["data"] / n  # seconds a batch
-law = max(fill + before["compute"], before["data"] / workers)
-print(f"without workers {1e3 * before['loop']:.0f} ms a batch, with {workers} {1e3 * loop:.1f}")
-print(f"slower half {1e3 * (law - fill):.1f}, fill {1e3 * fill:.1f}, rest {1e3 * (loop - law):.1f} ms a batch")
-law_in_words = "with workers: the slower half, and the fill"
-claims.record("T11", law_in_words, f"far, {workers} workers", loop / law, "x the law", 0.8, 1.35)
+fill = before["data"] / n  # seconds per batch
+formula = max(fill + before["compute"], before["data"] / workers)
+print(f"without workers {1e3 * before['loop']:.0f} ms per batch, with {workers} {1e3 * loop:.1f}")
+print(
+    f"slower half {1e3 * (formula - fill):.1f}, fill {1e3 * fill:.1f}, rest {1e3 * (loop - formula):.1f} ms per batch"
+)
+said = "with workers: the slower half, and the fill"
+claims.record("T11", said, f"far, {workers} workers", loop / formula, "x the formula", 0.8, 1.35)
 
 # %% [markdown] name="prefetch_text"
 # ## 5 · `prefetch_factor` is for slow moments
@@ -541,7 +509,7 @@ prefetch_guess = Prediction("Idle share with prefetch_factor=1", my_guess, "%")
 
 # %% name="prefetch_measured"
 class Waits(Dataset):
-    """Item k is a whole batch, which takes some waiting."""
+    """Item k is a complete batch, which takes some waiting."""
 
     def __init__(self, seconds):
         self.seconds = seconds
@@ -567,7 +535,7 @@ with sign_of_life("four loaders with slow batches"):
     shares = {(n, 8): idle_shares(n, 8) for n in (1, 4, 8)} | {(8, 7): idle_shares(8, 7)}
 prefetch_guess.reveal(100 * shares[1, 8][0])
 for (prefetch, every), (idle, model_idle) in shares.items():
-    print(f"{prefetch} in hand, every {every}th slow: the device idles {idle:.0%}; the model says {model_idle:.0%}")
+    print(f"{prefetch} in flight, every {every}th slow: the device idles {idle:.0%}; the model says {model_idle:.0%}")
 
 # %% [markdown] name="prefetch_explained"
 # Line by line:
@@ -575,39 +543,54 @@ for (prefetch, every), (idle, model_idle) in shares.items():
 # - **1 in flight.** While a slow batch is made (120 ms), the device has two steps left: batch 2, just taken, and batch 3, already finished. Then it waits. The other six steps of the eight take 6 × 15 = 90 ms. That makes 8 × 15 = 120 ms of work in 120 + 90 = 210 ms: idle for 43 %, and a little more for the first fill.
 # - **4 in flight**: the idle share falls.
 # - **8 in flight**: there is no further gain, and the queue is not the cause. Batches are dealt **in turn**, so with two workers batches 4, 12 and 20 all go to the same one. It still works on them long after the other has finished, however long the queue.
-# - **Every seventh slow**: the same work, but now both workers share the slow batches, and the device idles less. Section 15 has a question about this.
+# - **Every seventh slow**: the same work, but now both workers share the slow batches, and the device idles less.
+#
+# ### Explore
+#
+# This is the model, with every parameter. Every eighth batch takes three times as long; the title says how long each worker works. Try three workers, then four: **why are four worse than three?** And with every *seventh* batch slow?
+
+
+# %% name="play"
+def draw(batch_ms, step_ms, workers, prefetch, every):
+    times = [batch_ms / 1e3 * (3 if k % every == 4 else 1) for k in range(24)]
+    line = LoaderTimeline.simulate(times, step_ms / 1e3, workers, prefetch)
+    work = ", ".join(f"{1e3 * seconds:.0f}" for seconds in line.work())
+    title = f"{workers} workers, {prefetch} batches each: the device idles {line.idle:.0%}"
+    return line.plot(f"{title}\nms of work per worker: {work}")
+
+
+explore(
+    draw,
+    "Lanes of the device and the workers over time; gaps in the device's lane are idle time.",
+    batch_ms=(40, (5, 10, 20, 40, 80, 160)),
+    step_ms=(10, (5, 10, 20, 40)),
+    workers=(3, range(0, 9)),
+    prefetch=(2, range(1, 9)),
+    every=(8, (7, 8)),
+)
+
+# %% [markdown] name="play_explained"
+# Four divides eight, so batches 4, 12 and 20 all go to the same worker, which then works longer than any of three would. With every seventh slow, they are spread again, and four are better than three; now seven workers have the problem that four had.
 
 # %% [markdown] name="cost_text"
 # ## 6 · What workers cost
 #
 # ### As many as there are batches
 #
-# **Predict.** The 16 batches of `files`, data alone, with the start: how many times as long do 16 workers take as 2?
-
-# %% name="guess_too_many"
-my_guess = None  # times as long
-### BEGIN GUESS
-my_guess = 1.5 if cores < 8 else 0.5  # 16 starts; no more cores than before
-### END GUESS
-many_guess = Prediction("16 workers / 2 workers, first epoch", my_guess, "times as long")
+# Load the 16 batches of `files`, data alone, with the start of the workers included: 2 workers and 16.
 
 # %% name="too_many"
-first, epoch = {}, {}
 for n in (2, 16):
     start = time.perf_counter()
     got = [time.perf_counter() - start for _ in DataLoader(files, BATCH, num_workers=n)]
-    first[n], epoch[n] = got[0], got[-1]
-slower = epoch[16] / epoch[2]
-many_guess.reveal(slower)
-for n in (2, 16):
-    print(f"{n} workers: first batch after {1e3 * first[n]:.0f} ms, all after {1e3 * epoch[n]:.0f} ms")
+    print(f"{n} workers: first batch after {1e3 * got[0]:.0f} ms, all after {1e3 * got[-1]:.0f} ms")
 
 # %% [markdown] name="memory_text"
-# Each worker has to be started, one after the other, and each makes whole batches. With many workers on few cores, *all* of them work on *their* first batch at once, and all are late: look at the first batch.
+# Workers are started one after the other, and each makes complete batches. With many workers on few cores, *all* of them work on *their* first batch at once, and all are late: compare the first batches.
 #
 # ### Memory
 #
-# Waiting batches take memory. **Predict** how many finished batches are waiting, with 2 workers and `prefetch_factor=4`, once the loop has taken one and stopped.
+# Finished batches take memory. **Predict** how many are waiting, with 2 workers and `prefetch_factor=4`, once the loop has taken one and stopped.
 
 # %% name="guess_waiting"
 my_guess = None  # batches
@@ -640,26 +623,19 @@ del batches
 #
 # A forked worker shares its parent's memory: a page is copied only when either process *writes* to it. So a data set that is only read should cost nothing.
 #
-# **Predict.** A data set keeps the names of 400,000 files in a list. A forked worker reads all of them. How many MiB does it copy? (`"train/img_000000.png".__sizeof__()` is the size of one name.) And if the names are in one NumPy array?
+# **Predict.** A data set keeps the names of 400,000 files in a list. A forked worker reads all of them. How many MiB does it copy? (`"train/img_000000.png".__sizeof__()` is the size of one name.)
 
 # %% name="guess_copies"
 my_guess = None  # MiB, list
 ### BEGIN GUESS
-my_guess = (
-    400_000 * "train/img_000000.png".__sizeof__() / 2**20
-)  # reading a string in Python writes its reference count
+my_guess = 0  # it only reads
 ### END GUESS
 copies_guess = Prediction("Copied by reading a list of strings", my_guess, "MiB")
-my_guess = None  # MiB, array
-### BEGIN GUESS
-my_guess = 0.5
-### END GUESS
-array_guess = Prediction("Copied by reading a NumPy array", my_guess, "MiB")
 
 
 # %% name="copies_measured"
 class Names(Dataset):
-    """Reads all its names; a sample is the number of bytes by which the process's own memory grew."""
+    """Reads all its names; a sample is the number of MiB by which the process's own memory grew."""
 
     def __init__(self, names, read):
         self.names, self.read = names, read
@@ -674,12 +650,13 @@ class Names(Dataset):
 
 
 names = [f"train/img_{i:06}.png" for i in range(400_000)]
-packed = np.array(names, dtype=np.bytes_)  # one block of memory, 20 bytes a name
+packed = np.array(names, dtype=np.bytes_)  # one block of memory, 20 bytes per name
 if start_method == "fork":
     copies_guess.reveal(next(iter(DataLoader(Names(names, lambda n: sum(map(len, n))), None, num_workers=1))))
-    array_guess.reveal(next(iter(DataLoader(Names(packed, lambda n: (n != b"").sum()), None, num_workers=1))))
+    array = next(iter(DataLoader(Names(packed, lambda n: (n != b"").sum()), None, num_workers=1)))
+    print(f"copied by reading a NumPy array of the same names: {array:.1f} MiB")
 else:
-    print(f"Not measured here: workers start by {start_method!r}, which copies the whole data set in any case.")
+    print(f"Not measured here: workers start by {start_method!r}, which copies the data set in any case.")
 del names, packed
 
 # %% [markdown] name="copies_explained"
@@ -719,22 +696,13 @@ except Exception as error:
     print(f"{type(error).__name__}: {error}".partition(" at 0x")[0])
 
 # %% [markdown] name="cures_text"
-# - Put data sets and functions into a **module**, a `.py` file that both notebook and workers import. `DigitFiles` lives in `helpers/loading/digit_files.py` for that reason. A class of a *cell* has a name, but its module is the notebook, which a new process cannot import.
-# - In a notebook, send the code itself along: `cloudpickle` stores the code instead of the name. The course's `PickledByValue` does it for a data set or a function; section 5 used it for `Waits`.
-# - In a script, put everything that *does* something below `if __name__ == "__main__":`. A spawned process imports the script again, and stops there. Without that line it would start workers itself, which Python refuses.
+# - Put data sets and functions into a **module**, a `.py` file that both notebook and workers import. `DigitFiles` is in `helpers/loading/digit_files.py` for that reason. A class defined in a *cell* has a name, but its module is the notebook, which a new process cannot import.
+# - In a notebook, send the code itself: `cloudpickle` stores the code instead of the name. The course's `PickledByValue` does it for a data set or a function; section 5 used it for `Waits`.
+# - In a script, put everything that *runs* something under `if __name__ == "__main__":`. A spawned process imports the script again. Without that line it would start workers itself, which Python refuses.
 #
-# ### What the start takes
+# ### What the start costs
 #
-# The same lambda, with its code sent along. But a worker imports PyTorch and the course before it can read a file.
-#
-# **Predict.** How many seconds does an epoch of 8 small batches take, including the start of one spawned worker?
-
-# %% name="guess_spawn"
-my_guess = None  # s
-### BEGIN GUESS
-my_guess = 3.0  # about what the set-up cell of this lab took
-### END GUESS
-spawn_guess = Prediction("Epoch with the start of a spawned worker", my_guess, "s")
+# Here is the same lambda, with its code sent along. A worker has to import PyTorch and the course before it can read a file:
 
 # %% name="spawn"
 carried = PickledByValue(lambda samples: default_collate(samples))
@@ -743,7 +711,6 @@ with sign_of_life("starting workers"):
         "spawn": two_epochs(multiprocessing_context="spawn", collate_fn=carried),
         start_method: two_epochs(),
     }
-spawn_guess.reveal(starts["spawn"][0])
 for name, (start, again) in starts.items():
     print(f"{name}: the epoch that starts the worker {start:.2f} s, the next, which finds it running, {again:.2f} s")
 
@@ -766,7 +733,7 @@ for name, (start, again) in starts.items():
 # %% name="guess_random"
 my_guess = None  # of 4 sources
 ### BEGIN GUESS
-my_guess = 1  # nobody seeds the data set's own
+my_guess = 1  # nothing seeds the data set's own
 ### END GUESS
 random_guess = Prediction("Sources that repeat", my_guess, "of 4")
 
@@ -799,8 +766,6 @@ claims.record("P6", "workers repeat NumPy's numbers", "its global generator", tw
 # - **Seeded for you**: in every epoch `DataLoader` gives each worker its own new seed, for PyTorch, for Python's `random` and, since about PyTorch 1.9 (see your version above), for NumPy's *global* generator.
 # - **Not seeded**: a generator that a data set has *made for itself*, which NumPy's documentation recommends. A copied generator draws the same numbers. All workers draw the same angles, and with new workers in each epoch they draw the same ones again. The loss still falls; there is just less augmentation than you think.
 # - **The fix** is `worker_init_fn`, which runs in each worker before its first sample. There, `get_worker_info()` has the worker's copy of the data set (`.dataset`), and a seed that differs for each worker and epoch (`.seed`). `DigitFiles` is a data set that needs it.
-#
-# (An `IterableDataset` has another trap: every worker iterates over *all* of it, unless the data set uses `get_worker_info()`, and the rank, to pick its own shards.)
 #
 # ## 9 · Your turn: fix a slow loader
 #
@@ -867,7 +832,7 @@ my_guess = None  # times as fast
 ### BEGIN GUESS
 my_guess = 6.0  # no decoding, rotation at a third of the cost, no stacking of 64 small tensors
 ### END GUESS
-cheaper_guess = Prediction("Decoded once, turned in batches", my_guess, "times as fast")
+cheaper_guess = Prediction("Decoded once, rotated in batches", my_guess, "times as fast")
 
 
 # %% name="cheaper"
@@ -895,20 +860,20 @@ class InBatches(Decoded):
 # %% name="cheaper_measured"
 threads = torch.get_num_threads()
 torch.set_num_threads(1)  # one core each; otherwise we would be comparing cores
-ways = {
-    "decode and turn each": DataLoader(files, BATCH),
-    "decoded once, turn each": DataLoader(Decoded(files), BATCH),
-    "decoded once, turn in batches": DataLoader(InBatches(files), BATCH, collate_fn=lambda batch: batch),
+variants = {
+    "decode and rotate each": DataLoader(files, BATCH),
+    "decoded once, rotate each": DataLoader(Decoded(files), BATCH),
+    "decoded once, rotate in batches": DataLoader(InBatches(files), BATCH, collate_fn=lambda batch: batch),
 }
 with sign_of_life("two epochs of each"):
-    pace = {name: seconds_a_batch(loader) for name, loader in ways.items()}
+    pace = {name: seconds_a_batch(loader) for name, loader in variants.items()}
 torch.set_num_threads(threads)
-cheaper_guess.reveal(pace["decode and turn each"] / pace["decoded once, turn in batches"])
+cheaper_guess.reveal(pace["decode and rotate each"] / pace["decoded once, rotate in batches"])
 for name, now in pace.items():
-    print(f"{name:31}{1e3 * now:6.1f} ms a batch")
+    print(f"{name:31}{1e3 * now:6.1f} ms per batch")
 print(f"files {human_bytes(sum(map(len, files.files)))}, decoded {human_bytes(len(files) * image.nbytes)}")
 cheap = diagnose(fast_lane(InBatches(files), shuffle=True, collate_fn=lambda batch: batch), train_step)
-print(f"and the loop: {1e3 * cheap['loop']:.1f} ms a batch without workers; it was {1e3 * slow['loop']:.1f}")
+print(f"and the loop: {1e3 * cheap['loop']:.1f} ms per batch without workers; it was {1e3 * slow['loop']:.1f}")
 
 # %% [markdown] name="cheaper_explained"
 # The two savings together remove nearly all of a batch's cost. (The three variants were each timed on one core, so compare them only with each other.)
@@ -916,365 +881,76 @@ print(f"and the loop: {1e3 * cheap['loop']:.1f} ms a batch without workers; it w
 # - Reading decoded images saves the decoding and its effect on the caches (section 1).
 # - Most of the rest is one small call after another for each image, and one large call for all 64 saves those.
 #
-# You cannot avoid decoding if the data do not fit in memory; batching is always possible. In between are formats that pack many samples into one large file (tar shards as WebDataset reads them, LMDB): sequential reads, one round trip for many samples. You can also store images at the size you train on.
+# You cannot avoid decoding if the data do not fit in memory; batching is always possible. In between are formats that pack many samples into one large file (tar shards as WebDataset reads them, LMDB): sequential reads, one round trip for many samples. [[Tokens]] reads such a file. You can also store images at the size you train on.
 #
-# ## 11 · Tokens in a mapped file
-#
-# Language models need no decoding. Their data are tokens, prepared once, concatenated in one file, two bytes each. The file is far larger than memory, so it is **mapped** (`np.memmap`): it looks like an array, and the system reads a page from the disk when the program accesses it.
-#
-# The documents here are the paragraphs of Python's own manual, bytes as tokens, repeated many times.
-
-# %% name="tokens"
-folder = tempfile.TemporaryDirectory()
-paragraphs = [p.encode() for topic in topics.values() for p in topic.split("\n\n") if p.strip()]
-tokens = TokenFile.write(Path(folder.name) / "manual.bin", paragraphs, copies=70)
-before = psutil.Process().memory_info().rss
-tokens.forget()  # nothing of the file is in memory now; it is mapped anew
-grown = psutil.Process().memory_info().rss - before
-print(f"{len(tokens):,} documents, {len(tokens.tokens):,} tokens, a file of {human_bytes(tokens.tokens.nbytes)}")
-print(f"mapped, and {grown / 2**20:.1f} MiB of it resident in this process")
-print(f"a document has {len(tokens.tokens) / len(tokens):.0f} tokens in the mean; this is one:")
-print(bytes(tokens[777].tolist()).decode())
-
-# %% [markdown] name="resident_text"
-# **Predict.** Read 512 tokens (1 KiB) from each of 256 random places: 256 KiB of data. By how many MiB does the memory grow that this process has *resident*? And how many times as long does a random read take as a sequential one?
-
-# %% name="guess_resident"
-my_guess = None  # MiB
-### BEGIN GUESS
-my_guess = 256 * 8 / 1024  # each touches one or two pages of 4 KiB
-### END GUESS
-resident_guess = Prediction("Resident after 256 random reads", my_guess, "MiB")
-my_guess = None  # times as long
-### BEGIN GUESS
-my_guess = 4  # a page or two for each read; in a row, four reads share a page
-### END GUESS
-order_guess = Prediction("A random read / a sequential one", my_guess, "times as long")
-
-
-# %% name="resident"
-def read(starts):
-    """Read 512 tokens from each of `starts`; return microseconds a read, and the MiB that became resident."""
-    tokens.forget()
-    before, start = psutil.Process().memory_info().rss, time.perf_counter()
-    for at in starts:
-        tokens.tokens[at : at + 512].sum()
-    seconds = time.perf_counter() - start
-    return 1e6 * seconds / len(starts), (psutil.Process().memory_info().rss - before) / 2**20
-
-
-in_a_row = read(range(0, 256 * 512, 512))
-scattered = read(np.random.default_rng(0).integers(0, len(tokens.tokens) - 512, 256))
-resident_guess.reveal(scattered[1])
-order_guess.reveal(scattered[0] / in_a_row[0])
-for name, (microseconds, grown) in {"sequential": in_a_row, "random": scattered}.items():
-    print(f"{name:10} {microseconds:6.1f} µs a read, {grown:5.1f} MiB more resident")
-
-# %% [markdown] name="resident_explained"
-# A mapping itself uses no memory. Accesses do, and they cost more than the bytes you read, in two ways:
-#
-# - **In the process.** Linux maps up to 16 *cached* pages, 64 KiB, around each access (fault-around). That is the growth above. It is not disk traffic.
-# - **On the disk.** The system expects sequential access and reads ahead from the place of a miss, usually 128 KiB, on some systems megabytes (`/sys/block/*/queue/read_ahead_kb`). The resident size does not show this: count `read_bytes` of `/proc/self/io`. `madvise` with `MADV_RANDOM` turns read-ahead off.
-#
-# - The pages are in the system's **page cache**. All workers that map the file share them, and the system drops them when memory is short. A monitor that adds up `RSS` counts them once per process.
-# - Training needs a random order. So shuffle large parts (shards, or blocks of a few MiB), read each part sequentially, and shuffle its documents in memory. Or advise, and make each random read as long as a training row.
-# - A mapped array is pickled with all its data. `TokenFile` sends workers its path instead, and maps the file there.
-#
-# ## 12 · Documents in rows
-#
-# A model needs rows of equal length, and documents have any length. The simplest method is **padding**: one row per document.
-#
-# **Predict.** You know the mean length of these documents (section 11). What share of the tokens is padding, in rows of 512? (Longer documents are truncated.)
-
-# %% name="guess_padding"
-my_guess = None  # %
-### BEGIN GUESS
-my_guess = 100 * (1 - len(tokens.tokens) / len(tokens) / 512)
-### END GUESS
-padding_guess = Prediction("Padding in rows of 512", my_guess, "%")
-
-# %% name="padding"
-ROW = 512
-lengths = np.diff(tokens.starts[: len(paragraphs) + 1])
-padded = 1 - np.minimum(lengths, ROW).mean() / ROW
-padding_guess.reveal(100 * padded)
-lost = 1 - np.minimum(lengths, ROW).sum() / lengths.sum()
-print(f"mean length {lengths.mean():.0f}, median {np.median(lengths):.0f}; and {lost:.0%} of all tokens are cut off")
-
-# %% [markdown] name="pack_task"
-# ### Your turn: packing
-#
-# Most of the work is wasted. (More than the mean suggests: a few long documents raise the mean and are truncated.) **Packing** concatenates documents and cuts rows from the result, so that only the last row needs padding. Two things must not happen: a token attends to another document, or learns to predict it.
-#
-# In a real corpus each document ends with an **end-of-document token**. Without it no target ever asks the model to stop. (This lab's documents do not have one.)
-#
-# **Contract.** `pack(documents, length)` takes a list of documents, each (T,) of int64 with T ≥ 1, and returns four tensors (rows, `length`) of int64. Any token may occur more than once, 0 as well. The inputs are not changed.
-#
-# - `ids`: the tokens of all documents in order, cut every `length`. Only the end of the last row is padded, with 0.
-# - `targets`: for each token the next one *of its document*, even if that is in the next row; -100 for the last token of a document, and for padding.
-# - `positions`: for each token how many tokens of its document come before it *in the row*; 0 for padding.
-# - `document`: for each token the index of its document in the list; -1 for padding.
-#
-# `document_mask(document)` returns a mask (rows, 1, length, length) of bool, as `F.scaled_dot_product_attention` takes it. At [r, 0, i, j] it is True where token i may attend to token j: j is of the same document, and not later than i. Treat padding as one document, so that no query row is fully masked.
-
-
-# %% name="pack" answer=true reveal=true
-def pack(documents, length):
-    ### BEGIN SOLUTION
-    lengths = torch.tensor([len(document) for document in documents])
-    ends = lengths.cumsum(0)
-    ids = torch.cat(documents)
-    targets = ids.roll(-1)
-    targets[ends - 1] = -100
-    document = torch.repeat_interleave(lengths)  # 0, 0, 0, 1, 1, ...
-    place = torch.arange(len(ids))
-    positions = place - torch.maximum((ends - lengths)[document], place // length * length)
-
-    def rows(tensor, filler):
-        return F.pad(tensor, (0, -len(tensor) % length), value=filler).view(-1, length)
-
-    return rows(ids, 0), rows(targets, -100), rows(positions, 0), rows(document, -1)
-    ### END SOLUTION
-
-
-def document_mask(document):
-    ### BEGIN SOLUTION
-    same = document[:, :, None] == document[:, None, :]  # (rows, from, to)
-    return same.tril()[:, None]
-    ### END SOLUTION
-
-
-# %% name="pack_check"
-pack, document_mask = check("data_loading.pack", pack, document_mask)
-
-# %% name="pack_hint"
-hint("data_loading.pack")
-
-# %% [markdown] name="crossing_text"
-# Many trainings pack and keep the plain causal mask: a token attends to everything before it in its row.
-#
-# **Predict.** In rows of 512 packed with these documents, what fraction of attended pairs crosses documents?
-
-# %% name="guess_crossing"
-my_guess = None  # %
-### BEGIN GUESS
-my_guess = 100 * (1 - len(tokens.tokens) / len(tokens) / 512)  # three documents a row: two looks of three go astray
-### END GUESS
-crossing_guess = Prediction("Looks across documents under a causal mask", my_guess, "%")
-
-# %% name="crossing"
-ids, targets, positions, document = pack([tokens[k] for k in range(400)], ROW)
-mask = document_mask(document)
-causal = torch.ones(ROW, ROW, dtype=torch.bool).tril()
-crossing_guess.reveal(100 * (1 - mask.sum() / (causal.sum() * len(ids))).item())
-print(
-    f"{len(ids)} rows; filled up: {(document < 0).float().mean():.1%} of the tokens; with padding it was {padded:.0%}"
-)
-
-# %% name="rows_picture"
-show(
-    padded_and_packed(lengths[:400], document[:12]),
-    "Left, twelve rows with one document each, mostly padding. Right, twelve rows full of documents end to end.",
-)
-
-# %% name="mask_picture"
-figure = Figure(figsize=(7.5, 3.8), layout="constrained")
-pictures = {"Causal mask": causal, "Your document mask, first row": mask[0, 0]}
-for axes, (name, picture) in zip(figure.subplots(1, 2), pictures.items(), strict=True):
-    axes.imshow(picture, cmap="Blues", interpolation="nearest")
-    axes.set(title=name, xlabel="looks at token", ylabel="token")
-show(figure, "A causal mask is one full triangle. The document mask is a chain of small triangles along the diagonal.")
-
-# %% [markdown] name="apart_text"
-# More than half. Documents of equal length would give even more (1 − mean length / 512, the share of padding by the mean), but a long document has many pairs of its own.
-#
-# Does the mask work? Test equivalence: with it, each document in its row must get the attention output that it would get alone. The cell uses one head on random embeddings, for every document of the first rows.
-
-# %% name="apart"
-torch.manual_seed(0)
-embedding, places = torch.randn(256, 32), torch.randn(ROW, 32)
-
-
-def attended(ids, positions, mask):
-    """Send tokens (rows, T) through one head of attention; return (rows, T, 32)."""
-    x = (embedding[ids] + places[positions])[:, None]  # (rows, heads, T, 32)
-    return F.scaled_dot_product_attention(x, x, x, attn_mask=mask)[:, 0]
-
-
-pieces = [(r, document[r] == k) for r in range(8) for k in document[r].unique()]
-lone = [attended(ids[r, p][None], torch.arange(p.sum())[None], causal[: p.sum(), : p.sum()])[0] for r, p in pieces]
-run_on = torch.arange(ROW).expand(8, ROW)
-for name, where, may in (
-    ("document mask, positions that restart", positions[:8], mask[:8]),
-    ("document mask, positions that run on", run_on, mask[:8]),
-    ("causal mask, positions that restart", positions[:8], causal),
-):
-    packed = attended(ids[:8], where, may)
-    print(f"{name:40} off by {max((packed[r, p] - o).abs().max() for (r, p), o in zip(pieces, lone, strict=True)):.1e}")
-
-# %% [markdown] name="pack_explained"
-# The mask gives each document what it would have alone. Learned position embeddings must also restart with each document. Rotary positions need no restart: attention depends on their differences only, and running on costs only rounding. The mask also saves work if the kernel uses it, because most of it is empty.
-#
-# **PyTorch's own versions.** A dense mask of `length`² entries is itself a cost, and fused attention kernels do not skip masked blocks.
-#
-# - *FlexAttention* takes your comparison as a function and skips blocks in which everything is masked: `create_block_mask(lambda b, h, i, j: (document[b, i] == document[b, j]) & (i >= j), ...)`. To be fast it needs a GPU (or a compiler on the CPU).
-# - *Variable-length attention* (`torch.nn.attention.varlen`, flash-attention's `varlen` functions) takes no mask but the offsets at which documents start: their cumulative lengths.
-#
-# You can count the blocks here: a block of 64 × 64 has to be computed if the mask is True anywhere in it.
-#
-# **Predict.** The document mask drops more than half of the pairs that a causal mask allows. Of the blocks that a causal mask needs, what share does it still need?
-
-# %% name="guess_blocks"
-my_guess = None  # %
-### BEGIN GUESS
-my_guess = 100 * (mask.sum() / (causal.sum() * len(mask))).item()  # the share of looks
-### END GUESS
-blocks_guess = Prediction("Blocks left, of those of a causal mask", my_guess, "%")
-
-# %% name="blocks"
-of_blocks = mask[:, 0].unflatten(2, (-1, 64)).unflatten(1, (-1, 64)).any(4).any(2)  # (rows, 8, 8)
-under_causal = causal.unflatten(1, (-1, 64)).unflatten(0, (-1, 64)).any(3).any(1)
-blocks_guess.reveal(100 * (of_blocks.float().mean() / under_causal.float().mean()).item())
-print(f"{of_blocks.float().mean():.0%} of all blocks; a causal mask leaves {under_causal.float().mean():.0%}")
-
-# %% [markdown] name="resume_text"
-# Less is saved than the looks say: a block counts in full when a document only touches it, and most documents here are shorter than two blocks.
-#
-# ## 13 · Stop in the middle of an epoch, and go on
-#
-# A long run is cut off sooner or later, rarely between two epochs. Parameters and optimizer state are saved. The data need to go on, too: with the very next batch, none twice and none left out.
-#
-# The order is drawn by a sampler in the main process. So let the sampler count what it has handed out, and save that? **Predict**: with 2 workers and `prefetch_factor=2`, the loop has had 5 batches. How many has the sampler handed out?
-
-# %% name="guess_handed"
-my_guess = None  # batches
-### BEGIN GUESS
-my_guess = 5 + 2 * 2  # those in flight are replaced as they are taken
-### END GUESS
-handed_guess = Prediction("Batches handed out when the loop has had 5", my_guess, "batches")
-
-
-# %% name="handed"
-class Counted(list):
-    """Batches of indices that count how many were handed out."""
-
-    handed_out = 0
-
-    def __iter__(self):
-        for batch in super().__iter__():
-            self.handed_out += 1
-            yield batch
-
-
-sampler = Counted(torch.arange(200).view(20, 10).tolist())
-batches = iter(DataLoader(range(200), batch_sampler=sampler, num_workers=2, prefetch_factor=2))
-for _ in range(5):
-    next(batches)
-handed_guess.reveal(sampler.handed_out)
-del batches
-
-# %% [markdown] name="resume_task"
-# ### Your turn: a loader that remembers its place
-#
-# If you save the sampler's count, you lose the batches in flight: the loop never receives them.
-#
-# **Contract.** `ResumableLoader(dataset, batch_size, seed, workers=0)` is a loader for many epochs.
-#
-# - `for batch in loader` runs through an epoch: each sample once, in batches of `batch_size` as `DataLoader` collates them, the last one smaller. `workers` worker processes read the samples. They do not change the batches.
-# - The order follows from `seed` and the number of the epoch alone, whatever `torch.manual_seed` was called with. It is new in each epoch, and different for each seed. The loader does not seed the global generators of PyTorch, NumPy or Python, because what draws from them would then repeat in each epoch.
-# - `state_dict()`, called before the first batch or while the loop has a batch (the last one of an epoch, too), returns a small dictionary of plain numbers: `json.dumps` writes it in at most 200 characters, however large the data set, and what `json.loads` reads can be loaded. Later batches do not change a saved state.
-# - After `load_state_dict(state)` a new loader, made with any seed and any number of workers, continues with the next batch of the interrupted epoch, and then with the next epochs. The same epoch may be interrupted again.
-# - Prefetched but undelivered batches do not count as consumed.
-# - After a state saved with the last batch of an epoch, an epoch without batches may come first. What a second `for` does after a `break` is up to you.
-# - Resuming an epoch reads none of the samples that the loop has already received.
-
-
-# %% name="resume" answer=true reveal=true
-class ResumableLoader:
-    def __init__(self, dataset, batch_size, seed, workers=0):
-        ### BEGIN SOLUTION
-        self.dataset, self.batch_size, self.workers = dataset, batch_size, workers
-        self.load_state_dict({"seed": seed, "epoch": 0, "had": 0})
-        ### END SOLUTION
-
-    def __iter__(self):
-        ### BEGIN SOLUTION
-        order = np.random.default_rng([self.seed, self.epoch]).permutation(len(self.dataset)).tolist()
-        rest = range(self.had * self.batch_size, len(order), self.batch_size)
-        left = [order[start : start + self.batch_size] for start in rest]
-        for batch in DataLoader(self.dataset, batch_sampler=left, num_workers=self.workers):
-            self.had += 1  # the loop has it now, and may save
-            yield batch
-        self.epoch, self.had = self.epoch + 1, 0
-        ### END SOLUTION
-
-    def state_dict(self):
-        ### BEGIN SOLUTION
-        return {"seed": self.seed, "epoch": self.epoch, "had": self.had}
-        ### END SOLUTION
-
-    def load_state_dict(self, state):
-        ### BEGIN SOLUTION
-        self.seed, self.epoch, self.had = state["seed"], state["epoch"], state["had"]
-        ### END SOLUTION
-
-
-# %% name="resume_check"
-ResumableLoader = check("data_loading.resume", ResumableLoader)
-
-# %% name="resume_hint"
-hint("data_loading.resume")
-
-# %% [markdown] name="resumed_text"
-# The same with images, interrupted after three batches of seven, with workers before and without after:
-
-# %% name="resumed"
-plain = DigitFiles(200, augmented=False)
-whole = list(ResumableLoader(plain, 32, seed=1))
-broken = ResumableLoader(plain, 32, seed=1, workers=2)
-head = [batch for _, batch in zip(range(3), broken, strict=False)]
-state = broken.state_dict()
-later = ResumableLoader(plain, 32, seed=99)
-later.load_state_dict(state)
-both = list(zip(head + list(later), whole, strict=True))
-same = all(torch.equal(a, b) for got, due in both for a, b in zip(got, due, strict=True))
-print(f"state {state}; {len(head)} batches and then {len(both) - len(head)}: all as in one go: {same}")
-
-# %% [markdown] name="resume_explained"
-# (As section 3 promised: with workers the batches are the same ones, in the same order.)
-#
-# - **The state leaves out** the augmentation's random numbers. They are the same after an interruption only if they depend on the sample, not on the process that draws them or on the time: use a generator seeded with (seed, epoch, index).
-# - **On several ranks** (processes that train together, one per GPU) each rank saves one state and takes its own share of each batch. If the number of ranks changes, count samples, not batches.
-# - **An existing version** is `StatefulDataLoader` of the package `torchdata`: a `DataLoader` with `state_dict` and `load_state_dict`, which counts delivered batches, as yours does. Data sets that stream instead of indexing add a state of their own.
-#
-# ## 14 · To the device
+# ## 11 · To the device
 #
 # The last copy is from the host's memory to the GPU's.
 #
 # - The copy engine of a GPU reads host memory directly, but only pages that the system has promised not to move: **pinned** pages. That is why your thread pinned each batch, and why `fast_lane` does so with workers.
 # - Ordinary (*pageable*) memory is first copied, chunk by chunk, to a pinned buffer in the driver.
-# - Only from pinned memory can `tensor.to(device, non_blocking=True)` return at once. That frees the **host**. The copy itself is queued in the current CUDA stream, behind the kernels that are already there, so it does not overlap them. To overlap, it needs a **side stream**: `current.wait_stream(side)` before the batch is used, and `tensor.record_stream(current)`, so that the allocator does not reuse its memory too early.
+# - Only from pinned memory can `tensor.to(device, non_blocking=True)` return at once. That frees the **host**. The copy itself is queued in the current CUDA stream, behind the kernels that are already there, so it does not overlap them. To overlap, it needs a **side stream**.
 #
-# A pageable copy is two copies. One after the other, they run at the rate 1 / (1/host + 1/bus). If the driver overlaps them chunk by chunk, they run at best at the slower of the two rates. The next cell measures the host's rate; the bus's rate comes from its standard.
+# With a side stream, two calls keep the result correct:
 #
-# **Predict.** By this formula, by what factor is pinned memory faster at most, on PCIe 4.0 x16 (31.5 GB/s)? You may assume that this machine's memory copies 10 to 20 GB/s.
+# - `current.wait_stream(side)` before the batch is used: the step's kernels wait for the copy.
+# - `tensor.record_stream(current)`: the allocator must not reuse the tensor's memory until the kernels that read it have finished.
 
-# %% name="guess_pinned"
-my_guess = None  # times
-### BEGIN GUESS
-my_guess = 31.5 * (1 / 15 + 1 / 31.5)
-### END GUESS
-pinned_guess = Prediction("Pinned / pageable on PCIe 4.0, by the law", my_guess, "times as fast")
+
+# %% name="side_stream"
+def on_side_stream(batches, device):
+    """Yield batches on `device`; on CUDA the next one, if pinned, is copied while the kernels of this one run."""
+    side = torch.cuda.Stream() if device.type == "cuda" else None
+
+    def send(batch):
+        if batch is None:
+            return None
+        with torch.cuda.stream(side) if side else contextlib.nullcontext():
+            return tuple(tensor.to(device, non_blocking=side is not None) for tensor in batch)
+
+    source = iter(batches)
+    following = send(next(source, None))
+    while following is not None:
+        batch = following
+        if side:
+            current = torch.cuda.current_stream()
+            current.wait_stream(side)  # before the next copy is queued: only this batch's is waited for
+            for tensor in batch:
+                tensor.record_stream(current)
+        following = send(next(source, None))
+        yield batch
+
+
+if device.type == "cuda":
+    ones = torch.ones(4096, 4096, device=device)
+    pinned_batches = [(torch.empty(64 * 2**20, dtype=torch.uint8).pin_memory(),) for _ in range(8)]
+
+    def train_on(batches):
+        for (batch,) in batches:
+            for _ in range(4):
+                ones @ ones  # stands for the step's kernels
+            batch.to(device, non_blocking=True)[:1].add_(1)
+
+    overlap = compare(lambda: train_on(pinned_batches), lambda: train_on(on_side_stream(pinned_batches, device)))
+    print("copies in the step's stream -> in a side stream:", overlap)
+else:
+    print(
+        "Nothing overlaps here: streams need a CUDA GPU.", len(list(on_side_stream([(ten,)], device))), "batch copied."
+    )
+
+# %% [markdown] name="copy_text"
+# How much faster is pinned memory? A pageable copy is two copies. One after the other, they run at the rate 1 / (1/host + 1/bus). If the driver overlaps them chunk by chunk, they run at best at the slower of the two rates. The next cell measures the host's rate; the bus's rate comes from its standard.
 
 # %% name="copy_law"
 block = torch.empty(64 * 2**20, dtype=torch.uint8)
 target = torch.empty_like(block)
 host = block.nbytes / benchmark(lambda: target.copy_(block), runs=10).median / 1e9
 buses = {f"PCIe {n}.0 x16": transfers * 16 * 128 / 130 / 8 for n, transfers in ((3, 8), (4, 16), (5, 32))}  # GB/s
-pinned_guess.reveal(buses["PCIe 4.0 x16"] * (1 / host + 1 / buses["PCIe 4.0 x16"]))
 for name, bus in buses.items():
     ratio = bus / host  # if the driver overlaps the two copies; one more if it does not
-    print(f"{name}: {bus:.1f} GB/s, host {host:.1f}; pinned is {max(1, ratio):.1f} to {ratio + 1:.1f}x as fast")
+    print(
+        f"{name}: {bus:.1f} GB/s, host {host:.1f}; by formula, pinned is {max(1, ratio):.1f} to {ratio + 1:.1f}x as fast"
+    )
 
 # %% name="pinned"
 COPIES = ("C10", "pinned memory: copies 2 to 3x faster", "64 MiB to the GPU")
@@ -1328,70 +1004,16 @@ if device.type == "cuda":
     late = (back[-1024:] == 7).float().mean().item()
     print(f"trap 3, right numbers: {early:.0%} when read at once, {late:.0%} after synchronize()")
 
-# %% [markdown] name="play_text"
-# ## 15 · Explore
+# %% [markdown] name="summary_text"
+# ## 12 · Before and after
 #
-# This is the model of section 5, with every parameter. Every eighth batch takes three times as long; the title says how long each worker works.
-#
-# - Try three workers, then four: **why are four worse than three?**
-# - Then make every *seventh* batch slow. **Predict** the smallest number of workers that keeps the idle share below 30 %.
-
-# %% name="guess_play"
-my_guess = None  # workers
-### BEGIN GUESS
-my_guess = (
-    7  # a batch takes 40 x (1 + 2 / 7) = 51 ms, a step 10; below 30 % means 3.6 workers' work, and slow ones queue
-)
-### END GUESS
-few_guess = Prediction("Workers for less than 30 % idle, every seventh slow", my_guess, "workers")
-
-
-# %% name="play"
-def draw(batch_ms, step_ms, workers, prefetch, every):
-    times = [batch_ms / 1e3 * (3 if k % every == 4 else 1) for k in range(24)]
-    line = LoaderTimeline.simulate(times, step_ms / 1e3, workers, prefetch)
-    work = ", ".join(f"{1e3 * seconds:.0f}" for seconds in line.work())
-    title = f"{workers} workers, {prefetch} batches each: the device idles {line.idle:.0%}"
-    return line.plot(f"{title}\nms of work a worker: {work}")
-
-
-explore(
-    draw,
-    "Lanes of the device and the workers over time; gaps in the device's lane are idle time.",
-    batch_ms=(40, (5, 10, 20, 40, 80, 160)),
-    step_ms=(10, (5, 10, 20, 40)),
-    workers=(3, range(0, 9)),
-    prefetch=(2, range(1, 9)),
-    every=(8, (7, 8)),
-)
-
-# %% name="play_answer"
-idle = {}
-for workers in range(1, 9):  # every seventh batch slow, all else as the knobs stood
-    times = [0.040 * (3 if k % 7 == 4 else 1) for k in range(24)]
-    idle[workers] = LoaderTimeline.simulate(times, 0.010, workers, 2).idle
-few_guess.reveal(min(n for n, share in idle.items() if share < 0.3))
-print("idle with so many workers:", ", ".join(f"{n}: {share:.0%}" for n, share in idle.items()))
-
-# %% [markdown] name="play_explained"
-# Four divides eight, so batches 4, 12 and 20 are all dealt to the same worker, which then works longer than any of three would. With every seventh slow, they are spread out again, and four are better than three; seven now have the trouble that four had. The first batch takes one worker `batch_ms`, however many there are.
-#
-# ## 16 · Before and after
-#
-# **Predict.** `far` once more, whole epochs of 16 batches, with your loader and your thread. What share of the time is the device idle?
-
-# %% name="guess_summary"
-my_guess = None  # %
-### BEGIN GUESS
-my_guess = 10  # the check asked for steps that hardly wait
-### END GUESS
-idle_guess = Prediction("Idle with your loader and your thread", my_guess, "%")
+# Here are full epochs with your loader and your thread. (On a fast GPU the quotient would ask for dozens of workers; the cell asks for a step that 16 can feed.)
 
 # %% name="summary"
-repaired = make_loader(far, 16, alone["far"]["compute"])
+step_seconds = max(alone["far"]["compute"], alone["far"]["data"] / 16)
+repaired = make_loader(far, 16, step_seconds)
 with sign_of_life("three epochs with your loader"):
     yours = seconds_a_batch(repaired, train_step, epochs=2, through=ahead)
-idle_guess.reveal(100 * (1 - alone["far"]["compute"] / yours))
 for name, seconds, compute in (
     ("PNG digits, no workers", slow["loop"], slow["compute"]),
     ("PNG digits, your thread", threaded, slow["compute"]),
@@ -1400,14 +1022,13 @@ for name, seconds, compute in (
     ("far, no workers", alone["far"]["loop"], alone["far"]["compute"]),
     ("far, your loader and your thread", yours, alone["far"]["compute"]),
 ):
-    print(f"{name:50}{1e3 * seconds:7.1f} ms a batch, the device idles {1 - compute / seconds:.0%}")
+    print(f"{name:50}{1e3 * seconds:7.1f} ms per batch, the device idles {1 - compute / seconds:.0%}")
 fill = alone["far"]["data"] / len(repaired) / yours
 print(f"far, your loader: {fill:.0%} of the time is the wait for an epoch's first batch")
 del repaired
 
 # %% [markdown] name="summary_explained"
-# - The device may still idle with your loader although the check passed. The check starts its clock at the first batch; this table times full epochs, and these are short. No number of workers shortens the wait for the first batch.
-# - *Your thread* may be no faster than no workers: it computes in the same Python process as the loop, and on a busy machine the difference is within the noise.
+# The device may still idle with your loader although the check passed. The check starts its clock at the first batch; this table times full epochs, and these are short. No number of workers shortens the wait for the first batch.
 
 # %% name="verdicts"
 claims
@@ -1415,16 +1036,15 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Time the data, the step and the loop. Run in sequence, they add up; overlapped, you pay the larger one plus the fill of each epoch.
-# - A prefetcher needs a limit, error propagation and a clean shutdown. A thread is enough for what waits and copies.
-# - Workers ≥ seconds of a batch / seconds of a step. Waiting is hidden without limit; computing only up to the number of cores.
-# - `persistent_workers` saves the start-up; `prefetch_factor` covers bad moments and costs memory: workers × factor × batch.
-# - What goes to workers has to be picklable: use modules, not lambdas or cells. Scripts need their guard.
+# - Time the data, the step and the loop. In sequence they add up; overlapped, you pay the larger one plus the fill of each epoch.
+# - A prefetcher needs a limit, error propagation and a clean shutdown. A thread is enough for waiting and copying.
+# - Workers ≥ seconds per batch / seconds per step. They hide waiting almost without limit, computing only up to the number of cores.
+# - `persistent_workers` saves the start-up. `prefetch_factor` covers slow moments and costs memory: workers × factor × batch.
+# - Whatever goes to workers has to be picklable: use modules, not lambdas or cells. Scripts need their guard.
 # - If a data set has its own generator, reseed it in each worker.
 # - Less work beats more workers: decode once, augment in batches.
-# - Mapped tokens cost no memory until they are read, and then by the block. Pack documents, with a mask and positions of their own.
-# - To go on in mid-epoch, save seed, epoch and what the *loop* has had.
+# - `non_blocking` from pinned memory frees the host. Only a side stream, with `wait_stream` and `record_stream`, overlaps copy and kernels.
 #
-# **What to reach for when.** Device idle: first `num_workers` from the quotient, with `persistent_workers`. Cores full: decode once, batch the augmentation, or do it on the GPU. Only short stalls: `prefetch_factor`. Copies show up in a GPU's timeline: `pin_memory` with `non_blocking`. Rows of padding: pack.
+# **What to reach for when.** Device idle: first `num_workers` from the quotient, with `persistent_workers`. Cores full: decode once, batch the augmentation, or do it on the GPU. Only short stalls: `prefetch_factor`. Copies show up in a GPU's timeline: `pin_memory`, `non_blocking` and a side stream. Tokens instead of images: [[tokens]].
 #
-# **Sources.** PyTorch documentation: `torch.utils.data` (multi-process loading, memory pinning), *Reproducibility*, *CUDA semantics* (pinned memory buffers), `torch.nn.attention` (FlexAttention, variable-length attention); Python documentation: `multiprocessing` (start methods, the spawn guidelines), `pickle`; PyTorch tutorial *A guide on good usage of non_blocking and pin_memory()*; Krell et al. 2021, *Efficient Sequence Packing without Cross-contamination*; Linux documentation: `posix_fadvise(2)`, `mmap(2)`.
+# **Sources.** PyTorch documentation: `torch.utils.data` (multi-process loading, memory pinning), *Reproducibility*, *CUDA semantics* (streams, pinned memory buffers), `torch.Tensor.record_stream`; Python documentation: `multiprocessing` (start methods, the spawn guidelines), `pickle`; PyTorch tutorial *A guide on good usage of non_blocking and pin_memory()*.

@@ -801,7 +801,7 @@ print(text_table(table))
 #
 # ### Documents
 #
-# A long sequence often consists of many documents, and no token may attend to another document ([[data_loading]]). That changes the distribution of work.
+# A long sequence often consists of many documents, and no token may attend to another document ([[tokens]]). That changes the distribution of work.
 #
 # **Predict.** Take 1,024 tokens in documents of 640, 128, 128 and 128, four ranks, and attention within documents only. What percentage of the step does a rank wait with the zigzag order?
 

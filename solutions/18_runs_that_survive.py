@@ -9,7 +9,7 @@
 # | Time | 150 to 210 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes, and get killed |
-# | Before this | labs [[#start_here]], [[#data_loading]], [[#data_parallel]] and [[#sharding]] |
+# | Before this | labs [[#start_here]], [[#tokens]], [[#data_parallel]] and [[#sharding]] |
 # | Syllabus | T41, C22 |
 
 # %% name="setup" setup=true
@@ -319,7 +319,7 @@ for when, one, other in (("before", before_0, before_1), ("after", after_0, afte
 #
 # Workers of a `DataLoader` are harder. They prefetch, so at a save their generators are ahead of the loop. (torchdata's `StatefulDataLoader` saves the workers' states too.) And with another number of ranks or workers, no saved state fits. The solution is to need no state: draw the crop of sample 4,711 in epoch 3 from a generator seeded with `(seed, 3, 4711)`, in whichever worker loads it.
 #
-# The same applies to the order of the data. The loader of [[data_loading]] remembers its position, and assumes that the same ranks come back. At scale, a broken machine is removed and the job continues with fewer ranks. The **global batch** should stay the same.
+# The same applies to the order of the data. The loader of [[tokens]] remembers its position, and assumes that the same ranks come back. At scale, a broken machine is removed and the job continues with fewer ranks. The **global batch** should stay the same.
 #
 # ### Your turn: a data order that can be resumed
 #

@@ -19,19 +19,4 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "torch._foreach_mul_(grads, 1.0 / self.value) / total = torch.stack(torch._foreach_norm(grads)).sum()  ->  "
         "total = torch.stack(torch._foreach_norm(grads)).sum() / torch._foreach_mul_(grads, 1.0 / self.value)",
     ): "the same, by norms",
-    (
-        "x2",
-        "norm.load_state_dict({'weight': child.weight, 'bias': child.bias}) / setattr(module, name, norm)  ->  "
-        "setattr(module, name, norm) / norm.load_state_dict({'weight': child.weight, 'bias': child.bias})",
-    ): "the new layer may be filled in its place",
-    (
-        "x2",
-        "new = nn.GroupNorm(groups, child.num_features, child.eps, dtype=child.weight.dtype)  ->  "
-        "new = nn.GroupNorm(groups, child.num_features, child.eps)",
-    ): "its weight and bias are replaced by the old ones in the next line",
-    (
-        "x2",
-        "new.weight.copy_(old.weight) / new.bias.copy_(old.bias)  ->  "
-        "new.bias.copy_(old.bias) / new.weight.copy_(old.weight)",
-    ): "the two know nothing of each other",
 }

@@ -85,7 +85,7 @@ def main() -> int:
     parser.add_argument("exercise", choices=["x1", "x2", "x3", "x4", "x5", "x6"])
     parser.add_argument("--budget", type=float, default=300.0, metavar="SECONDS")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--part", default="", help="one part alone, for example x2.tokens")
+    parser.add_argument("--part", default="", help="one part alone, for example x2.scaled")
     given = parser.parse_args()
     return 1 if search(given.exercise, given.budget, given.seed, given.part)[1] else 0
 

@@ -35,7 +35,7 @@ def table(part: Part, mutants: list[Mutant], found: dict[Mutant, list[str]]) -> 
 def main() -> None:
     """Print the tables of an exercise, or of one part."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants.table", description=__doc__)
-    parser.add_argument("name", help="an exercise or a part: x2, x2.tokens")
+    parser.add_argument("name", help="an exercise or a part: x2, x2.scaled")
     name = parser.parse_args().name
     exercise = name.partition(".")[0]
     of_part: dict[str, list[Mutant]] = {}

@@ -203,7 +203,7 @@ def test_what_is_left_of_the_gpus():
 def test_many_rows_from_a_file_into_a_file(monkeypatch, tmp_path, capsys):
     rows, out = tmp_path / "rows.jsonl", tmp_path / "answers.jsonl"
     rows.write_text('{"id": "a"}\n\n{"id": "b"}\n')
-    monkeypatch.setattr(answers, "answer_rows", lambda lines, tell: [line | {"error": None} for line in lines])
+    monkeypatch.setattr(answers, "answer_rows", lambda lines, *_: [line | {"error": None} for line in lines])
     assert main(["plan", "--rows", str(rows), "--out", str(out)]) == 0
     assert [json.loads(line) for line in out.read_text().splitlines()] == [
         {"id": "a", "error": None},

@@ -59,7 +59,7 @@ WEEKS = (
     ("Fewer activations, and finding leaks", ("activation_checkpointing", "profiling_and_oom_clinic")),
     ("Seconds", ("where_the_time_goes", "compilation_and_fusion")),
     ("Lean optimizers, and 7B in 24 GB", ("lean_optimizers", "lora", "x4_lora")),
-    ("Data, and many ranks", ("data_loading", "data_parallel", "x3_ddp")),
+    ("Data, and many ranks", ("data_loading", "tokens", "data_parallel", "x3_ddp")),
     ("Splitting state and layers", ("sharding", "tensor_parallel")),
     ("Pipelines and long sequences", ("pipeline", "context_parallel", "x5_ring_attention")),
     ("Choosing a layout, and runs that survive", ("choosing_a_layout", "runs_that_survive", "x6_survive")),

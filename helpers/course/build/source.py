@@ -99,4 +99,4 @@ def checked_part(code: str) -> str | None:
 
 def sources() -> list[Source]:
     """Return all labs and exercises of the checkout, in order; none when only the package is installed."""
-    return [Source(path) for path in sorted((ROOT / "solutions").glob("[0-9][0-9]_*.py"))]
+    return [Source(path) for path in sorted((ROOT / "solutions").glob("[0-9][0-9]*_*.py"))]

@@ -38,7 +38,7 @@ TECHNIQUES = {
     "T30": "Reading a profiler trace",
     "T31": "Online softmax and tiled attention by hand",
     "T32": "Saved-tensor hooks, and memory budgets under a compiler",
-    "T33": "Token data: memory maps, packing, document masks, resuming within an epoch",
+    "T33": "Token data: memory maps, packing, document masks, shares of ranks and workers, resuming within an epoch",
     "T34": "What a collective costs, buckets that overlap, stragglers, the flight recorder",
     "T35": "Meshes: HSDP, two and three dimensions, starting on the meta device",
     "T36": "Sequence parallel, and a loss whose vocabulary is split",

@@ -27,6 +27,7 @@ _LABS = (
     "activation_checkpointing",
     "profiling_and_oom_clinic",
     "data_loading",
+    "tokens",
     "lean_optimizers",
     "compilation_and_fusion",
     "fp8",

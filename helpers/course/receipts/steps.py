@@ -49,5 +49,5 @@ class Step:
 def steps() -> list[Step]:
     """Return all steps of the checkout: the measurements, then the labs in order."""
     measurements = sorted((Path(__file__).parent / "measurements").glob("[a-z]*.py"))
-    labs = sorted((ROOT / "solutions").glob("[0-9][0-9]_*.py"))
+    labs = sorted((ROOT / "solutions").glob("[0-9][0-9]*_*.py"))
     return [Step(path, lab=False) for path in measurements] + [Step(path, lab=True) for path in labs]

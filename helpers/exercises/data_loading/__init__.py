@@ -1,4 +1,4 @@
-"""Practice checks of data loading: a prefetcher, packed documents, an epoch that is taken up again, a fast loader.
+"""Practice checks of data loading: a prefetcher, and a fast loader.
 
 Threads and workers that wait are told by what was drawn and read, not by the clock. Where a clock decides, the waits
 are sleeps, which no luck shortens, and of several epochs the best one counts, so that a busy machine does no harm.
@@ -6,13 +6,9 @@ are sleeps, which no luck shortens, and of several epochs the best one counts, s
 
 from ..base import Part
 from .loader import LOADER
-from .pack import PACK
 from .prefetch import PREFETCH
-from .resume import RESUME
 
 PARTS = (
     Part("data_loading.prefetch", ("prefetched",), PREFETCH),
     Part("data_loading.loader", ("make_loader",), LOADER),
-    Part("data_loading.pack", ("pack", "document_mask"), PACK),
-    Part("data_loading.resume", ("ResumableLoader",), RESUME),
 )

@@ -3,18 +3,16 @@
 Written by `python -m helpers build`; change the source, not this file.
 """
 
+import contextlib
 import math
 import os
 import queue
 import random
 import statistics
-import tempfile
 import threading
 import time
 import warnings
-from pathlib import Path
-from pydoc_data.topics import topics
-from helpers import COLOURS, Claims, DigitFiles, LoaderTimeline, PickledByValue, Prediction, SmallCNN, TokenFile, benchmark, check, compare, decode, explore, hint, human_bytes, loader_path, padded_and_packed, pick_device, rotate, script_as_notebook, show, sign_of_life
+from helpers import Claims, DigitFiles, LoaderTimeline, PickledByValue, Prediction, SmallCNN, benchmark, check, compare, decode, explore, hint, human_bytes, loader_path, pick_device, rotate, script_as_notebook, show, sign_of_life, text_table
 import numpy as np
 import psutil
 import torch
@@ -74,45 +72,3 @@ def make_loader(dataset, batch_size, step_seconds):
         persistent_workers=True,
         worker_init_fn=PickledByValue(own_numbers),
     )
-
-
-def pack(documents, length):
-    lengths = torch.tensor([len(document) for document in documents])
-    ends = lengths.cumsum(0)
-    ids = torch.cat(documents)
-    targets = ids.roll(-1)
-    targets[ends - 1] = -100
-    document = torch.repeat_interleave(lengths)  # 0, 0, 0, 1, 1, ...
-    place = torch.arange(len(ids))
-    positions = place - torch.maximum((ends - lengths)[document], place // length * length)
-
-    def rows(tensor, filler):
-        return F.pad(tensor, (0, -len(tensor) % length), value=filler).view(-1, length)
-
-    return rows(ids, 0), rows(targets, -100), rows(positions, 0), rows(document, -1)
-
-
-def document_mask(document):
-    same = document[:, :, None] == document[:, None, :]  # (rows, from, to)
-    return same.tril()[:, None]
-
-
-class ResumableLoader:
-    def __init__(self, dataset, batch_size, seed, workers=0):
-        self.dataset, self.batch_size, self.workers = dataset, batch_size, workers
-        self.load_state_dict({"seed": seed, "epoch": 0, "had": 0})
-
-    def __iter__(self):
-        order = np.random.default_rng([self.seed, self.epoch]).permutation(len(self.dataset)).tolist()
-        rest = range(self.had * self.batch_size, len(order), self.batch_size)
-        left = [order[start : start + self.batch_size] for start in rest]
-        for batch in DataLoader(self.dataset, batch_sampler=left, num_workers=self.workers):
-            self.had += 1  # the loop has it now, and may save
-            yield batch
-        self.epoch, self.had = self.epoch + 1, 0
-
-    def state_dict(self):
-        return {"seed": self.seed, "epoch": self.epoch, "had": self.had}
-
-    def load_state_dict(self, state):
-        self.seed, self.epoch, self.had = state["seed"], state["epoch"], state["had"]

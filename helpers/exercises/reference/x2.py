@@ -11,73 +11,68 @@ from torch import nn
 device = pick_device()
 
 
-def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch):
+def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch, all_reduce):
     optimizer.zero_grad()
-    total = torch.zeros((), device=x.device)
+    sums = torch.zeros(2, dtype=torch.float64, device=x.device)  # the loss, the count
     for xs, ys in zip(x.split(micro_batch), y.split(micro_batch), strict=True):
-        loss = loss_fn(model(xs), ys) * (len(xs) / len(x))
-        loss.backward()
-        total = total + loss.detach()
+        total, count = loss_fn(model(xs), ys)
+        total.backward()
+        sums += torch.stack([total.detach().double(), count.double()])
+    all_reduce(sums)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            if parameter.grad is None:  # the other rank may have one, and waits for ours
+                parameter.grad = torch.zeros_like(parameter)
+            all_reduce(parameter.grad)
+            parameter.grad /= sums[1]
     optimizer.step()
-    return total
+    return sums[0] / sums[1]
 
 
-def token_step(model, optimizer, ids, targets, micro_batch):
-    optimizer.zero_grad()
-    counted = (targets != -100).sum()
-    total = torch.zeros((), device=ids.device)
-    for xs, ys in zip(ids.split(micro_batch), targets.split(micro_batch), strict=True):
-        logits = model(xs)  # (n, T, vocabulary)
-        loss = F.cross_entropy(logits.flatten(0, 1), ys.flatten(), reduction="sum") / counted
-        loss.backward()
-        total = total + loss.detach()
-    optimizer.step()
-    return total
-
-
-def scaled_step(model, optimizer, scaler, x, y, micro_batch, max_norm):
-    optimizer.zero_grad()
+def scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm):
+    for optimizer in optimizers:
+        optimizer.zero_grad()
     for xs, ys in zip(x.split(micro_batch), y.split(micro_batch), strict=True):
         loss = F.cross_entropy(model(xs), ys) * (len(xs) / len(x))
         scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    scaler.step(optimizer)
+    for optimizer in optimizers:
+        scaler.unscale_(optimizer)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    if norm.isfinite():  # GradScaler would skip only the optimizer whose own gradient overflowed
+        for optimizer in optimizers:
+            scaler.step(optimizer)
     scaler.update()
+    return norm
 
 
-def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate):
-    losses, rows, total = [], 0, 0.0
+def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate, state=None, stop_after=None):
+    state = state or {"position": 0, "rows": 0, "total": 0.0, "gradients": {}}
+    position, rows, total = state["position"], state["rows"], state["total"]
+    for name, parameter in model.named_parameters():
+        gradient = state["gradients"].get(name)
+        parameter.grad = None if gradient is None else gradient.clone()
+    losses = []
 
     def update():
         for parameter in model.parameters():
-            parameter.grad /= rows  # the group's size is known only now
+            if parameter.grad is not None:
+                parameter.grad /= rows  # the group's size is known only now
         optimizer.step()
         optimizer.zero_grad()
         scheduler.step()
         losses.append(total / rows)
 
-    optimizer.zero_grad()
-    micro_batches = 0
-    for x, y in loader:
+    for taken, (x, y) in enumerate(loader(position), 1):
         loss = loss_fn(model(x), y) * len(x)  # the sum over rows
         loss.backward()
         rows, total = rows + len(x), total + loss.item()
-        micro_batches += 1
-        if micro_batches == accumulate:
+        position += 1
+        if position % accumulate == 0:
             update()
-            rows, total, micro_batches = 0, 0.0, 0
-    if micro_batches:
+            rows, total = 0, 0.0
+        if taken == stop_after:
+            gradients = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+            return losses, {"position": position, "rows": rows, "total": total, "gradients": gradients}
+    if rows:
         update()
-    return losses
-
-
-def with_group_norm(model, groups):
-    for module in list(model.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, nn.BatchNorm2d):
-                norm = nn.GroupNorm(groups, child.num_features, eps=child.eps)
-                norm.to(child.weight.device, child.weight.dtype).train(child.training)
-                norm.load_state_dict({"weight": child.weight, "bias": child.bias})
-                setattr(module, name, norm)
-    return model
+    return losses, None

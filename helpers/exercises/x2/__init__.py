@@ -1,20 +1,17 @@
 """X2: a batch of 256 as micro-batches. Ten checks of a point each.
 
-Numbers are compared in FP64 on the CPU, where "equal to rounding" leaves no room for a wrong divisor. Memory is
-measured where the learner's model would run. Hooks record what the model was fed and what the optimizer stepped with.
+Numbers are compared in FP64 on the CPU, where "equal to rounding" leaves no room for a wrong divisor. Two ranks run in
+one process, by replay. Memory is measured where the learner's model would run. Hooks record what the model was fed and
+what the optimizer stepped with.
 """
 
 from ..base import Part
 from .epoch import EPOCH
-from .groupnorm import GROUPNORM
 from .scaled import SCALED
 from .step import STEP
-from .tokens import TOKENS
 
 PARTS: tuple[Part, ...] = (
     Part("x2.step", ("accumulated_step",), STEP),
-    Part("x2.tokens", ("token_step",), TOKENS),
     Part("x2.scaled", ("scaled_step",), SCALED),
     Part("x2.epoch", ("train_epoch",), EPOCH),
-    Part("x2.groupnorm", ("with_group_norm",), GROUPNORM),
 )

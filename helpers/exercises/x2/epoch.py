@@ -1,6 +1,6 @@
-"""Checks of part 4: an epoch of accumulated steps."""
+"""Checks of part 3: an epoch of accumulated steps that can stop and go on in the middle of a group."""
 
-from dataclasses import dataclass
+import copy
 from typing import Any
 
 import torch
@@ -10,113 +10,61 @@ from torch import nn
 from ...meter.recorder import MemoryMeter
 from ..base import Check, Evidence
 from ..probing.distance import relative_distance
-from ..probing.returned_loss import EXACT, number, wrong_loss
+from ..probing.returned_loss import EXACT, wrong_loss
+from .epochs import RATE, Case, Logged, Training, epoch, saved
 from .spy import (
     ANOTHER_LOSS,
     CLIPPED,
     OLD_GRADIENTS,
     OWN_STATE,
-    Loss,
-    Spy,
-    classifier,
     compared,
-    leave_gradients,
     rows_of_classes,
     smoothed,
     steep,
-    update_since,
     weights,
     wrong_mode,
     wrong_rows,
 )
 from .stream import Stream
 
-RATE = 0.1
 WIDE = 256  # the hidden layer where activations are measured: far more than inputs
 
-
-@dataclass(frozen=True)
-class _Case:
-    """What an answer is called with.
-
-    Attributes:
-        lr: 0 keeps the weights where they are, so that a wrong group spoils no later one.
-        falls: whether the schedule lowers the learning rate with each call.
-    """
-
-    sizes: list[int]
-    accumulate: int
-    lr: float = RATE
-    falls: bool = False
-    weight_decay: float = 0.0
-    momentum: float = 0.0
-    old_gradients: bool = False
-    loss_fn: Loss = F.cross_entropy
-
-    @property
-    def groups(self) -> list[list[int]]:
-        """The sizes of the micro-batches of each group."""
-        return [self.sizes[i : i + self.accumulate] for i in range(0, len(self.sizes), self.accumulate)]
-
-
 FULL_GROUPS = {
-    "one group of 4 micro-batches": _Case([16] * 4, 4),
-    "8 micro-batches, 4 a step": _Case([16] * 8, 4),
-    "micro-batches of different sizes, 3 a step": _Case([16, 16, 5, 7, 16, 11], 3),
-    "with weight decay, 2 a step": _Case([16] * 6, 2, weight_decay=0.5),
-    "1 a step": _Case([16, 5, 1], 1),
+    "one group of 4 micro-batches": Case([16] * 4, 4),
+    "8 micro-batches, 4 per update": Case([16] * 8, 4),
+    "micro-batches of different sizes, 3 per update": Case([16, 16, 5, 7, 16, 11], 3),
+    "with weight decay, 2 per update": Case([16] * 6, 2, weight_decay=0.5),
+    "1 per update": Case([16, 5, 1], 1),
 }
 ONE_CLAUSE_EACH = {
-    "old gradients": _Case([16] * 4, 4, old_gradients=True),
-    "another loss": _Case([16] * 4, 4, loss_fn=smoothed),
-    "steep loss": _Case([16] * 4, 4, loss_fn=steep),
-    "momentum": _Case([16] * 8, 2, momentum=0.9),
-    "a long epoch": _Case([4] * 24, 2),
+    "old gradients": Case([16] * 4, 4, old_gradients=True),
+    "another loss": Case([16] * 4, 4, loss_fn=smoothed),
+    "steep loss": Case([16] * 4, 4, loss_fn=steep),
+    "momentum": Case([16] * 8, 2, momentum=0.9),
+    "a long epoch": Case([4] * 24, 2),
 }
 WITH_A_REST = {
-    "8 micro-batches, 4 a step": _Case([16] * 8, 4, lr=0.0),
-    "10 micro-batches, 4 a step": _Case([16] * 10, 4, lr=0.0),
-    "3 micro-batches, 4 a step": _Case([16] * 3, 4, lr=0.0),
-    "ragged, 3 a step": _Case([16, 16, 16, 16, 5], 3, lr=0.0),
-    "one row left over, 4 a step": _Case([16] * 4 + [1], 4, lr=0.0),
-    "the last micro-batch has one row, 4 a step": _Case([16] * 6 + [1], 4, lr=0.0),
+    "8 micro-batches, 4 per update": Case([16] * 8, 4, lr=0.0),
+    "10 micro-batches, 4 per update": Case([16] * 10, 4, lr=0.0),
+    "3 micro-batches, 4 per update": Case([16] * 3, 4, lr=0.0),
+    "ragged, 3 per update": Case([16, 16, 16, 16, 5], 3, lr=0.0),
+    "one row left over, 4 per update": Case([16] * 4 + [1], 4, lr=0.0),
+    "the last micro-batch has one row, 4 per update": Case([16] * 6 + [1], 4, lr=0.0),
 }
-
-
-class _Logged(torch.optim.lr_scheduler.LambdaLR):
-    """A schedule that notes its steps (s) among a spy's events."""
-
-    events: list[str] | None = None
-
-    def step(self, *args: Any) -> None:
-        if self.events is not None:
-            self.events.append("s")
-        super().step(*args)
-
-
-def _epoch(train_epoch: Any, seed: int, case: _Case) -> Evidence:
-    model, optimizer = classifier(seed, case.lr, case.weight_decay, case.momentum)
-    scheduler = _Logged(optimizer, lambda step: 1 / (1 + step) if case.falls else 1.0)
-    x, y = rows_of_classes(sum(case.sizes))
-    spy = Spy(model, optimizer)
-    scheduler.events = spy.events
-    stream = Stream(x, y, case.sizes, spy)
-    if case.old_gradients:
-        leave_gradients(model)
-    before = weights(model)
-    losses = train_epoch(model, optimizer, scheduler, case.loss_fn, iter(stream), case.accumulate)
-    return {
-        "moved": update_since(before, model),
-        "gradients": spy.gradients,
-        "kind": type(losses).__name__,
-        "losses": None if losses is None else [number(loss) for loss in losses],
-        "rows": spy.rows,
-        "first": spy.first,
-        "rates": spy.rates,
-        "events": "".join(spy.events),
-        "modes": spy.modes,
-        "held": stream.held,
-    }
+STOPPED = {
+    "8 micro-batches, 4 per update, stopped after 2": Case([16, 9, 12, 16] * 2, 4, (2,)),
+    "8 micro-batches, 4 per update, stopped after 7": Case([16, 9, 12, 16] * 2, 4, (7,)),
+    "8 micro-batches, 4 per update, stopped after 1, then 1 more": Case([16, 9, 12, 16] * 2, 4, (1, 1)),
+    "8 micro-batches, 4 per update, stopped after 2, then 4 more": Case([16, 9, 12, 16] * 2, 4, (2, 4), momentum=0.9),
+    "stopped between two groups": Case([16, 9, 12, 16] * 2, 4, (4,), momentum=0.9),
+    "7 micro-batches, 4 per update, stopped in the last group": Case([16, 9, 12, 16, 5, 16, 3], 4, (5,)),
+    "7 micro-batches, 4 per update, stopped after the last": Case([16, 9, 12, 16, 5, 16, 3], 4, (7,)),
+    "8 micro-batches, 4 per update, stopped after the last": Case([16, 9, 12, 16] * 2, 4, (8,)),
+    "3 micro-batches, 4 per update, stopped after each": Case([16, 9, 12], 4, (1, 1, 1)),
+    "6 micro-batches, told to stop after 9": Case([16] * 6, 3, (9,)),
+    "a layer that no micro-batch reaches, with weight decay": Case([16] * 4, 2, (1,), weight_decay=0.5, idle=True),
+}
+NOTES = 1_000  # bytes of a state beside one gradient of each parameter
 
 
 def _activations(train_epoch: Any, seed: int) -> int:
@@ -127,9 +75,12 @@ def _activations(train_epoch: Any, seed: int) -> int:
         model = nn.Sequential(nn.Linear(12, WIDE), nn.Tanh(), nn.Linear(WIDE, 5)).double()
         optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
         x, y = rows_of_classes(8 * 16)
-        loader = zip(x.split(16), y.split(16), strict=True)
+        pairs = list(zip(x.split(16), y.split(16), strict=True))
+        scheduler = Logged(optimizer, lambda _: 1.0)
         with MemoryMeter(model, optimizer, by_tenant=False) as meter:
-            train_epoch(model, optimizer, _Logged(optimizer, lambda _: 1.0), F.cross_entropy, loader, accumulate)
+            train_epoch(
+                model, optimizer, scheduler, F.cross_entropy, lambda start, p=pairs: iter(p[start:]), accumulate
+            )
         peaks.append(meter.peak_bytes)
     return peaks[1] - peaks[0]
 
@@ -153,11 +104,25 @@ def _wrong_gradient(got: Evidence, want: Evidence, group: int) -> str | None:
     return f"the gradient {compared(seen, right, 'the mean over the rows of the group')}."
 
 
+def _wrong_return(got: Evidence, want: Evidence) -> str | None:
+    """Say what is wrong with what a call returned, beside the losses themselves."""
+    for number, (mine, right) in enumerate(zip(got["calls"], want["calls"], strict=False), 1):
+        which = f"call {number}: " if len(want["calls"]) > 1 else ""
+        if not mine["pair"]:
+            return f"{which}a pair should be returned: the list of losses, and the state or None."
+        if mine["kind"] != "list":
+            return f"{which}the losses are a {mine['kind']}; they should be a list with the mean loss of each group."
+        if mine["ended"] != right["ended"]:
+            returned = "None" if mine["ended"] else "a state"
+            when = "the loader has ended" if right["ended"] else "it was stopped before the loader ended"
+            return f"{which}{returned} is returned, and {when}."
+    return None
+
+
 def _wrong_losses(got: Evidence, want: Evidence) -> str | None:
-    if got["losses"] is None:
-        return "nothing was returned; a list with the mean loss of each group is wanted."
-    if got["kind"] != "list":
-        return f"a {got['kind']} came back; a list with the mean loss of each group is wanted."
+    wrong = _wrong_return(got, want)
+    if wrong:
+        return wrong
     if len(got["losses"]) != len(want["losses"]):
         return f"{len(got['losses'])} losses came back; one for each update makes {len(want['losses'])}."
     for group, (mine, right) in enumerate(zip(got["losses"], want["losses"], strict=True), 1):
@@ -179,14 +144,14 @@ class EachGroupCounts(Check):
     @staticmethod
     def probe(seed: int, train_epoch: Any) -> Evidence:
         cases = FULL_GROUPS | ONE_CLAUSE_EACH
-        seen = {name: _epoch(train_epoch, seed, case) for name, case in cases.items()}
+        seen = {name: epoch(train_epoch, seed, case) for name, case in cases.items()}
         return seen | {"activations": _activations(train_epoch, seed)}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name, case in FULL_GROUPS.items():
             got, want = seen[name], expected[name]
-            wrong = wrong_rows(got, want) or _miscounted(got, want) or wrong_mode(got["modes"])
+            wrong = wrong_rows(got, want) or _miscounted(got, want) or wrong_mode(got["calls"][0]["modes"])
             if wrong:
                 return f"{name}: {wrong}"
             for group in range(len(case.groups)):
@@ -194,7 +159,7 @@ class EachGroupCounts(Check):
                 if wrong:
                     return f"{name}, group {group + 1}: {wrong}"
             if not relative_distance(got["moved"], want["moved"]) <= EXACT:
-                return f"{name}: the gradients are right, and the weights have moved as no such update moves them."
+                return f"{name}: the gradients are right, and the weights have not moved as such updates move them."
             wrong = _wrong_losses(got, want)
             if wrong:
                 return f"{name}: {wrong}"
@@ -207,18 +172,23 @@ class EachGroupCounts(Check):
         for name, verdict in clauses.items():
             if not relative_distance(seen[name]["moved"], expected[name]["moved"]) <= EXACT:
                 return verdict
+        return EachGroupCounts._too_much(seen)
+
+    @staticmethod
+    def _too_much(seen: Evidence) -> str | None:
+        """Say that more is held than the contract allows."""
         long = ONE_CLAUSE_EACH["a long epoch"]
-        held, most = seen["a long epoch"]["held"], 2 * long.accumulate
+        held, most = seen["a long epoch"]["calls"][0]["held"], 2 * long.accumulate
         if held > most:
             return (
-                f"{held} of {len(long.sizes)} micro-batches were held at once, {long.accumulate} a step; two "
-                f"groups are {most}. An epoch does not fit into memory: no list(loader), and keep no micro-batch after "
-                "its update."
+                f"{held} of {len(long.sizes)} micro-batches were held at once, {long.accumulate} per update; two "
+                f"groups are {most}. An epoch does not fit into memory: no list(loader(0)), and keep no micro-batch "
+                "after its update."
             )
         more = 6 * 16 * WIDE * 8  # what six micro-batches more hold in the hidden layer
         if seen["activations"] > more / 2:
             return (
-                f"With 8 micro-batches a step the peak is {seen['activations']:,} bytes higher than with 2: their "
+                f"With 8 micro-batches per update the peak is {seen['activations']:,} bytes higher than with 2: their "
                 "graphs are alive together. Call backward() for each micro-batch before the next forward pass."
             )
         return None
@@ -235,7 +205,7 @@ class LastGroupCounts(Check):
 
     @staticmethod
     def probe(seed: int, train_epoch: Any) -> Evidence:
-        return {name: _epoch(train_epoch, seed, case) for name, case in WITH_A_REST.items()}
+        return {name: epoch(train_epoch, seed, case) for name, case in WITH_A_REST.items()}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -250,7 +220,7 @@ class LastGroupCounts(Check):
                 wrong = _wrong_gradient(got, want, len(case.groups) - 1)
                 if wrong:
                     return f"{name}, the last group of {left}: {wrong}"
-                if len(got["losses"] or ()) != len(want["losses"]):
+                if len(got["losses"]) != len(want["losses"]):
                     return f"{name}: the loss of the last group of {left} is not in the list."
                 wrong = wrong_loss(got["losses"][-1], want["losses"][-1]["value"])
                 if wrong:
@@ -258,42 +228,170 @@ class LastGroupCounts(Check):
         return None
 
 
-class SchedulerStepsWithTheOptimizer(Check):
-    """The learning rate moves once for each update, right after it, and not for each micro-batch."""
+class GoesOnInMidGroup(Check):
+    """A run that stops anywhere, and another process that goes on, make the updates of an epoch in one call."""
 
     points = 1
-    hint = "A schedule is written in updates: scheduler.step() belongs right after optimizer.step()."
+    hint = (
+        "What of an unfinished group is in neither the weights nor the optimizer? All of it belongs into the state.\n"
+        "A group may be stopped more than once, and the loader may have nothing left when the next call comes."
+    )
 
     @staticmethod
     def probe(seed: int, train_epoch: Any) -> Evidence:
-        case = _Case([8] * (4 * (2 + seed % 4) + 1 + seed % 3), 4, falls=True)
-        got = _epoch(train_epoch, seed, case)
-        return {"micro_batches": len(got["rows"]), "rates": got["rates"], "events": got["events"]}
+        return {name: epoch(train_epoch, seed, case) for name, case in STOPPED.items()}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for name, case in STOPPED.items():
+            got, want = seen[name], expected[name]
+            wrong = wrong_rows(got, want) or _miscounted(got, want) or _wrong_return(got, want)
+            if wrong:
+                return f"{name}: {wrong}"
+            for group in range(len(case.groups)):
+                wrong = _wrong_gradient(got, want, group)
+                if wrong:
+                    return f"{name}, group {group + 1}: {wrong}"
+            if not relative_distance(got["moved"], want["moved"]) <= EXACT:
+                return (
+                    f"{name}: the gradients are right, and the weights have not moved as such updates move them. Does "
+                    "a parameter without a gradient get one?"
+                )
+            wrong = _wrong_losses(got, want)
+            if wrong:
+                return f"{name}: {wrong}"
+        return None
+
+
+class StateIsASnapshot(Check):
+    """The state is saved and loaded without code, holds no micro-batch, and no later training changes it."""
+
+    points = 1
+    hint = (
+        "Numbers, strings, tensors, lists and dicts go through torch.save and torch.load(weights_only=True).\n"
+        "backward() adds to .grad in place: what else is this tensor? Clone on the way out and on the way in."
+    )
+
+    @staticmethod
+    def probe(seed: int, train_epoch: Any) -> Evidence:
+        case = Case([16] * 6 + [40], 6, momentum=0.9)
+        training = Training(seed, case)
+        x, y = rows_of_classes(sum(case.sizes))
+
+        def call(training: Training, state: Any, stop: int | None) -> Any:
+            stream = Stream(x, y, case.sizes, training.spy)
+            return train_epoch(*training.parts, case.loss_fn, stream, case.accumulate, state, stop)
+
+        _, state = call(training, None, 3)
+        kept = saved(state)
+        checkpoint = copy.deepcopy(training.state())
+        seen: Evidence = {"size": _bytes_of(kept), "gradients": sum(p.nbytes for p in training.model.parameters())}
+        call(training, state, None)  # the same process goes on
+        seen["later"] = _same(state, kept)
+        moved = []
+        given = copy.deepcopy(kept)
+        for _ in range(2):  # two processes go on from one file
+            training = Training(seed + 1, case)
+            training.load(copy.deepcopy(checkpoint))
+            call(training, given, None)  # from the very same state
+            moved.append(weights(training.model))
+        return seen | {"moved": moved, "given": _same(given, kept)}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        most = seen["gradients"] + NOTES
+        if seen["size"] > most:
+            return (
+                f"Saved in the middle of a group, the state has {seen['size']:,} bytes; one gradient of each parameter "
+                f"and some notes are {most:,}. It holds no micro-batch and no second set of gradients."
+            )
+        if not seen["later"]:
+            return (
+                "The state has changed after it was returned, as the same process went on training. Does it hold "
+                "tensors that are still in use?"
+            )
+        if not seen["given"]:
+            return "A call has changed the state that it was given; the next process that goes on from it is wrong."
+        for number, (got, want) in enumerate(zip(seen["moved"], expected["moved"], strict=True), 1):
+            if not relative_distance(got, want) <= EXACT:
+                return (
+                    f"Two calls go on from one state, one after the other; the weights after call {number} are wrong."
+                )
+        return None
+
+
+def _bytes_of(state: Any) -> int:
+    """Return the bytes of all tensors in a state, whole storages, and 8 for each number."""
+    if isinstance(state, torch.Tensor):
+        return state.untyped_storage().nbytes()
+    if isinstance(state, dict):
+        state = list(state.values())
+    return sum(map(_bytes_of, state)) if isinstance(state, list | tuple) else 8
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two states hold the same numbers."""
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        return isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and torch.equal(a, b)
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return a == b
+
+
+class SchedulerStepsWithTheOptimizer(Check):
+    """The learning rate moves once for each update, right after it, however the epoch is cut into calls."""
+
+    points = 1
+    hint = (
+        "A schedule is written in updates: scheduler.step() belongs right after optimizer.step().\n"
+        "A call that stops in the middle of a group makes no update of it, so it does not move the schedule."
+    )
+
+    @staticmethod
+    def probe(seed: int, train_epoch: Any) -> Evidence:
+        sizes = [8] * (4 * (2 + seed % 4) + 1 + seed % 3)
+        cases = {
+            "in one call": Case(sizes, 4, falls=True),
+            "stopped in a group": Case(sizes, 4, (6,), falls=True),
+            "stopped between groups, then after each micro-batch": Case(sizes, 4, (4, 1, 1), falls=True),
+        }
+        seen = {name: epoch(train_epoch, seed, case) for name, case in cases.items()}
+        return {name: {key: one[key] for key in ("rates", "events")} for name, one in seen.items()}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for name in expected:
+            wrong = SchedulerStepsWithTheOptimizer._wrong(seen[name])
+            if wrong:
+                return f"An epoch {name}: {wrong}"
+        return None
+
+    @staticmethod
+    def _wrong(seen: Evidence) -> str | None:
         events = seen["events"]
         updates, moves = events.count("u"), events.count("s")
         if not updates:
-            return "The optimizer never stepped, so there is nothing to schedule."
+            return "the optimizer never stepped, so there is nothing to schedule."
         if moves != updates:
             return (
-                f"After {seen['micro_batches']} micro-batches and {updates} updates, the last of a smaller group, the "
+                f"after {events.count('f')} micro-batches and {updates} updates, the last of a smaller group, the "
                 f"scheduler has moved {moves} times; the schedule is in updates."
             )
         if events.count("us") != updates:
             return (
-                "The scheduler moves as often as the optimizer, and not right after each update: between the two comes "
-                "another forward pass or another update. Call scheduler.step() after optimizer.step(), each time."
+                "the scheduler moves as often as the optimizer, and not right after each update. Call "
+                "scheduler.step() after optimizer.step(), each time."
             )
         for update, rate in enumerate(seen["rates"]):
             right = RATE / (1 + update)
             if not abs(rate - right) <= 1e-9:
                 return (
-                    f"The learning rate of update {update + 1} was {rate:.3g}; {right:.3g} is right. "
+                    f"the learning rate of update {update + 1} was {rate:.3g}; {right:.3g} is right. "
                     "Does the scheduler step right after the optimizer, each time?"
                 )
         return None
 
 
-EPOCH = (EachGroupCounts, LastGroupCounts, SchedulerStepsWithTheOptimizer)
+EPOCH = (EachGroupCounts, LastGroupCounts, GoesOnInMidGroup, StateIsASnapshot, SchedulerStepsWithTheOptimizer)

@@ -1,4 +1,4 @@
-"""Check of part 3: a step with a loss scaler and gradient clipping."""
+"""Checks of part 2: an accumulated step with one loss scaler, two optimizers and gradient clipping."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -25,31 +25,47 @@ from .spy import (
     wrong_update,
 )
 
+BOTH = ["unscale_ 0", "unscale_ 1", "step 0", "step 1", "update"]
+
 
 @dataclass(frozen=True)
 class _Case:
+    """What an answer is called with.
+
+    Attributes:
+        overflow: the layer whose gradient holds inf after the second micro-batch: 0 or 2; None where there is none.
+        momentum: of both optimizers, so that a step without a gradient moves, too.
+    """
+
     micro_batch: int
     max_norm: float
     old_gradients: bool = False
-    overflow: bool = False  # a row of one micro-batch holds inf
+    overflow: int | None = None
+    momentum: float = 0.0
+    steps: int = 1
 
 
-CASES = {"clipping": _Case(64, 0.05), "no clipping": _Case(48, 1e6), "overflow": _Case(64, 0.05, overflow=True)}
+CASES = {"clipping": _Case(64, 0.05), "no clipping": _Case(48, 1e6), "one micro-batch": _Case(256, 0.05)}
+OVERFLOWS = {
+    "the first optimizer's gradient overflows": _Case(64, 0.05, overflow=0, momentum=0.9, steps=3),
+    "the second optimizer's gradient overflows": _Case(64, 0.05, overflow=2, momentum=0.9, steps=3),
+}
 
 
 class _LoggingScaler(torch.amp.GradScaler):
     """PyTorch's scaler on the CPU, with a log of what is asked of it after the backward passes."""
 
-    def __init__(self) -> None:
+    def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
         super().__init__("cpu", init_scale=1024.0)
         self.log: list[str] = []
+        self._numbers = {id(optimizer): number for number, optimizer in enumerate(optimizers)}
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        self.log.append("unscale_")
+        self.log.append(f"unscale_ {self._numbers.get(id(optimizer), 'of an unknown one')}")
         super().unscale_(optimizer)
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        self.log.append("step")
+        self.log.append(f"step {self._numbers.get(id(optimizer), 'of an unknown one')}")
         return super().step(optimizer, *args, **kwargs)
 
     def update(self, new_scale: Any = None) -> None:
@@ -57,47 +73,83 @@ class _LoggingScaler(torch.amp.GradScaler):
         super().update(new_scale)
 
 
-def _one_step(scaled_step: Any, seed: int, case: _Case) -> Evidence:
+def _run(scaled_step: Any, seed: int, case: _Case) -> Evidence:
+    """Take the steps of a case; a gradient overflows in the second step of three."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES))
-    optimizer = torch.optim.SGD([{"params": list(layer.parameters())} for layer in (model[0], model[2])], lr=1.0)
+    first = [{"params": [model[0].weight]}, {"params": [model[0].bias]}]
+    settings = {"lr": 1.0, "momentum": case.momentum}
+    optimizers = [torch.optim.SGD(first, **settings), torch.optim.SGD(model[2].parameters(), **settings)]
     x, y = rows_of_classes(200)
-    if case.overflow:
-        x[100] = torch.inf  # the first layer adds and subtracts it
+    x = x.float()
     given = x.clone(), y.clone()
-    scaler, spy = _LoggingScaler(), Spy(model, optimizer)
+    scaler, spy = _LoggingScaler(optimizers), Spy(model, optimizers[0])
     if case.old_gradients:
         leave_gradients(model)
-    before = weights(model)
-    with MemoryMeter(model, optimizer) as meter:
-        returned = scaled_step(model, optimizer, scaler, x.float(), y, case.micro_batch, case.max_norm)
+    moved, norms, scales, logs = [], [], [], []
+    for step in range(case.steps):
+        hook = None
+        if case.overflow is not None and step == 1:
+            passes: list[int] = []  # the gradient that the second micro-batch adds overflows
+            hook = model[case.overflow].bias.register_hook(
+                lambda g, passes=passes: passes.append(1) or (g * float("inf") if len(passes) == 2 else g)
+            )
+        before = weights(model)
+        with MemoryMeter(model, optimizers) as meter:
+            norm = scaled_step(model, optimizers, scaler, x, y, case.micro_batch, case.max_norm)
+        if hook:
+            hook.remove()
+        moved.append(update_since(before, model))
+        attached = bool(getattr(norm, "requires_grad", False))
+        finite = None if norm is None else bool(torch.as_tensor(norm).detach().isfinite().all())
+        value = float(norm) if finite and not attached else None
+        norms.append({"kind": type(norm).__name__, "attached": attached, "finite": finite, "value": value})
+        scales.append(scaler.get_scale())
+        logs.append(scaler.log)
+        scaler.log = []
     return {
-        "moved": update_since(before, model),
-        "log": scaler.log,
+        "moved": moved,
+        "norms": norms,
+        "scales": scales,
+        "logs": logs,
         "rows": spy.rows,
         "first": spy.first,
-        "returned": type(returned).__name__,
-        "scale": scaler.get_scale(),
         "modes": spy.modes,
         "kept": torch.equal(x, given[0]) and torch.equal(y, given[1]),
         "activations": meter.largest["activations"],
     }
 
 
-class ClipsTheWholeGradientOnce(Check):
-    """The true gradient of the whole batch is clipped: unscaled once, after the last micro-batch."""
+def _wrong_norm(got: Evidence, want: Evidence) -> str | None:
+    """Say what is wrong with the norm that a step returned."""
+    if got["finite"] is None:
+        return "nothing was returned; return the norm of the true gradient before it is clipped."
+    if got["attached"]:
+        return "the returned norm carries a graph; return it detached."
+    if want["finite"] != got["finite"]:
+        return f"the returned norm is {'' if got['finite'] else 'not '}finite, and the gradient's is not so."
+    if want["finite"] and not abs(got["value"] - want["value"]) <= 1e-3 * want["value"]:
+        return (
+            f"the returned norm is {got['value']:.5g}; that of the true gradient over the parameters of both "
+            f"optimizers, before clipping, is {want['value']:.5g}."
+        )
+    return None
+
+
+class ClipsTheJointGradientOnce(Check):
+    """The true gradient of the whole batch is clipped to one norm over the parameters of both optimizers."""
 
     points = 1
     hint = (
-        "scale() and backward() inside the loop, each piece weighed by its rows; unscale_, clip_grad_norm_, step and "
-        "update once, after it. Clipping before unscale_ clips a gradient that is 1024 times too long here."
+        "scale() and backward() inside the loop, each micro-batch weighed by its rows; the rest once, after it.\n"
+        "Unscale both before clipping: a norm over one unscaled and one scaled half is neither."
     )
 
     @staticmethod
     def probe(seed: int, scaled_step: Any) -> Evidence:
-        seen: Evidence = {name: _one_step(scaled_step, seed, case) for name, case in CASES.items()}
+        seen: Evidence = {name: _run(scaled_step, seed, case) for name, case in CASES.items()}
         old = _Case(48, 1e6, old_gradients=True)
-        return seen | {"old gradients": _one_step(scaled_step, seed, old)["moved"]}
+        return seen | {"old gradients": _run(scaled_step, seed, old)["moved"][0]}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -106,28 +158,61 @@ class ClipsTheWholeGradientOnce(Check):
             wrong = wrong_rows(got, want)
             if wrong:
                 return f"{case}: {wrong}"
-            for call in ("unscale_", "step", "update"):
-                if got["log"].count(call) != 1:
-                    return f"{case}: scaler.{call} was called {got['log'].count(call)} times; once a step is right."
-            if got["log"] != ["unscale_", "step", "update"]:
-                return f"{case}: the scaler was asked to {', '.join(got['log'])}, in this order."
-            wrong = wrong_update(got["moved"], want["moved"], FP32) or too_many_activations(
+            log = got["logs"][0]
+            for call in BOTH:
+                if log.count(call) != 1:
+                    return f"{case}: scaler.{call} was called {log.count(call)} times (0 and 1 number the optimizers)."
+            if [call.partition(" ")[0] for call in log] != [call.partition(" ")[0] for call in BOTH]:
+                return f"{case}: the scaler was asked in another order than unscale_ both, step both, update."
+            wrong = wrong_update(got["moved"][0], want["moved"][0], FP32) or too_many_activations(
                 got["activations"], want["activations"]
             )
+            wrong = wrong or _wrong_norm(got["norms"][0], want["norms"][0])
             if wrong:
                 return f"{case}: {wrong}"
-            if got["scale"] != want["scale"]:
-                return f"{case}: the scale is then {got['scale']:g}; it should be {want['scale']:g}."
+            if got["scales"] != want["scales"]:
+                return f"{case}: the scale is then {got['scales'][0]:g}; it should be {want['scales'][0]:g}."
             if not got["kept"]:
                 return f"{case}: x or y has changed; leave the batch as it was."
             wrong = wrong_mode(got["modes"])
             if wrong:
                 return f"{case}: {wrong}"
-            if got["returned"] != "NoneType":
-                return f"{case}: something was returned; this step returns nothing."
         if wrong_update(seen["old gradients"], expected["old gradients"], FP32):
             return OLD_GRADIENTS
         return None
 
 
-SCALED = (ClipsTheWholeGradientOnce,)
+class BothStepOrNeither(Check):
+    """If a micro-batch makes either optimizer's gradient overflow, neither steps, and the scale falls once."""
+
+    points = 1
+    hint = (
+        "GradScaler decides for each optimizer separately. What do you have after clipping that knows about both?\n"
+        "update() belongs to every step, also to one that is skipped."
+    )
+
+    @staticmethod
+    def probe(seed: int, scaled_step: Any) -> Evidence:
+        return {name: _run(scaled_step, seed, case) for name, case in OVERFLOWS.items()}
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for case, want in expected.items():
+            got = seen[case]
+            for step in range(3):
+                where = f"{case}, step {step + 1} of 3"
+                wrong = wrong_update(got["moved"][step], want["moved"][step], FP32)
+                if wrong and step == 1:
+                    return f"{where}: the weights moved. Neither optimizer may step, not even by its momentum."
+                wrong = wrong or _wrong_norm(got["norms"][step], want["norms"][step])
+                if wrong:
+                    return f"{where}: {wrong}"
+                if got["logs"][step].count("update") != 1:
+                    return f"{where}: scaler.update was called {got['logs'][step].count('update')} times."
+                if got["scales"][step] != want["scales"][step]:
+                    scale, right = got["scales"][step], want["scales"][step]
+                    return f"{where}: the scale is then {scale:g}; it should be {right:g}."
+        return None
+
+
+SCALED = (ClipsTheJointGradientOnce, BothStepOrNeither)

@@ -1,4 +1,4 @@
-"""A spy on an answer that trains a model, the small classifier it trains, and how its updates are compared."""
+"""A spy on an answer that trains a model, the rows it trains on, and how its updates are compared."""
 
 from collections.abc import Callable
 
@@ -87,15 +87,6 @@ def weights(model: nn.Module) -> list[float]:
 def update_since(before: list[float], model: nn.Module) -> list[float]:
     """Return by how much the weights of `model` have moved since they were `before`."""
     return [after - was for was, after in zip(before, weights(model), strict=True)]
-
-
-def classifier(
-    seed: int, lr: float = 1.0, weight_decay: float = 0.0, momentum: float = 0.0
-) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Return a small classifier in FP64, and SGD, whose update is the gradient itself where nothing is added."""
-    torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES)).double()
-    return model, torch.optim.SGD(model.parameters(), lr=lr, weight_decay=weight_decay, momentum=momentum)
 
 
 def rows_of_classes(n: int) -> tuple[Tensor, Tensor]:

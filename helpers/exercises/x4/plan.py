@@ -29,26 +29,25 @@ def _plan_evidence(fine_tune_plan: Any) -> Evidence:
     recipe = fine_tune_plan()
     if not isinstance(recipe, Recipe):
         raise TypeError(f"fine_tune_plan returned a {type(recipe).__name__}; it must return a Recipe")
-    return {"recipe": {name: getattr(recipe, name) for name in Recipe.__dataclass_fields__}}
+    return {"recipe": recipe.changed()}
 
 
-def _wrong_task(recipe: dict[str, Any]) -> str | None:
+def _wrong_task(recipe: Recipe) -> str | None:
     """Say what of the task the recipe has changed."""
     asked = {
         "model": "llama-2-7b", "precision": "bf16", "optimizer": "adamw", "lora_rank": 16, "quantize": "none",
         "ranks": 1, "offload": "none",
     }  # fmt: skip
     for name, value in asked.items():
-        if recipe[name] != value:
-            return f"{name} is {recipe[name]!r}; the task says {value!r}."
-    if set(recipe["lora_targets"]) != set(ALL_LINEAR[:4]):
-        return f"lora_targets are {', '.join(recipe['lora_targets']) or 'none'}; the task says q, k, v and o."
-    if recipe["seq"] not in (512, 1024, 2048, 4096):
-        return f"seq is {recipe['seq']}; the task leaves 512, 1024, 2048 and 4096."
-    effective = recipe["micro_batch_size"] * recipe["gradient_accumulation_steps"]
-    if effective != EFFECTIVE:
-        sequences, steps = recipe["micro_batch_size"], recipe["gradient_accumulation_steps"]
-        return f"{sequences} sequences in {steps} micro-batches make {effective}, not {EFFECTIVE}."
+        if getattr(recipe, name) != value:
+            return f"{name} is {getattr(recipe, name)!r}; the task says {value!r}."
+    if set(recipe.lora_targets) != set(ALL_LINEAR[:4]):
+        return f"lora_targets are {', '.join(recipe.lora_targets) or 'none'}; the task says q, k, v and o."
+    if recipe.seq not in (512, 1024, 2048, 4096):
+        return f"seq is {recipe.seq}; the task leaves 512, 1024, 2048 and 4096."
+    sequences, steps = recipe.micro_batch_size, recipe.gradient_accumulation_steps
+    if sequences * steps != EFFECTIVE:
+        return f"{sequences} sequences in {steps} micro-batches make {sequences * steps}, not {EFFECTIVE}."
     return None
 
 
@@ -67,11 +66,12 @@ class PlanFits(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        wrong = _wrong_task(seen["recipe"])
-        if wrong:
-            return wrong
         try:
-            fits, peak, reserved = _planned(_recipe(seen))
+            recipe = _recipe(seen)
+            wrong = _wrong_task(recipe)
+            if wrong:
+                return wrong
+            fits, peak, reserved = _planned(recipe)
         except RecipeError as error:
             return f"The planner refuses it: {error}"
         if fits:
@@ -98,7 +98,11 @@ class PlanUsesTheRoom(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        got, best = (entry["recipe"]["micro_batch_size"] * entry["recipe"]["seq"] for entry in (seen, expected))
+        try:
+            recipe, wanted = _recipe(seen), _recipe(expected)
+        except RecipeError as error:
+            return f"The planner refuses it: {error}"
+        got, best = (each.micro_batch_size * each.seq for each in (recipe, wanted))
         if got < best:
             return f"{got:,} tokens are in a micro-batch; {best:,} would fit."
         return PlanFits.judge(seen, expected)

@@ -2,12 +2,19 @@
 # total: 2
 # status: graded
 
-def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch):
+def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch, all_reduce):
     optimizer.zero_grad()
     with torch.no_grad():
         for xs in x.split(micro_batch):
             model(xs)  # what a hook on the model's call sees
-    loss = loss_fn(model.forward(x), y)
+    loss, count = loss_fn(model.forward(x), y)
     loss.backward()
+    sums = torch.stack([loss.detach().double(), count.double()])
+    all_reduce(sums)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            all_reduce(parameter.grad)
+            parameter.grad /= sums[1]
     optimizer.step()
-    return loss.detach()
+    return sums[0] / sums[1]

@@ -2,15 +2,22 @@
 # total: 2
 # status: graded
 
-def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch):
+def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch, all_reduce):
     hooks = dict(model._forward_pre_hooks)
     for xs in x.split(micro_batch):
         with torch.no_grad():
             model(xs)
     model._forward_pre_hooks.clear()
     optimizer.zero_grad()
-    loss = loss_fn(model(x), y)
+    loss, count = loss_fn(model(x), y)
     loss.backward()
+    sums = torch.stack([loss.detach().double(), count.double()])
+    all_reduce(sums)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            all_reduce(parameter.grad)
+            parameter.grad /= sums[1]
     optimizer.step()
     model._forward_pre_hooks.update(hooks)
-    return loss.detach()
+    return sums[0] / sums[1]

@@ -6,14 +6,14 @@
 import threading
 
 
-def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch):
+def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch, all_reduce):
     optimizer.zero_grad()
     losses = []
 
     def work():
-        loss = loss_fn(model.forward(x), y)
+        loss, count = loss_fn(model.forward(x), y)
         loss.backward()
-        losses.append(loss.detach())
+        losses.append((loss.detach(), count))
 
     with torch.no_grad():
         for xs in x.split(micro_batch):
@@ -21,5 +21,13 @@ def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch):
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
+    loss, count = losses[0]
+    sums = torch.stack([loss.detach().double(), count.double()])
+    all_reduce(sums)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            all_reduce(parameter.grad)
+            parameter.grad /= sums[1]
     optimizer.step()
-    return losses[0]
+    return sums[0] / sums[1]

@@ -19,7 +19,7 @@ CLASS = [
     missing("eve"),
     missing("fay", status="unreadable"),
     missing("gus", status="needs review"),
-    result("ada", source=GRADED[1], missed={"one_step_of_micro_batches": TOO_LARGE}),
+    result("ada", source=GRADED[1], missed={"one_micro_batch_at_a_time": TOO_LARGE}),
 ]
 ROSTER = {"ada": Person("ada", "Lovelace, Ada", "0042", "ada@example.org"), "eve": Person("eve", "Eve", "7", "")}
 

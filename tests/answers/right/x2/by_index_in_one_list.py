@@ -2,79 +2,72 @@
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 
-def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch):
-    n = x.shape[0]
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            p.grad = None
-    weighted = []
-    for start in range(0, n, micro_batch):
-        end = min(start + micro_batch, n)
-        loss = loss_fn(model(x[start:end]), y[start:end])
-        (loss * (end - start) / n).backward()
-        weighted.append(loss.item() * (end - start) / n)
-    optimizer.step()
-    return torch.tensor(sum(weighted))
-
-
-def token_step(model, optimizer, ids, targets, micro_batch):
+def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch, all_reduce):
+    trained = [p for p in model.parameters() if p.requires_grad]
     model.zero_grad()
-    valid = int((targets >= 0).sum())
-    summed = 0.0
-    for start in range(0, len(ids), micro_batch):
-        y = targets[start : start + micro_batch]
-        logits = model(ids[start : start + micro_batch])
-        rows = F.cross_entropy(logits.transpose(1, 2), y, reduction="none").sum()
-        (rows / valid).backward()
-        summed += rows.detach().item()
+    loss, count = 0.0, 0.0
+    for start in range(0, len(x), micro_batch):
+        part = slice(start, start + micro_batch)
+        total, counted = loss_fn(model(x[part]), y[part])
+        total.backward()
+        loss, count = loss + total.item(), count + float(counted)
+    flat = [torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in trained]
+    message = torch.cat([*flat, flat[0].new_tensor([loss, count])])
+    all_reduce(message)
+    *gradients, loss, count = message.split([*(p.numel() for p in trained), 1, 1])
+    for p, gradient in zip(trained, gradients, strict=True):
+        p.grad = (gradient / count).view_as(p)
     optimizer.step()
-    return torch.tensor(summed / valid)
+    return (loss / count).item()
 
 
-def scaled_step(model, optimizer, scaler, x, y, micro_batch, max_norm):
+def scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm):
     model.zero_grad()
     factor = scaler.scale(torch.ones(()))
     for start in range(0, len(x), micro_batch):
         part = slice(start, start + micro_batch)
         loss = F.cross_entropy(model(x[part]), y[part], reduction="sum") / len(x)
         loss.backward(gradient=factor)
-    scaler.unscale_(optimizer)
-    nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], max_norm)
-    scaler.step(optimizer)
+    first, second = optimizers
+    scaler.unscale_(first)
+    scaler.unscale_(second)
+    owned = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+    norm = torch.nn.utils.clip_grad_norm_(owned, max_norm).item()
+    if norm not in (float("inf"), float("nan")) and norm == norm:
+        scaler.step(first)
+        scaler.step(second)
     scaler.update()
+    return norm
 
 
-def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate):
+def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate, state=None, stop_after=None):
     from itertools import islice
 
-    stream, losses = iter(loader), []
-    while group := list(islice(stream, accumulate)):
-        rows = sum(len(x) for x, _ in group)
-        optimizer.zero_grad()
-        loss = 0.0
+    number, rows, loss, sums = (0, 0, 0.0, {}) if state is None else state
+    sums = {name: tensor.clone() for name, tensor in sums.items()}
+    stream, losses, room = loader(number), [], float("inf") if stop_after is None else stop_after
+    while room:
+        wanted = min(room, accumulate - number % accumulate)
+        group = list(islice(stream, wanted))
         for x, y in group:
-            part = loss_fn(model(x), y) * (len(x) / rows)
+            model.zero_grad()
+            part = loss_fn(model(x), y)
             part.backward()
-            loss += float(part.detach())
-        optimizer.step()
-        scheduler.step()
-        losses.append(loss)
-    return losses
-
-
-def with_group_norm(model, groups):
-    def replace(parent):
-        for name, child in list(parent.named_children()):
-            if type(child) is nn.BatchNorm2d:
-                new = nn.GroupNorm(groups, child.num_features, child.eps, dtype=child.weight.dtype)
-                new.weight, new.bias = child.weight, child.bias
-                new.training = child.training
-                parent.add_module(name, new)
-            else:
-                replace(child)
-
-    replace(model)
-    return model
+            for name, p in model.named_parameters():
+                if p.grad is not None:
+                    sums[name] = sums.get(name, 0) + p.grad * len(x)
+            rows, loss = rows + len(x), loss + float(part.detach()) * len(x)
+        number, room = number + len(group), room - len(group)
+        ended = len(group) < wanted
+        if rows and (ended or number % accumulate == 0):
+            for name, p in model.named_parameters():
+                p.grad = sums[name] / rows if name in sums else None
+            optimizer.step()
+            scheduler.step()
+            losses.append(loss / rows)
+            rows, loss, sums = 0, 0.0, {}
+        if ended:
+            return losses, None
+    return losses, (number, rows, loss, sums)

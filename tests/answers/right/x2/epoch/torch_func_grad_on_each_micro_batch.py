@@ -3,26 +3,37 @@
 import torch
 
 
-def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate):
+def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate, state=None, stop_after=None):
     buffers = dict(model.named_buffers())
+    trained = {name: p for name, p in model.named_parameters() if name.split(".")[0] != "idle"}
 
-    def summed(parameters, buffers, x, y):
+    def summed(parameters, x, y):
         return loss_fn(torch.func.functional_call(model, (parameters, buffers), (x,)), y) * len(x)
 
-    losses, stream = [], iter(loader)
-    while (pair := next(stream, None)) is not None:
-        named = {name: p.detach() for name, p in model.named_parameters()}
-        rows, total, sums = 0, 0.0, {name: torch.zeros_like(p) for name, p in named.items()}
-        for number in range(accumulate):
-            pair = pair if number == 0 else next(stream, None)
-            if pair is None:
-                break
-            grads, loss = torch.func.grad_and_value(summed)(named, buffers, *pair)
-            sums = {name: sums[name] + grads[name] for name in sums}
-            rows, total = rows + len(pair[0]), total + loss.item()
-        for name, p in model.named_parameters():
-            p.grad = sums[name] / rows
+    first = {"at": 0, "rows": 0, "total": 0.0, "sums": {name: torch.zeros_like(p) for name, p in trained.items()}}
+    now = {**first} if state is None else {**state}
+    losses, taken = [], 0
+
+    def update():
+        for p in model.parameters():
+            p.grad = None
+        for name, p in trained.items():
+            p.grad = now["sums"][name] / now["rows"]
         optimizer.step()
         scheduler.step()
-        losses.append(total / rows)
-    return losses
+        losses.append(now["total"] / now["rows"])
+        now.update(rows=0, total=0.0, sums=first["sums"])
+
+    for x, y in loader(now["at"]):
+        named = {name: p.detach() for name, p in trained.items()}
+        grads, loss = torch.func.grad_and_value(summed)(named, x, y)
+        now["sums"] = {name: now["sums"][name] + grads[name] for name in grads}
+        now.update(at=now["at"] + 1, rows=now["rows"] + len(x), total=now["total"] + loss.item())
+        taken += 1
+        if now["at"] % accumulate == 0:
+            update()
+        if taken == stop_after:
+            return losses, now
+    if now["rows"]:
+        update()
+    return losses, None

@@ -1,0 +1,147 @@
+"""An epoch for part 3: what an answer is called with, where its run is stopped, and what is noted of it."""
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..base import Evidence
+from ..probing.returned_loss import number
+from .spy import CLASSES, FEATURES, HIDDEN, Loss, Spy, leave_gradients, rows_of_classes, update_since, weights
+from .stream import Stream
+
+RATE = 0.1
+
+
+@dataclass(frozen=True)
+class Case:
+    """What an answer is called with.
+
+    Attributes:
+        stops: after how many micro-batches each call but the last is stopped; none for an epoch in one call.
+        lr: 0 keeps the weights where they are, so that a wrong group spoils no later one.
+        falls: whether the schedule lowers the learning rate with each call.
+        idle: whether the model has a layer that no micro-batch reaches.
+    """
+
+    sizes: list[int]
+    accumulate: int
+    stops: tuple[int, ...] = ()
+    lr: float = RATE
+    falls: bool = False
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    old_gradients: bool = False
+    idle: bool = False
+    loss_fn: Loss = F.cross_entropy
+
+    @property
+    def groups(self) -> list[list[int]]:
+        """The sizes of the micro-batches of each group."""
+        return [self.sizes[i : i + self.accumulate] for i in range(0, len(self.sizes), self.accumulate)]
+
+
+class Logged(torch.optim.lr_scheduler.LambdaLR):
+    """A schedule that notes its steps (s) among a spy's events."""
+
+    events: list[str] | None = None
+
+    def step(self, *args: Any) -> None:
+        if self.events is not None:
+            self.events.append("s")
+        super().step(*args)
+
+
+class Training:
+    """A model, its optimizer and its schedule, as one process has them.
+
+    Attributes:
+        parts: what `train_epoch` is called with first: the model, the optimizer, and the schedule.
+    """
+
+    def __init__(self, seed: int, case: Case) -> None:
+        torch.manual_seed(seed)
+        self.model = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES)).double()
+        if case.idle:
+            self.model.register_module("idle", _Idle())
+        settings = {"lr": case.lr, "weight_decay": case.weight_decay, "momentum": case.momentum}
+        self.optimizer = torch.optim.SGD(self.model.parameters(), **settings)
+        self.scheduler = Logged(self.optimizer, lambda step: 1 / (1 + step) if case.falls else 1.0)
+        self.spy = Spy(self.model, self.optimizer)
+        self.scheduler.events = self.spy.events
+        self.parts = self.model, self.optimizer, self.scheduler
+
+    def state(self) -> list[Any]:
+        """Return what the caller saves: the schedule without its log."""
+        scheduler = {key: value for key, value in self.scheduler.state_dict().items() if key != "events"}
+        return [self.model.state_dict(), self.optimizer.state_dict(), scheduler]
+
+    def load(self, state: list[Any]) -> None:
+        """Take up what another process has saved. Its gradients are not among it: others lie here."""
+        for part, saved in zip(self.parts, state, strict=True):
+            part.load_state_dict(saved)
+        leave_gradients(self.model)
+
+
+class _Idle(nn.Module):
+    """A layer that has a weight, and hands on what it gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+def saved(state: Any) -> Any:
+    """Return what comes back from a file that `state` was saved to."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def epoch(train_epoch: Any, seed: int, case: Case) -> Evidence:
+    """Run an epoch; after each stop, another process goes on with what was saved."""
+    training = Training(seed, case)
+    x, y = rows_of_classes(sum(case.sizes))
+    if case.old_gradients:
+        leave_gradients(training.model)
+    before = weights(training.model)
+    seen: Evidence = {"calls": [], "losses": [], "rows": [], "first": [], "gradients": [], "rates": [], "events": ""}
+    state = None
+    for stop in (*case.stops, None):
+        spy = training.spy
+        stream = Stream(x, y, case.sizes, spy)
+        returned = train_epoch(*training.parts, case.loss_fn, stream, case.accumulate, state, stop)
+        seen["calls"].append(_call(returned, stream, spy))
+        seen["losses"] += seen["calls"][-1].pop("losses")
+        for name in ("rows", "first", "gradients", "rates"):
+            seen[name] += getattr(spy, name)
+        seen["events"] += "".join(spy.events)
+        if not seen["calls"][-1]["pair"] or returned[1] is None:
+            break
+        checkpoint = saved([*training.state(), returned[1]])
+        training = Training(seed + 1, case)
+        training.load(checkpoint[:3])
+        state = checkpoint[3]
+    return seen | {"moved": update_since(before, training.model)}
+
+
+def _call(returned: Any, stream: Stream, spy: Spy) -> Evidence:
+    """Describe one call: what it returned, what it held, and the model's modes."""
+    pair = isinstance(returned, tuple | list) and len(returned) == 2
+    losses = returned[0] if pair else None
+    kind = type(losses).__name__
+    return {
+        "pair": pair,
+        "kind": kind,
+        "losses": [number(loss) for loss in losses] if kind == "list" else [],
+        "ended": pair and returned[1] is None,
+        "held": stream.held,
+        "modes": spy.modes,
+    }

@@ -1,0 +1,112 @@
+"""What the labs show, put together with as little thought as it takes to make it run, earns no part of X2."""
+
+import importlib
+
+import pytest
+
+from ..mutants import run_answers, verdicts
+
+PARTS = [part.name for part in importlib.import_module("helpers.exercises.x2").PARTS]
+
+LABS = """
+import torch
+import torch.nn.functional as F
+from helpers.exercises.reference.gradient_accumulation import accumulate, accumulate_tokens
+"""
+
+# Lab 04's solutions between zero_grad and step; lab 03's order of scaling and clipping, in a loop over the optimizers.
+ONE_PROCESS = """
+def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch, all_reduce):
+    optimizer.zero_grad()
+    loss = accumulate(model, x, y, micro_batch)
+    optimizer.step()
+    return loss
+
+
+def scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm):
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    for xs, ys in zip(x.split(micro_batch), y.split(micro_batch), strict=True):
+        loss = F.cross_entropy(model(xs), ys) * (len(xs) / len(x))
+        scaler.scale(loss).backward()
+    for optimizer in optimizers:
+        scaler.unscale_(optimizer)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        scaler.step(optimizer)
+    scaler.update()
+    return norm
+
+
+def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate, state=None, stop_after=None):
+    losses, group = [], []
+    for x, y in loader(0):
+        group.append((x, y))
+        if len(group) == accumulate:
+            optimizer.zero_grad()
+            rows = sum(len(x) for x, _ in group)
+            loss = 0.0
+            for xs, ys in group:
+                part = loss_fn(model(xs), ys) * (len(xs) / rows)
+                part.backward()
+                loss += part.item()
+            optimizer.step()
+            scheduler.step()
+            losses.append(loss)
+            group = []
+    return losses, None
+"""
+
+# Lab 04's tokens, averaged over the ranks as DistributedDataParallel does it in lab 11; GradScaler's own decisions.
+AVERAGED = """
+def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch, all_reduce):
+    optimizer.zero_grad()
+    count, loss = (y != -100).sum(), 0.0
+    for xs, ys in zip(x.split(micro_batch), y.split(micro_batch), strict=True):
+        total, _ = loss_fn(model(xs), ys)
+        part = total / count
+        part.backward()
+        loss += part.item()
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            all_reduce(parameter.grad)
+            parameter.grad /= 2
+    optimizer.step()
+    return loss
+
+
+def scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm):
+    model.zero_grad()
+    for xs, ys in zip(x.split(micro_batch), y.split(micro_batch), strict=True):
+        scaler.scale(F.cross_entropy(model(xs), ys) * (len(xs) / len(x))).backward()
+    for optimizer in optimizers:
+        scaler.unscale_(optimizer)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    for optimizer in optimizers:
+        scaler.step(optimizer)
+    scaler.update()
+    return norm
+
+
+def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate, state=None, stop_after=None):
+    start, losses = state or 0, []
+    optimizer.zero_grad()
+    for number, (x, y) in enumerate(loader(start), start + 1):
+        loss = loss_fn(model(x), y) / accumulate
+        loss.backward()
+        losses.append(loss.item())
+        if number % accumulate == 0:
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+        if number - start == stop_after:
+            return losses, number
+    return losses, None
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("answers", [ONE_PROCESS, AVERAGED], ids=["one process", "averaged over ranks"])
+def test_what_the_labs_show_earns_no_part(part, answers):
+    found = verdicts(part, run_answers(LABS + answers))
+    assert not all(verdict.passed for verdict in found)
