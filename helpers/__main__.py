@@ -5,6 +5,7 @@ returns the exit code. Only the module of the command that was asked for is impo
 """
 
 import argparse
+import difflib
 import io
 import sys
 from importlib import import_module
@@ -36,36 +37,40 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "doctor": Command(".doctor", "say what this machine can do, what is missing and how to get it"),
+    "doctor": Command(".doctor", "check what this machine can do, and show how to get what is missing"),
     "progress": Command(".claims.progress_page", "show as a page what you have predicted, measured and solved"),
-    "roofline": Command(".roofline_cli", "measure how fast this machine multiplies and moves bytes, and keep it"),
-    "plan": Command(".planner.cli", "say how much memory a training recipe needs, and how long a step takes"),
-    "dry-run": Command(".virtual_gpu.cli", "run a training script on a GPU that you do not have: its memory, and why"),
-    "autopsy": Command(".virtual_gpu.autopsy.cli", "say what a real GPU ran out of, from a snapshot or a message"),
-    "layout": Command(".planner.search.cli", "search for the best layout of a model on many GPUs"),
+    "plan": Command(".planner.cli", "predict the memory and the seconds of a training recipe"),
     "page": Command(".page.cli", "open the planner as a page in the browser: one GPU, or many"),
-    "build": Command(".course.build.cli", "build the notebooks from their sources"),
-    "plans": Command(".course.build.tables_cli", "make all plans anew that the labs keep (half an hour)"),
-    "searches": Command(".course.build.tables_cli", "search anew for all layouts that the labs keep (an hour)"),
-    "chooser": Command(".course.build.tables_cli", "plan what the capstone's recipe chooser answers from (minutes)"),
-    "grade": Command(".course.grade.cli", "grade a folder of submissions, one folder per student"),
-    "handout": Command(".course.handout", "copy the course for learners, without solved notebooks and tests"),
-    "autograder": Command(".course.grade.platforms.cli", "package the grader of an exercise for Gradescope or GitHub"),
-    "mistakes": Command(".course.grade.report.mistakes_cli", "say which mistakes classes made, a page a mistake"),
+    "layout": Command(".planner.search.cli", "search for the best layout of a model on many GPUs"),
+    "dry-run": Command(".virtual_gpu.cli", "run a training script without its GPU: its memory, and what holds it"),
+    "autopsy": Command(".virtual_gpu.autopsy.cli", "find out what filled a real GPU, from a snapshot or a message"),
+    "roofline": Command(".roofline_cli", "measure how fast this machine multiplies matrices and moves bytes"),
     "claims": Command(
-        ".course.receipts.claims_cli", "print the claims about the techniques, with what the receipts measured"
+        ".course.receipts.claims_cli", "print what is claimed about the techniques, and what was measured"
     ),
-    "receipts": Command(".course.receipts.cli", "run every lab and measurement here and keep the figures (minutes)"),
-    "gpu": Command(".course.gpu_lane.cli", "run all that wants an NVIDIA GPU, resumably: tests, measurements, labs"),
+    "grade": Command(".course.grade.cli", "grade a folder of submissions, one folder per student"),
+    "mistakes": Command(
+        ".course.grade.report.mistakes_cli", "count the mistakes of classes, and write a page for each"
+    ),
+    "autograder": Command(".course.grade.platforms.cli", "package the grader of an exercise for Gradescope or GitHub"),
+    "handout": Command(".course.handout", "copy the course for learners, without solved notebooks and tests"),
+    "build": Command(".course.build.cli", "build the notebooks from their sources"),
     "site": Command(".course.build.site_cli", "render the solved labs as static pages with an index and a search"),
+    "receipts": Command(".course.receipts.cli", "run every lab and measurement here and keep the figures (minutes)"),
+    "gpu": Command(".course.gpu_lane.cli", "run everything that needs an NVIDIA GPU; resumable"),
+    "plans": Command(".course.build.tables_cli", "renew all plans that the labs keep (half an hour)"),
+    "searches": Command(".course.build.tables_cli", "renew all searches for layouts that the labs keep (an hour)"),
+    "chooser": Command(".course.build.tables_cli", "renew what the capstone's recipe chooser answers from (minutes)"),
 }
+GROUPS = {"learners, and anybody with a GPU": "doctor", "instructors": "grade", "authors of the course": "build"}
+"""For whom the commands from this one on are."""
 
 
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, where argparse would print the usage first."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{message}. Help: {self.prog} --help\n")
+        self.exit(2, f"{message.rstrip('.')}{'' if message[-1] == '?' else '.'} Help: {self.prog} --help\n")
 
 
 def _program() -> str:
@@ -73,9 +78,22 @@ def _program() -> str:
     return PROGRAM if Path(sys.argv[0]).stem == PROGRAM else "python -m helpers"
 
 
+def _help(prog: str) -> str:
+    """Return the help: every command with a line, under those whom it is for."""
+    lines = [f"usage: {prog} COMMAND ...", "", "Training at Scale, a lab workbook."]
+    for name, command in COMMANDS.items():
+        lines += [f"\nfor {whom}:" for whom, first in GROUPS.items() if first == name]
+        lines.append(f"  {name:<12}{command.help}")
+    return "\n".join([*lines, "", f"{prog} COMMAND --help shows the options of a command.", ""])
+
+
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = _Parser(prog=_program(), description="Training at Scale, a lab workbook.")
-    parsers = parser.add_subparsers(dest="command", required=True, metavar=" | ".join(COMMANDS))
+    parser = _Parser(prog=_program())
+    parser.format_help = lambda: _help(parser.prog)  # type: ignore[method-assign]
+    if argv and argv[0] not in COMMANDS and not argv[0].startswith("-"):
+        near = difflib.get_close_matches(argv[0], COMMANDS, 1)
+        parser.error(f"There is no command {argv[0]!r}" + (f": did you mean {near[0]}?" if near else "."))
+    parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
         command_parser = parsers.add_parser(name, help=command.help)
         if name in argv[:1]:

@@ -8,7 +8,7 @@ from ..core.files import ROOT
 from ..planner import RecipeError
 
 GIVEN = (
-    *("labs", "helpers", "docs", "README.md", "LICENSE", "CITATION.cff", "Makefile"),
+    *("labs", "helpers", "docs", "README.md", "AGENTS.md", "LICENSE", "CITATION.cff", "Makefile"),
     *("pyproject.toml", "requirements.txt", "requirements-real.txt", "environment.yml"),
 )
 

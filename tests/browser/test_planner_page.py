@@ -15,7 +15,7 @@ import pytest
 
 from .conftest import CHROMIUM, ROOT, SCREENSHOTS
 
-SECONDS = 180  # to import PyTorch and plan on a busy machine
+SECONDS = 400  # to import PyTorch and plan on a busy machine
 TINY = "?model=small-gpt&gpu=t4-16gb&seq=128&precision=fp16-amp&lora_rank=0&checkpointing=none"
 SMALL = TINY.replace("small-gpt", "gpt2")
 LAYOUT = "?for=many&model=gpt2&gpus=8&seq=1024&gradient_accumulation_steps=4"
@@ -122,7 +122,7 @@ def test_one_gpu_is_answered_as_in_a_terminal(tab, page_server, capsys):
     assert fact(tab, "allocated").startswith(f"{said['peak_allocated_bytes'] / 2**30:.2f} GiB at the peak")
     size = said["largest_micro_batch"]["size"]
     assert size > 1
-    assert fact(tab, "largest micro-batch").startswith(f"{size} fits")
+    assert fact(tab, "largest micro-batch").startswith(f"{size:,} fits")
     assert "MFU" in fact(tab, "speed")
     assert "Memory at the peak: small-gpt on t4-16gb" in tab.locator("#answer h3").all_inner_texts()
     assert "gradients" in tab.locator(".bar").get_attribute("aria-label")
@@ -217,12 +217,12 @@ def test_many_gpus_their_timeline_and_the_engines_config(tab, page_server):
     keep(tab, "planner-many-error")
 
 
-def test_a_search_shows_what_it_finds_and_what_ties(tab, page_server):
+def test_a_search_shows_what_it_finds_as_it_comes(tab, page_server):
     opened(tab, page_server + LAYOUT.replace("gpus=8", "gpus=1"))
     tab.locator("#search").click()
     tab.locator("#found:visible").wait_for()  # before the end
     tab.locator("#doing", has_text="cannot be among the best").wait_for()
-    assert "tie: they lie within" in tab.locator("#ties").inner_text()
+    assert tab.locator("#found tr").count() > 1
     keep(tab, "planner-many")
     tab.locator("#found button").first.click()
     finished(tab)

@@ -26,7 +26,7 @@ def run(*args):
     ("args", "words"),
     [
         ([], "required"),
-        (["graed"], "invalid choice"),
+        (["graed"], "did you mean grade?"),
         (["grade", "nowhere"], "--out"),
         (["grade", "nowhere", "--out", "x", "--jobs", "many"], "invalid int value"),
     ],
@@ -40,7 +40,7 @@ def test_wrong_words_are_refused(args, words, capsys):
 
 
 COMMANDS = ["doctor", "roofline", "plan", "layout", "page", "build", "plans", "searches", "chooser", "grade", "claims"]
-COMMANDS += ["receipts", "gpu", "site", "autograder", "mistakes", "handout", "dry-run", "autopsy"]
+COMMANDS += ["progress", "receipts", "gpu", "site", "autograder", "mistakes", "handout", "dry-run", "autopsy"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -50,6 +50,19 @@ def test_every_command_has_help(command, capsys):
             main(args)
         assert stop.value.code == 0
         assert command in capsys.readouterr().out
+
+
+def test_help_fits_a_terminal_and_says_for_whom_each_command_is(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert [line for line in lines if line.startswith("for ")] == [
+        "for learners, and anybody with a GPU:",
+        "for instructors:",
+        "for authors of the course:",
+    ]
+    assert sum(line.startswith("  ") for line in lines) == len(COMMANDS)
 
 
 def test_the_console_script_is_this_command_line(monkeypatch, capsys):

@@ -61,7 +61,7 @@ def class_page(results: list[Result], pairs: list[Pair], conditions: Conditions,
     ordered = sorted(results, key=lambda r: r.exercise)
     exercises = [_exercise(name, list(theirs)) for name, theirs in groupby(ordered, key=lambda r: r.exercise)]
     students = [
-        (student, page_name(student), {r.exercise: r for r in theirs}, sum(r.total for r in theirs))
+        (student, page_name(student), {r.exercise: r for r in theirs}, _total(theirs))
         for student, theirs in by_student(results).items()
     ]
     page, submitted = PAGES.get_template("class.html"), [r for r in results if r.status != "missing"]
@@ -77,6 +77,12 @@ def class_page(results: list[Result], pairs: list[Pair], conditions: Conditions,
         page_name=page_name,
         audit_name=audit_name,
     )
+
+
+def _total(results: list[Result]) -> float | str:
+    """Return a student's points; "" where there is no grade."""
+    graded = [r.total for r in results if r.has_grade]
+    return sum(graded) if graded else ""
 
 
 def _exercise(name: str, results: list[Result]) -> Exercise:
