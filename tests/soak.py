@@ -1,7 +1,7 @@
 """Soak: a lab's ranks are started hundreds of times. No verdict may be false, no rank may fail, no process may stay.
 
 `python -m tests.soak 11_data_parallel --runs 200` does it to lab 11. A run is one of the lab's checks that start ranks,
-with the reference answers and a seed of its own; the checks take turns. The checks of runs_that_survive start no ranks:
+with the reference answers and a seed of its own; the checks take turns. The check of failures starts no ranks:
 there a run is a job of the lab's own program, broken in a way that the seed has drawn, and then resumed. After each run
 no rank may be left. The last line is the count, as JSON; the exit code is 1 if anything was wrong.
 """
@@ -27,12 +27,12 @@ from helpers.course.kernel.processes import adopt_orphans
 from helpers.exercises.base import Part
 from helpers.exercises.checking import gather, judge, reference_answers, reference_evidence
 from helpers.exercises.probing import on_ranks
-from helpers.exercises.reference import runs_that_survive
+from helpers.exercises.reference import failures
 
 import psutil
 import torch
 
-SURVIVE = "runs_that_survive"
+SURVIVE = "failures"
 LABS = {
     source.name: source.topic
     for source in sources()
@@ -40,7 +40,7 @@ LABS = {
     in ("data_parallel", "sharding", "tensor_parallel", "pipeline", "context_parallel", "mixture_of_experts", SURVIVE)
 }
 SETTLED = 5.0  # seconds after which a process that still lives counts as left behind
-STEPS = 16  # of a job of runs_that_survive, which saves every 8
+STEPS = 16  # of a job of failures, which saves every 8
 
 
 @dataclass
@@ -128,12 +128,12 @@ def judged(part: Part, seed: int) -> None:
 
 
 class Jobs:
-    """Jobs of the lab on runs that survive: its own program, with its reference answers."""
+    """Jobs of the lab on failures: its own program, with its reference answers."""
 
     def __init__(self, start: Callable[..., Any]) -> None:
         self._start = start
         (lab,) = (source for source in sources() if source.topic == SURVIVE)
-        self._program: dict[str, Any] = {**vars(runs_that_survive), "__name__": "__main__"}
+        self._program: dict[str, Any] = {**vars(failures), "__name__": "__main__"}
         cells = {cell.metadata.get("name"): cell.source for cell in lab.cells()}
         for name in ("faults", "program"):
             exec(compile(cells[name], name, "exec"), self._program)
@@ -158,7 +158,7 @@ class Jobs:
         rank, first = dice.randrange(3), dice.randrange(STEPS - 2)
         with tempfile.TemporaryDirectory() as folder:
             self._losses(3, folder, {(0, rank, step): "wrong weight" for step in range(first, STEPS)})
-            found = runs_that_survive.diagnose(read_logs(folder, dict.fromkeys(range(3), 0)))
+            found = failures.diagnose(read_logs(folder, dict.fromkeys(range(3), 0)))
         if found != ("wrong", rank):
             raise Falsity(f"rank {rank} was wrong from step {first} on; the diagnosis is {found}")
 

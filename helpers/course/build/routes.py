@@ -36,7 +36,7 @@ ROUTES = (
         (
             *(*_START, "number_formats", "mixed_precision", "gradient_accumulation", "activation_checkpointing"),
             *("data_parallel", "x3_ddp", "sharding", "tensor_parallel", "pipeline", "choosing_a_layout"),
-            *("runs_that_survive", "x6_survive"),
+            *("runs_that_survive", "failures", "x6_survive"),
         ),
         "`make lab`",
     ),
@@ -62,7 +62,7 @@ WEEKS = (
     ("Data, and many ranks", ("data_loading", "tokens", "data_parallel", "x3_ddp")),
     ("Splitting state and layers", ("sharding", "tensor_parallel")),
     ("Pipelines and long sequences", ("pipeline", "context_parallel", "x5_ring_attention")),
-    ("Choosing a layout, and runs that survive", ("choosing_a_layout", "runs_that_survive", "x6_survive")),
+    ("Choosing a layout, and runs that survive", ("choosing_a_layout", "runs_that_survive", "failures", "x6_survive")),
 )
 
 

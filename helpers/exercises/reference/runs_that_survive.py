@@ -3,21 +3,17 @@
 Written by `python -m helpers build`; change the source, not this file.
 """
 
-import copy
 import hashlib
 import inspect
 import io
 import math
 import os
 import random
-import signal
 import statistics
 import tempfile
 import time
-from collections import Counter
-from datetime import timedelta
 from pathlib import Path
-from helpers import PUBLISHED_RUNS, Claims, Prediction, RankDiary, Training, check, checksum, device_name, digits, explore, goodput_figure, hint, human_bytes, killed_runs, losses_figure, parts_figure, pick_device, read_logs, run_ranks, show, spike_figure, text_table, torchrun_job, torn_files
+from helpers import PUBLISHED_RUNS, Claims, Prediction, Training, check, device_name, explore, goodput_figure, hint, human_bytes, killed_runs, losses_figure, parts_figure, pick_device, run_ranks, show, text_table, torn_files
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -115,25 +111,3 @@ class Checkpoints:
         content = path.read_bytes()
         proof, data = content[:32], content[32:]
         return data if hashlib.sha256(data).digest() == proof else None
-
-
-def diagnose(logs):
-    for rank, log in enumerate(logs):
-        if log.exit_code == -9:
-            return "killed", rank
-    if any(log.exit_code for log in logs):
-        waits = [log.calls and log.calls[-1].answered is None for log in logs]
-        return "hung", next(rank for rank, wait in enumerate(waits) if not wait)
-    for step in zip(*(log.checksums for log in logs), strict=False):
-        usual = Counter(step).most_common(1)[0][0]
-        for rank, value in enumerate(step):
-            if value != usual:
-                return "wrong", rank
-    working = []
-    for log in logs:
-        pairs = zip(log.calls, log.calls[1:], strict=False)
-        working.append(statistics.median(after.asked - before.answered for before, after in pairs))
-    slowest = max(working)
-    if slowest > 1.5 * statistics.median(working):
-        return "slow", working.index(slowest)
-    return "healthy", None

@@ -1,4 +1,4 @@
-"""The reference answers of solutions/18_x6_survive.py, which `check` compares with.
+"""The reference answers of solutions/18b_x6_survive.py, which `check` compares with.
 
 Written by `python -m helpers build`; change the source, not this file.
 """

@@ -1,10 +1,9 @@
-"""The pictures of the lab on runs that survive."""
+"""The pictures of the lab on checkpoints."""
 
 import statistics
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
 
 from ...core.colours import COLOURS
 from ...planner.goodput import goodput
@@ -73,19 +72,4 @@ def losses_figure(through: Sequence[float], left_out: Mapping[str, Sequence[floa
         axes.set_title(f"without {part}", fontsize=10)
     figure.supxlabel("step")
     figure.supylabel("loss")
-    return figure
-
-
-def spike_figure(curves: Mapping[str, Sequence[float]], spike_at: int) -> Figure:
-    """Draw the test loss of several ways to deal with a spike."""
-    figure = Figure(figsize=(7, 3.4), layout="constrained")
-    axes = figure.add_subplot()
-    for (name, losses), colour in zip(curves.items(), (COLOURS[4], COLOURS[1], COLOURS[0], COLOURS[2]), strict=False):
-        axes.semilogy(losses, color=colour, label=name)
-    axes.axvline(spike_at, color="black", lw=0.8, ls=":")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("")
-    axes.set(title="Test loss; the bad batches begin at the dotted line", xlabel="step", ylabel="loss")
-    axes.legend(frameon=False)
     return figure

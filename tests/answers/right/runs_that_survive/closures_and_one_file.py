@@ -6,7 +6,6 @@ import math
 import os
 import pathlib
 import random
-import statistics
 import tempfile
 
 import torch
@@ -123,23 +122,3 @@ class Checkpoints:
             return None
         content = torch.load(io.BytesIO(body))
         return content["step"], content["state"]
-
-
-def diagnose(logs):
-    ranks = range(len(logs))
-    killed = [r for r in ranks if logs[r].exit_code == -9]
-    if killed:
-        return "killed", killed[0]
-    if any(log.exit_code != 0 for log in logs):
-        fewest = min(len(log.calls) for log in logs)
-        return "hung", [r for r in ranks if len(logs[r].calls) == fewest][0]
-    usual = [statistics.mode(step) for step in zip(*(log.checksums for log in logs))]
-    wrong = [r for r in ranks if logs[r].checksums != usual]
-    if wrong:
-        return "wrong", wrong[0]
-
-    def work(log):
-        return statistics.median(b.asked - a.answered for a, b in zip(log.calls, log.calls[1:]))
-
-    slow = [r for r in ranks if work(logs[r]) > 1.5 * statistics.median(map(work, logs))]
-    return ("slow", slow[0]) if slow else ("healthy", None)

@@ -73,28 +73,6 @@ class DataOrder:
         self.gaps = set(state["gaps"])
 
 
-def diagnose(logs):
-    codes = [log.exit_code for log in logs]
-    if -9 in codes:
-        return ("killed", codes.index(-9))
-    if set(codes) != {0}:
-        lengths = [sum(call.answered is None for call in log.calls) for log in logs]
-        return ("hung", lengths.index(0))
-    last = [log.checksums[-1] for log in logs]
-    for rank in range(len(logs)):
-        if last.count(last[rank]) == 1 and len(set(last)) > 1:
-            return ("wrong", rank)
-    medians = []
-    for log in logs:
-        gaps = sorted(log.calls[i + 1].asked - log.calls[i].answered for i in range(len(log.calls) - 1))
-        medians.append(gaps[len(gaps) // 2])
-    typical = sorted(medians)[len(medians) // 2]
-    for rank, seconds in enumerate(medians):
-        if seconds > 1.5 * typical:
-            return ("slow", rank)
-    return ("healthy", None)
-
-
 def sync_directory(folder):
     handle = os.open(folder, os.O_RDONLY)
     try:

@@ -285,7 +285,7 @@ with tempfile.TemporaryDirectory() as scratch:
 # %% [markdown] name="hand_in"
 # ## Submit
 #
-# Save this notebook under the name it has. Your instructor collects it as `YOUR_NAME/18_x6_survive.ipynb` and grades it with
+# Save this notebook under the name it has. Your instructor collects it as `YOUR_NAME/18b_x6_survive.ipynb` and grades it with
 #
 # ```
 # python -m helpers grade SUBMISSIONS --out GRADES

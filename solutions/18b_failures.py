@@ -1,0 +1,562 @@
+# %% [markdown] name="title"
+# # Failures: preempted, killed, slow, wrong
+#
+# **A checkpoint is half of a run that survives. The other half is to notice what went wrong, on which rank, and to continue without human help.**
+#
+# | | |
+# |---|---|
+# | After this you can | save when a scheduler preempts the job; restart under `torchrun`, and resume on another number of ranks; tell from logs which rank was killed, hangs, is slow or is wrong; say which faults no log shows, and find them; roll back a loss spike |
+# | Time | 90 minutes |
+# | Difficulty | ●●● |
+# | Needs | a CPU: ranks are processes, and get killed |
+# | Before this | [[runs_that_survive]] |
+# | Syllabus | T41 |
+
+# %% name="setup" setup=true
+import copy
+import math
+import os
+import random
+import signal
+import statistics
+import tempfile
+import time
+from collections import Counter
+from datetime import timedelta
+
+# %% name="setup_helpers" setup=true
+from helpers import (
+    Claims,
+    Prediction,
+    RankDiary,
+    check,
+    checksum,
+    device_name,
+    digits,
+    explore,
+    hint,
+    made_job,
+    pick_device,
+    rank_lanes,
+    read_logs,
+    run_ranks,
+    show,
+    spike_figure,
+    text_table,
+    torchrun_job,
+)
+from helpers.exercises.reference.runs_that_survive import Checkpoints, DataOrder
+
+# %% name="setup_torch" setup=true
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+device = pick_device()
+claims = Claims(device=torch.device("cpu"))  # its ranks talk over gloo on every machine
+print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}; ranks run on the CPU")
+
+# %% [markdown] name="preempted_text"
+# This lab uses the `Checkpoints` and the `DataOrder` of [[runs_that_survive]].
+#
+# ## 1 · Preemption: a signal before the kill
+#
+# Most interruptions that you will meet are not failures. A scheduler takes the machine back, and sends a signal first. Slurm sends SIGTERM when a job is preempted or reaches its time limit, and SIGKILL after `KillWait` (30 seconds by default). `#SBATCH --signal=B:USR1@120` asks for an earlier signal, and `--requeue` puts the job back into the queue. Cloud spot instances give 30 seconds to two minutes.
+#
+# So install a handler that only sets a flag, finish the step, save, and exit. With several ranks the signal reaches each rank at a different time, perhaps in different steps. If each rank reacts on its own, one leaves while another waits in a collective. Let the ranks agree: add the flag to a collective that every step has anyway, the all-reduce of the gradients.
+#
+# ### Your turn: notice, and agree
+#
+# **Contract.** `Preemption()` is made on each rank, before training.
+#
+# - **Notice.** From then on it handles SIGTERM and SIGUSR1 in this process. The handler only notes the signal: it may run between any two lines of the program, in the middle of a save, too. It raises nothing and exits nothing.
+# - `flag()` returns a new tensor (1,) in FP32: 1 if a signal has come, else 0. Once 1, it stays 1.
+# - `agreed(total)` gets the sum of all ranks' flags after the all-reduce, a tensor of one number. It returns whether the job stops after this step: yes if at least one rank had its flag set. All ranks decide the same in the same step, even a rank whose signal came *after* it sent its flag.
+# - `close()` gives both signals the handlers that they had before.
+
+
+# %% name="preemption" answer=true reveal=true
+class Preemption:
+    def __init__(self):
+        ### BEGIN SOLUTION
+        self.noticed = False
+        self.before = {number: signal.signal(number, self.note) for number in (signal.SIGTERM, signal.SIGUSR1)}
+
+    def note(self, number, frame):
+        self.noticed = True
+        ### END SOLUTION
+
+    def flag(self):
+        ### BEGIN SOLUTION
+        return torch.tensor([float(self.noticed)])
+        ### END SOLUTION
+
+    def agreed(self, total):
+        ### BEGIN SOLUTION
+        return float(total) > 0
+        ### END SOLUTION
+
+    def close(self):
+        ### BEGIN SOLUTION
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+        ### END SOLUTION
+
+
+# %% name="preemption_check"
+Preemption = check("failures.preemption", Preemption)
+
+# %% name="preemption_hint"
+hint("failures.preemption")
+
+# %% [markdown] name="preempted_run_text"
+# Two ranks train and save after every eighth step. Rank 1 gets SIGTERM in step 13, and the grace period ends after that step.
+
+
+# %% name="preempted"
+def until_preempted(folder, agree):
+    """Train on two ranks until SIGTERM, which rank 1 gets in step 13; return the step that was saved, and steps done."""
+    notice = Preemption()
+    rank, manager, weights, saved = dist.get_rank(), Checkpoints(folder), torch.zeros(4), 0
+    for step in range(1, 40):
+        if step == 13 and rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)  # as a scheduler would, between two steps
+        sums = torch.cat([torch.ones(4), notice.flag()])
+        dist.all_reduce(sums)  # gradients, and the flag in one more number
+        weights += sums[:4]
+        stop = agree and notice.agreed(sums[4])
+        if stop or step % 8 == 0:
+            saved = step
+            if rank == 0:
+                manager.save(step, {"weights": weights})
+            dist.barrier()
+        if stop or step == 13:  # without agreement the grace period ends here
+            return saved, step
+    return saved, step
+
+
+table = [("", "steps done", "steps saved", "steps lost")]
+for name, agree in (("the signal is ignored", False), ("the ranks agree, save and exit", True)):
+    with tempfile.TemporaryDirectory() as folder:
+        saved, done = run_ranks(until_preempted, 2, folder, agree, device="cpu", measure=False).results[0]
+        table.append((name, str(done), str(saved), str(done - saved)))
+print(text_table(table))
+
+# %% [markdown] name="program_text"
+# Without the flag the job loses everything since the last periodic checkpoint. With it, it loses nothing, if one step and one save fit into the grace period. Measure both before you rely on it.
+#
+# ## 2 · Restarted by `torchrun`
+#
+# `torchrun --max-restarts=2` watches its ranks. When one fails, it ends all others and starts all of them again, up to two times. It restores no state: after each start the program must look for the newest checkpoint itself. With `--nnodes=MIN:MAX` it also continues with fewer nodes, or with more when some come back. Then the number of ranks changes between attempts, and the program must cope with that.
+#
+# Below is a whole program with that `DataOrder` and those `Checkpoints`, and with places where it can be broken.
+
+# %% name="faults"
+data = digits()
+images, labels = data.train_x, data.train_y
+
+
+def small_model():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    return model, torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95))
+
+
+def break_here(fault, where, model):
+    """Apply `fault` to this rank, if it belongs at this place in the step."""
+    if where == "before":
+        if fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if fault == "hang":
+            time.sleep(1000)
+        if fault == "slow":
+            time.sleep(0.05)
+        if fault == "wrong gradient":
+            model[1].weight.grad[0, 0] += 1.0
+    elif fault == "wrong weight":
+        with torch.no_grad():
+            model[1].weight[0, 0] += 1.0
+
+
+# %% name="program"
+def survive(folder, faults, steps):
+    """Train on this rank from the newest checkpoint; `faults` maps (attempt, rank, step) to what breaks."""
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+    dist.init_process_group("gloo")
+    patience = 5 if "hang" in faults.values() else 60  # seconds; on a busy machine a healthy rank may take long
+    group = dist.new_group(timeout=timedelta(seconds=patience))  # after all ranks have started
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    diary, manager = RankDiary(folder, rank, attempt), Checkpoints(f"{folder}/checkpoints")
+    order, begin, losses = DataOrder(len(images), 48, seed=1), 0, []
+    model, optimizer = small_model()
+    if found := manager.latest():
+        begin, state = found
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        order.load_state_dict(state["order"])
+    for step in range(begin, steps):
+        fault, rows = faults.get((attempt, rank, step)), order.rows(step, rank, ranks)
+        loss = F.cross_entropy(model(images[rows]), labels[rows], reduction="sum") / order.batch_size
+        loss.backward()
+        break_here(fault, "before", model)
+        gradient = torch.cat([loss.detach().view(1), *(p.grad.flatten() for p in model.parameters())])
+        with diary.call("all_reduce"):
+            dist.all_reduce(gradient, group=group)
+        losses.append(gradient[0].item())
+        for p, whole in zip(
+            model.parameters(), gradient[1:].split([p.numel() for p in model.parameters()]), strict=True
+        ):
+            p.grad = whole.view_as(p)
+        optimizer.step()
+        optimizer.zero_grad()
+        break_here(fault, "after", model)
+        diary.note("checksum", checksum(model.parameters()))
+        if (step + 1) % 8 == 0 and rank == 0:
+            parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "order": order.state_dict()}
+            manager.save(step + 1, parts)
+    if rank == 0:
+        print(f"attempt {attempt}, {ranks} ranks: steps {begin} to {steps}, weights {checksum(model.parameters()):08x}")
+    dist.barrier()
+    dist.destroy_process_group()
+    return losses
+
+
+# %% [markdown] name="restart_text"
+# In the first attempt rank 1 is killed at step 20. In the second attempt rank 1 hangs at step 27: it never reaches its all-reduce. The group of the all-reduces has a timeout of 5 seconds where a hang is staged ([[data_parallel]]). Without a timeout there would be no failure, and so no restart.
+#
+# **Predict.** Which rank does `torchrun` report as the one that failed in the second attempt?
+
+# %% name="restart_guess"
+my_guess = None  # rank
+### BEGIN GUESS
+my_guess = 1
+### END GUESS
+restart_guess = Prediction("Rank that torchrun reports for the hang", my_guess, "", difference=True)
+
+# %% name="restart"
+faults = {(0, 1, 20): "kill", (1, 1, 27): "hang"}
+with tempfile.TemporaryDirectory() as folder:
+    job = torchrun_job(survive, 2, folder, faults, 32, restarts=2)
+    attempts = [read_logs(folder, job.exit_codes(attempt, 2), attempt) for attempt in range(3)]
+with tempfile.TemporaryDirectory() as folder:
+    untouched = torchrun_job(survive, 2, folder, {}, 32)
+print(f"killed and hung: {job.printed}\nuninterrupted:   {untouched.printed}")
+for exit_code, rank in job.failures:
+    print(f"torchrun reports rank {rank}, exit code {exit_code}")
+said, subject = "killed and hung: the same bits", "2 ranks, torchrun, 32 steps"
+as_staged = [code for code, _ in job.failures] == [-9, 1]  # not for a rank that a busy machine held up for too long
+if job.code == untouched.code == 0 and as_staged:
+    restart_guess.reveal(job.failures[1][1])
+    done = sum(len(logs[0].checksums) for logs in attempts)
+    print(f"rank 0 did {done} steps in three attempts, for a run of 32")
+    claims.record("T41", said, subject, float(job.printed[-8:] == untouched.printed[-8:]), "(1: yes)", 1, 1)
+else:
+    print("This machine is too busy at the moment: a job exceeded its time limit.")
+    claims.not_measured("T41", said, f"{subject}; this machine was too busy")
+
+# %% [markdown] name="restart_explained"
+# The weights equal those of the uninterrupted run to the last bit. `torchrun` reports the rank that failed *first*. For the kill this is the right one. In the second attempt rank 1 hung and rank 0 timed out waiting for it. The rank that reports the error need not be the rank that caused it.
+#
+# > **Note:** By default the ranks of a new attempt use the *same* store as the previous ones, and may read addresses of dead processes ("connection refused", occasionally; PyTorch issues 135712 and 167288, still open for gloo in 2.13). The helper sets `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`, which gives each attempt a new store.
+#
+# ### With other numbers of ranks
+#
+# The broken machine does not come back. Below, two ranks train for 16 steps. Then one, two or three ranks continue from that checkpoint.
+
+
+# %% name="fewer"
+def on_ranks(ranks, folder, steps, faults=None):
+    run = run_ranks(survive, ranks, folder, faults or {}, steps, device="cpu", process_group=False, show=False)
+    return run.results[0]
+
+
+losses = {}
+for ranks in (1, 2, 3):
+    with tempfile.TemporaryDirectory() as folder:
+        on_ranks(2, folder, 16)
+        losses[ranks] = on_ranks(ranks, folder, 32)
+furthest = max(abs(losses[ranks][-1] / losses[2][-1] - 1) for ranks in (1, 3))
+for ranks, after in losses.items():
+    print(f"resumed on {ranks}: {' '.join(f'{loss:.6f}' for loss in after[-6:])}")
+print(f"the last losses differ by at most {furthest:.1e}, relative")
+claims.record("T41", "resumed on other ranks: same losses", "2 to 1 and 3 ranks", furthest, "relative", 0, 1e-4)
+
+# %% [markdown] name="fewer_explained"
+# The global batch is the same because `DataOrder` does not depend on the ranks. If each rank had kept *its* 24 rows, one rank would have continued with a batch of 24, which is a different run. The remaining difference is rounding: the same numbers are summed in another order.
+#
+# ## 3 · Slow, and wrong
+#
+# No rank fails, and something is still broken. Three ranks train for 12 steps. In one run rank 2 is slow in each step. In another, from step 6 on, a value on rank 1 goes wrong: either in its **weights**, after the update, or in its **gradient**, before the all-reduce. Replicas should be equal to the last bit, so each rank records a checksum of its weights after each step.
+#
+# **Predict.** With a wrong gradient from step 6 on, in how many of the 12 steps do the ranks' checksums differ?
+
+# %% name="wrong_guess"
+my_guess = None  # of 12 steps
+### BEGIN GUESS
+my_guess = 6
+### END GUESS
+sum_guess = Prediction("Steps in which checksums differ: wrong gradient", my_guess, "of 12", difference=True)
+
+
+# %% name="wrong"
+def broken(rank, first, fault):
+    """Return the logs of three ranks after a job of 12 steps with a fault."""
+    with tempfile.TemporaryDirectory() as folder:
+        on_ranks(3, folder, 12, {(0, rank, step): fault for step in range(first, 12)})
+        return read_logs(folder, {0: 0, 1: 0, 2: 0})
+
+
+jobs = {"slow": broken(2, 0, "slow"), "wrong weight": broken(1, 6, "wrong weight")}
+jobs["wrong gradient"] = broken(1, 6, "wrong gradient")
+jobs |= {"killed": attempts[0], "hung": attempts[1]} if as_staged else {}
+differ = {
+    name: sum(len(set(step)) > 1 for step in zip(*(log.checksums for log in logs), strict=False))
+    for name, logs in jobs.items()
+}
+sum_guess.reveal(differ["wrong gradient"])
+print(f"steps in which checksums differ: wrong weight {differ['wrong weight']} of 12")
+for rank, log in enumerate(jobs["wrong weight"]):
+    print(f"wrong weight, rank {rank}:", " ".join(f"{value:08x}" for value in log.checksums[4:8]))
+
+# %% [markdown] name="wrong_explained"
+# A wrong weight shows at once, and with three ranks the majority identifies the faulty one. (With two ranks you know only that one of them is wrong.) A wrong gradient enters the sum, and every rank gets the same wrong sum. The replicas agree, and all of them are wrong.
+#
+# To find this fault, give all ranks the **same** rows now and then, and compare the gradients *before* they are summed:
+
+
+# %% name="same_rows"
+def same_rows(faulty):
+    model, _ = small_model()
+    F.cross_entropy(model(images[:48]), labels[:48]).backward()
+    if dist.get_rank() == faulty:
+        break_here("wrong gradient", "before", model)
+    return checksum(p.grad for p in model.parameters())
+
+
+found = run_ranks(same_rows, 3, 1, device="cpu", show=False).results
+print("the same rows on all ranks, gradients:", " ".join(f"{value:08x}" for value in found))
+
+# %% [markdown] name="diagnosis_task"
+# ### Your turn: which rank broke the job?
+#
+# On 16,384 GPUs you cannot read the logs by hand. Each rank leaves a `RankLog`: its `exit_code`; `calls`, its collectives, each with the times `asked` and `answered` in seconds (`answered` is None if the call never returned); and `checksums` of its weights after each step. (A flight recorder keeps the same calls ([[data_parallel]]), without the times over gloo.)
+#
+# **Contract.** `diagnose(logs)` takes the logs of all ranks, at least three, and returns a pair: what happened, and to which rank. It does not change the logs.
+#
+# - `("killed", rank)`: the rank was killed by SIGKILL (exit code −9). The others lose their connection and raise an error (1), or are stopped (−15).
+# - `("hung", rank)`: the job broke and no rank was killed. All other ranks wait in a collective that this rank has not called. It may have hung before its first collective.
+# - `("wrong", rank)`: from some step on, its weights differ from those of the others.
+# - `("slow", rank)`: it works more than 1.5 times as long as the median rank, in most steps. *Working* is the time from one answer to the next call. A single long step, such as a rank writing a checkpoint, means nothing.
+# - `("healthy", None)`: none of these. Each job has at most one fault.
+
+
+# %% name="diagnosis" answer=true reveal=true
+def diagnose(logs):
+    ### BEGIN SOLUTION
+    for rank, log in enumerate(logs):
+        if log.exit_code == -9:
+            return "killed", rank
+    if any(log.exit_code for log in logs):
+        waits = [log.calls and log.calls[-1].answered is None for log in logs]
+        return "hung", next(rank for rank, wait in enumerate(waits) if not wait)
+    for step in zip(*(log.checksums for log in logs), strict=False):
+        usual = Counter(step).most_common(1)[0][0]
+        for rank, value in enumerate(step):
+            if value != usual:
+                return "wrong", rank
+    working = []
+    for log in logs:
+        pairs = zip(log.calls, log.calls[1:], strict=False)
+        working.append(statistics.median(after.asked - before.answered for before, after in pairs))
+    slowest = max(working)
+    if slowest > 1.5 * statistics.median(working):
+        return "slow", working.index(slowest)
+    return "healthy", None
+    ### END SOLUTION
+
+
+# %% name="diagnosis_check"
+diagnose = check("failures.diagnosis", diagnose)
+
+# %% name="diagnosis_hint"
+hint("failures.diagnosis")
+
+# %% name="diagnosed"
+for name, logs in jobs.items():
+    print(f"{name:15} diagnosed as {diagnose(logs)}")
+for rank, log in enumerate(jobs["slow"]):
+    waits = statistics.median(call.answered - call.asked for call in log.calls)
+    print(f"slow, rank {rank}: waits {1000 * waits:.0f} ms per step in its all-reduce")
+
+# %% [markdown] name="diagnosed_explained"
+# These are the real jobs of this lab. The job with the wrong gradient is not diagnosed as wrong, and cannot be: its logs do not contain the fault. (On a busy machine one of its ranks may be reported as slow, and then it is slow.) The slow rank is the one that waits least ([[data_parallel]]).
+#
+# ## 4 · Loss spikes
+#
+# Sometimes the loss jumps, for a few batches or for good. A spike can come from corrupted batches, from a faulty device, or from an unlucky combination of weights and batch. PaLM's authors met about twenty spikes. They went back about 100 steps before each, skipped a few hundred batches, and the spike did not return. Their batches were not bad: the same batches did no harm to other weights.
+#
+# The spike below comes from corrupted batches, because that can be repeated: four batches from step 65 on have wrong labels, and inputs that are ten times too large. Compare four reactions:
+#
+# - *carry on*;
+# - *clip* the gradient to a norm of 1;
+# - *leave out* each update whose gradient norm is more than 4 times the median of the last 20;
+# - *roll back*: when the loss is more than 3 times the median of the last 20, return to the last checkpoint and `skip` 8 batches from the spike on.
+#
+# **Predict.** By what factor is the test loss after 180 steps higher if you carry on than if you roll back?
+
+# %% name="spike_guess"
+my_guess = None  # test loss carrying on / rolled back
+### BEGIN GUESS
+my_guess = 1.2  # four bad updates of 180
+### END GUESS
+spike_guess = Prediction("Test loss at the end: carry on / roll back", my_guess, "times")
+
+
+# %% name="spike"
+def unusual(values, times):
+    return len(values) > 20 and values[-1] > times * statistics.median(values[-21:-1])
+
+
+def with_spike(way, bad, steps=180):
+    """Train through `bad` poisoned batches; return the test loss after each step, and how many steps were done."""
+    (model, optimizer), order = small_model(), DataOrder(len(images), 48, seed=1)
+    poisoned = [order.rows(step, 0, 1) for step in range(65, 65 + bad)]
+    step, done, losses, norms, tests = 0, 0, [], [], []
+    while step < steps:
+        if step % 10 == 0:
+            kept = step, copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+        rows = order.rows(step, 0, 1)
+        x, y = (10 * images[rows], 9 - labels[rows]) if rows in poisoned else (images[rows], labels[rows])
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        norms.append(nn.utils.clip_grad_norm_(model.parameters(), 1.0 if way == "clip" else math.inf).item())
+        losses.append(loss.item())
+        if way == "roll back" and unusual(losses, 3):
+            order.skip(step, 8)
+            step, (weights, moments) = kept[0], copy.deepcopy(kept[1])
+            model.load_state_dict(weights)
+            optimizer.load_state_dict(moments)
+            del losses[step:], norms[step:], tests[step:]
+            continue
+        if not (way == "leave out" and unusual(norms, 4)):
+            optimizer.step()
+        with torch.no_grad():
+            tests.append(F.cross_entropy(model(data.test_x), data.test_y).item())
+        step, done = step + 1, done + 1
+    return tests, done
+
+
+# %% name="spiked"
+WAYS = ("carry on", "clip", "leave out", "roll back")
+
+
+def spiked(bad):
+    """Deal with `bad` poisoned batches in each way; print a table, return the test losses."""
+    table, curves = [(f"{bad} bad batches", "test loss before", "worst after", "at the end", "steps done")], {}
+    for way in WAYS:
+        curves[way], done = with_spike(way, bad)
+        before, worst, end = curves[way][64], max(curves[way][65:]), curves[way][-1]
+        table.append((way, f"{before:.2f}", f"{worst:.2f}", f"{end:.3f}", str(done)))
+    print(text_table(table))
+    return curves
+
+
+curves = spiked(bad=4)
+worse = curves["carry on"][-1] / curves["roll back"][-1]
+spike_guess.reveal(worse)
+show(spike_figure(curves, 65), "Four curves of the test loss. Carrying on, it jumps and comes back slowly.")
+claims.figure("test loss, carry on / roll back", "4 bad batches", worse, "x")
+
+# %% [markdown] name="spike_short"
+# Four of 180 batches cost much more than their share. The weights move far away, and Adam's second moment remembers the huge gradients: for about 20 steps at β₂ = 0.95, which most language models use and this lab too, and for about 1,000 at the default of 0.999. While it remembers, the steps back are small. Each of the three remedies is good enough here.
+#
+# Then why roll back at all? The next cell has a spike of 24 batches.
+#
+# **Predict.** By what factor is the test loss at the end higher with *leave out* than with *roll back*?
+
+# %% name="long_guess"
+my_guess = None  # test loss, leave out / roll back
+### BEGIN GUESS
+my_guess = 1
+### END GUESS
+long_guess = Prediction("Test loss at the end, 24 bad batches: leave out / roll back", my_guess, "times")
+
+# %% name="long_spike"
+long = spiked(bad=24)
+long_guess.reveal(long["leave out"][-1] / long["roll back"][-1])
+show(spike_figure(long, 65), "Four curves of the test loss. Only the one that is rolled back has no hump.")
+
+# %% [markdown] name="spike_explained"
+# - *Leaving out* catches updates that stand out from the last 20 steps. After ten bad batches, half of those 20 steps are bad. The median has become theirs, and the remaining bad updates go through.
+# - *Clipping* bounds what one batch can do, also in healthy steps. Twenty-four bounded steps in a wrong direction are still 24 wrong steps.
+# - *Rolling back* undoes everything, as often as the loss stands out again. It needs all that you have built: whole checkpoints, and a data order whose skipped batches survive the next restart.
+#
+#
+# ## 5 · Explore: on call
+#
+# Twenty made-up jobs, each with one of the four faults or with none. You see when each rank waits in a collective, its exit code, and whether the checksums agree. Decide what happened, and to which rank, before you switch on the diagnosis.
+#
+# **Predict.** Job 2: to which rank did it happen?
+
+# %% name="on_call_guess"
+my_guess = None  # rank
+### BEGIN GUESS
+my_guess = 0
+### END GUESS
+on_call_guess = Prediction("Rank to blame in job 2", my_guess, "", difference=True)
+
+
+# %% name="on_call"
+def made(job):
+    chance = random.Random(f"on call {job}")
+    return made_job(chance.choice(("killed", "hung", "slow", "wrong", "healthy")), chance)
+
+
+def draw(job, diagnosis):
+    logs, _ = made(job)
+    figure = rank_lanes(logs)
+    if diagnosis == "shown":
+        axes = figure.axes[0]
+        axes.set_title(f"{axes.get_title()}; diagnosis: {diagnose(logs)}")
+    return figure
+
+
+explore(
+    draw,
+    "A lane for each rank, with bars where it waits for the others.",
+    job=(2, range(20)),
+    diagnosis=("hidden", ("hidden", "shown")),
+)
+
+# %% name="on_call_answer"
+on_call_guess.reveal(made(2)[1], how="simulated")
+right = sum(diagnose(logs)[1] == blamed for logs, blamed in map(made, range(20)))
+print(f"your diagnosis names the right rank in {right} of 20 jobs")
+
+# %% [markdown] name="summary_text"
+# ## 6 · What this run measured
+
+# %% name="summary"
+table = [("the job was", "diagnosed as", "steps in which checksums differ")]
+table += [(name, str(diagnose(logs)), str(differ[name])) for name, logs in jobs.items()]
+print(text_table(table))
+table = [("reaction to a spike", "4 bad batches: test loss at the end", "24 bad batches")]
+table += [(way, f"{curves[way][-1]:.3f}", f"{long[way][-1]:.3f}") for way in WAYS]
+print(text_table(table))
+claims
+
+# %% [markdown] name="recap"
+# ## Recap
+#
+# - On SIGTERM set a flag, let the ranks agree on a step, save, and exit.
+# - `torchrun` restarts everything after a failure, and only a timeout turns a hang into a failure. It reports the rank that failed first, which need not be the faulty one.
+# - After a restart on another number of ranks the global batch must be the same. Then only rounding differs.
+# - Checksums of replicas find errors after the all-reduce, not before it.
+# - The slow rank is the one that waits least. The rank that reports an error need not be the one that caused it.
+# - After a loss spike, roll back and skip.
+#
+# **What to reach for when.** One GPU: save on SIGTERM. Many GPUs: `torchrun` with restarts, and timeouts that fit the job (NCCL's default is ten minutes, gloo's thirty); checksums of the replicas now and then; the flight recorder for hangs. Thousands: spare machines, and automatic diagnosis.
+#
+# **Sources.** Llama team 2024, *The Llama 3 Herd of Models*, section 3.3.4; Chowdhery et al. 2022, *PaLM*, section 5.1 (loss spikes); PyTorch documentation, `torchrun`, *Flight Recorder*; Slurm documentation, `sbatch --signal` and `KillWait`.
