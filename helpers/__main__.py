@@ -43,6 +43,7 @@ COMMANDS = {
     "page": Command(".page.cli", "open the planner as a page in the browser: one GPU, or many"),
     "layout": Command(".planner.search.cli", "search for the best layout of a model on many GPUs"),
     "dry-run": Command(".virtual_gpu.cli", "run a training script without its GPU: its memory, and what holds it"),
+    "autopsy": Command(".virtual_gpu.autopsy.cli", "find out what filled a real GPU, from a snapshot or a message"),
     "roofline": Command(".roofline_cli", "measure how fast this machine multiplies matrices and moves bytes"),
     "claims": Command(
         ".course.receipts.claims_cli", "print what is claimed about the techniques, and what was measured"

@@ -38,8 +38,15 @@ Dry runs:
     stand_ins.py   values that do not exist; value_shapes.py, dry_values.py: the operations that ask for them
     ledger.py      every allocation, with line, module and phase (user_line.py); steps.py: optimizer steps
     waits.py       synchronizations, copies from pageable memory, values that were assumed
-    owners.py      who holds the peak; fits.py, step_forecast.py, cures.py: what follows from it
+    world.py       one rank of many, whose world is not there; pipeline.py: its stages; traffic.py: its collectives
+    absent/        weights, tokenizers and data sets that are not on this machine; without_gpu.py: libraries' CUDA code
+    owners.py      who holds the peak; fits.py, step_forecast.py, cures.py, batch.py: what follows
+    written.py     pictures, snapshots and traces; traffic_rows.py: rows of collectives
     dry_run.py     all of that in words; context.py: in a notebook; cli.py, script_patches.py: on the command line
+
+A GPU that was there:
+
+    autopsy/       what it ran out of, from its memory snapshot or its last message
 """
 
 from typing import Any

@@ -14,20 +14,29 @@ import torch
 
 from ..planner import RecipeError
 from ..planner.catalog.gpus import find_gpu
+from .absent.models import AbsentError
 from .context import virtual_gpu
 from .dry_run import DryRun
 from .script_patches import for_scripts
 from .steps import EnoughStepsError
 from .waits import ValueWithoutDataError
+from .world import World
+from .written import write_snapshot, write_timeline, write_trace
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options."""
     parser.add_argument("--gpu", default="h100-80gb", help="a name of the catalog, e.g. rtx-4090 (default: h100-80gb)")
-    parser.add_argument("--gpus", type=int, default=1, help="how many GPUs the machine has (default: 1)")
+    parser.add_argument("--gpus", type=int, default=1, help="GPUs, and so ranks, of a node (default: 1)")
+    parser.add_argument("--nodes", type=int, default=1, help="nodes of a torchrun program (default: 1)")
+    parser.add_argument("--rank", type=int, default=0, help="which rank of them all runs (default: 0)")
     parser.add_argument("--steps", type=int, default=3, help="end after so many optimizer steps (default: 3)")
     parser.add_argument("--strict", action="store_true", help="stop where a value is asked for that does not exist")
+    parser.add_argument("--fake-data", action="store_true", help="make up data sets that are not on this machine")
     parser.add_argument("--json", action="store_true", help="print the report as JSON, after the script's own output")
+    parser.add_argument("--timeline", metavar="FILE", help="draw memory by category over the run (.svg, .png, .pdf)")
+    parser.add_argument("--snapshot", metavar="FILE", help="write a file for pytorch.org/memory_viz")
+    parser.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module, as in python -m")
     parser.add_argument("script", metavar="SCRIPT", help="the training script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="of the script")
@@ -35,16 +44,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the script and print the report. Returns 0, 2 for bad input, or the script's own exit code."""
-    if args.steps < 1 or args.gpus < 1:
-        raise RecipeError("--steps and --gpus are at least 1.")
+    if args.steps < 1 or args.gpus < 1 or args.nodes < 1:
+        raise RecipeError("--steps, --gpus and --nodes are at least 1.")
+    ranks = args.gpus * args.nodes
+    if not 0 <= args.rank < ranks:
+        raise RecipeError(f"--rank {args.rank} is not one of {ranks}: ranks count from 0.")
+    world = World(args.rank, ranks, args.gpus) if ranks > 1 else None
     find_gpu(args.gpu)
+    _check_files(args)
     if not args.module and not Path(args.script).is_file():
         raise RecipeError(f"{args.script} is not a file. A module takes -m before its name.")
-    with virtual_gpu(args.gpu, gpus=args.gpus, steps=args.steps, strict=args.strict) as dry:
+    with virtual_gpu(args.gpu, gpus=args.gpus, steps=args.steps, strict=args.strict, world=world) as dry:
         code = _run_script(args, dry)
     if code == 2 and not dry.ledger.events:
         return code
     sys.stdout.flush()
+    _write(args, dry)
     if args.json:
         print(json.dumps(dry.to_json() if dry.ledger.events else {"gpu": dry.gpu, "steps": []}))
     else:
@@ -55,10 +70,35 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
+def _write(args: argparse.Namespace, dry: DryRun) -> None:
+    """Write the files that were asked for."""
+    if not dry.ledger.events:
+        return
+    if args.timeline:
+        write_timeline(args.timeline, dry.ledger, dry.index, f"Memory on a virtual {dry.gpu}")
+    if args.snapshot:
+        write_snapshot(args.snapshot, dry.ledger)
+    if args.trace:
+        write_trace(args.trace, dry.ledger, dry.index)
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    """Refuse files that cannot be written before the script runs.
+
+    Raises:
+        RecipeError: there is no such folder, or a picture in a format that is not drawn.
+    """
+    for name in filter(None, (args.timeline, args.snapshot, args.trace)):
+        if not Path(name).resolve().parent.is_dir():
+            raise RecipeError(f"{Path(name).parent} is not a folder: {name} cannot be written.")
+    if args.timeline and Path(args.timeline).suffix not in (".svg", ".png", ".pdf"):
+        raise RecipeError(f"--timeline draws .svg, .png and .pdf, not {args.timeline}.")
+
+
 def _run_script(args: argparse.Namespace, dry: DryRun) -> int:
     """Run the script as Python would; return its exit code."""
     try:
-        with _as_script(args), for_scripts(dry.waits):
+        with _as_script(args), for_scripts(dry.waits, fake_data=args.fake_data):
             if args.module:
                 runpy.run_module(args.script, run_name="__main__", alter_sys=True)
             else:
@@ -69,7 +109,7 @@ def _run_script(args: argparse.Namespace, dry: DryRun) -> int:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except ValueWithoutDataError as error:
+    except (ValueWithoutDataError, AbsentError) as error:
         print(error, file=sys.stderr)
         return 2
     except ImportError as error:

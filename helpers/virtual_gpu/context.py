@@ -10,10 +10,14 @@ from .install import install, mode, uninstall
 from .ledger import Ledger
 from .machine import Machine
 from .steps import Steps
+from .traffic import Traffic
+from .world import World
 
 
 @contextmanager
-def virtual_gpu(name: str, *, gpus: int = 1, steps: int | None = None, strict: bool = False) -> Iterator[DryRun]:
+def virtual_gpu(
+    name: str, *, gpus: int = 1, steps: int | None = None, strict: bool = False, world: World | None = None
+) -> Iterator[DryRun]:
     """Let this process have GPUs, on which operations take memory and compute nothing; afterwards it has none.
 
     Tensors that outlive the block are the CPU's, and their values mean nothing.
@@ -23,6 +27,7 @@ def virtual_gpu(name: str, *, gpus: int = 1, steps: int | None = None, strict: b
         gpus: how many.
         steps: optimizer steps after which the program is ended by `EnoughStepsError`; None lets it go on.
         strict: raise where a value is asked for that does not exist.
+        world: the ranks of which this process is one; None where there are no others.
 
     Yields:
         What is known of the program so far; print it inside the block or after.
@@ -33,12 +38,14 @@ def virtual_gpu(name: str, *, gpus: int = 1, steps: int | None = None, strict: b
     machine = Machine.named(name, gpus)
     seen = waits.Waits(strict=strict)
     ledger = Ledger()
-    install(machine, seen)
+    install(machine, seen, world)
     memory.watch = ledger
     dry = mode()
     assert isinstance(dry, DryMode)
     dry.seen = ledger.worked
-    run = DryRun(machine.gpu, ledger, seen)
+    if world is not None:
+        dry.traffic = ledger.traffic = Traffic()
+    run = DryRun(machine.gpu, ledger, seen, world)
     try:
         with Steps(ledger, steps):
             yield run

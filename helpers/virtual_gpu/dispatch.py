@@ -31,6 +31,7 @@ class _Thread(threading.local):
     destination: int | str | None = None  # where `.to` is moving a tensor: a GPU's index, or "cpu"
     last: int | None = None  # the GPU of the last operation
     arriving = False  # whether a tensor comes from another device
+    arriving_rows = 0  # the first dimension of that tensor; 0 for a number
     casting_weights = False  # whether autocast makes a copy that it keeps
 
 
@@ -38,11 +39,16 @@ thread = _Thread()
 
 
 class Pretence(TorchDispatchMode):
-    """Runs operations on the CPU as if on the machine's GPUs."""
+    """Runs operations on the CPU as if on the machine's GPUs.
+
+    Attributes:
+        traffic: counts the collectives of a rank; None counts nothing.
+    """
 
     def __init__(self, refusals: Refusals) -> None:
         super().__init__()
         self._refusals = refusals
+        self.traffic: Any = None
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -118,10 +124,11 @@ class Pretence(TorchDispatchMode):
         result = self._copied(func, args, kwargs, destination)
         if destination != "cpu":
             thread.arriving = not any(home_of(tensor) for tensor in _tensors(args[:1]))
+            thread.arriving_rows = result.shape[0] if thread.arriving and result.dim() else 0
             try:
                 _place_all(result, destination)
             finally:
-                thread.arriving = False
+                thread.arriving, thread.arriving_rows = False, 0
         return result
 
     def _execute(
@@ -134,7 +141,10 @@ class Pretence(TorchDispatchMode):
             return attention(func, args, kwargs)
         if index is not None and is_giant(func, args, kwargs):
             return shaped_like(func, args, kwargs)
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if self.traffic is not None:
+            self.traffic.saw(func, args, result)
+        return result
 
     def _copied(self, func: Any, args: Any, kwargs: dict[str, Any], destination: Any) -> Any:
         """Return the copy of a tensor that goes to another device: a GPU's index, or "cpu"."""

@@ -18,7 +18,9 @@ from .homes import home_of, storage_of
 from .refusals import Refusals
 from .schema import argument, effects_of
 from .shapes import Spec, signature, specs_of
+from .traffic import group_ranks
 from .waits import Waits
+from .world import NAMESPACES, communicate
 
 _INITIALIZERS = {"normal_", "uniform_", "random_", "bernoulli_"}
 _CONSTANTS = {"zeros": 0.0, "ones": 1.0, "zero_": 0.0, "zeros_like": 0.0, "ones_like": 1.0, "new_zeros": 0.0}
@@ -44,6 +46,11 @@ class DryMode(Pretence):
     ) -> Any:
         name = func._schema.name.partition("::")[2]
         hollow = any(map(is_hollow, tensors))
+        if func.namespace in NAMESPACES and self.traffic is not None:
+            return self._communicate(func, name, args, kwargs)
+        if func.namespace == "fsdp":  # Python's kernels, which return views of their arguments
+            with self:
+                return func._op_dk(torch._C.DispatchKey.CPU, *args, **kwargs)
         if index is None and not hollow:
             return self._on_host(func, name, args, kwargs, tensors)
         if name == "copy_":
@@ -72,6 +79,20 @@ class DryMode(Pretence):
             self._learn_constant(name, args, result)
         if self.seen is not None and index is not None:
             self._see(key, (func, args, kwargs, result))
+        return result
+
+    def _communicate(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Stand for a collective: it ends at once, and what it writes or returns is hollow where its inputs are."""
+        if name == "wait_tensor":
+            return args[0]
+        if func.namespace == "c10d":
+            result = communicate(func, name, args, len(group_ranks(args)))
+        elif effects_of(func).writes:
+            result = kwargs.get("out", args[0])
+        else:
+            specs = specs_of(signature(func, args, kwargs), func, args, kwargs)
+            result = self._hollow_results(func, args, kwargs, specs)
+        self.traffic.saw(func, args, result)
         return result
 
     def _on_host(self, func: Any, name: str, args: Any, kwargs: dict[str, Any], tensors: Sequence[Tensor]) -> Any:

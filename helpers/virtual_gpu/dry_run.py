@@ -4,14 +4,17 @@ from typing import Any
 
 from ..core.units import human_bytes
 from ..planner.catalog.gpus import find_gpu
-from ..planner.forecast import Forecast
+from ..planner.forecast import Forecast, seconds_in_words
+from .batch import batch_of, largest_batches
 from .cures import Cure, cures_for
 from .fits import Reserved, common_gpus, fits, reserved_between
 from .ledger import Ledger
 from .memory import expandable_segments
 from .owners import Owners, Step, busiest_gpu, owners_at, steps_of
 from .step_forecast import step_forecast
+from .traffic_rows import collective_rows
 from .waits import Waits
+from .world import World
 
 _ROWS = 8  # of a table in the text; JSON has all
 
@@ -23,10 +26,11 @@ class DryRun:
         gpu: its name.
         ledger: every allocation.
         waits: where it waited for the GPU, and which values were assumed.
+        world: the ranks of which the program was one; None where there are no others.
     """
 
-    def __init__(self, gpu: str, ledger: Ledger, waits: Waits) -> None:
-        self.gpu, self.ledger, self.waits = gpu, ledger, waits
+    def __init__(self, gpu: str, ledger: Ledger, waits: Waits, world: World | None = None) -> None:
+        self.gpu, self.ledger, self.waits, self.world = gpu, ledger, waits, world
         self._expandable = expandable_segments()
         self._peak: Owners | None = None  # while the models live, whose modules have names
 
@@ -92,6 +96,15 @@ class DryRun:
         }
 
     @property
+    def largest_batches(self) -> dict[str, int]:
+        """The largest batch for this GPU and the common ones; empty where the program's batch is not recognized."""
+        if self.ledger.refusals:
+            return {}  # it ended before its peak
+        return largest_batches(
+            self.ledger, self.index, common_gpus(self.gpu), self._peak_reserved / max(1, self.peak_allocated)
+        )
+
+    @property
     def forecast(self) -> Forecast | None:
         """Seconds of the last whole step; None where no step was finished."""
         works = self.ledger.works[: len(self.ledger.marks)]
@@ -116,9 +129,12 @@ class DryRun:
             },
             "out_of_memory": bool(self.ledger.refusals),
             "fits": self.fits,
+            "batch": batch_of(self.ledger),
+            "largest_batch": self.largest_batches,
             "seconds": None if forecast is None else [forecast.low, forecast.seconds, forecast.high],
             "mfu": None if forecast is None else forecast.mfu,
             "bounds": {} if forecast is None else dict(forecast.bounds),
+            "collectives": collective_rows(self.ledger, self.gpu, self.world),
             "synchronizations": _rows(self.waits.synchronizations),
             "pageable_copies": _rows(self.waits.pageable_copies),
             "assumed": _rows(self.waits.assumed),
@@ -128,7 +144,15 @@ class DryRun:
     def __str__(self) -> str:
         if not self.ledger.events:
             return f"Nothing was allocated on the GPU ({self.gpu})."
-        return "\n".join([*self._memory_lines(), *self._owner_lines(), *self._time_lines(), *self._wait_lines()])
+        return "\n".join(
+            [
+                *self._memory_lines(),
+                *self._owner_lines(),
+                *self._time_lines(),
+                *self._traffic_lines(),
+                *self._wait_lines(),
+            ]
+        )
 
     def _memory_lines(self) -> list[str]:
         reserved = self.reserved
@@ -141,7 +165,12 @@ class DryRun:
         fitting = [name for name, yes in self.fits.items() if yes]
         lines.append(f"Fits: {', '.join(fitting) or 'none of the common GPUs'}")
         others = [name for name, yes in self.fits.items() if not yes]
-        return [*lines, f"Does not fit: {', '.join(others)}"] if others else lines
+        lines += [f"Does not fit: {', '.join(others)}"] if others else []
+        largest = self.largest_batches
+        if largest:
+            rooms = ", ".join(f"{name} {count:,}" for name, count in largest.items() if count)
+            lines.append(f"Largest batch (here {batch_of(self.ledger):,}), if the rest stays: {rooms or 'none fits'}")
+        return lines
 
     def _owner_lines(self) -> list[str]:
         owners = self.owners
@@ -164,6 +193,17 @@ class DryRun:
             f"Forecast: {forecast.low:.3g} to {forecast.high:.3g} s a step, MFU {forecast.mfu:.0%}, "
             f"{forecast.bounds[bound]:.0%} bound by {bound}",
         ]
+
+    def _traffic_lines(self) -> list[str]:
+        if self.world is None:
+            return []
+        rows = [row for row in collective_rows(self.ledger, self.gpu, self.world) if row["calls"]]
+        lines = ["", f"Collectives of rank {self.world.rank} of {self.world.size} in a step"]
+        for row in rows:
+            seconds = "" if row["seconds"] is None else f"  {seconds_in_words(row['seconds'])}"
+            name = f"{row['name']} of {row['ranks']} ranks"
+            lines.append(f"  {row['calls']:>6} x  {name:<28}{human_bytes(row['bytes']):>12}{seconds}")
+        return [*lines, *([] if rows else ["  none"])]
 
     def _wait_lines(self) -> list[str]:
         lines = []

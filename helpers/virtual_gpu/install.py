@@ -24,6 +24,7 @@ from . import (
     streams,
     tensors,
 )
+from . import world as one_of_many
 from .compiler import install as install_compiler
 from .dispatch import Pretence
 from .dry import DryMode
@@ -31,6 +32,7 @@ from .machine import Machine
 from .patches import Patches
 from .refusals import Refusals
 from .waits import Waits
+from .world import World
 
 _mode: Pretence | None = None
 _patches = Patches()
@@ -42,12 +44,13 @@ def mode() -> Pretence:
     return _mode
 
 
-def install(machine: Machine, dry: Waits | None = None) -> None:
+def install(machine: Machine, dry: Waits | None = None, world: World | None = None) -> None:
     """Make this process believe that it runs on `machine`.
 
     Args:
         machine: with its GPUs.
         dry: compute nothing on the GPUs, and keep here where values were asked for; None computes on the CPU.
+        world: in a dry run, the ranks of which this process is one; None where there are no others.
     """
     global _mode
     if _mode is not None:
@@ -67,7 +70,11 @@ def install(machine: Machine, dry: Waits | None = None) -> None:
     else:
         driver.install(_patches, machine)
         streams.install(_patches)
-        ranks.install(_patches)
+        if world is None or dry is None:
+            ranks.install(_patches)
+        else:
+            ranks.install_nccl(_patches)
+            one_of_many.install(_patches, world, dry)
         install_compiler(_patches)
         kernels.install(_patches)
         grouping.install(_patches)

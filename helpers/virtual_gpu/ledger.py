@@ -16,8 +16,10 @@ from ..meter.work import Work
 from .dispatch import thread
 from .homes import home_of
 from .memory import gpu
+from .traffic import Traffic
 from .user_line import place
 
+_LABELED = 3  # steps after which modules are looked at; what they hold does not change later
 SETUP, FORWARD, BACKWARD, UPDATE = "setup", "forward", "backward", "optimizer step"
 
 
@@ -58,6 +60,9 @@ class Ledger:
         marks: places in `events` at which an optimizer step ended.
         works: for each step, and the one that has begun, how often each work was done, by phase.
         refusals: (place in `events`, GPU, bytes) of each allocation that did not fit.
+        traffic: the collectives of one rank of many.
+        over: the place in `events` at which the program was ended; 0 where it ended by itself.
+        arrivals: first dimensions of the tensors that came from the host since the first forward pass.
     """
 
     def __init__(self) -> None:
@@ -65,6 +70,10 @@ class Ledger:
         self.marks: list[int] = []
         self.works: list[Counter[tuple[Work, str, bool]]] = [Counter()]
         self.refusals: list[tuple[int, int, int]] = []
+        self.traffic: Traffic | None = None
+        self.arrivals: Counter[int] = Counter()
+        self.over = 0
+        self._names: dict[int, str] = {}
         self.updating = False
         self._roots: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._references: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
@@ -77,6 +86,8 @@ class Ledger:
             self._roots.add(here.root)
             reference = self._references.setdefault(here.module, weakref.ref(here.module))
         phase, recomputed = self._phase()
+        if phase == FORWARD and thread.arriving_rows:
+            self.arrivals[thread.arriving_rows] += 1
         if thread.casting_weights:
             category = "weight copies"
         elif recomputed:
@@ -96,6 +107,7 @@ class Ledger:
 
     def refused(self, index: int, nbytes: int) -> None:
         """Note that a GPU had no room."""
+        self.label_modules()
         self.refusals.append((len(self.events), index, nbytes))
 
     def worked(self, work: Work) -> None:
@@ -118,12 +130,20 @@ class Ledger:
 
     def end_step(self) -> None:
         """Let a new step begin."""
+        if len(self.marks) < _LABELED:
+            self.label_modules()
         self.marks.append(len(self.events))
         self.works.append(Counter())
+        if self.traffic is not None:
+            self.traffic.end_step()
 
     def label_modules(self) -> dict[int, str]:
-        """Learn the parameters and buffers of all models that ran; return the names of their modules by id."""
-        names = {}
+        """Learn the parameters and buffers of all models that ran, while they live.
+
+        Returns:
+            The names of modules, by the id of the reference in an allocation's record.
+        """
+        names: dict[int, str] = {}
         for root in list(self._roots):
             for name, module in root.named_modules():
                 names.setdefault(id(module), name or type(module).__name__)
@@ -131,7 +151,9 @@ class Ledger:
                 _label(tensor, "parameters")
             for parameter in root.parameters():
                 _label(parameter.grad, "gradients")
-        return names
+        for module, reference in list(self._references.items()):
+            self._names[id(reference)] = names.get(id(module), type(module).__name__)
+        return self._names
 
     def _phase(self) -> tuple[str, bool]:
         if torch._C._current_graph_task_id() != -1:

@@ -95,7 +95,7 @@ def owners_at(ledger: Ledger, index: int, at: int) -> Owners:
     categories: Counter[str] = Counter()
     owners = Owners(sum(record.nbytes for record in alive), now.phase, now.line)
     for record in alive:
-        categories[_category(record)] += record.nbytes
+        categories[category_of(record)] += record.nbytes
         owners.lines[record.line] += record.nbytes
         owners.modules[_module(record, names)] += record.nbytes
     owners.categories = {name: categories[name] for name in TENANTS if categories[name]}
@@ -103,7 +103,7 @@ def owners_at(ledger: Ledger, index: int, at: int) -> Owners:
     return owners
 
 
-def _category(record: Allocation) -> str:
+def category_of(record: Allocation) -> str:
     """Return what a block was for: what the forward pass makes and the backward pass finds is an activation."""
     if record.category:
         return record.category
@@ -113,7 +113,7 @@ def _category(record: Allocation) -> str:
 
 
 def _module(record: Allocation, names: dict[int, str]) -> str:
-    module = record.module() if record.module is not None else None
-    if module is None:
+    name = names.get(id(record.module)) if record.module is not None else None
+    if name is None:
         return {SETUP: "(before the first forward pass)", FORWARD: "(between modules)"}.get(record.phase, record.phase)
-    return re.sub(r"(?<![A-Za-z_])\d+", "*", names.get(id(module), type(module).__name__))
+    return re.sub(r"(?<![A-Za-z_])\d+", "*", name)

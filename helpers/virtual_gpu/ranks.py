@@ -155,35 +155,55 @@ def install(patches: Patches) -> None:
         "new_group": made,
         "destroy_process_group": destroy_process_group,
         "get_backend": _backend,
-        "is_nccl_available": lambda: True,
         **{name: _collective(getattr(c10d, name)) for name in _COLLECTIVES.split() if hasattr(c10d, name)},
     }
-    patches.put_all(torch.cuda.nccl, {"version": lambda: (2, 27, 5), "is_available": lambda tensors: False})
     from torch.distributed import device_mesh
 
     for module in (dist, c10d, device_mesh):
         for name, function in replaced.items():
             if hasattr(module, name):
                 patches.put(module, name, function)
+    install_nccl(patches)
+
+
+def install_nccl(patches: Patches) -> None:
+    """Let PyTorch find NCCL, and FSDP's first version the GPUs."""
+    patches.put_all(torch.cuda.nccl, {"version": lambda: (2, 27, 5), "is_available": lambda tensors: False})
+    for module in (dist, c10d):
+        patches.put(module, "is_nccl_available", lambda: True)
     patches.after_import("torch.distributed.fsdp._init_utils", _numbers_are_gpus)
+
+
+_base_device = torch.device
 
 
 class _Numbers(type):
     def __instancecheck__(cls, value: Any) -> bool:
-        return isinstance(value, torch.device)
+        return isinstance(value, _base_device)
 
-    def __call__(cls, device: Any) -> torch.device:
-        return torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    def __call__(cls, *args: Any, **kwargs: Any) -> torch.device:
+        first = args[0] if args else kwargs.get("device")
+        number = len(args) + len(kwargs) == 1 and isinstance(first, int)
+        return _base_device("cuda", first) if number else _base_device(*args, **kwargs)
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(_base_device, name)
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is _base_device
+
+    def __hash__(cls) -> int:
+        return hash(_base_device)
 
 
-class _Device(metaclass=_Numbers):
+class Device(metaclass=_Numbers):
     """`torch.device`, which takes a number for a GPU: a PyTorch without CUDA knows no such device."""
 
 
 class _Torch:
     """The module torch as FSDP's first version sees it."""
 
-    device = _Device
+    device = Device
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)

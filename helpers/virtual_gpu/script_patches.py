@@ -6,14 +6,20 @@ from typing import Any
 
 import torch
 
+from . import absent
 from .patches import Patches
+from .ranks import Device
 from .waits import Waits
 
 
 @contextmanager
-def for_scripts(waits: Waits) -> Iterator[None]:
-    """Let `torch.compile` return what it is given, and `torch.save` write nothing; both are noted."""
+def for_scripts(waits: Waits, *, fake_data: bool = False) -> Iterator[None]:
+    """Let `torch.compile` return what it is given, and `torch.save` write nothing; both are noted.
+
+    Models are built without weights that are not here; with `fake_data`, data sets that are not here are made up.
+    """
     patches = Patches()
+    absent.install(patches, waits, fake_data=fake_data)
 
     def compiled(model: Any = None, **options: Any) -> Any:
         if model is None:
@@ -28,7 +34,7 @@ def for_scripts(waits: Waits) -> Iterator[None]:
         waits.assume("torch.save", "nothing is written")
 
     replaced: dict[Any, dict[str, Callable[..., Any]]] = {
-        torch: {"compile": compiled, "save": save},
+        torch: {"compile": compiled, "save": save, "device": Device},
         torch.nn.Module: {"compile": compiled_module},
     }
     for owner, functions in replaced.items():

@@ -66,6 +66,8 @@ class Steps:
         self.count += 1
         stand_ins.steps = self.count
         if self._limit is not None and self.count >= self._limit:
+            self._ledger.label_modules()
+            self._ledger.over = len(self._ledger.events)
             raise EnoughStepsError
 
 

@@ -40,7 +40,7 @@ def test_wrong_words_are_refused(args, words, capsys):
 
 
 COMMANDS = ["doctor", "roofline", "plan", "layout", "page", "build", "plans", "searches", "chooser", "grade", "claims"]
-COMMANDS += ["progress", "receipts", "gpu", "site", "autograder", "mistakes", "handout", "dry-run"]
+COMMANDS += ["progress", "receipts", "gpu", "site", "autograder", "mistakes", "handout", "dry-run", "autopsy"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,10 +1,12 @@
 """`python -m helpers dry-run`: the report, the script's exit code, one clear line for bad input."""
 
 import json
+import os
 import sys
 import textwrap
 
 from helpers.__main__ import main
+from helpers.virtual_gpu.autopsy.cli import reports_of
 
 import pytest
 
@@ -137,8 +139,11 @@ def test_its_own_traceback_names_its_own_lines_alone(dry_run):
     [
         (["no_such_file.py"], "no_such_file.py is not a file"),
         (["--gpu", "rtx-9999", "x.py"], "'rtx-9999' is not in the catalog"),
-        (["--steps", "0", "x.py"], "--steps and --gpus are at least 1"),
+        (["--steps", "0", "x.py"], "--steps, --gpus and --nodes are at least 1"),
         (["-m", "no_such_module_here"], "no_such_module_here is not a module"),
+        (["--gpus", "4", "--rank", "4", __file__], "--rank 4 is not one of 4"),
+        (["--timeline", "nowhere/x.svg", __file__], "nowhere is not a folder"),
+        (["--timeline", "x.txt", __file__], "--timeline draws .svg, .png and .pdf"),
     ],
 )
 def test_bad_input_is_one_line(capsys, arguments, words):
@@ -153,3 +158,97 @@ def test_a_module_runs_by_its_name(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["dry-run", "-m", "tiny_training", "256"]) == 0
     assert "Peak:" in capsys.readouterr().out
+
+
+BATCHED = """
+    import sys
+    import torch
+    from torch import nn
+
+    batch = int(sys.argv[1])
+    model = nn.Sequential(nn.Embedding(512, 256), *(nn.Linear(256, 256) for _ in range(8)), nn.Linear(256, 512)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(3):
+        x = torch.randint(512, (batch, 64))
+        loss = nn.functional.cross_entropy(model(x.cuda()).flatten(0, 1), x.cuda().flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_the_largest_batch_is_where_the_memory_ends(dry_run):
+    options = ("--json", "--gpu", "t4")
+    code, out, _ = dry_run(BATCHED, "16", options=options)
+    report = json.loads(out.splitlines()[-1])
+    assert (code, report["batch"]) == (0, 16)
+    largest = report["largest_batch"]
+    assert largest["t4-16gb"] < largest["a100-40gb"] < largest["a100-80gb"]
+    code, out, _ = dry_run(BATCHED, str(largest["t4-16gb"]), options=options)
+    assert code == 0
+    assert json.loads(out.splitlines()[-1])["fits"]["t4-16gb"]
+    code, _, err = dry_run(BATCHED, str(largest["t4-16gb"] * 13 // 10), options=options)
+    assert code == 1
+    assert "CUDA out of memory" in err
+
+
+def test_a_picture_a_snapshot_and_a_trace_are_written(dry_run, tmp_path):
+    files = {name: tmp_path / f"out.{name}" for name in ("svg", "pickle", "json")}
+    options = ["--gpu", "t4", "--timeline", files["svg"], "--snapshot", files["pickle"], "--trace", files["json"]]
+    code, out, err = dry_run(TRAINS, "512", options=map(str, options))
+    assert code == 0, err
+    assert "optimizer state" in files["svg"].read_text()
+    events = json.loads(files["json"].read_text())["traceEvents"]
+    assert [event["name"] for event in events if event["ph"] == "X" and event["tid"] == 1] == [
+        "step 1",
+        "step 2",
+        "step 3",
+    ]
+    highest = max(sum(event["args"].values()) for event in events if event["ph"] == "C")
+    assert f"Peak: {highest / 2**20:.2f} MiB" in out
+    (report,) = reports_of(str(files["pickle"]))
+    weights = sum(512 * -(-4 * n // 512) for n in (512 * 512, 512, 10 * 512, 10))
+    assert report.categories["optimizer state"] == 2 * weights
+    assert report.categories["parameters"] == weights
+    assert any(line.endswith("train.py:12") for line in report.lines)
+
+
+ONE_OF_MANY = """
+    import os
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("nccl")
+    print("rank", dist.get_rank(), "of", dist.get_world_size(), "local", os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    model = DistributedDataParallel(torch.nn.Linear(1024, 1024, bias=False).cuda())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    count = torch.tensor(3.0, device="cuda")
+    dist.all_reduce(count)
+    print("count", count.item())
+    names = [None] * dist.get_world_size()
+    dist.all_gather_object(names, {"rank": dist.get_rank()})
+    print("names", len(names), names[0])
+    for _ in range(3):
+        model(torch.randn(4, 1024).cuda()).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_one_rank_of_many_runs_alone(dry_run):
+    options = ("--gpu", "h100", "--gpus", "8", "--nodes", "2", "--rank", "9", "--json")
+    code, out, err = dry_run(ONE_OF_MANY, options=options)
+    assert code == 0, err
+    assert "rank 9 of 16 local 1" in out
+    assert "count 48.0" in out
+    assert "names 16 {'rank': 9}" in out
+    rows = {row["name"]: row for row in json.loads(out.splitlines()[-1])["collectives"]}
+    gradient = rows["all_reduce"]
+    assert (gradient["ranks"], gradient["calls"], gradient["bytes"]) == (16, 1, 4 * 1024**2)
+    assert gradient["calls_in_all"] == 4
+    assert gradient["seconds"] > 0
+    code, out, _ = dry_run(ONE_OF_MANY, options=options[:-1])
+    assert lines_with(out, "1 x  all_reduce of 16 ranks", "4.00 MiB")
+    assert "RANK" not in os.environ

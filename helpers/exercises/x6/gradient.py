@@ -18,7 +18,7 @@ Answer = Callable[..., Any]
 EXACT = 1e-9  # relative
 MICRO_BATCHES = (2, 3)  # of the first call and the second
 ROWS = (1, 4, 2)  # of the micro-batches where the order of summation decides
-HUGE = 2.0**60  # beside it, a number of ordinary size is lost
+HUGE = 2.0**80  # beside it, a number of ordinary size is lost, also where both are divided first
 
 
 def _gradients(gradient: Answer, seed: int) -> Evidence:

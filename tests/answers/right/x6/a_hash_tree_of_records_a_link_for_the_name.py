@@ -55,7 +55,7 @@ def whole(path):
             raise ValueError(path)
         state.update(torch.load(io.BytesIO(record)))
         at, count = at + 52 + length, count + 1
-    if int(raw[at:]) != count:
+    if len(raw) - at != 20 or int(raw[at:]) != count:
         raise ValueError(path)
     return state
 

@@ -1,0 +1,71 @@
+"""What a script asks for and this machine does not have: weights, tokenizers and, on request, data sets.
+
+    models.py      which shape a model has that is known by its name
+    weights.py     `from_pretrained` without weights: transformers, timm, torchvision
+    recipes.py     torchtune's checkpoints
+    tokenizer.py   a tokenizer with the vocabulary of the model
+    data.py        `load_dataset` without the data set; columns.py: what its columns are called
+    images.py      torchvision's and timm's data sets without files
+    files.py       arrays and texts without files
+
+Whatever stands in for something is listed in the report. What is on this machine is used as it is.
+"""
+
+import functools
+import logging
+import socket
+import threading
+from typing import Any
+
+from ..patches import Patches
+from ..waits import Waits
+from . import data, files, images, recipes, tokenizer, weights
+
+_HUB = "huggingface.co"
+
+
+def install(patches: Patches, waits: Waits, *, fake_data: bool) -> None:
+    """Let models be built without their weights and, with `fake_data`, let data sets be made up.
+
+    Args:
+        patches: puts everything back later.
+        waits: is told what stands in for what.
+        fake_data: whether data sets that are not there are replaced.
+    """
+    patches.after_import("huggingface_hub.constants", _leave_the_hub_alone)
+    _silence(patches, "bitsandbytes")  # which says at length that it finds no CUDA
+    weights.install(patches, waits)
+    recipes.install(patches, waits)
+    tokenizer.install(patches, waits)
+    if fake_data:
+        data.install(patches, waits)
+        images.install(patches, waits)
+        files.install(patches, waits)
+
+
+def _leave_the_hub_alone(patches: Patches, constants: Any) -> None:
+    """Ask a hub that cannot be reached for nothing: each question would be repeated for a minute."""
+    if not constants.HF_HUB_OFFLINE and not _is_known(_HUB):
+        patches.put(constants, "HF_HUB_OFFLINE", True)
+
+
+def _silence(patches: Patches, name: str) -> None:
+    logger = logging.getLogger(name)
+    patches.later(functools.partial(logger.setLevel, logger.level))
+    logger.setLevel(logging.CRITICAL)
+
+
+def _is_known(host: str, seconds: float = 3.0) -> bool:
+    """Return whether the address of `host` is found in time."""
+    found = []
+
+    def look_up() -> None:
+        try:
+            found.append(socket.getaddrinfo(host, 443))
+        except OSError:
+            return
+
+    thread = threading.Thread(target=look_up, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return bool(found)

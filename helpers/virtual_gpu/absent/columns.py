@@ -1,0 +1,132 @@
+"""What the columns of published data sets are called: by words in the name of the data set."""
+
+from typing import Any
+
+_WORDS = [
+    "the",
+    "model",
+    "reads",
+    "a",
+    "line",
+    "of",
+    "the",
+    "book",
+    "and",
+    "learns",
+    "what",
+    "follows",
+    "while",
+    "the",
+    "other",
+    "one",
+    "waits",
+    "for",
+    "its",
+    "turn",
+    "to",
+    "answer",
+    "with",
+    "a",
+    "short",
+    "sentence",
+    "about",
+    "memory",
+    "and",
+    "time",
+    "so",
+    "that",
+    "every",
+    "step",
+    "takes",
+    "as",
+    "long",
+    "as",
+    "it",
+    "should",
+    "and",
+    "no",
+    "more",
+    "than",
+    "that",
+]
+TEXT_WORDS, SHORT_WORDS, CLASSES = 1500, 60, 10  # words of a row's text and of its short fields; different labels
+
+
+TEXT, SHORT, LABEL, NUMBER, IMAGE, WORDS, TAGS, ANSWERS, TRUTH = (
+    *("text", "short", "label", "number"),
+    *("image", "words", "tags", "answers", "truth"),
+)
+CHATS = {  # kind of column -> roles of its messages
+    "ask": ("user",),
+    "reply": ("assistant",),
+    "turn": ("user", "assistant"),
+    "talk": ("user", "assistant", "user", "assistant"),
+}
+# Words of which one is in the name of the data set: columns with their kinds: splits.
+_LAYOUTS = """
+ultrafeedback_binarized: prompt=short chosen=turn rejected=turn messages=talk
+    : train test train_prefs test_prefs train_sft test_sft
+hh-rlhf-helpful rlaif: prompt=ask chosen=reply rejected=reply: train test
+hh-rlhf stack-exchange-paired dpo preference orpo rlhf: prompt=short chosen=text rejected=text: train test
+kto: prompt=ask completion=reply label=truth: train test
+ultrachat: prompt=short messages=talk: train test train_sft test_sft train_gen test_gen
+capybara oasst no_robots chat messages openhermes smoltalk conversation thoughts: messages=talk: train test
+tldr completion: prompt=short completion=text: train validation test
+alpaca: instruction=short input=short output=text text=text: train
+dolly: instruction=short context=text response=text category=short: train
+gsm8k deepmath metamath: question=short answer=short: train test
+squad: id=short title=short context=text question=short answers=answers: train validation
+samsum dialogsum: id=short dialogue=text summary=short: train validation test
+cnn_dailymail: article=text highlights=short id=short: train validation test
+xsum billsum: document=text summary=short text=text: train validation test
+mnli snli xnli: premise=short hypothesis=short label=label idx=number
+    : train validation validation_matched validation_mismatched test
+mrpc rte wnli stsb: sentence1=short sentence2=short label=label idx=number: train validation test
+qqp: question1=short question2=short label=label idx=number: train validation test
+qnli: question=short sentence=short label=label idx=number: train validation test
+sst2 cola glue: sentence=short label=label idx=number: train validation test
+imdb ag_news yelp emotion sentiment tweet rotten_tomatoes: text=text label=label: train validation test unsupervised
+financial_phrasebank: sentence=short label=label: train
+conll wnut ner: tokens=words ner_tags=tags pos_tags=tags chunk_tags=tags: train validation test
+cifar: img=image label=label fine_label=label: train test
+mnist imagenet food101 beans flowers pets image: image=image label=label labels=label: train validation test
+"""
+_PLAIN = {"text": TEXT}
+
+
+def layout_of(name: str) -> tuple[dict[str, str], list[str]]:
+    """Return the columns (name -> kind) and the splits of the data set called `name`, with its configuration's name."""
+    for line in _LAYOUTS.strip().replace("\n    :", ":").splitlines():
+        words, columns, splits = line.split(":")
+        if any(word in name.lower() for word in words.split()):
+            return dict(column.split("=") for column in columns.split()), splits.split()
+    return _PLAIN, ["train", "validation", "test"]
+
+
+def value(kind: str, row: int) -> Any:
+    """Return what stands in a column of this kind, in this row."""
+    if kind in CHATS:
+        roles = CHATS[kind]
+        return [{"role": role, "content": _text(TEXT_WORDS // len(roles), row + i)} for i, role in enumerate(roles)]
+    makers = {
+        TEXT: lambda: _text(TEXT_WORDS, row),
+        SHORT: lambda: _text(SHORT_WORDS, row),
+        LABEL: lambda: row % 2,
+        NUMBER: lambda: row,
+        IMAGE: lambda: _image(row),
+        WORDS: lambda: _text(SHORT_WORDS, row).split(),
+        TAGS: lambda: [(row + i) % 9 for i in range(SHORT_WORDS)],
+        ANSWERS: lambda: {"text": [_text(3, row)], "answer_start": [0]},
+        TRUTH: lambda: row % 2 == 0,
+    }
+    return makers[kind]()
+
+
+def _text(words: int, row: int) -> str:
+    return " ".join(_WORDS[(row * 7 + i * (1 + row % 5)) % len(_WORDS)] for i in range(words))
+
+
+def _image(row: int) -> Any:
+    from PIL import Image
+
+    return Image.new("RGB", (256, 256), (row % 256, 3 * row % 256, 7 * row % 256))

@@ -1,0 +1,109 @@
+"""`datasets.load_dataset` of a data set that is not on this machine: rows are made up, columns are called as there."""
+
+import functools
+import re
+from typing import Any
+
+from ..patches import Patches
+from ..waits import Waits
+from . import columns
+
+ROWS, FEW = 1024, 128  # of the training split, and of the others
+
+
+def install(patches: Patches, waits: Waits) -> None:
+    """Teach datasets as soon as it is imported."""
+    patches.after_import("datasets.load", lambda p, module: _load(p, module, waits))
+
+
+def _load(patches: Patches, module: Any, waits: Waits) -> None:
+    base, from_disk = module.load_dataset, module.load_from_disk
+
+    @functools.wraps(base)
+    def load_dataset(path: str, name: str | None = None, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return base(path, name, *args, **kwargs)
+        except Exception:
+            split, streams = kwargs.get("split"), kwargs.get("streaming", False)
+            title = _title(path, name, kwargs.get("data_files"))
+            waits.assume("data set", f"{title}: made-up rows")
+            return made_up(title, split, streams)
+
+    @functools.wraps(from_disk)
+    def load_from_disk(path: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return from_disk(path, *args, **kwargs)
+        except OSError:
+            waits.assume("data set", f"{path}: made-up rows")
+            return made_up(str(path), None, False)
+
+    patches.put_all(module, {"load_dataset": load_dataset, "load_from_disk": load_from_disk})
+
+
+def _title(path: str, name: str | None, files: Any) -> str:
+    return " ".join(str(part) for part in (path, name, files) if part)
+
+
+def made_up(title: str, split: Any, streams: bool) -> Any:
+    """Return a data set with made-up rows.
+
+    Args:
+        title: by which its columns are chosen.
+        split: as `load_dataset` takes it, e.g. "train[:5%]"; None for all.
+        streams: whether it is to be iterable only.
+    """
+    from datasets import Dataset, DatasetDict, Features, Value
+
+    kinds, splits = columns.layout_of(title)
+
+    def rows(name: str) -> Any:
+        wanted = re.match(r"[^\[+]+", name)[0]
+        count = ROWS if "train" in wanted else FEW
+        made = {column: [columns.value(kind, row) for row in range(count)] for column, kind in kinds.items()}
+        features = _features(kinds, Features, Value)
+        part = Dataset.from_dict(made, features=features)
+        part = part.select(range(*_bounds(name, count)))
+        return part.to_iterable_dataset() if streams else part
+
+    if split is None:
+        from datasets import IterableDatasetDict
+
+        kind = IterableDatasetDict if streams else DatasetDict
+        return kind({name: rows(name) for name in splits})
+    if isinstance(split, (list, tuple)):
+        return [rows(str(name)) for name in split]
+    return rows(str(split))
+
+
+def _features(kinds: dict[str, str], features: Any, value: Any) -> Any:
+    from datasets import ClassLabel, Image
+
+    types: dict[Any, Any] = {
+        columns.TEXT: value("string"),
+        columns.SHORT: value("string"),
+        columns.LABEL: ClassLabel(names=[f"class {number}" for number in range(columns.CLASSES)]),
+        columns.NUMBER: value("int64"),
+        columns.IMAGE: Image(),
+        columns.WORDS: [value("string")],
+        columns.TAGS: [ClassLabel(names=[f"tag {number}" for number in range(9)])],
+        columns.ANSWERS: {"text": [value("string")], "answer_start": [value("int32")]},
+        columns.TRUTH: value("bool"),
+    }
+    chat = [{"role": value("string"), "content": value("string")}]
+    return features({name: chat if kind in columns.CHATS else types[kind] for name, kind in kinds.items()})
+
+
+def _bounds(split: str, count: int) -> tuple[int, int]:
+    """Return which rows "train[10%:20%]" or "train[:100]" means."""
+    found = re.search(r"\[(-?\d*)(%?):(-?\d*)(%?)\]", split)
+    if not found:
+        return 0, count
+
+    def place(number: str, percent: str, default: int) -> int:
+        if not number:
+            return default
+        at = count * int(number) // 100 if percent else int(number)
+        return max(0, min(count, at + count if at < 0 else at))
+
+    first, last = place(found[1], found[2], 0), place(found[3], found[4], count)
+    return first, max(first + 1, last)

@@ -1,0 +1,52 @@
+"""Files without a file: arrays that a program maps, and texts that it reads."""
+
+import builtins
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..patches import Patches
+from ..waits import Waits
+from .columns import TEXT, value
+
+_ELEMENTS, _LINES = 2**22, 1000
+_LARGEST = 256  # ids in a made-up array: every vocabulary has them
+
+
+def install(patches: Patches, waits: Waits) -> None:
+    """Teach `numpy.memmap`, `numpy.load` and `open`, for reading alone."""
+    base_map, base_load, base_open = np.memmap, np.load, builtins.open
+
+    class memmap(base_map):
+        def __new__(cls, filename: Any, dtype: Any = np.uint8, mode: str = "r+", *args: Any, **kwargs: Any) -> Any:
+            if mode in ("r", "c") and _is_missing(filename):
+                waits.assume("file", f"{Path(filename).name}: an array of made-up numbers")
+                return _numbers(dtype)
+            return base_map(filename, dtype, mode, *args, **kwargs)
+
+    def load(file: Any, *args: Any, **kwargs: Any) -> Any:
+        if _is_missing(file) and str(file).endswith(".npy"):
+            waits.assume("file", f"{Path(file).name}: an array of made-up numbers")
+            return _numbers(np.uint16)
+        return base_load(file, *args, **kwargs)
+
+    def read(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if mode in ("r", "rt") and _is_missing(file) and str(file).endswith(".txt"):
+            waits.assume("file", f"{Path(file).name}: made-up text")
+            return io.StringIO("\n".join(value(TEXT, line) for line in range(_LINES)))
+        return base_open(file, mode, *args, **kwargs)
+
+    patches.put(np, "memmap", memmap)
+    patches.put(np, "load", load)
+    patches.put(builtins, "open", read)
+
+
+def _is_missing(file: Any) -> bool:
+    return isinstance(file, (str, os.PathLike)) and not os.path.exists(file)
+
+
+def _numbers(dtype: Any) -> Any:
+    return np.random.default_rng(0).integers(0, _LARGEST, _ELEMENTS).astype(dtype)

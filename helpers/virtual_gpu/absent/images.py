@@ -1,0 +1,90 @@
+"""Data sets of images without files: torchvision's classes and timm's `create_dataset`."""
+
+from typing import Any
+
+import torch
+
+from ..patches import Patches
+from ..waits import Waits
+
+_SHAPES = {  # torchvision's class -> (side, channels, classes)
+    "MNIST": (28, 1, 10),
+    "FashionMNIST": (28, 1, 10),
+    "KMNIST": (28, 1, 10),
+    "EMNIST": (28, 1, 47),
+    "CIFAR10": (32, 3, 10),
+    "CIFAR100": (32, 3, 100),
+    "SVHN": (32, 3, 10),
+    "STL10": (96, 3, 10),
+    "ImageFolder": (256, 3, 1000),
+    "ImageNet": (256, 3, 1000),
+    "Flowers102": (256, 3, 102),
+    "Food101": (256, 3, 101),
+    "OxfordIIITPet": (256, 3, 37),
+    "CelebA": (178, 3, 40),
+}
+ROWS = 4096
+
+
+class MadeUpImages(torch.utils.data.Dataset):
+    """Gray images with labels, transformed as the data set's would be."""
+
+    def __init__(self, shape: tuple[int, int, int], transform: Any = None, target_transform: Any = None) -> None:
+        self._side, self._channels, count = shape
+        self.transform, self.target_transform = transform, target_transform
+        self.classes = [str(number) for number in range(count)]
+        self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
+        self.targets = [number % count for number in range(ROWS)]
+        self.imgs = self.samples = [(f"{number}.jpg", target) for number, target in enumerate(self.targets)]
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        from PIL import Image
+
+        if index >= ROWS:
+            raise IndexError(index)
+        image = Image.new("L" if self._channels == 1 else "RGB", (self._side, self._side))
+        target = self.targets[index]
+        return (
+            image if self.transform is None else self.transform(image),
+            target if self.target_transform is None else self.target_transform(target),
+        )
+
+
+def install(patches: Patches, waits: Waits) -> None:
+    """Teach torchvision and timm as soon as they are imported."""
+    patches.after_import("torchvision.datasets", lambda p, module: _torchvision(p, module, waits))
+    patches.after_import("timm.data.dataset_factory", lambda p, module: _timm(p, module, waits))
+
+
+def _torchvision(patches: Patches, module: Any, waits: Waits) -> None:
+    for name, shape in _SHAPES.items():
+        patches.put(module, name, _replaced(getattr(module, name), shape, waits))
+
+
+def _replaced(base: Any, shape: tuple[int, int, int], waits: Waits) -> Any:
+    class Replaced(base):  # `isinstance` and subclasses go on
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return base(*args, **kwargs)
+            except (OSError, RuntimeError):
+                waits.assume("data set", f"{base.__name__}: gray images")
+                return MadeUpImages(shape, kwargs.get("transform"), kwargs.get("target_transform"))
+
+    Replaced.__name__ = Replaced.__qualname__ = base.__name__
+    return Replaced
+
+
+def _timm(patches: Patches, module: Any, waits: Waits) -> None:
+    base = module.create_dataset
+
+    def create_dataset(name: str = "", *args: Any, **kwargs: Any) -> Any:
+        try:
+            return base(name, *args, **kwargs)
+        except Exception:
+            waits.assume("data set", f"{name or kwargs.get('root') or 'images'}: gray images")
+            return MadeUpImages(_SHAPES["ImageNet"])
+
+    patches.put(module, "create_dataset", create_dataset)

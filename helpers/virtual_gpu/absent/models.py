@@ -1,0 +1,149 @@
+"""The shape of a model that is known by its name: from its folder, the planner's catalog or the list below.
+
+Sizes are those of the `config.json` that is published under the name on huggingface.co; what is not named there is as
+transformers has it for the model type.
+"""
+
+import re
+from typing import Any
+
+from ...planner import RecipeError
+from ...planner.catalog.configs import CONFIGS
+from ...planner.catalog.models import _TABLES, read_config
+
+_SUFFIXES = (
+    r"(-hf|-base|-instruct|-chat|-it|-v\d+(\.\d+)*|-zero|-beta|-alpha|-dpo|-sft|-uncased|-cased|-intermediate.*)+$"
+)
+_FLOAT32 = {"gpt2", "bert", "distilbert", "roberta", "t5", "vit", "resnet", "gpt_neo", "whisper"}
+_FLOAT16 = {"opt", "gpt_neox"}
+
+
+class AbsentError(RuntimeError):
+    """A program asks for something that is not on this machine, and nothing can stand in for it."""
+
+
+_LLAMA = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+
+
+def _llama(kind: str, vocabulary: int, *sizes: int, **more: Any) -> Any:
+    return kind, {"vocab_size": vocabulary, **dict(zip(_LLAMA, sizes, strict=True)), **more}
+
+
+def _bert(kind: str, vocabulary: int, width: int, layers: int, heads: int, **more: Any) -> Any:
+    shape = {"vocab_size": vocabulary, "hidden_size": width, "intermediate_size": 4 * width}
+    return kind, {**shape, "num_hidden_layers": layers, "num_attention_heads": heads, **more}
+
+
+def _t5(width: int, inner: int, kv: int, layers: int, heads: int, **more: Any) -> Any:
+    return "t5", {"d_model": width, "d_ff": inner, "d_kv": kv, "num_layers": layers, "num_heads": heads, **more}
+
+
+def _pythia(width: int, layers: int, heads: int, vocabulary: int = 50304) -> Any:
+    more = {"rotary_pct": 0.25, "max_position_embeddings": 2048, "use_parallel_residual": True}
+    return _bert("gpt_neox", vocabulary, width, layers, heads, **more)
+
+
+def _opt(width: int, layers: int, heads: int, **more: Any) -> Any:
+    shape = {"hidden_size": width, "ffn_dim": 4 * width, "num_hidden_layers": layers, "num_attention_heads": heads}
+    return "opt", {**shape, "word_embed_proj_dim": width, **more}
+
+
+_TIED, _APART = {"tie_word_embeddings": True}, {"tie_word_embeddings": False}
+_QWEN3 = {"head_dim": 128, "max_position_embeddings": 40960}
+_ROBERTA = {"max_position_embeddings": 514, "type_vocab_size": 1, "pad_token_id": 1, "bos_token_id": 0}
+_GELU_T5 = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+_KNOWN: dict[str, tuple[str, dict[str, Any]]] = {
+    "distilgpt2": ("gpt2", {"n_layer": 6}),
+    "distilbert": ("distilbert", {}),
+    "roberta": _bert("roberta", 50265, 768, 12, 12, **_ROBERTA),
+    "roberta-large": _bert("roberta", 50265, 1024, 24, 16, **_ROBERTA),
+    "bert-base-cased": _bert("bert", 28996, 768, 12, 12),
+    "bert": _bert("bert", 30522, 768, 12, 12),
+    "t5-small": _t5(512, 2048, 64, 6, 8),
+    "t5": _t5(768, 3072, 64, 12, 12),
+    "t5-large": _t5(1024, 4096, 64, 24, 16),
+    "t5-3b": _t5(1024, 16384, 128, 24, 32),
+    "flan-t5-small": _t5(512, 1024, 64, 8, 6, **_GELU_T5),
+    "flan-t5": _t5(768, 2048, 64, 12, 12, **_GELU_T5),
+    "flan-t5-large": _t5(1024, 2816, 64, 24, 16, **_GELU_T5),
+    "flan-t5-xl": _t5(2048, 5120, 64, 24, 32, **_GELU_T5),
+    "vit-base-patch16-224": ("vit", {"num_labels": 1000}),
+    "vit-base-patch16-224-in21k": ("vit", {}),
+    "vit-large-patch16-224": ("vit", dict(_bert("vit", 0, 1024, 24, 16)[1])),
+    "opt-125m": _opt(768, 12, 12),
+    "opt-350m": _opt(1024, 24, 16, word_embed_proj_dim=512, do_layer_norm_before=False),
+    "opt-1.3b": _opt(2048, 24, 32),
+    "opt-2.7b": _opt(2560, 32, 32),
+    "opt-6.7b": _opt(4096, 32, 32),
+    "pythia-70m": _pythia(512, 6, 8),
+    "pythia-160m": _pythia(768, 12, 12),
+    "pythia-410m": _pythia(1024, 24, 16),
+    "pythia-1b": _pythia(2048, 16, 8),
+    "pythia-1.4b": _pythia(2048, 24, 16),
+    "pythia-2.8b": _pythia(2560, 32, 32),
+    "pythia-6.9b": _pythia(4096, 32, 32, 50432),
+    "gpt-neo-125m": (
+        "gpt_neo",
+        {"hidden_size": 768, "num_layers": 12, "num_heads": 12, "attention_types": [[["global", "local"], 6]]},
+    ),
+    "smollm-135m": _llama("llama", 49152, 576, 1536, 30, 9, 3, max_position_embeddings=2048, **_TIED),
+    "smollm2-135m": _llama("llama", 49152, 576, 1536, 30, 9, 3, max_position_embeddings=8192, **_TIED),
+    "smollm2-360m": _llama("llama", 49152, 960, 2560, 32, 15, 5, max_position_embeddings=8192, **_TIED),
+    "smollm2-1.7b": _llama("llama", 49152, 2048, 8192, 24, 32, 32, max_position_embeddings=8192, **_TIED),
+    "tinyllama-1.1b": _llama("llama", 32000, 2048, 5632, 22, 32, 4, max_position_embeddings=2048, **_APART),
+    "llama-7b": _llama("llama", 32000, 4096, 11008, 32, 32, 32, max_position_embeddings=2048, **_APART),
+    "codellama-7b": _llama("llama", 32016, 4096, 11008, 32, 32, 32, max_position_embeddings=16384, **_APART),
+    "vicuna-7b": _llama("llama", 32000, 4096, 11008, 32, 32, 32, max_position_embeddings=4096, **_APART),
+    "mistral-7b": _llama("mistral", 32000, 4096, 14336, 32, 32, 8, max_position_embeddings=32768, **_APART),
+    "zephyr-7b": _llama("mistral", 32000, 4096, 14336, 32, 32, 8, max_position_embeddings=32768, **_APART),
+    "qwen2-0.5b": _llama("qwen2", 151936, 896, 4864, 24, 14, 2, max_position_embeddings=32768, **_TIED),
+    "qwen2-1.5b": _llama("qwen2", 151936, 1536, 8960, 28, 12, 2, max_position_embeddings=32768, **_TIED),
+    "qwen2-7b": _llama("qwen2", 152064, 3584, 18944, 28, 28, 4, max_position_embeddings=32768, **_APART),
+    "qwen3-0.6b": _llama("qwen3", 151936, 1024, 3072, 28, 16, 8, **_QWEN3, **_TIED),
+    "qwen3-1.7b": _llama("qwen3", 151936, 2048, 6144, 28, 16, 8, **_QWEN3, **_TIED),
+    "qwen3-4b": _llama("qwen3", 151936, 2560, 9728, 36, 32, 8, **_QWEN3, **_TIED),
+    "gemma-2b": _llama("gemma", 256000, 2048, 16384, 18, 8, 1, head_dim=256, max_position_embeddings=8192),
+    "gemma-7b": _llama("gemma", 256000, 3072, 24576, 28, 16, 16, head_dim=256, max_position_embeddings=8192),
+    "gemma-2-2b": _llama("gemma2", 256000, 2304, 9216, 26, 8, 4, head_dim=256, max_position_embeddings=8192),
+    "phi-2": _llama("phi", 51200, 2560, 10240, 32, 32, 32, partial_rotary_factor=0.4, max_position_embeddings=2048),
+    "phi-3-mini-4k": _llama("phi3", 32064, 3072, 8192, 32, 32, 32, max_position_embeddings=4096, **_APART),
+}
+
+
+def known_config(name: str) -> dict[str, Any] | None:
+    """Return the config published under `name`, as a `config.json` has it; None where it is not known."""
+    last = str(name).replace("\\", "/").rstrip("/").split("/")[-1].lower()
+    sources = {config.source.split("/")[-1].lower(): key for key, config in CONFIGS.items()}
+    sources |= {_short(source): key for source, key in sources.items()}
+    for candidate in (last, last.removeprefix("meta-"), _short(last), _short(last.removeprefix("meta-"))):
+        if candidate in _KNOWN:
+            model_type, sizes = _KNOWN[candidate]
+            return _whole(model_type, sizes)
+        if candidate in CONFIGS or candidate in sources:
+            try:
+                return _whole(*read_config(candidate if candidate in CONFIGS else sources[candidate]))
+            except RecipeError:
+                return None
+    return None
+
+
+def _short(name: str) -> str:
+    return re.sub(_SUFFIXES, "", name)
+
+
+def _whole(model_type: str, sizes: dict[str, Any]) -> dict[str, Any]:
+    first_llamas = model_type == "llama" and sizes.get("vocab_size") in (32000, 32016) and sizes["hidden_size"] > 2048
+    half = "float16" if first_llamas or model_type in _FLOAT16 else "bfloat16"
+    dtype = "float32" if model_type in _FLOAT32 else half
+    return {"model_type": model_type, "dtype": dtype, "architectures": _class_of(model_type), **sizes}
+
+
+def _class_of(model_type: str) -> list[str] | None:
+    """Return the class that configs of this type name: the one with the head of its pretraining."""
+    from transformers.models.auto import modeling_auto
+
+    for table in _TABLES.values():
+        names = getattr(modeling_auto, table).get(model_type)
+        if names:
+            return [names if isinstance(names, str) else names[0]]
+    return None

@@ -1,0 +1,149 @@
+"""What an autopsy found, in words and as plain data: the cause first, then who held the memory, then what to change."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...core.units import human_bytes
+from ..cures import Cure, cures_for
+from ..owners import Owners
+from .frames import user_line
+from .growth import Growth, growth_of
+from .message import Message
+from .snapshot import GpuSnapshot
+
+_ROWS = 8
+_NOTABLE = 2**28  # bytes of other processes from which they are named
+_EXPANDABLE = "Set PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before PyTorch 2.9)."
+
+
+@dataclass
+class Report:
+    """One GPU's autopsy.
+
+    Attributes:
+        title: which GPU, and what was found on it.
+        causes: why the memory ran out, or is nearly out; the plainest first.
+        categories, lines: bytes by what they are for, and by line of the program.
+        growing: what holds more after each step.
+        cures: what to change, the least trouble first.
+        figures: bytes by name, as far as they are known.
+    """
+
+    title: str
+    causes: list[str] = field(default_factory=list)
+    categories: dict[str, int] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    growing: list[Growth] = field(default_factory=list)
+    cures: list[Cure] = field(default_factory=list)
+    figures: dict[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain lists, dictionaries and numbers."""
+        return {
+            "title": self.title,
+            "causes": self.causes,
+            "figures": self.figures,
+            "categories": self.categories,
+            "lines": self.lines,
+            "growing": [vars(growth) for growth in self.growing],
+            "cures": [{"change": cure.change, "saves": cure.saves} for cure in self.cures],
+        }
+
+    def __str__(self) -> str:
+        parts = [self.title]
+        parts += [f"  {human_bytes(nbytes):>12}  {name}" for name, nbytes in self.figures.items()]
+        parts += ["", "What happened", *(f"  {cause}" for cause in self.causes or ["Nothing ran out."])]
+        for title, rows in (("Who holds the memory", self.categories), ("By line", self.lines)):
+            if rows:
+                parts += [
+                    "",
+                    title,
+                    *(f"  {human_bytes(size):>12}  {name}" for name, size in list(rows.items())[:_ROWS]),
+                ]
+                rest = sum(list(rows.values())[_ROWS:])
+                parts += [f"  {human_bytes(rest):>12}  all others"] if rest else []
+        if self.growing:
+            parts += ["", "What grows"]
+            for growth in self.growing[:_ROWS]:
+                rise = f"{human_bytes(growth.a_step)} a step, " if growth.a_step else ""
+                held = f"{human_bytes(growth.in_all)} in {growth.blocks} blocks"
+                parts.append(f"  {growth.line}: {rise}{held}")
+        if self.cures:
+            parts += ["", "What to change; the first is the least trouble:", *(f"  {cure}" for cure in self.cures)]
+        return "\n".join(parts)
+
+
+def of_snapshot(number: int, gpu: GpuSnapshot) -> Report:
+    """Return the autopsy of one GPU of a snapshot."""
+    categories, lines = gpu.held()
+    report = Report(f"GPU {number}: {len(gpu.alive):,} blocks in {len(gpu.segments):,} segments")
+    report.categories, report.lines = dict(categories.most_common()), dict(lines.most_common())
+    report.growing = growth_of(gpu)
+    unused = gpu.reserved - gpu.allocated
+    report.figures = {"allocated": gpu.allocated, "reserved": gpu.reserved, "largest free piece": gpu.largest_gap}
+    if gpu.refused is not None:
+        asked, free, frames = gpu.refused
+        report.figures |= {"asked for when it failed": asked, "free on the GPU then": free}
+        report.causes.append(f"{user_line(frames)} asked for {human_bytes(asked)}, and {human_bytes(free)} were free.")
+        if unused >= asked > gpu.largest_gap and not gpu.expandable:
+            report.causes.append(
+                f"Fragmentation: {human_bytes(unused)} lie unused in PyTorch's segments, the largest piece of them is "
+                f"{human_bytes(gpu.largest_gap)}. {_EXPANDABLE}"
+            )
+    elif unused > max(2**28, gpu.allocated // 4) and not gpu.expandable:
+        report.causes.append(f"{human_bytes(unused)} are reserved and unused. {_EXPANDABLE}")
+    for growth in report.growing[:1]:
+        rise = f" by {human_bytes(growth.a_step)} with each step" if growth.a_step else ""
+        report.causes.append(
+            f"A leak: what {growth.line} makes is kept, and grows{rise}. Keep numbers (`.item()`) or `.detach()`ed "
+            "tensors, and look for lists, caches and hooks that hold them."
+        )
+    held = Owners(gpu.allocated, categories=dict(categories))
+    report.cures = cures_for(held, 0 if gpu.expandable else max(0, unused))
+    return report
+
+
+def of_message(message: Message) -> Report:
+    """Return the autopsy of an out-of-memory message."""
+    report = Report(f"GPU {message.gpu}: {human_bytes(message.asked)} did not fit")
+    known = {
+        "asked for": message.asked,
+        "the GPU's memory": message.total,
+        "free": message.free,
+        "this process": message.process,
+        "allocated by tensors": message.allocated,
+        "reserved and unused": message.unused,
+        "other processes": message.others,
+    }
+    report.figures = {name: nbytes for name, nbytes in known.items() if nbytes is not None}
+    frames = [{"filename": file, "line": line, "name": name} for file, line, name in reversed(message.frames)]
+    if frames:
+        report.causes.append(f"{user_line(frames)} asked for it, in {frames[0]['name']}.")
+    report.causes += _causes(message)
+    optimizing = any("torch/optim" in file.replace("\\", "/") for file, _, _ in message.frames)
+    backward = any("autograd" in file for file, _, _ in message.frames)
+    if optimizing:
+        report.causes.append("It was the optimizer's step: at the first one, Adam's two states are made.")
+    elif backward:
+        report.causes.append("It was the backward pass: saved activations and gradients are there together.")
+    report.causes.append(
+        "A message does not say whose the memory is. A snapshot does: torch.cuda.memory._record_memory_history(), "
+        "and _dump_snapshot() when it fails."
+    )
+    return report
+
+
+def _causes(message: Message) -> list[str]:
+    causes = []
+    if message.total is not None and message.asked > message.total:
+        causes.append("One tensor is larger than the whole GPU: look at its shape before anything else.")
+    if (message.others or 0) > _NOTABLE:
+        causes.append(f"Other processes hold {human_bytes(message.others or 0)} of this GPU: end them (nvidia-smi).")
+    if message.unused is not None and message.unused >= message.asked:
+        causes.append(f"Fragmentation: more lies unused in PyTorch's segments than was asked for. {_EXPANDABLE}")
+    elif message.allocated is not None and message.total and message.allocated > 0.8 * message.total:
+        causes.append(
+            "The tensors of this process fill the GPU: half the batch with twice the gradient accumulation, then "
+            "activation checkpointing, then leaner optimizer state."
+        )
+    return causes

@@ -1,0 +1,149 @@
+"""What is not on this machine: models are built without weights, data is made up where that is asked for."""
+
+import json
+
+from helpers.__main__ import main
+from helpers.virtual_gpu.absent.columns import CHATS, layout_of, value
+from helpers.virtual_gpu.absent.models import known_config
+
+import numpy as np
+import pytest
+
+TRAINS = """
+import sys, torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+name = sys.argv[1]
+tokenizer = AutoTokenizer.from_pretrained(name)
+model = AutoModelForCausalLM.from_pretrained(name, device_map={"": 0})
+ids = tokenizer("Every step takes memory, and gives it back.", return_tensors="pt").to("cuda")
+print("tokens", len(tokenizer), ids["input_ids"].shape[1], int(ids["input_ids"].max()) < len(tokenizer))
+print("text", tokenizer.decode(ids["input_ids"][0], skip_special_tokens=True))
+tied = model.lm_head.weight is model.get_input_embeddings().weight
+print("model", model.dtype, sum(p.numel() for p in model.parameters()), tied)
+model.train()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(**ids, labels=ids["input_ids"]).loss.backward()
+optimizer.step()
+model.save_pretrained("nowhere")
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Run a script dry, offline; return (exit code, stdout, stderr)."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+
+    def run(text, *arguments, options=()):
+        (tmp_path / "train.py").write_text(text)
+        code = main(["dry-run", "--gpu", "a100-40gb", *options, "train.py", *arguments])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.slow
+def test_a_model_that_is_known_by_name_is_built(run, tmp_path):
+    code, out, err = run(TRAINS, "openai-community/gpt2")
+    assert code == 0, err
+    assert "tokens 50257" in out
+    assert "True\ntext Every step takes memory, and gives it back." in out
+    assert "model torch.float32 124439808 True" in out
+    assert "gpt2: built without its weights" in out
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.slow
+def test_a_folder_with_a_config_and_no_weights_is_enough(run, tmp_path):
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    more = {"vocab_size": 1000, "dtype": "bfloat16", "tie_word_embeddings": False}
+    (tmp_path / "mine").mkdir()
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **sizes, **more}
+    (tmp_path / "mine" / "config.json").write_text(json.dumps(config))
+    code, out, err = run(TRAINS, "./mine")
+    assert code == 0, err
+    assert "tokens 1000" in out
+    weights = 2 * 1000 * 64 + 2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 64
+    assert f"model torch.bfloat16 {weights} False" in out
+
+
+@pytest.mark.slow
+def test_a_model_that_is_not_known_is_one_clear_line(run):
+    code, _, err = run(TRAINS, "someone/something")
+    assert code == 2
+    assert "someone/something is not on this machine, and its shape is not known" in err
+    assert "Traceback" not in err
+
+
+READS = """
+import numpy as np, torch
+data = np.memmap("data/train.bin", dtype=np.uint16, mode="r")
+x = torch.from_numpy(data[:512].astype(np.int64)).cuda()
+text = open("input.txt").read()
+model = torch.nn.Embedding(256, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(x).sum().backward()
+optimizer.step()
+open("out.txt", "w").write("written")
+"""
+
+
+def test_files_are_made_up_on_request_alone(run, tmp_path):
+    code, out, err = run(READS, options=("--fake-data",))
+    assert code == 0, err
+    assert "train.bin: an array of made-up numbers" in out
+    assert "input.txt: made-up text" in out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "train.py"]
+    assert np.memmap.__module__ == "numpy"
+    code, _, err = run(READS)
+    assert code == 1
+    assert "FileNotFoundError" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "model_type", "dtype"),
+    [
+        ("openai-community/gpt2", "gpt2", "float32"),
+        ("meta-llama/Llama-2-7b-hf", "llama", "float16"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama", "bfloat16"),
+        ("Qwen/Qwen2.5-7B-Instruct", "qwen2", "bfloat16"),
+        ("TinyLlama/TinyLlama-1.1B-Chat-v1.0", "llama", "bfloat16"),
+        ("google-bert/bert-base-uncased", "bert", "float32"),
+        ("google-t5/t5-small", "t5", "float32"),
+    ],
+)
+def test_names_are_known_with_their_owners_and_endings(name, model_type, dtype):
+    found = known_config(name)
+    assert (found["model_type"], found["dtype"]) == (model_type, dtype)
+    assert found["architectures"]
+    assert known_config("someone/something") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("wikitext wikitext-2-raw-v1", {"text"}),
+        ("trl-lib/Capybara", {"messages"}),
+        ("glue mrpc", {"sentence1", "sentence2", "label", "idx"}),
+        ("yahma/alpaca-cleaned", {"instruction", "input", "output", "text"}),
+        ("trl-lib/ultrafeedback_binarized", {"prompt", "chosen", "rejected", "messages"}),
+    ],
+)
+def test_data_sets_have_their_own_columns(name, columns):
+    kinds, splits = layout_of(name)
+    assert set(kinds) == columns
+    assert "train" in splits
+    for kind in kinds.values():
+        made = value(kind, 3)
+        if kind in CHATS:
+            assert [message["role"] for message in made] == list(CHATS[kind])
+
+
+def test_data_sets_are_made_up():
+    datasets = pytest.importorskip("datasets")
+    from helpers.virtual_gpu.absent.data import made_up
+
+    whole = made_up("imdb", None, False)
+    assert isinstance(whole, datasets.DatasetDict)
+    assert len(made_up("imdb", "train[:10%]", False)) == len(whole["train"]) // 10
