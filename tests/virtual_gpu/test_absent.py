@@ -127,7 +127,8 @@ def test_names_are_known_with_their_owners_and_endings(name, model_type, dtype):
         ("trl-lib/Capybara", {"messages"}),
         ("glue mrpc", {"sentence1", "sentence2", "label", "idx"}),
         ("yahma/alpaca-cleaned", {"instruction", "input", "output", "text"}),
-        ("trl-lib/ultrafeedback_binarized", {"prompt", "chosen", "rejected", "messages"}),
+        ("trl-lib/ultrafeedback_binarized", {"chosen", "rejected"}),
+        ("HuggingFaceH4/ultrafeedback_binarized", {"prompt", "chosen", "rejected", "messages"}),
     ],
 )
 def test_data_sets_have_their_own_columns(name, columns):

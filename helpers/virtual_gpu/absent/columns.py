@@ -64,6 +64,7 @@ CHATS = {  # kind of column -> roles of its messages
 }
 # Words of which one is in the name of the data set: columns with their kinds: splits.
 _LAYOUTS = """
+trl-lib/ultrafeedback: chosen=turn rejected=turn: train test
 ultrafeedback_binarized: prompt=short chosen=turn rejected=turn messages=talk
     : train test train_prefs test_prefs train_sft test_sft
 hh-rlhf-helpful rlaif: prompt=ask chosen=reply rejected=reply: train test
