@@ -1,18 +1,18 @@
 # %% [markdown] name="title"
 # # X4 · Fine-tune 7B inside 24 GB
 #
-# **Graded exercise, 10 points.** You write a LoRA layer, an adapter whose size you know in advance, a plan for 7B on a GPU of 24 GB, and a fine-tune that leaves its base unchanged. The plan is for 7B. The fine-tune runs on a small Llama, so that it works on any machine.
+# **Graded exercise, 10 points.** You write a LoRA layer, an adapter whose size you know in advance, a plan for 7B on a GPU of 24 GB, a fine-tune that leaves its base unchanged, and the labels of a file of chats. The plan is for 7B. The fine-tune runs on a small Llama, so that it works on any machine.
 #
 # | | |
 # |---|---|
-# | After this you can | write, merge and unmerge LoRA; predict what an adapter trains; plan the largest micro-batch that fits a GPU; fine-tune a frozen model and prove that it stayed frozen |
+# | After this you can | write, merge and unmerge LoRA; predict what an adapter trains; plan the largest micro-batch that fits a GPU; fine-tune a frozen model and prove that it stayed frozen; label a file of chats so that only answers count |
 # | Time | 45 to 90 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; a GPU of 24 GB for the last, ungraded cell |
 # | Before this | [[lora]] |
 # | Syllabus | X4 (T25, C16) |
 #
-# There are four answer cells, each followed by its check. Run a check as often as you like. Save the notebook when you are done: it is your submission. Do not rename it.
+# There are five answer cells, each followed by its check. Run a check as often as you like. Save the notebook when you are done: it is your submission. Do not rename it.
 
 # %% name="setup" setup=true
 import copy
@@ -35,7 +35,7 @@ from helpers import (
     real_model,
     training_script,
 )
-from helpers.exercises.x4 import small_llama
+from helpers.exercises.x4 import small_chats, small_llama
 
 import torch
 import torch.nn.functional as F
@@ -135,13 +135,13 @@ check("x4.adapter", adapter_config, trained_parameters)
 hint("x4.adapter")
 
 # %% [markdown] name="plan_task"
-# ## Part 3 · The plan (2 points)
+# ## Part 3 · The plan (1 point)
 #
 # A colleague wants to fine-tune Llama-2-7B (`"llama-2-7b"`) on one RTX 4090 (24 GB) and asks for your recipe. These things are fixed: weights are BF16 and not quantized, LoRA of rank 16 is on q, k, v and o, the optimizer is AdamW, there is one GPU with nothing offloaded, and an update uses **32 sequences**.
 #
 # You choose: sequences per micro-batch (`micro_batch_size`), micro-batches per update (`gradient_accumulation_steps`), tokens per sequence (`seq`: 512, 1024, 2048 or 4096), and `checkpointing`. The other fields of `Recipe` may keep their defaults; `help(Recipe)` lists them all.
 #
-# **Contract.** `fine_tune_plan()` returns a `Recipe` with `micro_batch_size` × `gradient_accumulation_steps` = 32 that fits according to the planner, `plan(recipe).fits["rtx-4090-24gb"]`, with as many tokens per micro-batch (`micro_batch_size` × `seq`) as any such recipe can have. Find it with the planner in a cell of your own: `plan(recipe)` prints what you need in about ten seconds. The function itself need not search. (A plan that does not fit loses both points, because it would not run on the GPU.)
+# **Contract.** `fine_tune_plan()` returns a `Recipe` with `micro_batch_size` × `gradient_accumulation_steps` = 32 that fits according to the planner, `plan(recipe).fits["rtx-4090-24gb"]`, with as many tokens per micro-batch (`micro_batch_size` × `seq`) as any such recipe can have. Find it with the planner in a cell of your own: `plan(recipe)` prints what you need in about ten seconds. The function itself need not search. (A plan that does not fit would not run on the GPU.)
 #
 # [[Lora]] estimated two token counts from straight lines: a safe one, and one by a rule of thumb. Here `fits` decides: it replays the recipe's allocations by the allocator's rules on a GPU of that size. The choices above leave few token counts to try.
 #
@@ -171,7 +171,7 @@ def fine_tune_plan():
     ### END SOLUTION
 
 
-# %% name="plan_check" points=2
+# %% name="plan_check" points=1
 check("x4.plan", fine_tune_plan)
 
 # %% name="plan_hint"
@@ -234,6 +234,53 @@ check("x4.finetune", fine_tune, merged_model)
 
 # %% name="finetune_hint"
 hint("x4.finetune")
+
+# %% [markdown] name="chats_task"
+# ## Part 5 · The labels (1 point)
+#
+# Data for a fine-tune often comes as a `messages` file: one chat per line, each a list of turns with `role` and `content`. The model should learn to write the assistant's turns, all of them, and nothing else.
+#
+# **Contract.** `labeled_chats(chats, tokenizer, longest)` returns a list of pairs `(ids, labels)`, two lists of `int` of the same length, one pair per chat, in order.
+#
+# - `ids` are the tokens of the chat under the tokenizer's chat template, whatever the template is: of all its turns, with nothing after the last one. The text of the first turns does not depend on later ones, and neither do its tokens. A chat begins with a turn of the system or the user, and may end with one of the user.
+# - `labels` repeat the tokens that the assistant writes: the content of each of its turns, and the `tokenizer.eos_token_id` that ends the turn. At all other places they are −100: at headers, also those of the assistant's turns, and at line breaks between turns. Labels are not shifted.
+# - The same words may be in a question and in an answer. No content holds the `eos_token`.
+# - A chat of more than `longest` tokens is left out. `chats` stays as it is.
+
+# %% name="chats_material"
+chats, tokenizer, longest = small_chats()
+for turn in chats[0]:
+    print(turn)
+print(repr(tokenizer.apply_chat_template(chats[0], tokenize=False)))
+
+
+# %% name="chats" answer=true
+def labeled_chats(chats, tokenizer, longest):
+    ### BEGIN SOLUTION
+    def tokens(turns, prompt=False):
+        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=prompt)
+        return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    found = []
+    for turns in chats:
+        ids = tokens(turns)
+        labels = [-100] * len(ids)
+        for i, turn in enumerate(turns):
+            if turn["role"] == "assistant":
+                start = len(tokens(turns[:i], prompt=True))
+                end = ids.index(tokenizer.eos_token_id, start) + 1
+                labels[start:end] = ids[start:end]
+        if len(ids) <= longest:
+            found.append((ids, labels))
+    return found
+    ### END SOLUTION
+
+
+# %% name="chats_check" points=1
+check("x4.chats", labeled_chats)
+
+# %% name="chats_hint"
+hint("x4.chats")
 
 # %% [markdown] name="real_text"
 # ### On a real model, without points
@@ -304,4 +351,4 @@ else:
 # python -m helpers grade SUBMISSIONS --out GRADES
 # ```
 #
-# Grading takes only your four answer cells, runs them with other random numbers, and runs the same ten checks. Changes elsewhere in the notebook neither help nor hurt.
+# Grading takes only your five answer cells, runs them with other random numbers, and runs the same ten checks. Changes elsewhere in the notebook neither help nor hurt.

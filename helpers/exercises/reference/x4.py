@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from helpers import GiB, Prediction, RealModelError, Recipe, check, device_name, hint, measure_recipe, pick_device, plan, real_model, training_script
-from helpers.exercises.x4 import small_llama
+from helpers.exercises.x4 import small_chats, small_llama
 import torch
 import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
@@ -88,3 +88,22 @@ def fine_tune(base, batches):
 
 def merged_model(model):
     return model.merge_and_unload()
+
+
+def labeled_chats(chats, tokenizer, longest):
+    def tokens(turns, prompt=False):
+        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=prompt)
+        return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    found = []
+    for turns in chats:
+        ids = tokens(turns)
+        labels = [-100] * len(ids)
+        for i, turn in enumerate(turns):
+            if turn["role"] == "assistant":
+                start = len(tokens(turns[:i], prompt=True))
+                end = ids.index(tokenizer.eos_token_id, start) + 1
+                labels[start:end] = ids[start:end]
+        if len(ids) <= longest:
+            found.append((ids, labels))
+    return found

@@ -52,12 +52,12 @@ def _wrong_task(recipe: Recipe) -> str | None:
 
 
 class PlanFits(Check):
-    """The plan is of the task given, makes an effective batch of 32, and the planner lets it onto a GPU of 24 GB."""
+    """The plan is of the task given, makes an effective batch of 32, fits a GPU of 24 GB, and uses its room."""
 
     points = 1
     hint = (
         "plan(recipe) shows what is allocated, what would be reserved for it and, under fits, each GPU. Which of "
-        "micro_batch_size, seq and checkpointing costs what?"
+        "micro_batch_size, seq and checkpointing costs what? Double the tokens until it no longer fits."
     )
 
     @staticmethod
@@ -67,7 +67,7 @@ class PlanFits(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         try:
-            recipe = _recipe(seen)
+            recipe, wanted = _recipe(seen), _recipe(expected)
             wrong = _wrong_task(recipe)
             if wrong:
                 return wrong
@@ -75,7 +75,8 @@ class PlanFits(Check):
         except RecipeError as error:
             return f"The planner refuses it: {error}"
         if fits:
-            return None
+            got, best = (each.micro_batch_size * each.seq for each in (recipe, wanted))
+            return f"{got:,} tokens are in a micro-batch; {best:,} would fit." if got < best else None
         total, low, high = (n / GiB for n in (find_gpu(GPU).total, *reserved))
         diagnosis = (
             f"{peak / GiB:.1f} GiB are allocated at its peak, and the allocator would reserve {low:.1f} to {high:.1f}"
@@ -86,26 +87,4 @@ class PlanFits(Check):
         )
 
 
-class PlanUsesTheRoom(Check):
-    """No plan of the task that fits has more tokens in a micro-batch."""
-
-    points = 1
-    hint = "Double the tokens until it no longer fits. Checkpointing costs time, and buys room for many more of them."
-
-    @staticmethod
-    def probe(seed: int, fine_tune_plan: Any) -> Evidence:
-        return _plan_evidence(fine_tune_plan)
-
-    @staticmethod
-    def judge(seen: Evidence, expected: Evidence) -> str | None:
-        try:
-            recipe, wanted = _recipe(seen), _recipe(expected)
-        except RecipeError as error:
-            return f"The planner refuses it: {error}"
-        got, best = (each.micro_batch_size * each.seq for each in (recipe, wanted))
-        if got < best:
-            return f"{got:,} tokens are in a micro-batch; {best:,} would fit."
-        return PlanFits.judge(seen, expected)
-
-
-PLAN = (PlanFits, PlanUsesTheRoom)
+PLAN = (PlanFits,)

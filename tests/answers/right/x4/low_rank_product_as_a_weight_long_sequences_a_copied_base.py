@@ -92,3 +92,23 @@ def fine_tune(base, batches):
 def merged_model(model):
     model.merge_adapter()
     return model.unload()
+
+
+def labeled_chats(chats, tokenizer, longest):
+    pairs = []
+    for chat in chats:
+        texts = [tokenizer.apply_chat_template(chat[: n + 1], tokenize=False) for n in range(len(chat))]
+        ids = tokenizer.encode(texts[-1], add_special_tokens=False)
+        labels = [-100 for _ in ids]
+        for n, turn in enumerate(chat):
+            if turn["role"] != "assistant":
+                continue
+            header = tokenizer.apply_chat_template(chat[:n], tokenize=False, add_generation_prompt=True)
+            at = len(tokenizer.encode(header, add_special_tokens=False))
+            while True:
+                labels[at] = ids[at]
+                if ids[at] == tokenizer.eos_token_id:
+                    break
+                at += 1
+        pairs.append((ids, labels))
+    return [pair for pair in pairs if not len(pair[0]) > longest]

@@ -1,0 +1,94 @@
+"""Check of part 5: the tokens of a file of chats, and which of them count in the loss."""
+
+import copy
+import random
+from typing import Any
+
+from ...core.byte_tokenizer import byte_tokenizer
+from ..base import Check, Evidence
+
+# Another form than the tokenizer's own: a header is no line, and nothing follows the end of a turn.
+OTHER_TEMPLATE = (
+    "{% for m in messages %}{{ '[' + m.role + '] ' + m.content + '\x02' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '[assistant] ' }}{% endif %}"
+)
+WORDS = ("add", "seven", "four", "to", "it", "and", "then", "twice", "assistant", "user")
+
+
+def small_chats(seed: int = 0) -> tuple[list[list[dict[str, str]]], Any, int]:
+    """Return what part 5 is tried on: chats as in a `messages` file, a tokenizer, and the most tokens of a chat."""
+    dice, tokenizer = random.Random(seed), byte_tokenizer()
+    chats = [_chat(dice, pairs) for pairs in (1, 3, 2, 1, 4, 2)]
+    chats[0].append({"role": "user", "content": "and then?"})  # which nobody answers
+    repeated = chats[1][-1]["content"]
+    chats[1][0]["content"] = f"{repeated} {repeated}"  # an answer's words are in the question, too
+    sizes = sorted(len(_ids(chat, tokenizer)) for chat in chats)
+    return chats, tokenizer, sizes[-2]
+
+
+def _chat(dice: random.Random, pairs: int) -> list[dict[str, str]]:
+    system = [{"role": "system", "content": "Be brief."}] if dice.random() < 0.5 else []
+    roles = [role for _ in range(pairs) for role in ("user", "assistant")]
+    return system + [{"role": role, "content": " ".join(dice.choices(WORDS, k=dice.randint(1, 6)))} for role in roles]
+
+
+def _ids(chat: list[dict[str, str]], tokenizer: Any) -> list[int]:
+    text = tokenizer.apply_chat_template(chat, tokenize=False)
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+class OnlyAnswersCount(Check):
+    """The labels are the assistant's tokens up to the end of each turn; chats that are too long are left out."""
+
+    points = 1
+    hint = (
+        "apply_chat_template(turns[:i], add_generation_prompt=True, tokenize=False) ends where answer i begins.\n"
+        "The answer ends with the first tokenizer.eos_token_id from there on, which counts as well."
+    )
+
+    @staticmethod
+    def probe(seed: int, labeled_chats: Any) -> Evidence:
+        seen = {}
+        for name, template in (("its own template", None), ("another template", OTHER_TEMPLATE)):
+            chats, tokenizer, longest = small_chats(seed + 1)
+            if template:
+                tokenizer.chat_template = template
+                longest = sorted(len(_ids(chat, tokenizer)) for chat in chats)[-2]
+            found = labeled_chats(copy.deepcopy(chats), tokenizer, longest)
+            seen[name] = [[[int(i) for i in ids], [int(i) for i in labels]] for ids, labels in found]
+        return seen
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for template, want in expected.items():
+            got = seen[template]
+            if len(got) != len(want):
+                return (
+                    f"With {template}, {len(got)} chats come back; {len(want)} have at most `longest` tokens, "
+                    "as many as that included."
+                )
+            for number, (mine, right) in enumerate(zip(got, want, strict=True)):
+                wrong = OnlyAnswersCount._wrong(mine, right)
+                if wrong:
+                    return f"With {template}, chat {number} of those that come back: {wrong}"
+        return None
+
+    @staticmethod
+    def _wrong(mine: list[list[int]], right: list[list[int]]) -> str | None:
+        if mine[0] != right[0]:
+            return f"its {len(mine[0])} token ids are not the {len(right[0])} that the template gives for its turns."
+        if len(mine[1]) != len(right[1]):
+            return f"there are {len(mine[1])} labels for {len(right[0])} tokens."
+        pairs = list(zip(mine[1], right[1], strict=True))
+        if any(a not in (b, -100) for a, b in pairs if b != -100):
+            return "a label is another token than the one in its place. The model itself shifts labels by one."
+        more, less = (sum(a != b == -100 for a, b in pairs), sum(b != a == -100 for a, b in pairs))
+        if more or less:
+            return (
+                f"tokens that count although the assistant did not write them: {more}. Tokens of the assistant "
+                f"(answers, and the ends of its turns) that do not count: {less} of {sum(b != -100 for b in right[1])}."
+            )
+        return None
+
+
+CHATS = (OnlyAnswersCount,)
