@@ -43,7 +43,7 @@ PASSES = 2
 STEP = 1.1  # by which a rate is multiplied for its derivative
 PRIOR = 0.5  # a change of a rate by this (in logarithms) weighs as much as a source that is off by a typical error
 TYPICAL = 0.15  # error of a forecast, in logarithms, beyond which a run counts less (Huber 1964)
-SIXTEEN = {"8": ("float16", "bfloat16"), "9": ("bfloat16",), "10": ("bfloat16",)}
+SIXTEEN = {"8": ("float16", "bfloat16"), "9": ("bfloat16",), "10": ("bfloat16", "bfloat16 megatron")}
 EIGHT = ("9", "10")
 
 
@@ -62,7 +62,7 @@ def _times(name: str) -> Callable[[LayoutRates, float], LayoutRates]:
 # What is fitted, and how it changes.
 KNOBS: dict[str, Callable[[LayoutRates, float], LayoutRates]] = {
     **{f"products {m}": _scaled("products", *(f"{m} {d}" for d in dtypes)) for m, dtypes in SIXTEEN.items()},
-    **{f"8-bit products {m}": _scaled("products", f"{m} float8_e4m3fn") for m in EIGHT},
+    **{f"8-bit products {m}": _scaled("products", f"{m} float8_e4m3fn", f"{m} float8_e4m3fn megatron") for m in EIGHT},
     **{f"attention {m}": _scaled("attention", m) for m in SIXTEEN},
     **{name: _times(name) for name in ("inside", "outside", "launch", "kernel", "fused", "eager", "depth", "power")},
 }
@@ -314,7 +314,8 @@ def main() -> None:
     ratios = sorted(score.ratio for score in held if not score.run.mixed)
     interval = (min(1.0, ratios[len(ratios) // 10]), max(1.0, ratios[-1 - len(ratios) // 10]))
     rates = replace(rates, interval=interval)
-    LAYOUT_RATES.write_text(json.dumps(_digits(asdict(rates)), indent=1) + "\n", encoding="utf-8", newline="\n")
+    values = {name: value for name, value in asdict(rates).items() if name != "measured"}
+    LAYOUT_RATES.write_text(json.dumps(_digits(values), indent=1) + "\n", encoding="utf-8", newline="\n")
     write_between(TABLE_PAGE, SECONDS, table(held))
     write_between(TABLE_PAGE, BYTES, memory_table((run, answer.nbytes) for run, answer in pairs))
     print(table(held))

@@ -4,6 +4,7 @@
 """
 
 import json
+import statistics
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,7 +22,8 @@ class LayoutRates:
 
     Attributes:
         inside, outside: share of a link's bandwidth, within a node and between nodes.
-        start, hop: seconds before a collective's first byte, and for each doubling of the nodes.
+        start, hop: seconds before the first byte of what is sent directly, and for each doubling of the nodes; rings
+            and trees have NCCL's own (`layout/nccl.py`).
         launch: seconds in which the host launches an operation.
         kernel: seconds that an operation takes on the chip besides its FLOPs and bytes, to begin and to end.
         fused, eager: bandwidth of chains of operations that one kernel does, and of one kernel an operation, as a
@@ -30,7 +32,7 @@ class LayoutRates:
         power: how far a chip follows its power, and not its sheet, where both differ from those of its kin: 0 to 1.
         interval: how far published steps lay from predictions, as (least, greatest) measured / predicted.
         products: speed of products in such steps, as a multiple of what `rates.json` says, by the first number of the
-            GPU's compute capability and dtype, "9 bfloat16".
+            GPU's compute capability and dtype, "9 bfloat16"; with an engine's name behind, of that engine alone.
         attention: the same of fused attention, by the first number of the compute capability: "9".
         measured: tables of the user's own machine, which go before all of these.
     """
@@ -49,6 +51,16 @@ class LayoutRates:
     products: dict[str, float]
     attention: dict[str, float]
     measured: "Measured | None" = None
+
+    def share(self, name: str, engine: str) -> float:
+        """Return the speed of matmuls in a step; `name`: generation and dtype."""
+        return self.products.get(f"{name} {engine}") or self.products.get(name, 1.0)
+
+    @property
+    def in_step(self) -> float:
+        """What matmuls reach in a step of what they reach alone: the median over the generations, in 16 bits."""
+        shares = {name.split()[0]: share for name, share in self.products.items() if name.endswith("float16")}
+        return statistics.median(shares.values())
 
     @property
     def launch_seconds(self) -> float:

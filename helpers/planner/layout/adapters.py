@@ -60,19 +60,23 @@ class _FrozenProducts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, wire: Wire, *weights: Tensor) -> tuple[Tensor, ...]:
         ctx.wire, ctx.weights = wire, weights
-        whole = wire.all_gather(x, 1)
+        whole = x if wire.size == 1 else wire.all_gather(x, 1)
         return tuple(torch.matmul(whole, _wide(x, weight).t()) for weight in weights)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         of_input = torch.matmul(gradients[0], _wide(gradients[0], ctx.weights[0]))
-        for gradient, weight in zip(gradients[1:], ctx.weights[1:], strict=True):
-            of_input += torch.matmul(gradient, _wide(gradient, weight))
-        return ctx.wire.reduce_scatter(of_input, 1), None, *(None for _ in gradients)
+        for gradient, weight in zip(gradients[1:], ctx.weights[1:], strict=True):  # one matmul, really
+            of_input.view(-1, weight.shape[1]).addmm_(gradient.flatten(0, 1), _wide(gradient, weight))
+        of_input = of_input if ctx.wire.size == 1 else ctx.wire.reduce_scatter(of_input, 1)
+        return of_input, None, *(None for _ in gradients)
 
 
 def frozen_products(x: Tensor, weights: list[Tensor], wire: Wire) -> tuple[Tensor, ...]:
-    """Return x @ w.T for each of `weights`, x gathered by tokens. x: (B, S / size, D); results: (B, S, n)."""
+    """Return x @ w.T for each of `weights`, x gathered by tokens where there are several ranks.
+
+    x: (B, S / size, D); results: (B, S, n).
+    """
     return _FrozenProducts.apply(x, wire, *weights)
 
 

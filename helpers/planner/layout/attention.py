@@ -25,7 +25,7 @@ class Wires:
 
 def column(x: Tensor, layers: list[nn.Linear], wire: Wire, layout: Layout) -> list[Tensor]:
     """Return the results of layers whose columns are split over `wire`; x: (B, S, D), or this rank's tokens of it."""
-    if layout.engine == "megatron" and layout.splits_tokens:
+    if layout.engine == "megatron" and (wire.size == 1 or layout.splits_tokens):
         weights = [layer.weight for layer in layers]
         if layout.lora_rank:
             outs = frozen_products(x, weights, wire)

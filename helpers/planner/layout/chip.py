@@ -23,9 +23,13 @@ _WIDTHS = {"float32": 4, "float8_e4m3fn": 1}
 _TILES = ((256, 128), (128, 256), (128, 128))  # the usual ones of 16-bit products; the best fitting is taken
 _SIXTEEN = ("float16", "bfloat16")
 EIGHT = "float8_e4m3fn"
-# Bytes read and written for each number of an 8-bit product's operands: from 16 bits into 8, and once more to look for
-# the largest, where the kernel before does not do that.
-_CAST, _SCALED = 3, 5
+# Bytes read and written for each number of an 8-bit product's operands. Transformer Engine reads 16 bits and writes 8
+# twice, by rows and by columns, or the second alone where a norm has written the first; others read 16 bits and write
+# 8, and read once more to look for the largest.
+_CAST, _TURNED, _SCALED = 4, 2, 5
+# cuDNN's fused attention, which Transformer Engine takes, over FlashAttention-2 on Hopper: figures 5 and 6 of arXiv
+# 2407.08608, causal, heads of 128, 8k tokens.
+_CUDNN = 1.5
 
 
 class Chip:
@@ -35,48 +39,72 @@ class Chip:
         gpu: of the catalog, or kin to one.
         rates: what clusters reach.
         layout: which kernels run: see its `attention` and `compile`.
+        casts_weights: whether 8-bit matmuls pay for the cast of weights, which a step does once.
     """
 
-    def __init__(self, gpu: Gpu, rates: LayoutRates, layout: Layout) -> None:
+    def __init__(self, gpu: Gpu, rates: LayoutRates, layout: Layout, casts_weights: bool = True) -> None:
         self._gpu, self._rates = gpu, rates
         self._measured = rates.measured
         self._pace = rates.measured.pace if rates.measured else 1.0
-        self._casts = _CAST if layout.engine == "megatron" else _SCALED
+        self._kernel = (rates.measured and rates.measured.kernel) or rates.kernel
+        self._engine, self._keeps_casts = layout.engine, layout.engine == "megatron"
+        self._hidden = layout.arch.hidden
+        self._of_weights = 1 / layout.micro_batches if casts_weights and not layout.fp8_params else 0.0
         self._passing = (rates.fused if layout.compile else rates.eager) * fitted_rates().bandwidth * gpu.bandwidth
         if rates.measured and rates.measured.memory:
             self._passing = rates.measured.memory * (1.0 if layout.compile else rates.eager / rates.fused)
         # FlashAttention-2 does as well as any on Ampere, and half as well as the next one on Hopper (arXiv 2407.08608).
         newer = gpu.vendor == "nvidia" and int(gpu.generation) > 8
         self._slower = 2.0 if layout.attention == "fused-2023" and newer else 1.0
+        if layout.engine == "megatron" and newer and gpu.generation == "9":
+            self._slower /= _CUDNN
         self._units = gpu.multiprocessors if gpu.capability in _TILED and gpu.vendor == "nvidia" else 0
 
     def seconds(self, work: Work) -> tuple[float, str]:
         """Return how long an operation takes, and what bounds it: "compute" or "memory"."""
         passing, casting, multiplying = self.passing_seconds(work.bytes), 0.0, 0.0
         if work.dtype == EIGHT and work.flops:
-            casting = self.passing_seconds(self._casts * (work.shape[-3] + work.shape[-2]) * work.shape[-1])
+            casting = self.passing_seconds(self._cast_bytes(work))
         if work.kind == "attention":
             multiplying = self._measured_attention(work) or self.attention_seconds(work.flops, work.dtype)
         elif work.flops:
             multiplying = self._measured_product(work) or self.product_seconds(work.shape, work.dtype)
         bound = "compute" if multiplying > passing else "memory"
-        return self._pace * (max(multiplying, passing) + casting + self._rates.kernel), bound
+        kernel = self._kernel if multiplying == 0 else self._rates.kernel
+        return self._pace * (max(multiplying, passing) + casting + kernel), bound
+
+    def _cast_bytes(self, work: Work) -> float:
+        """Return the bytes that casts for an 8-bit matmul read and write: of both operands, where none is kept.
+
+        Transformer Engine casts a layer's input once, for its output and its weight's gradient, the output's gradient
+        once, and weights in the first micro-batch of a step (`is_first_microbatch`), unless they are kept in 8 bits.
+        An input that a norm has made leaves it in 8 bits (`LayerNormLinear`), and is only turned.
+        """
+        m, n, k = work.shape[-3:]
+        if not self._keeps_casts:
+            return _SCALED * (m + n) * k
+        if work.layout == "tn":  # of the weight: both operands were cast for the other two
+            return 0.0
+        if work.layout != "nt":
+            return _CAST * m * k
+        return (_TURNED if k == self._hidden else _CAST) * m * k + self._of_weights * _CAST * n * k
 
     def _measured_product(self, work: Work) -> float:
         """Return the seconds of a product by the user's own table; 0 where that does not say."""
         if self._measured is None or len(work.shape) < 3:
             return 0.0
-        rate = self._measured.matmul_rate(work, self._catalog_rate)
-        return 2.0 * math.prod(work.shape) / rate if rate else 0.0
+        rate = self._measured.matmul_rate(work, self.catalog_rate)
+        return 2.0 * math.prod(work.shape) / (self._rates.in_step * rate) if rate else 0.0
 
     def _measured_attention(self, work: Work) -> float:
         if self._measured is None or work.dtype not in _SIXTEEN:
             return 0.0
         rate = self._measured.attention_rate(work.shape, work.name.endswith("_backward"))
-        return work.flops / rate if rate else 0.0
+        return work.flops / (self._rates.in_step * rate) if rate else 0.0
 
-    def _catalog_rate(self, shape: tuple[int, ...], dtype: str) -> float:
-        return 2.0 * math.prod(shape) / self.product_seconds(shape, dtype)
+    def catalog_rate(self, shape: tuple[int, ...], dtype: str) -> float:
+        """Return the forecast's FLOP/s of a matmul alone, as a table has it."""
+        return 2.0 * math.prod(shape) / self.product_seconds(shape, dtype) / self._rates.in_step
 
     def product_seconds(self, shape: tuple[int, ...], dtype: str) -> float:
         """Return the seconds of a product by its FLOPs. shape: (m, n, k), or (b, m, n, k) for b of them."""
@@ -111,7 +139,7 @@ class Chip:
     def _products(self) -> dict[str, float]:
         """FLOP/s of large products by dtype, as training steps reach them."""
         return {
-            dtype: rate * self._rates.products.get(f"{self._gpu.generation} {dtype}", 1.0)
+            dtype: rate * self._rates.share(f"{self._gpu.generation} {dtype}", self._engine)
             for dtype, rate in matmul_rates(self._gpu, fitted_rates(), self._rates.power).items()
             if dtype in self._gpu.peaks
         }

@@ -1,4 +1,4 @@
-"""How long an all-gather or another collective takes: a start, and its bytes over the bandwidth of its wire.
+"""How long an all-gather or another collective takes: its latency, and its bytes over the bandwidth of its wire.
 
 Which link a wire runs over follows from how the grid of ranks lies on the nodes: tensor ranks are neighbors, then
 context, shard, replicate and pipeline ranks. A ring over several nodes leaves a node through as many network ports as
@@ -13,6 +13,7 @@ from ..catalog.layout_rates import LayoutRates
 from ..rates.measured import Measured
 from .collective import Collective
 from .layout import Layout
+from .nccl import ring_seconds, tree_seconds
 from .trace import Message
 
 
@@ -23,7 +24,7 @@ class Link:
     Attributes:
         ranks: on the wire.
         in_node: of them in one node.
-        start: seconds before the first byte arrives.
+        start: seconds before the first byte arrives, of what is sent to one rank, or to each directly.
         bandwidth: bytes/s that each rank passes on along a ring.
         inside, outside: bytes/s that a rank sends to others of its node, and to other nodes.
         measured: what the user's own machine takes, where it was measured.
@@ -37,6 +38,11 @@ class Link:
     outside: float
     measured: Measured | None = None
 
+    @property
+    def nodes(self) -> int:
+        """Nodes on the wire."""
+        return math.ceil(self.ranks / self.in_node)
+
     def seconds(self, collective: Collective | str, nbytes: float) -> float:
         """Return how long a collective takes. nbytes: of the whole tensor (what is gathered, reduced, exchanged).
 
@@ -48,8 +54,7 @@ class Link:
             return 0.0
         share = nbytes / self.ranks
         if self.measured is not None:
-            nodes = math.ceil(self.ranks / self.in_node)
-            wire = self.measured.wire("send" if what is Collective.SHIFT else what, self.ranks, nodes)
+            wire = self.measured.wire("send" if what is Collective.SHIFT else what, self.ranks, self.nodes)
             if wire is not None:
                 return self.measured.pace * (wire.latency + _moved(what, nbytes, self.ranks) / wire.bandwidth)
             return self.measured.pace * replace(self, measured=None).seconds(what, nbytes)
@@ -61,9 +66,10 @@ class Link:
                 far = share * (self.ranks - self.in_node) / self.outside
                 return self.start + max(near, far)
             case Collective.ALL_GATHER | Collective.REDUCE_SCATTER:
-                return self.start + share * (self.ranks - 1) / self.bandwidth
+                return ring_seconds(share * (self.ranks - 1), self.ranks, self.nodes, self.bandwidth)
             case Collective.ALL_REDUCE:  # a reduce-scatter and an all-gather
-                return self.start + 2 * share * (self.ranks - 1) / self.bandwidth
+                there_and_back = 2 * share * (self.ranks - 1), self.ranks, self.nodes, self.bandwidth
+                return min(ring_seconds(*there_and_back, passes=2), tree_seconds(*there_and_back))
 
 
 def _moved(what: Collective, nbytes: float, ranks: int) -> float:

@@ -195,20 +195,21 @@ class _Products(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, wire: Wire, keeps: bool, *weights: Tensor) -> tuple[Tensor, ...]:
         ctx.wire = wire
         ctx.save_for_backward(x, *weights)
-        if keeps:
+        if keeps and wire.size > 1:
             wire.listener.kept(x)
-        whole = wire.all_gather(x, 1)
+        whole = x if wire.size == 1 else wire.all_gather(x, 1)
         return tuple(torch.matmul(whole, weight.t()) for weight in weights)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, *weights = ctx.saved_tensors
-        whole = ctx.wire.all_gather(x, 1).flatten(0, 1)  # (B x S, D)
+        alone = ctx.wire.size == 1
+        whole = (x if alone else ctx.wire.all_gather(x, 1)).flatten(0, 1)  # (B x S, D)
         of_input = gradients[0] @ weights[0]
-        for gradient, weight in zip(gradients[1:], weights[1:], strict=True):
-            of_input += gradient @ weight
+        for gradient, weight in zip(gradients[1:], weights[1:], strict=True):  # one matmul of stacked weights, really
+            of_input.view(-1, weight.shape[1]).addmm_(gradient.flatten(0, 1), weight)
         of_weights = [gradient.flatten(0, 1).t() @ whole for gradient in gradients]
-        return ctx.wire.reduce_scatter(of_input, 1), None, None, *of_weights
+        return of_input if alone else ctx.wire.reduce_scatter(of_input, 1), None, None, *of_weights
 
 
 def products(x: Tensor, weights: list[Tensor], wire: Wire, keeps: bool) -> tuple[Tensor, ...]:

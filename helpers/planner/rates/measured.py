@@ -67,6 +67,7 @@ class Measured:
     Attributes:
         matmuls, attention, wires: see there.
         memory: bytes/s that kernels reach which only pass over their data; 0 if unknown.
+        kernel: seconds that such a kernel takes besides its bytes; 0 if unknown.
         launch: seconds in which the host launches an operation; 0 if unknown.
         pace: by what seconds are multiplied so that forecasts meet the measured runs.
     """
@@ -75,6 +76,7 @@ class Measured:
     attention: Sequence[Attention] = ()
     wires: Sequence[Wire] = ()
     memory: float = 0.0
+    kernel: float = 0.0
     launch: float = 0.0
     pace: float = 1.0
     _known: dict[object, float | None] = field(default_factory=dict, repr=False)

@@ -20,7 +20,7 @@ from .nccl_tests import is_nccl_tests, read_nccl_tests
 from .roofline import is_roofline, read_roofline
 from .simumax import systems
 
-_GROUPS = {"gpu", "matmuls", "attention", "memory_gb_s", "collectives", "launch_us", "runs", "about"}
+_GROUPS = {"gpu", "matmuls", "attention", "memory_gb_s", "kernel_us", "collectives", "launch_us", "runs", "about"}
 _SPEEDS = ("tokens_per_second_per_gpu", "tokens_per_second", "step_seconds")  # of a run; one of them
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "float8_e4m3fn"}
 _TERA, _GIGA, _MICRO = 1e12, 1e9, 1e-6
@@ -131,6 +131,7 @@ def _own(value: Mapping[str, Any], name: str) -> RatesFile:
         [_attention(row, name) for row in _rows(value, "attention", name)],
         [_wire(row, name) for row in _rows(value, "collectives", name)],
         _number(value, "memory_gb_s", name, 0.0) * _GIGA,
+        _number(value, "kernel_us", name, 0.0) * _MICRO,
         _number(value, "launch_us", name, 0.0) * _MICRO,
     )
     gpu = find_gpu(str(value["gpu"])).name if value.get("gpu") else ""

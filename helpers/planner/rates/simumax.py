@@ -49,7 +49,7 @@ def _rows_of(system: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _measured(rows: Sequence[Mapping[str, Any]]) -> Measured:
-    matmuls, attention, wires, memory = [], [], [], 0.0
+    matmuls, attention, wires, memory, kernel = [], [], [], 0.0, 0.0
     for row in rows:
         if row.get("op") == "matmul":
             matmuls.append(_matmul(_words(row["shape"]), row["tflops"] * _TERA))
@@ -59,10 +59,10 @@ def _measured(rows: Sequence[Mapping[str, Any]]) -> Measured:
             attention.append(_attention(_words(row["shape"]), row["tflops"] * _TERA, row["op"]))
         elif row.get("bandwidth"):
             usual = row["bandwidth"]["default"]
-            memory = usual["efficient_factor"] * usual["gbps"] * _GIGA
+            memory, kernel = usual["efficient_factor"] * usual["gbps"] * _GIGA, usual["latency_us"] * _MICRO
             wires = list(_wires(row.get("networks") or {}))
     narrow = [each for each in matmuls if each is not None]
-    return Measured(narrow, attention, wires, memory)
+    return Measured(narrow, attention, wires, memory, kernel)
 
 
 def _words(shape: str) -> dict[str, str]:

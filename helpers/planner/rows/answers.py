@@ -46,7 +46,7 @@ def answer(line: Mapping[str, Any], rates: str = "") -> dict[str, Any]:
     blank = dict.fromkeys(FIELDS)
     try:
         question = read_line(line)
-        own = [applied(rates).rates(question.cluster)] if rates else []
+        own = [applied(rates).rates(question.cluster)] if rates else question.own_rates
         return blank | {"id": line.get("id")} | _figures(question, plan_layout(question.layout, question.cluster, *own))
     except Exception as error:  # one line that cannot be planned must not cost the others their answers
         words = str(error) if isinstance(error, RecipeError) else f"this cannot be simulated: {error!r}"

@@ -28,6 +28,7 @@ class Habits:
         slow_h100: whether its H100 are the ones with 96 GB and a limit of 500 W, as those of torchtitan's authors.
         data_overlap: see `Layout`.
         lora_targets, lora_dropout: see `Layout`, of its adapters.
+        pace: measured / forecast seconds on the source's machine.
         network: GB/s between nodes that each of its GPUs has; 0.0 where it is as in the catalog.
     """
 
@@ -43,6 +44,7 @@ class Habits:
     layer_norm: bool = False
     vocab: int = 51200
     network: float = 0.0
+    pace: float = 1.0
     tensor_overlap: bool = False
     slow_h100: bool = False
     accumulate_whole: bool = False
@@ -77,6 +79,11 @@ _OLD_MEGATRON = Habits(
     sequence_parallel=False,
     gated=False,
     layer_norm=True,
+)
+
+# Megatron-DeepSpeed of 2022: no compiler and no flash attention; data ranks send after the last pass of a pipeline.
+_DEEPSPEED = replace(
+    _OLD_MEGATRON, precision="fp16-amp", zero="zero1", fused=False, attention="eager", data_overlap=False
 )
 
 # By the `framework` of a line.
@@ -124,7 +131,7 @@ HABITS = {
         data_overlap=False,
     ),
     "megatron-bridge": _LLAMA,
-    "nemo": _LLAMA,
+    "nemo": replace(_LLAMA, lora_dropout=0.1),
     # Korthikanti et al. 2022, table 5: full recomputation without, selective with sequence parallelism.
     "calculon": replace(_OLD_MEGATRON, sequence_parallel=True, plain_tokens="unless selective"),
     "vtrain": Habits(
@@ -138,6 +145,14 @@ HABITS = {
         layer_norm=True,
         network=12.5,
     ),
+    "megatron-deepspeed": _DEEPSPEED,
+    # bigscience's Jean Zay: four links of 100 Gb/s in a node of eight A100 (chronicles-prequel.md, the BLOOM paper).
+    # Its seconds are 1.15 to 1.23 times the forecast's; no link or matmul here says why.
+    "bigscience": replace(_DEEPSPEED, network=6.25, pace=1.18),
+    # MLPerf's submissions train with NeMo; their adapters are those of attention, with dropout.
+    "mlperf": replace(_LLAMA, lora_dropout=0.1),
+    "dgxc-benchmarking": _LLAMA,
+    "simumax": replace(_MEGATRON, tensor_overlap=False, data_overlap=False),
     "internevo": Habits("megatron", "bf16-amp", "zero1", fused=False, vocab=103168, network=6.25),
     "colossalai": Habits("torchtitan", "bf16-amp", "zero1", fused=False, vocab=32000),
     "easycontext": Habits("torchtitan", "bf16", "zero3", "full", fused=False, vocab=32000),

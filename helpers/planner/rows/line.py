@@ -7,11 +7,13 @@ from typing import Any
 
 from ..catalog.clusters import Cluster, find_cluster
 from ..catalog.gpus import GIGA
+from ..catalog.layout_rates import LayoutRates, layout_rates
 from ..config import RecipeError
 from ..layout.arch import Arch
 from ..layout.layout import Layout
 from ..layout.layout_plan import LayoutPlan
 from ..layout.rank_memory import RankMemory
+from ..rates.measured import Measured
 from .adapters import adapters_of
 from .habits import GENERIC, Habits, habits_of
 
@@ -37,6 +39,7 @@ class Question:
 
     Attributes:
         assumed: what the line does not say, with the value taken for it.
+        pace: measured / forecast seconds on the machine of its source.
         logs: whose memory its source prints: the "fullest" rank's, or that of the "first" or the "last" stage.
     """
 
@@ -44,6 +47,12 @@ class Question:
     cluster: Cluster
     assumed: dict[str, Any] = field(default_factory=dict)
     logs: str = "fullest"
+    pace: float = 1.0
+
+    @property
+    def own_rates(self) -> list[LayoutRates]:
+        """The rates of the source's machine, where its pace is known."""
+        return [replace(layout_rates(), measured=Measured(pace=self.pace))] if self.pace != 1 else []
 
     def logged(self, plan: LayoutPlan) -> RankMemory:
         """Return the rank whose memory the source prints."""
@@ -149,7 +158,9 @@ def read_line(line: Mapping[str, Any]) -> Question:
     logs = str(read("stage", habits.logs, note=habits.logs != "fullest" and layout.pipeline > 1))
     if logs not in ("fullest", "first", "last"):
         raise RecipeError(f"stage is {logs!r}; whose memory: fullest, first or last.")
-    return Question(layout, cluster, read.assumed, logs)
+    if habits.pace != 1:
+        read.assumed["pace"] = habits.pace
+    return Question(layout, cluster, read.assumed, logs, habits.pace)
 
 
 def _attention(read: _Reader, habits: Habits, cluster: Cluster) -> str:

@@ -128,9 +128,9 @@ class Bounds:
         return (max(forward + out * copy, gather) if again else forward), backward + adding
 
     def _chip(self, layout: Layout) -> Chip:
-        key = layout.compile, layout.attention
+        key = layout.compile, layout.attention, layout.engine
         if key not in self._chips:
-            self._chips[key] = Chip(self._cluster.gpu, self._rates, layout)
+            self._chips[key] = Chip(self._cluster.gpu, self._rates, layout, casts_weights=False)
         return self._chips[key]
 
     def _shard_link(self, layout: Layout) -> Link:

@@ -8,6 +8,7 @@ from helpers.planner.layout.arch import Arch
 from helpers.planner.layout.collective import Collective
 from helpers.planner.layout.layout import Layout
 from helpers.planner.layout.links import Links
+from helpers.planner.layout.nccl import RING, ring_seconds, tree_seconds
 from helpers.planner.layout.trace import Arrival, Message
 
 import pytest
@@ -30,7 +31,7 @@ SENT = 7 / 8 * 1e9  # by each of 8 ranks, of a gigabyte
     ],
 )
 def test_seconds_are_the_bytes_that_a_rank_sends_over_its_link(collective, nbytes):
-    assert LINK.seconds(collective, 1e9) == pytest.approx(nbytes / 450e9)
+    assert LINK.seconds(collective, 1e12) == pytest.approx(1e3 * nbytes / 450e9, rel=1e-3)
     assert LINK.seconds(Collective(collective), 1e9) == LINK.seconds(collective, 1e9)
 
 
@@ -43,6 +44,21 @@ def test_a_name_that_is_no_collective_is_refused(name):
     for make in (lambda: Message(name, "shard", 1, True), lambda: Arrival(name)):
         with pytest.raises(ValueError, match="choose one of"):
             make()
+
+
+def test_few_bytes_take_a_protocol_with_little_latency_and_many_the_whole_bandwidth():
+    few, many = 1e4, 1e9
+    assert ring_seconds(few, 8, 1, 450e9) < RING[2].base * 1e-6  # LL
+    latency = (RING[2].base + 7 * RING[2].inside) * 1e-6
+    assert ring_seconds(many, 8, 1, 450e9) == pytest.approx(latency + many / 450e9)
+
+
+def test_the_latency_of_a_ring_grows_with_its_nodes_and_that_of_a_tree_with_their_logarithm():
+    rings = [ring_seconds(0.0, 8 * nodes, nodes, 50e9) for nodes in (2, 16, 128)]
+    assert rings[2] - rings[1] == pytest.approx(8 * (rings[1] - rings[0]), rel=0.01)
+    trees = [tree_seconds(0.0, 8 * nodes, nodes, 50e9) for nodes in (2, 16, 128)]
+    assert trees[2] - trees[1] == pytest.approx(trees[1] - trees[0])
+    assert tree_seconds(1e5, 1024, 128, 50e9) < ring_seconds(1e5, 1024, 128, 50e9, passes=2)
 
 
 def test_every_collective_takes_time():

@@ -54,9 +54,9 @@ def rates_of(path, cluster=H100):
 
 
 def reached(path, work, cluster=H100):
-    """Return the FLOP/s of a large matmul, by the rates of a file."""
+    """Return the FLOP/s of a large matmul alone, by the rates of a file: in a step it is slower."""
     chip = Chip(cluster.gpu, replace(rates_of(path, cluster), kernel=0.0), CASE)
-    return work.flops / chip.seconds(work)[0]
+    return work.flops / chip.seconds(work)[0] / layout_rates().in_step
 
 
 def row(tflops, **more):
@@ -93,7 +93,7 @@ SHAPE_RATE = 4e14
 
 
 def usual_rate(chip, dtype):
-    return 2 * 4096 * 8192 * 8192 / chip.product_seconds(SHAPE, dtype)
+    return chip.catalog_rate(SHAPE, dtype)
 
 
 def test_between_measured_shapes_the_nearest_decide(written):
