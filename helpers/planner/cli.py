@@ -50,6 +50,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.rows:
         return _run_rows(args)
+    if args.from_file:
+        return _run_from(args)
     _check(args)
     options = vars(args)
     with _stand_ins_only(), _bar(args.model) as tell:
@@ -289,6 +291,19 @@ def _run_rows(args: argparse.Namespace) -> int:
         Path(args.out).write_text(text, encoding="utf-8", newline="\n")
     else:
         print(text, end="")
+    return 0
+
+
+def _run_from(args: argparse.Namespace) -> int:
+    """Plan the run that a file describes; return the exit status."""
+    from .from_file import print_from
+
+    for name in ("export", "out", "wrap", "budget", "measure", "timeline", "run_tokens", "roles"):
+        if getattr(args, name):
+            raise RecipeError(f"--{name.replace('_', '-')} does not go with --from, which plans a file as it stands.")
+    with _stand_ins_only(), _bar(args.from_file) as tell:
+        text = print_from(args, tell)
+    print(text)
     return 0
 
 

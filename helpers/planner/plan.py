@@ -171,7 +171,7 @@ def plan(
             result.forecasts = _forecast_over_ranks(recipe, cluster, tell)
         if (cluster or gpu is not None or budget is not None) and not all(result.fits.values()):
             tell("trying remedies")
-            search = RemedySearch(result, gpus, lambda changed: _plan_one(changed, gpus), simulation.batch_norm)
+            search = RemedySearch(result, gpus, lambda changed: plan_alone(changed, gpus), simulation.batch_norm)
             result.remedies = [remedy.to_json() for remedy in search.remedies()]
     finally:
         tell("")
@@ -194,16 +194,17 @@ def plan_many(
     gpus = _gpus(gpu, budget)
     distinct = list(dict.fromkeys(recipes))
     if len(distinct) < MANY:
-        results = (_plan_one(recipe, gpus) for recipe in distinct)
+        results = (plan_alone(recipe, gpus) for recipe in distinct)
     else:
         from joblib import Parallel, delayed
 
-        results = Parallel(n_jobs=-1, return_as="generator")(delayed(_plan_one)(recipe, gpus) for recipe in distinct)
+        results = Parallel(n_jobs=-1, return_as="generator")(delayed(plan_alone)(recipe, gpus) for recipe in distinct)
     plans = dict(zip(distinct, tqdm(results, total=len(distinct), desc="plans", disable=not progress), strict=True))
     return [plans[recipe] for recipe in recipes]
 
 
-def _plan_one(recipe: TrainingConfig, gpus: Sequence[Gpu]) -> Plan:
+def plan_alone(recipe: TrainingConfig, gpus: Sequence[Gpu]) -> Plan:
+    """Return the plan of a recipe on some GPUs, without remedies."""
     simulation = _simulate(recipe)
     result = _plan_of(simulation, gpus)
     result.seconds = simulation.seconds
