@@ -52,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.rows:
         return _run_rows(args)
+    if args.from_file:
+        return _run_from(args)
     if not args.model:
         raise RecipeError("Which model? --model NAME, or --list to see the catalog.")
     with _bar(args.model) as tell:
@@ -369,6 +371,19 @@ def _tell_what_moved(lines: list[dict[str, Any]], path: str) -> None:
             refused.append(str(error))
     if clusters and len(refused) == len(clusters):
         raise RecipeError(refused[0])
+
+
+def _run_from(args: argparse.Namespace) -> int:
+    """Plan the run that a file describes; return the exit status."""
+    from .from_file import print_from
+
+    for name in ("export", "out", "wrap", "budget", "measure", "timeline", "run_tokens", "roles"):
+        if getattr(args, name):
+            raise RecipeError(f"--{name.replace('_', '-')} does not go with --from, which plans a file as it stands.")
+    with _stand_ins_only(), _bar(args.from_file) as tell:
+        text = print_from(args, tell)
+    print(text)
+    return 0
 
 
 def _catalog() -> str:

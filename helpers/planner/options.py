@@ -139,6 +139,8 @@ def _add_answer(group: _Group) -> None:
     group.option("--timeline", "draw the step of several GPUs into an SVG, PNG or PDF", metavar="FILE")
     group.option("--export", "write the run as a configuration of this engine, in place of an answer", metavar="ENGINE")
     group.option("--wrap", "and as a job for a cluster", choices=WRAPS)
+    from_file = "plan the run that a file describes: Megatron-LM, NeMo, torchtitan, Axolotl, DeepSpeed, Accelerate"
+    group.option("--from", from_file, metavar="FILE", dest="from_file")
     group.option("--rows", "plan many runs, one a line (docs/planner.md lists the fields)", metavar="FILE.jsonl")
     group.option("--out", "where the answers to --rows go, or what --export writes", metavar="FILE")
 

@@ -45,9 +45,12 @@ def row_of_case(case: Mapping[str, Any]) -> dict[str, Any]:
     family = case["id"].split("-")[1]
     if family not in ("gpt", "moe"):
         raise RecipeError(f"models of the family {family}")
+    if "num-experts" in case["args"]:
+        raise RecipeError("models with experts")
     row, unknown = row_of(case["args"], case["gpus"] or 8, case["gpu"].split()[0].lower())
     if unknown:
         raise RecipeError("arguments: " + ", ".join(unknown))
+    row["compile"] = False
     # Transformer Engine of this older container has no deterministic fused attention.
     if case["environment"].startswith("lts_dgxa100_dracooci") and row["deterministic"]:
         row["attention"] = "unfused"

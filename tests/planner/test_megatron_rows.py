@@ -97,8 +97,8 @@ def test_attention_is_the_one_that_transformer_engine_picks():
 
 def test_arguments_are_read_or_named():
     given = {"num-layers": "2", "hidden-size": "64", "num-attention-heads": "4", "seq-length": "32", "bf16": "true"}
-    row, unknown = row_of(given | {"lr": "1e-4", "num-experts": "8"}, 1, "a100")
-    assert unknown == ["num-experts"]
+    row, unknown = row_of(given | {"lr": "1e-4", "squared-relu": "true"}, 1, "a100")
+    assert unknown == ["squared-relu"]
     assert answer(row)["error"] is None
     with pytest.raises(RecipeError, match="--hidden-size is missing"):
         row_of({"num-layers": "2"}, 1, "a100")

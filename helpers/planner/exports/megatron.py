@@ -15,6 +15,7 @@ PRECISIONS = {"fp32": [], "bf16-amp": ["--bf16"], "fp16-amp": ["--fp16"], "fp8":
 
 ATTENTIONS = {
     "fused": ["--attention-dropout 0"],
+    "cudnn": ["--attention-backend fused", "--attention-dropout 0"],
     "fused-2023": ["--attention-dropout 0"],
     "eager": ["--attention-backend unfused", "--attention-dropout 0.1"],
 }
@@ -148,6 +149,8 @@ def _memory(layout: Layout) -> list[str]:
         "full": ["--recompute-granularity full", "--recompute-method uniform", "--recompute-num-layers 1"],
     }
     graphs = ["--enable-cuda-graph"] * layout.cuda_graphs
+    graphs += ["--no-create-attention-mask-in-dataloader"] * (not layout.attention_mask)
+    graphs += ["--accumulate-allreduce-grads-in-fp32"] * (layout.precision == "fp16-amp")
     return [*graphs, *PRECISIONS[layout.precision], *recompute[layout.recompute], *ATTENTIONS[layout.attention]]
 
 

@@ -5,10 +5,13 @@ named. `tests/planner/megatron_golden.py` plans Megatron-LM's own functional tes
 """
 
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from ..config import RecipeError
+from .names import catalog_name
+from .said import Said
 
 # Data, logs, checkpoints, learning rates: neither the tensors of a step nor their sizes depend on them.
 _QUIET_WORDS = """
@@ -23,47 +26,28 @@ _QUIET_WORDS = """
     overlap-grad-reduce overlap-p2p-communication-warmup-flush overlap-param-gather rotary-base rotary-interleaved
     rotary-percent save save-interval split tensorboard-dir test-mode timing-log-level tokenizer-model tokenizer-type
     train-iters use-checkpoint-opt_param-scheduler use-mcore-models use-persistent-ckpt-worker use-tp-pp-dp-mapping
-    verify-integrity vocab-file weight-decay wgrad-deferral-limit expert-tensor-parallel-size
+    verify-integrity vocab-file weight-decay wgrad-deferral-limit attention-dropout recompute-method
+    recompute-num-layers moe-grouped-gemm moe-token-dispatcher-type moe-aux-loss-coeff moe-router-load-balancing-type
+    no-bias-gelu-fusion init-method-std adam-beta1 adam-beta2 adam-eps tensorboard-* wandb-* log-* save-* eval-*
+    lr-* ckpt-* data-* exit-* num-workers seed train-samples distributed-timeout-minutes no-load-* no-save-* wgrad-*
+    use-checkpoint-* dist-ckpt-* rerun-mode no-mmap-bin-files auto-detect-ckpt-format max-position-embeddings
+    moe-router-dtype moe-permute-fusion empty-unused-memory-level tiktoken-*
+    use-mcore-models tokenizer-* dataloader-type async-* profile* initial-loss-scale cross-entropy-fusion-impl
+    transformer-impl
 """
 QUIET = frozenset(_QUIET_WORDS.split())
 VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
-
-
-class Arguments:
-    """Arguments by name, without dashes before it; remembers which were asked for."""
-
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        self._given = {str(name).lstrip("-").replace("_", "-"): value for name, value in given.items()}
-        self._asked: set[str] = set()
-
-    def __contains__(self, name: str) -> bool:
-        self._asked.add(name)
-        return name in self._given
-
-    def text(self, name: str, default: str = "") -> str:
-        """Return what an argument says."""
-        return str(self._given[name]) if name in self else default
-
-    def flag(self, name: str) -> bool:
-        """Return whether an argument without a value is given."""
-        return name in self and str(self._given[name]).lower() not in ("false", "0", "none")
-
-    def number(self, name: str, default: int = 0) -> int:
-        """Return a whole number.
-
-        Raises:
-            RecipeError: the argument is none.
-        """
-        if name not in self:
-            return default
-        try:
-            return int(self._given[name])
-        except (TypeError, ValueError):
-            raise RecipeError(f"--{name} is {self._given[name]!r}; it must be a whole number.") from None
-
-    def unknown(self, quiet: Iterable[str]) -> list[str]:
-        """Return the arguments for which nobody has asked, but for quiet ones."""
-        return sorted(set(self._given) - self._asked - set(quiet))
+ASSUMED_WORDS = 131072  # of a tokenizer whose name does not tell
+_LAUNCHERS = (
+    "nproc-per-node",
+    "nnodes",
+    "node-rank",
+    "master-addr",
+    "master-port",
+    "rdzv-*",
+    "standalone",
+    "max-restarts",
+)
 
 
 def row_of(given: Mapping[str, Any], gpus: int, gpu: str) -> tuple[dict[str, Any], list[str]]:
@@ -72,77 +56,150 @@ def row_of(given: Mapping[str, Any], gpus: int, gpu: str) -> tuple[dict[str, Any
     Raises:
         RecipeError: sizes are missing, or are no numbers.
     """
-    said = Arguments(given)
+    said = Said({str(name).lstrip("-").replace("_", "-"): value for name, value in given.items()})
+    for name, words in (("encoder-num-layers", "an encoder-decoder"), ("hybrid-layer-pattern", "state-space layers")):
+        if name in said:
+            raise RecipeError(f"--{name}: this trains {words}; decoders are planned.")
     for name in ("num-layers", "hidden-size", "num-attention-heads"):
         if name not in said:
             raise RecipeError(f"--{name} is missing: a model's sizes are its layers, width and heads.")
+    if any("bert" in said.text(name).lower() for name in ("tokenizer-type", "vocab-file", "data-path")):
+        raise RecipeError("This trains BERT; decoders are planned.")
     row = {"framework": "megatron-lm", "arch": _arch(said), "gpu": gpu, "gpus": gpus}
-    row |= _ranks(said, row["arch"]["layers"], gpus) | _step(said)
-    return row, said.unknown(QUIET)
+    row |= _ranks(said, row["arch"]["layers"]) | _step(said)
+    unknown = said.unknown([*QUIET, *_LAUNCHERS])
+    if not (said.number("vocab-size") or _vocabulary(said)):
+        unknown.append(f"how many tokens {said.text('tokenizer-type')} has ({ASSUMED_WORDS:,} are assumed)")
+    if row["arch"].get("experts"):
+        split = said.number("expert-tensor-parallel-size", default=row["tensor"])
+        unknown += [f"expert-tensor-parallel-size {split}: experts are planned whole"] if split > 1 else []
+        row["sequence_parallel"] |= row["tensor"] > 1
+    return row, [name for name in unknown if name != "expert-tensor-parallel-size"]
 
 
-def _arch(said: Arguments) -> dict[str, Any]:
+def _vocabulary(said: Said) -> int:
+    """Return how many tokens the tokenizer has; 0 where its name does not tell."""
+    kind = said.text("tokenizer-type", default="GPT2BPETokenizer")
+    if kind in VOCABULARIES:
+        return VOCABULARIES[kind]
+    known = catalog_name(said.text("tokenizer-model")) or catalog_name(kind)
+    if not known:
+        return 0
+    from ..catalog.configs import CONFIGS
+
+    return int(CONFIGS[known].sizes.get("vocab_size", 0)) if known in CONFIGS else 0
+
+
+def _arch(said: Said) -> dict[str, Any]:
     hidden, heads, gated = said.number("hidden-size"), said.number("num-attention-heads"), said.flag("swiglu")
-    words = said.number("vocab-size") or VOCABULARIES.get(said.text("tokenizer-type", "GPT2BPETokenizer"), 0)
-    if not words:
-        raise RecipeError(f"--vocab-size is missing, and {said.text('tokenizer-type')} does not tell it.")
-    multiple = said.number("make-vocab-size-divisible-by", 128) * said.number("tensor-model-parallel-size", 1)
-    kv_heads = said.number("num-query-groups", heads) if said.flag("group-query-attention") else heads
-    learned = said.text("position-embedding-type", "learned_absolute") == "learned_absolute"
+    words = said.number("vocab-size") or _vocabulary(said) or ASSUMED_WORDS
+    tensor = said.number("tensor-model-parallel-size", default=1)
+    multiple = said.number("make-vocab-size-divisible-by", default=128) * tensor
+    kv_heads = said.number("num-query-groups", default=heads) if said.flag("group-query-attention") else heads
+    learned = said.text("position-embedding-type", default="learned_absolute") == "learned_absolute"
     inner = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
     return {
         "layers": said.number("num-layers"),
         "hidden": hidden,
         "heads": heads,
         "kv_heads": kv_heads,
-        "head_dim": said.number("kv-channels", hidden // max(1, heads)),
-        "ffn": said.number("ffn-hidden-size", inner),
+        "head_dim": said.number("kv-channels", default=hidden // max(1, heads)),
+        "ffn": said.number("ffn-hidden-size", default=inner),
         "vocab": math.ceil(words / multiple) * multiple,
         "gated": gated,
         "tied": not said.flag("untie-embeddings-and-output-weights"),
         "bias": not said.flag("disable-bias-linear"),
-        "layer_norm": said.text("normalization", "LayerNorm") == "LayerNorm",
-        "positions": said.number("max-position-embeddings") if learned else 0,
+        "layer_norm": said.text("normalization", default="LayerNorm") == "LayerNorm",
+        "positions": said.number("max-position-embeddings", "seq-length") if learned else 0,
         "qk_norm": said.flag("qk-layernorm"),
+        **(_latent(said) if said.flag("multi-latent-attention") else {}),
+        **(_experts(said, said.number("ffn-hidden-size", default=inner)) if "num-experts" in said else {}),
     }
 
 
-def _ranks(said: Arguments, layers: int, gpus: int) -> dict[str, Any]:
+def _latent(said: Said) -> dict[str, int]:
+    rotated = said.number("qk-pos-emb-head-dim", default=64)
+    return {
+        "head_dim": said.number("qk-head-dim", default=128) + rotated,
+        "rope_dim": rotated,
+        "value_dim": said.number("v-head-dim", default=128),
+        "q_lora": said.number("q-lora-rank"),
+        "kv_lora": said.number("kv-lora-rank", default=512),
+    }
+
+
+def _experts(said: Said, ffn: int) -> dict[str, int]:
+    inner = said.number("moe-ffn-hidden-size", default=ffn)
+    shared, rest = divmod(said.number("moe-shared-expert-intermediate-size"), max(1, inner))
+    found = re.fullmatch(r"\(?(?:\[0\]\*(\d+)\+)?\[1\]\*\d+\)?", said.text("moe-layer-freq", default="([1]*1)"))
+    if rest or not found:
+        raise RecipeError("Experts are planned after the dense blocks, and shared ones as wide as the others.")
+    return {
+        "experts": said.number("num-experts"),
+        "experts_per_token": said.number("moe-router-topk", default=2),
+        "moe_ffn": inner,
+        "shared_experts": shared,
+        "dense_layers": int(found[1] or 0),
+    }
+
+
+def _ranks(said: Said, layers: int) -> dict[str, Any]:
     names = {"tensor": "tensor-model-parallel-size", "pipeline": "pipeline-model-parallel-size"}
     names |= {"context": "context-parallel-size"}
-    ranks = {name: said.number(argument, 1) for name, argument in names.items()}
+    ranks = {name: said.number(argument, default=1) for name, argument in names.items()}
     per_stage = said.number("num-layers-per-virtual-pipeline-stage")
-    stages = said.number("num-virtual-stages-per-pipeline-rank", 1)
-    instances = said.number("num-distributed-optimizer-instances", 1)
-    data = gpus // math.prod(ranks.values())
+    stages = said.number("num-virtual-stages-per-pipeline-rank", default=1)
+    named = said.text("pipeline-model-parallel-layout")
+    if named:
+        stages = _stages(named, layers, ranks["pipeline"])
+    instances = said.number("num-distributed-optimizer-instances", default=1)
     return {
         **ranks,
+        "context_method": {"a2a": "all-to-all"}.get(said.text("cp-comm-type"), "ring"),
+        "expert": said.number("expert-model-parallel-size", default=1),
+        "tensor_overlap": said.flag("tp-comm-overlap"),
         "sequence_parallel": said.flag("sequence-parallel") and ranks["tensor"] > 1,
         "virtual_stages": layers // ranks["pipeline"] // per_stage if per_stage else stages,
         "micro_batch_group": said.number("microbatch-group-size-per-virtual-pipeline-stage"),
+        "reshard_after_forward": True,
         "zero": "zero1" if said.flag("use-distributed-optimizer") else "none",
-        **({"shard": data // instances, "replicate": instances} if instances > 1 else {}),
+        **({"replicate": instances} if instances > 1 else {}),
     }
 
 
-def _step(said: Arguments) -> dict[str, Any]:
+def _stages(named: str, layers: int, ranks: int) -> int:
+    """Return how many stages a rank has, of a layout like "Et*3|t*3|t*2L".
+
+    Raises:
+        RecipeError: a stage does not hold its share of the blocks.
+    """
+    parts = named.removeprefix("E").removesuffix("L").split("|")
+    sizes = [int(part.removeprefix("t*")) if re.fullmatch(r"t\*\d+", part) else 0 for part in parts]
+    least, more = divmod(layers, len(parts))
+    if sizes != [least + (stage < more) for stage in range(len(parts))] or len(parts) % ranks:
+        raise RecipeError(f"--pipeline-model-parallel-layout {named}: stages are planned with equal shares of blocks.")
+    return len(parts) // ranks
+
+
+def _step(said: Said) -> dict[str, Any]:
     _check_recomputed(said)
     sixteen = "bf16-amp" if said.flag("bf16") else "fp16-amp" if said.flag("fp16") else "fp32"
+    eight = "fp8-format" in said or "fp8" in said
     local = said.text("transformer-impl") == "local"
     deferred = said.flag("defer-embedding-wgrad-compute")
     wide = said.flag("accumulate-allreduce-grads-in-fp32") or not said.flag("fp16")
     return {
-        "micro_batch_size": said.number("micro-batch-size", 1),
+        "micro_batch_size": said.number("micro-batch-size", default=1),
         "global_batch_size": said.number("global-batch-size") or None,
         "seq": said.number("seq-length"),
-        "precision": sixteen,
-        "checkpointing": said.text("recompute-granularity", "none"),
-        "attention": "unfused" if local else said.text("attention-backend", "fused").replace("auto", "fused"),
+        "precision": "fp8" if eight else sixteen,
+        "checkpointing": said.text("recompute-granularity", default="none"),
+        "attention": "unfused" if local else said.text("attention-backend", default="fused").replace("auto", "fused"),
         "transformer_impl": "local" if local else "transformer_engine",
         "fused_loss": said.flag("cross-entropy-loss-fusion") and _native(said),
-        "dropout": float(said.text("hidden-dropout", "0.1")),
+        "dropout": float(said.text("hidden-dropout", default="0.1")),
         "attention_mask": not said.flag("no-create-attention-mask-in-dataloader"),
-        "compile": False,
+        "cuda_graphs": said.flag("enable-cuda-graph"),
         "deterministic": said.flag("deterministic-mode"),
         "wgrad_fusion": not said.flag("no-gradient-accumulation-fusion"),
         "wide_gradients": wide,
@@ -150,24 +207,24 @@ def _step(said: Arguments) -> dict[str, Any]:
     }
 
 
-def _native(said: Arguments) -> bool:
+def _native(said: Said) -> bool:
     """Return whether the fused loss is Megatron's own.
 
     Raises:
         RecipeError: it is another one.
     """
-    which = said.text("cross-entropy-fusion-impl", "native")
+    which = said.text("cross-entropy-fusion-impl", default="native")
     if which != "native":
         raise RecipeError(f"--cross-entropy-fusion-impl {which}: the bytes of that loss are not known.")
     return True
 
 
-def _check_recomputed(said: Arguments) -> None:
+def _check_recomputed(said: Said) -> None:
     """Check that recomputed are all blocks or none.
 
     Raises:
         RecipeError: some blocks are recomputed together, or not at all.
     """
-    method, together = said.text("recompute-method", "uniform"), said.number("recompute-num-layers", 1)
+    method, together = said.text("recompute-method", default="uniform"), said.number("recompute-num-layers", default=1)
     if said.text("recompute-granularity") == "full" and (method, together) != ("uniform", 1):
         raise RecipeError("Recomputed blocks are planned one by one: --recompute-method uniform, 1 layer at a time.")

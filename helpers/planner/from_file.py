@@ -1,0 +1,157 @@
+"""python -m helpers plan --from FILE: the run that a file describes, planned as it stands.
+
+Options on the command line count for more than the file. The answer names what of the file was not understood, and the
+single changes that help most.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .catalog.clusters import Cluster, find_cluster
+from .changes import (
+    Change,
+    Outcome,
+    best_changes,
+    of_config,
+    of_layout,
+    outcome_of_config,
+    outcome_of_layout,
+    outcome_of_plan,
+)
+from .config import RecipeError, TrainingConfig
+from .described import cluster_of, described
+from .importers import Imported, read_file
+
+GPU = "h100"  # where neither the file nor the command names one
+_OF_ROW = (  # fields of a row that options of `plan` may overrule
+    *("model", "gpu", "gpus", "gpus_per_node", "tensor", "pipeline", "context", "expert", "shard", "replicate", "zero"),
+    *("schedule", "virtual_stages", "micro_batch_size", "gradient_accumulation_steps", "seq", "precision"),
+    *("checkpointing", "attention", "compile", "sequence_parallel"),
+)
+Tell = Callable[[str], None]
+
+
+@dataclass
+class Answer:
+    """What is printed: plain values, and words."""
+
+    values: dict[str, Any]
+    text: str
+
+
+def answer_from(args: argparse.Namespace, tell: Tell) -> Answer:
+    """Return the answer to `--from FILE`.
+
+    Raises:
+        RecipeError: the file cannot be read, or its run cannot be planned.
+    """
+    imported = read_file(args.from_file)
+    given = {name: value for name, value in vars(args).items() if value is not None}
+    plan = _plan_row if imported.row is not None else _plan_options
+    values, text, changes = plan(imported, given, tell)
+    head = [f"{args.from_file}: {imported.form}"]
+    head += [f"  not understood: {', '.join(imported.unknown)}"] if imported.unknown else ["  all of it was understood"]
+    found = [f"  {number}. {change}" for number, change in enumerate(changes, 1)]
+    tail = ["", "Single changes that help most:", *found] if found else ["", "No single change helps."]
+    names = {"file": args.from_file, "form": imported.form, "not_understood": imported.unknown}
+    return Answer(
+        names | values | {"changes": [change.to_json() for change in changes]}, "\n".join([*head, text, *tail])
+    )
+
+
+def _plan_row(imported: Imported, given: Mapping[str, Any], tell: Tell) -> tuple[dict[str, Any], str, list[Change]]:
+    """Plan a run of an engine that trains decoders."""
+    from .cli import to_json
+    from .layout.layout_plan import plan_layout
+    from .rows.line import read_line
+
+    question = read_line(_row(imported, given))
+    linked = {"cluster", "link_inside", "link_outside"} & set(given)
+    cluster = (cluster_of(given) if linked else None) or question.cluster
+    plan = plan_layout(question.layout, cluster, tell=tell)
+    assumed = question.assumed | imported.assumed
+    held = question.logged(plan)
+    now = outcome_of_plan(plan)
+    words = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in assumed.items())
+    lines = [f"  assumed: {words or 'nothing'}", str(plan)]
+    values = {"assumed": assumed, **to_json(plan), "logged_bytes": held.nbytes}
+    return values, "\n".join(lines), _changes(now, of_layout(plan.layout, cluster, plan.fits), cluster, tell)
+
+
+def _row(imported: Imported, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of a file, overruled by the options of the command."""
+    changed = {name: given[name] for name in _OF_ROW if name in given}
+    row = {name: value for name, value in imported.row.items() if value not in (None, "")}
+    row.setdefault("gpu", GPU)
+    imported.assumed |= {} if {"gpu", "cluster"} & set(given) or imported.row.get("gpu") else {"gpu": GPU}
+    if "model" in changed:
+        row.pop("arch", None)
+    elif "arch" not in row and "model" not in row:
+        raise RecipeError(f"The file does not say which model: --model NAME. Not understood: {_few(imported.unknown)}.")
+    if "gradient_accumulation_steps" in changed:
+        row.pop("global_batch_size", None)
+    if "gpus" in changed:
+        imported.assumed.pop("gpus", None)
+        row.pop("shard", None)
+    return row | changed
+
+
+def _plan_options(imported: Imported, given: Mapping[str, Any], tell: Tell) -> tuple[dict[str, Any], str, list[Change]]:
+    """Plan a run of a Hugging Face model."""
+    options = imported.options | {name: value for name, value in given.items() if value not in (False, 0, "")}
+    if "model" not in options:
+        raise RecipeError(f"The file does not say which model: --model NAME. Not understood: {_few(imported.unknown)}.")
+    cluster = cluster_of(options)
+    if cluster is None:
+        imported.assumed["gpu"], cluster = GPU, find_cluster(GPU)
+    if "gpus" in given:
+        imported.assumed.pop("gpus", None)
+    if options.get("gpus", 1) == 1:
+        options.pop("zero", None)
+    asked = described(options)
+    asked.assumed.update(imported.assumed)
+    if asked.config.by_blocks:
+        return _plan_blocks(asked.config, asked.heading, cluster, tell)
+    from .plan import plan
+
+    result = plan(asked.config, tell=tell, cluster=cluster)
+    now = outcome_of_config(asked.config, cluster)
+    values = {"model": asked.config.model, "assumed": asked.assumed, **result.to_json()}
+    changes = _changes(now, of_config(asked.config, now.fits), cluster, tell)
+    return values, "\n".join([asked.heading, str(result)]), changes
+
+
+def _plan_blocks(
+    config: TrainingConfig, heading: str, cluster: Cluster, tell: Tell
+) -> tuple[dict[str, Any], str, list[Change]]:
+    from .catalog.archs import arch_of
+    from .cli import to_json
+    from .layout.layout import layout_of
+    from .layout.layout_plan import plan_layout
+
+    plan = plan_layout(layout_of(config, arch_of(config.model)), cluster, tell=tell)
+    changes = _changes(outcome_of_plan(plan), of_layout(plan.layout, cluster, plan.fits), cluster, tell)
+    return {"model": config.model, **to_json(plan)}, "\n".join([heading, str(plan)]), changes
+
+
+def _changes(now: Outcome, variants: Iterator[tuple[str, Any]], cluster: Cluster, tell: Tell) -> list[Change]:
+    def outcome(variant: Any) -> Outcome:
+        tell("trying single changes")
+        if isinstance(variant, TrainingConfig):
+            return outcome_of_config(variant, cluster)
+        return outcome_of_layout(variant, cluster)
+
+    return best_changes(now, variants, outcome)
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:4]) or "nothing"
+
+
+def print_from(args: argparse.Namespace, tell: Tell) -> str:
+    """Return what `--from FILE` prints."""
+    answer = answer_from(args, tell)
+    return json.dumps(answer.values, indent=2) if args.json else answer.text

@@ -1,0 +1,229 @@
+"""What trains Hugging Face models: `TrainingArguments`, Accelerate, DeepSpeed's JSON, and Axolotl's YAML."""
+
+import re
+from typing import Any
+
+from ..config import RecipeError
+from .names import catalog_name
+from .said import Imported, Said
+
+_OPTIMIZERS = {
+    "adamw_torch": ("adamw", "foreach"),
+    "adamw_hf": ("adamw", "foreach"),
+    "adamw_torch_fused": ("adamw", "fused"),
+    "adamw_apex_fused": ("adamw", "fused"),
+    "adamw_bnb_8bit": ("adamw-8bit", "foreach"),
+    "adamw_8bit": ("adamw-8bit", "foreach"),
+    "adamw_torch_8bit": ("adamw-8bit", "foreach"),
+    "paged_adamw_8bit": ("adamw-8bit-paged", "foreach"),
+    "adam": ("adam", "foreach"),
+    "adafactor": ("adafactor", "foreach"),
+    "sgd": ("sgd", "foreach"),
+}
+_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+_QUIET = (
+    *(
+        "output_dir",
+        "learning_rate",
+        "lr_*",
+        "datasets*",
+        "logging_*",
+        "num_epochs",
+        "num_train_epochs",
+        "tf32",
+        "seed",
+    ),
+    *("sample_packing*", "eval_*", "warmup_*", "saves_per_epoch", "save_*", "val_set_size", "weight_decay", "wandb_*"),
+    *("evals_per_epoch", "dataset_*", "special_tokens*", "resume_from_checkpoint", "gradient_checkpointing_kwargs*"),
+    *("lora_model_dir", "model_type", "chat_template*", "tokenizer_*", "pad_to_sequence_len", "strict", "max_steps"),
+    *("trust_remote_code", "remove_unused_columns", "eot_tokens*", "processor_type", "skip_prepare_dataset", "rl"),
+    *("loss_watchdog_*", "torchdistx_path", "gptq_*", "ddp_*", "push_*", "hub_*", "adam_*", "max_grad_norm", "group_*"),
+    *(
+        "train_on_inputs",
+        "shuffle_*",
+        "tokens*",
+        "early_stopping_patience",
+        "lora_fan_in_fan_out",
+        "debug",
+        "batch_size",
+    ),
+    *("fsdp_*", "fsdp.*", "report_to*", "run_name", "dataloader_*", "disable_tqdm", "do_*", "overwrite_*", "data_seed"),
+    *("flash_attn_*", "lora_*_kernel", "trackio_*", "mlflow_*", "base_model_*", "is_*_derived_model", "cosine_*"),
+    *("pretraining_dataset*", "test_datasets*", "load_best_*", "metric_*", "greater_is_better", "label_*", "length_*"),
+)
+_QUIET_ACCELERATE = (
+    *("compute_environment", "debug", "downcast_bf16", "machine_rank", "main_*", "rdzv_*", "same_network", "tpu_*"),
+    *("use_cpu", "enable_cpu_affinity", "dynamo_config.*", "fsdp_config.*", "deepspeed_config.*", "gpu_ids"),
+    *("command_file", "commands", "megatron_lm_config.*", "mpirun_config.*", "ipex_config.*", "fp8_config.*"),
+)
+_QUIET_DEEPSPEED = (
+    *("optimizer.*", "scheduler.*", "steps_per_print", "wall_clock_breakdown", "gradient_clipping", "fp16.*", "bf16.*"),
+    *("zero_optimization.*", "zero_allow_untested_optimizer", "communication_data_type", "prescale_gradients", "amp.*"),
+    *("comms_logger.*", "flops_profiler.*", "tensorboard.*", "wandb.*", "for_your_script.*", "train_batch_size"),
+    *("gradient_predivide_factor", "sparse_gradients", "dump_state", "torch_autocast.*", "*.overlap_comm"),
+    *("zero_force_ds_cpu_optimizer", "checkpoint.*", "data_types.*", "compile.*"),
+)
+
+
+def _model(imported: Imported, name: str) -> None:
+    known = catalog_name(name)
+    if known:
+        imported.options["model"] = known
+    elif name:
+        imported.unknown.append(f"the sizes of {name}")
+
+
+def _optimizer(said: Said, imported: Imported, *names: str) -> None:
+    name = said.text(*names).lower()
+    if name in _OPTIMIZERS:
+        imported.options["optimizer"], imported.options["optimizer_impl"] = _OPTIMIZERS[name]
+    elif name:
+        imported.unknown.append(f"optimizer {name}")
+
+
+def read_axolotl(given: dict[str, Any]) -> Imported:
+    """Return the run of an Axolotl YAML."""
+    said = Said(given)
+    options: dict[str, Any] = {"engine": "pytorch"}
+    imported = Imported("Axolotl's YAML", None, options)
+    _model(imported, said.text("base_model"))
+    _optimizer(said, imported, "optimizer")
+    options["seq"] = said.number("sequence_len", default=2048)
+    options["micro_batch_size"] = said.number("micro_batch_size", default=1)
+    options["gradient_accumulation_steps"] = said.number("gradient_accumulation_steps", default=1)
+    half = said.flag("bf16", "bfloat16")
+    options["precision"] = "bf16" if half else "fp16-amp" if said.flag("fp16", "float16") else "fp32"
+    options["checkpointing"] = "full" if said.flag("gradient_checkpointing") else "none"
+    options["attention"] = "eager" if said.text("attn_implementation") == "eager" else "sdpa"
+    said.flag("flash_attention", "sdp_attention", "xformers_attention", "flex_attention")
+    options["compile"] = said.flag("torch_compile")
+    if said.flag("adapter"):
+        _adapter(said, options)
+    sharded = said.first("fsdp", "deepspeed", "fsdp_config", default=None) or said.flag("fsdp_version")
+    if sharded:
+        stage = re.search(r"zero(\d)", said.text("deepspeed"))
+        imported.assumed["gpus"] = options["gpus"] = 8
+        options["zero"] = f"zero{stage[1]}" if stage else "zero3"
+    for ours, theirs in (("tensor", "tensor_parallel_size"), ("context", "context_parallel_size")):
+        if said.number(theirs) > 1:
+            options[ours] = said.number(theirs)
+    imported.unknown += said.unknown(_QUIET)
+    return imported
+
+
+def _adapter(said: Said, options: dict[str, Any]) -> None:
+    options["lora_rank"] = said.number("lora_r", "peft.r", default=8)
+    if "lora_alpha" in said:
+        options["lora_alpha"] = float(said.number("lora_alpha"))
+    targets = said.first("lora_target_modules", "lora_target_linear")
+    if isinstance(targets, list):
+        options["lora_targets"] = tuple(map(str, targets))
+    elif targets and str(targets).lower() not in ("false", "none"):
+        options["lora_targets"] = _LINEAR
+    options["lora_dropout"] = float(said.text("lora_dropout", default="0") or 0)
+    four, eight = said.flag("load_in_4bit"), said.flag("load_in_8bit")
+    options["quantize"] = "nf4-dq" if four or said.text("adapter") == "qlora" else "int8" if eight else "none"
+
+
+def read_training_arguments(given: dict[str, Any], form: str = "TrainingArguments") -> Imported:
+    """Return the run of Hugging Face's `TrainingArguments`, as `to_json_string` writes them, or a script's YAML."""
+    said = Said(given)
+    options: dict[str, Any] = {"engine": "pytorch"}
+    imported = Imported(form, None, options)
+    _model(imported, said.text("model_name_or_path", "model"))
+    _optimizer(said, imported, "optim")
+    options["micro_batch_size"] = said.number("per_device_train_batch_size", default=8)
+    options["gradient_accumulation_steps"] = said.number("gradient_accumulation_steps", default=1)
+    options["precision"] = "bf16-amp" if said.flag("bf16") else "fp16-amp" if said.flag("fp16") else "fp32"
+    options["checkpointing"] = "full" if said.flag("gradient_checkpointing") else "none"
+    options["compile"] = said.flag("torch_compile")
+    seq = said.number("max_seq_length", "max_length", "cutoff_len", "model_max_length")
+    options |= {"seq": seq} if seq else {}
+    gpus = said.number("world_size", "n_gpu", "_n_gpu")
+    sharded = said.text("fsdp", "deepspeed")
+    if sharded.strip("[]"):
+        stage = re.search(r"z(?:ero)?[_-]?(\d)|stage['\"]?: (\d)", sharded)
+        options["zero"] = f"zero{stage[1] or stage[2]}" if stage else "zero3"
+        imported.assumed |= {} if gpus else {"gpus": 8}
+        gpus = gpus or 8
+    options |= {"gpus": gpus} if gpus else {}
+    if said.flag("use_lora", "lora_rank", "lora_r") or said.text("finetuning_type") == "lora":
+        options["lora_rank"] = said.number("lora_rank", "lora_r", default=8)
+    imported.unknown += said.unknown(_QUIET)
+    return imported
+
+
+def read_accelerate(given: dict[str, Any]) -> Imported:
+    """Return the ranks of an Accelerate configuration; it says neither the model nor its batch."""
+    said = Said(given)
+    kind = said.text("distributed_type", default="NO").upper()
+    options: dict[str, Any] = {"engine": "pytorch", "gpus": said.number("num_processes", default=1)}
+    imported = Imported("Accelerate's configuration", None, options)
+    mixed = said.text("mixed_precision", default="no").lower()
+    options["precision"] = {"bf16": "bf16-amp", "fp16": "fp16-amp", "fp8": "fp8"}.get(mixed, "fp32")
+    said.number("num_machines")
+    if options["gpus"] > 1:
+        options["zero"] = "none"
+    if kind == "FSDP":
+        strategy = said.text("fsdp_config.fsdp_sharding_strategy", default="FULL_SHARD").upper()
+        zeros = {"1": "zero3", "2": "zero2", "3": "none", "FULL_SHARD": "zero3", "SHARD_GRAD_OP": "zero2"}
+        options["zero"] = zeros.get(strategy, "none" if strategy == "NO_SHARD" else "zero3")
+        if said.flag("fsdp_config.fsdp_activation_checkpointing"):
+            options["checkpointing"] = "full"
+        if said.flag("fsdp_config.fsdp_offload_params"):
+            options["offload"] = "all"
+    elif kind == "DEEPSPEED":
+        options["zero"] = f"zero{said.number('deepspeed_config.zero_stage', default=2)}".replace("zero0", "none")
+        options["gradient_accumulation_steps"] = said.number("deepspeed_config.gradient_accumulation_steps", default=1)
+        if said.text("deepspeed_config.offload_optimizer_device", default="none") not in ("none", ""):
+            everything = said.text("deepspeed_config.offload_param_device", default="none") not in ("none", "")
+            options["offload"] = "all" if everything else "optimizer"
+    elif kind not in ("NO", "MULTI_GPU", "FP8"):
+        imported.unknown.append(f"distributed_type {kind}")
+    for ours, theirs in (("tensor", "tp"), ("context", "cp"), ("replicate", "dp_replicate"), ("shard", "dp_shard")):
+        size = said.number(f"parallelism_config.parallelism_config_{theirs}_size")
+        options |= {ours: size} if size > 1 else {}
+    if options["gpus"] == 1:
+        options.pop("zero", None)
+    said.flag("use_parallelism_config")
+    imported.unknown += said.unknown(_QUIET_ACCELERATE)
+    return imported
+
+
+def read_deepspeed(given: dict[str, Any]) -> Imported:
+    """Return the run of DeepSpeed's JSON; what it says `for_your_script` is read, too."""
+    said = Said(given)
+    stage = said.number("zero_optimization.stage")
+    if not 0 <= stage <= 3:
+        raise RecipeError(f"zero_optimization.stage is {stage}; DeepSpeed has 0 to 3.")
+    half = next((name for name in ("bf16", "fp16") if said.flag(f"{name}.enabled")), "")
+    cast = said.text("torch_autocast.dtype") if said.flag("torch_autocast.enabled") else ""
+    options: dict[str, Any] = {
+        "zero": ("none", "zero1", "zero2", "zero3")[stage],
+        "precision": f"{half}-amp" if half else {"bfloat16": "bf16-amp", "float16": "fp16-amp"}.get(cast, "fp32"),
+        # DeepSpeed's own masters lie beside 16-bit weights, as Megatron's do.
+        "engine": "megatron" if half and stage < 3 else "torchtitan",
+        "micro_batch_size": said.number("train_micro_batch_size_per_gpu", default=1),
+        "gradient_accumulation_steps": said.number("gradient_accumulation_steps", default=1),
+    }
+    imported = Imported("DeepSpeed's JSON", None, options)
+    batch, own = said.number("train_batch_size"), options["micro_batch_size"] * options["gradient_accumulation_steps"]
+    if batch:
+        options["gpus"], rest = divmod(batch, own)
+        if rest or not options["gpus"]:
+            raise RecipeError(f"train_batch_size {batch} is no multiple of micro-batch x accumulation = {own}.")
+    else:
+        options["gpus"] = imported.assumed["gpus"] = 8
+    for what, device in (("optimizer", "offload_optimizer"), ("all", "offload_param")):
+        if said.text(f"zero_optimization.{device}.device", default="none") != "none":
+            options |= {"offload": what, "engine": "pytorch"}
+    if "for_your_script.model" in said:
+        _model(imported, said.text("for_your_script.model"))
+        options["seq"] = said.number("for_your_script.seq")
+        every = said.number("for_your_script.recompute_every", default=1)
+        recompute = said.text("for_your_script.recompute", default="none")
+        options["checkpointing"] = f"every-{every}" if recompute == "full" and every > 1 else recompute
+        options["attention"] = said.text("for_your_script.attention", default="fused")
+        options["compile"] = said.flag("for_your_script.compile")
+    imported.unknown += said.unknown(_QUIET_DEEPSPEED)
+    return imported

@@ -1,0 +1,128 @@
+"""Which of the known forms a file has, and what it says."""
+
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..config import RecipeError
+from . import hugging_face, nemo, torchtitan
+from .megatron import row_of
+from .said import Imported
+from .scripts import arguments_of, gpus_of
+
+LARGEST = 2**20  # bytes of a configuration
+
+
+def read_file(path: str) -> Imported:
+    """Return the run that a file describes.
+
+    Raises:
+        RecipeError: it cannot be read, is none of the known forms, or contradicts itself.
+    """
+    file = Path(path)
+    try:
+        if file.stat().st_size > LARGEST:
+            raise RecipeError(f"{path} has more than {LARGEST // 2**20} MiB; a configuration is smaller.")
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RecipeError(f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise RecipeError(f"{path} is no text.") from None
+    try:
+        return _read(text, file.suffix.lower())
+    except RecipeError as error:
+        raise RecipeError(f"{path}: {error}") from None
+
+
+def _read(text: str, suffix: str) -> Imported:
+    if suffix == ".toml":
+        return torchtitan.read_toml(_parsed(text, tomllib.loads, "TOML"))
+    if suffix == ".json":
+        return _by_keys(_parsed(text, json.loads, "JSON"))
+    if suffix in (".yaml", ".yml"):
+        return _by_keys(_parsed(text, _load_yaml, "YAML"))
+    if suffix == ".py":
+        return torchtitan.read_module(text)
+    overrides = dict(re.findall(r"^\s*([\w.]+)=(\S+)\s*$", text, re.MULTILINE))
+    if "model.num_layers" in overrides:
+        return nemo.read_nemo(_nested(overrides), "Megatron Bridge's overrides")
+    arguments = arguments_of(text)
+    if "--num-layers" in arguments:
+        form = "a launch script of Megatron-LM" if suffix in (".sh", ".sbatch", ".slurm") else "Megatron-LM's arguments"
+        return read_arguments(arguments, gpus_of(text), form)
+    if "--per_device_train_batch_size" in arguments:
+        return hugging_face.read_training_arguments(
+            {name.lstrip("-"): value for name, value in arguments.items()}, "a launch script of TrainingArguments"
+        )
+    raise RecipeError(f"This is none of the forms that are read: {FORMS}.")
+
+
+FORMS = (
+    "Megatron-LM's arguments, its tests' YAML or a script that names --num-layers, NeMo's YAML, Megatron Bridge's "
+    "overrides, torchtitan's TOML, KempnerForge's, Axolotl's YAML, DeepSpeed's JSON, TrainingArguments, Accelerate's "
+    "YAML"
+)
+
+
+def _parsed(text: str, parse: Callable[[str], Any], name: str) -> dict[str, Any]:
+    try:
+        value = parse(text)
+    except Exception as error:  # each parser has errors of its own
+        raise RecipeError(f"This is no {name}: {' '.join(str(error).split())[:160]}") from None
+    if not isinstance(value, dict) or not value:
+        raise RecipeError(f"This {name} has no names and values.")
+    return {str(key): each for key, each in value.items()}
+
+
+def _load_yaml(text: str) -> Any:
+    import yaml
+
+    return yaml.safe_load(text)
+
+
+def _by_keys(given: dict[str, Any]) -> Imported:
+    """Return the run of a file of names and values, whose form its names tell."""
+    if isinstance(given.get("MODEL_ARGS"), Mapping):
+        return read_arguments(given["MODEL_ARGS"], 0, "a functional test of Megatron-LM")
+    if {"zero_optimization", "train_micro_batch_size_per_gpu"} & set(given):
+        return hugging_face.read_deepspeed(given)
+    if "base_model" in given:
+        return hugging_face.read_axolotl(given)
+    if "per_device_train_batch_size" in given:
+        return hugging_face.read_training_arguments(given)
+    if {"distributed_type", "compute_environment"} & set(given):
+        return hugging_face.read_accelerate(given)
+    names = {str(name).lstrip("-").replace("_", "-") for name in given}
+    if {"num-layers", "hidden-size"} <= names:
+        return read_arguments(given, 0, "Megatron-LM's arguments")
+    if "model" in given or "training" in given:
+        return nemo.read_nemo(given, "NeMo's YAML")
+    raise RecipeError(f"This is none of the forms that are read: {FORMS}.")
+
+
+def read_arguments(given: Mapping[str, Any], gpus: int, form: str) -> Imported:
+    """Return the run of Megatron-LM's arguments; where nobody says, as few nodes of eight GPUs as its ranks need."""
+    names = ("tensor", "pipeline")
+    sizes = [given.get(f"--{name}-model-parallel-size", 1) for name in names] + [
+        given.get("--context-parallel-size", 1)
+    ]
+    ranks = 1
+    for size in sizes:
+        ranks *= int(size) if str(size).isdecimal() else 1
+    row, unknown = row_of(given, gpus or -(-ranks // 8) * 8, "")
+    return Imported(form, row, None, unknown, {} if gpus else {"gpus": row["gpus"]})
+
+
+def _nested(overrides: Mapping[str, str]) -> dict[str, Any]:
+    """Return `a.b=c` as tables within tables."""
+    nested: dict[str, Any] = {}
+    for name, value in overrides.items():
+        table, _, last = name.partition(".")
+        if last:
+            nested.setdefault(table, {})[last] = value
+        else:
+            nested[name] = value
+    return nested

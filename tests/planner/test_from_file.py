@@ -1,0 +1,374 @@
+"""`plan --from FILE`: what others train with is read, and what is not understood is named."""
+
+import json
+import random
+import re
+from dataclasses import asdict, replace
+
+from helpers.__main__ import main
+from helpers.core.files import ROOT
+from helpers.planner.catalog.archs import arch_of
+from helpers.planner.catalog.clusters import find_cluster
+from helpers.planner.changes import Change, Outcome, best_changes, of_config, of_layout
+from helpers.planner.config import RecipeError, TrainingConfig
+from helpers.planner.described import described
+from helpers.planner.exports import FILES, export
+from helpers.planner.importers import read_file
+from helpers.planner.importers.names import catalog_name
+from helpers.planner.layout.layout import layout_of
+from helpers.planner.rows.answers import answer as rows_answer
+from helpers.planner.rows.line import read_line
+
+import pytest
+
+from .exports.cases import BASES, DEEPSEEK, GPT_2, LLAMA_2, LLAMA_8B, LLAMA_70B, MIXTURE
+
+MODEL = "llama-3.1-8b"
+VALUES = {
+    "arch": [LLAMA_8B, LLAMA_70B, LLAMA_2, GPT_2, MIXTURE, MIXTURE, DEEPSEEK],
+    "tensor": [1, 2, 4],
+    "pipeline": [1, 2, 4],
+    "context": [1, 1, 2],
+    "context_method": ["ring", "all-to-all"],
+    "expert": [1, 1, 2],
+    "shard": [1, 2, 4, 8],
+    "replicate": [1, 1, 2],
+    "zero": ["none", "zero1", "zero2", "zero3"],
+    "schedule": ["1f1b", "interleaved", "gpipe", "zero-bubble"],
+    "virtual_stages": [1, 1, 2],
+    "micro_batch_size": [1, 2, 3],
+    "micro_batches": [1, 4, 8],
+    "seq": [512, 1024, 4096],
+    "precision": ["fp32", "bf16", "bf16-amp", "fp16-amp", "fp8"],
+    "recompute": ["none", "selective", "full"],
+    "recompute_every": [1, 1, 2],
+    "attention": ["fused", "fused", "eager"],
+    "compile": [True, False],
+    "sequence_parallel": [True, False],
+    "tensor_overlap": [False, True],
+    "reshard_after_forward": [True, True, False],
+    "cuda_graphs": [False, True],
+}
+
+
+def random_layouts(engine, count, seed=0):
+    """Return layouts that an engine can express: each differs from its base in four things."""
+    chance, found = random.Random(seed), []
+    while len(found) < count:
+        values = {name: chance.choice(VALUES[name]) for name in chance.sample(list(VALUES), 5)}
+        if engine == "deepspeed":
+            values.pop("arch", None)
+        try:
+            layout = replace(BASES[engine], **values, transformer_engine=BASES[engine].engine == "megatron")
+            found.append((layout, export(layout, MODEL, engine)))
+        except RecipeError:
+            continue
+    return found
+
+
+def plain(layout):
+    """Return a layout without what nobody can see of it: whose ranks split what, where nothing is split, and so on."""
+    alone = {} if layout.pipeline > 1 else {"schedule": "1f1b", "reshard_after_forward": layout.reshard_after_forward}
+    alone |= {} if layout.tensor > 1 else {"sequence_parallel": True}
+    alone |= {} if layout.context > 1 else {"context_method": "ring"}
+    alone |= {} if layout.zero != "none" and layout.data > 1 else {"zero": "none", "shard": layout.data, "replicate": 1}
+    alone |= {"schedule": "interleaved"} if layout.pipeline > 1 and layout.virtual_stages > 1 else {}
+    alone |= {"schedule": "1f1b"} if layout.schedule == "interleaved" and layout.virtual_stages == 1 else {}
+    arch = layout.arch
+    arch = replace(arch, vocab=-(-arch.vocab // layout.tensor) * layout.tensor)  # ranks have equal parts
+    arch = replace(arch, positions=layout.seq if arch.positions else 0)
+    if arch.experts and not arch.dense_layers:
+        arch = replace(arch, ffn=0)  # no block is so wide
+    return replace(layout, arch=arch, **alone)
+
+
+def told(text):
+    """Return a text without its first line, which sums up the layout in words."""
+    return text.partition("\n")[2]
+
+
+def imported(path, gpus):
+    found = read_file(str(path))
+    assert not found.unknown
+    if found.row is not None:
+        return read_line(found.row | {"gpu": "a100", "gpus": gpus}).layout
+    asked = described(found.options | {"optimizer_impl": "fused"})
+    return layout_of(asked.config, arch_of(asked.config.model))
+
+
+@pytest.mark.parametrize("engine", ["torchtitan", "megatron", "megatron-bridge", "deepspeed"])
+def test_export_then_import_is_the_identity(tmp_path, engine):
+    unlike = set()
+    for layout, text in random_layouts(engine, 60):
+        path = tmp_path / FILES[engine]
+        path.write_text(text, encoding="utf-8")
+        again = imported(path, layout.ranks)
+        unlike |= {name for name, value in asdict(layout).items() if value != getattr(BASES[engine], name)}
+        if engine == "deepspeed" and layout.precision == "fp32":
+            again = replace(again, engine=layout.engine)
+        assert plain(again) == plain(layout), text
+        padded = replace(layout, arch=replace(layout.arch, vocab=again.arch.vocab))
+        assert told(export(again, MODEL, engine)) == told(export(padded, MODEL, engine))
+    assert len(unlike) > 5
+
+
+# -- forms
+
+
+FILES_AS_PEOPLE_WRITE_THEM = {
+    "llama.sh": """#!/bin/bash
+#SBATCH --nodes=2
+GPUS_PER_NODE=8
+TP=${TP:-4}  # in the node
+DISTRIBUTED_ARGS="--nproc_per_node $GPUS_PER_NODE --nnodes 2"
+MODEL_ARGS=(
+    --num-layers 32 --hidden-size 4096 --num-attention-heads 32
+    --group-query-attention --num-query-groups 8 --swiglu --normalization RMSNorm
+    --position-embedding-type rope --untie-embeddings-and-output-weights --disable-bias-linear
+    --seq-length 4096 "--vocab-size 128256"
+)
+torchrun ${DISTRIBUTED_ARGS} pretrain_gpt.py "${MODEL_ARGS[@]}" --bf16 --use-distributed-optimizer \\
+    --tensor-model-parallel-size ${TP} --sequence-parallel --micro-batch-size 2 --global-batch-size=64 --my-own 3
+""",
+    "test.yaml": """MODEL_ARGS:
+  --num-layers: 12
+  --hidden-size: 512
+  --num-attention-heads: 8
+  --micro-batch-size: 4
+  --global-batch-size: 32
+  --seq-length: 1024
+  --bf16: true
+  --my-own: 3
+""",
+    "nemo.yaml": """trainer: {num_nodes: 2, devices: 8, precision: bf16}
+model:
+  num_layers: 32
+  hidden_size: 4096
+  ffn_hidden_size: ${multiply:4, ${.hidden_size}}
+  num_attention_heads: 32
+  encoder_seq_length: 2048
+  tensor_model_parallel_size: 4
+  micro_batch_size: 2
+  global_batch_size: 64
+  optim: {name: distributed_fused_adam}
+  my_own: 3
+""",
+    "titan.toml": """[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 2
+seq_len = 8192
+[parallelism]
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 2
+my_own = 3
+[activation_checkpoint]
+mode = "selective"
+""",
+    "axolotl.yaml": """base_model: NousResearch/Llama-3.2-1B
+adapter: qlora
+load_in_4bit: true
+lora_r: 32
+lora_target_linear: true
+sequence_len: 2048
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+optimizer: adamw_bnb_8bit
+bf16: auto
+gradient_checkpointing: true
+wandb_project:
+my_own: 3
+""",
+    "ds_config.json": """{"zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"}, "my_own": 3,
+"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": 4}""",
+    "arguments.json": """{"per_device_train_batch_size": 4, "bf16": true, "optim": "adamw_torch_fused",
+"gradient_checkpointing": true, "model_name_or_path": "meta-llama/Llama-3.1-8B", "learning_rate": 1e-4, "my_own": 3}""",
+    "accelerate.yaml": """compute_environment: LOCAL_MACHINE
+distributed_type: FSDP
+mixed_precision: bf16
+num_processes: 4
+fsdp_config: {fsdp_sharding_strategy: FULL_SHARD, fsdp_activation_checkpointing: true}
+my_own: 3
+""",
+}
+READ = {
+    "llama.sh": {"gpus": 16, "tensor": 4, "micro_batch_size": 2, "global_batch_size": 64, "zero": "zero1"},
+    "test.yaml": {"micro_batch_size": 4, "global_batch_size": 32, "seq": 1024, "precision": "bf16-amp"},
+    "nemo.yaml": {"gpus": 16, "tensor": 4, "seq": 2048, "zero": "zero1", "precision": "bf16-amp"},
+    "titan.toml": {"tensor": 2, "micro_batch_size": 2, "seq": 8192, "checkpointing": "selective"},
+    "axolotl.yaml": {"model": "llama-3.2-1b", "quantize": "nf4-dq", "lora_rank": 32, "optimizer": "adamw-8bit"},
+    "ds_config.json": {"zero": "zero2", "engine": "megatron", "gradient_accumulation_steps": 4, "micro_batch_size": 1},
+    "arguments.json": {"model": "llama-3.1-8b", "precision": "bf16-amp", "optimizer_impl": "fused"},
+    "accelerate.yaml": {"gpus": 4, "zero": "zero3", "checkpointing": "full", "precision": "bf16-amp"},
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_file_is_read_and_what_is_not_understood_is_named(tmp_path, name):
+    path = tmp_path / name
+    path.write_text(FILES_AS_PEOPLE_WRITE_THEM[name], encoding="utf-8")
+    found = read_file(str(path))
+    assert [each.rpartition(".")[2].replace("_", "-") for each in found.unknown] == ["my-own"]
+    values = found.row if found.row is not None else found.options
+    assert {key: values[key] for key in READ[name]} == READ[name]
+
+
+def test_variables_and_quotes_of_a_script_are_filled_in(tmp_path):
+    path = tmp_path / "llama.sh"
+    path.write_text(FILES_AS_PEOPLE_WRITE_THEM["llama.sh"], encoding="utf-8")
+    layout = read_line(read_file(str(path)).row | {"gpu": "a100"}).layout
+    assert (layout.data, layout.micro_batches, layout.arch.vocab) == (4, 8, 128512)  # a multiple of 128 x 4
+    assert layout.arch == replace(LLAMA_8B, ffn=10880, vocab=128512)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("a.json", "{", "This is no JSON"),
+        ("a.json", "[1]", "no names and values"),
+        ("a.json", '{"a": 1}', "none of the forms"),
+        ("a.yaml", "a: [", "This is no YAML"),
+        ("a.yaml", "!!python/object:os.system x", "This is no YAML"),
+        ("a.toml", "x = ", "This is no TOML"),
+        ("a.toml", "x = 1", "no [model] and [training]"),
+        ("a.py", "print(1", "cannot be read"),
+        ("a.py", "print(1)", "no torchtitan module"),
+        ("a.sh", "echo hello", "none of the forms"),
+        ("a.sh", "x --num-layers many --hidden-size 8 --num-attention-heads 2", "must be a whole number"),
+        ("a.yaml", "MODEL_ARGS: {--num-layers: 2}", "--hidden-size is missing"),
+        ("a.yaml", "MODEL_ARGS: {--encoder-num-layers: 2}", "an encoder-decoder"),
+        ("a.json", '{"zero_optimization": {"stage": 7}}', "DeepSpeed has 0 to 3"),
+        ("a.toml", "", "no names and values"),
+        ("a.bin", None, "is no text"),
+        ("missing.json", False, "cannot be read"),
+    ],
+)
+def test_a_bad_file_is_refused_in_one_line(tmp_path, name, text, complaint):
+    path = tmp_path / name
+    if text is None:
+        path.write_bytes(b"\xff\xfe\x00\x80")
+    elif text is not False:
+        path.write_text(text, encoding="utf-8")
+    with pytest.raises(RecipeError, match=re.escape(complaint)) as caught:
+        read_file(str(path))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("meta-llama/Llama-2-7b-hf", "llama-2-7b"),
+        ("NousResearch/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b"),
+        ("mistralai/Mistral-7B-v0.1", "mistral-7b"),
+        ("TinyLlama/TinyLlama_v1.1", "tinyllama-1.1b"),
+        ("google/gemma-3-4b-it", ""),
+    ],
+)
+def test_models_of_the_hub_are_found_in_the_catalog(name, known):
+    assert catalog_name(name) == known
+
+
+# -- changes
+
+
+def test_the_changes_that_help_most_come_first():
+    planned = {"a": Outcome(5, 110, True), "b": Outcome(9, 130, False), "c": Outcome(3, 105, True)}
+    planned |= {"d": Outcome(4, 90, True), "e": Outcome(5, 120, True), "f": Outcome(5, 115, True)}
+
+    def names(now):
+        def outcome(name):
+            if name == "refused":
+                raise RecipeError("no")
+            return planned[name]
+
+        return [each.name for each in best_changes(now, iter([(n, n) for n in (*planned, "refused")]), outcome)]
+
+    assert names(Outcome(6, 100, True)) == ["e", "f", "a"]  # the fastest of those that fit
+    assert names(Outcome(10, 100, False)) == ["e", "f", "a"]  # those that fit, the fastest first
+    assert names(Outcome(4, 100, False)) == ["c"]  # all others need more
+    assert str(Change("x", Outcome(1, 1, False), -(2**30), 0.1)) == "x: -1.0 GiB, +10% tokens per second, does not fit"
+
+
+def test_every_change_is_one_and_keeps_the_tokens_of_a_step():
+    cluster = find_cluster("dgx-h100")
+    layout = replace(BASES["megatron"], tensor=2, pipeline=2, micro_batch_size=2, recompute="full", attention="eager")
+    for fits in (True, False):
+        changes = dict(of_layout(layout, cluster, fits))
+        assert len(changes) >= 4
+        for changed in changes.values():
+            assert changed != layout
+            assert (changed.tokens, changed.ranks) == (layout.tokens, layout.ranks)
+    config = TrainingConfig("llama-3.2-1b", micro_batch_size=2, gradient_accumulation_steps=4, checkpointing="full")
+    for fits, words in ((True, "nothing recomputed"), (False, "AdamW with 8-bit state")):
+        changes = dict(of_config(config, fits))
+        assert words in changes
+        for changed in changes.values():
+            size = changed.micro_batch_size * changed.gradient_accumulation_steps
+            assert size == 8
+
+
+# -- the command
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    monkeypatch.setenv("TAS_PROGRESS", "off")
+
+    def run(*arguments):
+        try:
+            status = main(["plan", *arguments])
+        except SystemExit as stop:
+            status = stop.code
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return run
+
+
+def test_the_command_plans_a_file_as_it_stands(command, tmp_path):
+    path = tmp_path / "test.yaml"
+    path.write_text(FILES_AS_PEOPLE_WRITE_THEM["test.yaml"].replace("--num-layers: 12", "--num-layers: 3"))
+    status, out, _ = command("--from", str(path), "--gpu", "a100", "--gpus", "2")
+    assert status == 0
+    assert out.startswith(f"{path}: a functional test of Megatron-LM\n  not understood: my-own\n")
+    assert "2 x a100-80gb: DDP 2, batch 4 x 4" in out
+    assert "helps" in out or "Single changes that help most:\n  1. " in out
+    status, out, _ = command("--from", str(path), "--gpus", "2", "--json")
+    answer = json.loads(out)
+    assert (status, answer["not_understood"], answer["form"]) == (0, ["my-own"], "a functional test of Megatron-LM")
+    assert len(answer["changes"]) <= 3
+    row = read_file(str(path)).row | {"gpus": 2, "gpu": "h100"}
+    assert answer["peak_allocated_bytes"] == rows_answer(row)["peak_allocated_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "complaint"),
+    [
+        ("ds_config.json", (), "does not say which model"),
+        ("ds_config.json", ("--export", "megatron"), "--export does not go with --from"),
+        ("nothing.yaml", (), "cannot be read"),
+    ],
+)
+def test_what_cannot_be_planned_ends_with_2(command, tmp_path, name, arguments, complaint):
+    path = tmp_path / name
+    if name in FILES_AS_PEOPLE_WRITE_THEM:
+        path.write_text(FILES_AS_PEOPLE_WRITE_THEM[name], encoding="utf-8")
+    status, out, error = command("--from", str(path), *arguments)
+    assert (status, out) == (2, "")
+    assert complaint in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_the_page_shows_a_file_that_is_read(tmp_path):
+    page = (ROOT / "docs" / "planner.md").read_text(encoding="utf-8")
+    shown = page.partition("### A file of your own")[2].partition("```yaml\n")[2].partition("```")[0]
+    path = tmp_path / "axolotl.yaml"
+    path.write_text(shown, encoding="utf-8")
+    found = read_file(str(path))
+    assert found.unknown == ["plugins"]
+    asked = described(found.options)
+    assert (asked.config.model, asked.config.lora_rank, asked.config.quantize) == ("llama-3.2-1b", 32, "nf4-dq")
