@@ -135,9 +135,9 @@ def _layout(layout: Layout) -> list[str]:
         lines += [f"--cp-comm-type {'p2p' if layout.context_method == 'ring' else 'a2a'}"]
     if layout.arch.experts:
         lines += [f"--expert-model-parallel-size {layout.expert}", "--expert-tensor-parallel-size 1"]
-    lines += ["--overlap-grad-reduce"]
+    lines += ["--overlap-grad-reduce"] * layout.data_overlap
     if layout.zero == "zero1":
-        lines += ["--use-distributed-optimizer", "--overlap-param-gather"]
+        lines += ["--use-distributed-optimizer"] + ["--overlap-param-gather"] * layout.data_overlap
         lines += [f"--num-distributed-optimizer-instances {layout.replicate}"] if layout.replicate > 1 else []
     return lines
 

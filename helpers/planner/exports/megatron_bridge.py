@@ -82,7 +82,7 @@ def _layout(layout: Layout) -> Fields:
         "model.sequence_parallel": layout.splits_tokens,
         "model.pipeline_model_parallel_size": layout.pipeline,
         "model.context_parallel_size": layout.context,
-        "ddp.overlap_grad_reduce": True,
+        "ddp.overlap_grad_reduce": layout.data_overlap,
         "ddp.use_distributed_optimizer": layout.zero == "zero1",
         "optimizer.use_distributed_optimizer": layout.zero == "zero1",
     }
@@ -95,7 +95,7 @@ def _layout(layout: Layout) -> Fields:
     if layout.arch.experts:
         fields |= {"model.expert_model_parallel_size": layout.expert, "model.expert_tensor_parallel_size": 1}
     if layout.zero == "zero1":
-        fields |= {"ddp.overlap_param_gather": True, "ddp.num_distributed_optimizer_instances": layout.replicate}
+        fields |= {"ddp.overlap_param_gather": layout.data_overlap, "ddp.num_distributed_optimizer_instances": layout.replicate}
     return fields
 
 

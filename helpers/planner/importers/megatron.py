@@ -23,7 +23,7 @@ _QUIET_WORDS = """
     log-validation-ppl-to-tensorboard logging-level lr lr-decay-iters lr-decay-style lr-warmup-fraction manual-gc
     manual-gc-interval merge-file merges-file min-lr mock-data no-check-for-nan-in-loss-and-grad
     no-ckpt-fully-parallel-save no-persist-layer-norm no-rope-fusion norm-epsilon
-    overlap-grad-reduce overlap-p2p-communication-warmup-flush overlap-param-gather rotary-base rotary-interleaved
+    overlap-p2p-communication-warmup-flush overlap-param-gather rotary-base rotary-interleaved
     rotary-percent save save-interval split tensorboard-dir test-mode timing-log-level tokenizer-model tokenizer-type
     train-iters use-checkpoint-opt_param-scheduler use-mcore-models use-persistent-ckpt-worker use-tp-pp-dp-mapping
     verify-integrity vocab-file weight-decay wgrad-deferral-limit attention-dropout recompute-method
@@ -158,6 +158,7 @@ def _ranks(said: Said, layers: int) -> dict[str, Any]:
         "context_method": {"a2a": "all-to-all"}.get(said.text("cp-comm-type"), "ring"),
         "expert": said.number("expert-model-parallel-size", default=1),
         "tensor_overlap": said.flag("tp-comm-overlap"),
+        "data_overlap": said.flag("overlap-grad-reduce"),
         "sequence_parallel": said.flag("sequence-parallel") and ranks["tensor"] > 1,
         "virtual_stages": layers // ranks["pipeline"] // per_stage if per_stage else stages,
         "micro_batch_group": said.number("microbatch-group-size-per-virtual-pipeline-stage"),

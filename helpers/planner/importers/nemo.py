@@ -117,7 +117,9 @@ def _spelled(said: Said) -> dict[str, str]:
     seq = said.number("encoder_seq_length", "seq_length", "data.seq_length")
     rotates = said.text("position_embedding_type", default="learned_absolute")
     tied = said.flag("share_embeddings_and_output_weights")
+    overlaps = said.flag("ddp.overlap_grad_reduce") or "ddp.overlap_grad_reduce" not in said  # NeMo's default
     return {
+        **({"overlap-grad-reduce": "true"} if overlaps else {}),
         **({sixteen: "true"} if sixteen else {}),
         **({"fp8-format": "hybrid"} if fp8 else {}),
         **({"recompute-granularity": recompute} if recompute not in ("", "none", "null") else {}),
