@@ -95,7 +95,8 @@ def _layout(layout: Layout) -> Fields:
     if layout.arch.experts:
         fields |= {"model.expert_model_parallel_size": layout.expert, "model.expert_tensor_parallel_size": 1}
     if layout.zero == "zero1":
-        fields |= {"ddp.overlap_param_gather": layout.data_overlap, "ddp.num_distributed_optimizer_instances": layout.replicate}
+        fields["ddp.overlap_param_gather"] = layout.data_overlap
+        fields["ddp.num_distributed_optimizer_instances"] = layout.replicate
     return fields
 
 
