@@ -5,6 +5,7 @@ already been given. So a copy of the folder, taken in the middle of a function, 
 the process been killed there. One is taken whenever the folder has changed.
 """
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,21 @@ from .folder_watch import FolderWatch, Look, look_at
 from .synced_files import SyncedFiles
 
 MOST = 200  # photographs of one call
+
+
+def _copier() -> Callable[[str, str], Any]:
+    """Return a function that copies files, and a file that it has copied under another name as a link to that copy."""
+    copies: dict[int, str] = {}  # by inode
+
+    def copy(source: str, target: str) -> None:
+        status = os.stat(source)
+        if status.st_nlink > 1 and status.st_ino in copies:
+            os.link(copies[status.st_ino], target)
+        else:
+            shutil.copy2(source, target)
+            copies[status.st_ino] = target
+
+    return copy
 
 
 class Photographs:
@@ -50,7 +66,10 @@ class Photographs:
     def _take(self, look: Look, most: int = MOST) -> None:
         if len(self.taken) < most:
             copy = self.album / str(len(self.taken))
-            shutil.copytree(self.folder, copy) if self.folder.exists() else copy.mkdir(parents=True)
+            if self.folder.exists():
+                shutil.copytree(self.folder, copy, copy_function=_copier())
+            else:
+                copy.mkdir(parents=True)
             self.taken.append(copy)
             self.looks.append(look)
             self.on_disk.append(self.synced.among(look))

@@ -1,5 +1,6 @@
 """X6, part 2: the gradient of an update, bit for bit the same on one rank and on two. One check of a point."""
 
+import itertools
 import random as dice
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -68,9 +69,9 @@ _FEATURES = (("aaa", "aaa"), ("a+-", "+-a"), ("+-a", "a+-"), ("+-a", "+-a"), ("a
 
 
 def _where_order_decides(seed: int, lane: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Return a lane's micro-batches: in one of them, all rows are alike."""
+    """Return a lane's micro-batches, again and again: in one of them, all rows are alike."""
     ordinary = dice.Random(10 * seed + lane)
-    for number, rows in enumerate(ROWS):
+    for number, rows in itertools.cycle(enumerate(ROWS)):
         values = [{"+": HUGE, "-": -HUGE}.get(lanes[lane][number], ordinary.uniform(500, 1000)) for lanes in _FEATURES]
         yield torch.tensor([values] * rows, dtype=torch.float64), torch.zeros(rows, dtype=torch.int64)
 
