@@ -127,8 +127,6 @@ def read_line(line: Mapping[str, Any]) -> Question:
         **sizes,
         sequence_parallel=by_tokens,
         tensor_overlap=overlaps and by_tokens and sizes["tensor"] > 1,
-        data_overlap=bool(read("data_overlap", habits.data_overlap, note=False)),
-        context_method=str(read("context_method", "ring", note=False)),
         schedule=schedule,
         virtual_stages=virtual,
         shard=shard,
@@ -147,19 +145,32 @@ def read_line(line: Mapping[str, Any]) -> Question:
         compile=bool(read("compile", habits.fused or (habits.compiles_fp8 and precision == "fp8"))),
         cuda_graphs=habits.cuda_graphs,
         engine=_engine(habits, zero, precision),
-        dropout=_rate(read, habits),
         transformer_engine=_engine(habits, zero, precision) == "megatron",
-        attention_mask=bool(read("attention_mask", habits.attention_mask, note=False)),
-        deterministic=bool(read("deterministic", False, note=False)),
-        wgrad_fusion=bool(read("wgrad_fusion", True, note=False)),
+        **_of_megatron(read, habits),
         **adapters_of(read, habits, precision),
     )
+    return _question(read, habits, layout, cluster)
+
+
+def _question(read: _Reader, habits: Habits, layout: Layout, cluster: Cluster) -> Question:
     logs = str(read("stage", habits.logs, note=habits.logs != "fullest" and layout.pipeline > 1))
     if logs not in ("fullest", "first", "last"):
         raise RecipeError(f"stage is {logs!r}; whose memory: fullest, first or last.")
     if habits.pace != 1:
         read.assumed["pace"] = habits.pace
     return Question(layout, cluster, read.assumed, logs, habits.pace)
+
+
+def _of_megatron(read: _Reader, habits: Habits) -> dict[str, Any]:
+    """Return what a line says of options that Megatron has, and of how ranks send."""
+    return {
+        "dropout": _rate(read, habits),
+        "data_overlap": bool(read("data_overlap", habits.data_overlap, note=False)),
+        "context_method": str(read("context_method", "ring", note=False)),
+        "attention_mask": bool(read("attention_mask", habits.attention_mask, note=False)),
+        "deterministic": bool(read("deterministic", False, note=False)),
+        "wgrad_fusion": bool(read("wgrad_fusion", True, note=False)),
+    }
 
 
 def _rate(read: _Reader, habits: Habits) -> float:
