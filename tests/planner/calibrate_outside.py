@@ -2,8 +2,8 @@
 
 Run `python -m tests.planner.calibrate_outside`: it changes the rates of matmuls in layout_rates.json and writes the
 table of docs/planner.md. `outside_layouts.jsonl` has runs of several models, precisions and machines of the three.
-Sources count alike, however many runs they have; a forecast of the table is made with rates that were fitted without
-its source.
+Sources count alike, however many runs they have; a forecast of the table is made without its source where another
+one has such matmuls.
 """
 
 import json

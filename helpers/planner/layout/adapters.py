@@ -67,7 +67,8 @@ class _FrozenProducts(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         of_input = torch.matmul(gradients[0], _wide(gradients[0], ctx.weights[0]))
         for gradient, weight in zip(gradients[1:], ctx.weights[1:], strict=True):  # one matmul, really
-            of_input.view(-1, weight.shape[1]).addmm_(gradient.flatten(0, 1), _wide(gradient, weight))
+            added = torch.addmm(of_input.flatten(0, 1), gradient.flatten(0, 1), _wide(gradient, weight))
+            of_input = added.view(of_input.shape)
         of_input = of_input if ctx.wire.size == 1 else ctx.wire.reduce_scatter(of_input, 1)
         return of_input, None, *(None for _ in gradients)
 

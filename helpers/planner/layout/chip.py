@@ -48,7 +48,7 @@ class Chip:
         self._pace = rates.measured.pace if rates.measured else 1.0
         self._kernel = (rates.measured and rates.measured.kernel) or rates.kernel
         self._engine, self._keeps_casts = layout.engine, layout.engine == "megatron"
-        self._hidden = layout.arch.hidden
+        self._hidden, self.vocabulary = layout.arch.hidden, -(-layout.arch.vocab // layout.tensor)
         self._of_weights = 1 / layout.micro_batches if casts_weights and not layout.fp8_params else 0.0
         self._passing = (rates.fused if layout.compile else rates.eager) * fitted_rates().bandwidth * gpu.bandwidth
         if rates.measured and rates.measured.memory:

@@ -49,8 +49,7 @@ class StepTime:
         launch = 0.0 if layout.cuda_graphs else rates.launch_seconds
         if layout.engine == "torchtitan" and layout.tensor > 1 and not layout.compile:
             launch = max(launch, DTENSOR_LAUNCH)
-        wide = -(-layout.arch.vocab // layout.tensor)
-        streams = Streams(Chip(cluster.gpu, rates, layout), links, low, launch, layout.tensor_overlap, wide)
+        streams = Streams(Chip(cluster.gpu, rates, layout), links, low, launch, layout.tensor_overlap)
         distinct = {(id(run), at >= layout.pipeline): run for at, run in enumerate(stages)}
         times = {key: StageTime(layout, run, streams, key[1]) for key, run in distinct.items()}
         self._times = [times[id(run), at >= layout.pipeline] for at, run in enumerate(stages)]

@@ -66,13 +66,11 @@ class Streams:
         links: of the layout's wires.
         low: dtype in which products run, where it is not that of their operands: "float8_e4m3fn", or "".
         launch: seconds in which the host launches an operation.
-        wide: a rank's part of the vocabulary: the head's matmuls stay in 16 bits, as Megatron and torchao leave them.
         overlap: whether tensor ranks' collectives go on in chunks, beside the product that needs or makes their tensor.
     """
 
-    def __init__(self, chip: Chip, links: Links, low: str, launch: float, overlap: bool = False, wide: int = 0) -> None:
+    def __init__(self, chip: Chip, links: Links, low: str, launch: float, overlap: bool = False) -> None:
         self._chip, self._links, self._low, self._launch, self._overlap = chip, links, low, launch, overlap
-        self._wide = wide
         self._known: dict[Work, tuple[float, str]] = {}
         # By the id of a place's events, which are kept: else another list could get the id of one that is gone.
         self._stretches: dict[int, tuple[list[Event], list[_Summed]]] = {}
@@ -167,8 +165,8 @@ class Streams:
         return known
 
     def _lowered(self, work: Work) -> Work:
-        """Return a product as it runs in fewer bits."""
-        narrow = work.kind == "product" and len(work.shape) == 3 and self._wide not in work.shape
+        """Return a product as it runs in fewer bits; the head's stay in 16, as Megatron and torchao leave them."""
+        narrow = work.kind == "product" and len(work.shape) == 3 and self._chip.vocabulary not in work.shape
         return replace(work, dtype=self._low) if self._low and narrow else work
 
 

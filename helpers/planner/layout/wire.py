@@ -207,7 +207,8 @@ class _Products(torch.autograd.Function):
         whole = (x if alone else ctx.wire.all_gather(x, 1)).flatten(0, 1)  # (B x S, D)
         of_input = gradients[0] @ weights[0]
         for gradient, weight in zip(gradients[1:], weights[1:], strict=True):  # one matmul of stacked weights, really
-            of_input.view(-1, weight.shape[1]).addmm_(gradient.flatten(0, 1), weight)
+            added = torch.addmm(of_input.flatten(0, 1), gradient.flatten(0, 1), weight)
+            of_input = added.view(of_input.shape)
         of_weights = [gradient.flatten(0, 1).t() @ whole for gradient in gradients]
         return of_input if alone else ctx.wire.reduce_scatter(of_input, 1), None, None, *of_weights
 

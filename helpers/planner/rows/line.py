@@ -127,8 +127,6 @@ def read_line(line: Mapping[str, Any]) -> Question:
         **sizes,
         sequence_parallel=by_tokens,
         tensor_overlap=overlaps and by_tokens and sizes["tensor"] > 1,
-        data_overlap=bool(read("data_overlap", habits.data_overlap, note=False)),
-        context_method=str(read("context_method", "ring", note=False)),
         schedule=schedule,
         virtual_stages=virtual,
         shard=shard,
@@ -147,14 +145,14 @@ def read_line(line: Mapping[str, Any]) -> Question:
         compile=bool(read("compile", habits.fused or (habits.compiles_fp8 and precision == "fp8"))),
         cuda_graphs=bool(read("cuda_graphs", habits.cuda_graphs, note=False)),
         engine=_engine(habits, zero, precision),
-        dropout=_rate(read, habits),
         transformer_engine=_engine(habits, zero, precision) == "megatron",
-        attention_mask=bool(read("attention_mask", habits.attention_mask, note=False)),
-        deterministic=bool(read("deterministic", False, note=False)),
-        wgrad_fusion=bool(read("wgrad_fusion", True, note=False)),
+        **_of_megatron(read, habits),
         **adapters_of(read, habits, precision),
-        **_of_megatron(read),
     )
+    return _question(read, habits, layout, cluster)
+
+
+def _question(read: _Reader, habits: Habits, layout: Layout, cluster: Cluster) -> Question:
     logs = str(read("stage", habits.logs, note=habits.logs != "fullest" and layout.pipeline > 1))
     if logs not in ("fullest", "first", "last"):
         raise RecipeError(f"stage is {logs!r}; whose memory: fullest, first or last.")
@@ -171,8 +169,8 @@ def _attention(read: _Reader, habits: Habits, cluster: Cluster) -> str:
     return {"unfused": "eager", "flash": "fused"}.get(said, said)
 
 
-def _of_megatron(read: _Reader) -> dict[str, Any]:
-    """Return the options of Megatron-LM that bytes depend on, as a layout wants them."""
+def _of_megatron(read: _Reader, habits: Habits) -> dict[str, Any]:
+    """Return what a line says of options that Megatron has, and of how ranks send."""
     own = str(read("transformer_impl", "transformer_engine", note=False))
     if own not in ("transformer_engine", "local"):
         raise RecipeError(f"transformer_impl is {own!r}; choose transformer_engine or local.")
@@ -182,6 +180,12 @@ def _of_megatron(read: _Reader) -> dict[str, Any]:
         "loss": "fused" if read("fused_loss", False, note=False) else "in place",
         "deferred_logits": _whole(read("deferred_logits", 0, note=False), "deferred_logits", -1),
         "micro_batch_group": _whole(read("micro_batch_group", 0, note=False), "micro_batch_group", 0),
+        "dropout": _rate(read, habits),
+        "data_overlap": bool(read("data_overlap", habits.data_overlap, note=False)),
+        "context_method": str(read("context_method", "ring", note=False)),
+        "attention_mask": bool(read("attention_mask", habits.attention_mask, note=False)),
+        "deterministic": bool(read("deterministic", False, note=False)),
+        "wgrad_fusion": bool(read("wgrad_fusion", True, note=False)),
     }
 
 
