@@ -1,5 +1,6 @@
 """Data sets of images without files: torchvision's classes and timm's `create_dataset`."""
 
+import inspect
 from typing import Any
 
 import torch
@@ -71,7 +72,8 @@ def _replaced(base: Any, shape: tuple[int, int, int], waits: Waits) -> Any:
                 return base(*args, **kwargs)
             except (OSError, RuntimeError):
                 waits.assume("data set", f"{base.__name__}: gray images")
-                return MadeUpImages(shape, kwargs.get("transform"), kwargs.get("target_transform"))
+                given = inspect.signature(base.__init__).bind_partial(None, *args, **kwargs).arguments
+                return MadeUpImages(shape, given.get("transform"), given.get("target_transform"))
 
     Replaced.__name__ = Replaced.__qualname__ = base.__name__
     return Replaced
