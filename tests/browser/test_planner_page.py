@@ -166,7 +166,7 @@ def test_an_error_clears_the_figures_and_the_page_goes_on(tab, page_server):
 
 
 def test_what_does_not_fit_says_what_to_change_and_tries_it(tab, page_server):
-    opened(tab, page_server + TINY + "&gpu=&budget=2&micro_batch_size=2048&optimizer_impl=fused")
+    opened(tab, page_server + TINY.replace("t4-16gb", "") + "&budget=2&micro_batch_size=2048&optimizer_impl=fused")
     assert tab.title() == "small-gpt on 2 GiB: does not fit"
     assert tab.locator('[data-fact="one step"]').count() == 0
     rows = tab.locator("#answer table tr", has_text="--micro-batch-size")
