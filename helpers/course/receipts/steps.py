@@ -27,7 +27,7 @@ class Step:
     @property
     def name(self) -> str:
         """Its name in the receipt: a measurement's own, or "labs/" and a lab's topic, whatever its number is today."""
-        topic = re.sub(r"^[0-9]+_", "", self.path.stem)
+        topic = re.sub(r"^[0-9]+[a-z]?_", "", self.path.stem)
         return f"labs/{topic}" if self.lab else topic
 
     @property
