@@ -105,7 +105,7 @@ def _save_scene(save: Any, load: Any, place: Place, seed: int, scene: Scene, syn
         "left": left,
         "changed": changed,
         "later": _loaded(load, folder),
-        "bytes": [sum(file[0] for file in look.values() if file) for look in camera.looks],
+        "bytes": [_bytes_of(look) for look in camera.looks],
         "arrivals": _arrivals(camera),
         "durable": [_durable(*moment) for moment in zip(camera.looks, camera.lost, strict=True)],
     }
@@ -118,6 +118,11 @@ def _overwrite(value: Any) -> None:
     elif isinstance(value, dict | list | tuple):
         for inner in value.values() if isinstance(value, dict) else value:
             _overwrite(inner)
+
+
+def _bytes_of(look: Look) -> int:
+    """Return the bytes of all files; one with two names counts once."""
+    return sum({file[2]: file[0] for file in look.values() if file}.values())
 
 
 def _arrivals(camera: Photographs) -> list[Evidence]:
