@@ -1016,7 +1016,7 @@ hint("capstone.lean")
 # %% [markdown] name="rung_text"
 # ### An open rung: any recipe, by the rules
 #
-# Now the ladder is yours. Build a recipe that takes **at most 280 KiB** and reaches a loss of **at most 1.1** on images that it never sees, in 24 updates of 64 images. Smaller micro-batches alone do not get there: look at the table of section 3, and at what is at the peak with 4 images. How low can you go? (An update has fewer images than in the ladder, so that the check takes seconds. The peak depends on the micro-batch, not on how many follow.)
+# Now the ladder is yours. Build a recipe that takes **at most 284 KiB** and reaches a loss of **at most 1.1** on images that it never sees, in 24 updates of 64 images. Smaller micro-batches alone do not get there: look at the table of section 3, and at what is at the peak with 4 images. How low can you go? (An update has fewer images than in the ladder, so that the check takes seconds. The peak depends on the micro-batch, not on how many follow.)
 #
 # **Contract.** Two functions:
 #
