@@ -32,7 +32,7 @@ class LadderRun:
     pool: int
     tested: tuple[int, int]
     add: Callable[[Tensor, Tensor], Any] | None = None
-    updates: ClassVar[int] = 48
+    updates: ClassVar[int] = 32
 
     def trained(self, task: LadderTask) -> nn.Module:
         """Train a model on batches of the pool and return it: a short warm-up, then half a cosine."""

@@ -1,4 +1,4 @@
-"""What every rung of the capstone's ladder trains: one vision transformer on digits, 512 images an update."""
+"""What every rung of the capstone's ladder trains: one vision transformer on digits, 512 images per update."""
 
 import functools
 from dataclasses import dataclass
@@ -42,16 +42,20 @@ class Rung:
 class LadderTask:
     """The images in NumPy, as a data loader would keep them, and the steps that a rung takes with them.
 
+    Args:
+        batch: images in an update.
+
     Attributes:
-        batch, trained: images in an update, and to train on: two batches an epoch.
+        batch, trained: images in an update, and to train on; the one divides the other.
         shape: arguments of the ViT.
         images: (1797, 1, 8, 8) of FP32, the first `trained` to train on, the others to test on.
         labels: (1797,) of int64.
     """
 
-    batch, trained = 512, 1024
+    trained = 1024
 
-    def __init__(self) -> None:
+    def __init__(self, batch: int = 512) -> None:
+        self.batch = batch
         self.shape = {"side": 8, "patch": 4, "layers": 4, "width": 32, "heads": 4, "inner": 128}
         data = digits()
         self.images = torch.cat([data.train_x, data.test_x]).numpy()

@@ -2,6 +2,34 @@
 
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
+
+
+def accumulate(model, x, y, micro):
+    for i in range(0, len(x), micro):
+        losses = F.cross_entropy(model(x[i : i + micro]), y[i : i + micro], reduction="none")
+        losses.div(len(x)).sum().backward()
+
+
+def checkpoint_blocks(model):
+    for block in model.blocks:
+        plain = block.forward
+        block.forward = lambda *x, plain=plain: torch.utils.checkpoint.checkpoint(plain, *x, use_reentrant=False)
+
+
+def signum_step(means, lr):
+    for p in means:
+        p.data -= lr * torch.sign(means[p])
+
+
+def fold(means):
+    def add(p):
+        means[p].add_(0.1 * p.grad)
+        p.grad = None
+
+    for p in means:
+        means[p] *= 0.9
+    return [p.register_post_accumulate_grad_hook(add) for p in means]
 
 
 def lean_update(model, means, x, y, lr):
@@ -36,7 +64,8 @@ def prepare(model):
 
 
 def gather(mean, p):
-    add(mean, 0.1 * p.grad.float())
+    for part, piece in zip(mean.view(-1).split(500), p.grad.reshape(-1).split(500)):
+        add(part, 0.1 * piece.float())
     p.grad = None
 
 
@@ -50,9 +79,9 @@ def add(target, change):
 def update(model, state, x, y, progress):
     for mean in state.values():
         mean *= 0.9
-    for start in range(0, 512, 6):
-        pixels = torch.tensor(x[start : start + 6]).to(next(iter(state)))
-        target = torch.tensor(y[start : start + 6], device=pixels.device)
-        (F.cross_entropy(model(pixels).float(), target, reduction="sum") / 512).backward()
+    for start in range(0, len(x), 3):
+        pixels = torch.tensor(x[start : start + 3]).to(next(iter(state)))
+        target = torch.tensor(y[start : start + 3], device=pixels.device)
+        (F.cross_entropy(model(pixels).float(), target, reduction="sum") / len(x)).backward()
     for p, mean in state.items():
         add(p, -4e-3 * min(1.0, 0.3 + 3 * progress) * (1 - progress) * mean.sign().float())

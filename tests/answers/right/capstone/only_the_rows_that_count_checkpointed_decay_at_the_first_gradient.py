@@ -2,7 +2,34 @@
 
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch.utils.checkpoint import checkpoint
+
+
+def accumulate(model, x, y, micro):
+    for i in range(0, len(x), micro):
+        xs, ys = x[i : i + micro], y[i : i + micro]
+        (F.cross_entropy(model(xs), ys) * (len(xs) / len(x))).backward()
+
+
+def checkpoint_blocks(model):
+    for block in model.blocks:
+        plain = block.forward
+        block.forward = lambda *x, plain=plain: torch.utils.checkpoint.checkpoint(plain, *x, use_reentrant=False)
+
+
+def signum_step(means, lr):
+    for p in means:
+        p.data -= lr * torch.sign(means[p])
+
+
+def fold(means):
+    def add(p):
+        means[p] += 0.1 * p.grad
+        p.grad = None
+
+    torch._foreach_mul_(list(means.values()), 0.9)
+    return [p.register_post_accumulate_grad_hook(add) for p in means]
 
 
 def lean_update(model, means, x, y, lr):
@@ -55,14 +82,15 @@ def prepare(model):
 def update(model, state, x, y, progress):
     for mean in state.means:
         mean.mul_(0.9)
-    for i in range(0, len(x), 16):
-        xs, ys = torch.from_numpy(x[i : i + 16]), torch.from_numpy(y[i : i + 16])
+    for i in range(0, len(x), 8):
+        xs, ys = torch.from_numpy(x[i : i + 8]), torch.from_numpy(y[i : i + 8])
         device = state.parameters[0].device
-        loss = F.cross_entropy(model(xs.to(device).bfloat16()).float(), ys.to(device), reduction="none").sum() / 512
+        loss = F.cross_entropy(model(xs.to(device).bfloat16()).float(), ys.to(device), reduction="none").sum() / len(x)
         means = dict(zip(state.parameters, state.means))
 
         def fold(p):
-            state.add(means[p], 0.1 * p.grad.float())
+            for part, piece in zip(means[p].view(-1).split(1000), p.grad.reshape(-1).split(1000)):
+                state.add(part, 0.1 * piece.float())
             p.grad = None
 
         hooks = [p.register_post_accumulate_grad_hook(fold) for p in means]
