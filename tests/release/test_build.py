@@ -7,6 +7,7 @@ from helpers.core.files import ROOT
 from helpers.course.build import build as builder
 from helpers.course.build import source as source_files
 from helpers.course.build.build import problems, solution_problem
+from helpers.course.build.collapse import collapsed
 from helpers.course.build.execution import execute
 from helpers.course.build.front_page import DOCS, README, card, pages
 from helpers.course.build.notebooks import make_notebook, write
@@ -125,6 +126,40 @@ def test_nbgrader_metadata_is_schema_three_and_complete(source):
         "solution": False, "task": False,
     }  # fmt: skip
     assert "nbgrader" not in made["setup"].metadata
+    assert made["setup"].metadata.jupyter == {"source_hidden": True}
+
+
+DRAWING = """from matplotlib.figure import Figure
+
+figure = Figure()
+axes = figure.add_subplot()
+axes.plot(peaks)
+show(figure, "The peak doubles from 10 to 20 MiB.")
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "metadata", "wanted"),
+    [
+        (DRAWING, {}, True),  # its alt text is the answer
+        ("peaks = [measure(n) for n in range(9)]\n" + DRAWING, {}, True),
+        ("for n in range(9):\n" + "    peaks.append(measure(n))\n" * 9 + DRAWING, {}, False),  # a measurement is shown
+        (DRAWING, {"answer": True}, False),
+        (DRAWING + "my_guess = None\n", {}, False),
+        ("print(1)", {}, False),
+        ("import torch", {"setup": True}, True),
+        ("%pip install it\n" + DRAWING, {}, False),
+    ],
+)
+def test_what_only_draws_is_collapsed(code, metadata, wanted):
+    assert collapsed(new_code_cell(code, metadata=metadata)) is wanted
+
+
+def test_a_notebook_ends_with_what_comes_next():
+    order = sources()
+    last = [make_notebook(order[i], solved).cells[-1].source for i in (0, -1) for solved in (True, False)]
+    assert last[0] == last[1] == "**Next:** [01 · Where memory goes](01_where_memory_goes.ipynb)"
+    assert last[2] == last[3] == "**Next:** you have reached the end of the course."
 
 
 def test_answers_are_stubbed_and_guesses_emptied(source):
@@ -277,6 +312,10 @@ def executed(source):
     return notebook
 
 
+def last_code(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"][-1]
+
+
 def test_stale_solutions_are_found(source):
     path = source.path.with_suffix(".ipynb")
     assert solution_problem(source) == "is missing"
@@ -291,15 +330,15 @@ def test_a_solution_whose_text_alone_has_changed_keeps_its_outputs(source):
     path = source.path.with_suffix(".ipynb")
     assert builder._with_kept_outputs(source) is None
     notebook = executed(source)
-    notebook.cells[-1].outputs.append(new_output("stream", text="3.14"))
+    last_code(notebook).outputs.append(new_output("stream", text="3.14"))
     path.write_text(write(notebook), encoding="utf-8")
     source.path.write_text(EXAMPLE.replace("A claim.", "Another claim."), encoding="utf-8")
     kept = builder._with_kept_outputs(source)
     assert "Another claim." in kept.cells[0].source
-    assert kept.cells[-1].outputs[0].text == "3.14"
+    assert last_code(kept).outputs[0].text == "3.14"
     path.write_text(write(kept), encoding="utf-8")
     assert solution_problem(source) is None
-    kept.cells[-1].outputs[0].name = "stderr"
+    last_code(kept).outputs[0].name = "stderr"
     path.write_text(write(kept), encoding="utf-8")
     assert builder._with_kept_outputs(source) is None, "a warning would stay for ever"
     path.write_text(write(notebook), encoding="utf-8")
@@ -321,7 +360,7 @@ def test_a_solution_whose_text_alone_has_changed_keeps_its_outputs(source):
 )
 def test_bad_solutions_are_found(source, spoil, complaint):
     notebook = executed(source)
-    spoil(notebook.cells[-1])
+    spoil(last_code(notebook))
     source.path.with_suffix(".ipynb").write_text(write(notebook), encoding="utf-8")
     assert solution_problem(source).startswith(complaint)
 

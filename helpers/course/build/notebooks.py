@@ -9,11 +9,12 @@ import tomllib
 
 import nbformat
 from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from ...core.files import ROOT
+from .collapse import collapsed
 from .references import with_numbers
-from .source import BuildError, Source, checked_part
+from .source import BuildError, Source, checked_part, sources
 from .stubs import clear_solution, hidden_solution, nbgrader_metadata
 
 KERNEL = {
@@ -37,6 +38,7 @@ def make_notebook(source: Source, solved: bool) -> NotebookNode:
     if not source.graded:
         title = f"# {source.number} · {title.removeprefix('# ')}"
     cells[0].source = f"{title}\n\n{_badge(source.name)}\n{rest}"
+    cells.append(new_markdown_cell(_next(source), id="next", metadata={}))
     for cell in cells:
         metadata = _metadata(cell)
         if not solved:
@@ -98,7 +100,7 @@ def _identify(cells: list[NotebookNode], lab: str) -> None:
 
 
 def _metadata(cell: NotebookNode) -> NotebookNode:
-    """Return what of a cell's metadata the notebook keeps: that of nbgrader, and tags."""
+    """Return what of a cell's metadata the notebook keeps: that of nbgrader, tags, and whether it is collapsed."""
     metadata = NotebookNode()
     nbgrader = nbgrader_metadata(cell) if cell.cell_type == "code" else None
     tags = ["setup"] if cell.metadata.get("setup") else list(cell.metadata.get("tags", []))
@@ -106,7 +108,20 @@ def _metadata(cell: NotebookNode) -> NotebookNode:
         metadata.nbgrader = nbgrader
     if tags:
         metadata.tags = tags
+    if collapsed(cell):
+        metadata.jupyter = {"source_hidden": True}
     return metadata
+
+
+def _next(source: Source) -> str:
+    """Return the last cell: a link to what comes next in the course."""
+    order = sources()
+    place = next((i for i, each in enumerate(order) if each.name == source.name), len(order))
+    if place + 1 >= len(order):
+        return "**Next:** you have reached the end of the course."
+    after = order[place + 1]
+    title = re.search(r"^# # (.+)$", after.path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1]
+    return f"**Next:** [{title if after.graded else f'{after.number} · {title}'}]({after.name}.ipynb)"
 
 
 def repository() -> str:
