@@ -6,6 +6,7 @@ reads the answer, or the description, and changes neither.
 
 import argparse
 import contextlib
+import gc
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         return _run_rows(args)
     _check(args)
     options = vars(args)
-    with _stand_ins_only(), _bar(args.model) as tell:
+    with _no_collector(), _stand_ins_only(), _bar(args.model) as tell:
         cluster = cluster_of(options)  # before what takes seconds
         asked = described(options | _of_export(args))
         if args.export:
@@ -261,12 +262,25 @@ def _bar(model: str) -> Iterator[Tell]:
 
 
 @contextlib.contextmanager
-def _stand_ins_only() -> Iterator[None]:
-    """Let bitsandbytes and torchao look missing: transformers and PEFT import them if they can, which takes seconds.
+def _no_collector() -> Iterator[None]:
+    """Switch the cyclic garbage collector off: while thousands of modules are imported it walks through them often."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
-    The planner has stand-ins for what it needs of them. In a notebook nothing is hidden: it may want the real ones.
+
+@contextlib.contextmanager
+def _stand_ins_only() -> Iterator[None]:
+    """Let bitsandbytes, torchao and SciPy look missing: who imports them if they can takes seconds for it.
+
+    The planner has stand-ins for what it needs of the first two, and no use for the third. In a notebook nothing is
+    hidden: it may want the real ones.
     """
-    hidden = [name for name in ("bitsandbytes", "torchao") if name not in sys.modules]
+    hidden = [name for name in ("bitsandbytes", "torchao", "scipy") if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))
     try:
         yield

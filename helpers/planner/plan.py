@@ -213,9 +213,9 @@ def _plan_one(recipe: TrainingConfig, gpus: Sequence[Gpu]) -> Plan:
 def _simulate(recipe: TrainingConfig, tell: Callable[[str], None] = lambda stage: None) -> "Simulation":
     """Run the recipe's steps. Not before this is PyTorch imported: it takes seconds, which `--help` can do without."""
     tell("importing PyTorch")
-    from .simulate.steps import simulate
+    from .simulate.deepen import simulate_deep
 
-    return simulate(recipe, tell)
+    return simulate_deep(recipe, tell)
 
 
 def _forecast_over_ranks(recipe: TrainingConfig, cluster: Cluster, tell: Callable[[str], None]) -> dict[str, Forecast]:

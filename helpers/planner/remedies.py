@@ -1,7 +1,6 @@
 """What to change in a recipe that does not fit: each change alone, the largest micro-batch, and combinations.
 
-A search tries dozens of recipes, so each is estimated from two shallow copies of its model (`shallow.py`). Where an
-estimate lies close to what the GPU has, the whole step is planned.
+Each is planned like any other recipe.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,11 +15,8 @@ if TYPE_CHECKING:
     from .plan import Plan
 
 WORTHWHILE = 0.995  # a remedy lowers the peak at least to this share
-SURELY = 0.93  # of the room: what is allocated up to here fits, whatever the allocator does
-ABOVE = 1.11  # the allocator reserves up to so many times what is allocated
+SURELY = 0.93  # of the room: what is allocated up to here fits, whatever the allocator reserves for it
 LEAST_SEQ = 128
-MOST_PLANS = 2  # of the whole step, in a search
-
 
 _OF_TOKENS = ("activations", "recomputed activations", "temporaries", "kernel workspace", "inputs and other")
 _OF_UPDATES = ("optimizer state", "temporaries")
@@ -134,7 +130,6 @@ class RemedySearch:
         self._images = any(limits(base.recipe.model)[1:])
         self._room = min(gpu.room for gpu in gpus)
         self._known: dict[TrainingConfig, Remedy | None] = {}
-        self._plans = MOST_PLANS
 
     def remedies(self) -> list[Remedy]:
         """Return what lowers the peak, what suffices first and in order of trouble.
@@ -169,32 +164,23 @@ class RemedySearch:
         try:
             recipe = replace(self._base.recipe, **fields)
             if recipe not in self._known:
-                self._known[recipe] = self._estimated(changes, recipe)
+                self._known[recipe] = self._planned(changes, recipe)
         except RecipeError:  # they do not go with the rest of the recipe, or with the model
             return None
         remedy = self._known[recipe]
         return remedy and replace(remedy, changes=changes)
 
-    def _estimated(self, changes: tuple[Change, ...], recipe: TrainingConfig) -> Remedy | None:
-        from .costs import forecasts
-        from .shallow import estimate
-
-        guess = estimate(recipe)
-        if guess.allocated >= WORTHWHILE * self._base.peak_allocated_bytes:
+    def _planned(self, changes: tuple[Change, ...], recipe: TrainingConfig) -> Remedy | None:
+        plan, base, name = self._plan_one(recipe), self._base, self._gpus[0].name
+        if plan.peak_allocated_bytes >= WORTHWHILE * base.peak_allocated_bytes:
             return None
-        allocated, reserved = guess.allocated, (guess.allocated, max(guess.reserved, int(ABOVE * guess.allocated)))
-        fits = allocated <= SURELY * self._room
-        if not fits and allocated <= self._room and self._plans:
-            self._plans -= 1
-            plan = self._plan_one(recipe)
-            allocated, reserved, fits = plan.peak_allocated_bytes, plan.reserved_bytes, all(plan.fits.values())
-        name = self._gpus[0].name
-        forecast, before = forecasts(guess.simulation, allocated, self._gpus).get(name), self._base.forecasts.get(name)
+        forecast, before = plan.forecasts.get(name), base.forecasts.get(name)
         if forecast and before:
             slower = before.per_second / forecast.per_second - 1
         else:
-            slower = (guess.simulation.flops / _tokens(recipe)) / (self._base.flops / _tokens(self._base.recipe)) - 1
-        return Remedy(changes, recipe, allocated, reserved, fits, forecast and forecast.seconds, slower)
+            slower = (plan.flops / _tokens(recipe)) / (base.flops / _tokens(base.recipe)) - 1
+        fits, seconds = all(plan.fits.values()), forecast and forecast.seconds
+        return Remedy(changes, recipe, plan.peak_allocated_bytes, plan.reserved_bytes, fits, seconds, slower)
 
     def largest_micro_batch(self, changes: tuple[Change, ...]) -> Remedy | None:
         """Return the largest micro-batch that fits and divides the batch of a step; the smallest where none does."""

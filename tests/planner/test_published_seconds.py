@@ -8,7 +8,7 @@ import json
 from helpers.planner import Recipe
 from helpers.planner.catalog.gpus import GPUS
 from helpers.planner.costs import forecasts
-from helpers.planner.shallow import estimate
+from helpers.planner.simulate.deepen import simulate_deep
 
 import pytest
 
@@ -75,6 +75,5 @@ def test_eager_and_fp32_steps_take_about_as_long_as_published(name, tmp_path):
     config, recipe, gpu, seconds, _ = STEPS[name]
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
-    step = estimate(Recipe(str(path), **recipe))
-    forecast = forecasts(step.simulation, step.allocated, [GPUS[gpu]])[gpu]
+    forecast = forecasts(simulate_deep(Recipe(str(path), **recipe)), 0, [GPUS[gpu]])[gpu]
     assert forecast.seconds == pytest.approx(seconds, rel=0.3)

@@ -33,10 +33,16 @@ class Strategy:
     Attributes:
         shards_parameters, shards_gradients, shards_state: what is split over the ranks.
         repeats: whether the second step allocates and frees exactly what the first did, but for the optimizer's state.
+        grows_by_blocks: whether each further block of a model adds the same to what a rank holds.
     """
 
     shards_parameters = shards_gradients = shards_state = False
     repeats = True
+
+    @property
+    def grows_by_blocks(self) -> bool:
+        """Not over several ranks: DDP's buckets and the parts of ZeRO-1 and 2 end wherever they are full."""
+        return self.recipe.ranks == 1
 
     def __init__(self, recipe: TrainingConfig) -> None:
         self.recipe = recipe
@@ -128,7 +134,7 @@ class FullyShard(Strategy):
     """ZeRO-3 by PyTorch's `fully_shard`, which gathers parameters block by block; also from the host's memory."""
 
     shards_parameters = shards_gradients = shards_state = True
-    repeats = False
+    repeats, grows_by_blocks = False, True
 
     @property
     def autocast_dtype(self) -> None:
