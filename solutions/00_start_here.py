@@ -52,8 +52,8 @@ for name, dtype in {"FP32": torch.float32, "BF16": torch.bfloat16, "FP16": torch
 #
 # ## 2 · Predict
 #
-# A course that only tells you figures is forgotten by Friday. So before each figure, you write down a guess. A wrong guess costs nothing here and is
-# not recorded. It is also the best way to find out what you believe.
+# A course that only gives you figures is forgotten by Friday. So before each figure, you write down a guess. A wrong guess costs nothing here and is
+# not recorded. Guessing is also the best way to find out what you believe.
 #
 # The model below is a single linear layer from 1,024 to 1,024 features, without a bias. **How many MiB do its parameters hold** in FP32? Replace
 # `None` with your number.
@@ -82,7 +82,7 @@ parameter_guess.reveal(meter.peak_bytes / 2**20)
 #
 # ## 4 · Predict again: a whole step
 #
-# Now train that layer for one step with Adam, on a batch of 32 rows. Think about who needs memory: the parameters, a gradient for each of them, what
+# Now train that layer for one step with Adam, on a batch of 32 rows. Think about what needs memory: the parameters, a gradient for each of them, what
 # Adam remembers about each (two running averages), and what the forward pass saves for the backward pass.
 #
 # **How many MiB at the peak?**
@@ -115,7 +115,7 @@ step_guess.reveal(meter.peak_bytes / 2**20)
 # ## 5 · Explain
 #
 # If you said 16, you counted parameters, gradients and Adam's two averages, as most people do. The measurement is higher. A difference between a prediction and a
-# measurement is never "overhead": it has a name. Ask the meter who held the bytes at the peak, and during which operation.
+# measurement is never "overhead": it has a name. Ask the meter what held the bytes at the peak, and during which operation.
 
 # %% name="explain"
 print(meter)
@@ -164,7 +164,7 @@ hint("start_here.bytes")
 # ### A check that fails
 #
 # A check is worth something only if wrong answers fail it. Here is a plausible wrong one: it assumes that every number takes 4 bytes. See how the
-# check finds out, and how its diagnosis points to the cause.
+# check catches it, and how its diagnosis points to the cause.
 
 
 # %% name="failing"
@@ -196,7 +196,7 @@ print(timing)
 
 # %% [markdown] name="time_explained"
 # Rarely 16. A call has costs that do not grow with the batch, such as starting the operation and reading the weights. If your figure is below 16, the
-# large batch gets more out of the device per row. That is one reason to want memory.
+# large batch gets more out of the device per row. That is one reason to want more memory.
 
 # %% name="bytes_of_a_7b"
 print("7 billion parameters in FP32:", human_bytes(7e9 * 4), "in 16 bits:", human_bytes(7e9 * 2))
@@ -210,6 +210,6 @@ print("7 billion parameters in FP32:", human_bytes(7e9 * 4), "in 16 bits:", huma
 #   check.
 # - **Exercises** (X1 to X6) are separate notebooks and are graded. You submit the notebook.
 # - **Solved notebooks** for everything are in `solutions/`. Look once you have tried.
-# - Stuck cell? **Kernel → Restart Kernel and Run All Cells** starts afresh; you lose nothing but the variables.
+# - Stuck cell? **Kernel → Restart Kernel and Run All Cells** starts over; you lose nothing but the variables.
 #
-# Next: [[where_memory_goes]], **Where memory goes**, where you meet everyone who holds memory in a training step.
+# Next: [[where_memory_goes]], **Where memory goes**, where you meet everything that holds memory in a training step.
