@@ -74,13 +74,13 @@ claims.record("C1", "70B weights: 280 GB in FP32", "Llama-2-70B", 4 * parameters
 # %% [markdown] name="compute_text"
 # "7B" is rounded up: Llama-2-7B has 6.74 billion parameters.
 #
-# The parameter count also gives the arithmetic. In a matmul, each weight costs one multiplication and one addition per token in the forward pass, and twice
-# that in the backward pass, which computes two gradients: one for the weights and one for the inputs. That makes 6 FLOPs per parameter and token, or **6ND** for
-# N parameters and D tokens. The formula leaves out attention scores, norms and activation functions.
+# The parameter count also tells you the amount of arithmetic. In a matmul, each weight costs one multiplication and one addition per token in the forward
+# pass, and twice that in the backward pass, which computes two gradients: one for the weights and one for the inputs. That makes 6 FLOPs per parameter and
+# token, or **6ND** for N parameters and D tokens. The formula leaves out attention scores, norms and activation functions.
 #
 # Llama-2-7B was trained on 2 trillion tokens in 184,320 hours of A100 time (published: Touvron et al. 2023, table 2). An A100's data sheet promises 312 TFLOP/s in BF16.
 #
-# **Predict.** What percentage of that rate did Meta's GPUs reach, counted by 6ND?
+# **Predict.** What percentage of that rate did Meta's GPUs reach, going by 6ND?
 
 # %% name="guess_mfu"
 my_guess = None  # %
@@ -184,7 +184,7 @@ show(
 )
 
 # %% [markdown] name="pace_text"
-# How much arithmetic is in this step? Compare PyTorch's count of its matmuls with 6ND. (The count runs plain attention, because the counter does not know every
+# How much arithmetic is in this step? Compare PyTorch's count of its matmuls with 6ND. (The count uses plain attention, because the counter does not know every
 # fused kernel.)
 
 # %% name="pace"
@@ -350,7 +350,7 @@ for kind, figures in rows.items():
 # bytes per parameter. Adam takes the square root of the second moment and divides it: two tensors of a layer's size. Under autocast and with FP32 gradients there are three, because
 # Adam's loop still holds the previous layer's result. In the classic scheme each optimizer has one layer, so there is no previous one.
 #
-# The same arithmetic for 7B: two moments of 4 bytes per parameter, with or without 4 more for the master weights. This needs no run;
+# Here is the same arithmetic for 7B: two moments of 4 bytes per parameter, with or without 4 more for the master weights. This needs no run;
 # the parameter count is enough.
 
 # %% name="claim_16"
@@ -460,7 +460,7 @@ claims.record("C4", "quadratic where scores are kept", "GPT, plain attention, th
 # How large do activations get in a big model? It does not fit here, but the planner can work it out. A `Recipe` names the model and
 # how it is trained; `bf16-amp` is autocast to BF16. Take GPT-2 XL, with 1.6 billion parameters, on 8 sequences of 1,024 tokens.
 #
-# **Predict.** At the peak of its training step, how many times the memory of its parameters do its activations take?
+# **Predict.** At the peak of its training step, how many times as much memory do its activations take as its parameters?
 
 # %% name="guess_exceed"
 my_guess = None  # activations / parameters
@@ -538,7 +538,8 @@ for life in rest:
 # The list follows the block's forward pass: the first norm's output (1); q, k and v (3); attention's output (1); its sum with the block's input, which the
 # second norm saves (1); that norm's output (1); the MLP before and after GELU (4 + 4); and the block's own
 # output, which the next norm saves (1). **Sixteen.** This is the ledger of this GPT; [[activation_checkpointing]] has one for a Llama block. Outside the blocks, the
-# first norm saves its input and the head saves the last norm's output. (Entries of 0.01 are a mean and a deviation per token, the one of 0.03 is attention's.)
+# first norm saves its input and the head saves the last norm's output. (Entries of 0.01 are a mean and a deviation per token; the 0.03 entry comes from
+# attention.)
 #
 # Then come the **logits**: one number per token and *vocabulary entry*. When the backward pass begins, several tensors of that size
 # exist at once. Find them:
@@ -637,8 +638,8 @@ print("\n".join(lines))
 
 # %% [markdown] name="temporaries_explained"
 # There is no such constant. Temporaries depend on the operation at the peak: in the softmax of a large vocabulary they are copies of the logits, in
-# Adam's `foreach` a copy of the parameters, and in a CNN or a vision transformer they are small. A rule of thumb like this one was measured on one model and
-# holds for models like it.
+# Adam's `foreach` they are a copy of the parameters, and in a CNN or a vision transformer they are small. A rule of thumb like this one was measured on one
+# model and holds for models like it.
 #
 # ## 9 · Explore
 #
@@ -649,7 +650,7 @@ print("\n".join(lines))
 #
 # Start with this: *Llama 3.2 1B with AdamW, one sequence of 1,024 tokens, would fit into 24 GiB if only allocated memory counted. Look at the
 # reserved memory. Which single settings make room, and why is checkpointing not one of them?* Then set the batch to 4: *which category grew, and in which
-# operation is the peak now? Does the setting that helped before still help?* Last: *what do four sequences of 256 tokens and one of 1,024 have in
+# operation is the peak now? Does the setting that helped before still help?* Finally: *what do four sequences of 256 tokens and one of 1,024 have in
 # common?*
 
 # %% name="play"
