@@ -104,7 +104,7 @@ claims.record("C6", "BF16 reaches as far as FP32", "the largest numbers of both"
 claims
 
 # %% [markdown] name="subnormal_explained"
-# *Smallest normal* and *smallest* differ. When the exponent field is zero, the leading 1 is dropped, and the numbers continue at even spacing down to
+# *Smallest normal* and *smallest* differ. When the exponent field is zero, the leading 1 is dropped, and the numbers continue, evenly spaced, down to
 # zero, with fewer and fewer digits. These are the **subnormal** numbers. Without them FP16 would end at 6e-5.
 #
 # What happens beyond the maximum depends on the format and on the code that converts:
@@ -138,7 +138,7 @@ axes.legend(frameon=False, ncols=2)
 show(figure, "A flat sawtooth at each format's epsilon, rising steeply where the subnormal numbers begin.")
 
 # %% [markdown] name="gap_task"
-# Most of this lab follows from this picture. A curve is flat over the format's normal range, at a height set
+# Most of this lab follows from this picture. Each curve is flat over its format's normal range, at a height set
 # by its fraction bits, and rises to the left where that range ends.
 #
 # ### Your turn: the gap
@@ -288,7 +288,7 @@ stall_guess.reveal(float(np.exp(np.interp(0.5, moving["BF16"], np.log(rates)))))
 # %% [markdown] name="stall_explained"
 # Learning rates around 1e-5 are common in fine-tuning. At such a rate one update leaves most BF16 weights unchanged, and PyTorch reports nothing.
 #
-# The loss disappears if the weights stay in FP32 and only the computation runs in 16 bits; that is [[mixed_precision]]. It takes four bytes per
+# The problem disappears if the weights stay in FP32 and only the computation runs in 16 bits; that is [[mixed_precision]]. It takes four bytes per
 # weight, and usually two more for a 16-bit copy. If the weights must be BF16 and nothing else, there are two fixes. You write both.
 #
 # ## 5 · Two fixes
@@ -296,14 +296,14 @@ stall_guess.reveal(float(np.exp(np.interp(0.5, moving["BF16"], np.log(rates)))))
 # ### Your turn: stochastic rounding
 #
 # 1.001 lies between the BF16 numbers 1 and 1.0078. Rounding to nearest always gives 1. Stochastic rounding rounds up at random, with a probability of 0.001 /
-# 0.0078 = 13 %. Each single result is worse, but the **mean** of many is right.
+# 0.0078 = 13 %. Any single result is worse, but the **mean** of many is right.
 #
 # **Contract.** `stochastic_round(x)` takes an FP32 tensor of any shape and returns a BF16 tensor of the same shape. The numbers in `x` are finite; some may be
 # subnormal.
 #
 # - Each number becomes one of its two BF16 neighbors; values already representable in BF16 are unchanged.
 # - The probabilities are such that the expected result is the number itself.
-# - Each element is drawn independently, and again in each call.
+# - Each element is drawn independently, and anew in each call.
 # - The function does not change `x`. Both neighbors of each number are finite.
 #
 # Your `round_to` added a fixed number before it cleared the lower bits. What would you add here?
@@ -333,8 +333,8 @@ hint("number_formats.stochastic")
 # **Contract.** `kahan_add(weight, lost, update)` returns the new `(weight, lost)`, both BF16.
 #
 # - `weight` and `lost` are BF16 tensors of the same shape; `update` is an FP32 tensor of that shape. The function changes none of them.
-# - `lost` is the compensation: what `weight` still lacks. The exact weight is the sum of both.
-# - The new weight is the BF16 number nearest to weight + lost + update, where the sum is made in FP32.
+# - `lost` is the compensation: what `weight` still lacks. The exact weight is the sum of the two.
+# - The new weight is the BF16 number nearest to weight + lost + update, where the sum is computed in FP32.
 # - The new `lost` is that sum minus the new weight, rounded to BF16.
 
 
@@ -524,8 +524,8 @@ for (kind, lr), shares in sorted(made.items(), key=lambda item: item[0][1]):
     print(f"{lr:>14g} {names.get(kind, kind):26}{line}")
 
 # %% [markdown] name="tune_parts_text"
-# In section 4, nearly all weights stopped moving at 1e-5. How does the run still get this far? For single steps, look at how many weights move and at how much of
-# the loss reduction they contribute. (Gradient times change, summed over all weights, is the loss reduction to first order.)
+# In section 4, nearly all weights stopped moving at 1e-5. How does the run still get this far? For individual steps, look at how many weights move and at how
+# much of the loss reduction they contribute. (Gradient times change, summed over all weights, is the loss reduction to first order.)
 #
 # **Predict.** In step 40, what share of FP32's loss reduction comes from the few weights that still move?
 
@@ -546,12 +546,12 @@ for step in (0, 10, 20, 30, 39):
 # %% [markdown] name="tune_explained"
 # - A new AdamW divides each gradient by its own size, so at first every weight moves by about the learning rate. The update of section 4 came after 60
 #   steps, when the second moment still contained larger gradients.
-# - Small weights have small gaps and keep moving; the large weights stop. A weight that moves goes a whole gap, more than the update asked for.
+# - Small weights have small gaps and keep moving; the large weights stop. A weight that moves at all moves a whole gap, more than the update asked for.
 # - FP32 makes its easy progress first, then each step brings less. BF16 is behind, so its easy progress is still to come.
 #
 # Rounding to nearest does not ruin the run, but it costs progress, and the table shows when. At 1e-5 BF16 makes about a third of FP32's progress. At 1e-4 it makes most of it in 40
-# steps and clearly less in 150: the loss grows with the length of the run. At 1e-3 almost nothing is lost in this run. BF16 moments make no difference in
-# 40 steps at 1e-5, which are too few for the second moment to need its decay. Stochastic rounding and Kahan compensation recover what was lost, one at no cost in bytes, the other for two bytes per weight.
+# steps and clearly less in 150: the shortfall grows with the length of the run. At 1e-3 almost nothing is lost in this run. BF16 moments make no difference in
+# 40 steps at 1e-5; that is too few for the second moment to need its decay. Stochastic rounding and Kahan compensation recover what was lost, one at no cost in bytes, the other for two bytes per weight.
 #
 # What does this mean for your own run?
 #
@@ -560,13 +560,13 @@ for step in (0, 10, 20, 30, 39):
 #   decay the rate, and a long run spends most of its steps at small rates.
 # - **Stochastic rounding.** Several optimizers have a switch for it. It costs no memory.
 #
-# Compare both at your own rate for as many steps as you can afford; the first steps of a fresh Adam are the kindest case.
+# Compare BF16 and FP32 at your own rate for as many steps as you can afford; the first steps of a fresh Adam are the kindest case.
 
 # %% [markdown] name="underflow_text"
 # ## 6 · Underflow: gradients that become zero
 #
-# Gradients are small. Here are those of the GPT above, with its other tensors, compared with the range of each format. (The ranges of FP32 and BF16 begin
-# far to the left of the picture.) A black bar reaches from half of a format's smallest number, below which everything becomes zero, to its maximum.
+# Gradients are small. Here are those of the GPT above, along with its other tensors, compared with the range of each format. (The ranges of FP32 and BF16 begin
+# far to the left of the picture.) Each black bar reaches from half of a format's smallest number, below which everything becomes zero, to its maximum.
 
 # %% name="gradients"
 optimizer.zero_grad()
