@@ -63,10 +63,10 @@ print(f"device: {device_name(device)}, torch {torch.__version__}, meter: {Memory
 # ## 1 · The step we want to shrink
 #
 # A training step in FP32: forward, loss, backward, optimizer. The model is a small convolutional network on 256 handwritten digits of 16 × 16 pixels.
-# The whole lab uses this step; mixed precision changes `dtype`.
+# The whole lab uses this step; mixed precision changes only `dtype`.
 #
 # Where the text says BF16, the cells use BF16, or FP16 on a GPU without hardware for BF16. Such a GPU, a T4 for example, emulates BF16 by way of FP32, and
-# slowly.
+# that is slow.
 
 
 # %% name="train_step"
@@ -122,7 +122,7 @@ show(
 # [[Number_formats]] took the two 16-bit formats apart. This lab needs two facts:
 #
 # - **FP16** ends at 65504 and has nothing below 6e-8. Large activations overflow, and small gradients become zero.
-# - **BF16** has FP32's range, but no number between 1 and 1.0078. Small updates of weights are rounded away.
+# - **BF16** has FP32's range, but no number between 1 and 1.0078. Small updates to weights are rounded away.
 #
 # The usual answer to the second point is to keep the weights in FP32 and to compute with a 16-bit copy. FP32 weights beside 16-bit weights are
 # called **master weights**. The first mixed-precision programs managed them by hand, and optimizers of large runs still do.
@@ -156,8 +156,8 @@ hint("mixed_precision.master")
 # %% [markdown] name="autocast_text"
 # ## 3 · Autocast, built by hand
 #
-# `torch.autocast` needs no second set of weights. The weights are FP32 and stay FP32. Autocast looks up each operation in its region in a list, and casts the
-# operation's inputs.
+# `torch.autocast` needs no second set of weights. The weights are FP32 and stay FP32. Inside its region, autocast looks up each operation in a list, and casts
+# the operation's inputs.
 #
 # - Matmuls and convolutions run in 16 bits, because most of the time goes there.
 # - Operations that lose too much precision in 16 bits run in FP32.
@@ -410,7 +410,7 @@ half_guess.reveal(cnn[HALF].peak_bytes / cnn["FP32"].peak_bytes)
 print(tenant_table(cnn))
 
 # %% [markdown] name="bf16_explained"
-# The table shows each category's own maximum, at whatever moment, so a column adds up to more than its peak. *last/first* divides the last
+# The table shows each category's own maximum, at whatever moment it occurs, so a column adds up to more than its peak. *last/first* divides the last
 # column by the first.
 #
 # - **Activations** nearly halve. The exception is **max pooling**, which saves the position of each maximum as a 64-bit integer.
@@ -459,7 +459,7 @@ for subject, runs in {"CNN, batch 256": cnn, "GPT, 8 x 128 tokens": gpt}.items()
 print(claims)
 
 # %% [markdown] name="gpt_explained"
-# (C7 is the claim's number in this course's list. It counts as *held* from 1.9x, which allows for rounding and nothing more.)
+# (C7 is the claim's number in this course's list. It counts as *held* from 1.9x up, which allows for rounding and nothing more.)
 #
 # Neither peak reaches the promised factor of two. **Mixed precision halves what becomes 16-bit, and nothing else.** Optimizer state needs other
 # tools ([[lean_optimizers]]), and so do the remaining activations ([[activation_checkpointing]]).
@@ -473,7 +473,7 @@ print(claims)
 # The baseline matters, too. NVIDIA GPUs since Ampere can also compute an FP32 matmul in **TF32**: the inputs are rounded to 10 fraction bits, the sum and the
 # result are FP32. By default PyTorch does so in convolutions and not in matmuls, so "FP32" can mean two things in one model. Below, FP32 means
 # FP32 (`fp32_computed_as("ieee")`), and TF32 has its own line if the GPU supports it. Each format takes turns with FP32, so that both suffer the same
-# disturbances. On a GPU the models are larger, so that the step measures arithmetic and not kernel launches.
+# disturbances. On a GPU the models are larger, so that the timing measures arithmetic and not kernel launches.
 #
 # **Predict.** How many times as fast as FP32 is the CNN's 16-bit step on your device?
 
@@ -534,8 +534,8 @@ print("FP32 on a GPU that has it, by default:", ", ".join(f"{what} in {how}" for
 
 # %% [markdown] name="speed_explained"
 # A line above 1x means that your device has hardware for the format and that this model is large enough to use it. On a CPU, a line far below 1x
-# means that it does not: every 16-bit number is converted before and after each operation. The claim of 2x is about tensor cores, so it gets a verdict on a GPU
-# only. TF32 saves no bytes, and its gradient should be as accurate as FP16's: both have 10 fraction bits.
+# means that it does not: every 16-bit number is converted before and after each operation. The claim of 2x is about tensor cores, so it gets a verdict only on
+# a GPU. TF32 saves no bytes, and its gradient should be as accurate as FP16's: both have 10 fraction bits.
 #
 # To train in TF32 with nothing else changed, call `torch.set_float32_matmul_precision("high")`. Newer names for the same settings are
 # `torch.backends.cuda.matmul.fp32_precision = "tf32"` for matmuls and `torch.backends.cudnn.conv.fp32_precision` for convolutions. Use one generation of names: reading
@@ -591,7 +591,7 @@ print("become zero in FP16:", {f"times {scale:,}": f"{share:.1f} %" for scale, s
 # %% [markdown] name="control_text"
 # ### Three runs, side by side
 #
-# Train the denoiser in FP16 and do nothing about it. Beside it, train the same network in FP32 and in BF16.
+# Train the denoiser in FP16 and take no precautions. Beside it, train the same network in FP32 and in BF16.
 
 
 # %% name="train_denoiser"
@@ -626,7 +626,7 @@ for name, run in runs.items():
     print_run(name, run)
 
 # %% [markdown] name="control_explained"
-# FP16 does not learn, because all its gradients are zero, and it raises no error and no NaN. BF16 has FP32's range and needs nothing.
+# FP16 does not learn, because all its gradients are zero, and it raises no error and produces no NaN. BF16 has FP32's range and needs nothing.
 #
 # **Predict.** Would you have noticed on the digits classifier? What accuracy does it reach in FP16, with the same lack of precautions, in two epochs?
 
@@ -811,9 +811,9 @@ print("steps skipped:", *skipped)
 # ## 9 · Clipping
 #
 # Gradient clipping limits the norm of the gradient. With a scaler, `.grad` holds the gradient times the scale. If you clip it in this state, to
-# norm 0.01, and let the scaler divide, SGD moves by a step that is too short by the whole scale, 65,536. Adam normalizes its gradients.
+# norm 0.01, and let the scaler divide, SGD takes a step that is too short by a factor of the whole scale, 65,536. Adam normalizes its gradients.
 #
-# **Predict.** By what factor is the step of Adam too short?
+# **Predict.** By what factor is Adam's step too short?
 
 # %% name="guess_clipping"
 my_guess = None
@@ -852,7 +852,7 @@ for name, (right, wrong) in steps.items():
 
 # %% [markdown] name="clipping_explained"
 # SGD hardly moves. Adam divides each gradient by its own size, so it still moves, and the mistake is easy to
-# miss. The rest of the difference comes from `eps`, the small number that prevents division by zero: with a smaller `eps` it disappears.
+# miss. What difference remains comes from `eps`, the small number that prevents division by zero: with a smaller `eps` it disappears.
 #
 # The order is `scale(loss).backward()` → `unscale_(optimizer)` → clip → `step(optimizer)` → `update()`. Under `DistributedDataParallel`
 # nothing changes: the ranks exchange scaled gradients, with the same scale on every rank, and an inf on one rank becomes an inf on
@@ -865,7 +865,7 @@ for name, (right, wrong) in steps.items():
 #
 # - **BF16 weights with FP32 master weights**, as in section 2: the model exists in BF16, the optimizer owns an FP32 copy.
 # - **A mixed-precision policy**, as in FSDP2: `MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)` keeps the FP32 weights, casts each block's weights and
-#   inputs to BF16 before it runs, and adds up gradients of the ranks in FP32 ([[sharding]]).
+#   inputs to BF16 before it runs, and adds up the ranks' gradients in FP32 ([[sharding]]).
 #
 # In both, norms and the residual stream are in BF16, too. The cell below does with `functional_call` what the policy does on one GPU.
 #
@@ -910,7 +910,8 @@ for name, step in {"autocast": train_step, "policy": policy_step}.items():
 
 # %% [markdown] name="policy_explained"
 # The policy needs fewer bytes for activations than autocast, because the residual stream is in 16 bits as well. Its gradient is less accurate:
-# compare the last two lines. Which of the two a model tolerates is a matter of trying; large runs keep sensitive parts, such as the loss or a router, in FP32.
+# compare the last two lines. Which of the two a model tolerates is something you have to try; large runs keep sensitive parts, such as the loss or a router,
+# in FP32.
 
 # %% [markdown] name="loss_text"
 # ## 11 · The loss, and where to call backward()
@@ -942,7 +943,7 @@ for name, dtype in {"FP32": FP32, "BF16": BF16, "FP16": FP16}.items():
 #
 # **`backward()` inside autocast.** PyTorch's documentation advises against it.
 #
-# **Predict.** How far apart, relatively, are the gradients with `backward()` inside and outside of the region?
+# **Predict.** How far apart, in relative terms, are the gradients with `backward()` inside and outside the region?
 
 # %% name="guess_inside"
 my_guess = None
@@ -960,9 +961,9 @@ for subject, (make_model, x, y) in subjects.items():
 inside_guess.reveal(((inside - outside).norm() / outside.norm()).item())
 
 # %% [markdown] name="inside_explained"
-# With PyTorch's own operations it makes no difference. (If even the same gradient computed twice differs, a GPU added in a different order.) Autograd has recorded
-# each operation with its casts, and the backward formulas take their dtypes from there. A `torch.autograd.Function` of **your own** has no such record: decorate its `forward` with
-# `torch.amp.custom_fwd` and its `backward` with `torch.amp.custom_bwd`, or its matmuls run in 16 bits wherever autocast is on.
+# With PyTorch's own operations it makes no difference. (If even the same gradient computed twice differs, the GPU added the numbers in a different order.)
+# Autograd has recorded each operation with its casts, and the backward formulas take their dtypes from there. A `torch.autograd.Function` of **your own** has no
+# such record: decorate its `forward` with `torch.amp.custom_fwd` and its `backward` with `torch.amp.custom_bwd`, or its matmuls run in 16 bits wherever autocast is on.
 
 # %% [markdown] name="table_text"
 # ## 12 · Claims and measurements
@@ -973,7 +974,8 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Autocast is a list and a cast of inputs. Operations on no list follow their inputs, so a residual stream that begins in FP32 stays there.
+# - Autocast is a list of operations and a cast of their inputs. Operations on no list follow their inputs, so a residual stream that begins in FP32 stays
+#   there.
 # - Mixed precision saves **activations** and temporaries. Weights, gradients and optimizer state stay FP32 under autocast, and 16-bit weight
 #   copies are added.
 # - "2x less memory" is the limit for a model that is all activations; measure yours.
