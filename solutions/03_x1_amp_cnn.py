@@ -231,8 +231,8 @@ hint("x1.compare")
 # %% [markdown] name="table_text"
 # ## Your table
 #
-# The cell below runs your experiment and prints the results. Which columns did mixed precision change, and which not? (On a GPU the network is too small for the speed column to show more than
-# kernel launches.)
+# The cell below runs your experiment and prints the results. Which columns did mixed precision change, and which did it leave alone? (On a GPU the network is
+# too small for the speed column to show more than kernel launches.)
 
 # %% name="table"
 try:
@@ -258,5 +258,5 @@ else:
 # python -m helpers grade SUBMISSIONS --out GRADES
 # ```
 #
-# Grading takes only your three answer cells, runs them with other random numbers, and applies the same ten checks. Changes
+# Grading takes only your three answer cells, runs them with different random numbers, and applies the same ten checks. Changes
 # elsewhere in the notebook make no difference.
