@@ -178,7 +178,7 @@ for dtype in (torch.float64, torch.float32, torch.bfloat16):
 # step loses the digits: computing the micro-batches' gradients, or adding them up? To find out, keep the gradients in BF16 and add them once in BF16 and once in
 # FP32.
 #
-# **Predict.** From micro-batches of 64 to micro-batches of 1, by what factor does the error grow if the sum is in FP32?
+# **Predict.** Going from micro-batches of 64 to micro-batches of 1, by what factor does the error grow if the sum is in FP32?
 
 # %% name="swamping_guess"
 my_guess = None  # distance with micro-batches of 1 / with micro-batches of 64
@@ -275,7 +275,7 @@ show(figure, "Peak and activations grow in straight lines with the rows of a mic
 # The lines are straight: a fixed part plus so many bytes per row. The fixed part, where a line meets the axis, is what accumulation cannot save:
 # parameters, gradients, optimizer state, and all rows of the batch, which stay on the device.
 #
-# An article says "the peak is that of the micro-batch". Compare with a plain step on 64 rows.
+# An article says "the peak is that of the micro-batch". Compare that with a plain step on 64 rows.
 
 # %% name="micro_claim"
 plain = measured(images[:64].clone(), labels[:64].clone(), 64)
@@ -329,9 +329,9 @@ for micro_batch, meter in gpt.items():
 # Below a certain micro-batch the peak stops falling. It is now in the **optimizer step**, which holds gradients, moments and its own temporaries, but no
 # activations. The size of the temporaries depends on how AdamW goes through the parameters.
 #
-# - `foreach=True`, the default on a GPU, runs each operation of the formula for *all* parameters together: few launches, and temporaries of the size of
+# - `foreach=True`, the default on a GPU, runs each operation of the formula for *all* parameters together: few launches, and temporaries the size of
 #   the whole model.
-# - `foreach=False`, the default on a CPU, finishes one parameter after another: temporaries of the size of one parameter.
+# - `foreach=False`, the default on a CPU, finishes one parameter after another: temporaries the size of one parameter.
 # - `fused=True` computes the whole formula in one kernel, without temporaries.
 
 # %% name="foreach"
@@ -437,8 +437,8 @@ for name, these in ratios.items():
 print(text_table(table))
 
 # %% [markdown] name="time_explained"
-# Time grows as micro-batches shrink. Checkpointing costs about its arithmetic at any batch size, and saves less here. So cut the batch as long as the
-# device stays busy, and when more memory is needed, checkpoint. With FSDP, each additional micro-batch also gathers the weights again
+# Time grows as micro-batches shrink. Checkpointing costs about as much as its extra arithmetic at any batch size, and saves less here. So cut the batch as
+# long as the device stays busy, and checkpoint when you need to save more memory. With FSDP, each additional micro-batch also gathers the weights again
 # ([[sharding]]).
 #
 # ## 3 · Six mistakes
@@ -492,7 +492,7 @@ print(text_table(table))
 #
 # Gradient clipping depends on the gradient's norm. Clip both at norm 1.
 #
-# **Predict.** With the right gradient, a small share of the 40 updates is clipped. What share with the naive one?
+# **Predict.** With the right gradient, a small share of the 40 updates is clipped. What share is clipped with the naive one?
 
 # %% name="clip_guess"
 my_guess = None  # %
@@ -515,7 +515,7 @@ print(text_table(table))
 #
 # ### A smaller last micro-batch
 #
-# 200 rows split by 64 make micro-batches of 64, 64, 64 and 8. The usual loop divides each loss by the number of micro-batches, so a row of the last one
+# 200 rows taken 64 at a time make micro-batches of 64, 64, 64 and 8. The usual loop divides each loss by the number of micro-batches, so a row of the last one
 # weighs too much. Here is by how much, and how far the gradient is off:
 
 
@@ -658,7 +658,7 @@ print(f"running mean after one batch of 256: {seen[256]:.2f}; after 16 micro-bat
 #
 # ### The schedule
 #
-# A warm-up of 100 steps means optimizer steps. If the scheduler steps after each of four micro-batches, the warm-up ends too early:
+# A warm-up of 100 steps means 100 optimizer steps. If the scheduler steps after each of four micro-batches, the warm-up ends too early:
 
 # %% name="schedule"
 ends = {}
@@ -714,7 +714,7 @@ hint("gradient_accumulation.replica")
 
 
 # %% [markdown] name="sent_text"
-# Now the traffic of your version beside two others: without `no_sync`, and with `no_sync` around `backward()` only.
+# Now compare the traffic of your version with that of two others: without `no_sync`, and with `no_sync` around `backward()` only.
 
 
 # %% name="sent"
@@ -762,7 +762,7 @@ dist.destroy_process_group()
 # learning rates and stops when the first of them reaches a loss of 2.6. We repeat this with three seeds.
 
 # %% [markdown] name="critical_guess_text"
-# **Predict.** From 512 rows per step to 2,048, by what factor does the number of *steps* fall?
+# **Predict.** Going from 512 rows per step to 2,048, by what factor does the number of *steps* fall?
 
 # %% name="critical_guess"
 my_guess = None  # steps with 512 rows / steps with 2,048 rows
@@ -822,11 +822,12 @@ show(figure, "Steps fall in proportion at first and then level out; rows are lev
 # training and then levels off, which is why large runs warm up their batch size (Merrill et al. 2025). It scales with the amount of training data rather
 # than with the size of the model (Zhang et al. 2024). For large language models it is millions of tokens.
 #
-# Below the line, a common reason to accumulate is that "small batches are unstable". Part of that is Adam: $\beta_2$ sets how many **steps** the
+# To the left of the line, a common reason to accumulate is that "small batches are unstable". Part of that instability is Adam: $\beta_2$ sets how many
+# **steps** the
 # average of the squared gradients remembers. With 64 times fewer rows per step, it remembers 64 times fewer rows. The runs above accounted for that: β₂ was
 # 0.95 at 512 rows and closer to 1 for smaller batches, so that the memory was the same in rows.
 #
-# **Predict.** Now 4 rows per step: four copies with the tuned β₂ and four with 0.95. When the best of the tuned ones reaches 2.6, what is the lowest loss
+# **Predict.** Now take 4 rows per step: four copies with the tuned β₂ and four with 0.95. When the best of the tuned ones reaches 2.6, what is the lowest loss
 # of the others?
 
 # %% name="betas_guess"
@@ -914,7 +915,7 @@ else:
 # %% [markdown] name="play_text"
 # ## 6 · Explore
 #
-# One optimizer step on 256 digits, in micro-batches of any size. Activations rise and fall once per micro-batch, and gradients stay in between.
+# One optimizer step on 256 digits, in micro-batches of any size. Activations rise and fall once per micro-batch, and gradients stay in memory in between.
 
 # %% name="play"
 explore(
@@ -952,7 +953,7 @@ claims
 # - Above the critical batch size a larger batch costs rows, and accumulated rows cost time.
 #
 # **What to reach for when.** If activations are the largest category and the batch is above one, accumulate while the device stays busy. Then
-# checkpoint ([[activation_checkpointing]]); section 2 compares their times. If the peak is in the optimizer step: [[lean_optimizers]].
+# checkpoint ([[activation_checkpointing]]); section 2 compares their times. If the peak is in the optimizer step, see [[lean_optimizers]].
 #
 # **Sources.** PyTorch documentation, *torch.amp: gradient accumulation*, and `DistributedDataParallel.no_sync`; Hugging Face, *Fixing Gradient Accumulation* (October 2024), on token-weighted losses; Wu and
 # He 2018, *Group Normalization*; McCandlish et al. 2018, *An Empirical Model of Large-Batch Training*; Zhang et al. 2024, *How Does Critical Batch Size Scale in Pre-training?*
