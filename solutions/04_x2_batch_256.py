@@ -6,7 +6,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | weigh every target of a batch equally across micro-batches and ranks; put scaling, clipping and two optimizers into one accumulated step; resume a run without losing half of a group |
+# | After this you can | weight every target of a batch equally across micro-batches and ranks; put scaling, clipping and two optimizers into one accumulated step; resume a run without losing half of a group |
 # | Time | 75 to 110 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU |
@@ -30,7 +30,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
 # ## Part 1 · One step, two ranks (3 points)
 #
 # Two ranks train the same model, each on a batch of its own. Not every target counts: padding does not, nor does a prompt. The mean runs over the targets that count on **both** ranks, and
-# neither rank knows their number until the ranks have exchanged it.
+# neither rank knows the total until the ranks have exchanged their counts.
 #
 # **Contract.** `accumulated_step(model, optimizer, loss_fn, x, y, micro_batch, all_reduce)` is called by both ranks at the same time. It takes **one** optimizer step and returns the loss.
 #
@@ -40,7 +40,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
 #   ranks, but not on both.
 # - `all_reduce(tensor)` adds up a tensor over both ranks, in place, and returns nothing. It waits for the other rank, which must call it with a tensor of the same shape and dtype.
 # - Both ranks make the same update: that of one process with both batches, where each target that counts has the same weight, whatever the optimizer.
-# - A step sends each gradient once, after the last micro-batch, and beside the gradients at most two numbers. In how many tensors it sends them is up to you.
+# - A step sends each gradient once, after the last micro-batch, and besides the gradients at most two numbers. How many tensors it sends them in is up to you.
 # - `model` may have frozen parameters; they are neither sent nor moved. A parameter may get no gradient on one of the ranks, so that its `.grad` stays `None` there.
 # - Gradients from earlier steps must not leak into this one, and the gradient is not clipped.
 # - Memory: activations and outputs of one micro-batch at a time. `x` and `y` are not changed. The model arrives in training mode and stays in it.
@@ -77,8 +77,8 @@ hint("x2.step")
 # %% [markdown] name="scaled_task"
 # ## Part 2 · One scaler, two optimizers (2 points)
 #
-# Add a loss scaler and gradient clipping, for a model whose parameters belong to two optimizers. Each part of the order matters: what is weighed per micro-batch, what is done once per step, and what needs
-# to know about both optimizers.
+# Add a loss scaler and gradient clipping, for a model whose parameters belong to two optimizers. Each part of the order matters: what is weighted per
+# micro-batch, what is done once per step, and what needs to know about both optimizers.
 #
 # **Contract.** `scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm)` takes one step with both optimizers, on one process.
 #
@@ -120,7 +120,7 @@ hint("x2.scaled")
 # %% [markdown] name="epoch_task"
 # ## Part 3 · An epoch that can stop anywhere (5 points)
 #
-# A machine that is taken away does not wait for the end of a group. A checkpoint of weights and optimizer loses the micro-batches of the unfinished group, or, if the loader goes on behind them,
+# A machine that is taken away does not wait for the end of a group. A checkpoint of weights and optimizer loses the micro-batches of the unfinished group, or, if the loader continues past them,
 # makes an update without them. Your loop stops after any micro-batch, and another process finishes the group.
 #
 # **Contract.** `train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate, state=None, stop_after=None)` goes through an epoch, or through the rest of one, and returns a pair `(losses, state)`.
@@ -129,10 +129,12 @@ hint("x2.scaled")
 # - `accumulate` micro-batches, counted from the start of the epoch, form a group and make one update. What is left when the loader ends forms a smaller group with an update of its own.
 # - Within a group each **row** has the same weight, and `loss_fn(outputs, y)` returns the mean over the rows it is given. The gradient is not clipped. The model sees each micro-batch as it came: whole, in one call, and once per epoch. It arrives in training mode and stays in it.
 # - A parameter that gets no gradient in a group is not moved by its update. `.grad` may hold anything when `train_epoch` is called, and none of it may leak in.
-# - `scheduler.step()` is called once, right after each update, also after that of the smaller group: schedules count updates.
+# - `scheduler.step()` is called once, right after each update, including that of the smaller group: schedules count updates.
 # - After `stop_after` micro-batches of **this** call it stops, in the middle of a group or not, makes no update of an unfinished group, and returns a state. If the loader ends before that, or `stop_after` is None, it goes to the end of the epoch and returns None as the state.
-# - Another process goes on: it calls `train_epoch` with this state and with model, optimizer and scheduler as they were when the state was returned, `.grad` apart. All updates and losses equal those of an epoch in one call. A call may find the loader at its end already, and a group may be
-#   stopped several times.
+# - Another process continues: it calls `train_epoch` with this state and with model, optimizer and scheduler as they were when the state was returned, except
+#   for
+#   `.grad`. All updates and losses equal those of an epoch in one call. A call may find the loader already at its end, and a group may be stopped several
+#   times.
 # - The state survives `torch.save` and `torch.load(..., weights_only=True)`. It holds no micro-batch, at most one gradient of each parameter, and a few numbers. Later training does not change a state that was returned, and a call does not change the one it is given.
 # - Memory: never hold more micro-batches than two groups have, nor activations of more than one micro-batch. An epoch does not fit.
 # - `losses` is a list with one entry for each update of this call: the mean loss over the rows of its group, as floats or detached tensors without dimensions.
@@ -183,8 +185,8 @@ hint("x2.epoch")
 # %% [markdown] name="table_text"
 # ## Your table
 #
-# Three epochs over 1,280 digits with your `train_epoch`: batches of 256 rows, micro-batches of 64 in groups of 4, and the same with a new process after every 7 micro-batches. How far apart do the weights end, and what
-# do the micro-batches save?
+# Three epochs over 1,280 digits with your `train_epoch`: batches of 256 rows, micro-batches of 64 in groups of 4, and the same with a new process after every
+# 7 micro-batches. How far apart do the weights end up, and what do the micro-batches save?
 
 # %% name="table"
 data = digits(device, size=16)
@@ -229,5 +231,5 @@ except NotImplementedError:
 # python -m helpers grade SUBMISSIONS --out GRADES
 # ```
 #
-# Grading takes only your three answer cells, runs them with other random numbers, and applies the same ten checks. Changes
+# Grading takes only your three answer cells, runs them with different random numbers, and applies the same ten checks. Changes
 # elsewhere in the notebook make no difference.
