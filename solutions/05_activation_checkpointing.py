@@ -217,7 +217,7 @@ for name, alt in shapes.items():
 # freed. The meter has a category for these tensors: **recomputed activations**.
 #
 # For activations alone the ratio would be 24 × 16 / (24 + 16) = 9.6. The peak falls by less because parameters and temporaries stay, and gradients
-# grow through the backward pass. The peak is now at its end, in block 0.
+# grow through the backward pass. The peak is now at the end of that pass, in block 0.
 #
 # ## 2 · What the second run must reproduce
 #
@@ -315,7 +315,7 @@ hint("activation_checkpointing.repeatable")
 
 
 # %% [markdown] name="own_text"
-# Together, the two are a checkpoint function of your own.
+# Together, the two make a checkpoint function of your own.
 
 
 # %% name="own"
@@ -388,8 +388,8 @@ claims.record("P5", words, "one layer", needs["use_reentrant=True"], "gradients"
 # Look at the last lines. If you leave the argument out, PyTorch warns and still runs the older implementation (up to version 2.13, the one this lab is
 # tested with). So always pass `use_reentrant=False`. It also takes keyword arguments and works with `torch.autograd.grad`.
 #
-# **Predict.** Your own function recomputes every block completely, which the next cell prints as more arithmetic than plain. What about
-# PyTorch's (`use_reentrant=False`), in percent?
+# **Predict.** Your own function recomputes every block completely, and the next cell prints how much more arithmetic than plain that is. How much more does
+# PyTorch's version (`use_reentrant=False`) need, in percent?
 
 # %% name="beside_guess"
 my_guess = None  # %
@@ -519,8 +519,8 @@ print(f"sum: {100 * (again - skipped + own_cost) / whole:+.0f} % time; measured 
 # %% [markdown] name="segments_text"
 # Two things add up.
 #
-# - The forward pass of the blocks takes more of the step's time than its third of the FLOPs. Norms, GELU, sums and the launch of each operation count almost
-#   no FLOPs.
+# - The forward pass of the blocks takes more of the step's time than its third of the FLOPs. Norms, GELU, sums and the launch of each operation contribute
+#   almost no FLOPs.
 # - Early stop skips a quarter of the recomputed FLOPs, but in one large matmul, and that takes little time for its FLOPs.
 #
 # Before you look for a cause of what is left, compare it with the spread of the pairs.
@@ -590,7 +590,7 @@ claims.record("C9", "the square root of n segments is best", "24 GPT blocks", ti
 
 # %% [markdown] name="segments_explained"
 # - **Thin layers.** The textbook rule assumes that a layer saves as much as its input takes. Then *s* segments of *n/s* layers hold about *s + n/s*,
-#   with its minimum at √n.
+#   which has its minimum at √n.
 # - **GPT blocks** save 16 times their input. *s + 16·n/s* has its minimum at √(16·n), about 20. Of the numbers that we tried, 24 is best.
 #
 # So checkpoint every transformer block by itself. √n is for long chains of thin layers.
@@ -598,7 +598,7 @@ claims.record("C9", "the square root of n segments is best", "24 GPT blocks", ti
 # %% [markdown] name="every_text"
 # ## 4 · Every second, every third
 #
-# If some memory is left, checkpoint only some of the blocks. An article promises for every second or third block "60 to 70 % of the saving for 10 to 15 % of
+# If some memory is left, checkpoint only some of the blocks. For every second or third block, one article promises "60 to 70 % of the saving for 10 to 15 % of
 # the time".
 
 # %% name="every"
@@ -625,7 +625,7 @@ claims.record("C9", "every 2nd or 3rd: 60 to 70 % of the saving", f"{gpt24}, eve
 # ### What a block saves
 #
 # The GPT's block has LayerNorm, fused attention and an MLP with GELU. A Llama's block has RMSNorm, rotary position embeddings and SwiGLU: three matrices,
-# of an inner size of 2.75 × width here, in place of two with 4 × width. Both have about the same number of parameters.
+# with an inner size of 2.75 × width here, in place of two with 4 × width. Both have about the same number of parameters.
 #
 # **Predict.** How many times the size of its input does the Llama block save?
 
@@ -684,7 +684,7 @@ for name, parts in ledgers.items():
     print(f"{name:18} {sum(parts.values()):5.2f}: {', '.join(f'{part} {size:.2f}' for part, size in parts.items())}")
 
 # %% [markdown] name="ledger_explained"
-# In sizes of the block's input, each block saves
+# In multiples of the size of its input, each block saves
 #
 # | | GPT | Llama |
 # |---|---|---|
@@ -692,7 +692,7 @@ for name, parts in ledgers.items():
 # | attention | 5: the norm's result, q, k, v, and the output | 5: the same; rotary embeddings add only small tables |
 # | second norm | 1 | 2 |
 # | MLP | 9: the norm's result; before and after GELU, 4 each | 12: the norm's result; gate, SiLU of the gate, up and their product, 2.75 each |
-# | together | 16 | 21 |
+# | total | 16 | 21 |
 #
 # (The printed lines count a tensor where it is first saved, so the "rest" of the GPT holds q, k, v and the output of attention.) With one KV head instead of four, k and v
 # shrink to a quarter. Fused kernels for RMSNorm or SwiGLU would save less.
@@ -987,9 +987,9 @@ hint("activation_checkpointing.moved")
 #
 # - **Away.** From a GPU's memory to the host's. On a CPU they are already in the host's memory, so here they move to a file on disk. (The operating
 #   system caches the file in free memory and evicts it under pressure. It does not count as the program's memory.)
-# - **Nowhere.** They can stay in half the bytes: in BF16.
+# - **Nowhere.** They can stay where they are, in half the bytes: as BF16.
 #
-# **Predict.** How much more time than plain does a step take that moves every large tensor away and back?
+# **Predict.** How much more time than plain does a step take if it moves every large tensor away and back?
 
 # %% name="offload_guess"
 my_guess = None  # %
@@ -1220,7 +1220,7 @@ claims
 #
 # **What to reach for when.** If activations are the largest category and the batch is one already, checkpoint every block first. Then keep as much as
 # you can afford, with a selective policy or the compiler's budget. If the peak is in the optimizer step, checkpointing will not help
-# ([[lean_optimizers]]). What checkpointing does to MFU: [[where_the_time_goes]].
+# ([[lean_optimizers]]). For what checkpointing does to MFU, see [[where_the_time_goes]].
 #
 # **Sources.** Chen et al. 2016, *Training Deep Nets with Sublinear Memory Cost* (√n); Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*; PyTorch documentation, `torch.utils.checkpoint` and *Hooks for
 # autograd saved tensors*; PyTorch blog 2025, *Current and New Activation Checkpointing Techniques in PyTorch*.
