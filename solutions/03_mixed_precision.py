@@ -811,7 +811,7 @@ print("steps skipped:", *skipped)
 # ## 9 · Clipping
 #
 # Gradient clipping limits the norm of the gradient. With a scaler, `.grad` holds the gradient times the scale. If you clip it in this state, to
-# norm 0.01, and let the scaler divide, SGD takes a step that is too short by a factor of the whole scale, 65,536. Adam normalizes its gradients.
+# norm 0.01, and let the scaler divide, SGD takes a step that is too short by a factor of the whole scale, 65,536. Adam, however, normalizes its gradients.
 #
 # **Predict.** By what factor is Adam's step too short?
 
