@@ -350,7 +350,7 @@ for kind, figures in rows.items():
 # bytes per parameter. Adam takes the square root of the second moment and divides it: two tensors of a layer's size. Under autocast and with FP32 gradients there are three, because
 # Adam's loop still holds the previous layer's result. In the classic scheme each optimizer has one layer, so there is no previous one.
 #
-# Here is the same arithmetic for 7B: two moments of 4 bytes per parameter, with or without 4 more for the master weights. This needs no run;
+# Here is the same arithmetic for 7B: two moments of 4 bytes per parameter, with or without 4 more for the master weights. You need not run anything;
 # the parameter count is enough.
 
 # %% name="claim_16"
