@@ -178,7 +178,7 @@ show(
 # %% [markdown] name="autocast_task"
 # ### Your turn: autocast
 #
-# You can write that. A `TorchFunctionMode` is a region in which Python hands you every call of a PyTorch function before it runs: `func` is the function,
+# You can write that. A `TorchFunctionMode` is a region in which Python hands you every call to a PyTorch function before it runs: `func` is the function,
 # `args` and `kwargs` are its arguments. Inside `__torch_function__` the mode is off, so calling `func` runs it.
 #
 # **Contract.** `with Autocast(dtype):` is an autocast region.
@@ -333,7 +333,7 @@ for name, dtype in seen.items():
 
 # %% [markdown] name="widened_explained"
 # An embedding is not a matmul, so it returns FP32. Each block adds 16-bit results to it, and FP32 + 16 bits is FP32. The **residual
-# stream** between blocks therefore stays in FP32, and so does everything that the norms save of it.
+# stream** between blocks therefore stays in FP32, and so does everything that the norms save from it.
 #
 # And the weights?
 
