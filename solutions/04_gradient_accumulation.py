@@ -516,7 +516,7 @@ print(text_table(table))
 # ### A smaller last micro-batch
 #
 # 200 rows taken 64 at a time make micro-batches of 64, 64, 64 and 8. The usual loop divides each loss by the number of micro-batches, so a row of the last one
-# weighs too much. Here is by how much, and how far the gradient is off:
+# counts too much. Here is by how much, and how far the gradient is off:
 
 
 # %% name="ragged"
@@ -823,9 +823,8 @@ show(figure, "Steps fall in proportion at first and then level out; rows are lev
 # than with the size of the model (Zhang et al. 2024). For large language models it is millions of tokens.
 #
 # To the left of the line, a common reason to accumulate is that "small batches are unstable". Part of that instability is Adam: $\beta_2$ sets how many
-# **steps** the
-# average of the squared gradients remembers. With 64 times fewer rows per step, it remembers 64 times fewer rows. The runs above accounted for that: β₂ was
-# 0.95 at 512 rows and closer to 1 for smaller batches, so that the memory was the same in rows.
+# **steps** the average of the squared gradients remembers. With 64 times fewer rows per step, it remembers 64 times fewer rows. The runs above accounted for
+# that: β₂ was 0.95 at 512 rows and closer to 1 for smaller batches, so that it remembered the same number of rows.
 #
 # **Predict.** Now take 4 rows per step: four copies with the tuned β₂ and four with 0.95. When the best of the tuned ones reaches 2.6, what is the lowest loss
 # of the others?
