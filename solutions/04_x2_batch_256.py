@@ -132,8 +132,7 @@ hint("x2.scaled")
 # - `scheduler.step()` is called once, right after each update, including that of the smaller group: schedules count updates.
 # - After `stop_after` micro-batches of **this** call it stops, in the middle of a group or not, makes no update of an unfinished group, and returns a state. If the loader ends before that, or `stop_after` is None, it goes to the end of the epoch and returns None as the state.
 # - Another process continues: it calls `train_epoch` with this state and with model, optimizer and scheduler as they were when the state was returned, except
-#   for
-#   `.grad`. All updates and losses equal those of an epoch in one call. A call may find the loader already at its end, and a group may be stopped several
+#   for `.grad`. All updates and losses equal those of an epoch in one call. A call may find the loader already at its end, and a group may be stopped several
 #   times.
 # - The state survives `torch.save` and `torch.load(..., weights_only=True)`. It holds no micro-batch, at most one gradient of each parameter, and a few numbers. Later training does not change a state that was returned, and a call does not change the one it is given.
 # - Memory: never hold more micro-batches than two groups have, nor activations of more than one micro-batch. An epoch does not fit.
