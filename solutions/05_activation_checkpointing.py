@@ -903,7 +903,7 @@ show(
 # %% [markdown] name="selective_explained"
 # The left picture, on arithmetic:
 #
-# - *Keep from 2 × width* repeats no matmul and no attention. Norms, GELU and sums were a good part of the saved bytes.
+# - *Keep from 2 × width* repeats no matmul and no attention. Norms, GELU and sums made up a good part of the saved bytes.
 # - *Keep matmuls* runs attention again and is dominated by *MLP only*, which recomputes the widest tensors of the block. They are cheap.
 # - *Keep from 4 × width* keeps attention and the result of the MLP, and drops the wide tensors: most of the saving for the fewest FLOPs.
 # - *Every block* reaches a peak that no other policy reaches.
