@@ -100,8 +100,8 @@ print(f"{len(meter.lifetimes):,} lifetimes; the last: start {life.start}, end {l
 # %% [markdown] name="replay_task"
 # ### Your turn: replay the log through the allocator
 #
-# On a GPU, CUDA's allocator answers this. On any machine, this lab has a **model of that allocator**: the same segment sizes, the same rules. The course's
-# planner uses it, too. Figures from it are labeled "simulated" or "model".
+# On a GPU, CUDA's allocator reports these figures. For any machine, this lab has a **model of that allocator**: the same segment sizes, the same rules. The
+# course's planner uses it, too. Figures from it are labeled "simulated" or "model".
 #
 # **Contract.** `replay(lifetimes, allocator)` makes the allocation and release calls that the log implies, and returns a list of what the allocator
 # held after each call.
@@ -461,7 +461,7 @@ claims.record("T14", "empty_cache lowers the peak", subject, peak_cleared / peak
 #
 # **Predict** for two GPUs. (A request of 1 to 10 MiB gets its block from a segment of 20 MiB. A larger request gets a segment of its own.)
 #
-# 1. A GPU has 100 MiB. You allocate 5 MiB sixteen times, then free every second block, so 40 MiB are allocated. Does a tensor of 24 MiB fit?
+# 1. A GPU has 100 MiB. You allocate 5 MiB sixteen times, then free every other block, so 40 MiB are allocated. Does a tensor of 24 MiB fit?
 # 2. A GPU has 512 MiB. You allocate 64 MiB six times, then free all of them. Does a tensor of 400 MiB fit?
 
 # %% name="fragmentation_guess"
@@ -716,7 +716,7 @@ for expandable in (False, True):
         break
 
 # %% [markdown] name="play_explained"
-# Both need more than the peak. The allocator reserves complete segments, or complete pages of 20 MiB, and the last one is rarely full.
+# Both settings need more than the peak. The allocator reserves complete segments, or complete pages of 20 MiB, and the last one is rarely full.
 
 # %% [markdown] name="clinic_text"
 # ## 6 · The clinic
@@ -853,7 +853,7 @@ hint("profiling_and_oom_clinic.head")
 # %% [markdown] name="patient_c_text"
 # ### Patient C
 #
-# "Training fits. It dies in the evaluation, which does not even have a backward pass!"
+# "Training fits. It dies during evaluation, which does not even have a backward pass!"
 #
 # **Predict.** Four batches are evaluated, one after the other. How many batches' activations are held at the peak?
 
@@ -885,7 +885,7 @@ print(f"peak {human_bytes(meter_c.peak_bytes)} in {meter_c.peak_at}")
 # Autograd records every forward pass, because a `backward()` might follow, and `total` keeps all four graphs alive.
 #
 # **Contract.** `evaluate(model, batches)` returns the mean of the batches' losses (a number or a tensor). Each batch has the same weight. The
-# model's parameters, gradients and mode, and the state of autograd, are afterwards as they were. You may switch to `eval()` in between.
+# model's parameters, gradients and mode, and the state of autograd, are the same afterwards as before. You may switch to `eval()` in between.
 
 
 # %% name="evaluation" answer=true reveal=true
@@ -911,7 +911,7 @@ hint("profiling_and_oom_clinic.evaluation")
 # PyTorch's documentation calls `torch.inference_mode()` the "extreme" version of `no_grad`. Tensors made under it are *never* part of a graph, so PyTorch skips two more
 # kinds of bookkeeping: the **version counter**, which detects in-place changes, and the tracking of **views**.
 #
-# **Predict.** How much faster than under `no_grad` are a thousand additions of *four numbers*, with two views each?
+# **Predict.** How much faster under `inference_mode` than under `no_grad` are a thousand additions of *four numbers*, with two views each?
 
 # %% name="inference_guess"
 my_guess = None  # times as fast
@@ -959,9 +959,9 @@ for use in (lambda: features._version, lambda: nn.Linear(64, 1).to(device)(featu
 
 # %% [markdown] name="inference_explained"
 # - **Memory.** The same. This bookkeeping holds no tensor data. Activations dominate, and both modes drop them.
-# - **Time.** `inference_mode` saves a little for each operation and each view. That is a good part of such small operations and almost nothing of
+# - **Time.** `inference_mode` saves a little for each operation and each view. That is a good part of the time of such small operations and almost nothing of
 #   the evaluation.
-# - **The price** is in the two messages. Without a version counter autograd cannot detect a change, so it refuses to save such a tensor. Features that were
+# - **The price** shows in the two messages. Without a version counter autograd cannot detect a change, so it refuses to save such a tensor. Features that were
 #   computed under `inference_mode` cannot be fed to a layer that trains.
 #
 # In a training loop's evaluation, use either. If the results feed training, use `no_grad`.
@@ -1061,7 +1061,7 @@ print(f"peak {human_bytes(meter_e.peak_bytes)} in {meter_e.peak_at}, of which te
 # `outputs` keeps every layer's output until the next batch replaces it. So all of them are alive at once, as in training.
 #
 # **Contract.** `log_means(model, means)` registers hooks on all leaf modules of `model`. After a forward pass `means[name]` is the mean of that module's
-# output (a number, or a tensor without a graph). No output outlives its use, in training either.
+# output (a number, or a tensor without a graph). No output outlives its use, even in training.
 
 
 # %% name="hook" answer=true reveal=true
@@ -1119,7 +1119,7 @@ print(f"{stage_table(meter_f)}\n\npeak {human_bytes(meter_f.peak_bytes)} in {met
 # <details><summary>Diagnosis</summary>
 #
 # The peak is at the end of the second forward pass or right after it. During the first forward pass there were no gradients. During the second, all gradients of the first step are still
-# alive, beside all activations: `zero_grad()` runs after the forward pass. Before it, they could have been freed.
+# alive, along with all activations: `zero_grad()` runs after the forward pass. Had it run before that pass, they would have been freed.
 #
 # </details>
 #
