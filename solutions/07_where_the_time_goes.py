@@ -114,7 +114,7 @@ print("spread of the runs:", f"matmul {product.spread:.0%}, addition {addition.s
 # %% [markdown] name="clocks_explained"
 # Two figures describe the machine, and each operation needs the right one. The second-to-last line uses the wrong limit for the addition and is off by a large factor, because an addition has almost nothing to compute.
 #
-# (If the spread is large, another program is running on this machine, and all figures of this lab vary with it.)
+# (If the spread is large, another program is running on this machine, and all figures in this lab vary with it.)
 #
 # ## 2 · The roofline
 #
@@ -160,7 +160,7 @@ if not 0.7 < peak / by_roofline < 1.4:
     print("The two differ a lot: the machine is busier or quieter than when its roofline was measured.")
 
 # %% [markdown] name="dots_text"
-# The plot of this formula gave the model its name. The horizontal axis is **arithmetic intensity**: FLOPs per byte moved. The vertical axis is FLOPs per second. The slope is the memory bandwidth, and there is one level for the peak of each number format. Left of the corner an operation is memory-bound, right of it compute-bound, and no operation gets above the roof. The dashed slope is the cache's bandwidth, for data that never leaves the cache. Here are some operations with their measured speed.
+# The plot of this formula gave the model its name. The horizontal axis is **arithmetic intensity**: FLOPs per byte moved. The vertical axis is FLOPs per second. The slope is the memory bandwidth, and there is one horizontal line for the peak of each number format. Left of the corner an operation is memory-bound, right of it compute-bound, and no operation gets above the roof. The dashed slope is the cache's bandwidth, for data that never leaves the cache. Here are some operations with their measured speed.
 
 # %% name="dots"
 wide = 4096 if device.type == "cpu" else 2 * side  # weights that no cache holds
@@ -240,15 +240,15 @@ show(
 # %% [markdown] name="turn_explained"
 # A single row pays for reading all the weights; many rows share that cost. That is why inference servers batch requests, and why training with one row at a time wastes a machine. (The plot uses the fastest of four runs, because the formula describes an idle machine.)
 #
-# The model has a sharp corner; the machine does not. A matmul of a few rows is *skinny*. Libraries first copy the weights into an order that suits their kernels. This *packing* (Goto and van de Geijn 2008) pays off only over many rows, and libraries skip it for a single row. So on a CPU two rows may take several times as long as one, and the turning point is the least accurate prediction of this lab: the table in section 11 has its error on every machine that was measured.
+# The model has a sharp corner; the machine does not. A matmul of a few rows is *skinny*. Libraries first copy the weights into an order that suits their kernels. This *packing* (Goto and van de Geijn 2008) pays off only over many rows, and libraries skip it for a single row. So on a CPU two rows may take several times as long as one, and the turning point is the least accurate prediction in this lab: the table in section 11 shows its error on every machine that was measured.
 #
-# A GPU has its corner further right, because FLOP/s have grown faster than bytes/s over the years. The explorer in section 10 includes several GPUs.
+# A GPU has its corner farther right, because FLOP/s have grown faster than bytes/s over the years. The explorer in section 10 includes several GPUs.
 #
 # ## 3 · Small layers
 #
-# Take a stack of 8 linear layers and 16 rows. At width 32 it does 64 times the arithmetic of width 4.
+# Take a stack of 8 linear layers and 16 rows. At width 32 it does 64 times the arithmetic that it does at width 4.
 #
-# **Predict.** What is the ratio of their times?
+# **Predict.** What is the ratio of the two times?
 
 # %% name="launch_guess"
 my_guess = None  # times
@@ -335,7 +335,7 @@ block_flops = check("where_the_time_goes.block", block_flops)
 hint("where_the_time_goes.block")
 
 # %% [markdown] name="counter_text"
-# `count_flops` does the same for any code: it intercepts PyTorch's dispatcher and adds up the matmuls. Here is the forward pass of this lab's GPT, counted by both.
+# `count_flops` does the same for any code: it intercepts PyTorch's dispatcher and adds up the matmuls. Here is the forward pass of this lab's GPT, counted both ways.
 
 # %% name="counter"
 BATCH, LENGTH, WIDTH, BLOCKS, VOCABULARY = 8, 128, 128, 4, 256
@@ -376,9 +376,9 @@ in_matmuls = sum(p.numel() for p in model.parameters()) - model.positions.weight
 print(f"6 x parameters x tokens is {model_flops(in_matmuls, tokens) / step_flops:.0%} of what was counted")
 
 # %% [markdown] name="step_flops_explained"
-# Three, and a little more. Fused attention does not save the scores, so its backward pass computes them again (five matmuls, where the forward pass has two).
+# Three times the forward pass, and a little more. Fused attention does not save the scores, so its backward pass computes them again (five matmuls, where the forward pass has two).
 #
-# This gives the best-known formula of the field. In the forward pass each parameter takes part in one multiplication and one addition per token. Three times that is **6·N·D**, for N parameters and D tokens. (Position embeddings are only looked up, so they do not count. The token embedding counts here because the output layer shares it.) The formula leaves out attention.
+# This gives the best-known formula in the field. In the forward pass each parameter takes part in one multiplication and one addition per token. Three times that is **6·N·D**, for N parameters and D tokens. (Position embeddings are only looked up, so they do not count. The token embedding counts here because the output layer shares it.) The formula leaves out attention.
 #
 # **When is it off?** Attention adds 4·T·W FLOPs per token to a block's 24·W², so the error depends on the ratio of T to 6·W. Tensors on the `meta` device have shapes and no data, so counting costs nothing at any size:
 
@@ -538,7 +538,7 @@ show(
 )
 
 # %% [markdown] name="line_text"
-# Here is the same trace as a time line. Each row is a level of nesting: an operation was called by the one above it.
+# Here is the same trace as a timeline. Each row is a level of nesting: an operation was called by the one above it.
 
 
 # %% name="line"
@@ -632,7 +632,7 @@ print(f"\nmost of the rest: {worst[0]}")
 #
 # ## 7 · MFU and HFU
 #
-# **Model FLOPs utilization** (MFU; Chowdhery et al. 2022) answers how well a machine is used. It takes the FLOPs that the model *needs*, one forward and one backward pass, and divides by what the machine could have done in that time. **Hardware FLOPs utilization** (HFU) takes all FLOPs that were *executed*. The two differ by what activation checkpointing recomputes ([[activation_checkpointing]]).
+# **Model FLOPs utilization** (MFU; Chowdhery et al. 2022) says how well a machine is used. It takes the FLOPs that the model *needs*, one forward and one backward pass, and divides by what the machine could have done in that time. **Hardware FLOPs utilization** (HFU) takes all FLOPs that were *executed*. The two differ by what activation checkpointing recomputes ([[activation_checkpointing]]).
 #
 # ### Your turn
 #
@@ -706,7 +706,7 @@ claims.figure("HFU, checkpointed / plain", subject, more["HFU"], "times")
 #
 # Use MFU to compare recipes for the same model, and HFU to see whether kernels are slow. Before you compare with others, ask which FLOPs they count (full square or causal half, with or without embeddings, 6·N·D or a count) and which peak they divide by (data sheets also list one with sparsity, which is twice as high).
 #
-# Published MFUs are of BF16 training, divided by the data sheet's dense BF16 peak. On a GPU, the next cell computes that figure for a model large enough to keep the GPU busy:
+# Published MFUs are for BF16 training, divided by the data sheet's dense BF16 peak. On a GPU, the next cell computes that figure for a model large enough to keep the GPU busy:
 
 
 # %% name="bf16_mfu"
@@ -751,7 +751,7 @@ else:
 #
 # ### The first call
 #
-# Two versions of a layer multiply by a table of cosines. One computes the part of the table that it needs in every call. The other computes a long table once and keeps it, as real models do. Which is faster?
+# Two versions of a layer multiply by a table of cosines. One computes, in every call, the part of the table that it needs. The other computes a long table once and keeps it, as real models do. Which is faster?
 
 # %% name="first_call"
 POSITIONS, NEEDED, FREQUENCIES = 2**15, 256, 256
@@ -795,7 +795,7 @@ claims.figure("a single cold call", "kept table, naive / honest speed", naive / 
 #
 # ### The order
 #
-# Laptops get hot and slow down, and on a shared machine other jobs start. The next cell simulates such a machine: after each call it sleeps, a little longer each time. Two matmuls are timed on it. The second does half the work of the first. First all runs of one and then all of the other, then alternately.
+# Laptops get hot and slow down, and on a shared machine other jobs start. The next cell simulates such a machine: after each call it sleeps, a little longer each time. Two matmuls are timed on it. The second does half the work of the first. First come all runs of one and then all of the other; after that, the two alternate.
 
 
 # %% name="drift"
@@ -859,7 +859,7 @@ else:
 # %% [markdown] name="clinic_text"
 # ## 9 · The trace clinic
 #
-# Here are three slow evaluation loops. Their data: 2,000 small images, and a classifier.
+# Here are three slow evaluation loops. They evaluate a classifier on 2,000 small images.
 
 # %% name="ward_data"
 SAMPLES, PIXELS = 2_000, 1_024
@@ -1009,7 +1009,7 @@ show(
 # - `batches` is a list of pairs (inputs (B, ...), labels (B,)), which may differ in size; `model(inputs)` returns logits (B, classes).
 # - Each batch goes through the model once, as a whole.
 # - Python reads **one** value at most, after the last batch: no `.item()`, `if`, `float()`, `.tolist()` or `.cpu()` before. `.nonzero()` and a mask as an index count, too, because the size of their result is a value.
-# - Autograd records nothing, and its state is afterwards as before. The model comes in evaluation mode. Do not change its mode or the batches.
+# - Autograd records nothing, and its state is the same afterwards as before. The model arrives in evaluation mode. Do not change its mode or the batches.
 
 
 # %% name="cure" answer=true reveal=true
@@ -1069,7 +1069,7 @@ except NotImplementedError:
 #
 # ## 10 · Explore
 #
-# This figure shows a linear layer in 16 bits on GPUs of the catalog, by their data sheets. Choose width, batch and GPU. When does a layer of width 1,024 become compute-bound on an H100, and when on a T4? What happens to a layer of width 64?
+# This figure shows a linear layer in 16 bits on GPUs of the catalog, going by their data sheets. Choose width, batch and GPU. When does a layer of width 1,024 become compute-bound on an H100, and when on a T4? What happens to a layer of width 64?
 
 
 # %% name="play"
@@ -1104,7 +1104,7 @@ explore(
 #
 # ## 11 · Claims and measurements
 #
-# The table has this run beside the machines that have a receipt. A run on a busy machine records no verdict for the whole step.
+# The table shows this run beside those of the machines that have a receipt. A run on a busy machine records no verdict for the whole step.
 
 # %% name="summary"
 claims
@@ -1112,10 +1112,10 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Seconds = max(FLOPs / peak, bytes / bandwidth) + launch. With the three figures measured, this predicts single large operations well and the turning point of a layer only roughly. The table above has the error of each prediction on each machine, and a profile shows where it comes from.
+# - Seconds = max(FLOPs / peak, bytes / bandwidth) + launch. With the three figures measured, this predicts single large operations well and the turning point of a layer only roughly. The table above shows the error of each prediction on each machine, and a profile shows where it comes from.
 # - A layer turns from memory-bound to compute-bound at a batch that depends on the machine more than on the model. Below it, the rows of a batch share the cost of reading the weights.
 # - A training step costs three forward passes: 6·N·D FLOPs plus attention. State the convention.
-# - MFU counts what the model needs, HFU what was executed. Recomputing lowers MFU and keeps HFU.
+# - MFU counts what the model needs, HFU what was executed. Recomputing lowers MFU and leaves HFU about the same.
 # - Warm up, wait for the queue, time in pairs, and check the spread.
 #
 # **What to reach for when.** First ask whether the GPU is idle. If it is not and MFU is high, you need more machines ([[data_parallel]]). If it is not and MFU is low, find what is memory-bound, and fuse it or use fewer bits ([[mixed_precision]]). If it is idle with many `aten::item`, keep values in tensors. Idle with long copies: move less data, or move it in the background ([[data_loading]]). Idle with thousands of operations: larger batches, or compile ([[compilation_and_fusion]]).
