@@ -156,8 +156,8 @@ hint("mixed_precision.master")
 # %% [markdown] name="autocast_text"
 # ## 3 · Autocast, built by hand
 #
-# `torch.autocast` needs no second set of weights. The weights are FP32 and stay FP32. Inside its region, autocast looks up each operation in a list, and casts
-# the operation's inputs.
+# `torch.autocast` needs no second set of weights. The weights are FP32 and stay FP32. Inside its region, autocast looks up each operation in a list,
+# and casts the operation's inputs.
 #
 # - Matmuls and convolutions run in 16 bits, because most of the time goes there.
 # - Operations that lose too much precision in 16 bits run in FP32.
@@ -962,8 +962,9 @@ inside_guess.reveal(((inside - outside).norm() / outside.norm()).item())
 
 # %% [markdown] name="inside_explained"
 # With PyTorch's own operations it makes no difference. (If even the same gradient computed twice differs, the GPU added the numbers in a different order.)
-# Autograd has recorded each operation with its casts, and the backward formulas take their dtypes from there. A `torch.autograd.Function` of **your own** has no
-# such record: decorate its `forward` with `torch.amp.custom_fwd` and its `backward` with `torch.amp.custom_bwd`, or its matmuls run in 16 bits wherever autocast is on.
+# Autograd has recorded each operation with its casts, and the backward formulas take their dtypes from there. A `torch.autograd.Function` of **your
+# own** has no such record: decorate its `forward` with `torch.amp.custom_fwd` and its `backward` with `torch.amp.custom_bwd`, or its matmuls run in 16
+# bits wherever autocast is on.
 
 # %% [markdown] name="table_text"
 # ## 12 · Claims and measurements
@@ -974,8 +975,8 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Autocast is a list of operations and a cast of their inputs. Operations on no list follow their inputs, so a residual stream that begins in FP32 stays
-#   there.
+# - Autocast is a list of operations and a cast of their inputs. Operations on no list follow their inputs, so a residual stream
+#   that begins in FP32 stays there.
 # - Mixed precision saves **activations** and temporaries. Weights, gradients and optimizer state stay FP32 under autocast, and 16-bit weight
 #   copies are added.
 # - "2x less memory" is the limit for a model that is all activations; measure yours.
