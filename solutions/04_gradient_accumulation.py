@@ -516,7 +516,7 @@ print(text_table(table))
 # ### A smaller last micro-batch
 #
 # 200 rows taken 64 at a time make micro-batches of 64, 64, 64 and 8. The usual loop divides each loss by the number of micro-batches, so a row of the last one
-# counts too much. Here is by how much, and how far the gradient is off:
+# counts for too much. Here is by how much, and how far the gradient is off:
 
 
 # %% name="ragged"
