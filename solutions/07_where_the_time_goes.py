@@ -160,7 +160,7 @@ if not 0.7 < peak / by_roofline < 1.4:
     print("The two differ a lot: the machine is busier or quieter than when its roofline was measured.")
 
 # %% [markdown] name="dots_text"
-# The plot of this formula gave the model its name. The horizontal axis is **arithmetic intensity**: FLOPs per byte moved. The vertical axis is FLOPs per second. The slope is the memory bandwidth, and there is one horizontal line for the peak of each number format. Left of the corner an operation is memory-bound, right of it compute-bound, and no operation gets above the roof. The dashed slope is the cache's bandwidth, for data that never leaves the cache. Here are some operations with their measured speed.
+# The plot of this formula gave the model its name. The horizontal axis is **arithmetic intensity**: FLOPs per byte moved. The vertical axis is FLOPs per second. The slope is the memory bandwidth, and there is one horizontal level for the peak of each number format. Left of the corner an operation is memory-bound, right of it compute-bound, and no operation gets above the roof. The dashed slope is the cache's bandwidth, for data that never leaves the cache. Here are some operations with their measured speed.
 
 # %% name="dots"
 wide = 4096 if device.type == "cpu" else 2 * side  # weights that no cache holds
@@ -1104,7 +1104,7 @@ explore(
 #
 # ## 11 · Claims and measurements
 #
-# The table shows this run beside those of the machines that have a receipt. A run on a busy machine records no verdict for the whole step.
+# The table shows this run beside those of the machines whose figures are stored in `receipts/`. A run on a busy machine records no verdict for the whole step.
 
 # %% name="summary"
 claims
