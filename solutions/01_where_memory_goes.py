@@ -236,7 +236,7 @@ show(
 # adds up what each parameter costs once all gradients exist, just before the optimizer steps. (Between steps the gradients are freed.)
 #
 # The rule covers more than one scheme. All of them run matmuls in 16 bits. The weights that the optimizer updates need more digits
-# ([[number_formats]]), so they are kept in FP32: either as **master weights** beside 16-bit weights, or as the only weights, from which
+# ([[number_formats]]), so they are kept in FP32: either as **master weights** alongside 16-bit weights, or as the only weights, from which
 # `torch.autocast` makes 16-bit copies for each matmul ([[mixed_precision]]).
 #
 # | bytes per parameter | weights | gradients | master weights | moments | sum |
