@@ -199,7 +199,7 @@ round_to = check("number_formats.round", round_to)
 hint("number_formats.round")
 
 # %% [markdown] name="tf32_text"
-# **PyTorch's own.** Does your rounding agree with `.bfloat16()` on every number? With other bit counts it gives formats for which PyTorch has
+# **PyTorch's own rounding.** Does yours agree with `.bfloat16()` on every number? With other bit counts yours gives formats for which PyTorch has
 # no dtype. **TF32** is one: NVIDIA GPUs since Ampere can round the inputs of an FP32 matmul to 10 fraction bits. It has FP32's exponent and FP16's fraction.
 # ([[Mixed_precision]] turns it on. GPUs may round differently.)
 
@@ -699,7 +699,7 @@ claims
 # ## Recap
 #
 # - Exponent bits buy range, fraction bits precision. Gaps are relative, except below the smallest normal number.
-# - **Swamping**: an update of less than half a gap does nothing. Fixes: weights in FP32 (4 bytes), a BF16 compensation beside the BF16 weight (2 more bytes), or
+# - **Swamping**: an update of less than half a gap does nothing. Fixes: weights in FP32 (4 bytes), a BF16 compensation alongside the BF16 weight (2 more bytes), or
 #   stochastic rounding (none).
 # - Adam's second moment cannot decay in BF16, and a BF16 sum of gradients stops growing. Keep both in FP32.
 # - **Underflow**: anything below half the smallest number becomes zero. Fixes: a scale, or BF16.
