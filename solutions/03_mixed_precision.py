@@ -124,7 +124,7 @@ show(
 # - **FP16** ends at 65504 and has nothing below 6e-8. Large activations overflow, and small gradients become zero.
 # - **BF16** has FP32's range, but no number between 1 and 1.0078. Small updates to weights are rounded away.
 #
-# The usual answer to the second point is to keep the weights in FP32 and to compute with a 16-bit copy. FP32 weights beside 16-bit weights are
+# The usual answer to the second point is to keep the weights in FP32 and to compute with a 16-bit copy. FP32 weights alongside 16-bit weights are
 # called **master weights**. The first mixed-precision programs managed them by hand, and optimizers of large runs still do.
 #
 # ### Your turn: SGD with master weights
@@ -227,7 +227,7 @@ Autocast = check("mixed_precision.autocast", Autocast)
 hint("mixed_precision.autocast")
 
 # %% [markdown] name="own_text"
-# **PyTorch's own, beside yours.** Here is a step of the CNN and one of a small GPT, with your region and with `torch.autocast`.
+# **PyTorch's own autocast, next to yours.** Here is a step of the CNN and one of a small GPT, with your region and with `torch.autocast`.
 
 # %% name="own"
 text = english(device)
@@ -591,7 +591,7 @@ print("become zero in FP16:", {f"times {scale:,}": f"{share:.1f} %" for scale, s
 # %% [markdown] name="control_text"
 # ### Three runs, side by side
 #
-# Train the denoiser in FP16 and take no precautions. Beside it, train the same network in FP32 and in BF16.
+# Train the denoiser in FP16 and take no precautions. Alongside it, train the same network in FP32 and in BF16.
 
 
 # %% name="train_denoiser"
@@ -758,7 +758,7 @@ LossScaler = check("mixed_precision.scaler", LossScaler)
 hint("mixed_precision.scaler")
 
 # %% [markdown] name="scaler_own"
-# **PyTorch's own, beside yours.** Train the denoiser with each. Then start both at 2⁴⁴, far too high, let them grow after 12 good steps, and compare their scales.
+# **PyTorch's own scaler, next to yours.** Train the denoiser with each. Then start both at 2⁴⁴, far too high, let them grow after 12 good steps, and compare their scales.
 
 # %% name="scaler_defaults"
 with sign_of_life("two trainings in FP16"):
