@@ -36,7 +36,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
 #
 # - `x` (N, ...) and `y` (N, ...) are this rank's batch, on the model's device; N may differ between the ranks. The model sees at most `micro_batch` rows at a time, in their order.
 #   When N is not a multiple of `micro_batch`, the last micro-batch is smaller.
-# - `loss_fn(outputs, y)` returns a pair of tensors without dimensions: the **sum** of the losses over the targets that count, and the count, by which the sum of all of them is divided. The count may be an integer or not, and 0 in a micro-batch or on one of the
+# - `loss_fn(outputs, y)` returns a pair of tensors without dimensions: the **sum** of the losses over the targets that count, and the count. The total of the sums is divided by the total of the counts. A count may be an integer or not, and 0 in a micro-batch or on one of the
 #   ranks, but not on both.
 # - `all_reduce(tensor)` adds up a tensor over both ranks, in place, and returns nothing. It waits for the other rank, which must call it with a tensor of the same shape and dtype.
 # - Both ranks make the same update: that of one process with both batches, where each target that counts has the same weight, whatever the optimizer.
