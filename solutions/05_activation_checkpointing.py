@@ -1066,7 +1066,7 @@ print(f"every block checkpointed, in the same rounds: {middle:+.0f} % time ({low
 # %% [markdown] name="offload_explained"
 # - **Moved away**: no additional arithmetic and the same gradient, at the price of a round trip for every byte. Whether this is faster than recomputing
 #   depends on the link: compare its bandwidth with the bytes per second that recomputation produces ([[where_the_time_goes]]).
-# - **On a GPU**, the copies can run beside the arithmetic if they use pinned memory and a stream of their own.
+# - **On a GPU**, the copies can run alongside the arithmetic if they use pinned memory and a stream of their own.
 #   `torch.autograd.graph.save_on_cpu(pin_memory=True)` is the one-line version, without a separate stream.
 # - **In BF16**, the forward pass is unchanged. Only the backward pass works with rounded values, and the gradient is off by about the rounding error of
 #   a format with 8 significant bits.
