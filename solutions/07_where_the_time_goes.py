@@ -977,7 +977,7 @@ signs, diagnose = check("where_the_time_goes.clinic", signs, diagnose)
 hint("where_the_time_goes.clinic")
 
 # %% [markdown] name="ward_text"
-# Now the real programs, and beside them one without a problem: the large matmul.
+# Now come the real programs, along with one that has no problem: the large matmul.
 
 # %% name="ward"
 planted = {"A": "synchronises", "B": "copies", "C": "tiny", "a product": "healthy"}
@@ -1104,7 +1104,7 @@ explore(
 #
 # ## 11 · Claims and measurements
 #
-# The table shows this run beside those of the machines whose figures are stored in `receipts/`. A run on a busy machine records no verdict for the whole step.
+# The table shows this run alongside those of the machines whose figures are stored in `receipts/`. A run on a busy machine records no verdict for the whole step.
 
 # %% name="summary"
 claims
@@ -1118,6 +1118,6 @@ claims
 # - MFU counts what the model needs, HFU what was executed. Recomputing lowers MFU and leaves HFU about the same.
 # - Warm up, wait for the queue, time in pairs, and check the spread.
 #
-# **What to reach for when.** First ask whether the GPU is idle. If it is not and MFU is high, you need more machines ([[data_parallel]]). If it is not and MFU is low, find what is memory-bound, and fuse it or use fewer bits ([[mixed_precision]]). If it is idle with many `aten::item`, keep values in tensors. Idle with long copies: move less data, or move it in the background ([[data_loading]]). Idle with thousands of operations: larger batches, or compile ([[compilation_and_fusion]]).
+# **What to reach for when.** First ask whether the GPU is idle. If it is not and MFU is high, you need more machines ([[data_parallel]]). If it is not and MFU is low, find what is memory-bound, and fuse it or use fewer bits ([[mixed_precision]]). If it is idle with many calls of `aten::item`, keep values in tensors. Idle with long copies: move less data, or move it in the background ([[data_loading]]). Idle with thousands of operations: larger batches, or compile ([[compilation_and_fusion]]).
 #
 # **Sources.** Williams, Waterman and Patterson 2009, *Roofline*; Kaplan et al. 2020, *Scaling Laws for Neural Language Models* (6ND); Goto and van de Geijn 2008, *Anatomy of High-Performance Matrix Multiplication* (packing); Chowdhery et al. 2022, *PaLM* (MFU); Korthikanti et al. 2022, *Reducing Activation Recomputation* (HFU); PyTorch documentation, `torch.profiler` and *Performance Tuning Guide*; Perfetto documentation, *Trace Event Format*.
