@@ -577,7 +577,7 @@ explore(
 #
 # ### As many as there are batches
 #
-# Load the 16 batches of `files`, data alone, with the start of the workers included: 2 workers and 16.
+# Load the 16 batches of `files` without training, but with the start of the workers included: once with 2 workers and once with 16.
 
 # %% name="too_many"
 for n in (2, 16):

@@ -525,7 +525,7 @@ print(f"state {state}; {len(head)} batches and then {len(both) - len(head)}: all
 #
 # ## 5 · Explore
 #
-# The picture is the document mask of the first row, by blocks: dark where the kernel computes pairs that count, light where it computes a block and a part of it does not count, white where it can skip the block.
+# The picture is the document mask of the first row, by blocks: dark where the kernel computes pairs that count, light where it computes pairs that do not count, white where it can skip the block.
 #
 # **Predict.** Rows get four times as long: 2,048 tokens, in blocks of 64. Of the blocks that a causal mask needs, what share does the document mask still need?
 
@@ -601,7 +601,7 @@ print(text_table(table))
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - A mapped file costs memory and disk traffic only where it is read. A random read also costs its read-ahead: count `read_bytes`. `madvise` turns read-ahead off, and reading parts longer than it puts it to use.
+# - A mapped file costs memory and disk traffic only where it is read. A random read also costs its read-ahead: count `read_bytes`. `madvise` turns read-ahead off; reads longer than the read-ahead put it to use.
 # - Pack documents that end with their own token. The targets stop at a document's end, and a mask keeps attention inside.
 # - Learned positions restart with each document; rotary positions need not.
 # - A kernel saves whole blocks of a mask, not pairs. The longer the rows, the more it saves.

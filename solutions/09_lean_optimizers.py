@@ -1316,7 +1316,7 @@ print(f"4 + 4 bytes per parameter over a bus of 25 GB/s: {8 * need.parameters / 
 # There are two ways to keep the state off the GPU:
 #
 # - **Paged** (`bitsandbytes.optim.PagedAdamW8bit`): pages of the state move to the host when other tensors need the space. This needs no planning, and a rare long batch does not fail. If the state never fits, every step waits for the bus.
-# - **Offloaded** (`torchao`'s `CPUOffloadOptimizer`, DeepSpeed's ZeRO-Offload): gradients travel to the host, the CPU takes the step, weights travel back. The last line under the table says how long the transfers take over a bus of 25 GB/s. A long backward pass can hide it.
+# - **Offloaded** (`torchao`'s `CPUOffloadOptimizer`, DeepSpeed's ZeRO-Offload): gradients travel to the host, the CPU takes the step, weights travel back. The last line under the table says how long the transfers take over a bus of 25 GB/s. A long backward pass can hide them.
 #
 # On a CPU there is no second place for the state, so this lab measures neither; [[sharding]] runs DeepSpeed's version.
 

@@ -322,7 +322,7 @@ for name, count in (("apart", 76), ("together", 1)):
 #
 # The loss of a batch is a mean over its rows, and the gradient of a mean is the mean of the gradients ([[gradient_accumulation]]). So cut the batch into N equal parts, one for each rank. Each rank computes the gradient of its part; the average of those is the gradient of the joint batch.
 #
-# First the reference: one process, the whole batch of 64.
+# First comes the reference: one process with the whole batch of 64.
 
 # %% name="byhand_alone"
 data = digits()
@@ -614,7 +614,7 @@ for name in (ddp, views):
 #
 # ### Speed
 #
-# "N GPUs, about N times the speed." A fair comparison on this machine is one process with one thread against two ranks with one thread each, and the same batch for each rank (so twice the rows per step).
+# The promise is "N GPUs, about N times the speed." A fair comparison on this machine is one process with one thread against two ranks with one thread each, and the same batch for each rank (so twice the rows per step).
 #
 # But this machine may not have twice as much to give: caches and memory are shared, and other programs may be using the cores. So there is a control: two ranks that train side by side and never communicate. DDP cannot be faster than that.
 #
@@ -837,7 +837,7 @@ hint("data_parallel.average")
 # %% [markdown] name="rank0_text"
 # ### A collective that not all ranks reach
 #
-# Evaluating the *wrapped* model on rank 0 only deadlocks if the model has BatchNorm: DDP's forward pass broadcasts the buffers. `run_ranks` ends the run after its time limit and asks every rank where it is. We use gloo on every machine (`device="cpu"`), because over gloo a rank's stack shows the call in which it waits:
+# Evaluating the *wrapped* model on rank 0 alone deadlocks if the model has BatchNorm: DDP's forward pass broadcasts the buffers. `run_ranks` ends the run after its time limit and asks every rank where it is. We use gloo on every machine (`device="cpu"`), because over gloo a rank's stack shows the call in which it waits:
 
 
 # %% name="rank0"

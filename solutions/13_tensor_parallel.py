@@ -484,7 +484,7 @@ def cut_block(block, split, merge):
 
 
 # %% [markdown] name="block_guess_text"
-# Each rank holds a quarter of every matrix. **Predict** for a batch of 2 sequences of 32 tokens and 64 channels on four ranks: to what share do the **activations** fall, the tensors that each rank saves for the backward pass?
+# Each rank holds a quarter of every matrix. **Predict** for a batch of 2 sequences of 32 tokens and 64 channels on four ranks: to what share do the **activations** (the tensors that each rank saves for the backward pass) fall?
 
 # %% name="block_guess"
 my_guess = None  # saved on each of 4 ranks / saved by one process

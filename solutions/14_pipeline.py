@@ -286,7 +286,7 @@ claims.record("T19", "GPipe holds m / (R - r) times as much", "rank 3 of 4, m = 
 #
 # ## 4 · Interleaved: thinner stages
 #
-# At the start the last rank waits until the first micro-batch has gone through all earlier stages. If stages were half as thick, it would wait half as long. So give each rank *several* thin stages, its **chunks**. With 4 ranks and 2 chunks, rank 0 keeps stages 0 and 4, rank 1 stages 1 and 5, and so on. A micro-batch passes all ranks twice.
+# At the start the last rank waits until the first micro-batch has gone through all earlier stages. If stages were half as thick, it would wait half as long. So give each rank *several* thin stages, its **chunks**. With 4 ranks and 2 chunks, rank 0 keeps stages 0 and 4, rank 1 stages 1 and 5, and so on. A micro-batch passes through all ranks twice.
 
 # %% [markdown] name="interleaved_task"
 # An action names its chunk: `("F", 3, 1)`. In a forward pass chunk 0 comes first; in a backward pass the last chunk does.
