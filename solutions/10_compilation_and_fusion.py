@@ -67,7 +67,7 @@ print("torch.compile makes kernels here:", f"no, {missing}; cells that need them
 #
 # In *eager mode* each operation reads its inputs from memory, computes, and writes a new tensor to memory. The next operation reads that tensor back.
 #
-# A *kernel* is the function that does an operation's work on the device. To *fuse* operations is to replace them by one kernel, which keeps intermediate results in registers.
+# A *kernel* is the function that does an operation's work on the device. To *fuse* operations is to replace them with one kernel, which keeps intermediate results in registers.
 #
 # Below is GELU as its paper writes it (with the tanh approximation). An operation on two tensors reads 2n numbers and writes n. An operation on a tensor and a constant reads n and writes n.
 #
