@@ -99,7 +99,7 @@ costs = {
 print({name: f"{1e6 * seconds:.0f} µs" for name, seconds in costs.items()}, f"a file: {len(files.files[0])} bytes")
 
 # %% [markdown] name="costs_text"
-# **Predict.** Each is timed alone, in a loop. Reading a full sample decodes it, then rotates it. How many µs does it take?
+# **Predict.** Decoding and rotating were each timed alone, in a loop. Reading a full sample decodes it, then rotates it. How many µs does it take?
 
 # %% name="guess_sample"
 my_guess = None  # µs
@@ -115,10 +115,10 @@ sample_guess.reveal(1e6 * costs["full sample"])
 print(f"decoding, then rotating, without the rest of a sample: {1e6 * both:.0f} µs")
 
 # %% [markdown] name="step_text"
-# A full sample contains two things that neither part contains.
+# Two things can make a full sample cost more than its two parts.
 #
-# - It also draws an angle and writes the log.
-# - The two often take longer together than apart. Alone in a loop, each has the core's caches to itself; when they alternate, each finds them full of the other's data. The last line says how much that is here.
+# - A full sample also draws an angle and writes the log.
+# - The two parts often take longer together than apart. Alone in a loop, each has the core's caches to itself; when they alternate, each finds them full of the other's data. The last line says how much that is here.
 #
 # So measure each cost in context: here, the context is the *full sample*.
 #
@@ -202,7 +202,7 @@ whole = slow["data"] + slow["compute"]
 print(f"data + compute: {1e3 * whole:.1f} ms; the loop takes {slow['loop'] / whole:.2f} times that")
 
 # %% [markdown] name="diagnose_explained"
-# The loop takes the sum of the other two. Without workers, `DataLoader` makes a batch when the loop asks for one, in the same process. The device idles while the loader decodes, and the loader idles while the device works.
+# The loop takes as long as the other two together. Without workers, `DataLoader` makes a batch when the loop asks for one, in the same process. The device idles while the loader decodes, and the loader idles while the device works.
 #
 # Read the three figures like this:
 #
@@ -214,7 +214,7 @@ print(f"data + compute: {1e3 * whole:.1f} ms; the loop takes {slow['loop'] / who
 #
 # - The loop's MFU (the fraction of the device's peak FLOP/s in use) is the step's, times compute / loop.
 # - Do not use `nvidia-smi` for this: its "utilization" is the fraction of time in which *any* kernel ran, and one small kernel counts in full.
-# - The profiler of [[where_the_time_goes]] shows it as its phase *data*.
+# - The profiler of [[where_the_time_goes]] shows it as its *data* phase.
 #
 # > **Note:** on a GPU, a loop that never waits for a result (no `loss.item()`, no logging) overlaps a little even without workers, because the GPU works through its queue while Python decodes.
 #
@@ -396,9 +396,9 @@ print(f"an idle device gets it {1e3 * two.handover:.1f} ms after its last file w
 # %% [markdown] name="workers_explained"
 # Side by side, the slower half sets the pace:
 #
-# > **per batch: max(compute, data / workers)**; per epoch of *n* batches: **max(data + n × compute, n × data / workers)**, where the single *data* is the fill. It matters in short epochs only.
+# > **per batch: max(compute, data / workers)**; per epoch of *n* batches: **max(data + n × compute, n × data / workers)**, where the single *data* is the fill. It matters only in short epochs.
 #
-# Two costs come on top, and the last lines show their origin.
+# Two costs come on top of that, and the last lines show where they come from.
 #
 # - *Sharing*: if two workers and the main process have few cores between them, a batch takes each worker longer than it would take one process alone. (Sharing can also be negative: the main process spreads even small calls over several threads, which may slow them; a worker computes with one.)
 # - *Handing over* is the rest: the samples are stacked, the batch is put into shared memory, the main process wakes up and maps it. These few milliseconds do not matter while the device has a batch, only while it waits.
@@ -412,7 +412,7 @@ print(f"an idle device gets it {1e3 * two.handover:.1f} ms after its last file w
 #
 # It depends on what a worker does. Decoding **computes**, so it needs a core. Network reads **wait** and need no core. So here is a second data set, `far`: 4 ms of waiting per file, as from object storage, and a little decoding.
 #
-# **Predict.** Each data set alone, no training. By what factor is it faster with 8 workers than with none, for `far` (waiting) and for `files` (computing)?
+# **Predict.** Each data set is read alone, without training. By what factor is it faster with 8 workers than with none, for `far` (waiting) and for `files` (computing)?
 
 # %% name="guess_scaling"
 my_guess = None  # times as fast, far
@@ -470,7 +470,7 @@ for gpu, speed in (("one GPU", 1), ("a GPU three times as fast", 3)):
     claims.record("C10", "4 to 8 workers a GPU", f"far, {gpu}", count, "workers", 4, 8)
 
 # %% [markdown] name="advice_explained"
-# The rule of thumb does not know your step. It holds when a worker needs the time of 4 to 8 steps per batch; with the same files and a faster GPU it does not. PyTorch itself warns as soon as there are more workers than cores: it counts cores and does not know about waiting. Divide instead.
+# The rule of thumb does not know your step. It holds when a worker takes as long for a batch as 4 to 8 steps do; with the same files and a faster GPU it does not. PyTorch itself warns as soon as there are more workers than cores: it counts cores and does not know about waiting. Divide instead.
 #
 # Now run the loop itself with as many workers as the quotient asks for, and compare it with the formula of section 3.
 
@@ -542,7 +542,7 @@ for (prefetch, every), (idle, model_idle) in shares.items():
 #
 # - **1 in flight.** While a slow batch is made (120 ms), the device has two steps left: batch 2, just taken, and batch 3, already finished. Then it waits. The other six steps of the eight take 6 × 15 = 90 ms. That makes 8 × 15 = 120 ms of work in 120 + 90 = 210 ms: idle for 43 %, and a little more for the first fill.
 # - **4 in flight**: the idle share falls.
-# - **8 in flight**: there is no further gain, and the queue is not the cause. Batches are dealt **in turn**, so with two workers batches 4, 12 and 20 all go to the same one. It still works on them long after the other has finished, however long the queue.
+# - **8 in flight**: there is no further gain, and the queue is not the cause. Batches are dealt **in turn**, so with two workers batches 4, 12 and 20 all go to the same one. It is still working on them long after the other has finished, however long the queue is.
 # - **Every seventh slow**: the same work, but now both workers share the slow batches, and the device idles less.
 #
 # ### Explore
@@ -570,14 +570,14 @@ explore(
 )
 
 # %% [markdown] name="play_explained"
-# Four divides eight, so batches 4, 12 and 20 all go to the same worker, which then works longer than any of three would. With every seventh slow, they are spread again, and four are better than three; now seven workers have the problem that four had.
+# Four divides eight, so batches 4, 12 and 20 all go to the same worker, which then works longer than any of three would. With every seventh batch slow, the slow ones are spread out again, and four are better than three; now seven workers have the problem that four had.
 
 # %% [markdown] name="cost_text"
 # ## 6 · What workers cost
 #
 # ### As many as there are batches
 #
-# Load the 16 batches of `files`, data alone, with the start of the workers included: 2 workers and 16.
+# Load the 16 batches of `files` without training, but with the start of the workers included: once with 2 workers and once with 16.
 
 # %% name="too_many"
 for n in (2, 16):
@@ -702,7 +702,7 @@ except Exception as error:
 #
 # ### What the start costs
 #
-# Here is the same lambda, with its code sent along. A worker has to import PyTorch and the course before it can read a file:
+# Here is the same lambda again, with its code sent along. A worker has to import PyTorch and the course before it can read a file:
 
 # %% name="spawn"
 carried = PickledByValue(lambda samples: default_collate(samples))
@@ -765,7 +765,7 @@ claims.record("P6", "workers repeat NumPy's numbers", "its global generator", tw
 # %% [markdown] name="random_explained"
 # - **Seeded for you**: in every epoch `DataLoader` gives each worker its own new seed, for PyTorch, for Python's `random` and, since about PyTorch 1.9 (see your version above), for NumPy's *global* generator.
 # - **Not seeded**: a generator that a data set has *made for itself*, which NumPy's documentation recommends. A copied generator draws the same numbers. All workers draw the same angles, and with new workers in each epoch they draw the same ones again. The loss still falls; there is just less augmentation than you think.
-# - **The fix** is `worker_init_fn`, which runs in each worker before its first sample. There, `get_worker_info()` has the worker's copy of the data set (`.dataset`), and a seed that differs for each worker and epoch (`.seed`). `DigitFiles` is a data set that needs it.
+# - **The fix** is `worker_init_fn`, which runs in each worker before its first sample. There, `get_worker_info()` gives you the worker's copy of the data set (`.dataset`), and a seed that differs for each worker and epoch (`.seed`). `DigitFiles` is a data set that needs it.
 #
 # ## 9 · Your turn: fix a slow loader
 #
@@ -987,7 +987,7 @@ else:
 # ### Four traps
 #
 # 1. `non_blocking=True` from *pageable* memory frees neither the host nor the stream: the driver has to go through its buffer first, and the call returns when the copy is nearly done.
-# 2. Pinning is itself a copy: `batch.pin_memory().to(device)` in the loop does in sequence what a thread does alongside the step. `DataLoader(pin_memory=True)` *without workers* does the same.
+# 2. Pinning is itself a copy: `batch.pin_memory().to(device)` in the loop does in sequence what a thread would do alongside the step. `DataLoader(pin_memory=True)` *without workers* does the same.
 # 3. In the other direction, `gpu_tensor.to("cpu", non_blocking=True)` returns before the numbers have arrived. Synchronize before you read them, or leave out `non_blocking`.
 # 4. Pinned pages cannot be swapped out. Pin batches, not data sets.
 
@@ -1007,7 +1007,7 @@ if device.type == "cuda":
 # %% [markdown] name="summary_text"
 # ## 12 · Before and after
 #
-# Here are full epochs with your loader and your thread. (On a fast GPU the quotient would ask for dozens of workers; the cell asks for a step that 16 can feed.)
+# Here are full epochs with your loader and your thread. (On a fast GPU the quotient would call for dozens of workers, so the cell passes a step time that 16 can keep up with.)
 
 # %% name="summary"
 step_seconds = max(alone["far"]["compute"], alone["far"]["data"] / 16)
@@ -1028,7 +1028,7 @@ print(f"far, your loader: {fill:.0%} of the time is the wait for an epoch's firs
 del repaired
 
 # %% [markdown] name="summary_explained"
-# The device may still idle with your loader although the check passed. The check starts its clock at the first batch; this table times full epochs, and these are short. No number of workers shortens the wait for the first batch.
+# The device may still idle with your loader even though the check passed. The check starts its clock at the first batch; this table times full epochs, and these are short. No number of workers shortens the wait for the first batch.
 
 # %% name="verdicts"
 claims
@@ -1040,7 +1040,7 @@ claims
 # - A prefetcher needs a limit, error propagation and a clean shutdown. A thread is enough for waiting and copying.
 # - Workers ≥ seconds per batch / seconds per step. They hide waiting almost without limit, computing only up to the number of cores.
 # - `persistent_workers` saves the start-up. `prefetch_factor` covers slow moments and costs memory: workers × factor × batch.
-# - Whatever goes to workers has to be picklable: use modules, not lambdas or cells. Scripts need their guard.
+# - Whatever goes to workers has to be picklable: use modules, not lambdas or cells. Scripts need the `__main__` guard.
 # - If a data set has its own generator, reseed it in each worker.
 # - Less work beats more workers: decode once, augment in batches.
 # - `non_blocking` from pinned memory frees the host. Only a side stream, with `wait_stream` and `record_stream`, overlaps copy and kernels.

@@ -126,7 +126,7 @@ else:
 # `madvise(MADV_RANDOM)` turns read-ahead off, and the disk reads only the pages that the program touches. Read-ahead pays where reads are longer than it: compare *used* with *from the disk* in the last line.
 #
 # - The pages are in the system's **page cache**. All workers that map the file share them, and the system drops them when memory is short. A monitor that adds up `RSS` counts them once per process.
-# - Training needs a random order. So shuffle large parts (shards, or blocks longer than the read-ahead), read each part sequentially, and shuffle its documents in memory. Or advise: then even a single training row costs only its own pages.
+# - Training needs a random order. So shuffle large parts (shards, or blocks longer than the read-ahead), read each part sequentially, and shuffle its documents in memory. Or call `madvise`: then even a single training row costs only its own pages.
 # - A mapped array is pickled with all its data. `TokenFile` sends workers its path instead, and maps the file there.
 #
 # ## 2 · Documents in rows
@@ -155,7 +155,7 @@ print(
 # %% [markdown] name="pack_task"
 # ### Your turn: packing
 #
-# Most of the work is wasted. (More than the mean suggests: a few long documents raise the mean and are truncated.) **Packing** concatenates documents and cuts rows from the result, so that only the last row needs padding. Two things must not happen: a token attends to another document, or learns to predict it.
+# Most of the work is wasted. (More than the mean suggests: a few long documents raise the mean and are truncated.) **Packing** concatenates documents and cuts rows from the result, so that only the last row needs padding. A token must neither attend to another document nor learn to predict it.
 #
 # Each document ends with an **end-of-document token**, which is part of what you get. Without it no target would ever ask the model to stop.
 #
@@ -202,7 +202,7 @@ pack, document_mask = check("tokens.pack", pack, document_mask)
 hint("tokens.pack")
 
 # %% [markdown] name="crossing_text"
-# Many trainings pack and keep the plain causal mask: a token attends to everything before it in its row.
+# Many training runs pack and keep the plain causal mask: a token attends to everything before it in its row.
 #
 # **Predict.** In rows of 512 packed with these documents, what fraction of attended pairs crosses documents?
 
@@ -283,7 +283,7 @@ for kind in ("learned", "rotary"):
 # A dense mask of `length`² entries is itself a cost, and fused attention kernels do not skip masked blocks.
 #
 # - *FlexAttention* takes your comparison as a function and skips blocks in which everything is masked: `create_block_mask(lambda b, h, i, j: (document[b, i] == document[b, j]) & (i >= j), ...)`. To be fast it needs a GPU (or a compiler on the CPU).
-# - *Variable-length attention* (`torch.nn.attention.varlen`, flash-attention's `varlen` functions) takes no mask but the offsets at which documents start: their cumulative lengths.
+# - *Variable-length attention* (`torch.nn.attention.varlen`, flash-attention's `varlen` functions) takes, instead of a mask, the offsets at which documents start: their cumulative lengths.
 #
 # You can count the blocks here: a block of 64 × 64 has to be computed if the mask is True anywhere in it.
 #
@@ -406,7 +406,7 @@ for stay in (True, False):
 # - **Workers that stay keep the copy** of the data set that they were started with, and never see the new number. Then count epochs inside `__iter__`, or put the number into shared memory (`torch.zeros(1).share_memory_()`).
 # - **An indexed data set** has a simpler way: `DistributedSampler` deals *indices* to the ranks in the main process, and workers get what their rank's sampler hands out. By default it repeats samples to make the shares equal; `drop_last=True` leaves them out, as `share` does.
 # - **The same in libraries**: `split_dataset_by_node` of Hugging Face's `datasets`, and MosaicML's `StreamingDataset`, which also keeps the order when the number of ranks changes. [[Runs_that_survive]] writes such an order.
-# - **Shuffling** is coarse here: the 64 rows of a block stay together. Large trainings shuffle the documents once, before the file is written.
+# - **Shuffling** is coarse here: the 64 rows of a block stay together. Large training runs shuffle the documents once, before the file is written.
 #
 # ## 4 · Stop in the middle of an epoch, and continue
 #
@@ -487,7 +487,7 @@ ResumableLoader = check("tokens.resume", ResumableLoader)
 hint("tokens.resume")
 
 # %% [markdown] name="resumed_text"
-# The same with rows of the mapped file, interrupted after three batches of seven, with workers before and without after:
+# Now the same with rows of the mapped file, interrupted after three batches of seven, with workers before and without after:
 
 
 # %% name="resumed"
@@ -525,7 +525,7 @@ print(f"state {state}; {len(head)} batches and then {len(both) - len(head)}: all
 #
 # ## 5 · Explore
 #
-# The picture is the document mask of the first row, by blocks: dark where the kernel computes pairs that count, light where it computes a block and a part of it does not count, white where it can skip the block.
+# The picture is the document mask of the first row, by blocks: dark where the kernel computes pairs that count, light where it computes pairs that do not count, white where it can skip the block.
 #
 # **Predict.** Rows get four times as long: 2,048 tokens, in blocks of 64. Of the blocks that a causal mask needs, what share does the document mask still need?
 
@@ -574,7 +574,7 @@ for row_length in (256, 512, 1024, 2048):
 print(text_table(table))
 
 # %% [markdown] name="play_explained"
-# The documents stay as long as they are, so the blocks along the diagonal that they need grow with the row's length. The causal mask's blocks grow with its square. In long rows a kernel that skips blocks is worth much more, and so are small blocks; but small blocks use a GPU's matrix units badly.
+# The documents do not get longer, so the number of blocks that they need along the diagonal grows with the row's length. The number of blocks in the causal mask grows with its square. In long rows a kernel that skips blocks is worth much more, and so are small blocks; but small blocks make poor use of a GPU's matrix units.
 #
 # ## 6 · Before and after
 
@@ -601,13 +601,13 @@ print(text_table(table))
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - A mapped file costs memory and disk traffic only where it is read. A random read costs its read-ahead: count `read_bytes`. `madvise` turns it off, and parts longer than it use it.
+# - A mapped file costs memory and disk traffic only where it is read. A random read also costs its read-ahead: count `read_bytes`. `madvise` turns read-ahead off; reads longer than the read-ahead put it to use.
 # - Pack documents that end with their own token. The targets stop at a document's end, and a mask keeps attention inside.
 # - Learned positions restart with each document; rotary positions need not.
 # - A kernel saves whole blocks of a mask, not pairs. The longer the rows, the more it saves.
 # - Every worker of every rank iterates over all of a streamed data set. Give each its share: one order from seed and epoch, equal shares, workers in turn.
 # - To continue in the middle of an epoch, save seed, epoch and the batches that the *loop* has received.
 #
-# **What to reach for when.** A corpus larger than memory: one mapped file per shard, read in blocks longer than the read-ahead, or advised. Rows of padding: pack, with `varlen` attention or FlexAttention. Several ranks and an indexed data set: `DistributedSampler` with `drop_last=True` and `set_epoch`; streamed: split by rank and worker yourself, or `split_dataset_by_node`. Long runs: `StatefulDataLoader`.
+# **What to reach for when.** A corpus larger than memory: one mapped file per shard, read in blocks longer than the read-ahead, or with `madvise`. Rows of padding: pack, with `varlen` attention or FlexAttention. Several ranks and an indexed data set: `DistributedSampler` with `drop_last=True` and `set_epoch`; streamed: split by rank and worker yourself, or `split_dataset_by_node`. Long runs: `StatefulDataLoader`.
 #
 # **Sources.** PyTorch documentation: `torch.utils.data` (`IterableDataset`, `get_worker_info`, `DistributedSampler`), `torch.nn.attention` (FlexAttention, variable-length attention); Python documentation: `mmap`; Linux documentation: `posix_fadvise(2)`, `madvise(2)`, `mmap(2)`; Krell et al. 2021, *Efficient Sequence Packing without Cross-contamination*; Su et al. 2021, *RoFormer* (rotary positions); torchdata documentation: `StatefulDataLoader`; Hugging Face `datasets` documentation: `split_dataset_by_node`; MosaicML Streaming documentation.

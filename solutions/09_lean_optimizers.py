@@ -62,9 +62,9 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # ## 1 · What an optimizer remembers
 #
 # - **SGD** keeps nothing: it follows the gradient.
-# - **Momentum** keeps a running average of the gradient: one number per weight. **Lion** keeps one, too, and uses only the sign of its update.
+# - **Momentum** keeps a running average of the gradient: one number per weight. **Lion** also keeps one, and uses only the sign of its update.
 # - **Adam** also keeps a running average of the squared gradient, and takes long steps where gradients are small: two numbers per weight.
-# - **Adafactor** replaces Adam's second number by one mean per row of a matrix and one per column.
+# - **Adafactor** replaces Adam's second number with one mean per row of a matrix and one per column.
 # - **GaLore** projects the gradient of a matrix onto *k* directions and keeps Adam's two numbers there.
 # - **Muon** keeps only momentum, and turns the momentum of a matrix into a step in which no direction dominates (section 5). Parameters that are not matrices go to AdamW.
 #
@@ -212,7 +212,7 @@ count_guess.reveal(thirds)
 # %% [markdown] name="count_explained"
 # - Two thirds is right for *plain* SGD if you count the master weights: 4 is a third of 12.
 # - By state alone, plain SGD saves all of it. SGD with momentum, which is what people usually mean by SGD, saves half.
-# - Of everything static they save a half and a quarter.
+# - Of everything static, they save a half and a quarter, respectively.
 #
 # So give bytes per parameter, not a percentage.
 #
@@ -553,7 +553,7 @@ for lr in (best, RATES[0]):
 #
 # ### The control that must fail
 #
-# The same optimizer, the same bytes, but the other code book. A uniform guess over ten digits has loss ln 10, which is 2.3.
+# The same optimizer, the same bytes, but with the other code book. A uniform guess over ten digits has loss ln 10, which is 2.3.
 #
 # **Predict** the highest loss of the first six steps.
 
@@ -713,7 +713,7 @@ for name, meter in peaks.items():
     print(f"{name:21}{figures}  {meter.peak_at}")
 
 # %% [markdown] name="moment_text"
-# *Moment* is what is alive at the peak and freed after it. Again by operation:
+# *Moment* is what is alive at the peak and freed after it. Here it is, again by operation:
 
 # %% name="moment_named"
 for name in ("Muon and AdamW", *FEW_BITS):
@@ -772,7 +772,7 @@ step_in_backward = check("lean_optimizers.backward", step_in_backward)
 hint("lean_optimizers.backward")
 
 # %% [markdown] name="same_text"
-# PyTorch has such a function, too, still with an underscore before its name. Compare yours, PyTorch's, and the step after the backward pass:
+# PyTorch has such a function, too, though its name still starts with an underscore. Compare yours, PyTorch's, and the step after the backward pass:
 
 
 # %% name="step_inside_same"
@@ -822,7 +822,7 @@ claims.record("T13", "the step inside the backward pass lowers the peak", "GPT, 
 # %% [markdown] name="inside_explained"
 # Each gradient now lives only for a moment. The peak is near the *start* of the backward pass, where a large gradient meets the activations that are still alive. The saving is a little less than four bytes per parameter: the largest gradient, those activations and a temporary remain.
 #
-# Who benefits? With more tokens, activations grow. At 16 tokens, `foreach` peaks above `fused` with the step inside by its temporaries and most of the gradients: nearly two copies of the weights. **Predict** the distance at 512 tokens.
+# Who benefits? With more tokens, activations grow. At 16 tokens, the peak of `foreach` exceeds that of `fused` with the step inside by its temporaries and most of the gradients: nearly two copies of the weights. **Predict** the gap at 512 tokens.
 
 # %% name="guess_sweep"
 my_guess = None  # copies of the weights
@@ -878,7 +878,7 @@ show(
 #
 # ### What it rules out
 #
-# Methods that need **all gradients at once** no longer work: clipping by their joint norm, a loss scaler's search for infinities before the step, and gradient accumulation. None of them raises an error. The control that must fail:
+# Methods that need **all gradients at once** no longer work: clipping by their joint norm, a loss scaler's search for infinities before the step, and gradient accumulation. None of them raises an error. Here is the control that must fail:
 
 
 # %% name="forbidden"
@@ -983,7 +983,7 @@ for name, matrix_of in (
         step_guess.reveal(above)
 
 # %% [markdown] name="rivals_text"
-# The gradient of this layer has hardly more than two large singular values. Five steps multiply a small one by at most 3.4445⁵ ≈ 485, so those below a thousandth of the norm have not arrived yet.
+# The gradient of this layer has barely more than two large singular values. Five steps multiply a small one by at most 3.4445⁵ ≈ 485, so those below a thousandth of the norm have not got there yet.
 #
 # Does it train as well? There are three subjects: a convolutional network and a vision transformer on the digits, and **a language model** on English text, which has the last word on Adafactor and Muon. Each optimizer gets its own learning rate for each network, the best of three by the loss on held-out data, with one seed. Then each trains from fresh seeds: three on the digits, two on the text. (Muon is for matrices, and a convolution's weight is not a matrix. It runs here with your `orthogonalize`, in FP32: BF16 matmuls are slow on many CPUs.)
 #
@@ -1116,7 +1116,7 @@ for rival in ("SGD", "Muon", "Adafactor"):
 adafactor_behind.reveal(behind["GPT", "Adafactor"])
 
 # %% [markdown] name="sgd_explained"
-# Behind the ± is the standard error of the gap, from the spread between seeds. A gap of less than two of them is not a finding. With two or three seeds the error itself is rough.
+# After the ± comes the standard error of the gap, from the spread between seeds. A gap of less than two of them is not a finding. With two or three seeds the error itself is rough.
 #
 # - **Convolutional network.** There is no clear order between SGD and AdamW.
 # - **Vision transformer.** SGD with momentum is far behind AdamW in so few steps, and its seeds are far apart.
@@ -1309,14 +1309,14 @@ for name, need in seven.items():
 print(f"4 + 4 bytes per parameter over a bus of 25 GB/s: {8 * need.parameters / 25e9:.1f} s")
 
 # %% [markdown] name="seven_explained"
-# Every weight is trained in FP32 in all of these. Above its weights, the last line holds the largest gradient with its temporaries (the embedding has 32,000 × 4,096 numbers), the logits, and the inputs of the blocks.
+# Every weight is trained in FP32 in all of these. On top of its weights, the last line holds the largest gradient with its temporaries (the embedding has 32,000 × 4,096 numbers), the logits, and the inputs of the blocks.
 #
 # ### Paged and offloaded state
 #
 # There are two ways to keep the state off the GPU:
 #
 # - **Paged** (`bitsandbytes.optim.PagedAdamW8bit`): pages of the state move to the host when other tensors need the space. This needs no planning, and a rare long batch does not fail. If the state never fits, every step waits for the bus.
-# - **Offloaded** (`torchao`'s `CPUOffloadOptimizer`, DeepSpeed's ZeRO-Offload): gradients travel to the host, the CPU takes the step, weights travel back. The last line under the table says how long that takes over a bus of 25 GB/s. A long backward pass can hide it.
+# - **Offloaded** (`torchao`'s `CPUOffloadOptimizer`, DeepSpeed's ZeRO-Offload): gradients travel to the host, the CPU takes the step, weights travel back. The last line under the table says how long the transfers take over a bus of 25 GB/s. A long backward pass can hide them.
 #
 # On a CPU there is no second place for the state, so this lab measures neither; [[sharding]] runs DeepSpeed's version.
 

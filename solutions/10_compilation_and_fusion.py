@@ -67,7 +67,7 @@ print("torch.compile makes kernels here:", f"no, {missing}; cells that need them
 #
 # In *eager mode* each operation reads its inputs from memory, computes, and writes a new tensor to memory. The next operation reads that tensor back.
 #
-# A *kernel* is the function that does an operation's work on the device. To *fuse* operations is to replace them by one kernel, which keeps intermediate results in registers.
+# A *kernel* is the function that does an operation's work on the device. To *fuse* operations is to replace them with one kernel, which keeps intermediate results in registers.
 #
 # Below is GELU as its paper writes it (with the tanh approximation). An operation on two tensors reads 2n numbers and writes n. An operation on a tensor and a constant reads n and writes n.
 #
@@ -107,9 +107,9 @@ print(f"a copy moves {bandwidth / 1e9:.1f} GB/s, a matmul does {flop_rate / 1e9:
 print(f"so while one byte moves, there is time for {balance:.1f} operations; for an FP32 number, {4 * balance:.0f}")
 
 # %% [markdown] name="machine_explained"
-# An operation that does less arithmetic per byte than that waits for memory: it is **memory-bound**. Adding two tensors does one operation on 12 bytes. Most operations in a network other than matmuls are similar.
+# An operation that does less arithmetic per byte than there is time for waits for memory: it is **memory-bound**. Adding two tensors does one operation on 12 bytes. Most operations in a network other than matmuls are similar.
 #
-# Separate one more cost before you time anything. The copy wrote to `target`, which already existed. `x + x` moves as many bytes as `torch.add` with `out=`, but allocates a new tensor:
+# One more cost has to be separated out before you time anything. The copy wrote to `target`, which already existed. `x + x` moves as many bytes as `torch.add` with `out=`, but allocates a new tensor:
 
 # %% name="new_memory"
 addition = compare(lambda: x + x, lambda: torch.add(x, x, out=target), runs=7)
@@ -249,7 +249,7 @@ else:
 #
 # - **Bytes.** Fusing divides them by nine.
 # - **Arithmetic.** tanh takes many instructions, and fusing removes none of them. Once the memory traffic is gone, the arithmetic remains, so the speedup is smaller than the reduction in bytes.
-# - **New memory.** Eight new tensors against one. On a CPU this raises the speedup for code as it is usually written. It is not a saving in traffic.
+# - **New memory.** Eager mode makes eight new tensors, the fused kernel one. On a CPU this raises the speedup for code as it is usually written. It is not a saving in traffic.
 #
 # On the **roofline** ([[where_the_time_goes]]) fusion moves a kernel to the *right*: same operations, fewer bytes.
 
@@ -353,7 +353,7 @@ hint("compilation_and_fusion.repair")
 #
 # ### Recompilations
 #
-# A graph is valid for the shapes it was recorded with. Text comes in all lengths. A backend is a function that takes a graph and returns a callable, so a backend of our own can count graphs, and calls that run one.
+# A graph is valid for the shapes it was recorded with. But text comes in all lengths. A backend is a function that takes a graph and returns a callable, so a backend of our own can count graphs, and calls that run one.
 #
 # With `dynamic=False` each new length needs a new graph, and PyTorch stops after `recompile_limit` = 8 graphs per function. **Predict.** You call the function with 11 lengths, then with the same 11 again. How many of the second 11 calls run compiled?
 
@@ -557,7 +557,7 @@ claims.record("T17", "compiling lowers the peak", "8 layers, accumulating, whole
 #
 # ### What gets compiled at all
 #
-# You can ask in two ways: `torch.compile(module)` returns a compiled wrapper, `module.compile()` changes the module in place. **Predict.** For how many of these five does the compiler make a graph?
+# You can ask for compilation in two ways: `torch.compile(module)` returns a compiled wrapper, `module.compile()` changes the module in place. **Predict.** For how many of these five does the compiler make a graph?
 #
 # 1. `torch.compile(nn.Linear(512, 8))`
 # 2. `nn.Linear(512, 8).compile()`
@@ -644,7 +644,7 @@ for on in (True, False, True):
 
 # %% [markdown] name="together_explained"
 # - **Checkpointing** goes into the same graph: nothing breaks, and it saves as little as in eager mode.
-# - The graph is specialized on the state of **autocast**. Called without autocast, the module gets a second graph, and both stay valid. So evaluate under the same autocast as you train, or pay for two compilations.
+# - The graph is specialized on the state of **autocast**. Called without autocast, the module gets a second graph, and both stay valid. So evaluate under the same autocast that you train under, or pay for two compilations.
 #
 # ## 5 · TorchScript is history; `torch.export` ships a graph
 #
@@ -705,7 +705,7 @@ print(f"read and written: {norm_traffic.nbytes / rows[0].nbytes:.1f} times n")
 print(norm_traffic.table(rows[0].nbytes))
 
 # %% [markdown] name="norm_speed_text"
-# By bytes, fusing should be 10 / 4 = 2.5 times as fast, and there is no tanh. Time it on tensors of two sizes, with preallocated results. (The cell takes the fastest of 15 runs, because other programs on the machine also use cache and memory bandwidth.)
+# By bytes, fusing should be 10 / 4 = 2.5 times as fast, and here there is no tanh. Time it on tensors of two sizes, with preallocated results. (The cell takes the fastest of 15 runs, because other programs on the machine also use cache and memory bandwidth.)
 
 
 # %% name="norm_speed"
@@ -943,7 +943,7 @@ for name in ("tiled, yours", "PyTorch's own"):
 # - **The peak** falls to a few tiles.
 # - **The traffic does not fall.** The loop skips nearly half of the scores and still moves more bytes than the plain version. Its matmul writes a tile, the next operations read it one after the other, and each tile also rescales three sums. In eager mode a tile goes to memory between two operations, as a full matrix does.
 # - On a CPU this need not cost time: a tile fits into a cache, which `traffic` does not know about. Compare the milliseconds above.
-# - PyTorch's own moves q, k, v and the result, and nothing else that the dispatcher could see. It is **one kernel**: a tile stays in registers until its three sums are updated. That is FlashAttention: your loop, fused.
+# - PyTorch's own version moves q, k, v and the result, and nothing else that the dispatcher could see. It is **one kernel**: a tile stays in registers until its three sums are updated. That is FlashAttention: your loop, fused.
 #
 # The backward pass needs the weights again. FlashAttention does not save them. It saves one number per row, largest + log total, and recomputes each tile.
 #
@@ -1157,7 +1157,7 @@ for name, (meter, loss, *gradients) in runs.items():
     print(f"{name:14} loss {loss:.6f}, gradients off by {off:.0e}, peak {human_bytes(meter.peak_bytes)}")
 
 # %% [markdown] name="chunked_table_explained"
-# PyTorch's own uses the same idea. By default it may take far smaller chunks. With chunks of 128 it still holds less, because it works in place and holds one tensor of a chunk where the lab's answer holds two.
+# PyTorch's own version uses the same idea. By default it may take far smaller chunks. With chunks of 128 it still holds less, because it works in place and holds one tensor of a chunk where the lab's answer holds two.
 #
 # Variables keep tensors alive. A variable that still refers to the last chunk's gradient while the next logits are made costs one more chunk (4 MiB), which is why the check looks at this.
 
@@ -1221,7 +1221,7 @@ chunks = human_bytes(2 * 4 * 512 * vocabulary)
 print(f"planned without logits {human_bytes(without)}; two copies of a chunk of 512 rows: {chunks}")
 
 # %% [markdown] name="llama_explained"
-# Without the logits, the recomputation of a block sets the peak, and the step fits a smaller GPU. The logits also grow with the length of the sequences. That is why every fine-tuning library has such a kernel: `liger-kernel`, Unsloth's, `cut-cross-entropy` (which does not store even a chunk of logits in memory), and PyTorch's own since 2.13.
+# Without the logits, the recomputation of a block sets the peak, and the step fits a smaller GPU. The logits also grow with the length of the sequences. That is why every fine-tuning library has such a kernel: `liger-kernel`, Unsloth, `cut-cross-entropy` (which does not store even a chunk of logits in memory), and, since 2.13, PyTorch itself.
 #
 # ## 9 · Claims and measurements
 

@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Data parallel
 #
-# **N workers hold a full copy of the model each, compute on their parts of the batch, and average their gradients after every backward pass. The update is that of the joint batch, at up to N times the speed.**
+# **N workers each hold a full copy of the model, compute on their parts of the batch, and average their gradients after every backward pass. The update is that of the joint batch, at up to N times the speed.**
 #
 # | | |
 # |---|---|
@@ -271,7 +271,7 @@ for nbytes in HELD_OUT:
     )
 
 # %% [markdown] name="law_explained"
-# A formula of two numbers is doing well within a factor of two. On one machine "the link" is memory, with a cache that some sizes fit and others do not, and two processes compete for cores. If the ratios are far from 1, see whether something else is running, and measure again. NCCL also changes its protocol with the size, so fit it on the sizes that you will send.
+# A formula with two numbers does well to come within a factor of two. On one machine "the link" is memory, with a cache that some sizes fit and others do not, and two processes compete for cores. If the ratios are far from 1, see whether something else is running, and measure again. NCCL also changes its protocol with the size, so fit it on the sizes that you will send.
 #
 # NVIDIA's *nccl-tests* report two bandwidths. The **algorithm bandwidth** (`algbw`) is n / t. The **bus bandwidth** (`busbw`) is that times 2 (N − 1)/N, the bytes that each rank really sends per second. Compare `busbw` with the data sheet of the link, for any N. For two ranks the two are equal, and both approach β.
 #
@@ -315,14 +315,14 @@ for name, count in (("apart", 76), ("together", 1)):
     print(f"{count:>2} all-reduces: formula {1e3 * formula:.1f} ms, measured {1e3 * took[name]:.1f} ms")
 
 # %% [markdown] name="many_explained"
-# The two lines show which of the two times the formula misses. It knows neither of two things. α was measured after a barrier, when both ranks were ready; in a series of 76, each all-reduce waits for the rank that comes later. And β is one number for all sizes, although some fit into the processor's caches and others do not.
+# The two lines show which of the two times the formula misses. It leaves out two things. α was measured after a barrier, when both ranks were ready; in a series of 76, each all-reduce waits for the rank that comes later. And β is one number for all sizes, although some fit into the processor's caches and others do not.
 
 # %% [markdown] name="byhand_text"
 # ## 4 · Averaging gradients by hand
 #
 # The loss of a batch is a mean over its rows, and the gradient of a mean is the mean of the gradients ([[gradient_accumulation]]). So cut the batch into N equal parts, one for each rank. Each rank computes the gradient of its part; the average of those is the gradient of the joint batch.
 #
-# First the reference: one process, the whole batch of 64.
+# First comes the reference: one process with the whole batch of 64.
 
 # %% name="byhand_alone"
 data = digits()
@@ -614,7 +614,7 @@ for name in (ddp, views):
 #
 # ### Speed
 #
-# "N GPUs, about N times the speed." A fair comparison on this machine is one process with one thread against two ranks with one thread each, and the same batch for each rank (so twice the rows per step).
+# The promise is "N GPUs, about N times the speed." A fair comparison on this machine is one process with one thread against two ranks with one thread each, and the same batch for each rank (so twice the rows per step).
 #
 # But this machine may not have twice as much to give: caches and memory are shared, and other programs may be using the cores. So there is a control: two ranks that train side by side and never communicate. DDP cannot be faster than that.
 #
@@ -668,7 +668,7 @@ else:
     claims.figure("DDP's speed", "CNN, 2 ranks of one thread", ddp / silent, "of two silent ranks")
 
 # %% [markdown] name="speed_explained"
-# The two figures have different causes. What two silent ranks lack to twice the speed is lost to the machine: caches and memory are shared, and so are the cores if other programs run. The rest is the price of communication: the last bucket cannot be hidden, and at the end of each backward pass the faster rank waits for the slower one. On a cluster, the backward pass must be long enough to hide the messages. A large micro-batch helps; section 12 has a slider, and [[sharding]] the number of tokens that it takes.
+# The two figures have different causes. The amount by which two silent ranks fall short of twice the speed is lost to the machine: caches and memory are shared, and so are the cores if other programs run. The rest is the price of communication: the last bucket cannot be hidden, and at the end of each backward pass the faster rank waits for the slower one. On a cluster, the backward pass must be long enough to hide the messages. A large micro-batch helps; section 12 has a slider, and [[sharding]] works out the number of tokens that it takes.
 #
 # ## 7 · Which rank gets which rows
 #
@@ -837,7 +837,7 @@ hint("data_parallel.average")
 # %% [markdown] name="rank0_text"
 # ### A collective that not all ranks reach
 #
-# Evaluating the *wrapped* model on rank 0 only deadlocks if the model has BatchNorm: DDP's forward pass broadcasts the buffers. `run_ranks` ends it after its time limit and asks every rank where it is. We use gloo on every machine (`device="cpu"`), because over gloo a rank's stack shows the call in which it waits:
+# Evaluating the *wrapped* model on rank 0 alone deadlocks if the model has BatchNorm: DDP's forward pass broadcasts the buffers. `run_ranks` ends the run after its time limit and asks every rank where it is. We use gloo on every machine (`device="cpu"`), because over gloo a rank's stack shows the call in which it waits:
 
 
 # %% name="rank0"
@@ -903,7 +903,7 @@ if pair.type == "cuda":
     print(f"with SyncBatchNorm: {together:.2g}")
 
 # %% [markdown] name="batchnorm_explained"
-# Accumulation has the same problem ([[gradient_accumulation]]). On GPUs `SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics over all ranks, at the price of a small collective in each such layer. Running statistics differ, too: each forward pass in training mode starts from those of rank 0, which are also the ones in rank 0's checkpoint.
+# Accumulation has the same problem ([[gradient_accumulation]]). On GPUs, `SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics over all ranks, at the price of a small collective in each such layer. Running statistics differ, too: each forward pass in training mode starts from those of rank 0, which are also the ones in rank 0's checkpoint.
 #
 # ### A branch that not all ranks take
 #
@@ -1073,7 +1073,7 @@ else:
 #
 # The recorder works over gloo in PyTorch 2.13, but the group has no name in the dump, and `torchfrtrace` stops with a `KeyError`; the helper fills the name in. Over gloo a call never leaves the state *scheduled*. Over NCCL it goes on to *started* and *completed*, so you also see which ranks reached the call and did not finish it.
 #
-# **Over NCCL** a call only queues its collective on the GPU, and Python goes on. A hung rank's stack shows a later line, where it first needs a result: at `loss.item()`, or in `torch.cuda.synchronize()`. So the stack says little there, and the recorder is the tool. Set
+# **Over NCCL** a call only queues its collective on the GPU, and Python goes on. A hung rank's stack shows a later line, where it first needs a result: at `loss.item()`, or in `torch.cuda.synchronize()`. So the stack says little there, and the recorder is the tool to use. Set
 #
 # ```
 # TORCH_FR_BUFFER_SIZE=2000  TORCH_NCCL_DUMP_ON_TIMEOUT=1  TORCH_FR_DUMP_TEMP_FILE=/shared/run7/rank_
@@ -1086,7 +1086,7 @@ else:
 # [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=80078, OpType=ALLREDUCE, NumelIn=2106881, ...)
 # ```
 #
-# Both ranks are at their call number 80,078, and the calls differ: rank 7 took a different path through the program. The network was reported as the cause, but it is not.
+# Both ranks are at their call number 80,078, and the calls differ: rank 7 took a different path through the program. The network was reported as the cause, but it was not.
 #
 # <details><summary><code>NCCL_DEBUG</code>: which lines to look for</summary>
 #
@@ -1094,7 +1094,7 @@ else:
 #
 # | line | meaning |
 # |---|---|
-# | `NCCL INFO Bootstrap : Using eth0:...` | by which network interface the ranks met; over the wrong one they never connect: set `NCCL_SOCKET_IFNAME` |
+# | `NCCL INFO Bootstrap : Using eth0:...` | by which network interface the ranks met; over the wrong one, they never connect: set `NCCL_SOCKET_IFNAME` |
 # | `NCCL INFO Using network Socket` (or `IB`) | what carries messages between machines; `Socket` where you have paid for InfiniBand explains slow training |
 # | `NCCL INFO Channel 01 : 0[...] -> 1[...] via P2P` (or `SHM`, `NET`) | an edge of a ring: rank 0 sends to rank 1 directly, through the host's memory, or over the network |
 # | `NCCL INFO comm 0x... rank 0 nranks 2 ... Init COMPLETE` | this rank is ready; a rank without this line is the one the others wait for |
@@ -1105,7 +1105,7 @@ else:
 #
 # ## 10 · N times the batch: which learning rate?
 #
-# Eight ranks with 16 rows each are a batch of 128. In the same number of epochs there is an eighth of the updates. Goyal et al. (2017) multiply the learning rate by N (**linear scaling**): eight small steps in nearly the same direction are one step of eight times the length. Others take the square root of N.
+# Eight ranks with 16 rows each make a batch of 128. In the same number of epochs there are only an eighth as many updates. Goyal et al. (2017) multiply the learning rate by N (**linear scaling**): eight small steps in nearly the same direction are one step of eight times the length. Others take the square root of N.
 #
 # This experiment needs no ranks, because the update is that of the joint batch (section 4). The helper trains many copies of a small network at once: five seeds for each rate, eight epochs with plain SGD.
 #
@@ -1137,7 +1137,7 @@ for base, factor in nearest.items():
     claims.record("", "N times the batch wants N times the rate", f"SGD from {base}, N = 8", factor, "times", 7, 9)
 
 # %% [markdown] name="rate_explained"
-# With the rate unchanged, the large batch has simply trained too little: an eighth of the updates, of the same length. From 0.1 a factor of 8 brings it closest to the small batch's loss. From 0.3 the same rule asks for 2.4, and training breaks down: eight steps equal one long step only if the gradient changes little on the way. There a smaller factor is best, and no factor reaches the small batch's loss.
+# With the rate unchanged, the large batch has simply trained too little: an eighth of the updates, of the same length. Starting from 0.1, a factor of 8 brings it closest to the small batch's loss. Starting from 0.3, the same rule asks for 2.4, and training breaks down: eight steps equal one long step only if the gradient changes little on the way. There a smaller factor is best, and no factor reaches the small batch's loss.
 #
 # A warm-up is meant to help over the first steps, where the gradient changes fastest. Look at its rows: at a rate that stays too high it does not save the run, and in a run this short it costs updates.
 #
@@ -1221,7 +1221,7 @@ claims.record("C13", "autocast leaves FP32 to be sent", "MLP", whole, "x FP32 tr
 claims.record("C13", "a BF16 hook halves it", "MLP", half, "x FP32 traffic", 0.49, 0.51)
 
 # %% [markdown] name="torchrun_text"
-# Autocast's own rounding is larger than what the hook adds. An FP16 scaler needs no change either. Gradients are averaged while they are still scaled, so an overflow on one rank is an overflow on all: a sum with an inf is inf or NaN, and the scaler skips the step for either.
+# Autocast's own rounding is larger than what the hook adds. An FP16 scaler needs no changes either. Gradients are averaged while they are still scaled, so an overflow on one rank is an overflow on all: a sum with an inf is inf or NaN, and the scaler skips the step for either.
 #
 # ## 12 · On a server: `torchrun`
 #
@@ -1263,14 +1263,14 @@ main()
 print(torchrun(SCRIPT, 2))
 
 # %% [markdown] name="torchrun_explained"
-# The command was `torchrun --standalone --nproc-per-node=2 train.py`. `set_device` comes first; `device_id` tells NCCL which GPU belongs to this rank, so that it connects at once and not at the first collective. For more than one machine, see [[sharding]].
+# The command was `torchrun --standalone --nproc-per-node=2 train.py`. `set_device` comes first; `device_id` tells NCCL which GPU belongs to this rank, so that it connects at once rather than at the first collective. For more than one machine, see [[sharding]].
 #
 # > **The older `nn.DataParallel`**, which still appears in articles, is *one* process with a thread for each GPU. In every step GPU 0 copies the weights to all others, distributes the rows, gathers the outputs, computes the loss alone, and adds up the gradients that come back. So 2 (N − 1) copies of the model pass through GPU 0, where a ring needs less than two in and two out. The threads share one Python interpreter, GPU 0 runs out of memory first, and nothing overlaps. On a CPU it silently passes everything through. PyTorch's own documentation advises against it, even on one machine.
 
 # %% [markdown] name="play_text"
 # ### Explore: how far does it scale?
 #
-# This is a model of one step, not a measurement. Each GPU computes for as long as you set, two thirds of it in the backward pass. A ring has 2 (N − 1) rounds, and each costs α/2 + n / (Nβ), with the α and β of section 3. The rounds start with the first bucket. What does not fit behind the backward pass makes the step longer.
+# This is a model of one step, not a measurement. Each GPU computes for as long as you set, two thirds of it in the backward pass. A ring has 2 (N − 1) rounds, and each costs α/2 + n / (Nβ), with the α and β of section 3. The rounds start with the first bucket. What does not fit within the backward pass makes the step longer.
 #
 # | link, per GPU and direction | GB/s (data sheets) |
 # |---|---|
@@ -1315,11 +1315,11 @@ claims
 # ## Recap
 #
 # - An all-reduce in a ring has N − 1 rounds of adding and N − 1 of copying, and each rank sends less than two vectors. Between two ranks it takes about α + n/β, so few messages are better than many.
-# - Data parallel: the full model on every rank, a part of the batch each, gradients averaged. The update is that of the joint batch if all ranks have the same number of rows and no layer, such as BatchNorm, mixes rows.
+# - Data parallel: the full model on every rank, a part of the batch on each rank, gradients averaged. The update is that of the joint batch if all ranks have the same number of rows and no layer, such as BatchNorm, mixes rows.
 # - DDP sends each gradient once, in buckets, during the backward pass. It saves no static memory: by default it holds one more copy of the gradients, with `gradient_as_bucket_view=True` none.
 # - The rank that waits least in its all-reduces is the slow one. The flight recorder shows where the ranks' calls differ; `TORCH_DISTRIBUTED_DEBUG=DETAIL` raises an error there.
 # - N times the batch needs up to N times the learning rate, until the rate is too high.
-# - Call `set_epoch`. Wrap accumulation in `no_sync`. Save on rank 0, evaluate without padding, and never put a collective where only some ranks pass.
+# - Call `set_epoch`. Wrap accumulation in `no_sync`. Save on rank 0, evaluate without padding, and never put a collective where only some ranks reach it.
 # - Effective batch = micro-batch × accumulation × ranks.
 #
 # **What to reach for when.** The model fits on one GPU and you want speed: DDP. It does not fit: shard it ([[sharding]]), or split the model itself (labs [[#tensor_parallel]] and [[#pipeline]]).

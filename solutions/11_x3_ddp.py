@@ -174,7 +174,7 @@ hint("x3.worker")
 # %% [markdown] name="run_text"
 # ## Run your worker
 #
-# It trains a small CNN on the digits (BatchNorm makes it differ a little from one process), with two ranks and an effective batch of 2 ranks × 2 micro-batches × 32 rows. The clock counts `train_epoch` only, from the second epoch on: starting processes, evaluating and saving would otherwise decide.
+# It trains a small CNN on the digits (BatchNorm makes it differ a little from one process), with two ranks and an effective batch of 2 ranks × 2 micro-batches × 32 rows. The clock counts `train_epoch` only, from the second epoch on: starting processes, evaluating and saving would otherwise dominate.
 
 # %% name="run"
 data = digits()
@@ -234,7 +234,7 @@ except RuntimeError as error:
 # %% [markdown] name="table_text"
 # ## Your table: throughput
 #
-# Here is the same job on one rank and on two, and with `DataParallel` if there are two GPUs to compare with, all with the same clock and equally many updates for two GPUs. (On a CPU `DataParallel` passes everything through, as [[data_parallel]] says.)
+# Here is the same job on one rank and on two, and with `DataParallel` if there are two GPUs to compare with, all with the same clock and, for two GPUs, the same number of updates. (On a CPU `DataParallel` passes everything through, as [[data_parallel]] says.)
 
 
 # %% name="table"

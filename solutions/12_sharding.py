@@ -362,7 +362,7 @@ claims.record("C14", swapped, f"ZeRO-3, {subject}", said[3].count("all_reduce"),
 #
 # Stage 3 must also wait for a gather before each block, unless the next block's parameters travel while the current block computes. Then the gather hides if it takes no longer than computing. A forward pass needs 2 FLOPs per parameter and token, and a gather brings 2 bytes per parameter in BF16. Both are proportional to the number of parameters, so the size of the block cancels.
 #
-# **Predict.** H100s compute at 40 % of their BF16 peak, 396 TFLOP/s, and each has 50 GB/s of InfiniBand to other machines. From how many tokens per GPU and micro-batch does a forward pass hide its gathers?
+# **Predict.** H100s compute at 40 % of their BF16 peak, 396 TFLOP/s, and each has 50 GB/s of InfiniBand to other machines. From how many tokens per GPU and micro-batch on does a forward pass hide its gathers?
 
 # %% name="guess_hidden"
 my_guess = None  # tokens
@@ -394,7 +394,7 @@ print(text_table(table))
 hidden_guess.reveal(tokens_that_hide(2, 2, rate, link), "calculated")
 
 # %% [markdown] name="hidden_explained"
-# The factor (N − 1)/N is taken as 1, as for many ranks. Inside a machine one sequence of 2,048 tokens is enough; between machines it takes several. Two things shorten the messages: more tokens per GPU, and fewer ranks that share a copy (section 8). Gradients in BF16 would halve the reductions.
+# The factor (N − 1)/N is taken as 1, as for many ranks. Inside a machine, one sequence of 2,048 tokens is enough; between machines it takes several. Two things shorten the messages: more tokens per GPU, and fewer ranks that share a copy (section 8). Gradients in BF16 would halve the bytes of the reductions.
 
 # %% [markdown] name="fully_shard_text"
 # ## 3 · `fully_shard`
@@ -702,7 +702,7 @@ claims.record("T21", "sync off: 9 Φ, not 12 Φ", "4 micro-batches", sent["the l
 #
 # ## 6 · Clipping across ranks
 #
-# Clipping divides the gradient by its norm if that is above a limit ([[mixed_precision]]). But a rank has only a part of the gradient. Suppose that each of 4 ranks takes the norm of its own part and scales that part to the limit.
+# Clipping divides the gradient by its norm if that is above a limit ([[mixed_precision]]). But a rank has only part of the gradient. Suppose that each of 4 ranks takes the norm of its own part and scales that part to the limit.
 #
 # **Predict.** What is the norm of the joint gradient then, in units of the limit?
 
@@ -772,11 +772,11 @@ show(
 )
 
 # %% [markdown] name="order_text"
-# Each block in flight takes one more block's parameters. Whether it saves a wait depends on the link and on how long a block computes (section 2): measure it where you train.
+# Each block in flight takes up one more block's worth of parameters. Whether it saves a wait depends on the link and on how long a block computes (section 2): measure it where you train.
 #
 # ### Which wrapper comes first?
 #
-# Several things want to wrap a model: checkpointing, `fully_shard`, `torch.compile`, and the optimizer holds its parameters. Does the order matter? We first try three orders without the compiler: checkpointing inside sharding, sharding inside checkpointing, and an optimizer that was built before sharding.
+# Several things want to wrap a model: checkpointing, `fully_shard` and `torch.compile`; and the optimizer holds its parameters. Does the order matter? We first try three orders without the compiler: checkpointing inside sharding, sharding inside checkpointing, and an optimizer that was built before sharding.
 #
 # **Predict.** If the optimizer was built before `fully_shard`, what is the loss at the third step divided by the loss at the first? (In the right order it falls with each step.)
 
@@ -822,7 +822,7 @@ order_guess.reveal(losses[-1] / losses[0])
 claims.record("T21", "optimizer before fully_shard: nothing trains", "3 steps", losses[-1] / losses[0], "", 1, 1)
 
 # %% [markdown] name="order_explained"
-# `fully_shard` replaces the parameters by new ones. An optimizer that was built before it updates the old ones, which no module uses any more and which get no gradients. There is no error and no warning, and nothing trains.
+# `fully_shard` replaces the parameters with new ones. An optimizer that was built before it updates the old ones, which no module uses anymore and which get no gradients. There is no error and no warning, and nothing trains.
 #
 # Checkpointing and sharding in either order gave the same losses and the same messages here. While a checkpointed block is recomputed in the backward pass, `fully_shard` notices, gathers it once and does not free it in between.
 #
@@ -832,7 +832,7 @@ claims.record("T21", "optimizer before fully_shard: nothing trains", "3 steps", 
 #
 # A block has five operations: norm, up, gelu, down and the sum. Two blocks that are compiled together, and not sharded, give one graph of ten.
 #
-# **Predict.** How many operations has the largest graph if the two blocks are sharded first and then the *whole model* is compiled?
+# **Predict.** How many operations does the largest graph have if the two blocks are sharded first and then the *whole model* is compiled?
 
 # %% name="guess_compiled"
 my_guess = None  # operations
@@ -886,11 +886,11 @@ print(text_table(table))
 # - **Checkpoint inside or outside the compiled block** makes a difference. Inside, the graph contains the checkpoint: the compiler sees what is saved and what is recomputed, and each block's graph runs once per step. Outside, the checkpoint runs the finished graph a second time in the backward pass, and the compiler cannot optimize that.
 # - `torch.compile(block)` wraps the block, and its parameters get new **names**. A checkpoint saved this way does not load into a model that is not compiled. `block.compile()` compiles in place and keeps the names.
 #
-# The usual order (torchtitan's, for example) is tensor parallelism ([[tensor_parallel]]), checkpointing, `torch.compile` of each block, `fully_shard`, optimizer. The optimizer must come last or nothing trains. Checkpointing must come before the compiler if the compiler is to see it. Compiling before sharding is a convention: here either order gave the same.
+# The usual order (torchtitan's, for example) is tensor parallelism ([[tensor_parallel]]), checkpointing, `torch.compile` of each block, `fully_shard`, optimizer. The optimizer must come last or nothing trains. Checkpointing must come before the compiler if the compiler is to see it. Compiling before sharding is a convention: here either order gave the same result.
 #
 # ## 8 · Hybrid: a mesh of two dimensions
 #
-# Links inside a machine are fast, links between machines slow. With *hybrid* sharding (HSDP) each machine shards the model over its own GPUs, and the machines are replicas. The mesh has two dimensions; `fully_shard` shards along the second and replicates along the first. Here with 2 "machines" of 2 ranks:
+# Links inside a machine are fast; links between machines are slow. With *hybrid* sharding (HSDP) each machine shards the model over its own GPUs, and the machines are replicas. The mesh has two dimensions; `fully_shard` shards along the second and replicates along the first. Here it is with 2 "machines" of 2 ranks:
 
 # %% name="mesh_drawn"
 show(
@@ -931,7 +931,7 @@ claims.record("T21", "HSDP: between machines, the gradients of a shard", "2 x 2"
 #
 # One rank of 1,024 runs the same program as one of 4. The planner ([[where_memory_goes]]) runs PyTorch's own `fully_shard` on a fake process group, so it can count for any number of ranks. All 80 layers of Llama-2-70B take it about half a minute (`python -m helpers plan --model llama-2-70b --gpus 8 --engine pytorch ...`). A plan is the same on every machine, so those in this lab were made beforehand: `planned` looks them up, and plans any that are missing.
 #
-# **Predict.** Llama-2-70B has 69 billion parameters. BF16 with AdamW in BF16 takes 8 bytes per parameter ([[mixed_precision]]). Each rank has one sequence of 2,048 tokens, and every layer is checkpointed. How many GiB is the allocated peak on each of 8 ranks? An "80 GB" GPU shows 79.1 GiB.
+# **Predict.** Llama-2-70B has 69 billion parameters. BF16 with AdamW in BF16 takes 8 bytes per parameter ([[mixed_precision]]). Each rank has one sequence of 2,048 tokens, and every layer is checkpointed. What is the allocated peak on each of 8 ranks, in GiB? An "80 GB" GPU shows 79.1 GiB.
 
 # %% name="guess_70b"
 my_guess = None  # GiB per rank
@@ -986,7 +986,7 @@ explore(
 #
 # `dcp.load` fills existing tensors. So we first take the state, which also creates the optimizer's moments, and then fill it. The control loads the weights but not the moments. (A real run also saves the scheduler, the position in the data and the random state.)
 #
-# While `dcp.save` writes, training waits. `dcp.async_save` returns early and writes in the background while training goes on. The ranks agree on what each of them writes by messages of their own. So pass a separate process group, over gloo: in the training's group these messages would mix with the training's.
+# While `dcp.save` writes, training waits. `dcp.async_save` returns early and writes in the background while training goes on. The ranks use messages of their own to agree on what each of them writes. So pass a separate process group, over gloo: in the training's group these messages would mix with the training's.
 
 
 # %% name="checkpoint"
@@ -1021,7 +1021,7 @@ def run_on(folder, steps, save_after=None, load=()):
 
 
 # %% [markdown] name="guess_checkpoint_text"
-# After step 3 we save in both ways and train on at once. Five more steps change the weights while the second checkpoint is being written.
+# After step 3 we save in both ways and go on training at once. Five more steps change the weights while the second checkpoint is being written.
 #
 # **Predict.** Resumed from that second checkpoint, by how many percent does the first loss differ from the loss of step 4?
 

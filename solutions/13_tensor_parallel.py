@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Tensor parallel
 #
-# **A layer that does not fit on one GPU can be split through its matrices. The outputs are easy to get right; the gradients are not.**
+# **A layer that does not fit on one GPU can be split by cutting its matrices. The outputs are easy to get right; the gradients are not.**
 #
 # | | |
 # |---|---|
@@ -256,8 +256,8 @@ for warning in {text.partition(". ")[0] for results in tried.values() for _, _, 
 # %% [markdown] name="naive_explained"
 # (The figures are relative distances from one process's result; 0 is exact.)
 #
-# - **`dist.all_reduce`** changes its tensor without autograd's knowledge, so the gradient passes straight through. That happens to be right for the weights inside the MLP. The tensor *before* it only gets the gradient from this rank's half of the MLP. The two ranks get different halves, and the halves are never added. PyTorch warns.
-# - **`dist.all_gather`** fills buffers that have no graph: **no gradient at all**. Here `backward()` would raise an error. With a residual path around the MLP nothing raises, and the MLP never trains.
+# - **`dist.all_reduce`** changes its tensor without autograd's knowledge, so the gradient passes straight through. That happens to be right for the weights inside the MLP. The tensor *before* it only gets the gradient from this rank's half of the MLP. The two ranks get different halves, and the halves are never added. PyTorch warns about this.
+# - **`dist.all_gather`** fills buffers that have no graph: **no gradient at all**. Here `backward()` would raise an error. With a residual path around the MLP nothing raises an error, and the MLP never trains.
 # - **`torch.distributed.nn.functional.all_reduce`** sums in the backward pass, too, and so does its successor in `torch.distributed._functional_collectives`. That is the right derivative if the loss is the *sum of all ranks' losses*. Here every rank computes the *same* loss, so the sum makes the gradients inside the MLP N times too large.
 #
 # So a collective needs a backward pass that fits its place. Ask at each place: which gradient does autograd hold on each rank, and which one would a single process hold?
@@ -349,7 +349,7 @@ show(
 )
 
 # %% [markdown] name="ways_explained"
-# Five programs give the right output, and one of them gives the right gradients. (A gradient of twice the right length is off by 1.)
+# Five programs give the right output, and only one of them gives the right gradients. (A gradient of twice the right length is off by 1.)
 #
 # - **A sum in both directions** makes the MLP's gradients N times too large. AdamW's step does not depend on such a common factor ([[gradient_accumulation]]), so an MLP alone would train normally. In a deep model, right and wrong paths mix, and no optimizer can undo that.
 # - **Nothing on the way back** at the beginning is what `dist.all_reduce` did. The layers below should be equal on all ranks, and they drift apart.
@@ -484,7 +484,7 @@ def cut_block(block, split, merge):
 
 
 # %% [markdown] name="block_guess_text"
-# Each rank holds a quarter of every matrix. **Predict** for a batch of 2 sequences of 32 tokens and 64 channels on four ranks: to what share do the **activations** fall, the tensors that each rank saves for the backward pass?
+# Each rank holds a quarter of every matrix. **Predict** for a batch of 2 sequences of 32 tokens and 64 channels on four ranks: to what share do the **activations** (the tensors that each rank saves for the backward pass) fall?
 
 # %% name="block_guess"
 my_guess = None  # saved on each of 4 ranks / saved by one process
@@ -550,7 +550,7 @@ claims.record("T20", "four all-reduces per block", "by hand", len(forward) + len
 #
 # ### Random numbers
 #
-# Two kinds of randomness need opposite seeds. A matrix that is split must be *different* on each rank; a dropout mask on a tensor that all ranks share must be the *same*. One seed for all ranks fails in the first place, one seed per rank in the second:
+# Two kinds of randomness need opposite seeds. A matrix that is split must be *different* on each rank; a dropout mask on a tensor that all ranks share must be the *same*. One seed for all ranks fails in the first case, one seed per rank in the second:
 
 
 # %% name="random"
@@ -591,7 +591,7 @@ def embed(ids, table):
 # %% [markdown] name="vocabulary_guess_text"
 # The loss is harder, because the softmax of a token runs over the whole vocabulary. Gathering the logits would mean sending and holding all of them on every rank.
 #
-# **Predict.** The next exercise computes the loss without gathering them. With four ranks, to what share of one process does the peak memory of the output layer and the loss fall?
+# **Predict.** The next exercise computes the loss without gathering them. With four ranks, to what share of one process's does the peak memory of the output layer and the loss fall?
 
 # %% name="vocabulary_guess"
 my_guess = None  # peak on each of 4 ranks / peak of one process
@@ -689,7 +689,7 @@ claims.record(
 #
 # Where the paths split, the tokens are now *gathered*; where they merge, the sum is *scattered*. An all-gather and a reduce-scatter replace each all-reduce and send as many bytes.
 #
-# **Predict** for the same block on four ranks: to what share of one process do the saved activations fall now?
+# **Predict** for the same block on four ranks: to what share of one process's do the saved activations fall now?
 
 # %% name="sequence_guess"
 my_guess = None  # saved on each of 4 ranks / saved by one process
@@ -999,7 +999,7 @@ waiting = next(iter(sent.values())) / cluster.outside
 volume_guess.reveal(100 * waiting / (waiting + computing), "calculated")
 
 # %% [markdown] name="volume_explained"
-# The calculation counts bandwidth only; 128 latencies per sequence come on top. Inside a machine the GPUs wait a quarter of the time, between machines most of it, because computing cannot continue without the activations. Data parallelism sends three times as many bytes per step, but that is once for any number of sequences, and it overlaps with the backward pass. Pipelines send the least.
+# The calculation counts bandwidth only; 128 latencies per sequence come on top of that. Inside a machine the GPUs wait a quarter of the time, between machines most of it, because computing cannot continue without the activations. Data parallelism sends three times as many bytes per step, but that is once for any number of sequences, and it overlaps with the backward pass. Pipelines send the least.
 #
 # So use tensor parallelism **inside** a machine, a pipeline **between** machines, and data parallelism or sharding across the rest.
 
@@ -1014,7 +1014,7 @@ claims
 #
 # - In a sharded matmul, the summed dimension decides what is sent: gather if it is split in one input, add partial sums if it is split in both.
 # - Columns, then rows: two layers need one all-reduce. Sum the gradients where paths split, and the outputs where they merge.
-# - Autograd does not know what a collective means in your program: some cut the gradient off, some pass it through, some sum it once too often. Write the backward pass that fits, and compare gradients with one process, because a wrong gradient need not show in the loss.
+# - Autograd does not know what a collective means in your program: some cut the gradient off, some pass it through, some sum it one time too many. Write the backward pass that fits, and compare gradients with one process, because a wrong gradient need not show in the loss.
 # - A parameter with copies on several ranks, each of which sees only a part of its use (a shared K/V head, a norm over some of the tokens), needs the sum of the copies' gradients.
 # - A softmax over a split dimension takes three numbers per row. Sequence parallelism sends the same bytes as tensor parallelism and no longer saves complete activations, except the inputs of the matmuls.
 # - Put all parameters on the same mesh, norms included; then clipping and fused optimizers work.

@@ -94,7 +94,7 @@ for rank, actions in enumerate(one_batch.schedules):
 print(f"gradients differ from those of one process by {distance_from_one_process(one_batch):.1e}")
 
 # %% [markdown] name="one_guess_text"
-# Then the time. Four ranks on a laptop compete for its cores, which would hide what we want to see. So each action *waits* until its time is up: one **tick** for a forward pass (a few hundredths of a second), two ticks for a backward pass. The real arithmetic is done within that time, and the messages are real. (Where the machine is too busy for such a clock, the cells reveal the simulated figure and say so.)
+# Next, the time. Four ranks on a laptop compete for its cores, which would hide what we want to see. So each action *waits* until its time is up: one **tick** for a forward pass (a few hundredths of a second), two ticks for a backward pass. The real arithmetic is done within that time, and the messages are real. (Where the machine is too busy for such a clock, the cells reveal the simulated figure and say so.)
 
 # %% name="one_clocked"
 run = clock_pipelines({"one batch": one_batch})["one batch"]
@@ -105,13 +105,13 @@ show(
 )
 
 # %% [markdown] name="gpipe_text"
-# The figure shows the engine's log, in ticks. One rank of four works at any time.
+# The figure shows the engine's log, in ticks. Only one rank of the four works at any time.
 #
 # ## 2 · GPipe: many micro-batches
 #
 # Cut the batch into m micro-batches. Run all forward passes first, then all backward passes; the gradients add up. Ranks still have to wait at times: this idle time is the **bubble**.
 #
-# **Predict.** Draw it on paper: 4 ranks, 8 micro-batches, all stages equally fast. What share of the step is a rank idle?
+# **Predict.** Draw it on paper: 4 ranks, 8 micro-batches, all stages equally fast. For what share of the step is a rank idle?
 
 # %% name="gpipe_guess"
 my_guess = None  # percent
@@ -192,7 +192,7 @@ my_guess = 0  # the first gradient comes back no earlier than before
 same_guess = Prediction("Idle, GPipe - 1F1B", my_guess, "points", difference=True)
 
 # %% [markdown] name="held_guess_text"
-# **Predict.** Micro-batches stay as they are, 8 rows, but there are more of them: first 4, then 16. By what factor do the activations grow that rank 0 holds at once under 1F1B?
+# **Predict.** Micro-batches stay as they are, 8 rows, but there are more of them: first 4, then 16. By what factor do the activations that rank 0 holds at once under 1F1B grow?
 
 # %% name="held_guess"
 my_guess = None  # bytes with 16 micro-batches / bytes with 4
@@ -286,7 +286,7 @@ claims.record("T19", "GPipe holds m / (R - r) times as much", "rank 3 of 4, m = 
 #
 # ## 4 · Interleaved: thinner stages
 #
-# At the start the last rank waits until the first micro-batch has gone through all earlier stages. If stages were half as thick, it would wait half as long. So give each rank *several* thin stages, its **chunks**. With 4 ranks and 2 chunks, rank 0 keeps stages 0 and 4, rank 1 stages 1 and 5, and so on. A micro-batch passes all ranks twice.
+# At the start the last rank waits until the first micro-batch has gone through all earlier stages. If stages were half as thick, it would wait half as long. So give each rank *several* thin stages, its **chunks**. With 4 ranks and 2 chunks, rank 0 keeps stages 0 and 4, rank 1 stages 1 and 5, and so on. A micro-batch passes through all ranks twice.
 
 # %% [markdown] name="interleaved_task"
 # An action names its chunk: `("F", 3, 1)`. In a forward pass chunk 0 comes first; in a backward pass the last chunk does.
@@ -368,7 +368,7 @@ table += [(name, f"{a:g}", f"{b:g}", f"{b / a - 1:.0%}") for name, (a, b) in slo
 print(text_table(table))
 
 # %% [markdown] name="message_explained"
-# GPipe pays for six messages, three forward and three back. 1F1B pays in every turn, because each rank always waits for the micro-batch that it has just sent on: it holds as few as possible, so it has no spare micro-batch to work on. The interleaved schedule pays most. So it is used where links are fast, and Megatron-LM and PyTorch warm it up by R − r − 1 more forward passes than you did. That takes more memory and keeps spare micro-batches ready. Section 6 has PyTorch's list.
+# GPipe pays for six messages, three forward and three back. 1F1B pays in every turn, because each rank always waits for the micro-batch that it has just sent on: it holds as few as possible, so it has no spare micro-batch to work on. The interleaved schedule pays most. So it is used where links are fast, and Megatron-LM and PyTorch warm it up with R − r − 1 more forward passes than you did. That takes more memory and keeps spare micro-batches ready. Section 6 has PyTorch's list.
 #
 # Is a quarter of a forward pass a realistic message? Take Llama-2-7B in four stages, one sequence of 4,096 tokens per micro-batch, BF16, and H100s at 40 % of their peak:
 
@@ -384,7 +384,7 @@ print(f"a stage's forward pass takes {1000 * forward:.0f} ms")
 print(text_table(table))
 
 # %% [markdown] name="message_seconds_explained"
-# On the links of a GPU cluster a message takes a few percent of a forward pass or less, so it hides easily. That is why a pipeline is the method for slow links. The quarter of the simulation is a link of about 4 GB/s, or a stage with much less work.
+# On the links of a GPU cluster a message takes a few percent of a forward pass or less, so it hides easily. That is why a pipeline is the method for slow links. The quarter in the simulation corresponds to a link of about 4 GB/s, or to a stage with much less work.
 #
 # ## 5 · Zero bubble: a backward pass in two parts
 #
@@ -411,7 +411,7 @@ print(f"it is dyᵀ x: {torch.equal(layer.weight.grad, torch.ones(4, 2).T @ x.de
 #
 # But postponed work is *held*: x and dy stay in memory until W. With all W at the very end you are back at GPipe's memory.
 #
-# **Predict.** There are 4 ranks and 8 micro-batches, and each rank may have as many micro-batches in flight as there are ranks. What share of the step is a rank idle at best?
+# **Predict.** There are 4 ranks and 8 micro-batches, and each rank may have as many micro-batches in flight as there are ranks. For what share of the step is a rank idle at best?
 
 # %% name="zero_guess"
 my_guess = None  # percent
@@ -474,7 +474,7 @@ print(text_table(table))
 #
 # ## 6 · PyTorch's own
 #
-# `torch.distributed.pipelining` has an engine and all of these schedules. A stage is any module; the schedule does the rest. First `PipelineStage` with `ScheduleGPipe` and `Schedule1F1B`, on the same model and batch. Our engine divides each micro-batch's loss by their number. The cell does the same with PyTorch's, as a third run.
+# `torch.distributed.pipelining` has an engine and all of these schedules. A stage is any module; the schedule does the rest. First come `PipelineStage` with `ScheduleGPipe` and `Schedule1F1B`, on the same model and batch. Our engine divides each micro-batch's loss by their number. In a third run, the cell does the same with PyTorch's.
 #
 # **Predict.** PyTorch's schedule gets `loss_fn=F.mse_loss` in the first two runs and `mse_loss / 8` in the third, with 8 micro-batches. What is the gradient of the third run, divided by that of one process on the whole batch?
 
@@ -540,7 +540,7 @@ scale_guess.reveal(off(on_cpu(with_torch, Schedule1F1B, 8, in_a_row(4), divided)
 #
 # ### Clipping and stepping
 #
-# Each rank has the gradients of its own stage, so `clip_grad_norm_` there would clip each stage by its own norm. The joint norm needs one more all-reduce: of the squares, over the stages. The optimizer needs no message. Three steps, beside one process:
+# Each rank has the gradients of its own stage, so `clip_grad_norm_` there would clip each stage by its own norm. The joint norm needs one more all-reduce: of the squares, over the stages. The optimizer needs no message. Here are three steps, beside those of one process:
 
 # %% name="clip"
 LIMIT, LR = 0.02, 0.1
@@ -597,7 +597,7 @@ claims.record("T19", "joint norm: three clipped steps of one process", "4 stages
 # %% [markdown] name="torch_list_text"
 # With several ranks per stage (section 8, or tensor parallelism inside a stage), first take the norm over the ranks of a stage, then add the squares over the stages.
 #
-# For schedules with several stages per rank, PyTorch makes lists of actions, as you did. So its lists can run on *our* engine and in our simulator. First its interleaved schedule beside yours, with 16 micro-batches and the slow link of section 4:
+# For schedules with several stages per rank, PyTorch makes lists of actions, as you did. So its lists can run on *our* engine and in our simulator. First comes its interleaved schedule beside yours, with 16 micro-batches and the slow link of section 4:
 
 # %% name="torch_list"
 results = on_cpu(with_torch, ScheduleInterleaved1F1B, 16, in_a_row(4, 2))
@@ -614,7 +614,7 @@ print(text_table(table))
 #
 # We do not time PyTorch's engine: on a few cores its ranks would compete for them. It gives us its list and computes gradients. The clock is that of our engine, in which an action waits until its time is up. So you see how good PyTorch's *list* is if all actions take their ticks. This is a simulation with real messages, not a measurement of PyTorch's speed.
 #
-# **Predict.** There are 4 ranks and 8 micro-batches again. What share of the step is a rank idle?
+# **Predict.** There are 4 ranks and 8 micro-batches again. For what share of the step is a rank idle?
 
 # %% name="zbv_guess"
 my_guess = None  # percent
@@ -675,7 +675,7 @@ print(f"an all-reduce of a tied table's gradient between two ranks: {table * 2 /
 #
 # Now put 16 blocks on 4 ranks, cut 4 | 4 | 4 | 4 + head, as many scripts do. The clock runs in these proportions: a tick is now the forward pass of one block.
 #
-# **Predict.** 1F1B, 8 micro-batches. What share of the step is a rank idle now?
+# **Predict.** 1F1B, 8 micro-batches. For what share of the step is a rank idle now?
 
 # %% name="unequal_guess"
 my_guess = None  # percent
@@ -812,7 +812,7 @@ claims
 #
 # - A rank keeps a stage: some of the layers, with their gradients and optimizer state. A schedule is a list of actions for each rank.
 # - With R ranks and m micro-batches, GPipe and 1F1B have the same bubble, (R − 1) / (m + R − 1). GPipe holds all m micro-batches; rank r of 1F1B holds only R − r, so m can be large.
-# - v thin stages per rank divide the bubble by about v, for more messages and more activations.
+# - v thin stages per rank divide the bubble by about v, at the cost of more messages and more activations.
 # - Weight gradients can wait: split the backward pass, and they fill the bubble.
 # - PyTorch's schedules divide gradients by m themselves. Clip by the norm over all stages; add the gradients of a tied table.
 # - Every turn takes as long as the slowest stage, so cut by work, not by number of blocks.
