@@ -67,7 +67,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="nine_text"
 # ## 1 · Nine questions
 #
-# The table in this section combines three models with three clusters. For each pair the planner's search has tried layouts: all divisors of the GPUs in each dimension, sizes of micro-batches, schedules, and what to recompute. It then simulates a step of the promising ones and keeps the fastest that fits. A search takes minutes, so its answers are stored with the course. The search has not tried everything that the planner can simulate. (`python -m helpers layout` answers any question of this kind.)
+# The table in this section combines three models with three clusters. For each pair the planner's search has tried layouts: all divisors of the number of GPUs in each dimension, sizes of micro-batches, schedules, and what to recompute. It then simulates a step of the promising ones and keeps the fastest that fits. A search takes minutes, so its answers are stored with the course. The search has not tried everything that the planner can simulate. (`python -m helpers layout` answers any question of this kind.)
 #
 # *GB/s inside* is the bandwidth from one GPU to others in its node. *GB/s outside* is the bandwidth from one GPU to other nodes, so a node of 8 GPUs has 8 times as much. *Tokens per step* are those of one optimizer step over all GPUs.
 
@@ -360,7 +360,7 @@ claims.record("C20", said, "4 ranks, 16 x tokens", growth["tensor"], "x", 15, 17
 #
 # A search needs to know what fits and how long a step takes. You write both as formulas of a few lines, for layouts of sharded data ranks, tensor ranks and 1F1B. A `Layout` has `arch`, `tensor`, `pipeline`, `shard`, `micro_batch_size`, `micro_batches`, `seq`, `recompute`, `ranks` and `tokens` (of a step).
 #
-# The speed of a ring depends on where its ranks are. `ring_bandwidth(cluster, ranks, stride)` returns it in bytes/s. Inside a node it is the GPU's link. Over several nodes it is the GPU's network port times the number of ring members in a node: NCCL builds one ring per port, and each carries its share of the message.
+# The speed of a ring depends on where its ranks are. `ring_bandwidth(cluster, ranks, stride)` returns it in bytes/s. Inside a node it is that of the GPU's link. Over several nodes it is that of the GPU's network port times the number of ring members in a node: NCCL builds one ring per port, and each carries its share of the message.
 
 # %% name="rings"
 h100 = CLUSTERS["dgx-h100"]

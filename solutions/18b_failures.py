@@ -470,7 +470,7 @@ show(spike_figure(curves, 65), "Four curves of the test loss. Carrying on, it ju
 claims.figure("test loss, carry on / roll back", "4 bad batches", worse, "x")
 
 # %% [markdown] name="spike_short"
-# Four of 180 batches cost much more than their share. The weights move far away, and Adam's second moment remembers the huge gradients: for about 20 steps at β₂ = 0.95, which most language models and this lab use, and for about 1,000 at the default of 0.999. While it remembers, the steps back are small. Each of the three remedies is good enough here.
+# Four of 180 batches cost much more than their share. The weights move far away, and Adam's second moment remembers the huge gradients: for about 20 steps at β₂ = 0.95, which most language models and this lab use, and for about 1,000 at the default of 0.999. While it remembers, the steps that lead back are small. Each of the three remedies is good enough here.
 #
 # Then why roll back at all? The next cell has a spike of 24 batches.
 #

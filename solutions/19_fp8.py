@@ -541,7 +541,7 @@ show(
 )
 
 # %% [markdown] name="product_text"
-# All three return BF16. PyTorch's `F.scaled_mm` computes them (before it was public: `torch._scaled_mm`). Without FP8 units we emulate it: convert the FP8 values to FP32, multiply, then apply both scales. The rounding is the same, but it is slower than BF16.
+# All three return BF16. PyTorch's `F.scaled_mm` computes them (before it was public: `torch._scaled_mm`). Without FP8 units we emulate it: convert the FP8 values to FP32, multiply, then apply both scales. The rounding is the same, but the emulation is slower than BF16.
 
 
 # %% name="product"
@@ -1321,7 +1321,7 @@ for factor in (1, 4, 8, 16, 32):
     print(f"{factor:>8}{shown[0]:>10.1%}{shown[1]:>18.1%}")
 
 # %% [markdown] name="nvfp4_explained"
-# By this measure the transform does not pay. Without it, a large token swallows its neighbors, which round toward zero. With it, the outlier's own rounding error is spread over the neighbors, which makes them slightly worse. NVIDIA's ablation still finds a lower loss with the transform, on the weight gradient and nowhere else. So the error of one tensor does not decide what trains. A comparison with BF16 over many tokens does: NVIDIA reports a loss within 1 % of FP8's for most of the run and about 1.5 % at its end. torchao 0.18 has the recipe as a prototype for Blackwell (`NVFP4TrainingConfig`).
+# By this measure the transform does not pay off. Without it, a large token swallows its neighbors, which round toward zero. With it, the outlier's own rounding error is spread over the neighbors, which makes them slightly worse. NVIDIA's ablation still finds a lower loss with the transform, on the weight gradient and nowhere else. So the error of one tensor does not decide what trains. A comparison with BF16 over many tokens does: NVIDIA reports a loss within 1 % of FP8's for most of the run and about 1.5 % at its end. torchao 0.18 has the recipe as a prototype for Blackwell (`NVFP4TrainingConfig`).
 
 # %% [markdown] name="measured_text"
 # ## 12 · What this run measured
