@@ -987,7 +987,7 @@ print(text_table([*table, ("one process", "", "", "", f"{alone:.3f}")]))
 
 # %% [markdown] name="groups_explained"
 # - `over_all` averages the gradients of *different* experts that happen to have the same shape and name on their ranks. It raises no error and no warning. The loss still falls, only less, because everything else learns correctly and experts still learn what they have in common. Without a correct run to compare with, you would not notice. `DistributedDataParallel` does the same unless you exclude the experts from it.
-# - `over_copies` gives the right direction, but gradients that are too large by a factor equal to the number of ranks along `expert`. The exchange has already *summed* over those ranks, while the loss is a *mean* over all. AdamW cancels a constant factor up to its ε, which hides the mistake ([[gradient_accumulation]]): the loss after 50 steps is close to the correct one. SGD, or clipping by the global norm, would reveal it.
+# - `over_copies` gives the right direction, but makes the gradients too large by a factor equal to the number of ranks along `expert`. The exchange has already *summed* over those ranks, while the loss is a *mean* over all. AdamW cancels a constant factor up to its ε, which hides the mistake ([[gradient_accumulation]]): the loss after 50 steps is close to the correct one. SGD, or clipping by the global norm, would reveal it.
 # - The correct method sums over the ranks that hold a copy, and divides by the number of all ranks.
 #
 # The next cell checks yours against one process on every mesh shape.

@@ -70,7 +70,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # **Contract.** `Preemption()` is made on each rank, before training.
 #
-# - **Notice.** From then on it handles SIGTERM and SIGUSR1 in this process. The handler only notes the signal: it may run between any two lines of the program, in the middle of a save, too. It raises nothing and exits nothing.
+# - **Notice.** From then on it handles SIGTERM and SIGUSR1 in this process. The handler only notes the signal: it may run between any two lines of the program, even in the middle of a save. It raises nothing and does not exit.
 # - `flag()` returns a new tensor (1,) in FP32: 1 if a signal has come, else 0. Once 1, it stays 1.
 # - `agreed(total)` gets the sum of all ranks' flags after the all-reduce, a tensor of one number. It returns whether the job stops after this step: yes if at least one rank had its flag set. All ranks decide the same in the same step, even a rank whose signal came *after* it sent its flag.
 # - `close()` gives both signals the handlers that they had before.

@@ -750,7 +750,7 @@ for name, factors, found in (("gradient of x", (g, w), measured[0]), ("gradient 
 #
 # ## 7 · Does it train?
 #
-# We train with the same seed and batches in BF16 (from above), in our FP8 with current and with delayed scaling, and in the control without scales.
+# We train with the same seed and batches in BF16 (from above), in our FP8 with current and with delayed scaling, and, as a control, without scales.
 #
 # **Predict.** By what percentage does FP8's final loss (mean of the last ten steps) differ from BF16's?
 
