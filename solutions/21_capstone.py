@@ -160,7 +160,7 @@ for name, other in {
 # %% [markdown] name="same_explained"
 # Folding adds in a different order, so the last bit may differ, and so may the *sign* where a mean is almost zero.
 #
-# Why in the biases of the keys? A key's bias *b* adds the same *q·b* to every score of a query, and softmax ignores a constant added to all its inputs. So **the gradient of this bias is zero** in exact arithmetic. What arrives is rounding noise, and Signum takes a full step by its sign. That does no harm, since the model ignores the bias as well.
+# Why does the table count the biases of the keys? A key's bias *b* adds the same *q·b* to every score of a query, and softmax ignores a constant added to all its inputs. So **the gradient of this bias is zero** in exact arithmetic. What arrives is rounding noise, and Signum takes a full step by its sign. That does no harm, since the model ignores the bias as well.
 #
 # The control, a step after every micro-batch, ends up with different weights almost everywhere.
 #
