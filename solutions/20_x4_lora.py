@@ -145,7 +145,7 @@ hint("x4.adapter")
 #
 # [[Lora]] estimated two token counts from straight lines: a safe one, and one by a rule of thumb. Here `fits` decides: it replays the recipe's allocations by the allocator's rules on a GPU of that size. The choices above leave few token counts to try.
 #
-# **Predict**, for no points, before you start the planner. The weights take 12.6 GiB. How many tokens fit in a micro-batch with checkpointing?
+# **Predict**, without points, before you start the planner. The weights take 12.6 GiB. How many tokens fit in a micro-batch with checkpointing?
 
 # %% name="guess_tokens"
 my_guess = None  # tokens in a micro-batch
