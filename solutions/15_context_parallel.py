@@ -1,11 +1,11 @@
 # %% [markdown] name="title"
 # # Long sequences: context parallel
 #
-# **A sequence that does not fit on one GPU can be split over several. Every layer except attention works on the parts independently. Attention needs a ring of messages, and you write it, forward and backward.**
+# **A sequence that does not fit on one GPU can be split across several. Every layer except attention works on the parts independently. Attention needs a ring of messages, and you write it, forward and backward.**
 #
 # | | |
 # |---|---|
-# | After this you can | list what grows with the sequence, and plan 128k tokens for an 8B model; merge partial attention by log-sum-exp; write ring attention with correct gradients, and derive what its backward pass needs; compute its traffic and measure its memory; fix the imbalance of causal masks; keep positions, labels and documents correct over shards; choose between ring, all-gather and all-to-all |
+# | After this you can | list what grows with the sequence, and plan 128k tokens for an 8B model; merge partial attention by log-sum-exp; write ring attention with correct gradients, and derive what its backward pass needs; compute its traffic and measure its memory; fix the imbalance of causal masks; keep positions, labels and documents correct across shards; choose between ring, all-gather and all-to-all |
 # | Time | 120 to 180 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes; with a GPU for each rank the same cells use NCCL |
@@ -132,7 +132,7 @@ print(text_table(table))
 # %% [markdown] name="plan_explained"
 # Sharding the parameters does not help here: a single sequence is too large, even if each block is recomputed ([[activation_checkpointing]]). So split the **sequence**: of T tokens, each of N ranks keeps T/N. This is *context parallelism*.
 #
-# Embedding, norms, projections, MLP and loss work on one token at a time. Attention is the exception. A query needs the keys and values of all earlier tokens, and some of them are on other ranks. There are two ways to get them. Gather all keys and values before attention, or pass them around in blocks, one at a time. This lab builds the second and compares it with the first in section 7.
+# Embedding, norms, projections, MLP and loss work on one token at a time. Attention is the exception. A query needs the keys and values of all earlier tokens, and some of them are on other ranks. There are two ways to get them: gather all keys and values before attention, or pass them around in blocks, one at a time. This lab builds the second and compares it with the first in section 7.
 #
 # ## 2 · Half an answer, and the other half
 #
@@ -226,7 +226,7 @@ except RankError as error:
     print("\n".join(line for line in str(error).splitlines() if line.startswith("rank ")))
 
 # %% [markdown] name="shift_task"
-# Over gloo, `send` returns when the other side receives the message. No rank reaches its `recv`, so all ranks wait in a circle. Over NCCL the host returns at once, but the stream waits in the same circle.
+# Over gloo, `send` returns when the other side receives the message. No rank reaches its `recv`, so all ranks wait for each other in a circle. Over NCCL the host returns at once, but the streams wait in the same circle.
 #
 # So start both at once. `dist.batch_isend_irecv` takes a list of `dist.P2POp(dist.isend, tensor, to)` and `dist.P2POp(dist.irecv, tensor, from)`, starts all of them, and returns a list of requests before any data arrive. `request.wait()` waits for one of them. In between, a rank can compute with the block that it already has.
 #
@@ -318,7 +318,7 @@ hint("context_parallel.forward")
 #
 # ds = p (dp − δ),  δ = Σ p dp, summed over **all** columns of the row.
 #
-# That sum seems to need all blocks. It does not: Σ p (g · v) = g · Σ p v = g · `out`. So **δ = g · out**, one number per row (rowsum(dO ∘ O) in FlashAttention's papers), if `out` is that of the whole row. With `lse` and `out` of whole rows, each pair of chunks contributes to three gradients independently of the other pairs. `attend_backward(gradient, (q, k, v), (out, lse), causal)` returns these contributions: dq, dk and dv. The cell below shows what happens with the `out` of one's own block.
+# That sum seems to need all blocks. It does not: Σ p (g · v) = g · Σ p v = g · `out`. So **δ = g · out**, one number per row (rowsum(dO ∘ O) in FlashAttention's papers), if `out` is that of the whole row. With `lse` and `out` of whole rows, each pair of chunks contributes to three gradients independently of the other pairs. `attend_backward(gradient, (q, k, v), (out, lse), causal)` returns these contributions: dq, dk and dv. The cell below shows what happens if a rank uses the `out` of its own block instead.
 
 # %% name="delta"
 torch.manual_seed(0)
@@ -482,7 +482,7 @@ claims.record("T38", said, subject, sum(ways) / formula, "times", 0.98, 1.02)
 #
 # ### What it holds
 #
-# The sequence stays the same, and more ranks share it. Two figures for attention alone: the bytes that a rank **saves** for the backward pass, and its **peak** over both passes, inputs included. One process runs `attend` and `attend_backward` once on the whole sequence.
+# The sequence stays the same, and more ranks share it. We measure two figures for attention alone: the bytes that a rank **saves** for the backward pass, and its **peak** over both passes, inputs included. One process runs `attend` and `attend_backward` once on the whole sequence.
 #
 # **Predict.** What fraction of one process's peak does a rank of four need? (Count the blocks that your two functions hold at their busiest moment.)
 
@@ -538,11 +538,11 @@ claims.not_measured("C17", "its messages hide behind arithmetic", "needs GPUs an
 # %% [markdown] name="memory_explained"
 # The bytes saved from the forward to the backward pass fall to 1/N, as claimed: q, k, v, out and lse of this rank's tokens.
 #
-# The peak does not. Ring attention works with a fixed number of blocks: the visiting keys and values, their gradients, those that are arriving, and the temporary tensors of a block. One process has fewer tensors, but they cover the whole sequence. So two ranks save little, and from there on the peak halves with each doubling. "1/N" hides a constant, shown in the last column. The contract only asks that this constant does not depend on N, so yours may be larger or smaller than the course's, and the two claims about the peak are judged on **your** functions. If they did not hold: which tensors that are alive together could take turns?
+# The peak does not. Ring attention works with a fixed number of blocks: the visiting keys and values, their gradients, those that are arriving, and the temporary tensors of a block. One process has fewer tensors, but they cover the whole sequence. So two ranks save little, and from there on the peak halves with each doubling. "1/N" hides a constant, shown in the last column. The contract asks only that this constant not depend on N, so yours may be larger or smaller than the course's, and the two claims about the peak are judged on **your** functions. If they did not hold, which of the tensors that are alive at the same time could take turns?
 #
 # ### When is the traffic hidden?
 #
-# While a rank computes with one block, the next one travels. With c tokens per rank, the computation grows with c² and the message with c, so from some c on the message arrives in time. The next cell evaluates this **formula** for the forward pass of Llama 3.1 8B (H = 32 query heads, K = 8 key and value heads) on H100s at their BF16 peak (989 TFLOP/s), with half of each block masked: 2 c² H d FLOPs against 4 c K d bytes. It is an estimate for hardware that this lab does not have.
+# While a rank computes with one block, the next one travels. With c tokens per rank, the computation grows with c² and the message with c, so above some c the message arrives in time. The next cell evaluates this **formula** for the forward pass of Llama 3.1 8B (H = 32 query heads, K = 8 key and value heads) on H100s at their BF16 peak (989 TFLOP/s), with half of each block masked: 2 c² H d FLOPs against 4 c K d bytes. It is an estimate for hardware that this lab does not have.
 
 # %% name="hide"
 grouped = llama.kv_heads / llama.heads
@@ -551,13 +551,13 @@ for link, bandwidth in (("NVLink, in a node", h100s.inside), ("network, between 
     print(f"{link:23}: from {tokens:,.0f} tokens on each GPU; with 8 GPUs, sequences of {8 * tokens:,.0f}")
 
 # %% [markdown] name="hide_explained"
-# Kernels that reach half of the peak halve these figures. In the backward pass a block takes 2.5 times the FLOPs, and keys, values and two FP32 gradients travel, three times the bytes. So the backward pass needs slightly more tokens to hide its messages, if both rotations overlap with computation, as in the solution and in PyTorch's own ring. Grouped queries (GQA) help: fewer heads of keys travel.
+# Kernels that reach half of the peak halve these figures. In the backward pass a block takes 2.5 times the FLOPs, and keys, values and two FP32 gradients travel, which is three times the bytes. So the backward pass needs slightly more tokens to hide its messages, if both rotations overlap with computation, as in the solution and in PyTorch's own ring. Grouped queries (GQA) help: fewer key and value heads travel.
 #
 # ## 5 · Who works when
 #
 # The tokens are distributed evenly. Is the work?
 #
-# **Predict.** Four ranks, a causal mask, one chunk each, in sequence order. What percentage of the step does a rank wait for others, on average? (The step ends with the last rank.)
+# **Predict.** Four ranks, a causal mask, one chunk each, in sequence order. What percentage of the step does a rank spend waiting for others, on average? (The step ends with the last rank.)
 
 # %% name="row_guess"
 my_guess = None  # percent
@@ -741,7 +741,7 @@ for n in (2, 4):
 print(text_table(table))
 
 # %% [markdown] name="wrong_text"
-# Three controls that must fail. Each of them is correct for data parallelism and looks right in the code:
+# Here are three controls that must fail. Each of them is correct for data parallelism and looks right in the code:
 #
 # - **Labels after cutting**: each rank shifts its own tokens by one, and drops its last one.
 # - **Positions from 0**: each rank numbers its own tokens.
@@ -803,7 +803,7 @@ print(text_table(table))
 #
 # A long sequence often consists of many documents, and no token may attend to another document ([[tokens]]). That changes the distribution of work.
 #
-# **Predict.** Take 1,024 tokens in documents of 640, 128, 128 and 128, four ranks, and attention within documents only. What percentage of the step does a rank wait with the zigzag order?
+# **Predict.** Take 1,024 tokens in documents of 640, 128, 128 and 128, four ranks, and attention within documents only. What percentage of the step does a rank spend waiting with the zigzag order?
 
 # %% name="documents_guess"
 my_guess = None  # percent
@@ -832,7 +832,7 @@ for name, order in (("contiguous", contiguous_order(RANKS)), ("zigzag", zigzag(R
 # %% [markdown] name="documents_explained"
 # Zigzag is fair for **one** causal triangle. Here the most expensive rows, those at the end of the long document, lie in the middle of the sequence, and one rank has them all. Zigzag is even worse than the contiguous order.
 #
-# So treat each document as a sequence of its own: split **each** into 2 N chunks, and run the ring per document. Then every document is distributed fairly, and nothing is computed across documents. PyTorch's context parallelism has a load balancer per document for this. (Pad each document to a multiple of 2 N. Keep short documents whole on one rank; they need no ring.)
+# So treat each document as a sequence of its own: split **each** into 2 N chunks, and run the ring per document. Then every document is distributed fairly, and nothing is computed across documents. PyTorch's context parallelism has a per-document load balancer for this. (Pad each document to a multiple of 2 N. Keep short documents whole on one rank; they need no ring.)
 
 
 # %% name="documents_run"
@@ -875,7 +875,7 @@ claims.record(
 #
 # **All-to-all.** Attention treats each **head** independently. So exchange heads for tokens: before attention every rank gives away all heads but its own, and receives all tokens for the heads it keeps. Attention then runs as in one process, with any kernel and any mask. Afterwards the exchange is reversed. This is *Ulysses* (Jacobs et al. 2023). `dist.all_to_all_single` sends each rank its slice of a tensor. The gradient of the exchange is the reverse exchange, so `backward` below calls the same function with `split` and `join` swapped.
 #
-# **All-gather.** Gather all keys and values on every rank before attention, and reduce-scatter their gradients afterwards. Llama 3 was trained this way, and it is PyTorch's default. Counted as in section 4, a rank sends 2 (N − 1) blocks forward; if it gathers again in the backward pass, it sends 4 (N − 1) there, in all 6 N − 6, about what the ring sends. It handles any mask, including documents, with one kernel call, and with GQA the gathered keys and values are small. In return nothing overlaps by itself, and every rank holds the keys and values of the whole sequence.
+# **All-gather.** Gather all keys and values on every rank before attention, and reduce-scatter their gradients afterwards. Llama 3 was trained this way, and it is PyTorch's default. Counted as in section 4, a rank sends 2 (N − 1) blocks forward; if it gathers again in the backward pass, it sends 4 (N − 1) there, in all 6 N − 6, about what the ring sends. It handles any mask, including documents, with one kernel call, and with GQA the gathered keys and values are small. On the other hand, nothing overlaps by itself, and every rank holds the keys and values of the whole sequence.
 
 
 # %% name="ulysses"
@@ -906,7 +906,7 @@ def ulysses(q, k, v):
 # %% [markdown] name="ulysses_guess_text"
 # Ulysses sends q, k, v and the result once each, forward and backward. Of each tensor a rank keeps 1/N and sends the rest.
 #
-# **Predict.** On two ranks, with 8 query heads and 2 key and value heads (GQA): how many times Ulysses's bytes does the ring send, forward and backward together?
+# **Predict.** On two ranks, with 8 query heads and 2 key and value heads (GQA): how many times as many bytes as Ulysses does the ring send, forward and backward together?
 
 # %% name="ulysses_guess"
 my_guess = None  # bytes of the ring / bytes of Ulysses
@@ -974,7 +974,7 @@ for method in ("ring", "all-to-all"):
         print(f"{method}: {error}")
 
 # %% [markdown] name="heads_limit_text"
-# The methods can be combined: Ulysses inside a node, where links are fast and heads suffice, and a ring between nodes (USP, *unified sequence parallelism*).
+# The methods can be combined: Ulysses inside a node, where links are fast and there are enough heads, and a ring between nodes (USP, *unified sequence parallelism*).
 #
 # ## 8 · PyTorch's own
 #
@@ -1039,10 +1039,10 @@ claims
 #
 # - Every layer except attention works on one token at a time. So split the sequence, and handle attention separately.
 # - A partial result is a mean and a log-sum-exp, and two of them merge into one. In the backward pass, the log-sum-exp and the output of the whole row (through δ = g · out) make each block independent.
-# - Keys and values travel around the ring, and their gradients travel with them and end at home: 6 N − 4 blocks per layer in one dtype, 8 N − 4 BF16 blocks with FP32 gradients. Start each message before the block is computed.
+# - Keys and values travel around the ring, and their gradients travel with them and end up at home: 6 N − 4 blocks per layer in one dtype, 8 N − 4 BF16 blocks with FP32 gradients. Start each message before the block is computed.
 # - The saved bytes fall to 1/N. The peak is a fixed number of blocks, so it falls from a higher level.
-# - Under a causal mask, contiguous chunks waste nearly half of the time, and zigzag is fair. Documents each need their own zigzag.
-# - Make labels before cutting, let positions travel with their tokens, and divide the loss by the count of all ranks.
+# - Under a causal mask, contiguous chunks waste nearly half of the time, and zigzag is fair. Each document needs its own zigzag.
+# - Make labels before cutting, let positions travel with their tokens, and divide the loss by the count over all ranks.
 # - Ulysses sends less on many ranks, until the heads run out. With GQA on few ranks, the ring sends less. All-gather sends about as much as the ring and needs more memory, but takes any mask.
 #
 # **What to reach for when.** If activations are too large, recompute first ([[activation_checkpointing]]), then use context parallelism. With document masks, few K/V heads and memory to spare: all-gather. Up to eight ranks in a node and enough heads: all-to-all. For more ranks or tight memory: a ring in zigzag order. The planner knows ring and all-to-all (`python -m helpers plan --context 8 --context-method ring`).

@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # X5 · Ring attention
 #
-# **Graded exercise, 10 points.** A sequence too long for one rank is spread over several. Each rank keeps its queries, and keys and values travel around a ring, so that no rank ever holds all of them. You write the whole of it: which tokens a rank holds, the message, attention forward and backward, and the training step around it.
+# **Graded exercise, 10 points.** A sequence too long for one rank is spread over several. Each rank keeps its queries, and keys and values travel around a ring, so that no rank ever holds all of them. You write all of it: which tokens a rank holds, the message, attention forward and backward, and the training step around it.
 #
 # | | |
 # |---|---|
@@ -281,7 +281,7 @@ except RuntimeError as error:  # NotImplementedError is one, too
     print("The table appears when all four parts are done." if "NotImplementedError" in repr(error) else error)
 
 # %% [markdown] name="run_reading"
-# The scores of a rank with one block are `(t, t)`, and `t` is `T / N`. So twice as many ranks take a quarter of the memory for scores, and half of it for everything that grows with `t`. The part that does not shrink is what every rank holds completely: the parameters, their gradients, and the optimizer's state.
+# The scores of a rank with one block are `(t, t)`, and `t` is `T / N`. So with twice as many ranks, each takes a quarter of the memory for scores, and half the memory for everything that grows with `t`. The part that does not shrink is what every rank holds completely: the parameters, their gradients, and the optimizer's state.
 
 # %% [markdown] name="hand_in"
 # ## Submit

@@ -283,7 +283,7 @@ print(f"experts with less than a quarter of their even share at the end: {idle} 
 #
 # - `balance_loss(logits, chosen)` takes logits (n, E) and chosen (n, k). It returns E Σ f·P as a scalar tensor, where f is a share of all n·k choices.
 # - `nudge(bias, counts, rate)` changes `bias` (E,) in place. It adds `rate` where `counts` is below its mean, subtracts `rate` where it is above, and leaves the bias unchanged where they are equal.
-# - `within_capacity(chosen, experts, capacity)` returns booleans (n, k). Each expert accepts the first `capacity` choices of it, in the order of `chosen.flatten()`. Those are True, the rest False.
+# - `within_capacity(chosen, experts, capacity)` returns booleans (n, k). Each expert accepts the first `capacity` choices that name it, in the order of `chosen.flatten()`. Those are True, the rest False.
 
 
 # %% name="balance" answer=true reveal=true
@@ -356,7 +356,7 @@ claims.figure("balanced experts lower the loss by", "no balancing - bias, one se
 # %% [markdown] name="precision_text"
 # ### Keep the router in FP32
 #
-# The router's logits decide which weights a token meets. A rounding error there can send the token to a different expert. Two defenses are common. Compute the router in FP32 even if everything else runs in BF16. And keep the logits from growing with a **z-loss** (ST-MoE): add a small multiple of the mean of logsumexp(logits)² to the loss. BF16 numbers near 1 are 1/128 apart, and near 32 they are 1/4 apart, so large logits round more coarsely.
+# The router's logits decide which weights a token meets. A rounding error there can send the token to a different expert. Two defenses are common: compute the router in FP32 even if everything else runs in BF16, and keep the logits from growing with a **z-loss** (ST-MoE): add a small multiple of the mean of logsumexp(logits)² to the loss. BF16 numbers near 1 are 1/128 apart, and near 32 they are 1/4 apart, so large logits round more coarsely.
 #
 # **Predict.** Run the trained router of the bias mixture with BF16 inputs and weights. For what percentage of the tokens does the set of two experts change, in at least one of the two layers?
 
@@ -395,11 +395,11 @@ for weight in (0.0, 0.01):
     print(f"z-loss x {weight:<5} after 50 steps: |logsumexp| {max(sizes):.2f}, test loss {short.test:.3f}")
 
 # %% [markdown] name="capacity_text"
-# Each of these tokens ran through other experts than in training, because of rounding alone. The same rounding matters in recomputation: activation checkpointing that routes a token differently the second time computes a wrong gradient. The z-loss pulls logsumexp toward zero, as the last lines show. The logits of this small model are small in either case.
+# Each of these tokens ran through different experts than in training, because of rounding alone. The same rounding matters in recomputation: activation checkpointing that routes a token differently the second time computes a wrong gradient. The z-loss pulls logsumexp toward zero, as the last lines show. The logits of this small model are small in either case.
 #
 # ### What a capacity drops
 #
-# A capacity is usually a factor: 1.25 means room for 1.25 times the even load.
+# A capacity is usually given as a factor: 1.25 means room for 1.25 times the even load.
 #
 # **Predict.** With a factor of 1.25, what percentage of the choices does the mixture without balancing drop?
 
@@ -457,7 +457,7 @@ explore(
 # %% [markdown] name="cheap_text"
 # ## 4 · What is cheaper, and what is not
 #
-# Articles claim two things about mixtures: they reach **the loss of a dense model of their total size**, and they do so **at a fraction of the FLOPs**: cheaper by the ratio of total to active parameters. For the experts alone that ratio is 4. A model also has parameters that every token uses, so the ratio of the whole model is smaller. The next cell computes it from the parameters that take part in matmuls.
+# Articles claim two things about mixtures: they reach **the loss of a dense model of their total size**, and they do so **at a fraction of the FLOPs**, cheaper by the ratio of total to active parameters. For the experts alone that ratio is 4. A model also has parameters that every token uses, so the ratio of the whole model is smaller. The next cell computes it from the parameters that take part in matmuls.
 #
 # **Predict.** What percentage of the gap in test loss between dense 128 and dense 512 does the bias mixture close?
 
@@ -516,7 +516,7 @@ claims.record("C19", said, "FLOPs to the loss of dense 512 / that ratio", cheape
 #
 # ### Seconds and MFU
 #
-# **Predict.** On this machine, how many times the seconds of the mixture does a step of dense 512 take?
+# **Predict.** On this machine, how many times as long as a step of the mixture does a step of dense 512 take?
 
 # %% name="seconds_guess"
 my_guess = None  # seconds of dense 512 / of the mixture
@@ -538,7 +538,7 @@ claims.record("T39", "6 N D with the active parameters", "mixture, 1,024 tokens"
 claims.figure("a step of dense 512 / of the mixture", "1,024 tokens, forward and backward", timing.speedup, "x")
 
 # %% [markdown] name="seconds_explained"
-# Saved FLOPs are not saved seconds. The experts' matmuls are many and small. Sorting, copying and restoring rows are not FLOPs at all; they cost bytes and launches ([[where_the_time_goes]]). So a mixture's MFU is lower. 6 N D with the total parameters would hide that, as the last lines show. When you read an MFU of a mixture, ask which N it uses.
+# Saved FLOPs are not saved seconds. The experts' matmuls are many and small. Sorting, copying and restoring rows are not FLOPs at all; they cost bytes and launches ([[where_the_time_goes]]). So a mixture's MFU is lower. 6 N D with the total parameters would hide that, as the last lines show. When you read the MFU of a mixture, ask which N it uses.
 #
 # ### Memory
 #
@@ -621,9 +621,9 @@ print(text_table(table))
 #
 # ## 5 · Experts on ranks
 #
-# Most of the parameters are experts, and each expert serves few tokens. So instead of moving parameters to tokens, as sharding does ([[sharding]]), move tokens to parameters. This is **expert parallelism**. Each rank keeps E/N experts and its own part of the batch. Rows travel to the rank that owns their expert, and the results travel back.
+# Most of the parameters are in experts, and each expert serves few tokens. So instead of moving parameters to tokens, as sharding does ([[sharding]]), move tokens to parameters. This is **expert parallelism**. Each rank keeps E/N experts and its own part of the batch. Rows travel to the rank that owns their expert, and the results travel back.
 #
-# The collective is the *all-to-all*: each rank has something for every other rank. Here the parts are uneven, and the router decides in each step how uneven. So the ranks first exchange how many rows will come. The host needs those numbers to allocate the receive buffer, which is a host synchronization in every layer. Production code either accepts it, overlaps it with other work, or keeps the counts on the device with kernels that write into a buffer of fixed maximum size (DeepEP).
+# The collective is the *all-to-all*: each rank has something for every other rank. Here the parts are uneven, and the router decides in each step how uneven. So the ranks first tell each other how many rows will come. The host needs those numbers to allocate the receive buffer, which is a host synchronization in every layer. Production code either accepts it, overlaps it with other work, or keeps the counts on the device with kernels that write into a buffer of fixed maximum size (DeepEP).
 
 # %% name="exchange_figure"
 show(
@@ -831,7 +831,7 @@ table = [("4 ranks", *(f"rank {rank}" for rank in range(RANKS)))]
 print(text_table([*table, *((name, *map(human_bytes, peaks)) for name, peaks in layer_peaks.items())]))
 
 # %% [markdown] name="torch_text"
-# All ranks have the same tokens and the same number of parameters. Only the routing differs. Part of each peak is the rank's own tokens with their copies, which every rank has. The rest follows the rows that it receives. On a GPU that the even load nearly fills, the busiest rank runs out of memory first, in whichever step the router happens to favor its experts. Imbalance can end a run with an OOM long before the loss shows it.
+# All ranks have the same tokens and the same number of parameters. Only the routing differs. Part of each peak is the rank's own tokens with their copies, which every rank has. The rest follows the rows that it receives. On a GPU that an even load would nearly fill, the busiest rank runs out of memory first, in whichever step the router happens to favor its experts. Imbalance can end a run with an OOM long before the loss shows it.
 #
 # If both experts of a token are on the same rank, its row goes there twice. Implementations that send it once, and routers that prefer few nodes (DeepSeek-V3 limits a token to four), exploit that.
 #
@@ -987,7 +987,7 @@ print(text_table([*table, ("one process", "", "", "", f"{alone:.3f}")]))
 
 # %% [markdown] name="groups_explained"
 # - `over_all` averages the gradients of *different* experts that happen to have the same shape and name on their ranks. It raises no error and no warning. The loss still falls, only less, because everything else learns correctly and experts still learn what they have in common. Without a correct run to compare with, you would not notice. `DistributedDataParallel` does the same unless you exclude the experts from it.
-# - `over_copies` has the right direction, but is too large by a factor equal to the number of ranks along `expert`. The exchange has already *summed* over those ranks, while the loss is a *mean* over all. AdamW cancels a constant factor up to its ε, which hides the mistake ([[gradient_accumulation]]): the loss after 50 steps is close to the correct one. SGD, or clipping by the global norm, would reveal it.
+# - `over_copies` gives the right direction, but makes the gradients too large by a factor equal to the number of ranks along `expert`. The exchange has already *summed* over those ranks, while the loss is a *mean* over all. AdamW cancels a constant factor up to its ε, which hides the mistake ([[gradient_accumulation]]): the loss after 50 steps is close to the correct one. SGD, or clipping by the global norm, would reveal it.
 # - The correct method sums over the ranks that hold a copy, and divides by the number of all ranks.
 #
 # The next cell checks yours against one process on every mesh shape.
@@ -1028,7 +1028,7 @@ for rank, row in enumerate(run_ranks(norms, RANKS, 1, device=where, measure=Fals
 print(text_table(table))
 
 # %% [markdown] name="summary_text"
-# With DTensor parameters (FSDP2), `clip_grad_norm_` does this sum itself, if all parameters are on one mesh. Experts on a mesh of their own need code such as the above.
+# With DTensor parameters (FSDP2), `clip_grad_norm_` does this sum itself, if all parameters are on one mesh. Experts on a mesh of their own need code like that above.
 #
 # ## 7 · What this run measured
 
@@ -1039,10 +1039,10 @@ claims
 # ## Recap
 #
 # - Parameters, gradients and optimizer state follow the total parameters; FLOPs follow the active ones; seconds follow neither exactly.
-# - The router learns only through the weights of the experts it chose. Without balancing, a few experts get most of the tokens. A loss or a bias prevents it. Keep the router in FP32.
+# - The router learns only through the weights of the experts it chose. Without balancing, a few experts get most of the tokens. A loss or a bias prevents that. Keep the router in FP32.
 # - A capacity drops tokens. Sorted rows with grouped matmuls drop none, and `F.grouped_mm` needs no host synchronization.
 # - Expert parallelism exchanges row counts, rows and results, and then the gradients of both: 4 n k C (N − 1) / N numbers per layer, for any load. Imbalance costs time and memory on the busiest rank.
-# - An expert's gradient is summed over its copies and divided by all ranks. Averaging over all ranks mixes different experts without an error. The clipping norm counts each expert once.
+# - An expert's gradient is summed over its copies and divided by the number of all ranks. Averaging over all ranks mixes different experts without an error. The clipping norm counts each expert once.
 #
 # **What to reach for when.** For more quality at the same FLOPs, with memory to spare: a mixture. If the experts do not fit: expert parallelism inside a node or over fast links, with data parallelism or sharding across nodes. When you report an MFU: state that it counts active parameters. For combining expert ranks with the other dimensions: the methods of [[choosing_a_layout]] apply, though that lab's own layouts are dense.
 #

@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Choosing a layout
 #
-# **Data, tensor, pipeline and context ranks multiply to thousands of layouts. A few formulas narrow them down: what fits in memory, how many bytes travel along which link, and which ranks wait.**
+# **Data, tensor, pipeline and context ranks multiply into thousands of layouts. A few formulas narrow them down: what fits in memory, how many bytes travel along which link, and which ranks wait.**
 #
 # | | |
 # |---|---|
@@ -67,9 +67,9 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="nine_text"
 # ## 1 · Nine questions
 #
-# The table in this section combines three models with three clusters. For each pair the planner's search has tried layouts: all divisors of the GPUs in each dimension, sizes of micro-batches, schedules, and what to recompute. It then simulates a step of the promising ones and keeps the fastest that fits. A search takes minutes, so its answers are stored with the course. It has not tried everything that the planner can simulate. (`python -m helpers layout` answers any question of this kind.)
+# The table in this section combines three models with three clusters. For each pair the planner's search has tried layouts: all divisors of the number of GPUs in each dimension, sizes of micro-batches, schedules, and what to recompute. It then simulates a step of the promising ones and keeps the fastest that fits. A search takes minutes, so its answers are stored with the course. The search has not tried everything that the planner can simulate. (`python -m helpers layout` answers any question of this kind.)
 #
-# *GB/s inside* is the bandwidth of one GPU to others of its node. *GB/s outside* is the bandwidth of one GPU to other nodes, so a node of 8 GPUs has 8 times as much. *Tokens per step* are those of one optimizer step over all GPUs.
+# *GB/s inside* is the bandwidth from one GPU to others in its node. *GB/s outside* is the bandwidth from one GPU to other nodes, so a node of 8 GPUs has 8 times as much. *Tokens per step* are those of one optimizer step over all GPUs.
 
 # %% name="nine_questions"
 MODELS = ("llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b")
@@ -94,7 +94,7 @@ print(text_table(table))
 # %% [markdown] name="nine_guess_text"
 # Sequences have 8,192 tokens. Weights are kept in FP32, and matmuls run in BF16.
 #
-# The tables name a layout in short:
+# The tables use short names for layouts:
 #
 # | name | meaning |
 # |---|---|
@@ -106,7 +106,7 @@ print(text_table(table))
 # | recompute full | all blocks are recomputed in the backward pass; "selective": only attention |
 # | (Megatron) | the layout needs Megatron; without a name torchtitan runs it |
 #
-# **Predict.** How many tensor ranks has the best layout of the 8B model on one node? And which MFU does its best layout reach on the eight 4090s?
+# **Predict.** How many tensor ranks does the best layout of the 8B model on one node have? And what MFU does its best layout reach on the eight 4090s?
 
 # %% name="nine_guess"
 my_guess = None  # tensor ranks, 8B on one node of 8 H100
@@ -155,7 +155,7 @@ print(text_table(table))
 #
 # ## 2 · A grid of ranks
 #
-# Each rank has one number, and a coordinate in each dimension of a grid. The last dimension counts fastest, so its ranks are neighbors, and neighbors share a node.
+# Each rank has one number, and a coordinate in each dimension of a grid. The last dimension varies fastest, so its ranks are neighbors, and neighbors share a node.
 
 # %% name="grid_figure"
 SIZES = {"pipeline": 2, "data": 2, "tensor": 2}  # slowest first
@@ -218,7 +218,7 @@ for name in SIZES:
     print(f"{name:9} {groups(SIZES, name)}, {crossing[name]} cross nodes")
 
 # %% [markdown] name="run_text"
-# The order of the dimensions decides which groups cross. `init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=...)` makes the same grid, with a process group for each list.
+# The order of the dimensions decides which groups cross nodes. `init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=...)` makes the same grid, with a process group for each list.
 #
 # ## 3 · Eight ranks for real
 #
@@ -354,13 +354,13 @@ said = "tensor ranks send in proportion to tokens"
 claims.record("C20", said, "4 ranks, 16 x tokens", growth["tensor"], "x", 15, 17)
 
 # %% [markdown] name="tokens_explained"
-# The flat line is why sharding is cheap for long micro-batches: its messages hide behind computation that grows with the tokens. For tensor ranks a larger batch does not help, because messages and computation grow together, and plain tensor ranks wait for each message. Splitting each matmul so that its messages overlap with it (Megatron's `--tp-comm-overlap`, here `tensor_overlap`) hides a part.
+# The flat line is why sharding is cheap for long micro-batches: its messages hide behind computation that grows with the tokens. For tensor ranks a larger batch does not help, because messages and computation grow together, and plain tensor ranks wait for each message. Splitting each matmul so that its messages overlap with it (Megatron's `--tp-comm-overlap`, here `tensor_overlap`) hides part of the wait.
 #
 # ## 5 · Formulas that search
 #
 # A search needs to know what fits and how long a step takes. You write both as formulas of a few lines, for layouts of sharded data ranks, tensor ranks and 1F1B. A `Layout` has `arch`, `tensor`, `pipeline`, `shard`, `micro_batch_size`, `micro_batches`, `seq`, `recompute`, `ranks` and `tokens` (of a step).
 #
-# The speed of a ring depends on where its ranks are. `ring_bandwidth(cluster, ranks, stride)` returns it in bytes/s. Inside a node it is the GPU's link. Over several nodes it is the GPU's network port times the number of ring members in a node: NCCL builds one ring per port, and each carries its share of the message.
+# The speed of a ring depends on where its ranks are. `ring_bandwidth(cluster, ranks, stride)` returns it in bytes/s. Inside a node it is that of the GPU's link. Over several nodes it is that of the GPU's network port times the number of ring members in a node: NCCL builds one ring per port, and each carries its share of the message.
 
 # %% name="rings"
 h100 = CLUSTERS["dgx-h100"]
@@ -436,7 +436,7 @@ hint("choosing_a_layout.laws")
 # %% [markdown] name="laws_guess_text"
 # Now let them search: all powers of two in each dimension, and micro-batches of 1 to 8 sequences. The planner, which simulates every kernel and message, then evaluates the choice.
 #
-# **Predict.** How much longer does the step of your formulas' choice take than that of the search's best, on average over the questions that have an answer?
+# **Predict.** How much longer does a step take with your formulas' choice than with the search's best, on average over the questions that have an answer?
 
 # %% name="laws_guess"
 my_guess = None  # percent
@@ -480,15 +480,15 @@ print(f"seconds, formula / planner: {min(time_ratios):.2f} to {max(time_ratios):
 claims.figure("three formulas, longer than the search's best", "worst of the questions, planned", max(slower), "%")
 
 # %% [markdown] name="laws_explained"
-# A few lines choose nearly as well as the simulation. In bytes they miss gathered parameters and other temporaries. In seconds, "half of the peak" stands for everything that a chip does, and the ratios show that it fits one chip better than another. The choice hardly suffers, because such an error stretches all layouts of a cluster alike.
+# A few lines choose nearly as well as the simulation. In bytes they miss gathered parameters and other temporaries. In seconds, "half of the peak" stands for everything that a chip does, and the ratios show that it fits one chip better than another. The choice hardly suffers, because such an error stretches the steps of all layouts on a cluster alike.
 #
-# Two warnings. A formula that errs in *bytes* chooses layouts that do not fit, so leave room. And formulas cover only what you put in: yours know neither context ranks nor selective recomputation, so they cannot choose them.
+# Two warnings. A formula that errs in *bytes* chooses layouts that do not fit, so leave room. And formulas cover only what you put into them: yours know neither context ranks nor selective recomputation, so they cannot choose them.
 #
 # ## 6 · Rules of thumb
 #
 # Four rules are quoted everywhere. *Keep tensor parallelism inside a node.* *Put pipelines between nodes.* *Shard everything until communication shows.* *Give each GPU enough tokens to hide the gathers.* The planner can test them on 16 and 64 H100s.
 #
-# **Predict.** The 8B model on 16 H100s (two nodes), 64 sequences of 8,192 tokens per step. Each layout processes the same tokens per GPU and micro-batch: more tensor ranks get proportionally larger micro-batches. How many times the step time of 1 tensor rank (all sharded) is that of 8 tensor ranks inside a node?
+# **Predict.** The 8B model on 16 H100s (two nodes), 64 sequences of 8,192 tokens per step. Each layout processes the same tokens per GPU and micro-batch: more tensor ranks get proportionally larger micro-batches. How many times as long as with 1 tensor rank (all sharded) does a step take with 8 tensor ranks inside a node?
 
 # %% name="tensor_rule_guess"
 my_guess = None  # seconds with 8 tensor ranks / with 1
@@ -515,7 +515,7 @@ claims.figure("tensor parallel over two nodes / inside one", "planned: 8B, 16 H1
 claims.figure("tensor parallel inside a node / none", "planned: 8B, 16 H100, 8 / 1 ranks", inside, "x")
 
 # %% [markdown] name="tensor_rule_explained"
-# These figures are planned, for tensor ranks that wait for every message. With `tensor_overlap` they wait less, and a difference within the planner's error of about 15 % decides nothing. The direction is clear: with more tensor ranks each rank's matmuls become smaller while its messages do not, so waiting takes a larger share on any link. Two full nodes have eight network ports each between them, so the network alone does not explain the loss. The rule tells you **where** to put tensor ranks that memory (or a batch too small to split further) forces on you. It does not tell you to have some.
+# These figures are planned, for tensor ranks that wait for every message. With `tensor_overlap` they wait less, and a difference within the planner's error of about 15 % decides nothing. The direction is clear: with more tensor ranks each rank's matmuls become smaller while its messages do not, so waiting takes a larger share on any link. Two full nodes are connected through eight network ports each, so the network alone does not explain the loss. The rule tells you **where** to put tensor ranks that memory (or a batch too small to split further) forces on you. It does not tell you to use any.
 #
 # ### Enough tokens
 #
@@ -544,7 +544,7 @@ claims.record("C20", said, subject, many, "% waits", 0, 3)
 #
 # ### Pipelines between nodes
 #
-# **Predict.** The 70B model on 64 H100s, 2 million tokens per step. One layout shards over all of them with full recomputation. The other follows Megatron's rule: 8 tensor ranks in each node, and a pipeline of 8 nodes. How many times the step time of the first does the second need?
+# **Predict.** The 70B model on 64 H100s, 2 million tokens per step. One layout shards over all of them with full recomputation. The other follows Megatron's rule: 8 tensor ranks in each node, and a pipeline of 8 nodes. How many times as long as a step of the first does a step of the second take?
 
 # %% name="pipeline_guess"
 my_guess = None  # seconds, tensor 8 x pipeline 8 / sharded
@@ -578,7 +578,7 @@ claims.figure("by your formulas", subject, by_law, "x")
 claims.figure("by the planner, without tensor overlap", subject, line.seconds / sharded.seconds, "x")
 
 # %% [markdown] name="pipeline_explained"
-# The picture shows what each layout pays: recomputation in one, waiting for tensor ranks and a bubble in the other. With 256 micro-batches the schedule's own bubble is small. The rest of the bubble is the head, which makes the last stage heavier ([[pipeline]]).
+# The picture shows what each layout pays: recomputation in one, waiting for tensor ranks and a bubble in the other. With 256 micro-batches the schedule's own bubble is small. The rest of the bubble comes from the head, which makes the last stage heavier ([[pipeline]]).
 #
 # The planner and your formulas rank the two differently. Your formulas do not know the head, and they give a rank with an eighth of each matmul the same half of the peak as a rank with whole ones. So they are a little too slow for the first layout and too fast for the second. Formulas find the region. Within it a simulation or a measurement has to decide, and here not even the simulation does: with overlapped tensor messages (`tensor_overlap=True` in the second layout) the two are within its error.
 #
@@ -624,7 +624,7 @@ decide = check("choosing_a_layout.decide", decide)
 hint("choosing_a_layout.decide")
 
 # %% [markdown] name="decide_guess_text"
-# **Predict.** For the small step: how much longer than *your* layout does the same layout take if it also recomputes "full", although it need not?
+# **Predict.** For the small step, how much longer does *your* layout take if it also uses recompute "full", although it need not?
 
 # %% name="decide_guess"
 my_guess = None  # percent

@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | compute how often to save, and the goodput that results; list what a checkpoint must hold, and what happens without each part; write a data order that can be resumed on another number of ranks; write checkpoints that survive a kill or a power failure at any moment; save sharded states while training goes on |
+# | After this you can | compute how often to save, and the goodput that results; list what a checkpoint must hold, and what happens without each part; write a data order that can be resumed on a different number of ranks; write checkpoints that survive a kill or a power failure at any moment; save sharded states while training goes on |
 # | Time | 120 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●● |
 # | Needs | a CPU (2 processes) |
@@ -80,7 +80,7 @@ for run in PUBLISHED_RUNS:
     print(f"{run.name}: {run.counted} ({run.source})")
 
 # %% [markdown] name="cost_text"
-# The three count different things on different hardware, and their rates still agree within a factor of five. Rates fall as bad machines are sorted out, and rise with new hardware.
+# The three count different things on different hardware, and their rates still agree within a factor of five. Rates fall as bad machines are weeded out, and rise with new hardware.
 #
 # ## 2 · What a failure costs, and how often to save
 #
@@ -90,7 +90,7 @@ for run in PUBLISHED_RUNS:
 # - Each failure discards the work since the last finished checkpoint.
 # - After each failure, the job takes `restart` seconds before it trains again.
 #
-# **Goodput** is the share of the time spent on training that counts. Saving more often loses less work and more saving time.
+# **Goodput** is the share of the time spent on training that counts. Saving more often loses less work but spends more time on saving.
 #
 # First write an exact replay, then a formula.
 #
@@ -136,11 +136,11 @@ wall_clock, best_interval = check("runs_that_survive.interval", wall_clock, best
 hint("runs_that_survive.interval")
 
 # %% [markdown] name="young_text"
-# John Young derived √(2 · save · M) in 1974. Saving costs `save / interval` of the time, and lost work `interval / (2 M)`. At the best interval the two are equal. John Daly (2006) corrected it for failures so frequent that they hit saves and each other.
+# John Young derived √(2 · save · M) in 1974. Saving costs `save / interval` of the time, and lost work `interval / (2 M)`. At the best interval the two are equal. John Daly (2006) corrected the formula for failures so frequent that they hit saves and each other.
 #
-# How good is the formula? Your replay can answer. Simulate a run like Llama 3's: failures every 3.1 hours at random times, a minute per checkpoint, ten per restart. Each of many intervals gets twenty runs of a week.
+# How good is the formula? Your replay can answer. Simulate a run like Llama 3's: failures every 3.1 hours at random times, a minute per checkpoint, ten per restart. Each of many intervals gets twenty week-long runs.
 #
-# **Predict.** How many points of goodput do you lose if you save four times too rarely?
+# **Predict.** How many points of goodput do you lose if your interval is four times too long?
 
 # %% name="young_guess"
 my_guess = None  # points lost with four times Young's interval
@@ -189,13 +189,13 @@ for gpus in (1_024, 16_384, 100_000):
 print(text_table(table))
 
 # %% [markdown] name="killed_text"
-# Meta reports more than 90 % for Llama 3; our minute and ten minutes are assumptions. On the last line the restarts dominate, and no interval helps against them.
+# Meta reports more than 90 % for Llama 3; our one minute and ten minutes are assumptions. On the last line the restarts dominate, and no interval helps against them.
 #
 # ### Real kills
 #
 # Does the replay match a real run? The next cell starts a real process. A step takes 10 ms and a checkpoint 30 ms. SIGKILL arrives at random, 0.6 seconds after a start on average. A process cannot catch SIGKILL and has no time to clean up. Three such runs, each with its own interval, must do 300 steps. A restart costs about as much as importing PyTorch.
 #
-# **Predict.** Which goodput does the run with Young's interval reach? (The formula leaves the restarts out.)
+# **Predict.** What goodput does the run with Young's interval reach? (The formula leaves the restarts out.)
 
 # %% name="killed_guess"
 my_guess = None  # percent
@@ -287,7 +287,7 @@ claims.record("T41", "all six parts: the same bits", "35 steps after resuming", 
 #
 # ### Per rank, and per worker
 #
-# N ranks have N random states. A common shortcut is that rank 0 saves its own and all ranks load it. The cell below applies dropout with p = 0.5 on two ranks, before and after such a resume.
+# N ranks have N random states. A common shortcut is for rank 0 to save its own and for all ranks to load it. The cell below applies dropout with p = 0.5 on two ranks, before and after such a resume.
 
 
 # %% name="masks"
@@ -305,9 +305,9 @@ for when, one, other in (("before", before_0, before_1), ("after", after_0, afte
     print(f"{when:6} the resume, {(one == other).float().mean().item():.0%} of the two masks agree")
 
 # %% [markdown] name="masks_explained"
-# So each rank saves its own state: `torch.get_rng_state()`, on GPUs `torch.cuda.get_rng_state()` as well, and those of `numpy` and `random`.
+# So each rank saves its own state: `torch.get_rng_state()`, on GPUs also `torch.cuda.get_rng_state()`, and those of `numpy` and `random`.
 #
-# Workers of a `DataLoader` are harder. They prefetch, so at a save their generators are ahead of the loop. (torchdata's `StatefulDataLoader` saves the workers' states too.) And with another number of ranks or workers, no saved state fits. The solution is to need no state: draw the crop of sample 4,711 in epoch 3 from a generator seeded with `(seed, 3, 4711)`, in whichever worker loads it.
+# Workers of a `DataLoader` are harder. They prefetch, so when you save, their generators are ahead of the loop. (torchdata's `StatefulDataLoader` saves the workers' states too.) And with a different number of ranks or workers, no saved state fits. The solution is to need no state: draw the crop of sample 4,711 in epoch 3 from a generator seeded with `(seed, 3, 4711)`, in whichever worker loads it.
 #
 # The same applies to the order of the data. The loader of [[tokens]] remembers its position, and assumes that the same ranks come back. At scale, a broken machine is removed and the job continues with fewer ranks. The **global batch** should stay the same.
 #
@@ -376,7 +376,7 @@ for ranks in (1, 2, 3):
 #
 # `torch.save(state, "checkpoint.pt")` empties the old file and then writes the new one. The next cell runs a process that does so over and over, and kills it forty times at a random moment.
 #
-# **Predict.** After how many of the forty kills can the file not be loaded?
+# **Predict.** After how many of the forty kills does the file fail to load?
 
 # %% name="torn_guess"
 my_guess = None  # of 40
@@ -394,11 +394,11 @@ content[len(content) // 2] ^= 64  # one bit
 print("a bit changed, and torch.load reads:", torch.load(io.BytesIO(content))["weights"].unique().tolist())
 
 # %% [markdown] name="torn_explained"
-# And the old file is gone, too. A program that saves for 1 % of its time is hit there once in a hundred kills. That is rare enough that tests miss it.
+# And the old file is gone, too. A program that saves for 1 % of its time is hit during a save once in a hundred kills. That is rare enough that tests miss it.
 #
-# **Rename.** `os.replace(draft, name)` is **atomic**: a reader sees the old file or the new one, never a mixture. So write under another name and *publish* with a rename. This holds on a local or network file system. Object stores such as S3 have no rename: there a "rename" is a copy and a deletion. On them, upload all parts first, and a small manifest last.
+# **Rename.** `os.replace(draft, name)` is **atomic**: a reader sees the old file or the new one, never a mixture. So write under another name and *publish* with a rename. This holds on a local or network file system. Object stores such as S3 have no rename: there a "rename" is a copy and a deletion. With these, upload all parts first, and a small manifest last.
 #
-# **Sync.** After a power failure the file may have its name but not its data, unless `os.fsync` has waited for the data. The rename itself is a change of the *directory*, and needs an `fsync` of the directory. POSIX orders neither of the two: without it, a power failure may undo the rename and still keep a later deletion of the old checkpoint. So: sync the file, rename, sync the directory, and only then delete.
+# **Sync.** After a power failure the file may have its name but not its data, unless `os.fsync` has waited for the data. The rename itself is a change of the *directory*, and needs an `fsync` of the directory. POSIX promises no order here: without that `fsync`, a power failure may undo the rename and still keep a later deletion of the old checkpoint. So: sync the file, rename, sync the directory, and only then delete.
 #
 # **Verify.** Disks flip bits. In the last line above all weights should be 1, and `torch.load` reports no error. A reader needs a **checksum** to know that a file is whole. (`torch.save` writes a ZIP archive with a checksum per entry, but `torch.load` does not check them; `zipfile.ZipFile(path).testzip()` does.)
 #
@@ -474,9 +474,9 @@ hint("runs_that_survive.manager")
 #
 # A state of 175 billion parameters does not fit through one process. With `torch.distributed.checkpoint` (DCP) each rank writes its own part ([[sharding]]). DCP writes the file `.metadata` last and renames it into place. Its presence shows that all parts were written. It does not show that their bytes are still correct; that takes a checksum. Give each step a folder of its own: saving *over* an old checkpoint destroys it first. Parameters that are replicated on several ranks are written by only one of them (deduplication).
 #
-# Training need not wait for the disk. `dcp.async_save` copies the state into host memory (**staging**) and returns, and a thread writes it while training goes on. `DefaultStager` does the copy. On a GPU, `StagingOptions` gives it pinned memory and an asynchronous copy on its own stream, so that even the staging overlaps with the next step. The options are off below, because they need CUDA. `async_checkpointer_type=AsyncCheckpointerType.PROCESS` writes from a separate process. It does not compete with training for Python's interpreter lock, which a thread does.
+# Training need not wait for the disk. `dcp.async_save` copies the state into host memory (**staging**) and returns, and a thread writes it while training goes on. `DefaultStager` does the copy. On a GPU, `StagingOptions` gives it pinned memory and an asynchronous copy on its own stream, so that even the staging overlaps with the next step. The options are off below, because they need CUDA. `async_checkpointer_type=AsyncCheckpointerType.PROCESS` writes from a separate process. It does not compete with training for Python's interpreter lock, whereas a thread does.
 #
-# Two ranks train a sharded model with AdamW, 12 steps with a save after every fourth.
+# Two ranks train a sharded model with AdamW for 12 steps, with a save after every fourth.
 #
 # **Predict.** How large is the staging copy, in multiples of the bytes of the rank's own parameters?
 

@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | save when a scheduler preempts the job; restart under `torchrun`, and resume on another number of ranks; tell from logs which rank was killed, hangs, is slow or is wrong; say which faults no log shows, and find them; roll back a loss spike |
+# | After this you can | save when a scheduler preempts the job; restart under `torchrun`, and resume on a different number of ranks; tell from logs which rank was killed, hangs, is slow or is wrong; say which faults no log shows, and find them; roll back a loss spike |
 # | Time | 90 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes, and get killed |
@@ -70,7 +70,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # **Contract.** `Preemption()` is made on each rank, before training.
 #
-# - **Notice.** From then on it handles SIGTERM and SIGUSR1 in this process. The handler only notes the signal: it may run between any two lines of the program, in the middle of a save, too. It raises nothing and exits nothing.
+# - **Notice.** From then on it handles SIGTERM and SIGUSR1 in this process. The handler only notes the signal: it may run between any two lines of the program, even in the middle of a save. It raises nothing and does not exit.
 # - `flag()` returns a new tensor (1,) in FP32: 1 if a signal has come, else 0. Once 1, it stays 1.
 # - `agreed(total)` gets the sum of all ranks' flags after the all-reduce, a tensor of one number. It returns whether the job stops after this step: yes if at least one rank had its flag set. All ranks decide the same in the same step, even a rank whose signal came *after* it sent its flag.
 # - `close()` gives both signals the handlers that they had before.
@@ -144,13 +144,13 @@ for name, agree in (("the signal is ignored", False), ("the ranks agree, save an
 print(text_table(table))
 
 # %% [markdown] name="program_text"
-# Without the flag the job loses everything since the last periodic checkpoint. With it, it loses nothing, if one step and one save fit into the grace period. Measure both before you rely on it.
+# Without the flag the job loses everything since the last periodic checkpoint. With it, nothing is lost, if one step and one save fit into the grace period. Measure both before you rely on it.
 #
 # ## 2 · Restarted by `torchrun`
 #
 # `torchrun --max-restarts=2` watches its ranks. When one fails, it ends all others and starts all of them again, up to two times. It restores no state: after each start the program must look for the newest checkpoint itself. With `--nnodes=MIN:MAX` it also continues with fewer nodes, or with more when some come back. Then the number of ranks changes between attempts, and the program must cope with that.
 #
-# Below is a whole program with that `DataOrder` and those `Checkpoints`, and with places where it can be broken.
+# Below is a whole program that uses this `DataOrder` and these `Checkpoints`, with places where it can be broken.
 
 # %% name="faults"
 data = digits()
@@ -223,7 +223,7 @@ def survive(folder, faults, steps):
 
 
 # %% [markdown] name="restart_text"
-# In the first attempt rank 1 is killed at step 20. In the second attempt rank 1 hangs at step 27: it never reaches its all-reduce. The group of the all-reduces has a timeout of 5 seconds where a hang is staged ([[data_parallel]]). Without a timeout there would be no failure, and so no restart.
+# In the first attempt rank 1 is killed at step 20. In the second attempt rank 1 hangs at step 27: it never reaches its all-reduce. Where a hang is staged, the process group of the all-reduces has a timeout of 5 seconds ([[data_parallel]]). Without a timeout there would be no failure, and so no restart.
 #
 # **Predict.** Which rank does `torchrun` report as the one that failed in the second attempt?
 
@@ -256,7 +256,7 @@ else:
     claims.not_measured("T41", said, f"{subject}; this machine was too busy")
 
 # %% [markdown] name="restart_explained"
-# The weights equal those of the uninterrupted run to the last bit. `torchrun` reports the rank that failed *first*. For the kill this is the right one. In the second attempt rank 1 hung and rank 0 timed out waiting for it. The rank that reports the error need not be the rank that caused it.
+# The weights equal those of the uninterrupted run to the last bit. `torchrun` reports the rank that failed *first*. For the kill, that is the right rank. In the second attempt rank 1 hung and rank 0 timed out waiting for it. The rank that reports the error need not be the rank that caused it.
 #
 # > **Note:** By default the ranks of a new attempt use the *same* store as the previous ones, and may read addresses of dead processes ("connection refused", occasionally; PyTorch issues 135712 and 167288, still open for gloo in 2.13). The helper sets `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`, which gives each attempt a new store.
 #
@@ -287,7 +287,7 @@ claims.record("T41", "resumed on other ranks: same losses", "2 to 1 and 3 ranks"
 #
 # ## 3 · Slow, and wrong
 #
-# No rank fails, and something is still broken. Three ranks train for 12 steps. In one run rank 2 is slow in each step. In another, from step 6 on, a value on rank 1 goes wrong: either in its **weights**, after the update, or in its **gradient**, before the all-reduce. Replicas should be equal to the last bit, so each rank records a checksum of its weights after each step.
+# No rank fails, yet something is broken. Three ranks train for 12 steps. In one run rank 2 is slow in each step. In another, from step 6 on, a value on rank 1 goes wrong: either in its **weights**, after the update, or in its **gradient**, before the all-reduce. Replicas should be equal to the last bit, so each rank records a checksum of its weights after each step.
 #
 # **Predict.** With a wrong gradient from step 6 on, in how many of the 12 steps do the ranks' checksums differ?
 
@@ -394,7 +394,7 @@ for rank, log in enumerate(jobs["slow"]):
 #
 # ## 4 · Loss spikes
 #
-# Sometimes the loss jumps, for a few batches or for good. A spike can come from corrupted batches, from a faulty device, or from an unlucky combination of weights and batch. PaLM's authors met about twenty spikes. They went back about 100 steps before each, skipped a few hundred batches, and the spike did not return. Their batches were not bad: the same batches did no harm to other weights.
+# Sometimes the loss jumps, for a few batches or for good. A spike can come from corrupted batches, from a faulty device, or from an unlucky combination of weights and batch. PaLM's authors met about twenty spikes. They went back to about 100 steps before each, skipped a few hundred batches, and the spike did not return. Their batches were not bad: the same batches did no harm to other weights.
 #
 # The spike below comes from corrupted batches, because that can be repeated: four batches from step 65 on have wrong labels, and inputs that are ten times too large. Compare four reactions:
 #
@@ -470,11 +470,11 @@ show(spike_figure(curves, 65), "Four curves of the test loss. Carrying on, it ju
 claims.figure("test loss, carry on / roll back", "4 bad batches", worse, "x")
 
 # %% [markdown] name="spike_short"
-# Four of 180 batches cost much more than their share. The weights move far away, and Adam's second moment remembers the huge gradients: for about 20 steps at β₂ = 0.95, which most language models use and this lab too, and for about 1,000 at the default of 0.999. While it remembers, the steps back are small. Each of the three remedies is good enough here.
+# Four of 180 batches cost much more than their share. The weights move far away, and Adam's second moment remembers the huge gradients: for about 20 steps at β₂ = 0.95, which most language models and this lab use, and for about 1,000 at the default of 0.999. While it remembers, the steps that lead back are small. Each of the three remedies is good enough here.
 #
 # Then why roll back at all? The next cell has a spike of 24 batches.
 #
-# **Predict.** By what factor is the test loss at the end higher with *leave out* than with *roll back*?
+# **Predict.** By what factor is the final test loss higher with *leave out* than with *roll back*?
 
 # %% name="long_guess"
 my_guess = None  # test loss, leave out / roll back
@@ -489,16 +489,16 @@ long_guess.reveal(long["leave out"][-1] / long["roll back"][-1])
 show(spike_figure(long, 65), "Four curves of the test loss. Only the one that is rolled back has no hump.")
 
 # %% [markdown] name="spike_explained"
-# - *Leaving out* catches updates that stand out from the last 20 steps. After ten bad batches, half of those 20 steps are bad. The median has become theirs, and the remaining bad updates go through.
+# - *Leaving out* catches updates that stand out from the last 20 steps. After ten bad batches, half of those 20 steps are bad. The median now reflects them, and the remaining bad updates go through.
 # - *Clipping* bounds what one batch can do, also in healthy steps. Twenty-four bounded steps in a wrong direction are still 24 wrong steps.
-# - *Rolling back* undoes everything, as often as the loss stands out again. It needs all that you have built: whole checkpoints, and a data order whose skipped batches survive the next restart.
+# - *Rolling back* undoes everything, every time the loss stands out again. It needs all that you have built: whole checkpoints, and a data order whose skipped batches survive the next restart.
 #
 #
 # ## 5 · Explore: on call
 #
-# Twenty made-up jobs, each with one of the four faults or with none. You see when each rank waits in a collective, its exit code, and whether the checksums agree. Decide what happened, and to which rank, before you switch on the diagnosis.
+# Here are twenty made-up jobs, each with one of the four faults or with none. You see when each rank waits in a collective, its exit code, and whether the checksums agree. Decide what happened, and to which rank, before you switch on the diagnosis.
 #
-# **Predict.** Job 2: to which rank did it happen?
+# **Predict.** In job 2, to which rank did it happen?
 
 # %% name="on_call_guess"
 my_guess = None  # rank
@@ -552,7 +552,7 @@ claims
 #
 # - On SIGTERM set a flag, let the ranks agree on a step, save, and exit.
 # - `torchrun` restarts everything after a failure, and only a timeout turns a hang into a failure. It reports the rank that failed first, which need not be the faulty one.
-# - After a restart on another number of ranks the global batch must be the same. Then only rounding differs.
+# - After a restart on a different number of ranks the global batch must be the same. Then only rounding differs.
 # - Checksums of replicas find errors after the all-reduce, not before it.
 # - The slow rank is the one that waits least. The rank that reports an error need not be the one that caused it.
 # - After a loss spike, roll back and skip.

@@ -12,7 +12,7 @@
 # | Before this | [[data_parallel]], [[runs_that_survive]] |
 # | Syllabus | X6 |
 #
-# There are three answer cells, each followed by its check. A fourth check runs all of it together. The checks start real processes and kill them (over gloo on the CPU, so that every machine gives the same verdict). Each takes a few seconds. Run them as often as you like. Save the notebook when you are done: it is your submission, and its name must stay the same.
+# There are three answer cells, each followed by its check. A fourth check runs all of it together. The checks start real processes (over gloo on the CPU, so that every machine gives the same verdict) and kill them. Each takes a few seconds. Run them as often as you like. Save the notebook when you are done: it is your submission, and its name must stay the same.
 
 # %% name="setup" setup=true
 import hashlib
@@ -204,7 +204,7 @@ hint("x6.survive")
 # %% [markdown] name="run_text"
 # ## Your run at work
 #
-# The run trains a small classifier on the digits, 60 steps, with a checkpoint every 10. The first start ends after 27 updates with SIGKILL, the second after 18. The third has lost a rank and runs on one.
+# The run trains a small classifier on the digits for 60 steps, with a checkpoint every 10. The first start ends after 27 updates with SIGKILL, the second after 18. The third has lost a rank and runs on one.
 
 # %% name="run_job"
 data = digits()

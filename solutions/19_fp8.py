@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # FP8
 #
-# **A matmul in training can do with eight bits per number, if each tensor comes with a scale. On GPUs with FP8 units that buys speed. What it does to memory you will measure.**
+# **A matmul in training can make do with eight bits per number, if each tensor comes with a scale. On GPUs with FP8 units that buys speed. What it does to memory you will measure.**
 #
 # | | |
 # |---|---|
@@ -274,7 +274,7 @@ claims.record(
 #
 # (The weights are equal because each number enters the norm as its square. Real tensors come close to this; for uniformly distributed numbers the error is a tenth smaller.) The formula contains neither the tensor nor the scale. It holds as long as few numbers fall outside the range and few are placed exactly on a representable value.
 #
-# By **error**, E4M3 wins for every tensor. By numbers **lost**, E5M2 wins for gradients by a hair. The recipe of the first FP8 papers is *hybrid*: **E4M3 forward, E5M2 backward**. Its reason is range: gradients spread most, and their scale may be out of date (next section). Section 7 tests whether training notices.
+# By **error**, E4M3 wins for every tensor. By numbers **lost**, E5M2 wins for gradients by a hair. The recipe of the first FP8 papers is *hybrid*: **E4M3 forward, E5M2 backward**. Its reason is range: gradients spread the most, and their scale may be out of date (next section). Section 7 tests whether training notices.
 
 # %% [markdown] name="play_text"
 # ### Explore: range and scale
@@ -455,7 +455,7 @@ claims.record(
 )  # fmt: skip
 
 # %% [markdown] name="scaling_explained"
-# "Blocks halve the error" was our guess. It is wrong, as the formula says: the scale does not appear in it. What blocks of 32 gain has another cause: each block's largest number becomes 448, which the format represents exactly. The next cell separates the largest numbers from the others.
+# "Blocks halve the error" was our guess. It is wrong, as the formula says: the scale does not appear in it. The gain from blocks of 32 has another cause: each block's largest number becomes 448, which the format represents exactly. The next cell separates the largest numbers from the others.
 #
 # Three of the four layers in a transformer block take 128 inputs, so there a block of 128 is a whole row of x or w. Read that line as *row-wise* scaling, torchao's word for it. If the scales are powers of two (Transformer Engine's default for blocks), only that gain is lost: no number lands on 448 by design, and the error matches the formula to the digit.
 #
@@ -532,7 +532,7 @@ claims.record(
 # | gradient of x = g w | g in E5M2 | w in E4M3 |
 # | gradient of w = gᵀ x | g in E5M2 | x in E4M3 |
 #
-# In the next picture, white lines outline the blocks that share a scale when scales are finer than one per tensor. They run along the dimension that is summed.
+# In the next picture, white lines outline the blocks that share a scale when scales are finer than one per tensor. The blocks run along the dimension that is summed.
 
 # %% name="products_picture"
 show(
@@ -541,7 +541,7 @@ show(
 )
 
 # %% [markdown] name="product_text"
-# All three return BF16. PyTorch's `F.scaled_mm` computes them (before it was public: `torch._scaled_mm`). Without FP8 units we emulate it: convert the FP8 values to FP32, multiply, then apply both scales. The rounding is the same, but it is slower than BF16.
+# All three return BF16. PyTorch's `F.scaled_mm` computes them (before it was public: `torch._scaled_mm`). Without FP8 units we emulate it: convert the FP8 values to FP32, multiply, then apply both scales. The rounding is the same, but the emulation is slower than BF16.
 
 
 # %% name="product"
@@ -692,7 +692,7 @@ def to_delayed(model):
 
 
 # %% [markdown] name="gradient_text"
-# **Predict.** The errors of x and w follow the formula of section 4 for E4M3, that of g follows it for E5M2. They are random and independent. How large is the error of the gradient of w, gᵀ x?
+# **Predict.** The errors of x and w follow the formula of section 4 for E4M3, and that of g follows it for E5M2. They are random and independent. How large is the error of the gradient of w, gᵀ x?
 
 # %% name="guess_gradient"
 my_guess = None  # percent
@@ -750,7 +750,7 @@ for name, factors, found in (("gradient of x", (g, w), measured[0]), ("gradient 
 #
 # ## 7 · Does it train?
 #
-# We train with the same seed and batches in BF16 (from above), with our FP8 by current and by delayed scaling, and with the control without scales.
+# We train with the same seed and batches in BF16 (from above), in our FP8 with current and with delayed scaling, and, as a control, without scales.
 #
 # **Predict.** By what percentage does FP8's final loss (mean of the last ten steps) differ from BF16's?
 
@@ -1182,7 +1182,7 @@ except NotImplementedError:
 print(f"two copies in MXFP8: {2 * 8.25} bits a number; BF16: 16")
 
 # %% [markdown] name="directions_explained"
-# The bytes differ: neither copy is a transpose of the other. Their *values* nearly agree, thanks to powers of two: such a scale leaves the fraction alone, so a number rounds the same method wherever it is not subnormal. With FP32 scales, forward and backward pass use different weights. MXFP4 is in between, because it has few normal numbers.
+# The bytes differ: neither copy is a transpose of the other. Their *values* nearly agree, thanks to powers of two: such a scale leaves the fraction alone, so a number rounds the same way wherever it is not subnormal. With FP32 scales, forward and backward pass use different weights. MXFP4 is in between, because it has few normal numbers.
 #
 # Two copies take more memory than BF16, so keep only the one that the backward pass needs. **Square** blocks (DeepSeek's weights, or 16 × 16 in NVFP4) can be transposed.
 #
@@ -1190,7 +1190,7 @@ print(f"two copies in MXFP8: {2 * 8.25} bits a number; BF16: 16")
 #
 # The standard's own rule rounds the amax *down* to a power of two and divides by 256. A block's largest number can then fall between 448 and 512, where it is clipped.
 #
-# **NVFP4** goes down to four bits, **E2M1**: eight magnitudes, ties to the even bit pattern. Blocks have 16 values, their scale is an E4M3 number, and one FP32 scale for the tensor brings those scales into range: 4 + 8/16 = 4.5 bits per value. **MXFP4** has blocks of 32 and E8M0 scales: 4.25 bits. PyTorch does not cast to four bits on a CPU; `helpers` does.
+# **NVFP4** goes down to four bits, **E2M1**, with eight magnitudes and ties to the even bit pattern. Blocks have 16 values, their scale is an E4M3 number, and one FP32 scale for the tensor brings those scales into range: 4 + 8/16 = 4.5 bits per value. **MXFP4** has blocks of 32 and E8M0 scales: 4.25 bits. PyTorch does not cast to four bits on a CPU; `helpers` does.
 
 # %% name="four_bits"
 print("E2M1:", *E2M1)
@@ -1226,7 +1226,7 @@ for name, (bits, function) in FORMATS_TRIED.items():
 print(f"formula for one fraction bit: {2.0**-1 / (32 * np.log(2)) ** 0.5:.1%}")
 
 # %% [markdown] name="blocks_explained"
-# With eight bits, finer scales gain nothing *here*, as the formula says. (The tenth that blocks of 32 gained in section 5 is lost: a power of two does not put a block's largest number on a representable value.) The rule that never clips is better on these tensors: clipping takes up to an eighth off a block's largest number, and the extra range at the bottom is not needed. With four bits, the size of the blocks and the precision of the scale show.
+# With eight bits, finer scales gain nothing *here*, as the formula says. (The tenth that blocks of 32 gained in section 5 is lost: a power of two does not put a block's largest number on a representable value.) The rule that never clips is better on these tensors: clipping takes up to an eighth off a block's largest number, and the extra range at the bottom is not needed. With four bits, the size of the blocks and the precision of the scale make a visible difference.
 #
 # The rule that never clips is called **RCEIL** (Mishra et al. 2025), the rounding mode of torchao's training config. The next cell compares its bytes with yours.
 
@@ -1252,7 +1252,7 @@ if HAS_TORCHAO:
 # - **Some layers stay in BF16**: about 15 % of the linear layers, most of them at the end of the network, along with embedding, head, norms and attention's own matmuls.
 # - **16 × 16 blocks for weights**, so that forward and backward pass see the same weights.
 # - **Stochastic rounding of gradients**: round up with a probability equal to the distance from the lower neighbor. The mean of many such roundings is the number itself.
-# - **A random Hadamard transform** of both operands of the weight gradient, along the summed dimension: multiply each 16 values by an orthogonal matrix H of ±1/4. (HᵀA)ᵀ(HᵀB) = AᵀB, so the result is unchanged, but an outlier is spread over its block before it is rounded.
+# - **A random Hadamard transform** of both operands of the weight gradient, along the summed dimension: multiply every 16 values by an orthogonal matrix H of ±1/4. (HᵀA)ᵀ(HᵀB) = AᵀB, so the result is unchanged, but an outlier is spread over its block before it is rounded.
 #
 # We test the last two on our tensors.
 #
@@ -1321,7 +1321,7 @@ for factor in (1, 4, 8, 16, 32):
     print(f"{factor:>8}{shown[0]:>10.1%}{shown[1]:>18.1%}")
 
 # %% [markdown] name="nvfp4_explained"
-# By this measure the transform does not pay. Without it, a large token swallows its neighbors, which round toward zero. With it, the outlier's own rounding error is shared out among the neighbors, which makes them slightly worse. NVIDIA's ablation still finds a lower loss with the transform, on the weight gradient and nowhere else. So the error of one tensor does not decide what trains. A comparison with BF16 over many tokens does: NVIDIA reports a loss within 1 % of FP8's for most of the run and about 1.5 % at its end. torchao 0.18 has the recipe as a prototype for Blackwell (`NVFP4TrainingConfig`).
+# By this measure the transform does not pay off. Without it, a large token swallows its neighbors, which round toward zero. With it, the outlier's own rounding error is spread over the neighbors, which makes them slightly worse. NVIDIA's ablation still finds a lower loss with the transform, on the weight gradient and nowhere else. So the error of one tensor does not decide what trains. A comparison with BF16 over many tokens does: NVIDIA reports a loss within 1 % of FP8's for most of the run and about 1.5 % at its end. torchao 0.18 has the recipe as a prototype for Blackwell (`NVFP4TrainingConfig`).
 
 # %% [markdown] name="measured_text"
 # ## 12 · What this run measured

@@ -8,7 +8,7 @@
 # | After this you can | write LoRA and merge it; fine-tune a pretrained model on answers only, and score it before and after; account for every byte of a LoRA step; choose rank, alpha and targets; quantize to NF4 by hand and fine-tune on a 4-bit base; plan a 7B fine-tune for a 24 GB or 16 GB GPU before you rent it; write the DPO loss and list what it adds to the bill |
 # | Time | 150 minutes |
 # | Difficulty | ●●○ |
-# | Needs | a CPU; a pretrained model of 93 MB for sections 7 and 10 (`make install-real`), else a small one stands in; QLoRA needs bitsandbytes; with a GPU of 20 GB or more one cell runs 7B |
+# | Needs | a CPU; a pretrained model of 93 MB for sections 7 and 10 (`make install-real`), otherwise a small one stands in; QLoRA needs bitsandbytes; with a GPU of 20 GB or more one cell runs 7B |
 # | Before this | labs [[#where_memory_goes]], [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]] and [[#profiling_and_oom_clinic]] |
 # | Syllabus | T25, C16, T28 |
 
@@ -244,7 +244,7 @@ print(f"after {seconds:.0f} s: English {before['English']:.2f}, Python {before['
 #
 # `task_type="CAUSAL_LM"` does not change what is trained. It tells PEFT that the model is a language model, so that the wrapper has the right inputs and `generate`, and the saved adapter records it.
 #
-# **Predict.** Gradients and optimizer state nearly vanish with LoRA of rank 8. To what share do the **activations** fall?
+# **Predict.** Gradients and optimizer state nearly vanish with LoRA of rank 8. To what fraction do the **activations** fall?
 
 # %% name="guess_activations"
 my_guess = None  # a share, such as 0.5
@@ -519,7 +519,7 @@ claims.record("T25", "twice the layers beat four times the rank", subject, worst
 # PEFT knows variants of LoRA, most of them one argument:
 #
 # - **rsLoRA** divides alpha by √r, not by r: at high ranks α / r makes steps too small.
-# - **DoRA** learns the norm of each row of the weight apart from its direction.
+# - **DoRA** learns the norm of each row of the weight separately from its direction.
 # - **PiSSA** starts A and B at the largest singular values of W and freezes the rest, so B is not zero at first.
 # - **LoftQ** does the same for a base in 4 bits: A and B start at the largest singular values of the quantization error (section 6; PEFT: `replace_lora_weights_loftq`).
 # - **LoRA+** gives B a learning rate several times that of A.
@@ -544,7 +544,7 @@ for name, options in relatives.items():
 print(f"DoRA's step takes {took['DoRA'] / took['LoRA, r=8']:.2f} times as long as LoRA's")
 
 # %% [markdown] name="relatives_explained"
-# rsLoRA is given alpha / √8 here, which makes it the first row again: it is a rule for changing the rank, not a better layer. The other rows are single runs at one learning rate, tuned for none of them. They show what an argument costs, not which variant wins. *LoRA Without Regret* (Thinking Machines, 2025) finds LoRA on all layers as good as full fine-tuning on data of the size of most fine-tunes, at about ten times its learning rate.
+# rsLoRA is given alpha / √8 here, which makes it the first row again: it is a rule for changing the rank, not a better layer. The other rows are single runs at one learning rate, tuned for none of them. They show what an argument costs, not which variant wins. *LoRA Without Regret* (Thinking Machines, 2025) finds LoRA on all layers as good as full fine-tuning on data sets of the size that most fine-tunes use, at about ten times the learning rate.
 #
 # ## 6 · QLoRA: the base in 4 bits
 #
@@ -648,7 +648,7 @@ if has_4_bits:
     claims.record("T25", "QLoRA learns what LoRA learns", subject, learned - on_python, "nats worse", -0.02, 0.02)
 
 # %% [markdown] name="qlora_explained"
-# > **Note:** on a CPU, bitsandbytes 0.50 repacks a layer the first time it is used in *evaluation* mode, and from then on no gradient passes through it (PyTorch warns, nothing stops). If you still want to train a quantized model, evaluate it in training mode with dropout at zero, or load it again.
+# > **Note:** on a CPU, bitsandbytes 0.50 repacks a layer the first time it is used in *evaluation* mode, and from then on no gradient passes through it (PyTorch warns, but nothing stops). If you still want to train a quantized model, evaluate it in training mode with dropout at zero, or load it again.
 #
 # Embedding, head and norms are not quantized; `prepare_model_for_kbit_training` even casts them from 16 bits to FP32. In such a small model they are a large share; in a 7B model nearly all parameters are in the quantized layers.
 
@@ -677,7 +677,7 @@ print(f"{subject_name}: {parameters:,} parameters, {len(tokenizer):,} tokens in 
 # %% [markdown] name="chat_text"
 # ### A chat becomes tokens
 #
-# An instruction-tuned model was trained on chats in a fixed form, its **chat template**: special tokens around each turn, and the speaker's role before it. The tokenizer brings the template. Use it, or the model sees a form that it was never trained on.
+# An instruction-tuned model was trained on chats in a fixed form, its **chat template**: special tokens around each turn, and the speaker's role before it. The tokenizer comes with the template. Use it, or the model sees a form that it was never trained on.
 
 # %% name="chat"
 task = NumberTask(tokenizer, device)
@@ -737,7 +737,7 @@ print(f"four examples, packed into one row: loss {packed_loss:.5f}; each alone, 
 print(f"the same row with a cache for generating: {cached_loss:.5f}")
 
 # %% [markdown] name="score_text"
-# The first two agree, so no example sees another and no padding counts. The third is the same row called without `use_cache=False`. With a generation cache, Transformers ignores where positions start again, and every example attends to those before it. There is no warning.
+# The first two losses agree, so no example sees another and no padding counts. The third is the same row called without `use_cache=False`. With a generation cache, Transformers ignores where positions start again, and every example attends to those before it. There is no warning.
 #
 # ### A score that can be wrong
 #
@@ -789,9 +789,9 @@ print(f"before: loss {unadapted[0]:.2f}, {unadapted[1]:.0%} exactly right, Engli
 # %% [markdown] name="setups_text"
 # ### Four setups, the same ten steps
 #
-# LoRA of rank 8 on all linear layers; rank 1; the output layer alone on a frozen body; and full training. Each makes ten updates of four examples at a learning rate that suits it.
+# They are LoRA of rank 8 on all linear layers; rank 1; the output layer alone on a frozen body; and full training. Each makes ten updates of four examples at a learning rate that suits it.
 #
-# **Predict.** The score before fine-tuning is printed above. After ten steps of LoRA, what percentage of the unseen numbers is exactly right?
+# **Predict.** The score before fine-tuning is printed above. After ten steps of LoRA, what percentage of the unseen numbers are exactly right?
 
 # %% name="guess_score"
 my_guess = None  # percent
@@ -919,7 +919,7 @@ if has_4_bits and is_small:
         print(f"{name}: loss {loss:.3f}, {right:.0%} right, English {on_english:.3f}")
 
 # %% [markdown] name="longer_text"
-# BF16 changes the loss in the third decimal place or later. NF4 costs this model much more. That is the loss of a **small** model, whose weights had already been rounded to 4 bits once, in another format. Do not carry the figure over to 7B: larger models lose less to 4 bits, and QLoRA's authors found no loss after fine-tuning at 7B to 65B. The last two lines show how far the adapter makes up for it at the task.
+# BF16 changes the loss in the third decimal place or later. NF4 costs this model much more. That is the cost for a **small** model, whose weights had already been rounded to 4 bits once, in another format. Do not carry the figure over to 7B: larger models lose less to 4 bits, and QLoRA's authors found no loss after fine-tuning at 7B to 65B. The last two lines show how far the adapter makes up for it on the task.
 #
 # ### Optional: a longer run
 #

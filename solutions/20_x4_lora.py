@@ -351,4 +351,4 @@ else:
 # python -m helpers grade SUBMISSIONS --out GRADES
 # ```
 #
-# Grading takes only your five answer cells, runs them with other random numbers, and runs the same ten checks. Changes elsewhere in the notebook neither help nor hurt.
+# Grading takes only your five answer cells, runs them with different random numbers, and runs the same ten checks. Changes elsewhere in the notebook neither help nor hurt.

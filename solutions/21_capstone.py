@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Capstone: one model, one batch, one ladder
 #
-# **Stack what the labs taught, one change at a time, on one model with one effective batch, until the peak is a small part of what it was and the accuracy is still there. Then account for every byte that is left.**
+# **Stack what the labs taught, one change at a time, on one model with one effective batch, until the peak is a small fraction of what it was and the accuracy is still there. Then account for every byte that is left.**
 #
 # | | |
 # |---|---|
@@ -75,7 +75,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="rules_text"
 # ## 1 · The rules
 #
-# Articles promise that these techniques together cut peak memory "up to 20 times, with the same accuracy" (section 4 examines the one quoted most). It is easy to cheat on such a ladder: a smaller batch is a different training run, and a peak read at another moment is a different figure. So here are the rules:
+# Articles promise that these techniques together cut peak memory "up to 20 times, with the same accuracy" (section 4 examines the most quoted one). It is easy to cheat on such a ladder: a smaller batch is a different training run, and a peak read at another moment is a different figure. So here are the rules:
 #
 # - **One model**: a vision transformer of four blocks on handwritten digits, started from the same weights.
 # - **One effective batch**: every update sees the same 512 images in the same order, and every rung sees the same number of images.
@@ -160,13 +160,13 @@ for name, other in {
 # %% [markdown] name="same_explained"
 # Folding adds in a different order, so the last bit may differ, and so may the *sign* where a mean is almost zero.
 #
-# Why in the biases of the keys? A key's bias *b* adds the same *q·b* to every score of a query, and softmax ignores a constant added to all its inputs. So **the gradient of this bias is zero** in exact arithmetic. What arrives is rounding noise, and Signum takes a full step by its sign. That does no harm, since the model ignores the bias as well.
+# Why does the table count the biases of the keys? A key's bias *b* adds the same *q·b* to every score of a query, and softmax ignores a constant added to all its inputs. So **the gradient of this bias is zero** in exact arithmetic. What arrives is rounding noise, and Signum takes a full step by its sign. That does no harm, since the model ignores the bias as well.
 #
 # The control, a step after every micro-batch, ends up with different weights almost everywhere.
 #
 # ## 2 · The ladder
 #
-# Each rung changes one thing and keeps everything else. You write rungs 2 to 5 yourself, in FP32, before `helpers` measures all seven.
+# Each rung changes one thing and keeps everything else the same. You write rungs 2 to 5 yourself, in FP32, before `helpers` measures all seven.
 #
 # ### Your turn: rungs 2 to 5
 #
@@ -275,7 +275,7 @@ print(meters[base.name])
 print(peak_table(meters[base.name], 5))
 
 # %% [markdown] name="guess_text"
-# Nearly all of it is activations: 512 images × 5 tokens × 4 blocks.
+# Nearly all of the peak is activations: 512 images × 5 tokens × 4 blocks.
 #
 # **Predict** two figures. By what factor does BF16 autocast alone lower the peak? And what is the factor with all six changes stacked?
 
@@ -313,7 +313,7 @@ print(f"\n{headline}")
 # - **Autocast** halves most activations and leaves weights and state alone. It adds 16-bit copies of the weights and workspace for their matmuls. So the factor stays below 2.
 # - **Micro-batches** take the most by far: from activations, temporaries, workspace and inputs at once. Accumulation keeps gradients alive. In rung 0 the peak comes early in the backward pass, before most gradients exist; now gradients live through the whole step.
 # - **Checkpointing** takes activations and adds recomputed ones. The copies of weights fall as well, because a recomputed block makes and frees its own. Checkpointing looks modest because little was left to take. *The order of the rungs decides what each of them seems to be worth.* Only the product counts.
-# - From rung 3 on, the static part dominates. **Signum** removes a state tensor and **folding** removes the gradients: each affects one category. **BF16** halves weights and state, removes the copies, and some of the activations that autocast keeps in FP32.
+# - From rung 3 on, the static part dominates. **Signum** removes a state tensor and **folding** removes the gradients: each affects one category. **BF16** halves weights and state, removes the copies and some of the activations that autocast keeps in FP32.
 #
 # So the largest factor comes from the oldest technique, small micro-batches. And it has a price.
 #
@@ -369,7 +369,7 @@ for name, rung, seen in (
     print(f"{name:36} checkpointing takes {slower:.2f}x the time ({least:.2f} to {most:.2f})")
 
 # %% [markdown] name="cost_text"
-# Small micro-batches keep a processor less busy. Checkpointed blocks run their forward pass twice, a third more arithmetic (a backward pass costs two forward passes). With all images at once, checkpointing costs about that; in micro-batches of 32 it costs more. The four lines test two explanations, within the noise. FP32 need not cast weights again for every recomputed block, so if it pays as much, casts are not the reason. If not saving the random states gains nothing, they are not the reason either. That leaves the size of the operations: a small operation mostly costs its call.
+# Small micro-batches keep a processor less busy. Checkpointed blocks run their forward pass twice, which is a third more arithmetic (a backward pass costs two forward passes). With all images at once, checkpointing costs about that; in micro-batches of 32 it costs more. The four lines test two explanations, within the noise. FP32 need not cast weights again for every recomputed block, so if it pays as much, casts are not the reason. If not saving the random states gains nothing, they are not the reason either. That leaves the size of the operations: a small operation mostly costs its call.
 #
 # ### And the loss?
 #
@@ -398,7 +398,7 @@ print("chosen:", RATES)
 # %% [markdown] name="scores_text"
 # With a few hundred images and one seed, neighbors in this list differ by an image or two: treat the choice between them as a coin toss.
 #
-# Now the claim: the last rung against the first. Both are trained from five seeds, in pairs. Accuracy on a few hundred images moves in steps; the **loss** is finer, so the interval is of its differences. The margin must be set before the runs, here 0.1 of loss at most, and the interval must be narrow enough to *decide*. Then a control: the last rung with ordinary rounding. Does it lose its small steps in so short a run?
+# Now the claim: the last rung against the first. Both are trained from five seeds, in pairs. Accuracy on a few hundred images moves in steps; the **loss** is finer, so the interval is for differences in the loss. The margin must be set before the runs, here 0.1 of loss at most, and the interval must be narrow enough to *decide*. Then a control: the last rung with ordinary rounding. Does it lose its small steps in so short a run?
 #
 # Do we have to train with checkpointing? It recomputes the same numbers, so the weights should be the same to the last bit, even with stochastic rounding, because `checkpoint` restores the random generator.
 
@@ -509,7 +509,7 @@ final = meters[last]
 print(peak_table(final, 12))
 
 # %% [markdown] name="laws_text"
-# The shapes of the model explain every one of them. The peak is in the backward pass of the last MLP, with one block of one micro-batch recomputed: at its matmul if that takes scratch, as on many CPUs, else a moment later, in Signum's hook.
+# The shapes of the model explain every one of them. The peak is in the backward pass of the last MLP, with one block of one micro-batch recomputed: at its matmul if that takes scratch, as on many CPUs, otherwise a moment later, in Signum's hook.
 
 
 # %% name="laws"
@@ -565,7 +565,7 @@ claims.record("C12", "weights and state: 4 bytes a parameter", subject, static /
 # %% [markdown] name="floor_explained"
 # - **Weights and running means**, 2 + 2 bytes per parameter: the floor in the strict sense. To go lower you need another number format ([[fp8]]), fewer trained parameters ([[lora]]), or more machines ([[sharding]]).
 # - **Activations**: the inputs of checkpointed blocks, for one micro-batch, and the images. **Recomputed activations** and most **temporaries**: one block of one micro-batch, while its backward pass runs.
-# - **Kernel workspace** has two sources. One is scratch of the matmul, if the peak is there: on many CPUs, 16-bit matmuls repack their operands, and the size is up to the library (the one figure here that no shape gives). The other is a surprise: `checkpoint` saves **the state of the random generator** for each block, so that dropout would draw the same numbers again. On a CPU each block pays as many bytes as the last line shows, and this model has no dropout. `preserve_rng_state=False` removes it.
+# - **Kernel workspace** has two sources. One is the matmul's scratch, if the peak is there: on many CPUs, 16-bit matmuls repack their operands, and the size is up to the library (the one figure here that no shape gives). The other is a surprise: `checkpoint` saves **the state of the random generator** for each block, so that dropout would draw the same numbers again. On a CPU each block pays as many bytes as the last line shows, and this model has no dropout. `preserve_rng_state=False` removes it.
 #
 # **Predict.** With micro-batches of 4 images instead of 32, what is the factor? Use the formulas, but ask of each category whether it depends on the micro-batch at all.
 
@@ -646,9 +646,9 @@ claims.record("C12", "the planner follows the logs", "6 logs, the worst of them"
 # %% [markdown] name="planned_text"
 # ### Our ladder, on models that people train
 #
-# The logs stay below 20 times, and their fourth rung cuts the batch from 64 to 16: a different training run. So take *our* seven rungs, with the batch kept: ViT-L on 64 images of 224 pixels, and a 1B language model on 16 sequences of 1,024 tokens. (SGD with momentum stands for Signum: one number per parameter.)
+# The logs stay below 20 times, and their fourth rung cuts the batch from 64 to 16: a different training run. So take *our* seven rungs, with the batch kept the same: ViT-L on 64 images of 224 pixels, and a 1B language model on 16 sequences of 1,024 tokens. (SGD with momentum stands for Signum: one number per parameter.)
 #
-# There is a **bound**. With Φ parameters, rung 0 holds at most 16Φ bytes (weights, gradients, two moments) and its activations A. The last rung holds 4Φ (weights and mean in BF16) and the few bytes alive of one micro-batch, a:
+# There is a **bound**. With Φ parameters, rung 0 holds at most 16Φ bytes (weights, gradients, two moments) and its activations A. The last rung holds 4Φ (weights and mean in BF16) and the few bytes of one micro-batch that are alive, a:
 #
 # $$\text{factor} = \frac{16Φ + A}{4Φ + a} < 4 + \frac{A}{4Φ}$$
 #
@@ -693,7 +693,7 @@ print(
 # %% [markdown] name="vit_explained"
 # The bound explains the difference. A grows with the batch, Φ does not. Our small ViT has a batch far larger than its weights, so its bound is high, and activations and scratch keep it below. The large models come closer to a bound that is much lower: most of what is left is weights and means, and no micro-batch is small enough to change that. *A model with many weights and a small batch has a short ladder.*
 #
-# The time is a lower bound at an A100's data sheet rates, relative to rung 1. (Rung 0 is left out: the planner's FP32 is without TF32, which would make every other rung look fast.) The loss column states what may differ; how much, only pairs of runs can show.
+# The time is a lower bound at an A100's data sheet rates, relative to rung 1. (Rung 0 is left out: the planner's FP32 is without TF32, which would make every other rung look fast.) The loss column states what may differ; only pairs of runs can show how much.
 #
 # Where the plan differs from the logs, the software differs: the logs are from PyTorch 2.1, whose Adam held two temporary copies where today's holds one.
 #
@@ -899,7 +899,7 @@ claims.record("T27", "mixed precision: memory 2x", f"our ViT on this {device.typ
 # %% [markdown] name="summary_explained"
 # - **On one device** the table's figures are those of some GPU with some model. 16 bits are fast if the arithmetic units support them and the matrices are large enough to fill them. Small micro-batches cost speed if they leave the device idle. This model is small, so accumulation is expensive; on a GPU that a micro-batch of 1 fills, it is nearly free.
 # - **Checkpointing** costs the recomputation, a third of the arithmetic. In small micro-batches it costs more (section 2), because small operations mostly cost their calls.
-# - **DDP and FSDP** give N times, minus the cost of the wire. Here both happen to send the same. DDP all-reduces FP32 gradients, twice 4 bytes per parameter, of which a ring of 8 ranks sends 7/8 (a rank keeps its own part). FSDP gathers weights in BF16 for the forward and again for the backward pass (2 + 2) and reduce-scatters FP32 gradients (4). In pure FP32 it would send half as much again. Communication overlaps with arithmetic, so real factors are better than this bound.
+# - **DDP and FSDP** give N times the speed, minus the cost of the wire. Here both happen to send the same. DDP all-reduces FP32 gradients, twice 4 bytes per parameter, of which a ring of 8 ranks sends 7/8 (a rank keeps its own part). FSDP gathers weights in BF16 for the forward and again for the backward pass (2 + 2) and reduce-scatters FP32 gradients (4). In pure FP32 it would send half as much again. Communication overlaps with arithmetic, so real factors are better than this bound.
 # - **Offloading** is slower because of the bytes that cross PCIe in every update, and because of the host's AdamW, which the bound leaves out. More sequences per update make it cheaper.
 #
 # In such a table, believe the row that was measured on your model.
@@ -907,7 +907,7 @@ claims.record("T27", "mixed precision: memory 2x", f"our ViT on this {device.typ
 # %% [markdown] name="chooser_text"
 # ## 7 · Choose a recipe
 #
-# Now the other way round: GPU, model and data in, recipes out. Recipes that fit come first, starting with the one with the *least work*; then those that do not fit, the smallest first. "Times the least" compares roofline seconds, from arithmetic and memory traffic at the data sheet's rates. That is a lower bound: it can rank recipes, but not forecast a step. A micro-batch is one sequence, so more sequences per update cost time but no memory; the optimizer runs once per update.
+# Now the other way round: GPU, model and data in, recipes out. Recipes that fit come first, starting with the one that does the *least work*; then those that do not fit, the smallest first. "Times the least" compares roofline seconds, from arithmetic and memory traffic at the data sheet's rates. That is a lower bound: it can rank recipes, but not forecast a step. A micro-batch is one sequence, so more sequences per update cost time but no memory; the optimizer runs once per update.
 #
 # The plans were made in advance, by `python -m helpers chooser`, so that the figure can answer at once. LoRA rows put adapters on q and v alone, which is PEFT's default for these models. [[Lora]] shows that adapters on all linear layers learn more. They add little memory, so leave a little more room, and name the layers (`lora_targets`) in the recipe that you export. Three questions:
 #
@@ -936,7 +936,7 @@ best = choose("rtx-4090-24gb", "llama-2-7b", 2048, 16)[0]
 print(f"on top: {best.name} ({best.recipe.summary})")
 
 # %% [markdown] name="script_text"
-# You can take your choice away as a program: one file that runs as it is, alone or under `torchrun`. It contains the recipe, and what a run needs besides: warm-up, clipping, data in order, checkpoints. `--tiny` tries it with a small random model on any machine; `--weights` and `--text` make it the real thing. If it is killed, the same command with `--resume` continues from the newest checkpoint. `style="trainer"` writes it for Hugging Face's Trainer. (A 4-bit base is loaded, not made, so the script of a QLoRA recipe needs `--weights` or `--tiny`.)
+# You can take your choice away as a program: one file that runs as it is, alone or under `torchrun`. It contains the recipe, and what else a run needs: warm-up, clipping, data in order, checkpoints. `--tiny` tries it with a small random model on any machine; `--weights` and `--text` make it the real thing. If it is killed, the same command with `--resume` continues from the newest checkpoint. `style="trainer"` writes it for Hugging Face's Trainer. (A 4-bit base is loaded, not made, so the script of a QLoRA recipe needs `--weights` or `--tiny`.)
 #
 # The next cell shows the method that makes an update. Which lines are the accumulation? Which lines would do something else on two GPUs?
 
@@ -1095,7 +1095,7 @@ report
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - A forty times lower peak with the same batch is possible where activations are nearly all of the peak. Most of it is small micro-batches, and the price is time. For large models the bound is 4 + A / 4Φ.
+# - A peak forty times lower with the same batch is possible where activations are nearly all of the peak. Most of it is small micro-batches, and the price is time. For large models the bound is 4 + A / 4Φ.
 # - Ask of each rung what it took, what it added and what it moved. The order decides what a rung seems to be worth. Only the product counts, and that depends on how wasteful rung 0 was.
 # - You cannot combine accumulation and a step in the backward pass as they are. But if the optimizer state is linear in the gradient, it can be the accumulator.
 # - Every byte of the floor has a cause: bytes per weight, bytes of state, one block of one micro-batch, scratch, and the saved states of a random generator that the model does not need.
