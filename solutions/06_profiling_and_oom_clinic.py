@@ -61,7 +61,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # ## 1 · What the functions count
 #
 # PyTorch does not call `cudaMalloc` for every tensor, because that is slow. Its **caching allocator** requests large **segments** from CUDA and splits them
-# into **blocks**, one per tensor. So "memory" can mean several figures:
+# into **blocks**, one for each tensor that is not a view of another. So "memory" can mean several figures:
 #
 # | figure | function | what it counts |
 # |---|---|---|

@@ -160,7 +160,7 @@ if not 0.7 < peak / by_roofline < 1.4:
     print("The two differ a lot: the machine is busier or quieter than when its roofline was measured.")
 
 # %% [markdown] name="dots_text"
-# The plot of this formula gave the model its name. The horizontal axis is **arithmetic intensity**: FLOPs per byte moved. The vertical axis is FLOPs per second. The slope is the memory bandwidth, and there is one horizontal level for the peak of each number format. Left of the corner an operation is memory-bound, right of it compute-bound, and no operation gets above the roof. The dashed slope is the cache's bandwidth, for data that never leaves the cache. Here are some operations with their measured speed.
+# The plot of this formula gave the model its name. The horizontal axis is **arithmetic intensity**: FLOPs per byte moved. The vertical axis is FLOPs per second. The slope is the memory bandwidth, and there is one horizontal level for the peak of each number format. Left of the corner an operation is memory-bound, right of it compute-bound, and no operation gets above the roof unless its data stays in the cache: the dashed slope is the cache's bandwidth. Here are some operations with their measured speed.
 
 # %% name="dots"
 wide = 4096 if device.type == "cpu" else 2 * side  # weights that no cache holds
@@ -242,7 +242,7 @@ show(
 #
 # The model has a sharp corner; the machine does not. A matmul of a few rows is *skinny*. Libraries first copy the weights into an order that suits their kernels. This *packing* (Goto and van de Geijn 2008) pays off only over many rows, and libraries skip it for a single row. So on a CPU two rows may take several times as long as one, and the turning point is the least accurate prediction in this lab: the table in section 11 shows its error on every machine that was measured.
 #
-# A GPU has its corner farther right, because FLOP/s have grown faster than bytes/s over the years. The explorer in section 10 includes several GPUs.
+# A GPU's corner for 16-bit formats lies farther right, because its tensor cores multiply much faster than its memory delivers. The explorer in section 10 includes several GPUs.
 #
 # ## 3 · Small layers
 #

@@ -63,7 +63,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # - **SGD** keeps nothing: it follows the gradient.
 # - **Momentum** keeps a running average of the gradient: one number per weight. **Lion** also keeps one, and uses only the sign of its update.
-# - **Adam** also keeps a running average of the squared gradient, and takes long steps where gradients are small: two numbers per weight.
+# - **Adam** also keeps a running average of the squared gradient, so that the length of a step hardly depends on that of the gradient: two numbers per weight.
 # - **Adafactor** replaces Adam's second number with one mean per row of a matrix and one per column.
 # - **GaLore** projects the gradient of a matrix onto *k* directions and keeps Adam's two numbers there.
 # - **Muon** keeps only momentum, and turns the momentum of a matrix into a step in which no direction dominates (section 5). Parameters that are not matrices go to AdamW.

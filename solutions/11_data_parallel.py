@@ -837,7 +837,7 @@ hint("data_parallel.average")
 # %% [markdown] name="rank0_text"
 # ### A collective that not all ranks reach
 #
-# Evaluating the *wrapped* model on rank 0 alone deadlocks if the model has BatchNorm: DDP's forward pass broadcasts the buffers. `run_ranks` ends the run after its time limit and asks every rank where it is. We use gloo on every machine (`device="cpu"`), because over gloo a rank's stack shows the call in which it waits:
+# Evaluating the *wrapped* model on rank 0 alone deadlocks if the model has buffers, such as BatchNorm's: DDP's forward pass broadcasts them. `run_ranks` ends the run after its time limit and asks every rank where it is. We use gloo on every machine (`device="cpu"`), because over gloo a rank's stack shows the call in which it waits:
 
 
 # %% name="rank0"

@@ -394,7 +394,7 @@ print(text_table(table))
 hidden_guess.reveal(tokens_that_hide(2, 2, rate, link), "calculated")
 
 # %% [markdown] name="hidden_explained"
-# The factor (N − 1)/N is taken as 1, as for many ranks. Inside a machine, one sequence of 2,048 tokens is enough; between machines it takes several. Two things shorten the messages: more tokens per GPU, and fewer ranks that share a copy (section 8). Gradients in BF16 would halve the bytes of the reductions.
+# The factor (N − 1)/N is taken as 1, as for many ranks. Inside a machine, one sequence of 2,048 tokens is enough; between machines it takes several. Two things help: more tokens per GPU, which give each message more computing to hide behind, and fewer ranks that share a copy, so that messages stay inside a machine (section 8). Gradients in BF16 would halve the bytes of the reductions.
 
 # %% [markdown] name="fully_shard_text"
 # ## 3 · `fully_shard`

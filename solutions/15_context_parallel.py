@@ -538,7 +538,7 @@ claims.not_measured("C17", "its messages hide behind arithmetic", "needs GPUs an
 # %% [markdown] name="memory_explained"
 # The bytes saved from the forward to the backward pass fall to 1/N, as claimed: q, k, v, out and lse of this rank's tokens.
 #
-# The peak does not. Ring attention works with a fixed number of blocks: the visiting keys and values, their gradients, those that are arriving, and the temporary tensors of a block. One process has fewer tensors, but they cover the whole sequence. So two ranks save little, and from there on the peak halves with each doubling. "1/N" hides a constant, shown in the last column. The contract asks only that this constant not depend on N, so yours may be larger or smaller than the course's, and the two claims about the peak are judged on **your** functions. If they did not hold, which of the tensors that are alive at the same time could take turns?
+# The peak does not. Ring attention works with a fixed number of blocks: the visiting keys and values, their gradients, those that are arriving, and the temporary tensors of a block. One process has fewer tensors, but they cover the whole sequence. So two ranks save little, and from there on each doubling nearly halves the peak. "1/N" hides a constant, shown in the last column. The contract asks only that this constant not depend on N, so yours may be larger or smaller than the course's, and the two claims about the peak are judged on **your** functions. If they did not hold, which of the tensors that are alive at the same time could take turns?
 #
 # ### When is the traffic hidden?
 #
@@ -1040,7 +1040,7 @@ claims
 # - Every layer except attention works on one token at a time. So split the sequence, and handle attention separately.
 # - A partial result is a mean and a log-sum-exp, and two of them merge into one. In the backward pass, the log-sum-exp and the output of the whole row (through δ = g · out) make each block independent.
 # - Keys and values travel around the ring, and their gradients travel with them and end up at home: 6 N − 4 blocks per layer in one dtype, 8 N − 4 BF16 blocks with FP32 gradients. Start each message before the block is computed.
-# - The saved bytes fall to 1/N. The peak is a fixed number of blocks, so it falls from a higher level.
+# - The saved bytes fall to 1/N. The peak is nearly a fixed number of blocks, so it falls from a higher level.
 # - Under a causal mask, contiguous chunks waste nearly half of the time, and zigzag is fair. Each document needs its own zigzag.
 # - Make labels before cutting, let positions travel with their tokens, and divide the loss by the count over all ranks.
 # - Ulysses sends less on many ranks, until the heads run out. With GQA on few ranks, the ring sends less. All-gather sends about as much as the ring and needs more memory, but takes any mask.

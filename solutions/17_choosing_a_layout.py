@@ -149,7 +149,7 @@ for found in answers["llama-3.1-8b", "one node"].best:
 print(text_table(table))
 
 # %% [markdown] name="losers_explained"
-# Memory rules out most layouts before any timing: all layouts of the two larger models on eight GPUs, and every layout that keeps parameters whole. Among those that fit, the ten best differ by less than the planner's own error (*from* and *to*), so treat them as a group of equals. On the 4090s every block is recomputed, because 22 GiB is not much.
+# Memory rules out most layouts before any timing: all layouts of the two larger models on eight GPUs, and every layout that keeps parameters, gradients and optimizer state whole. Among those that fit, the ten best differ by less than the planner's own error (*from* and *to*), so treat them as a group of equals. On the 4090s every block is recomputed, because 22 GiB is not much.
 #
 # The rest of this lab builds the parts of such an answer: where ranks are, what they send, what fits, and how long it takes.
 #

@@ -457,7 +457,7 @@ claims.record(
 # %% [markdown] name="scaling_explained"
 # "Blocks halve the error" was our guess. It is wrong, as the formula says: the scale does not appear in it. The gain from blocks of 32 has another cause: each block's largest number becomes 448, which the format represents exactly. The next cell separates the largest numbers from the others.
 #
-# Three of the four layers in a transformer block take 128 inputs, so there a block of 128 is a whole row of x or w. Read that line as *row-wise* scaling, torchao's word for it. If the scales are powers of two (Transformer Engine's default for blocks), only that gain is lost: no number lands on 448 by design, and the error matches the formula to the digit.
+# Three of the four layers in a transformer block take 128 inputs, so there a block of 128 is a whole row of x or w. Read that line as *row-wise* scaling, torchao's word for it. If the scales are powers of two (Transformer Engine's default for blocks), only that gain is lost: no number lands on 448 by design, and the error matches the formula to within one percent.
 #
 # *Delayed* is as good as *current* by error, but not by numbers lost. At step 20 the history still holds larger values from earlier steps, so small gradients fall below E4M3's lower end. In E5M2 hardly any do.
 
@@ -1321,7 +1321,7 @@ for factor in (1, 4, 8, 16, 32):
     print(f"{factor:>8}{shown[0]:>10.1%}{shown[1]:>18.1%}")
 
 # %% [markdown] name="nvfp4_explained"
-# By this measure the transform does not pay off. Without it, a large token swallows its neighbors, which round toward zero. With it, the outlier's own rounding error is spread over the neighbors, which makes them slightly worse. NVIDIA's ablation still finds a lower loss with the transform, on the weight gradient and nowhere else. So the error of one tensor does not decide what trains. A comparison with BF16 over many tokens does: NVIDIA reports a loss within 1 % of FP8's for most of the run and about 1.5 % at its end. torchao 0.18 has the recipe as a prototype for Blackwell (`NVFP4TrainingConfig`).
+# By this measure the transform does not pay off. Without it, a large token swallows its neighbors, which round toward zero. With it, the outlier's own rounding error is spread over the neighbors. NVIDIA's ablation still finds a lower loss with the transform, on the weight gradient and nowhere else. So the error of one tensor does not decide what trains. A comparison with BF16 over many tokens does: NVIDIA reports a loss within 1 % of FP8's for most of the run and about 1.5 % at its end. torchao 0.18 has the recipe as a prototype for Blackwell (`NVFP4TrainingConfig`).
 
 # %% [markdown] name="measured_text"
 # ## 12 · What this run measured

@@ -1032,7 +1032,7 @@ for said, name, gpu in (
 #
 # (Older guides set `bnb_4bit_quant_storage` because FSDP1's flat parameters hold one dtype only. `fully_shard` takes mixed dtypes.)
 #
-# ### Seconds: less arithmetic is not less time
+# ### Seconds
 #
 # A frozen weight needs no gradient, so of three matmuls per weight (forward, gradient of the input, gradient of the weight) LoRA skips one.
 #

@@ -601,7 +601,7 @@ print(f"if only weights and running means were left: {first / static:.0f}x")
 # %% [markdown] name="vit_text"
 # Activations fall with the micro-batch. Temporaries stop falling: with few images the peak is in the optimizer's hook. There stochastic rounding holds the largest weight three times in 4-byte numbers (the mean, its change, the random bits), whatever the batch. The random states do not fall either. Shrink one category, and another takes its place at the peak.
 #
-# So the floor depends on three choices: bytes per weight, bytes of state, and how little is computed at a time. The factor depends on what the first rung wasted: *"40 times" says as much about rung 0 as about rung 6.*
+# So the floor depends on three choices: bytes per weight, bytes of state, and how little is computed at a time. The factor depends on what the first rung wasted: it says as much about rung 0 as about rung 6.
 #
 # ## 4 · The famous ladder, checked
 #
@@ -652,7 +652,7 @@ claims.record("C12", "the planner follows the logs", "6 logs, the worst of them"
 #
 # $$\text{factor} = \frac{16Φ + A}{4Φ + a} < 4 + \frac{A}{4Φ}$$
 #
-# **Predict** the factor for the 1B: Φ is 1.24 billion, and our small ViT reached 40.
+# **Predict** the factor for the 1B: Φ is 1.24 billion, and you have just seen the factor of our small ViT.
 
 # %% name="guess_1b"
 my_guess = None  # times less, seven rungs, 1B
@@ -1095,7 +1095,7 @@ report
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - A peak forty times lower with the same batch is possible where activations are nearly all of the peak. Most of it is small micro-batches, and the price is time. For large models the bound is 4 + A / 4Φ.
+# - A peak dozens of times lower with the same batch is possible where activations are nearly all of the peak. Most of it is small micro-batches, and the price is time. For large models the bound is 4 + A / 4Φ.
 # - Ask of each rung what it took, what it added and what it moved. The order decides what a rung seems to be worth. Only the product counts, and that depends on how wasteful rung 0 was.
 # - You cannot combine accumulation and a step in the backward pass as they are. But if the optimizer state is linear in the gradient, it can be the accumulator.
 # - Every byte of the floor has a cause: bytes per weight, bytes of state, one block of one micro-batch, scratch, and the saved states of a random generator that the model does not need.

@@ -65,4 +65,5 @@ def _long_list() -> str:
 
 def _attacks() -> str:
     count = len(list((ROOT / "tests" / "attacks" / "hand_ins").glob("*.py")))
-    return f"{count} hostile submissions are part of the tests; each must get what it earns and cost others nothing."
+    earns = "each must get exactly the points it earns, and must not affect anyone else"
+    return f"{count} hostile submissions are part of the tests; {earns}."
