@@ -62,8 +62,10 @@ class LabPage:
 
     def run(self, cell: int, source: str | None = None, seconds: float = 120) -> str:
         """Type `source` into a cell if given, run it, and return the text under it."""
-        editor = self.cells.nth(cell).locator(".cm-content")
-        editor.click()
+        folded = self.cells.nth(cell).locator(".jp-InputPlaceholder, .jp-Cell-inputWrapper .jp-Placeholder")
+        if folded.count():
+            folded.first.click()
+        self.cells.nth(cell).locator(".cm-content").click()
         if source is not None:
             self.page.keyboard.press("Control+a")
             self.page.keyboard.press("Delete")

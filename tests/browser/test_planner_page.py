@@ -35,7 +35,13 @@ def page_server(tmp_path_factory):
     command = [sys.executable, "-m", "helpers", "page", "--port", str(port), "--no-browser"]
     with (scratch / "log").open("w") as log:
         process = subprocess.Popen(
-            command, cwd=scratch, env=os.environ | own, stdout=log, stderr=log, start_new_session=True
+            command,
+            cwd=scratch,
+            env=os.environ | own,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which a job in the background ignores
         )
     address = f"http://127.0.0.1:{port}"
     try:

@@ -88,6 +88,9 @@ def new_user(tmp_path):
     config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 100, **sizes}
     (tmp_path / "path" / "to" / "config.json").write_text(json.dumps(config))
     (tmp_path / "runs.jsonl").write_text('{"model": "gpt2", "gpus": 1, "seq": 128}\n')
+    (tmp_path / "ds_config.json").write_text('{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}}')
+    axolotl = "base_model: llama-3.2-1b\nadapter: lora\nsequence_len: 512\nmicro_batch_size: 1\n"
+    (tmp_path / "axolotl.yaml").write_text(axolotl)
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").touch()

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Iterator
 from unittest.mock import patch
 
-from helpers.planner.layout import attention, decoder, stage_run, trace
+from helpers.planner.layout import attention, decoder, kernels, stage_run, trace
 
 import torch
 
@@ -67,7 +67,7 @@ def cpu_kernels() -> Iterator[None]:
             (attention, "_block", block),
             (attention, "_block_backward", block_backward),
             (attention, "rms_norm", rms_norm),
-            (decoder, "rms_norm", rms_norm),
+            (kernels, "rms_norm", rms_norm),
             (decoder, "_KEPT", (_FLASH.default,)),
             (stage_run, "Trace", EagerTrace),
             (trace, "ROUNDING", 1),
