@@ -1,7 +1,7 @@
 """On which hardware a claim can be tested: a speed belongs to the machine that it was claimed for.
 
-Bytes are the same on any machine, so every machine judges claims about them. What is said of the speed of GPUs gets no
-verdict from a processor: there the figure stands without one.
+Bytes are the same on any machine, so a claim about bytes gets a verdict on every machine. A claim about the speed of
+GPUs gets one on a GPU only; on a CPU its figure stands without a verdict.
 """
 
 import re

@@ -108,9 +108,9 @@ def _hand_ins(submissions: Path, exercises: list[Source], settings: GradingOptio
 
 
 def _submitted(hand_ins: list[HandIn]) -> list[HandIn]:
-    """Return the submissions for those exercises that somebody has submitted; all of them if nobody has any.
+    """Return the submissions for the exercises that at least one student submitted, or all if there are none.
 
-    Where nothing of a student can be read, nobody knows for what it was.
+    A student whose files are all unreadable does not count: it is not known which exercise they were for.
     """
     by_student: dict[str, list[HandIn]] = {}
     for hand_in in hand_ins:

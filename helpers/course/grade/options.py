@@ -25,7 +25,7 @@ class GradingOptions:
     """How a class is graded.
 
     Attributes:
-        exercise: names of the exercises that were set, such as "x1"; without any, those that somebody has submitted.
+        exercise: names of the exercises that were set, such as "x1"; if empty, those that a student has submitted.
         seed: decides the inputs of all checks; None takes that of the run in the output folder, else a fresh one.
         jobs: submissions that run at a time; by default one for each core that this process may use.
         slice: (i, n): grade the i-th of n parts of the class, as each of n machines does with its own folder. With all

@@ -233,7 +233,7 @@ class GoesOnInMidGroup(Check):
 
     points = 1
     hint = (
-        "What of an unfinished group is in neither the weights nor the optimizer? All of it belongs into the state.\n"
+        "What of an unfinished group is in neither the weights nor the optimizer? All of it belongs in the state.\n"
         "A group may be stopped more than once, and the loader may have nothing left when the next call comes."
     )
 

@@ -1,4 +1,4 @@
-"""What regrading has changed: a row for each submission that was run again, for the day somebody asks."""
+"""The log of regrading: for each submission that was run again, its points before and after."""
 
 from datetime import datetime
 from pathlib import Path
