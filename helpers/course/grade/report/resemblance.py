@@ -2,8 +2,8 @@
 
 Code is cut into words; comments, docstrings, layout and the learner's own names are left out, so that renaming and
 reformatting change nothing. Two submissions are compared by runs of `RUN` words in a row: their resemblance is the
-share of the shorter one's runs that the longer one contains, so that dead code around a copy changes nothing either. Runs
-of the untouched notebook do not count.
+share of the shorter one's runs that the longer one contains, so that dead code around a copy changes nothing either.
+Runs of the untouched notebook do not count.
 
 No parser is used: code that does not compile is compared all the same, and no submission can exhaust a parser here.
 """
