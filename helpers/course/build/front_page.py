@@ -10,8 +10,9 @@ from pathlib import Path
 from ...claims.receipt import receipts
 from ...core.files import PACKAGE, ROOT
 from ..receipts import claims_table
-from .card import card
+from .card import card, minutes
 from .import_graph import room_picture, room_table
+from .notebooks import colab
 from .option_list import option_list
 from .routes import routes_table, weeks_table
 from .source import sources
@@ -19,6 +20,14 @@ from .syllabus import syllabus_tables
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
+# The parts of the course, each with the number of its first lab.
+PARTS = {
+    "00": "Memory on one device",
+    "07": "Seconds on one device",
+    "11": "Many devices",
+    "18": "Long runs",
+    "19": "FP8, fine-tuning, and all of it together",
+}
 _PLACE = r"(<!-- {}: [^>]*-->\n).*?(<!-- end of {} -->)"
 
 
@@ -47,10 +56,16 @@ def filled(path: Path, **tables: str) -> str:
 
 
 def _short_list() -> str:
-    lines = ["| Lab | Time |", "|---|---|"]
+    lines = ["| Lab | Minutes | Without installing |", "|---|---|---|"]
+    parts = dict(PARTS)
     for source in sources():
-        row = card(source)
-        lines.append(f"| [{row['title']}](labs/{source.name}.ipynb) | {row['Time']} |")
+        if part := parts.pop(source.number, None):
+            lines.append(f"| **{part}** | | |")
+        least, most = minutes(source)
+        time = str(most) if least == most else f"{least} to {most}"
+        lines.append(
+            f"| [{card(source)['title']}](labs/{source.name}.ipynb) | {time} | [Colab]({colab(source.name)}) |"
+        )
     return "\n".join(lines)
 
 

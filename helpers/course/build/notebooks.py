@@ -129,11 +129,15 @@ def repository() -> str:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
 
 
+def colab(name: str) -> str:
+    """Return the address at which Colab opens a learner's notebook."""
+    address = repository().removeprefix("https://github.com/")
+    return f"https://colab.research.google.com/github/{address}/blob/main/labs/{name}.ipynb"
+
+
 def _badge(name: str) -> str:
     """Return the Colab badge of a learner's notebook."""
-    address = repository().removeprefix("https://github.com/")
-    link = f"https://colab.research.google.com/github/{address}/blob/main/labs/{name}.ipynb"
-    return f"[![Open In Colab](https://colab.research.google.com/assets/colab-badge.svg)]({link})"
+    return f"[![Open In Colab](https://colab.research.google.com/assets/colab-badge.svg)]({colab(name)})"
 
 
 def _install() -> NotebookNode:
