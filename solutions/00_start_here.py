@@ -204,7 +204,7 @@ print("7 billion parameters in FP32:", human_bytes(7e9 * 4), "in 16 bits:", huma
 # %% [markdown] name="recap"
 # ## How to go on
 #
-# - Techniques, claims and pitfalls have codes (T4, C7, P2), which you find on each lab's card; `docs/syllabus.md` says what they mean. A **claim** is a
+# - Techniques, claims and pitfalls have codes (T4, C7, P2), which you find on each lab's card; `docs/codes.md` says what they mean. A **claim** is a
 #   figure that people repeat; the labs test it.
 # - **Labs** teach a technique: predict, measure, explain, explore. The practice tasks carry no points, and each solution is one click away, below the
 #   check.

@@ -5,7 +5,7 @@ import re
 from helpers.course.build.card import card, minutes
 from helpers.course.build.routes import ROUTES, WEEKS
 from helpers.course.build.source import sources
-from helpers.course.build.syllabus import PITFALLS, TECHNIQUES
+from helpers.course.build.codes import PITFALLS, TECHNIQUES
 
 import pytest
 

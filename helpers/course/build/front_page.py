@@ -11,12 +11,12 @@ from ...claims.receipt import receipts
 from ...core.files import PACKAGE, ROOT
 from ..receipts import claims_table
 from .card import card, minutes
+from .codes import code_tables
 from .import_graph import room_picture, room_table
 from .notebooks import colab
 from .option_list import option_list
 from .routes import routes_table, weeks_table
 from .source import sources
-from .syllabus import syllabus_tables
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
@@ -38,7 +38,7 @@ def pages() -> dict[Path, str]:
         DOCS / "labs.md": filled(DOCS / "labs.md", labs=_long_list()),
         DOCS / "claims.md": filled(DOCS / "claims.md", claims=claims_table(receipts())),
         DOCS / "paths.md": filled(DOCS / "paths.md", weeks=weeks_table()),
-        DOCS / "syllabus.md": filled(DOCS / "syllabus.md", syllabus=syllabus_tables()),
+        DOCS / "codes.md": filled(DOCS / "codes.md", codes=code_tables()),
         DOCS / "options.md": filled(DOCS / "options.md", options=option_list()),
         DOCS / "architecture.md": filled(
             DOCS / "architecture.md", picture=room_picture(PACKAGE), rooms=room_table(PACKAGE)

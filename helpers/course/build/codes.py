@@ -1,4 +1,4 @@
-"""The page of the syllabus: what each code on a lab's card stands for, and which labs have it."""
+"""What each code on a lab's card stands for, and which labs have it."""
 
 import re
 
@@ -61,7 +61,7 @@ PITFALLS = {
 }
 
 
-def syllabus_tables() -> str:
+def code_tables() -> str:
     """Return the tables of techniques and pitfalls, each code with links to its labs."""
     labs = _labs_by_code()
     parts = []
