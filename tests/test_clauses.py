@@ -9,7 +9,7 @@ import pytest
 from .mutants import clauses, topics
 from .mutants.contracts import contracts
 
-EXERCISES = ("x1", "x2", "x3", "x4", "x5", "x6")
+EXERCISES = ("x1", "x2", "x3", "x4", "x5", "x6", "x7")
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)

@@ -16,7 +16,15 @@ from helpers.course.build.source import sources
 from helpers.course.grade.intake.hand_in import reference_hand_in
 
 GRADED = {source.exercise: source for source in sources() if source.graded}
-FIRST = {"x1": "scaler", "x2": "step", "x3": "epoch", "x4": "finetune", "x5": "shard", "x6": "files"}  # answer cell
+FIRST = {
+    "x1": "scaler",
+    "x2": "step",
+    "x3": "epoch",
+    "x4": "finetune",
+    "x5": "shard",
+    "x6": "files",
+    "x7": "build",
+}  # answer cell
 REFERENCE = {exercise: reference_hand_in(source).answers for exercise, source in GRADED.items()}
 RIGHT = REFERENCE["x1"]["scaler"]
 WRONG = """

@@ -35,13 +35,13 @@ def test_what_somebody_has_submitted_is_graded(submissions):
 
 def test_what_was_set_is_graded_even_if_nobody_has_submitted_it(submissions):
     assert {h.source.exercise for h in graded(submissions, "X4", "x1")} == {"x1", "x4"}
-    with pytest.raises(GradeError, match="no exercise 'x9': choose from x1, x2, x3, x4, x5, x6"):
+    with pytest.raises(GradeError, match="no exercise 'x9': choose from x1, x2, x3, x4, x5, x6, x7"):
         graded(submissions, "x9")
 
 
 def test_where_nobody_has_submitted_anything_every_exercise_is_missing(tmp_path):
     (tmp_path / "ada").mkdir()
-    assert [h.source.exercise for h in graded(tmp_path)] == ["x1", "x2", "x3", "x4", "x5", "x6"]
+    assert [h.source.exercise for h in graded(tmp_path)] == ["x1", "x2", "x3", "x4", "x5", "x6", "x7"]
 
 
 def test_the_first_line_says_what_will_be_graded(submissions):

@@ -10,7 +10,7 @@ import pytest
 from ..mutants import assert_rejected, reference_text, run_answers, styles, topics, verdicts
 from ..sampling import sample
 
-EXERCISES = {name: topics()[name] for name in ("x1", "x2", "x3", "x4", "x5", "x6")}
+EXERCISES = {name: topics()[name] for name in ("x1", "x2", "x3", "x4", "x5", "x6", "x7")}
 RIGHT = [(exercise, name) for exercise, answers in EXERCISES.items() for name in answers.right]
 STYLES = [(exercise, name) for exercise in EXERCISES for name in styles(exercise)]
 MUTANTS = [mutant for answers in EXERCISES.values() for mutant in answers.mutants]

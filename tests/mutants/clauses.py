@@ -165,6 +165,30 @@ JUDGED: dict[str, tuple[str, ...]] = {
         "rank0_keeps_the_state_of_all",
         "goes_on_to_the_last_bit",
     ),
+    "x7.build": (
+        "no_rank_holds_the_model initializes_like_one_process",
+        "no_rank_holds_the_model",
+        "no_rank_holds_the_model",
+        "each_block_is_a_unit",
+        "initializes_like_one_process",
+        "no_rank_holds_the_model",
+        "computes_by_the_policy",
+    ),
+    "x7.step": (
+        "update_of_one_process",
+        "targets_of_all_ranks_weigh_the_same",
+        "update_of_one_process targets_of_all_ranks_weigh_the_same clips_by_the_joint_norm",
+        "reduces_once_per_unit",
+        "update_of_one_process reduces_once_per_unit",
+        "update_of_one_process clips_by_the_joint_norm",
+    ),
+    "x7.resume": (
+        "goes_on_with_equal_losses",
+        "goes_on_with_equal_losses",
+        "each_rank_writes_its_shards",
+        "goes_on_with_equal_losses",
+        "goes_on_with_equal_losses",
+    ),
 }
 HEAD = """# What the checks judge
 

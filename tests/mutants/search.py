@@ -82,7 +82,7 @@ def search(exercise: str, budget: float, seed: int = 0, wanted: str = "") -> tup
 def main() -> int:
     """Search by the command line; the exit code is 1 where something gets through."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants.search", description=__doc__)
-    parser.add_argument("exercise", choices=["x1", "x2", "x3", "x4", "x5", "x6"])
+    parser.add_argument("exercise", choices=["x1", "x2", "x3", "x4", "x5", "x6", "x7"])
     parser.add_argument("--budget", type=float, default=300.0, metavar="SECONDS")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--part", default="", help="one part alone, for example x2.scaled")

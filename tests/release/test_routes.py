@@ -3,9 +3,9 @@
 import re
 
 from helpers.course.build.card import card, minutes
+from helpers.course.build.codes import PITFALLS, TECHNIQUES
 from helpers.course.build.routes import ROUTES, WEEKS
 from helpers.course.build.source import sources
-from helpers.course.build.codes import PITFALLS, TECHNIQUES
 
 import pytest
 

@@ -35,7 +35,15 @@ ROUTES = (
         "train on many GPUs",
         (
             *(*_START, "number_formats", "mixed_precision", "gradient_accumulation", "activation_checkpointing"),
-            *("data_parallel", "x3_ddp", "sharding", "tensor_parallel", "pipeline", "choosing_a_layout"),
+            *(
+                "data_parallel",
+                "x3_ddp",
+                "sharding",
+                "x7_fits_on_no_rank",
+                "tensor_parallel",
+                "pipeline",
+                "choosing_a_layout",
+            ),
             *("runs_that_survive", "failures", "x6_survive"),
         ),
         "`make lab`",
@@ -60,7 +68,7 @@ WEEKS = (
     ("Seconds", ("where_the_time_goes", "compilation_and_fusion")),
     ("Lean optimizers, and 7B in 24 GB", ("lean_optimizers", "lora", "x4_lora")),
     ("Data, and many ranks", ("data_loading", "tokens", "data_parallel", "x3_ddp")),
-    ("Splitting state and layers", ("sharding", "tensor_parallel")),
+    ("Splitting state and layers", ("sharding", "x7_fits_on_no_rank", "tensor_parallel")),
     ("Pipelines and long sequences", ("pipeline", "context_parallel", "x5_ring_attention")),
     ("Choosing a layout, and runs that survive", ("choosing_a_layout", "runs_that_survive", "failures", "x6_survive")),
 )

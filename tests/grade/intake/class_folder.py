@@ -10,7 +10,7 @@ from helpers.course.grade.intake.collect import collect
 from helpers.course.grade.intake.hand_in import reference_hand_in
 
 EXERCISES = [source for source in sources() if source.graded]
-X1, X2, X3, X5, X6, X4 = EXERCISES
+X1, X2, X3, X7, X5, X6, X4 = EXERCISES
 NAME = f"{X1.name}.ipynb"
 ANSWERS = {source.exercise: reference_hand_in(source).answers for source in EXERCISES}
 

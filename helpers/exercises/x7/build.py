@@ -1,0 +1,237 @@
+"""Checks of part 1: a model is built on no device, sharded and initialized. All judge one start of four ranks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from ...meter.recorder import MemoryMeter
+from ...ranks.collectives import Collectives
+from ..base import Check, Evidence
+from ..probing.on_ranks import on_ranks
+from .subject import BLOCKS, LENGTH, VOCABULARY, Block, Model, in_one_process, local_of, mesh_of
+
+MESHES = {"4 ranks": (4,), "2 x 2 ranks": (2, 2)}
+WIDE, MANY = 64, 8  # where memory is measured: many layers, of which none is large
+SLACK = 2 * sum(p.nbytes for p in Block(WIDE).parameters())  # two blocks in full
+UNITS = ["", *(f"blocks.{i}" for i in range(BLOCKS))]
+
+
+def _numbers(model: nn.Module, seed: int) -> Evidence:
+    """Return which parameters and buffers are not this rank's part of those of one process."""
+    right = in_one_process(seed)
+    parts = {name: p.full_tensor() if isinstance(p, DTensor) else p for name, p in model.named_parameters()}
+    wanted = dict(right.named_parameters())
+    wrong = [n for n, full in wanted.items() if n not in parts or not torch.equal(parts[n].detach(), full)]
+    local = [
+        n
+        for n, p in model.named_parameters()
+        if isinstance(p, DTensor) and n in wanted and not torch.equal(p.to_local(), local_of(wanted[n].detach(), p))
+    ]
+    buffers = dict(model.named_buffers())
+    same = all(n in buffers and torch.equal(buffers[n], full) for n, full in right.named_buffers())
+    return {"wrong": wrong, "local": local, "buffers": same}
+
+
+def _shards(model: nn.Module, mesh: DeviceMesh) -> Evidence:
+    """Return how the parameters lie on the ranks."""
+    parameters = dict(model.named_parameters())
+    dtensors = {n: p for n, p in parameters.items() if isinstance(p, DTensor)}
+    return {
+        "whole": [n for n in parameters if n not in dtensors],
+        "elsewhere": [n for n, p in dtensors.items() if p.device_mesh != mesh],
+        "placements": sorted({str(p.placements) for p in dtensors.values()}),
+        "bytes": sum(p.to_local().nbytes for p in dtensors.values()),
+        "meta": [n for n, p in parameters.items() if p.is_meta],
+        "dtypes": sorted({str(p.dtype) for p in parameters.values()}),
+        "units": [n for n, m in model.named_modules() if isinstance(m, FSDPModule)],
+        "training": all(m.training for m in model.modules()),
+    }
+
+
+def _pass(model: nn.Module) -> Evidence:
+    """Return the messages of a forward and a backward pass, and the dtypes that layers compute in."""
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    tokens = torch.randint(VOCABULARY, (2, LENGTH), generator=generator)
+    seen: dict[str, str] = {}
+    hooks = [
+        layer.register_forward_hook(lambda _, __, output, name=name: seen.update({name: str(output.dtype)}))
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.Linear)
+    ]
+    with Collectives() as forward:
+        logits = model(tokens)
+    with Collectives() as backward:
+        F.cross_entropy(logits.float().flatten(0, 1), tokens.flatten()).backward()
+    for hook in hooks:
+        hook.remove()
+    names = ("all_gather", "reduce_scatter", "all_reduce")
+    return {
+        "layers": sorted(set(seen.values())),
+        "logits": str(logits.dtype),
+        "gradients": sorted({str(p.grad.dtype) for p in model.parameters() if p.grad is not None}),
+        "forward": {name: forward.count(name) for name in names},
+        "backward": {name: backward.count(name) for name in names},
+        "reduced": sum(call.nbytes for call in backward.calls if call.name == "reduce_scatter"),
+        "gathered": sum(call.nbytes for call in forward.calls if call.name == "all_gather"),
+    }
+
+
+def _peak(build: Callable[..., nn.Module], seed: int) -> int:
+    """Return the peak of a start with many layers."""
+    mesh = mesh_of((4,))
+    with MemoryMeter(device=torch.device("cpu"), by_tenant=False) as meter:
+        build(lambda: Model(WIDE, MANY), mesh, torch.float32, seed)
+    return meter.peak_bytes
+
+
+def _on_rank(build: Callable[..., nn.Module], seed: int) -> Evidence:
+    seen: Evidence = {}
+    for name, shape in MESHES.items():
+        mesh = mesh_of(shape)
+        model = build(Model, mesh, torch.float32, seed)
+        seen[name] = {"shards": _shards(model, mesh), "numbers": _numbers(model, seed), "pass": _pass(model)}
+    mesh = mesh_of((4,))
+    model = build(Model, mesh, torch.bfloat16, seed + 1)
+    low = {"shards": _shards(model, mesh), "numbers": _numbers(model, seed + 1), "pass": _pass(model)}
+    return seen | {"bfloat16": low, "peak": _peak(build, seed)}
+
+
+class _OnBuild(Check):
+    points = 1
+
+    @staticmethod
+    def probe(seed: int, build: Any) -> Evidence:
+        return {"ranks": on_ranks(_on_rank, 4, build, seed)}
+
+    @classmethod
+    def judge(cls, seen: Evidence, expected: Evidence) -> str | None:
+        for rank, (got, want) in enumerate(zip(seen["ranks"], expected["ranks"], strict=True)):
+            for case in (*MESHES, "bfloat16"):
+                wrong = cls.wrong(got[case], want[case])
+                if wrong:
+                    return f"{case}, rank {rank}: {wrong}"
+            wrong = cls.of_all(got, want)
+            if wrong:
+                return f"rank {rank}: {wrong}"
+        return None
+
+    @classmethod
+    def wrong(cls, seen: Evidence, right: Evidence) -> str | None:
+        """Say what is wrong with one model."""
+        raise NotImplementedError
+
+    @classmethod
+    def of_all(cls, seen: Evidence, right: Evidence) -> str | None:
+        """Say what is wrong with what was measured beside the models."""
+        return None
+
+
+class NoRankHoldsTheModel(_OnBuild):
+    """Every parameter is sharded over the given mesh; a start needs the shards and a block or two, not the model."""
+
+    hint = (
+        "Where are the parameters allocated when make_model() runs, and how large is the largest tensor you hold?\n"
+        "torch.device('meta'), fully_shard, to_empty, and then one layer after another."
+    )
+
+    @classmethod
+    def wrong(cls, seen: Evidence, right: Evidence) -> str | None:
+        got, want = seen["shards"], right["shards"]
+        for key, what in (
+            ("whole", "is not sharded"),
+            ("meta", "is still on meta"),
+            ("elsewhere", "is on another mesh"),
+        ):
+            if got[key]:
+                return f"{got[key][0]} {what} ({len(got[key])} in all)."
+        if got["placements"] != want["placements"]:
+            placed, right_ones = ", ".join(got["placements"]), ", ".join(want["placements"])
+            return f"the parameters are placed as {placed}; {right_ones} is right."
+        if got["bytes"] != want["bytes"]:
+            return f"this rank's shards have {got['bytes']:,} bytes; {want['bytes']:,} is right."
+        return None if got["training"] else "the model, or a part of it, is in evaluation mode."
+
+    @classmethod
+    def of_all(cls, seen: Evidence, right: Evidence) -> str | None:
+        if seen["peak"] > right["peak"] + SLACK:
+            return (
+                f"the start of a model of {MANY} blocks has a peak of {seen['peak']:,} bytes; {right['peak']:,} are "
+                "enough for the shards and one layer."
+            )
+        return None
+
+
+class InitializesLikeOneProcess(_OnBuild):
+    """Parameters and buffers are those of one process with this seed, on every mesh."""
+
+    hint = (
+        "On the CPU, reset_parameters on a sharded layer draws the same shard on every rank. Draw the whole layer, "
+        "keep a part.\nWhich part is it where 4 ranks share 30 rows? distribute_tensor knows. Who fills the buffers?"
+    )
+
+    @classmethod
+    def wrong(cls, seen: Evidence, right: Evidence) -> str | None:
+        got = seen["numbers"]
+        if got["wrong"]:
+            return f"{got['wrong'][0]} is not that of one process ({len(got['wrong'])} of the parameters are not)."
+        if got["local"]:
+            return f"this rank holds another part of {got['local'][0]} than its placement says."
+        return None if got["buffers"] else "the buffer of positions is not that of one process."
+
+
+class EachBlockIsAUnit(_OnBuild):
+    """Each block is gathered when it runs and freed after it; what is outside the blocks is one more unit."""
+
+    hint = (
+        "fully_shard on each block first, then on the model. Two blocks in one call are one unit.\n"
+        "reshard_after_forward says whether a unit is freed after its forward pass."
+    )
+
+    @classmethod
+    def wrong(cls, seen: Evidence, right: Evidence) -> str | None:
+        if sorted(seen["shards"]["units"]) != sorted(UNITS):
+            units = ", ".join(name or "the model" for name in seen["shards"]["units"]) or "none"
+            return f"the units are {units}; they should be the model and each of its {BLOCKS} blocks."
+        got, want = seen["pass"]["forward"]["all_gather"], right["pass"]["forward"]["all_gather"]
+        if got != want:
+            return f"the forward pass gathers {got} times; {want} is right for {BLOCKS} blocks and the rest."
+        got, want = seen["pass"]["backward"]["all_gather"], right["pass"]["backward"]["all_gather"]
+        if got not in (want, want + 1):  # what is outside the blocks may be freed after its forward pass, or stay
+            return f"the backward pass gathers {got} times; {want} is right: each of the {BLOCKS} blocks once more."
+        return None
+
+
+class ComputesByThePolicy(_OnBuild):
+    """Matmuls run in the given dtype; weights, gradients, their reduction and the output are FP32."""
+
+    hint = (
+        "MixedPrecisionPolicy has a dtype to compute in, one to reduce in, and one for the output of a unit.\n"
+        "The blocks hand on what they compute; only the model's own output is FP32."
+    )
+
+    @classmethod
+    def wrong(cls, seen: Evidence, right: Evidence) -> str | None:
+        got, want = seen["pass"], right["pass"]
+        if seen["shards"]["dtypes"] != right["shards"]["dtypes"]:
+            return f"the weights are {', '.join(seen['shards']['dtypes'])}; they should be torch.float32."
+        if got["layers"] != want["layers"]:
+            return f"linear layers run in {', '.join(got['layers'])}; {', '.join(want['layers'])} is right."
+        if got["logits"] != want["logits"]:
+            return f"the model returns {got['logits']}; {want['logits']} is right."
+        if got["gradients"] != want["gradients"]:
+            return f"the gradients are {', '.join(got['gradients'])}; {', '.join(want['gradients'])} is right."
+        if got["gathered"] != want["gathered"]:
+            return f"{got['gathered']:,} bytes are gathered in the forward pass; {want['gathered']:,} is right."
+        if got["reduced"] != want["reduced"]:
+            return f"{got['reduced']:,} bytes of gradients are reduced; {want['reduced']:,} is right, in FP32."
+        return None
+
+
+BUILD = (NoRankHoldsTheModel, InitializesLikeOneProcess, EachBlockIsAUnit, ComputesByThePolicy)

@@ -1,0 +1,140 @@
+"""Checks of part 3: a checkpoint of 4 ranks, and training that goes on with 2. Both judge the same run."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+from ...ranks.collectives import Collectives
+from ..base import Check, Evidence
+from ..probing.on_ranks import on_ranks
+from .subject import LENGTH, VOCABULARY, mesh_of, sharded
+
+EXACT = 1e-5  # relative: sums over 2 ranks are rounded otherwise than over 4
+ROWS, LAST = 8, 17
+WIDER = 126
+NOTES = 700_000  # bytes beside weights and two moments: names, shapes and places of shards
+
+
+def _train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> list[float]:
+    """Take steps on the joint batch; return the joint loss of each."""
+    losses = []
+    for step in steps:
+        generator = torch.Generator().manual_seed(step)
+        tokens = torch.randint(VOCABULARY, (ROWS, LENGTH), generator=generator)
+        mine = tokens.chunk(dist.get_world_size())[dist.get_rank()]
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(mine).flatten(0, 1), mine.flatten())
+        loss.backward()
+        optimizer.step()
+        joint = loss.detach().clone()
+        dist.all_reduce(joint)
+        losses.append(joint.item() / dist.get_world_size())
+    return losses
+
+
+def _fresh(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = sharded(seed, mesh_of((dist.get_world_size(),)), WIDER)
+    return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def _saves(save: Callable[..., Any], load: Callable[..., Any], seed: int, folder: str) -> Evidence:
+    """One of 4 ranks: two steps, a checkpoint, and two steps more; then another model goes on from it."""
+    model, optimizer = _fresh(seed)
+    _train(model, optimizer, range(2))
+    before = [p.to_local().clone() for p in model.parameters()]
+    with Collectives() as sent:
+        save(model, optimizer, LAST, folder)
+    kept = all(torch.equal(a, p.to_local()) for a, p in zip(before, model.parameters(), strict=True))
+    files = [file for file in Path(folder).rglob("*") if file.is_file()]
+    whole = sum(p.numel() * 4 for p in model.parameters())
+    seen = {
+        "kept": kept,
+        "sent": sum(call.nbytes for call in sent.calls if call.name in ("all_gather", "broadcast", "all_reduce")),
+        "bytes": sum(file.stat().st_size for file in files),
+        "largest": max((file.stat().st_size for file in files), default=0),
+        "whole": whole,
+        "losses": _train(model, optimizer, range(2, 5)),
+    }
+    dist.barrier()
+    return seen | {"again": _goes_on(load, seed, folder)}
+
+
+def _goes_on(load: Callable[..., Any], seed: int, folder: str) -> Evidence:
+    """One rank: another model takes up the checkpoint."""
+    model, optimizer = _fresh(seed + 1)
+    with Collectives() as sent:
+        step = load(model, optimizer, folder)
+    volume = sum(call.nbytes for call in sent.calls if call.name in ("all_gather", "broadcast", "all_reduce"))
+    step = step if isinstance(step, int) else type(step).__name__
+    return {"step": step, "losses": _train(model, optimizer, range(2, 5)), "sent": volume}
+
+
+class _OnRun(Check):
+    points = 1
+
+    @staticmethod
+    def probe(seed: int, save: Any, load: Any) -> Evidence:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+            folder = str(Path(scratch) / "checkpoint")
+            ranks = on_ranks(_saves, 4, save, load, seed, folder)
+            return {"four": ranks, "two": on_ranks(_goes_on, 2, load, seed, folder)}
+
+
+class GoesOnWithEqualLosses(_OnRun):
+    """On 4 ranks and on 2, training goes on from the checkpoint with the losses of the run that was not stopped."""
+
+    hint = (
+        "dcp.load fills tensors that exist. Does a fresh AdamW have any?\n"
+        "get_state_dict and set_state_dict take the model and the optimizer together; the step is one more entry."
+    )
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        right = expected["four"][0]["losses"]
+        if not seen["four"][0]["kept"]:
+            return "save changes the weights."
+        for step, (a, b) in enumerate(zip(seen["four"][0]["losses"], right, strict=True), 1):
+            if not abs(a - b) <= EXACT * abs(b):
+                return f"save changes something: step {step} after it has a loss of {a:.6f}, and {b:.6f} is right."
+        for which, ranks in {"4 ranks": [one["again"] for one in seen["four"]], "2 ranks": seen["two"]}.items():
+            for rank, got in enumerate(ranks):
+                if got["step"] != LAST:
+                    return f"{which}: load returns {got['step']} on rank {rank}; {LAST} was saved."
+                for step, (a, b) in enumerate(zip(got["losses"], right, strict=True), 1):
+                    if not abs(a - b) <= EXACT * abs(b):
+                        return (
+                            f"{which}: the loss of step {step} after the checkpoint is {a:.6f}; without a stop it is "
+                            f"{b:.6f}. (Weights that are right and moments that are not differ from step 2 on.)"
+                        )
+        return None
+
+
+class EachRankWritesItsShards(_OnRun):
+    """Every rank writes its own shards; no whole parameter travels, and nothing is written twice."""
+
+    hint = (
+        "A state dict of DTensors knows which part is this rank's, and dcp.save writes this part.\n"
+        "full_tensor() and full_state_dict=True gather what no rank has room for."
+    )
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for rank, (got, want) in enumerate(zip(seen["four"], expected["four"], strict=True)):
+            if got["sent"] > want["sent"] + got["whole"] / 4:
+                return f"rank {rank}: {got['sent']:,} bytes of tensors travel while the ranks save."
+            if got["again"]["sent"] > want["again"]["sent"] + got["whole"] / 4:
+                return f"rank {rank}: {got['again']['sent']:,} bytes of tensors travel while the ranks load."
+            if got["bytes"] > 3 * got["whole"] + NOTES:
+                return f"the checkpoint has {got['bytes']:,} bytes; weights and two moments are {3 * got['whole']:,}."
+            if got["largest"] > got["whole"] + NOTES:  # a quarter of three is less than that, also rounded up
+                return f"one file has {got['largest']:,} bytes; each of the 4 ranks should write its quarter."
+        return None
+
+
+RESUME = (GoesOnWithEqualLosses, EachRankWritesItsShards)

@@ -1,0 +1,231 @@
+"""Checks of part 2: an update of a sharded model. All judge one start of four ranks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ...meter.recorder import MemoryMeter
+from ...ranks.collectives import Collectives
+from ..base import Check, Evidence
+from ..probing.distance import relative_distance
+from ..probing.on_ranks import on_ranks
+from .subject import BLOCKS, LENGTH, VOCABULARY, mesh_of, sharded
+
+EXACT = 1e-4  # relative, in FP32
+IGNORED = -100
+OFF = 1e6  # a max_norm that no gradient reaches
+MANY_ROWS = 64  # of a micro-batch where activations are measured
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What an answer is called with.
+
+    Attributes:
+        rows: of each micro-batch.
+        ignored: the share of targets that do not count, on each rank.
+        mesh: sizes of its dimensions.
+    """
+
+    rows: tuple[int, ...] = (2, 2, 2)
+    ignored: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
+    max_norm: float = OFF
+    adam: bool = False
+    steps: int = 1
+    old_gradients: bool = False
+    mesh: tuple[int, ...] = (4,)
+
+
+EVEN = {
+    "3 micro-batches": _Case(),
+    "AdamW, 2 steps": _Case((3,), adam=True, steps=2),
+    "old gradients": _Case(old_gradients=True),
+}
+COUNTED = {
+    "micro-batches of different sizes": _Case((3, 1, 2)),
+    "targets that do not count": _Case((2, 3), (0.1, 0.7, 0.4, 0.9)),
+    "a rank without targets": _Case((2, 2), (0.3, 1.0, 0.2, 0.5)),
+}
+CLIPPED = {
+    "clipped": _Case(max_norm=0.05),
+    "clipped, targets that do not count, AdamW": _Case((2, 1), (0.0, 0.6, 0.8, 0.9), max_norm=0.1, adam=True),
+    "clipped, 2 x 2 ranks": _Case(max_norm=0.05, mesh=(2, 2)),
+}
+CASES = EVEN | COUNTED | CLIPPED
+
+
+def _micro_batches(seed: int, case: _Case, step: int) -> list[tuple[Tensor, Tensor]]:
+    rank = dist.get_rank()
+    generator = torch.Generator().manual_seed(1000 * seed + 10 * step + rank)
+    pairs = []
+    for rows in case.rows:
+        tokens, targets = torch.randint(VOCABULARY, (2, rows, LENGTH), generator=generator).unbind()
+        share = case.ignored[rank]
+        hidden = torch.rand(targets.shape, generator=generator) < share
+        pairs.append((tokens, targets.masked_fill(hidden, IGNORED)))
+    return pairs
+
+
+def _whole(model: nn.Module) -> list[float]:
+    return torch.cat([p.detach().full_tensor().flatten() for p in model.parameters()]).tolist()
+
+
+def _optimizer(model: nn.Module, adam: bool) -> torch.optim.Optimizer:
+    if adam:
+        return torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+    return torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
+
+
+def _one(train_step: Callable[..., Any], seed: int, case: _Case) -> Evidence:
+    """One rank: the steps of a case."""
+    model = sharded(seed, mesh_of(case.mesh))
+    optimizer = _optimizer(model, case.adam)
+    if case.old_gradients:
+        for p in model.parameters():
+            p.grad = torch.full_like(p, 7.0)
+    before = _whole(model)
+    returned, counts = [], []
+    for step in range(case.steps):
+        with Collectives() as sent:
+            result = train_step(model, optimizer, _micro_batches(seed, case, step), case.max_norm)
+        pair = isinstance(result, tuple | list) and len(result) == 2
+        returned.append([x if isinstance(x, float) else type(x).__name__ for x in result] if pair else None)
+        counts.append({name: sent.count(name) for name in ("reduce_scatter", "all_gather", "all_reduce")})
+        large = [call.nbytes for call in sent.calls if call.name not in ("reduce_scatter", "all_gather")]
+        counts[-1]["other"] = sum(large)
+    with Collectives() as sent:  # what the caller's own backward pass would reduce
+        model(torch.zeros(1, LENGTH, dtype=torch.int64)).sum().backward()
+    moved = [after - was for was, after in zip(before, _whole(model), strict=True)]
+    return {
+        "moved": moved if dist.get_rank() == 0 else [],
+        "returned": returned,
+        "counts": counts,
+        "after": sent.count("reduce_scatter"),
+    }
+
+
+def _growth(train_step: Callable[..., Any], seed: int) -> int:
+    """Return by how much the peak grows from two micro-batches to six."""
+    peaks = []
+    for count in (2, 6):
+        model = sharded(seed, mesh_of((4,)))
+        optimizer = _optimizer(model, adam=False)
+        pairs = _micro_batches(seed, _Case((MANY_ROWS,) * count), 0)
+        with MemoryMeter(device=torch.device("cpu"), by_tenant=False) as meter:
+            train_step(model, optimizer, pairs, OFF)
+        peaks.append(meter.peak_bytes)
+    return peaks[1] - peaks[0]
+
+
+def _on_rank(train_step: Callable[..., Any], seed: int) -> Evidence:
+    seen = {name: _one(train_step, seed, case) for name, case in CASES.items()}
+    return seen | {"growth": _growth(train_step, seed)}
+
+
+def _wrong(seen: Evidence, expected: Evidence, cases: dict[str, _Case]) -> str | None:
+    """Say what is wrong with the updates of some cases, or with what they return."""
+    for name in cases:
+        got, want = (evidence["ranks"][0][name]["moved"] for evidence in (seen, expected))
+        if not relative_distance(got, want) <= EXACT:
+            a, b = torch.tensor(got), torch.tensor(want)
+            cosine, length = torch.cosine_similarity(a, b, dim=0).item(), (a.norm() / b.norm()).item()
+            return f"{name}: the weights move {length:.4g} times as far as those of one process, cosine {cosine:.4f}."
+        for rank in range(4):
+            mine, right = (evidence["ranks"][rank][name]["returned"] for evidence in (seen, expected))
+            for step, (pair, wanted) in enumerate(zip(mine, right, strict=True), 1):
+                if pair is None:
+                    return f"{name}: a pair should be returned, the loss and the norm."
+                for what, a, b in zip(("loss", "norm"), pair, wanted, strict=True):
+                    if not isinstance(a, float):
+                        return f"{name}: the {what} is a {a}; it should be a float."
+                    if not abs(a - b) <= EXACT * abs(b):
+                        return f"{name}, step {step}: rank {rank} returns the {what} {a:.6g}; {b:.6g} is right."
+    return None
+
+
+class _OnStep(Check):
+    points = 1
+
+    @staticmethod
+    def probe(seed: int, train_step: Any) -> Evidence:
+        return {"ranks": on_ranks(_on_rank, 4, train_step, seed)}
+
+
+class UpdateOfOneProcess(_OnStep):
+    """Accumulated micro-batches of all ranks make the update of one process, step after step."""
+
+    hint = (
+        "fully_shard takes the mean of the ranks' gradients, and micro-batches add up. What must divide each loss?\n"
+        "Clear the gradients first, step once, and return plain floats that are the same on each rank."
+    )
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrong(seen, expected, EVEN)
+
+
+class TargetsOfAllRanksWeighTheSame(_OnStep):
+    """A target that counts weighs the same, whichever micro-batch and rank it is on."""
+
+    hint = (
+        "Sum the losses, and divide by the count of all ranks: one all_reduce of one number.\n"
+        "A rank without targets takes part in every collective."
+    )
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrong(seen, expected, COUNTED)
+
+
+class ClipsByTheJointNorm(_OnStep):
+    """The gradient is clipped by the norm over the shards of all ranks, once, after the last micro-batch."""
+
+    hint = (
+        "A norm over local shards is this rank's alone; over DTensors it is that of all ranks, and a DTensor itself.\n"
+        "What does p.grad hold while gradient synchronization is off?"
+    )
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _wrong(seen, expected, CLIPPED)
+
+
+class ReducesOncePerUnit(_OnStep):
+    """Each unit's gradient is reduced once per call; activations of one micro-batch are held at a time."""
+
+    hint = (
+        "set_requires_gradient_sync before each forward pass: on for the last micro-batch only.\n"
+        "Call backward() for each micro-batch before the next forward pass."
+    )
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        for rank, (got, want) in enumerate(zip(seen["ranks"], expected["ranks"], strict=True)):
+            for name in CASES:
+                for step, counts in enumerate(got[name]["counts"], 1):
+                    if counts["reduce_scatter"] != BLOCKS + 1:
+                        return (
+                            f"{name}, step {step}: rank {rank} reduces {counts['reduce_scatter']} times; {BLOCKS + 1} "
+                            "units need as many."
+                        )
+                    if counts["other"] > want[name]["counts"][step - 1]["other"] + 4_000:
+                        return (
+                            f"{name}, step {step}: {counts['other']:,} bytes go through other collectives; "
+                            "counts, losses and squares of norms are a few numbers."
+                        )
+                if got[name]["after"] != BLOCKS + 1:
+                    return f"{name}: gradient synchronization is off when train_step returns."
+            more = 4 * MANY_ROWS * LENGTH * 4 * 30  # what four micro-batches more hold in one layer
+            if got["growth"] - want["growth"] > more:
+                return (
+                    f"with 6 micro-batches in place of 2 the peak is {got['growth']:,} bytes higher, and "
+                    f"{want['growth']:,} is right: their graphs or their logits are alive together."
+                )
+        return None
+
+
+STEP = (UpdateOfOneProcess, TargetsOfAllRanksWeighTheSame, ClipsByTheJointNorm, ReducesOncePerUnit)

@@ -1,0 +1,101 @@
+"""The model that is sharded: odd sizes, a buffer that is not saved, and a layer that draws like no other."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+VOCABULARY, WIDTH, BLOCKS, LENGTH = 37, 30, 3, 6  # no size is a multiple of 4
+
+
+class Scale(nn.Module):
+    """Multiplies by a factor per channel, drawn around one."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, 1.0, 0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],)) * self.weight
+
+
+class Places(nn.Module):
+    """Adds a wave to each position, from a table that is not saved."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.empty(LENGTH, width), persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        angles = torch.arange(LENGTH)[:, None] * torch.linspace(0.1, math.pi, self.table.shape[1])
+        self.table.copy_(angles.sin())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.table[: x.shape[1]].to(x.dtype)
+
+
+class Block(nn.Module):
+    """x + down(gelu(up(scale(x)))), and the mean over earlier positions."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale, self.up, self.down = Scale(width), nn.Linear(width, 3 * width - 1), nn.Linear(3 * width - 1, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.scale(x)
+        h = h.cumsum(1) / torch.arange(1, h.shape[1] + 1, device=h.device, dtype=h.dtype)[:, None]
+        return x + self.down(F.gelu(self.up(h)))
+
+
+class Model(nn.Module):
+    """A causal model of tokens."""
+
+    def __init__(self, width: int = WIDTH, blocks: int = BLOCKS) -> None:
+        super().__init__()
+        self.embed, self.places = nn.Embedding(VOCABULARY, width), Places(width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
+        self.scale, self.head = Scale(width), nn.Linear(width, VOCABULARY, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return logits (n, T, VOCABULARY) for tokens (n, T)."""
+        x = self.places(self.embed(tokens))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.scale(x))
+
+
+def in_one_process(seed: int, model: nn.Module | None = None) -> nn.Module:
+    """Return the model as one process initializes it."""
+    model = model or Model()
+    torch.manual_seed(seed)
+    for layer in model.modules():
+        if hasattr(layer, "reset_parameters"):
+            layer.reset_parameters()
+    return model
+
+
+def mesh_of(shape: tuple[int, ...]) -> DeviceMesh:
+    """Return a mesh of all ranks: shards, or replicas x shards."""
+    return init_device_mesh("cpu", shape, mesh_dim_names=("replicas", "shards")[-len(shape) :])
+
+
+def sharded(seed: int, mesh: DeviceMesh, width: int = WIDTH) -> nn.Module:
+    """Return the model of one process, sharded in FP32, as the parts that come after the first get it."""
+    model = in_one_process(seed, Model(width))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, mp_policy=MixedPrecisionPolicy())
+    return fully_shard(model, mesh=mesh)
+
+
+def local_of(full: Tensor, like: DTensor) -> Tensor:
+    """Return this rank's part of a full tensor."""
+    return distribute_tensor(full, like.device_mesh, like.placements, src_data_rank=None).to_local()

@@ -1,0 +1,164 @@
+# %% [markdown] name="title"
+# # X7 · A model that fits on no rank
+#
+# **Graded exercise, 10 points.** You build a model that no rank could hold, shard it, initialize it as one process would, train it with accumulation and clipping across ranks, and resume it on another number of ranks.
+#
+# | | |
+# |---|---|
+# | After this you can | start a sharded model from the meta device with any mesh and any sizes; accumulate, weigh tokens and clip under FSDP; save on 4 ranks and go on with 2 |
+# | Time | 90 to 130 minutes |
+# | Difficulty | ●●● |
+# | Needs | a CPU (4 processes) |
+# | Before this | [[sharding]]; from [[gradient_accumulation]], the weights of tokens |
+# | Syllabus | X7 (T21) |
+#
+# There are three answer cells, each followed by its check, which starts four ranks and takes about a quarter of a minute. A check prints what it found and where to look; run it as often as you like. When you are done, save the
+# notebook under its present name: it is your submission.
+
+# %% name="setup" setup=true
+from helpers import check, device_name, hint, pick_device
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import torch.nn.functional as F
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import distribute_tensor
+
+device = pick_device()
+print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; the ranks use the CPU")
+
+# %% [markdown] name="build_task"
+# ## Part 1 · Start (4 points)
+#
+# **Contract.** `build(make_model, mesh, dtype, seed)` is called on every rank and returns the model, sharded over `mesh` and initialized.
+#
+# - `make_model()` returns a model in training mode; it allocates its parameters and buffers on the current default device. `model.blocks` is an `nn.ModuleList`; what is outside the blocks is small.
+# - `mesh` is a `DeviceMesh` of CPU ranks. With one dimension, the model is sharded over it; with two, it is sharded over the second and replicated over the first. All parameters become `DTensor`s on this mesh, split along their own first dimension.
+# - Each block is a unit of its own, gathered when it runs and freed after its forward pass; everything outside the blocks is one more unit.
+# - The numbers equal those of one process that calls `torch.manual_seed(seed)` and then `layer.reset_parameters()` for every layer that has such a method, in the order of `model.modules()`. This holds for parameters and buffers, for any mesh, and for sizes that the ranks do not divide.
+#   `reset_parameters()` fills a layer's own parameters and buffers, draws from the global generator, and works on whole tensors only.
+# - Memory: while it starts, a rank never holds more than its shards and, in full, two blocks.
+# - Weights, and the gradients that the optimizer sees, are FP32. Matmuls run in `dtype`, gradients are reduced in FP32, and the model returns FP32.
+
+
+# %% name="build" answer=true
+def build(make_model, mesh, dtype, seed):
+    ### BEGIN SOLUTION
+    with torch.device("meta"):
+        model, template = make_model(), make_model()
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    root = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, output_dtype=torch.float32)
+    fully_shard(model, mesh=mesh, mp_policy=root)
+    model.to_empty(device="cpu")
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for name, layer in template.named_modules():
+            if not hasattr(layer, "reset_parameters"):
+                continue
+            layer.to_empty(device="cpu", recurse=False)
+            layer.reset_parameters()  # this layer alone, in full: the same numbers on every rank
+            own = model.get_submodule(name)
+            for key, full in layer.named_parameters(recurse=False):
+                sharded = own.get_parameter(key)
+                part = distribute_tensor(full, sharded.device_mesh, sharded.placements, src_data_rank=None)
+                sharded.to_local().copy_(part.to_local())
+            for key, full in layer.named_buffers(recurse=False):
+                own.get_buffer(key).copy_(full)
+            layer.to_empty(device="meta", recurse=False)
+    return model
+    ### END SOLUTION
+
+
+# %% name="build_check" points=4
+check("x7.build", build)
+
+# %% name="build_hint"
+hint("x7.build")
+
+# %% [markdown] name="step_task"
+# ## Part 2 · One update (4 points)
+#
+# **Contract.** `train_step(model, optimizer, micro_batches, max_norm)` is called on every rank of a model that `build` returned. It takes one optimizer step and returns `(loss, norm)`.
+#
+# - `micro_batches` is a list of pairs `(tokens, targets)`, both (n, T) of int64; n differs from pair to pair. The list is equally long on every rank. `model(tokens)` returns logits (n, T, vocabulary); targets of -100 do not count. A micro-batch may have no target that counts, and so may a whole rank, but never all ranks.
+# - The update is that of one process with the micro-batches of all ranks: each target that counts has the same weight, the gradient is clipped to the norm `max_norm` over the **whole** model, and the optimizer steps once.
+# - Each unit's gradient is reduced once per call, after the last micro-batch. Activations of one micro-batch are held at a time, and at most one full gradient of the model.
+# - Gradients from before the call do not count. After it, gradient synchronization is on.
+# - `loss` is the mean loss over the targets that count on all ranks, before the step, and `norm` is the norm of the whole gradient before clipping. Both are floats, the same on every rank.
+
+
+# %% name="step" answer=true
+def train_step(model, optimizer, micro_batches, max_norm):
+    ### BEGIN SOLUTION
+    optimizer.zero_grad()
+    counted = torch.tensor([sum((y != -100).sum().item() for _, y in micro_batches)], dtype=torch.float64)
+    dist.all_reduce(counted)
+    total = torch.zeros(1, dtype=torch.float64)
+    for i, (x, y) in enumerate(micro_batches, 1):
+        model.set_requires_gradient_sync(i == len(micro_batches))
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="sum") / counted.item()
+        (loss * dist.get_world_size()).backward()  # fully_shard takes the mean over the ranks
+        total += loss.item()
+    dist.all_reduce(total)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm).full_tensor()
+    optimizer.step()
+    return total.item(), norm.item()
+    ### END SOLUTION
+
+
+# %% name="step_check" points=4
+check("x7.step", train_step)
+
+# %% name="step_hint"
+hint("x7.step")
+
+# %% [markdown] name="resume_task"
+# ## Part 3 · Another number of ranks (2 points)
+#
+# **Contract.** `save(model, optimizer, step, folder)` and `load(model, optimizer, folder)` are called on every rank.
+#
+# - `save` writes with `torch.distributed.checkpoint` what training needs to go on: weights, the optimizer's state, and `step`, an int. When it returns, the checkpoint is complete.
+# - Each rank writes its own shards. No rank gathers a whole parameter to save or to load.
+# - `load` fills a freshly built model and a fresh optimizer that has not stepped, on any number of ranks, and returns `step`. Training goes on with the same losses.
+# - `folder` is a string, shared by the ranks; it may not exist yet. Neither function changes what it saves.
+
+
+# %% name="resume" answer=true
+def save(model, optimizer, step, folder):
+    ### BEGIN SOLUTION
+    weights, moments = get_state_dict(model, optimizer)
+    dcp.save({"model": weights, "optimizer": moments, "step": step}, checkpoint_id=folder)
+    ### END SOLUTION
+
+
+def load(model, optimizer, folder):
+    ### BEGIN SOLUTION
+    weights, moments = get_state_dict(model, optimizer)
+    state = {"model": weights, "optimizer": moments, "step": 0}
+    dcp.load(state, checkpoint_id=folder)
+    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
+    return state["step"]
+    ### END SOLUTION
+
+
+# %% name="resume_check" points=2
+check("x7.resume", save, load)
+
+# %% name="resume_hint"
+hint("x7.resume")
+
+# %% [markdown] name="hand_in"
+# ## Submit
+#
+# Save this notebook under its present name. Your instructor collects it as `YOUR_NAME/12_x7_fits_on_no_rank.ipynb` and grades it with
+#
+# ```
+# python -m helpers grade SUBMISSIONS --out GRADES
+# ```
+#
+# Grading takes only your answer cells, runs them with other random numbers, and applies the same ten checks. Changes elsewhere in
+# the notebook make no difference.

@@ -1,0 +1,33 @@
+# moments by hand
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+
+KEYS = ("exp_avg", "exp_avg_sq")
+
+
+def entries(model, optimizer):
+    """Weights and moments by name; the moments are made where there are none yet."""
+    found = {}
+    for name, p in model.named_parameters():
+        state = optimizer.state[p]
+        if not state:
+            state["step"] = torch.tensor(0.0)
+            state |= {key: torch.zeros_like(p) for key in KEYS}
+            optimizer.state[p] = state
+        found["weight." + name] = p.detach()
+        found |= {f"{key}.{name}": state[key] for key in KEYS}
+        found["count." + name] = state["step"]
+    return found
+
+
+def save(model, optimizer, step, folder):
+    dcp.save(entries(model, optimizer) | {"step": torch.tensor(step)}, checkpoint_id=folder)
+    dist.barrier()
+
+
+def load(model, optimizer, folder):
+    state = entries(model, optimizer) | {"step": torch.zeros((), dtype=torch.int64)}
+    dcp.load(state, checkpoint_id=folder)  # in place
+    return state["step"].item()
