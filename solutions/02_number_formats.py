@@ -29,6 +29,7 @@ from helpers import (
     explain_bits,
     explore_bits,
     hint,
+    parallel_map,
     pick_device,
     python_source,
     show,
@@ -467,8 +468,9 @@ def stored(old, update, kind, lost):
     return (old + update).bfloat16().float() if kind == "nearest" else old + update
 
 
-def progress(kind, lr, marks=(40, 150)):
-    """Return how far the loss on unseen Python has fallen after each of `marks` steps; note each step in `seen`."""
+def progress(job):
+    """Return how far the loss on unseen Python falls in as many steps as the job says, and what the first 40 did."""
+    kind, lr, marks = job
     torch.manual_seed(1)
     tuned = copy.deepcopy(model)
     parameters = list(tuned.parameters())
@@ -478,7 +480,7 @@ def progress(kind, lr, marks=(40, 150)):
     lost = [torch.zeros_like(p, dtype=torch.bfloat16) for p in parameters]
     narrow = [p.detach().bfloat16() for p in parameters]  # what AdamW sees if all is BF16; the model computes in FP32
     optimizer = torch.optim.AdamW(narrow if kind == "BF16" else parameters, lr=lr)
-    falls, before = [], loss_of(tuned, *unseen).item()
+    falls, did, before = [], [], loss_of(tuned, *unseen).item()
     for step in range(marks[-1]):
         old = [p.detach().clone() for p in parameters]
         for p in parameters:
@@ -490,23 +492,26 @@ def progress(kind, lr, marks=(40, 150)):
         with torch.no_grad():
             for p, copied, was, rest in zip(parameters, narrow, old, lost, strict=True):
                 p.copy_(copied if kind == "BF16" else stored(was, p - was, kind, rest))
-            moved = sum((p != was).sum().item() for p, was in zip(parameters, old, strict=True))
-            slope = sum((p.grad * (was - p)).sum().item() for p, was in zip(parameters, old, strict=True))
-        seen[kind, lr, step] = moved / sum(p.numel() for p in parameters), slope
-        if step + 1 in marks:
-            falls.append(before - loss_of(tuned, *unseen).item())
-    return falls
+            if step < 40:  # the share of the weights that moved; the fall of the loss by gradient x change
+                moved = sum((p != was).sum().item() for p, was in zip(parameters, old, strict=True))
+                slope = sum((p.grad * (was - p)).sum().item() for p, was in zip(parameters, old, strict=True))
+                did.append((moved / sum(p.numel() for p in parameters), slope))
+            if step + 1 in marks:
+                falls.append(before - loss_of(tuned, *unseen).item())
+    return falls, did
 
 
 python = python_source(device)
 unseen = [ids[: 32 * 128].view(32, 128) for ids in (python.test_x, python.test_y)]
-seen = {}  # (kind, learning rate, step) -> share of the weights that moved, fall of the loss by gradient x change
 
 # %% name="tune"
 rates = (1e-5, 1e-4, 1e-3)
+jobs = [(kind, lr, (40, 150)) for lr in rates for kind in ("FP32", "BF16")]
+jobs += [(kind, 1e-5, (40,)) for kind in ("nearest", "stochastic", "Kahan")]
 with sign_of_life("six runs of 150 steps and three of 40"):
-    falls = {(kind, lr): progress(kind, lr) for lr in rates for kind in ("FP32", "BF16")}
-    falls |= {(kind, 1e-5): progress(kind, 1e-5, marks=(40,)) for kind in ("nearest", "stochastic", "Kahan")}
+    results = parallel_map(progress, jobs)
+falls = {(kind, lr): fall for (kind, lr, _), (fall, _) in zip(jobs, results, strict=True)}
+steps_of = {(kind, lr): did for (kind, lr, _), (_, did) in zip(jobs, results, strict=True)}
 made = {
     (kind, lr): [100 * fall / exact for fall, exact in zip(found, falls["FP32", lr], strict=False)]
     for (kind, lr), found in falls.items()
@@ -537,11 +542,12 @@ my_guess = 10  # as much as their share of all weights
 parts_guess = Prediction("Loss reduction in step 40, BF16 weights to nearest", my_guess, "% of FP32's")
 
 # %% name="tune_parts"
-parts_guess.reveal(100 * seen["nearest", 1e-5, 39][1] / seen["FP32", 1e-5, 39][1])
+nearest_steps, exact_steps = steps_of["nearest", 1e-5], steps_of["FP32", 1e-5]
+parts_guess.reveal(100 * nearest_steps[39][1] / exact_steps[39][1])
 print(f"{'at 1e-5, step':>14}{'weights that move':>19}{'reduction, of FP32 in the same step':>38}")
 for step in (0, 10, 20, 30, 39):
-    moved, slope = seen["nearest", 1e-5, step]
-    print(f"{step + 1:>14}{moved:>19.1%}{slope / seen['FP32', 1e-5, step][1]:>38.0%}")
+    moved, slope = nearest_steps[step]
+    print(f"{step + 1:>14}{moved:>19.1%}{slope / exact_steps[step][1]:>38.0%}")
 
 # %% [markdown] name="tune_explained"
 # - A new AdamW divides each gradient by its own size, so at first every weight moves by about the learning rate. The update of section 4 came after 60

@@ -7,7 +7,7 @@
 # | | |
 # |---|---|
 # | After this you can | write checkpointing yourself, including everything that the second run must reproduce; choose what a block keeps, operation by operation; move saved tensors elsewhere; measure what each choice saves and costs |
-# | Time | 120 minutes |
+# | Time | 180 minutes, in two sittings: sections 1 to 4, then 5 to 10 |
 # | Difficulty | ●●● |
 # | Needs | a CPU; the same cells use a GPU where there is one |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]] and, for autocast, [[#mixed_precision]] |
@@ -17,6 +17,9 @@
 import functools
 import itertools
 import math
+import tempfile
+import textwrap
+import warnings
 
 from helpers import (
     COLOURS,
@@ -46,7 +49,14 @@ import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import nn
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch._functorch import config as partitioner
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    checkpoint_sequential,
+    create_selective_checkpoint_contexts,
+)
 
 device = pick_device()
 claims = Claims()
@@ -351,45 +361,38 @@ for name, wrap in {"Recompute": Recompute.apply, "with repeatable": own_checkpoi
 #
 # Both restore random numbers and autocast, as yours does. (`preserve_rng_state=False` switches off the first.)
 #
-# **Predict.** A linear layer has trainable weights, and its input does not require a gradient. (This is the case behind frozen layers, as in LoRA.) Does the result of
-# *your* checkpoint function require a gradient? 1 for yes, 0 for no.
-
-# %% name="reentrant_guess"
-my_guess = None  # 1 or 0
-### BEGIN GUESS
-my_guess = 0  # autograd asks whether an input of the Function requires a gradient, and does not know of the weights
-### END GUESS
-own_guess = Prediction("Your own: the result requires a gradient", my_guess, "(1: yes)", difference=True)
+# They differ for a layer with trainable weights whose input does not require a gradient. (This is the case behind frozen layers, as in LoRA.) Does the
+# result require a gradient?
 
 # %% name="reentrant"
-import warnings
-
 layer, data = nn.Linear(8, 8).to(device), torch.randn(4, 8, device=device)  # data: needs no gradient
-own_guess.reveal(float(own_checkpoint(layer, data).requires_grad))
+variants = {
+    "your own": own_checkpoint,
+    "use_reentrant=False": functools.partial(checkpoint, use_reentrant=False),
+    "use_reentrant=True": functools.partial(checkpoint, use_reentrant=True),
+    "without the argument": checkpoint,
+}
 needs = {}
-for how, options in {
-    "use_reentrant=False": {"use_reentrant": False},
-    "use_reentrant=True": {"use_reentrant": True},
-    "without the argument": {},
-}.items():
+for how, wrap in variants.items():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        needs[how] = float(checkpoint(layer, data, **options).requires_grad)
-    print(f"{how:21} requires a gradient: {needs[how]:.0f}")
+        needs[how] = wrap(layer, data).requires_grad
+    print(f"{how:21} requires a gradient: {'yes' if needs[how] else 'no'}")
     for warning in caught:
-        print(f"    {str(warning.message)[:100]}")
+        print(textwrap.indent(textwrap.fill(str(warning.message), 110), "    "))
 words = "no gradient for the weights where the input needs none (use_reentrant=True)"
-claims.record("P5", words, "one layer", needs["use_reentrant=True"], "gradients", 0, 0)
+claims.record("P5", words, "one layer", float(needs["use_reentrant=True"]), "gradients", 0, 0)
 
 # %% [markdown] name="reentrant_explained"
 # Autograd asks a Function for the gradients of its *arguments*. The weights are not arguments: they are hidden inside `run`. If no argument requires a
 # gradient, autograd skips the Function and the block never trains. Your version does not even warn.
 #
-# Look at the last lines. If you leave the argument out, PyTorch warns and still runs the older implementation (up to version 2.13, the one this lab is
-# tested with). So always pass `use_reentrant=False`. It also takes keyword arguments and works with `torch.autograd.grad`.
+# Look at the last lines. If you leave the argument out, PyTorch warns and still runs the older implementation. (The warning announces an error for
+# version 2.9; version 2.13, the one this lab is tested with, still does not raise it.) So always pass `use_reentrant=False`. It also takes keyword arguments
+# and works with `torch.autograd.grad`.
 #
-# **Predict.** Your own function recomputes every block completely, and the next cell prints how much more arithmetic than plain that is. How much more does
-# PyTorch's version (`use_reentrant=False`) need, in percent?
+# **Predict.** How much more arithmetic than plain does a forward and backward pass need when PyTorch's version (`use_reentrant=False`) checkpoints every block,
+# in percent?
 
 # %% name="beside_guess"
 my_guess = None  # %
@@ -437,12 +440,12 @@ my_guess = 100 * (more_flops / flops - 1)  # as much as there is more arithmetic
 time_guess = Prediction("Every block checkpointed: more time", my_guess, "%")
 
 # %% name="claims_whole"
-model = make_gpt()
+deep = make_gpt()
 
 
 def run(policy):
-    model.zero_grad()
-    loss_of(model, policy).backward()
+    deep.zero_grad()
+    loss_of(deep, policy).backward()
 
 
 def in_turns(steps, rounds=5):
@@ -465,24 +468,47 @@ with sign_of_life("plain and checkpointed in turns"):
     taken = in_turns({"plain": lambda: run(plain), "every block": lambda: run(every(1))})
 low, slower, high = more_time(taken, "every block")
 time_guess.reveal(slower)
+print(f"middle half of {len(taken['plain'])} pairs: {low:.0f} to {high:.0f} % more time")
+print(f"{100 * (more_flops / flops - 1):.0f} % more arithmetic")
+gpt24 = f"GPT, 24 blocks of width {WIDTH}"
+claims.figure("every block checkpointed, more time", f"{gpt24}, this device", slower, "%")
+
+# %% [markdown] name="memory_text"
+# The claim about memory speaks of training, so it needs a whole step: forward, backward and AdamW.
+
+
+# %% name="claims_memory"
+def step_peak(policy):
+    """Return the peak of a whole training step with AdamW, the second one."""
+    model = make_gpt()
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)  # foreach: the default on a GPU
+    for _ in range(2):
+        optimizer.zero_grad()
+        with MemoryMeter(model, optimizer) as meter:
+            loss_of(model, policy).backward()
+            optimizer.step()
+    return meter.peak_bytes
+
+
 kept = {name: sum(m.largest[t] for t in ("activations", "recomputed activations")) for name, (m, _) in runs.items()}
 saved = 100 * (1 - kept["every block"] / kept["plain"])
-print(f"middle half of {len(taken['plain'])} pairs: {low:.0f} to {high:.0f} % more time")
-print(f"of the activations {saved:.0f} % are saved; {100 * (more_flops / flops - 1):.0f} % more arithmetic")
-gpt24 = f"GPT, 24 blocks of width {WIDTH}"
-claims.record("C9", "2 to 3x less memory", gpt24, before.peak_bytes / after.peak_bytes, "times", 2, 3)
-claims.figure("every block checkpointed, more time", f"{gpt24}, this device", slower, "%")
+peaks = [step_peak(policy) for policy in (plain, every(1))]
+less, without = peaks[0] / peaks[1], before.peak_bytes / after.peak_bytes
+print(f"whole step: {' and '.join(map(human_bytes, peaks))}, {less:.2f} times less; without AdamW {without:.2f}")
+print(f"of the activations {saved:.0f} % are saved")
+claims.record("C9", "2 to 3x less memory", f"{gpt24}, step with AdamW", less, "times", 2, 3)
 claims
 
 # %% [markdown] name="whole_explained"
-# **Memory.** On a deep stack of narrow blocks the saving is larger than the articles say. It depends on the share of activations: with Adam and few
-# activations, the peak would hardly fall.
+# **Memory.** The whole step saves a factor as the articles say, although the activations shrink much more: Adam's moments and temporaries do not shrink. The
+# factor depends on the share of activations: with fewer of them, the peak would hardly fall.
 #
 # **Time** grows by more than arithmetic. Why? Three explanations can be measured one by one: which operations run again and how long they
-# take, what early stop skips, and what `checkpoint` itself costs in Python.
+# take, what early stop skips, and what `checkpoint` itself costs in Python. The last one is measured on two tokens, where there is hardly any arithmetic: take
+# the time of a checkpointed run, minus that of a plain run, minus that of the second forward pass.
 
 # %% name="where_time"
-block, x = model.blocks[0], torch.randn(BATCH, LENGTH, WIDTH, device=device, requires_grad=True)
+block, x = deep.blocks[0], torch.randn(BATCH, LENGTH, WIDTH, device=device, requires_grad=True)
 q = torch.randn(BATCH, block.heads, LENGTH, WIDTH // block.heads, device=device, requires_grad=True)
 wide = torch.randn(BATCH, LENGTH, 4 * WIDTH, device=device, requires_grad=True)
 operations = {
@@ -492,17 +518,21 @@ operations = {
     "GELU": lambda: F.gelu(wide),
     "2 residual sums": lambda: (x + x, x + x),
 }
+short = [part[:1, :2].clone() for part in (ids, targets)]  # two tokens
+packed = []
+with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t.shape) or t, lambda t: t):
+    block(x)
 with sign_of_life("one operation after the other"):
     lasts = {name: np.median(these) for name, these in in_turns(operations, 15).items()}
     skipped = LAYERS * benchmark(lambda: block.mlp[2](wide), runs=10).median
-    again = benchmark(lambda: model.blocks(x), runs=5).median  # the forward pass of all blocks
-    tiny = torch.zeros(1, device=device, requires_grad=True)
-    empty = in_turns(
+    again = benchmark(lambda: deep.blocks(x), runs=5).median  # the forward pass of all blocks
+    tiny = in_turns(
         {
-            "plain": lambda: torch.tanh(tiny).backward(),
-            "checkpointed": lambda: checkpoint(torch.tanh, tiny, use_reentrant=False).backward(),
+            "plain": lambda: loss_of(deep, plain, *short).backward(),
+            "checkpointed": lambda: loss_of(deep, every(1), *short).backward(),
+            "forward": lambda: deep.blocks(x[:1, :2]),
         },
-        30,
+        15,
     )
 work = {name: count_flops(operation) for name, operation in operations.items()}
 table = [("forward pass of a block", "of its FLOPs", "of its time")]
@@ -510,20 +540,22 @@ for name, seconds in lasts.items():
     table.append((name, f"{work[name] / sum(work.values()):.0%}", f"{seconds / sum(lasts.values()):.0%}"))
 print(text_table(table))
 whole = np.median(taken["plain"])
-own_cost = LAYERS * np.median(empty["checkpointed"] - empty["plain"])
+own_cost = np.median(tiny["checkpointed"] - tiny["plain"] - tiny["forward"])
 print(f"\nforward pass of all blocks: {again / whole:.0%} of a plain step")
 print(f"the layers that early stop skips: {skipped / whole:.0%} of a plain step")
-print(f"24 calls of checkpoint around almost nothing: {own_cost / whole:.0%} of a plain step")
+print(
+    f"checkpoint itself, for {LAYERS} blocks that save {len(packed)} tensors each: {own_cost / whole:.0%} of a plain step"
+)
 print(f"sum: {100 * (again - skipped + own_cost) / whole:+.0f} % time; measured {slower:+.0f} %")
 
 # %% [markdown] name="segments_text"
-# Two things add up.
+# Three things add up.
 #
 # - The forward pass of the blocks takes more of the step's time than its third of the FLOPs. Norms, GELU, sums and the launch of each operation contribute
 #   almost no FLOPs.
-# - Early stop skips a quarter of the recomputed FLOPs, but in one large matmul, and that takes little time for its FLOPs.
-#
-# Before you look for a cause of what is left, compare it with the spread of the pairs.
+# - `checkpoint` handles **every saved tensor** in Python: hooks pack it in the forward pass, again in the second one, and unpack it in the backward pass. This cost does
+#   not depend on the size of the tensor, so it weighs the most on small blocks.
+# - Early stop skips a quarter of the recomputed FLOPs, but in one large matmul, which runs at a high FLOP rate.
 #
 # ## 3 · How many segments?
 #
@@ -544,9 +576,6 @@ segments_guess = Prediction("Segments with the lowest peak", my_guess, "")
 
 
 # %% name="segments"
-from torch.utils.checkpoint import checkpoint_sequential
-
-
 class Thin(nn.Module):
     """A layer that saves one tensor of the size of its input."""
 
@@ -585,17 +614,28 @@ axes.legend(frameon=False)
 show(figure, "Thin layers have their minimum near 5 segments; GPT blocks fall all the way to one segment a block.")
 for name, curve in curves.items():
     print(f"{name}: {dict(zip(counts, [round(c) for c in curve], strict=True))}")
-times_root = best["GPT blocks"] / math.sqrt(24)
-claims.record("C9", "the square root of n segments is best", "24 GPT blocks", times_root, "x root", 0.5, 1.7)
+for name, count in best.items():
+    subject, times_root = f"24 {name}, best of {len(counts)} numbers", count / math.sqrt(24)
+    claims.record("C9", "the square root of n segments is best", subject, times_root, "x root", 0.5, 1.7)
 
 # %% [markdown] name="segments_explained"
 # - **Thin layers.** The textbook rule assumes that a layer saves as much as its input takes. Then *s* segments of *n/s* layers hold about *s + n/s*,
 #   which has its minimum at √n.
 # - **GPT blocks** save 16 times their input. *s + 16·n/s* has its minimum at √(16·n), about 20. Of the numbers that we tried, 24 is best.
 #
-# So checkpoint every transformer block by itself. √n is for long chains of thin layers.
+# The best number of segments grows with √n, the number of blocks with n. So what about a deep model? Here are 80 blocks, one, two, four or eight to a segment.
+
+# %% name="deeper"
+eighty = make_gpt(layers=80).blocks
+with sign_of_life("80 blocks in four kinds of segments"):
+    for k in (1, 2, 4, 8):
+        peak = segmented(eighty, x, 80 // k) / x.nbytes
+        print(f"{k} per segment: peak {peak:.0f} inputs; n/k + 16 k is {80 / k + 16 * k:.0f}")
 
 # %% [markdown] name="every_text"
+# With 80 blocks, pairs hold less than single blocks: *n/k + 16·k* is smaller for k = 2 than for k = 1 from n = 32 on. So checkpoint each block by itself if
+# a device has fewer than about 32 of them, and consider pairs if it has more. √n is for long chains of thin layers.
+#
 # ## 4 · Every second, every third
 #
 # If some memory is left, checkpoint only some of the blocks. For every second or third block, one article promises "60 to 70 % of the saving for 10 to 15 % of
@@ -611,14 +651,24 @@ for k in (2, 3):
     share[k] = 100 * (before.peak_bytes - meter.peak_bytes) / whole_saving
     gain = f"{share[k]:.0f} % of the saving for {100 * (these_flops / flops - 1):.1f} % more arithmetic"
     print(f"every {k}: {gain}, peak in {meter.peak_at}")
+    claims.record("C9", "every 2nd or 3rd: 60 to 70 % of the saving", f"{gpt24}, every {k}", share[k], "%", 60, 70)
 print(f"every block: {100 * (more_flops / flops - 1):.1f} % more arithmetic, peak in {after.peak_at}")
-claims.record("C9", "every 2nd or 3rd: 60 to 70 % of the saving", f"{gpt24}, every 2", share[2], "%", 60, 70)
+for name, left_out in {"all but the first": 0, "all but the last": LAYERS - 1}.items():
+
+    def policy(block, x, i, out=left_out):
+        return block(x) if i == out else checkpoint(block, x, use_reentrant=False)
+
+    meter, these_flops = measured(policy)
+    print(f"{name}: {100 * (these_flops / flops - 1):.1f} % more arithmetic, peak {human_bytes(meter.peak_bytes)}")
+print(f"every block: peak {human_bytes(after.peak_bytes)}")
 
 # %% [markdown] name="parts_text"
 # Half of the blocks give about half of the saving for half of the arithmetic, and a third gives about a third. (It is not exactly half because the peak
 # moves: with every second block it is at the loss, with every block at the end of the backward pass.)
 #
-# With equal blocks it does not matter *which* ones you choose. It does matter **what inside a block** you keep.
+# *Which* ones you choose matters a little. The last block needs no checkpoint: the backward pass starts with it, so its tensors are recomputed as soon as they
+# are freed. Leave it out, and the peak is the same for less arithmetic. The first block is the opposite: its tensors are there to the end of the backward pass.
+# It matters more **what inside a block** you keep.
 #
 # ## 5 · Inside a block
 #
@@ -649,12 +699,15 @@ def make_llama(kv_heads=4, layers=8):
 
 def ledger(block, parts, forward):
     """Return what each part of `block` adds to the saved tensors, in sizes of the block's input."""
-    saved, inside = {}, ["rest"]
-    handles = []
+    saved, inside, handles = {}, ["rest"], []
+
+    def leave(*_):
+        inside.pop()
+
     for name in parts:
         part = block.get_submodule(name)
         handles.append(part.register_forward_pre_hook(lambda *_, name=name: inside.append(name)))
-        handles.append(part.register_forward_hook(lambda *_: inside.pop() and None))
+        handles.append(part.register_forward_hook(leave))
     own = {p.untyped_storage().data_ptr() for p in block.parameters()}
 
     def pack(tensor):
@@ -705,10 +758,8 @@ for name, parts in ledgers.items():
 # Without a fused kernel, a block also saves the T × T scores of every head. With fused attention these scores never exist in memory. So the value of
 # "checkpoint attention only" depends on the kernel (and, since scores grow with T², on the sequence length).
 
+
 # %% name="attention_only"
-from torch.nn.attention import SDPBackend, sdpa_kernel
-
-
 def attention_part(block, x):
     B, T, C = x.shape
     q, k, v = block.qkv(block.norm_1(x)).split(C, dim=-1)
@@ -845,6 +896,9 @@ matmuls_guess.reveal(100 * (runs["keep matmuls"][1] / flops - 1))
 for name in list(policies)[-3:]:
     meter, these_flops = runs[name]
     print(f"{name:20} peak {human_bytes(meter.peak_bytes):>10}, arithmetic +{100 * (these_flops / flops - 1):.1f} %")
+part = (before.peak_bytes - runs["keep from 4 x width"][0].peak_bytes) / whole_saving
+cost = (runs["keep from 4 x width"][1] - flops) / (more_flops - flops)
+print(f"keep from 4 x width: {part:.0%} of what every block saves, for {cost:.0%} of its arithmetic")
 
 # %% [markdown] name="pareto_text"
 # Fused attention is not in `FACTOR`: its kernel has a name of its own, and the usual rule recomputes it.
@@ -905,7 +959,7 @@ show(
 #
 # - *Keep from 2 × width* repeats no matmul and no attention. Norms, GELU and sums made up a good part of the saved bytes.
 # - *Keep matmuls* runs attention again and is dominated by *MLP only*, which recomputes the widest tensors of the block. They are cheap.
-# - *Keep from 4 × width* keeps attention and the result of the MLP, and drops the wide tensors: most of the saving for the fewest FLOPs.
+# - *Keep from 4 × width* keeps attention and the result of the MLP, and drops the wide tensors: nearly the saving of *every block*, for two thirds of its FLOPs.
 # - *Every block* reaches a peak that no other policy reaches.
 #
 # So **keep what costs the most FLOPs per byte**. (*Plain* is dominated because only matmuls and attention count as arithmetic here.)
@@ -915,19 +969,19 @@ show(
 
 # %% name="wider"
 wider, longer, sequences = (2048, 1024, 4) if device.type == "cuda" else (512, 256, 1)
-model, batch = make_gpt(layers=2, width=wider, length=longer), list(make_batch(sequences, longer))
+wide_model, batch = make_gpt(layers=2, width=wider, length=longer), list(make_batch(sequences, longer))
 chosen = ("plain", "every block", "MLP only", "keep matmuls", "keep from 2 x width")
 of_wider = {name: policy for name, policy in policies_for(wider).items() if name in chosen}
 
 
 def wider_step(policy):
-    model.zero_grad()
-    loss_of(model, policy, *batch).backward()
+    wide_model.zero_grad()
+    loss_of(wide_model, policy, *batch).backward()
 
 
 with sign_of_life(f"five policies at width {wider}"):
     work = {name: count_flops(lambda policy=policy: wider_step(policy)) for name, policy in of_wider.items()}
-    taken = in_turns({name: lambda policy=policy: wider_step(policy) for name, policy in of_wider.items()}, 3)
+    taken = in_turns({name: lambda policy=policy: wider_step(policy) for name, policy in of_wider.items()}, 5)
 table = [("", "more arithmetic", f"more time, width {wider}", "middle half", f"more time, width {WIDTH}")]
 for name in chosen:
     low, middle, high = more_time(taken, name)
@@ -936,8 +990,8 @@ for name in chosen:
 print(text_table(table))
 
 # %% [markdown] name="moved_task"
-# With wide layers, Python's share is small, and time follows arithmetic: *keep from 2 × width* costs the least, and *MLP only* and *keep
-# matmuls* cost less than *every block*. A compiled block needs no Python at all for this choice (section 7).
+# With wide layers, Python's share is small, and the time that a selective policy adds falls to a fraction of what it was. Compare the middle halves before you rank
+# policies: where they overlap, these rounds do not say which is faster. A compiled block needs no Python at all for this choice (section 7).
 #
 # ## 6 · Moved instead of recomputed
 #
@@ -985,8 +1039,8 @@ hint("activation_checkpointing.moved")
 # %% [markdown] name="offload_text"
 # Where can saved tensors go?
 #
-# - **Away.** From a GPU's memory to the host's. On a CPU they are already in the host's memory, so here they move to a file on disk. (The operating
-#   system caches the file in free memory and evicts it under pressure. It does not count as the program's memory.)
+# - **Away.** From a GPU's memory to the host's. On a CPU they are already in the host's memory, so here they move to files. The meter does not count
+#   files, but the operating system caches them in the same RAM as long as there is room: here this shows the mechanism and its cost, and frees no RAM.
 # - **Nowhere.** They can stay where they are, in half the bytes: as BF16.
 #
 # **Predict.** How much more time than plain does a step take if it moves every large tensor away and back?
@@ -998,31 +1052,30 @@ my_guess = 2 * slower  # twice as slow as recomputing
 ### END GUESS
 moving_guess = Prediction("Moved away: more time than plain", my_guess, "%", difference=True)
 
+
 # %% name="elsewhere"
-import tempfile
-
-
 class Elsewhere:
-    """Stores tensors of a GPU in the host's memory, and tensors of a CPU in a file on disk."""
+    """Stores tensors of a GPU in the host's memory, and tensors of a CPU in files, one per tensor."""
 
     def __init__(self):
-        self.file, self.nbytes = tempfile.TemporaryFile(buffering=0), 0  # noqa: SIM115 (open as long as the object lives)
+        self.nbytes = 0
 
     def put(self, tensor):
         self.nbytes += tensor.nbytes
         if device.type != "cpu":
             return tensor.cpu()
-        place = self.file.tell()
-        self.file.write(tensor.detach().contiguous().numpy())
-        return place, tensor.shape, tensor.dtype
+        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (a file per tensor: it goes when the ticket goes)
+        file.write(tensor.detach().contiguous().numpy())
+        return file, tensor.shape, tensor.dtype
 
     def get(self, ticket):
         if device.type != "cpu":
             return ticket.to(device)
-        place, shape, dtype = ticket
+        file, shape, dtype = ticket
         tensor = torch.empty(shape, dtype=dtype)
-        self.file.seek(place)
-        self.file.readinto(tensor.numpy())
+        file.seek(0)
+        if file.readinto(tensor.numpy()) != tensor.nbytes:
+            raise OSError("the file is shorter than the tensor: is the disk full?")
         return tensor
 
 
@@ -1085,8 +1138,6 @@ print(f"every block checkpointed, in the same rounds: {middle:+.0f} % time ({low
 # Order matters: checkpoint a block first, then compile it, then shard it with FSDP ([[sharding]] tries the other orders).
 
 # %% name="budget"
-from torch._functorch import config as partitioner
-
 model = make_gpt()
 
 
@@ -1188,7 +1239,7 @@ with sign_of_life("two more strides"):
     strides |= {k: metered(every(k)) for k in (8, 24)}
 explore(
     lambda every_kth: strides[every_kth].plot(
-        f"one block in {every_kth} checkpointed: peak {human_bytes(strides[every_kth].peak_bytes)}"
+        f"checkpointed: block 0 and every {every_kth}. after it; peak {human_bytes(strides[every_kth].peak_bytes)}"
     ),
     "Memory over a forward and a backward pass: with more blocks checkpointed, a lower curve with more spikes.",
     every_kth=(2, tuple(strides)),
@@ -1206,16 +1257,19 @@ for name, (peak, more) in peaks.items():
     share, spread = f"{peak / before.peak_bytes:.0%}", f"{low:.0f} to {high:.0f} %"
     table.append((name, human_bytes(peak), share, f"{more:.1f} %", f"{middle:.0f} %", spread))
 print(text_table(table))
+print("(moved away: on a CPU, to files that the system caches in RAM; the peak does not count them)")
 claims
 
 # %% [markdown] name="recap"
 # ## Recap
 #
 # - A checkpointed block saves its input and runs forward again in the backward pass: the same gradients for at most a third more arithmetic. Time grows
-#   by more, because norms and activations run again, too.
+#   by more: norms and activation functions run again, too, and `checkpoint` handles every saved tensor in Python.
 # - The second run must reproduce the first, including random numbers and autocast. Always pass `use_reentrant=False`.
-# - This lab's GPT block saves 16 times its input, a Llama block about 21 times. So checkpoint each block by itself; √n segments are for thin layers.
-# - Choosing *what* to keep inside a block beats choosing *which* blocks: keep what costs the most FLOPs per byte, and count attention.
+# - This lab's GPT block saves 16 times its input, a Llama block about 21 times. So checkpoint each block by itself, or pairs if a device has more than
+#   about 32; √n segments are for thin layers.
+# - In arithmetic, choosing *what* to keep inside a block beats choosing *which* blocks: keep what costs the most FLOPs per byte, and count attention. In time, a policy
+#   in Python pays off only with wide layers.
 # - Two hooks can also move saved tensors or round them.
 #
 # **What to reach for when.** If activations are the largest category and the batch is one already, checkpoint every block first. Then keep as much as

@@ -185,7 +185,7 @@ class LeavesWhatIsSmall(Check):
 
 
 class LeavesWhatIsNoFloat(Check):
-    """Integers and truth values stay: put may change the format."""
+    """Integer and Boolean tensors stay: put may change the format."""
 
     hint = "tensor.is_floating_point() is False for indices, targets and masks."
 

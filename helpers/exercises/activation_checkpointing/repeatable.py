@@ -51,7 +51,7 @@ class DrawsTheSameNumbers(Check):
 
 
 class NotesWhatTheFirstCallSees(Check):
-    """The first call is that of run itself: it draws what run would have drawn then, not what was due before."""
+    """The first call is that of run: it reads the generator's state, and calling `repeatable` reads nothing."""
 
     hint = "When do you read the state: when repeatable(run) makes the function, or when that function is first called?"
 
@@ -148,7 +148,7 @@ class RunsOnTheGivenX(Check):
 
 
 class LeavesTheGenerator(Check):
-    """The first call moves the generator on as run does; a later call leaves it as it was."""
+    """The first call advances the generator as `run` does; a later call leaves it as it was."""
 
     hint = "Read the state before a later call as well, and restore it when run has returned."
 

@@ -131,7 +131,7 @@ class AddsToGradients(Adds):
 
 
 class ReturnsTheMeanLoss(ReturnsALoss):
-    """What comes back is the mean loss over all rows, and no graph hangs on it."""
+    """What comes back is the mean loss over all rows, and it carries no graph."""
 
     hint = (
         "Add up the losses that you call backward() on: weighted as they are, their sum is the mean.\n"

@@ -113,7 +113,7 @@ class EveryTokenWeighsTheSame(Check):
         return wrong_gradients(seen, expected, "full")
 
 
-class BearsEmptyMicroBatches(Check):
+class ToleratesEmptyMicroBatches(Check):
     """A micro-batch in which no target counts adds nothing, to the gradient and to the loss."""
 
     hint = "The mean over no targets is 0 / 0, which is NaN; a sum over none is 0."
@@ -155,7 +155,7 @@ class AddsToGradients(Adds):
 
 
 class ReturnsTheMeanLoss(ReturnsALoss):
-    """What comes back is the mean loss over all targets that count, and no graph hangs on it."""
+    """What comes back is the mean loss over all targets that count, and it carries no graph."""
 
     hint = "The sum of what you call backward() on, each one detached."
     probe = staticmethod(observe)
@@ -170,7 +170,7 @@ class ChangesNothingElse(Leaves):
 
 TOKENS = (
     EveryTokenWeighsTheSame,
-    BearsEmptyMicroBatches,
+    ToleratesEmptyMicroBatches,
     FeedsMicroBatches,
     OneGraphAtATime,
     AddsToGradients,

@@ -47,7 +47,7 @@ def batch_at(text: Split, rows: int, generator: torch.Generator) -> tuple[Tensor
 def train(
     model: nn.Module,
     text: Split,
-    steps: int = 300,
+    steps: int = 200,
     also: Callable[[nn.Module], Tensor] | None = None,
     after: Callable[[nn.Module], object] | None = None,
 ) -> Trained:

@@ -6,13 +6,18 @@ Written by `python -m helpers build`; change the source, not this file.
 import functools
 import itertools
 import math
+import tempfile
+import textwrap
+import warnings
 from helpers import COLOURS, Claims, MemoryMeter, Prediction, SmallGPT, benchmark, check, count_flops, device_name, english, explore, hint, human_bytes, kept_over_time, pick_device, saved_tensor_bytes, show, sign_of_life, text_table
 import numpy as np
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import nn
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch._functorch import config as partitioner
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, checkpoint_sequential, create_selective_checkpoint_contexts
 
 device = pick_device()
 claims = Claims()

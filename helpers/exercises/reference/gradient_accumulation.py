@@ -54,7 +54,7 @@ def accumulate_replica(replica, x, y, micro_batch):
 
 def largest_micro_batch(peak_bytes, budget, most):
     half, whole = peak_bytes(most // 2), peak_bytes(most)
-    each = (whole - half) / (most - most // 2)
+    each = (whole - half) // (most - most // 2)
     fixed = whole - each * most
-    rows = max(1, min(most, int((budget - fixed) // each)))
+    rows = max(1, min(most, (budget - fixed) // each))
     return rows if peak_bytes(rows) <= budget else 0  # on the flat part, fewer rows would not help either
