@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | write ZeRO's partition, reduction and gathering; shard a model with `fully_shard` over an explicit mesh and choose the units; predict bytes per rank and bytes sent, and measure both; calculate when the messages hide behind computing; build, initialize and load a model that fits on no single rank; accumulate and clip across ranks; save on 4 ranks and resume on 2; plan 70B on 8 GPUs |
+# | After this you can | write ZeRO's partition, reduction, gathering and hooks; shard a model with `fully_shard` over an explicit mesh and choose the units; predict bytes per rank and bytes sent, and measure both; calculate when the messages hide behind computing; build, initialize and load a model that fits on no single rank; write a training step that accumulates and clips across ranks; save on 4 ranks and resume on 2; plan 70B on 8 GPUs |
 # | Time | 150 to 220 minutes; good places to stop are after sections 3 and 8 |
 # | Difficulty | ●●● |
 # | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL, which has not been tried yet. DeepSpeed is optional |
@@ -14,6 +14,7 @@
 
 # %% name="setup" setup=true
 import importlib.util
+import itertools
 import json
 import os
 import subprocess
@@ -103,7 +104,7 @@ show(
 # %% [markdown] name="partition_text"
 # ## 2 · ZeRO, by hand
 #
-# You will write ZeRO's three operations; the training loop around them is given.
+# You will write ZeRO's three operations and the hooks that call them; the training loop around them is given.
 #
 # ### Partition
 #
@@ -210,13 +211,71 @@ gather_parameters = check("sharding.gather", gather_parameters)
 hint("sharding.gather")
 
 # %% [markdown] name="zero_text"
+# ### Hooks
+#
+# The three functions become ZeRO's stages by the time at which they are called:
+#
+# - **Stage 1**: after the backward pass, reduce all blocks; step on the shards; gather.
+# - **Stage 2**: the same, but each block is reduced *as soon as its gradients are ready*.
+# - **Stage 3**: parameters are freed, too. Each block's vector is complete while the block computes, forward or backward, and has no bytes at other times.
+#
+# The model's code does not change, so the calls go into **hooks**: functions that PyTorch calls at certain points.
+#
+# | registered by | is called |
+# |---|---|
+# | `module.register_forward_pre_hook` | before the module's `forward` |
+# | `module.register_forward_hook` | after it |
+# | `module.register_full_backward_pre_hook` | when the gradient of the module's output is known |
+# | `module.register_full_backward_hook` | when the gradients of its inputs are known; if no input requires one, right after the hook above |
+# | `parameter.register_post_accumulate_grad_hook` | after `parameter.grad` was written |
+#
+# Autograd keeps the weights that it needs for the backward pass, so deleting a tensor would not free them. Resizing its memory does: `flat.untyped_storage().resize_(0)` takes the bytes away from the vector and from all of its views, including those that autograd keeps. Given as many bytes as before (`flat.nbytes`), and filled, all of them are usable again.
+#
+# **Contract.** `add_hooks(block, flat, shard, stage)` is called once for each block, on every rank, before the first forward pass. `flat` is the vector that `partition` made of `block.parameters()`, and all parameters get a gradient in every backward pass. At stage 2 `shard` is a view of `flat`; at stage 3 it has its own memory.
+#
+# - At stages 2 and 3 the block's gradients are reduced as soon as the last of them is there, before the backward pass of the previous block begins. `shard.grad` adds up over backward passes.
+# - At stage 3 `flat` has no bytes when the function returns, and none after each forward and each backward pass of the block. At stage 2 nothing is freed.
+# - Before the block computes, forward or backward, `flat` holds the numbers that all ranks' shards have at that time. The parameters stay views of `flat`.
+# - The input of a block may or may not require a gradient. Under `torch.no_grad()` a forward pass gathers and frees in the same way.
+# - A block sends one reduction per backward pass; at stage 3 also one gather before each forward and each backward pass. It sends nothing else.
+
+
+# %% name="hooks" answer=true reveal=true
+def add_hooks(block, flat, shard, stage):
+    ### BEGIN SOLUTION
+    parameters, storage = list(block.parameters()), flat.untyped_storage()
+
+    def gather(*_):
+        storage.resize_(flat.nbytes)
+        gather_parameters(flat, shard)
+
+    def free(*_):
+        storage.resize_(0)
+
+    def reduce_if_last(_):
+        if all(p.grad is not None for p in parameters):
+            reduce_gradients(parameters, shard)
+            if stage == 3:
+                free()
+
+    for p in parameters:
+        p.register_post_accumulate_grad_hook(reduce_if_last)
+    if stage == 3:
+        block.register_forward_pre_hook(gather)
+        block.register_forward_hook(free)
+        block.register_full_backward_pre_hook(gather)
+        free()
+    ### END SOLUTION
+
+
+# %% name="hooks_check"
+add_hooks = check("sharding.hooks", add_hooks)
+
+# %% name="hooks_hint"
+hint("sharding.hooks")
+
+# %% [markdown] name="loop_text"
 # ### The loop around them
-#
-# - **Stage 1**: after the backward pass, reduce; step on the shards; gather.
-# - **Stage 2**: the same, but each unit is reduced in a hook *as soon as its gradients are ready*.
-# - **Stage 3**: parameters are freed, too. Each block's parameters are gathered before it runs, forward or backward, and freed afterwards.
-#
-# To free parameters without autograd noticing, we resize the storage of `flat` to 0 bytes. The tensors that autograd has saved stay; only their bytes go, and they are filled again before they are read.
 
 
 # %% name="unit"
@@ -224,32 +283,11 @@ class Unit:
     """A block's parameters: one flat vector, of which this rank keeps a shard."""
 
     def __init__(self, block, stage):
-        self.stage, self.parameters = stage, list(block.parameters())
+        self.parameters = list(block.parameters())
         self.flat, mine = partition(self.parameters, dist.get_rank(), dist.get_world_size())
-        self.shard = nn.Parameter(
-            mine.clone() if stage == 3 else mine
-        )  # before stage 3 a view: a step shows in flat at once
+        self.shard = nn.Parameter(mine.clone() if stage == 3 else mine)  # a view shows a step in flat at once
         if stage >= 2:
-            for p in self.parameters:
-                p.register_post_accumulate_grad_hook(self.reduce_if_ready)
-        if stage == 3:
-            self.free()
-            block.register_forward_pre_hook(self.gather)
-            block.register_forward_hook(self.free)
-            block.register_full_backward_pre_hook(self.gather)
-
-    def reduce_if_ready(self, _):
-        if all(p.grad is not None for p in self.parameters):
-            reduce_gradients(self.parameters, self.shard)
-            if self.stage == 3:
-                self.free()
-
-    def gather(self, *_):
-        self.flat.untyped_storage().resize_(self.flat.nbytes)
-        gather_parameters(self.flat, self.shard)
-
-    def free(self, *_):
-        self.flat.untyped_storage().resize_(0)
+            add_hooks(block, self.flat, self.shard, stage)
 
 
 # %% name="zero"
@@ -399,7 +437,7 @@ hidden_guess.reveal(tokens_that_hide(2, 2, rate, link), "calculated")
 # %% [markdown] name="fully_shard_text"
 # ## 3 · `fully_shard`
 #
-# `fully_shard(module, mesh=mesh)` does in place what your three functions did: the module's parameters become one unit that is gathered together and freed together. Each parameter is now a `DTensor`, of which this rank has a part (`p.to_local()`), split along the first dimension.
+# `fully_shard(module, mesh=mesh)` does in place what your functions and hooks did: the module's parameters become one unit that is gathered together and freed together. Each parameter is now a `DTensor`, of which this rank has a part (`p.to_local()`), split along the first dimension.
 #
 # - **Units.** Apply it to each block: then only the parameters of one unit need to be complete at a time.
 # - **The root.** Apply it to the whole model as well, last. The *root* takes the parameters outside the blocks and coordinates the units. Without it each block is its own root, and a root keeps its parameters from the forward to the backward pass.
@@ -651,7 +689,7 @@ claims.record(
 # %% [markdown] name="accumulate_text"
 # ## 5 · Accumulating
 #
-# With DDP, accumulation saves messages: only the last micro-batch is reduced (`no_sync`, [[gradient_accumulation]]). With `fully_shard` the switch is `model.set_requires_gradient_sync(False)`. With four micro-batches and a reduction for each, ZeRO-3 sends 4 × 3 Φ = 12 Φ.
+# With DDP, accumulation saves messages: only the last micro-batch is reduced (`no_sync`, [[gradient_accumulation]]). With `fully_shard` the switch is `model.set_requires_gradient_sync(False)`. With four micro-batches and a reduction for each, ZeRO-3 sends 4 × 3 Φ = 12 Φ. Section 6 measures it, with a step that you write.
 #
 # **Predict.** How many Φ does it send with gradient sync off for the first three micro-batches?
 
@@ -663,43 +701,7 @@ my_guess = 4 * 2 + 1  # parameters are still gathered for each micro-batch, twic
 accumulate_guess = Prediction("Sent with sync off for three of four micro-batches", my_guess, "x parameters")
 
 
-# %% name="accumulate"
-def accumulated(way):
-    model, (x, y) = start_whole(), rank_rows(64)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    if way == "kept gathered, too":
-        model.set_reshard_after_forward(False)
-
-    def step():
-        total, pieces = 0, list(zip(x.chunk(4), y.chunk(4), strict=True))
-        for i, (xs, ys) in enumerate(pieces):
-            last = i == len(pieces) - 1
-            model.set_requires_gradient_sync(last or way == "every time")
-            model.set_reshard_after_backward(last or way != "kept gathered, too")
-            loss = F.mse_loss(model(xs), ys) / len(pieces)
-            loss.backward()
-            total += loss.detach()
-        optimizer.step()
-        optimizer.zero_grad()
-        return total
-
-    return train(step, model, optimizer, steps=2)
-
-
-ways = run_cases(accumulated, 4, ["every time", "the last time", "kept gathered, too"])
-sent = {way: got.sent.volume / (FP32 * phi) for way, got in ways.items()}
-for way, got in ways.items():
-    print(f"{way:18} loss {got.losses[-1]:.6f}, sent {sent[way]:5.2f} x parameters, peak {human_bytes(got.peak)}")
-accumulate_guess.reveal(sent["the last time"])
-grown = FP32 * phi * (1 - 1 / 4) / MiB
-print(f"All gradients take {grown:.1f} MiB more than a rank's quarter of them.")
-claims.record("T21", "sync off: 9 Φ, not 12 Φ", "4 micro-batches", sent["the last time"], "x parameters", 8.99, 9.01)
-
-# %% [markdown] name="accumulate_explained"
-# Turning sync off saves the reductions. The gathers remain, because parameters are freed after each pass, whether or not gradients are reduced. And there is a price. A gradient that is not reduced stays complete, so each rank holds the gradients of the whole model until the last micro-batch, and the memory that stage 2 had saved is lost. The peaks show it: they are higher by most of those MiB.
-#
-# If there is room for all gradients, there may be room for all parameters, too. The last line keeps both from one micro-batch to the next (`set_reshard_after_backward(False)`). Parameters are gathered once and gradients reduced once: 2 Φ for any number of micro-batches.
-#
+# %% [markdown] name="clip_text"
 # ## 6 · Clipping across ranks
 #
 # Clipping divides the gradient by its norm if that is above a limit ([[mixed_precision]]). But a rank has only part of the gradient. Suppose that each of 4 ranks takes the norm of its own part and scales that part to the limit.
@@ -715,33 +717,131 @@ clip_guess = Prediction("Norm of the gradient, each rank clipped by its own norm
 
 
 # %% name="clip"
-def clipped(way):
+LIMIT = 0.01
+
+
+def clipped_apart():
+    """Clip each rank's part by its own norm; return that norm, and the joint one afterwards in units of the limit."""
     model, (x, y) = start_whole(), rank_rows()
     F.mse_loss(model(x), y).backward()
-    parameters, limit = list(model.parameters()), 0.01
-    if way == "each by its own norm":
-        local = [p.grad.to_local() for p in parameters]
-        norm = get_total_norm(local)
-        for gradient in local:
-            gradient *= limit / norm
-    else:
-        norm = clip_grad_norm_(parameters, limit).full_tensor()  # a DTensor, as the gradients are
-    after = torch.cat([p.grad.full_tensor().flatten() for p in parameters])
-    return norm.item(), (after.norm() / limit).item()
+    local = [p.grad.to_local() for p in model.parameters()]
+    norm = get_total_norm(local)
+    for gradient in local:
+        gradient *= LIMIT / norm
+    squares = sum(gradient.square().sum() for gradient in local)
+    dist.all_reduce(squares)
+    return norm.item(), squares.sqrt().item() / LIMIT
 
 
-ways = {way: run(clipped, 4, way) for way in ("each by its own norm", "by the joint norm")}
-for way, ranks in ways.items():
-    print(f"{way:21} norm as ranks see it {', '.join(f'{norm:.4f}' for norm, _ in ranks)}", end="")
-    print(f"; after clipping {ranks[0][1]:.3f} x the limit")
-clip_guess.reveal(ways["each by its own norm"][0][1])
-right = ways["by the joint norm"][0][1]
-claims.record("T21", "clip_grad_norm_ clips the joint gradient", "4 ranks", right, "x the limit", 0.999, 1.001)
+apart = run(clipped_apart, 4)
+print(f"norms as ranks see them {', '.join(f'{norm:.4f}' for norm, _ in apart)}", end="")
+print(f"; after clipping {apart[0][1]:.3f} x the limit")
+clip_guess.reveal(apart[0][1])
 
 # %% [markdown] name="clip_explained"
 # Local norms mislead: each is about half of the joint norm, because the squares of the 4 parts' norms add up to its square. So local clipping starts too late and clips too little, and it depends on the number of ranks: a limit tuned on 4 ranks means something else on 64. Where the parts' norms differ, it also changes the gradient's direction.
 #
-# `torch.nn.utils.clip_grad_norm_` is right on `DTensor`s **of one mesh**, because their norm includes the all-reduce of the squares. On parameters of two meshes it raises an error, as do fused and foreach optimizers. That happens when tensor parallelism splits some layers and leaves others alone; [[tensor_parallel]] shows it, and the cure. With a pipeline it sees one stage only, so the squares must be added over the stages, too ([[pipeline]]). And it is wrong on local tensors, such as the shards of section 2: there, all-reduce the sum of squares yourself.
+# `torch.nn.utils.clip_grad_norm_` is right on `DTensor`s **of one mesh**, because their norm includes the all-reduce of the squares. The norm that it returns is a `DTensor`, too: `full_tensor()` makes a plain tensor of it.
+#
+# On parameters of two meshes it raises an error, as do fused and foreach optimizers. That happens when tensor parallelism splits some layers and leaves others alone; [[tensor_parallel]] shows it, and the cure. With a pipeline it sees one stage only, so the squares must be added over the stages, too ([[pipeline]]). And it is wrong on local tensors, such as the shards of section 2: there, all-reduce the sum of squares yourself.
+#
+# ### Your turn: accumulate, clip, step
+#
+# **Contract.** `accumulated_step(model, optimizer, micro_batches, limit)` is called on every rank with a model that `fully_shard` has sharded over all ranks. It trains one step.
+#
+# - `micro_batches` is a list of pairs (x, y). They have different numbers of rows, and the i-th has as many on every rank. The model gets one of them at a time, in order; its loss is `F.mse_loss(model(x), y)`.
+# - The step is that of one process on all rows of all ranks, each of which counts the same, with the gradient clipped to the norm `limit`.
+# - Gradients are reduced once per unit and step.
+# - It returns two numbers or tensors of one element: the mean loss over this rank's rows, and the norm of the joint gradient before clipping.
+# - Afterwards no parameter has a gradient, and a plain backward pass is reduced as before.
+
+
+# %% name="step" answer=true reveal=true
+def accumulated_step(model, optimizer, micro_batches, limit):
+    ### BEGIN SOLUTION
+    rows, total = sum(len(x) for x, _ in micro_batches), 0.0
+    for i, (x, y) in enumerate(micro_batches, 1):
+        model.set_requires_gradient_sync(i == len(micro_batches))
+        loss = F.mse_loss(model(x), y) * (len(x) / rows)
+        loss.backward()
+        total += loss.detach()
+    norm = clip_grad_norm_(model.parameters(), limit)
+    optimizer.step()
+    optimizer.zero_grad()
+    return total, norm.full_tensor()
+    ### END SOLUTION
+
+
+# %% name="step_check"
+accumulated_step = check("sharding.step", accumulated_step)
+
+# %% name="step_hint"
+hint("sharding.step")
+
+# %% [markdown] name="step_text"
+# First the bytes of section 5, with three ways to take a step of four micro-batches: a loop that reduces each time, your step, and your step with parameters that stay gathered from one micro-batch to the next. Then your clipping: with SGD at a learning rate of 1 the weights move by exactly the clipped gradient.
+
+
+# %% name="accumulate"
+def reduced_each_time(model, optimizer, micro_batches, limit):
+    total = 0.0
+    for x, y in micro_batches:
+        loss = F.mse_loss(model(x), y) / len(micro_batches)
+        loss.backward()
+        total += loss.detach()
+    optimizer.step()
+    optimizer.zero_grad()
+    return total, None
+
+
+def keep_gathered(model, micro_batches):
+    """Free parameters only in the backward pass of each step's last micro-batch."""
+    number = itertools.count(1)
+    model.set_reshard_after_forward(False)
+    model.register_forward_pre_hook(lambda *_: model.set_reshard_after_backward(next(number) % micro_batches == 0))
+
+
+def accumulated(way):
+    model, (x, y) = start_whole(), rank_rows(64)
+    optimizer, pieces = torch.optim.AdamW(model.parameters(), lr=1e-3), list(zip(x.chunk(4), y.chunk(4), strict=True))
+    if way == "kept gathered, too":
+        keep_gathered(model, 4)
+    one_step = reduced_each_time if way == "reduced each time" else accumulated_step
+    return train(lambda: one_step(model, optimizer, pieces, 1e9)[0], model, optimizer, steps=2)
+
+
+ways = run_cases(accumulated, 4, ["reduced each time", "your step", "kept gathered, too"])
+sent = {way: got.sent.volume / (FP32 * phi) for way, got in ways.items()}
+for way, got in ways.items():
+    print(f"{way:18} loss {got.losses[-1]:.6f}, sent {sent[way]:5.2f} x parameters, peak {human_bytes(got.peak)}")
+accumulate_guess.reveal(sent["your step"])
+grown = FP32 * phi * (1 - 1 / 4) / MiB
+print(f"All gradients take {grown:.1f} MiB more than a rank's quarter of them.")
+claims.record("T21", "sync off: 9 Φ, not 12 Φ", "4 micro-batches", sent["your step"], "x parameters", 8.99, 9.01)
+
+
+# %% name="clipped_step"
+def moved():
+    """Take a step of two micro-batches; return the norm, and how far the weights moved in units of the limit."""
+    model, (x, y) = start_whole(), rank_rows()
+    before = [p.full_tensor().clone() for p in model.parameters()]
+    pieces = list(zip(x.chunk(2), y.chunk(2), strict=True))
+    _, norm = accumulated_step(model, torch.optim.SGD(model.parameters(), lr=1.0), pieces, LIMIT)
+    after = [p.full_tensor() for p in model.parameters()]
+    far = get_total_norm([a - b for a, b in zip(after, before, strict=True)])
+    return float(norm), far.item() / LIMIT
+
+
+together = run(moved, 4)
+print(f"norms as ranks see them {', '.join(f'{norm:.4f}' for norm, _ in together)}", end="")
+print(f"; the weights moved by {together[0][1]:.3f} x the limit")
+said = "clip_grad_norm_ clips the joint gradient"
+claims.record("T21", said, "4 ranks", together[0][1], "x the limit", 0.999, 1.001)
+
+# %% [markdown] name="accumulate_explained"
+# Turning sync off saves the reductions. The gathers remain, because parameters are freed after each pass, whether or not gradients are reduced. And there is a price. A gradient that is not reduced stays complete, so each rank holds the gradients of the whole model until the last micro-batch, and the memory that stage 2 had saved is lost. The peaks show it: they are higher by most of those MiB.
+#
+# If there is room for all gradients, there may be room for all parameters, too. The last line keeps both from one micro-batch to the next (`set_reshard_after_backward(False)`). Parameters are gathered once and gradients reduced once: 2 Φ for any number of micro-batches.
 #
 # ## 7 · Prefetch, and the order of wrappers
 #

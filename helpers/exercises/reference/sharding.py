@@ -4,6 +4,7 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 import importlib.util
+import itertools
 import json
 import os
 import subprocess
@@ -67,7 +68,45 @@ def gather_parameters(flat, shard):
     dist.all_gather_into_tensor(flat, shard.detach())
 
 
+def add_hooks(block, flat, shard, stage):
+    parameters, storage = list(block.parameters()), flat.untyped_storage()
+
+    def gather(*_):
+        storage.resize_(flat.nbytes)
+        gather_parameters(flat, shard)
+
+    def free(*_):
+        storage.resize_(0)
+
+    def reduce_if_last(_):
+        if all(p.grad is not None for p in parameters):
+            reduce_gradients(parameters, shard)
+            if stage == 3:
+                free()
+
+    for p in parameters:
+        p.register_post_accumulate_grad_hook(reduce_if_last)
+    if stage == 3:
+        block.register_forward_pre_hook(gather)
+        block.register_forward_hook(free)
+        block.register_full_backward_pre_hook(gather)
+        free()
+
+
 def make_sharded(model, mesh, **options):
     for block in model.blocks:
         fully_shard(block, mesh=mesh, **options)
     return fully_shard(model, mesh=mesh, **options)  # what is outside the blocks, and the root that coordinates them
+
+
+def accumulated_step(model, optimizer, micro_batches, limit):
+    rows, total = sum(len(x) for x, _ in micro_batches), 0.0
+    for i, (x, y) in enumerate(micro_batches, 1):
+        model.set_requires_gradient_sync(i == len(micro_batches))
+        loss = F.mse_loss(model(x), y) * (len(x) / rows)
+        loss.backward()
+        total += loss.detach()
+    norm = clip_grad_norm_(model.parameters(), limit)
+    optimizer.step()
+    optimizer.zero_grad()
+    return total, norm.full_tensor()

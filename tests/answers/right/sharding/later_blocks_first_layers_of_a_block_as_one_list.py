@@ -2,6 +2,7 @@
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch.distributed.fsdp import fully_shard
 from torch.nn.utils import parameters_to_vector
 
@@ -44,3 +45,62 @@ def make_sharded(model, mesh, **options):
         fully_shard([block.norm, block.up, block.down], mesh=mesh, **options)
     fully_shard([model.enter, model.leave], mesh=mesh, **options) if hasattr(model.enter, "weight") else None
     return fully_shard(model, mesh=mesh, **options)
+
+
+def add_hooks(block, flat, shard, stage):
+    memory, full, names = flat.untyped_storage(), flat.untyped_storage().nbytes(), dict(block.named_parameters())
+
+    class Gathered(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, y):
+            return y.view_as(y)
+
+        @staticmethod
+        def backward(ctx, dy):
+            memory.resize_(full)
+            gather_parameters(flat, shard)
+            return dy
+
+    original = block.forward
+
+    def forward(*args, **kwargs):
+        memory.resize_(full)
+        gather_parameters(flat, shard)
+        y = original(*args, **kwargs)
+        memory.resize_(0)
+        return Gathered.apply(y)
+
+    def last(_):
+        if sum(p.grad is None for p in names.values()) == 0:
+            reduce_gradients(list(names.values()), shard)
+            memory.resize_(0 if stage == 3 else full)
+
+    for p in names.values():
+        p.register_post_accumulate_grad_hook(last)
+    if stage == 3:
+        block.forward = forward
+        memory.resize_(0)
+
+
+def accumulated_step(model, optimizer, micro_batches, limit):
+    *early, final = micro_batches
+    n = sum(len(y) for _, y in micro_batches)
+
+    def backward(x, y):
+        loss = F.mse_loss(model(x), y, reduction="sum") / (n * y[0].numel())
+        loss.backward()
+        return loss.detach()
+
+    model.set_requires_gradient_sync(False)
+    loss = sum((backward(*pair) for pair in early), torch.zeros(()))
+    model.set_requires_gradient_sync(True)
+    loss = loss + backward(*final)
+    shards = [p.grad.to_local() for p in model.parameters()]
+    square = torch.stack([g.square().sum() for g in shards]).sum()
+    dist.all_reduce(square)
+    norm = square.sqrt()
+    for g in shards:
+        g.mul_(min(1.0, limit / (norm.item() + 1e-6)))
+    optimizer.step()
+    model.zero_grad()
+    return loss, norm

@@ -1,10 +1,13 @@
 # single tensors, newest names
 
+import contextlib
 import warnings
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch.distributed.fsdp import fully_shard
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 warnings.simplefilter("ignore", FutureWarning)
 
@@ -46,3 +49,65 @@ def make_sharded(model, mesh, **options):
     model.blocks.apply(lambda m: fully_shard(m, mesh=mesh, **options) if m in list(model.blocks) else None)
     fully_shard(model, mesh=mesh, **options)
     return model
+
+
+def add_hooks(block, flat, shard, stage):
+    params = [p for p in block.parameters()]
+    waiting = set(params)
+
+    def fill():
+        flat.untyped_storage().resize_(flat.numel() * flat.element_size())
+        gather_parameters(flat, shard)
+
+    def before(module, args):
+        fill()
+
+    def after(module, args, out):
+        flat.untyped_storage().resize_(0)
+        if out.requires_grad:
+            out.register_hook(lambda grad: fill())
+
+    def arrived(p):
+        waiting.discard(p)
+        if waiting:
+            return
+        waiting.update(params)
+        reduce_gradients(params, shard)
+        if stage == 3:
+            flat.untyped_storage().resize_(0)
+
+    for p in params:
+        p.register_post_accumulate_grad_hook(arrived)
+    if stage == 3:
+        flat.untyped_storage().resize_(0)
+        block.register_forward_pre_hook(before)
+        block.register_forward_hook(after)
+
+
+@contextlib.contextmanager
+def _quiet(model, quiet):
+    model.set_requires_gradient_sync(not quiet)
+    try:
+        yield
+    finally:
+        model.set_requires_gradient_sync(True)
+
+
+def accumulated_step(model, optimizer, micro_batches, limit):
+    optimizer.zero_grad()
+    left = len(micro_batches)
+    weight = [len(x) for x, _ in micro_batches]
+    total = 0
+    for share, (x, y) in zip(weight, micro_batches):
+        left -= 1
+        with _quiet(model, left > 0):
+            part = F.mse_loss(model(x), y) * share / sum(weight)
+            part.backward()
+        total = total + part.detach()
+    norm = get_total_norm([p.grad for p in model.parameters()])
+    clip_grads_with_norm_(model.parameters(), limit, norm)
+    optimizer.step()
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            p.grad = None
+    return total, norm.full_tensor()
