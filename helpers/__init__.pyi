@@ -55,6 +55,8 @@ from .exercises.data_parallel.pictures import link_figure as link_figure
 from .exercises.data_parallel.pictures import ring_figure as ring_figure
 from .exercises.data_parallel.pictures import scaling_figure as scaling_figure
 from .exercises.data_parallel.pictures import waiting_bars as waiting_bars
+from .exercises.failures.fleet import Fleet as Fleet
+from .exercises.failures.made_counters import made_counters as made_counters
 from .exercises.failures.made_jobs import made_job as made_job
 from .exercises.failures.pictures import rank_lanes as rank_lanes
 from .exercises.failures.pictures import spike_figure as spike_figure
@@ -68,6 +70,7 @@ from .exercises.gradient_accumulation.timeline import accumulation_timeline as a
 from .exercises.lora.fine_tune import fine_tune as fine_tune
 from .exercises.lora.kept_run import kept_run as kept_run
 from .exercises.lora.number_task import NumberTask as NumberTask
+from .exercises.profiling_and_oom_clinic.pretend_gpu import PretendGPU as PretendGPU
 from .exercises.runs_that_survive.killed_run import killed_runs as killed_runs
 from .exercises.runs_that_survive.pictures import goodput_figure as goodput_figure
 from .exercises.runs_that_survive.pictures import losses_figure as losses_figure

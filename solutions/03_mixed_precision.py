@@ -38,6 +38,7 @@ from helpers import (
     fp32_precision,
     has_tf32,
     hint,
+    parallel_map,
     pick_device,
     show,
     sign_of_life,
@@ -374,10 +375,10 @@ def train_cnn(dtype, seed=0, epochs=4):
 
 
 # %% name="equivalence"
-with sign_of_life("six trainings"):
-    curves = {
-        (name, seed): train_cnn(dtype, seed) for name, dtype in (("FP32", FP32), (HALF, half)) for seed in range(3)
-    }
+jobs = [(name, seed) for name in (HALF, "FP32") for seed in range(3)]
+with sign_of_life("six trainings, two at a time"):
+    trained = parallel_map(lambda job: train_cnn(half if job[0] == HALF else FP32, job[1]), jobs)
+curves = dict(zip(jobs, trained, strict=True))
 accuracy = {name: [100 * curves[name, seed][1] for seed in range(3)] for name in ("FP32", HALF)}
 for name, figures in accuracy.items():
     print(f"{name}: accuracy {', '.join(f'{figure:.1f} %' for figure in figures)}")

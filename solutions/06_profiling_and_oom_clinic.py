@@ -5,8 +5,8 @@
 #
 # | | |
 # |---|---|
-# | After this you can | say what each of PyTorch's memory functions counts; record, save and read a snapshot, and find a leak in it; tell allocated, reserved and fragmented memory apart; diagnose and cure six common memory problems |
-# | Time | 120 minutes |
+# | After this you can | say what each of PyTorch's memory functions counts; record, save and read a snapshot, and find a leak in it; tell allocated, reserved and fragmented memory apart; write a caching allocator; diagnose and cure six common memory problems |
+# | Time | 120 to 150 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU where there is one |
 # | Before this | [[where_memory_goes]] |
@@ -28,6 +28,7 @@ from helpers import (
     MemoryMeter,
     OutOfMemory,
     Prediction,
+    PretendGPU,
     SmallGPT,
     check,
     compare,
@@ -94,6 +95,7 @@ ids = torch.randint(1000, (16, 65), device=device)
 with sign_of_life("two training steps"), MemoryMeter(model, optimizer) as meter:
     for _ in range(2):
         train_step(model, optimizer, ids)
+two_steps_log = meter.lifetimes
 life = meter.lifetimes[-1]
 print(f"{len(meter.lifetimes):,} lifetimes; the last: start {life.start}, end {life.end}, nbytes {life.nbytes}")
 
@@ -581,6 +583,144 @@ if device.type == "cuda":
         torch.cuda.set_per_process_memory_fraction(1.0)
 else:
     print("Not applicable: only CUDA has this limit and this counter. The model above follows the same rules.")
+
+# %% [markdown] name="allocator_task"
+# ### Your turn: a caching allocator
+#
+# You have met the rules one at a time. Now write an allocator that follows them. The GPU is a `PretendGPU`, which has addresses but no memory:
+#
+# - `gpu.malloc(nbytes)` returns the address of a new segment, an integer, or raises `OutOfMemory`. A segment may begin exactly where another one ends.
+# - `gpu.free(address)` takes back the whole segment that begins at that address.
+#
+# **Contract.** `SmallAllocator(gpu)` has two methods and two attributes. `allocate(nbytes)` gets an integer of at least 1 and returns the address of
+# a block. `release(address)` gets such an address back. `allocated` is the sum of the sizes of all blocks in use, and `reserved` the sum of all segments.
+#
+# - **Rounding.** A request is rounded up to a multiple of 512 bytes. The other rules speak of the rounded size.
+# - **Pools.** Requests of up to 1 MiB belong to the small pool, larger ones to the large pool. A segment serves only the pool for which it was requested.
+# - **Best fit.** The smallest free block of the pool that is large enough is used. Of equally small ones, that with the lowest address.
+# - **Segments.** If there is none, `gpu.malloc` is called: for 2 MiB in the small pool, for 20 MiB if the request is below 10 MiB, else for the
+#   request, rounded up to a multiple of 2 MiB.
+# - **Splitting.** The request gets the beginning of the block. The rest becomes a free block if it has at least 512 bytes (small pool) or more than
+#   1 MiB (large pool). Otherwise it stays part of the block in use.
+# - **Merging.** A released block merges with the free blocks directly before and after it in the same segment.
+# - **Caching.** `release` does not call the GPU.
+# - **Retry.** If `gpu.malloc` raises `OutOfMemory`, all segments of both pools without a block in use go back to the GPU, and `gpu.malloc` is called once more. If that
+#   fails, too, `allocate` raises `OutOfMemory`; blocks in use are untouched, and later calls work.
+
+
+# %% name="allocator" answer=true reveal=true
+class SmallAllocator:
+    def __init__(self, gpu):
+        ### BEGIN SOLUTION
+        self.gpu, self.allocated, self.reserved = gpu, 0, 0
+        self.segments = {}  # address -> (size, whether it is of the small pool)
+        self.free, self.used = {}, {}  # address of a block -> (size, address of its segment)
+        ### END SOLUTION
+
+    def allocate(self, nbytes):
+        ### BEGIN SOLUTION
+        size = -(-nbytes // 512) * 512
+        small = size <= MiB
+        fits = [(n, at) for at, (n, seg) in self.free.items() if n >= size and self.segments[seg][1] == small]
+        at = min(fits)[1] if fits else self.grow(size, small)
+        whole, seg = self.free.pop(at)
+        rest = whole - size
+        if rest >= 512 if small else rest > MiB:
+            self.free[at + size] = rest, seg
+            whole = size
+        self.used[at] = whole, seg
+        self.allocated += whole
+        return at
+
+    def grow(self, size, small):
+        """Return the address of a new segment, which is one free block."""
+        nbytes = 2 * MiB if small else 20 * MiB if size < 10 * MiB else -(-size // (2 * MiB)) * 2 * MiB
+        try:
+            at = self.gpu.malloc(nbytes)
+        except OutOfMemory:
+            for unused in [at for at, (n, seg) in self.free.items() if n == self.segments[seg][0]]:
+                self.gpu.free(unused)
+                self.reserved -= self.free.pop(unused)[0]
+            at = self.gpu.malloc(nbytes)
+        self.segments[at], self.free[at] = (nbytes, small), (nbytes, at)
+        self.reserved += nbytes
+        return at
+        ### END SOLUTION
+
+    def release(self, address):
+        ### BEGIN SOLUTION
+        size, seg = self.used.pop(address)
+        self.allocated -= size
+        for at, (n, segment) in list(self.free.items()):
+            if segment == seg and at + n == address:
+                del self.free[at]
+                address, size = at, n + size
+            elif segment == seg and address + size == at:
+                del self.free[at]
+                size += n
+        self.free[address] = size, seg
+        ### END SOLUTION
+
+
+# %% name="allocator_check"
+SmallAllocator = check("profiling_and_oom_clinic.allocator", SmallAllocator)
+
+# %% name="allocator_hint"
+hint("profiling_and_oom_clinic.allocator")
+
+# %% [markdown] name="yours_text"
+# Replay the two training steps of section 1 through your allocator.
+#
+# **Predict.** For each 100 blocks that the program allocates, how many times is `gpu.malloc` called?
+
+# %% name="yours_guess"
+my_guess = None  # calls per 100 blocks
+### BEGIN GUESS
+my_guess = 20
+### END GUESS
+calls_guess = Prediction("Calls of gpu.malloc per 100 blocks, two steps", my_guess, "calls")
+
+
+# %% name="yours"
+class OnDevice:
+    """PyTorch's own allocator, with the methods of yours. Figures are increases since the start."""
+
+    def __init__(self):
+        torch.cuda.empty_cache()
+        self.before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+
+    def allocate(self, nbytes):
+        return torch.empty(nbytes, dtype=torch.uint8, device=device)
+
+    def release(self, block):
+        del block  # the replay's dictionary has let go of it already
+
+    allocated = property(lambda self: torch.cuda.memory_allocated() - self.before[0])
+    reserved = property(lambda self: torch.cuda.memory_reserved() - self.before[1])
+
+
+gpu = PretendGPU()
+makers = {"yours": lambda: SmallAllocator(gpu), "model of PyTorch's": CachingAllocator}
+if device.type == "cuda":
+    makers["PyTorch's on this GPU"] = OnDevice
+logs = {name: replay(two_steps_log, make()) for name, make in makers.items()}
+requests = len(two_steps_log)
+calls_guess.reveal(100 * sum(verb == "malloc" for verb, _ in gpu.calls) / requests, "simulated")
+print(f"{requests:,} blocks; {len(gpu.calls)} calls of the GPU (simulated)")
+for name, log in logs.items():
+    same = sum(a == b for a, b in zip(log, logs["yours"], strict=True)) / len(log)
+    peaks = [human_bytes(max(entry[i] for entry in log)) for i in (1, 2)]
+    print(
+        f"{name:22} peak allocated {peaks[0]:>10}, reserved {peaks[1]:>10}; equal to yours after {same:.0%} of the calls"
+    )
+
+# %% [markdown] name="yours_explained"
+# That is what the cache is for: nearly every request is served from segments that PyTorch already has. The price is the difference between peak reserved and peak
+# allocated. The course's model follows the same rules, so both figures agree after each call.
+#
+# PyTorch's `CUDACachingAllocator.cpp` has these rules, too, in some 4,000 lines. Most of the others concern what this lab leaves out: a pool per
+# **stream** (a block that another stream still uses must not be reused: `record_stream`), private pools for CUDA graphs, expandable segments, and the
+# options above. On a GPU, the last line shows PyTorch's own figures. They may differ a little: other tensors already use parts of its segments.
 
 # %% [markdown] name="varied_text"
 # Now let the lengths change, without long-lived blocks in between: sixty steps, each with twelve activations whose size is proportional to its length.

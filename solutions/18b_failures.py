@@ -5,8 +5,8 @@
 #
 # | | |
 # |---|---|
-# | After this you can | save when a scheduler preempts the job; restart under `torchrun`, and resume on a different number of ranks; tell from logs which rank was killed, hangs, is slow or is wrong; say which faults no log shows, and find them; roll back a loss spike |
-# | Time | 90 minutes |
+# | After this you can | save when a scheduler preempts the job; restart under `torchrun`, and resume on a different number of ranks; tell from logs which rank was killed, hangs, is slow or is wrong; say which faults no log shows, and find them; roll back a loss spike; choose checkpoint interval, spares and time-out for thousands of GPUs, and find the faulty node from counters |
+# | Time | 120 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes, and get killed |
 # | Before this | [[runs_that_survive]] |
@@ -26,7 +26,9 @@ from datetime import timedelta
 
 # %% name="setup_helpers" setup=true
 from helpers import (
+    COLOURS,
     Claims,
+    Fleet,
     Prediction,
     RankDiary,
     check,
@@ -35,6 +37,7 @@ from helpers import (
     digits,
     explore,
     hint,
+    made_counters,
     made_job,
     pick_device,
     rank_lanes,
@@ -51,6 +54,7 @@ from helpers.exercises.reference.runs_that_survive import Checkpoints, DataOrder
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from matplotlib.figure import Figure
 from torch import nn
 
 device = pick_device()
@@ -493,8 +497,140 @@ show(spike_figure(long, 65), "Four curves of the test loss. Only the one that is
 # - *Clipping* bounds what one batch can do, also in healthy steps. Twenty-four bounded steps in a wrong direction are still 24 wrong steps.
 # - *Rolling back* undoes everything, every time the loss stands out again. It needs all that you have built: whole checkpoints, and a data order whose skipped batches survive the next restart.
 #
+# ## 5 · A thousand ranks that fail
 #
-# ## 5 · Explore: on call
+# What you did with three ranks is routine on thousands. Llama 3's authors list what interrupted 16,384 GPUs in 54 days. There were 419 unexpected interruptions: 308 took a node out (broken GPUs and memory, maintenance), 49 made a collective hang (switches, cables, network cards), 56 were software, and **6 were silent data corruption**.
+#
+# `Fleet` simulates such a run from failure to failure. Failures come at random at these rates, in proportion to the number of GPUs. Four settings are yours:
+#
+# - `interval`: seconds of training between two checkpoints. Each takes 2.4 s, for the state of 405B parameters at the 2 TB/s of their storage;
+# - `timeout`: seconds after which a collective that does not return ends the job;
+# - `spares`: nodes that stand by. Without one the job waits until a broken node is repaired;
+# - `compare`: seconds between two comparisons of step times and of gradients on the same rows (section 3), each of which takes 60 s.
+#
+# The rest is assumed: a restart takes ten minutes and a repair a day. Every 2.7 days a straggler slows the job by 15 % until a comparison finds it. Twenty times a day healthy ranks pause, for a minute on average.
+#
+# **Predict.** With a checkpoint every half hour and one comparison per day, what percentage of the training that is lost and repeated is due to silent corruption?
+
+# %% name="fleet_guess"
+my_guess = None  # percent
+### BEGIN GUESS
+my_guess = 100 * 6 / 419
+### END GUESS
+corrupt_guess = Prediction("Training lost again because of silent corruption", my_guess, "%", difference=True)
+
+
+# %% name="fleet_run"
+def average(settings, runs=10):
+    """Return the share of 54 days that each use takes, and the training lost by kind of event; means of ten runs."""
+    shares, lost = Counter(), Counter()
+    for seed in range(runs):
+        used, events = Fleet(**settings).run(54, seed)
+        shares.update({use: seconds / sum(used.values()) / runs for use, seconds in used.items()})
+        for _, kind, seconds in events:
+            lost[kind] += seconds
+    return shares, lost
+
+
+SETTINGS = {
+    "as above": {"interval": 1800, "compare": 86_400},
+    "compare: 2 h": {"interval": 1800, "compare": 7200},
+    "save: 4 min": {"interval": 240, "compare": 7200},
+    "time-out: 60 s": {"interval": 240, "compare": 7200, "timeout": 60},
+    "spares: 4": {"interval": 240, "compare": 7200, "spares": 4},
+}
+averages = {name: average(settings) for name, settings in SETTINGS.items()}
+lost = averages["as above"][1]
+corrupt_guess.reveal(100 * lost["corruption"] / lost.total(), how="simulated")
+uses = list(averages["as above"][0])
+table = [("% of 54 days", *SETTINGS)]
+table += [(use, *(f"{100 * shares[use]:.1f}" for shares, _ in averages.values())) for use in uses]
+print(text_table(table))
+claims.figure(
+    "goodput of 16,384 GPUs, simulated", "a checkpoint per half hour", averages["as above"][0]["training"], ""
+)
+
+# %% [markdown] name="fleet_explained"
+# A node that dies costs the time since the last checkpoint, minutes. Corruption costs everything since it began, because each checkpoint since then contains it. Until a comparison finds it, no checkpoint helps. So keep checkpoints from *before* the last comparison, too.
+#
+# Comparing often and saving often help. The last two columns change one setting of the third. (Llama 3's authors report more than 90 % for the real run.) A short time-out ends hangs early, and also ends healthy jobs that only paused. About seven nodes are in repair at any time, so with four spares 16,384 GPUs wait for one node almost half of the time.
+#
+# Explore the settings. What is the highest goodput that you find at 16,384 GPUs? Which setting stops mattering at 1,024?
+
+
+# %% name="fleet_play"
+def fleet_line(gpus, interval_minutes, spares, timeout_seconds, compare_hours):
+    settings = {"gpus": gpus, "interval": 60 * interval_minutes, "spares": spares, "timeout": timeout_seconds}
+    shares, _ = average(settings | {"compare": 3600 * compare_hours}, runs=3)
+    axes = (figure := Figure(figsize=(8, 2.8), layout="constrained")).add_subplot()
+    rest = {use: 100 * share for use, share in shares.items() if use != "training"}
+    axes.barh(list(rest), list(rest.values()), color=COLOURS[4])
+    axes.invert_yaxis()
+    axes.set(title=f"Goodput {shares['training']:.1%} (simulated): what takes the rest", xlabel="% of 54 days")
+    return figure
+
+
+explore(
+    fleet_line,
+    "A bar for each use of the time other than training.",
+    gpus=(16_384, (1_024, 4_096, 16_384)),
+    interval_minutes=(30, (1, 2, 4, 10, 30, 60)),
+    spares=(16, (0, 2, 4, 8, 16, 32)),
+    timeout_seconds=(600, (60, 120, 240, 600, 1800)),
+    compare_hours=(24, (0.5, 1, 2, 6, 24)),
+)
+
+# %% [markdown] name="suspects_task"
+# ### Your turn: the faulty node among thousands
+#
+# Logs of 16,384 ranks are too long to read. Monitoring keeps a few counters per node, and they mislead in their own way. A `NodeCounters` has: `stage`, the node's pipeline stage; `calls`, the number of collectives that it has entered; `work`, the seconds of a step that it computes; `errors_before` and `errors_now`, the errors of its links since the node was started, read an hour ago and now; `checksum`, of its gradient in the last comparison.
+#
+# **Contract.** `suspect(nodes)` takes a list with the `NodeCounters` of each node, or None for a node that does not answer. Each stage has at least four nodes. It returns a pair, the fault and the node's index, and does not change the list.
+#
+# - `("dead", node)`: it does not answer. A node at the other end of its link then counts errors.
+# - `("hung", node)`: it has entered fewer collectives than all other nodes, which wait for it.
+# - `("link", node)`: its link errors have increased by more than 100 within the hour, and by more than those of any other node. (The other end of the link counts errors, too, but fewer.)
+# - `("corrupt", node)`: its checksum differs from that of the other nodes of its stage. Each stage has other weights.
+# - `("slow", node)`: its `work` is more than 1.2 times the median of its stage. Stages compute different amounts.
+# - `("healthy", None)`: none of these. Each job has at most one fault.
+
+
+# %% name="suspects" answer=true reveal=true
+def suspect(nodes):
+    ### BEGIN SOLUTION
+    if None in nodes:
+        return "dead", nodes.index(None)
+    fewest = min(node.calls for node in nodes)
+    if fewest < max(node.calls for node in nodes):
+        return "hung", [node.calls for node in nodes].index(fewest)
+    errors = [node.errors_now - node.errors_before for node in nodes]
+    if max(errors) > 100:
+        return "link", errors.index(max(errors))
+    for index, node in enumerate(nodes):
+        stage = [other for other in nodes if other.stage == node.stage]
+        if node.checksum != Counter(other.checksum for other in stage).most_common(1)[0][0]:
+            return "corrupt", index
+        if node.work > 1.2 * statistics.median(other.work for other in stage):
+            return "slow", index
+    return "healthy", None
+    ### END SOLUTION
+
+
+# %% name="suspects_check"
+suspect = check("failures.suspects", suspect)
+
+# %% name="suspects_hint"
+hint("failures.suspects")
+
+# %% name="suspects_run"
+for fault in ("dead", "hung", "link", "corrupt", "slow", "healthy"):
+    nodes, planted = made_counters(fault, random.Random(fault), nodes=2048)
+    print(f"2,048 nodes, planted: {fault}, {planted}; found: {suspect(nodes)}")
+
+# %% [markdown] name="on_call_text"
+# At this size no single number would do. The absolute error count is highest on a node that had a bad cable last month, the checksums differ between stages by design, and the longest work belongs to the heaviest stage. Compare a node with its past, and with its peers.
+#
+# ## 6 · Explore: on call
 #
 # Here are twenty made-up jobs, each with one of the four faults or with none. You see when each rank waits in a collective, its exit code, and whether the checksums agree. Decide what happened, and to which rank, before you switch on the diagnosis.
 #
@@ -536,7 +672,7 @@ right = sum(diagnose(logs)[1] == blamed for logs, blamed in map(made, range(20))
 print(f"your diagnosis names the right rank in {right} of 20 jobs")
 
 # %% [markdown] name="summary_text"
-# ## 6 · What this run measured
+# ## 7 · What this run measured
 
 # %% name="summary"
 table = [("the job was", "diagnosed as", "steps in which checksums differ")]
@@ -556,6 +692,8 @@ claims
 # - Checksums of replicas find errors after the all-reduce, not before it.
 # - The slow rank is the one that waits least. The rank that reports an error need not be the one that caused it.
 # - After a loss spike, roll back and skip.
+# - On thousands of GPUs, silent corruption is rare and expensive: compare ranks often. Time-outs, spares and intervals each have two sides.
+# - Compare a node's counters with its past and with its peers, not with zero.
 #
 # **What to reach for when.** One GPU: save on SIGTERM. Many GPUs: `torchrun` with restarts, and timeouts that fit the job (NCCL's default is ten minutes, gloo's thirty); checksums of the replicas now and then; the flight recorder for hangs. Thousands: spare machines, and automatic diagnosis.
 #

@@ -4,11 +4,16 @@ import os
 import random
 from pathlib import Path
 
+from helpers.exercises.failures import fleet
 from helpers.exercises.failures.diagnosis import DIAGNOSIS
+from helpers.exercises.failures.fleet import DAY, Fleet
+from helpers.exercises.failures.made_counters import FAULTS, made_counters
 from helpers.exercises.failures.made_jobs import KINDS, made_job
 from helpers.exercises.failures.pictures import rank_lanes, spike_figure
 from helpers.exercises.failures.rank_log import Call, RankDiary, checksum, read_logs
+from helpers.exercises.failures.suspects import SUSPECTS
 from helpers.exercises.failures.torchrun_job import torchrun_job
+from helpers.planner.goodput import goodput
 
 import psutil
 import pytest
@@ -80,3 +85,41 @@ def test_torchrun_starts_again_after_a_kill(tmp_path):
     assert job.exit_codes(1, 2) == {0: 0, 1: 0}
     assert (tmp_path / "1-1").exists()
     assert not running("torch.distributed.run")
+
+
+def test_counters_have_the_fault_they_were_made_with():
+    chance = random.Random(0)
+    for fault in FAULTS:
+        nodes, blamed = made_counters(fault, chance)
+        assert len(nodes) == 64
+        assert (blamed is None) == (fault == "healthy")
+        assert (None in nodes) == (fault == "dead")
+    assert {check.fault for check in SUSPECTS} == set(FAULTS)
+
+
+def test_a_fleet_accounts_for_all_of_its_time():
+    used, events = Fleet(spares=6).run(54, seed=3)
+    assert sum(used.values()) == pytest.approx(54 * DAY, rel=0.02)  # an event at the end may last longer
+    assert min(used.values()) >= 0
+    assert {kind for _, kind, _ in events} >= {"node", "hang", "software", "straggler"}
+    assert [when for when, *_ in events] == sorted(when for when, *_ in events)
+
+
+@pytest.mark.parametrize("interval", [240.0, 1800.0])
+def test_a_fleet_in_which_jobs_only_crash_has_the_goodput_of_the_formula(monkeypatch, interval):
+    monkeypatch.setattr(fleet, "COUNTED", {"software": 419})
+    monkeypatch.setattr(fleet, "ASSUMED", {})
+    monkeypatch.setattr(Fleet, "PAUSES", 0)
+    shares = [Fleet(interval=interval, compare=1e12).run(540, seed)[0]["training"] / (540 * DAY) for seed in range(6)]
+    exact = goodput(interval, Fleet.SAVE, 54 * DAY / 419, Fleet.RESTART)
+    assert sum(shares) / 6 == pytest.approx(exact, abs=0.005)
+
+
+def test_each_setting_of_a_fleet_has_two_sides():
+    def trained(**settings):
+        return sum(Fleet(**settings).run(54, seed)[0]["training"] for seed in range(4))
+
+    assert trained(timeout=60) < trained(timeout=240) > trained(timeout=7200)
+    assert trained(interval=20) < trained(interval=240) > trained(interval=7200)
+    assert trained(compare=300) < trained(compare=7200) > trained(compare=DAY)
+    assert trained(spares=2) < trained(spares=24)

@@ -13,11 +13,12 @@ import tempfile
 import time
 from collections import Counter
 from datetime import timedelta
-from helpers import Claims, Prediction, RankDiary, check, checksum, device_name, digits, explore, hint, made_job, pick_device, rank_lanes, read_logs, run_ranks, show, spike_figure, text_table, torchrun_job
+from helpers import COLOURS, Claims, Fleet, Prediction, RankDiary, check, checksum, device_name, digits, explore, hint, made_counters, made_job, pick_device, rank_lanes, read_logs, run_ranks, show, spike_figure, text_table, torchrun_job
 from helpers.exercises.reference.runs_that_survive import Checkpoints, DataOrder
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from matplotlib.figure import Figure
 from torch import nn
 
 device = pick_device()
@@ -62,4 +63,22 @@ def diagnose(logs):
     slowest = max(working)
     if slowest > 1.5 * statistics.median(working):
         return "slow", working.index(slowest)
+    return "healthy", None
+
+
+def suspect(nodes):
+    if None in nodes:
+        return "dead", nodes.index(None)
+    fewest = min(node.calls for node in nodes)
+    if fewest < max(node.calls for node in nodes):
+        return "hung", [node.calls for node in nodes].index(fewest)
+    errors = [node.errors_now - node.errors_before for node in nodes]
+    if max(errors) > 100:
+        return "link", errors.index(max(errors))
+    for index, node in enumerate(nodes):
+        stage = [other for other in nodes if other.stage == node.stage]
+        if node.checksum != Counter(other.checksum for other in stage).most_common(1)[0][0]:
+            return "corrupt", index
+        if node.work > 1.2 * statistics.median(other.work for other in stage):
+            return "slow", index
     return "healthy", None

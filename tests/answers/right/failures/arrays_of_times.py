@@ -43,3 +43,26 @@ def diagnose(logs):
     if working.max() > 1.5 * np.median(working):
         return ["slow", int(working.argmax())]
     return ["healthy", None]
+
+
+def suspect(nodes):
+    silent = [index for index, node in enumerate(nodes) if node is None]
+    if silent:
+        return "dead", silent[0]
+    stage, calls, before, now, sums = (
+        np.array([getattr(node, name) for node in nodes])
+        for name in ("stage", "calls", "errors_before", "errors_now", "checksum")
+    )
+    if np.ptp(calls):
+        return "hung", int(calls.argmin())
+    if (now - before).max() > 100:
+        return "link", int((now - before).argmax())
+    work = np.array([node.work for node in nodes])
+    for number in np.unique(stage):
+        members = np.flatnonzero(stage == number)
+        values, counts = np.unique(sums[members], return_counts=True)
+        if len(values) > 1:
+            return "corrupt", int(members[sums[members] == values[counts.argmin()]][0])
+        if work[members].max() > 1.2 * np.median(work[members]):
+            return "slow", int(members[work[members].argmax()])
+    return "healthy", None

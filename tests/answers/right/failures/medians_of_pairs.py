@@ -44,3 +44,29 @@ def diagnose(logs):
 
     slow = [r for r in ranks if work(logs[r]) > 1.5 * statistics.median(map(work, logs))]
     return ("slow", slow[0]) if slow else ("healthy", None)
+
+
+def suspect(nodes):
+    stages = {}
+    errors, fewest = [], []
+    for index, node in enumerate(nodes):
+        if node is None:
+            return "dead", index
+        stages.setdefault(node.stage, []).append((index, node))
+        errors.append((node.errors_now - node.errors_before, index))
+        fewest.append((node.calls, index))
+    fewest.sort()
+    if fewest[0][0] != fewest[-1][0]:
+        return "hung", fewest[0][1]
+    increase, index = max(errors)
+    if increase > 100:
+        return "link", index
+    for members in stages.values():
+        seen = [node.checksum for _, node in members]
+        typical = statistics.median(node.work for _, node in members)
+        for index, node in members:
+            if seen.count(node.checksum) < len(seen) / 2:
+                return "corrupt", index
+            if node.work > typical * 1.2:
+                return "slow", index
+    return "healthy", None

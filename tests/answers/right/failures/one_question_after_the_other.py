@@ -47,3 +47,27 @@ def diagnose(logs):
         if seconds > 1.5 * typical:
             return ("slow", rank)
     return ("healthy", None)
+
+
+def suspect(nodes):
+    for index, node in enumerate(nodes):
+        if node is None:
+            return ("dead", index)
+    calls = [node.calls for node in nodes]
+    for index in range(len(nodes)):
+        if calls[index] < max(calls):
+            return ("hung", index)
+    grown = {index: node.errors_now - node.errors_before for index, node in enumerate(nodes)}
+    worst = max(grown, key=grown.get)
+    if grown[worst] > 100:
+        return ("link", worst)
+    for index, node in enumerate(nodes):
+        peers = [other for other in nodes if other.stage == node.stage and other is not node]
+        if all(node.checksum != other.checksum for other in peers):
+            return ("corrupt", index)
+    for index, node in enumerate(nodes):
+        work = sorted(other.work for other in nodes if other.stage == node.stage)
+        middle = (work[len(work) // 2] + work[(len(work) - 1) // 2]) / 2
+        if node.work / middle > 1.2:
+            return ("slow", index)
+    return ("healthy", None)

@@ -2,6 +2,9 @@
 
 import collections
 import heapq
+from dataclasses import dataclass, field
+
+from helpers import OutOfMemory
 
 import torch
 import torch.nn.functional as F
@@ -126,3 +129,91 @@ def train(model, optimizer, batches):
         return loss.detach()
 
     return [step(*pair) for pair in batches]
+
+
+@dataclass
+class Stretch:
+    start: int
+    length: int
+    busy: bool = False
+
+
+@dataclass
+class Segment:
+    start: int
+    length: int
+    small: bool
+    parts: list = field(default_factory=list)
+
+
+class SmallAllocator:
+    def __init__(self, gpu):
+        self.gpu, self.segments = gpu, []
+
+    @property
+    def reserved(self):
+        return sum(segment.length for segment in self.segments)
+
+    @property
+    def allocated(self):
+        return sum(part.length for segment in self.segments for part in segment.parts if part.busy)
+
+    def allocate(self, nbytes):
+        size = 512 * ((nbytes - 1) // 512 + 1)
+        small = size <= 1 << 20
+        found = self.search(size, small)
+        if found is None:
+            self.enlarge(size, small)
+            found = self.search(size, small)
+        segment, index = found
+        part = segment.parts[index]
+        part.busy = True
+        rest = part.length - size
+        if rest and (small or rest > 1 << 20):
+            part.length = size
+            segment.parts.insert(index + 1, Stretch(part.start + size, rest))
+        return part.start
+
+    def search(self, size, small):
+        best = None
+        for segment in sorted(self.segments, key=lambda segment: segment.start):
+            if segment.small is not small:
+                continue
+            for index, part in enumerate(segment.parts):
+                if part.busy or part.length < size:
+                    continue
+                if best is None or part.length < best[0].parts[best[1]].length:
+                    best = segment, index
+        return best
+
+    def enlarge(self, size, small):
+        unit = 1 << 21
+        length = unit if small else 10 * unit
+        if size >= 5 * unit:
+            length = size + -size % unit
+        try:
+            start = self.gpu.malloc(length)
+        except OutOfMemory:
+            for segment in list(self.segments):
+                if not any(part.busy for part in segment.parts):
+                    self.gpu.free(segment.start)
+                    self.segments.remove(segment)
+            start = self.gpu.malloc(length)
+        self.segments.append(Segment(start, length, small, [Stretch(start, length)]))
+
+    def release(self, address):
+        for segment in self.segments:
+            for part in segment.parts:
+                if part.start == address and part.busy:
+                    part.busy = False
+                    self.join(segment)
+                    return
+
+    def join(self, segment):
+        joined = []
+        for part in segment.parts:
+            if joined and not part.busy and not joined[-1].busy:
+                joined[-1].length += part.length
+            else:
+                joined.append(part)
+        segment.parts = joined

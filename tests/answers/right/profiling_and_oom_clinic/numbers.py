@@ -1,8 +1,14 @@
 # numbers
 
+import bisect
+
+from helpers import OutOfMemory
+
 import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
+
+MiB = 2**20
 
 
 def replay(lifetimes, allocator):
@@ -94,3 +100,67 @@ def train(model, optimizer, batches):
         losses.append(loss.item())
         del loss
     return losses
+
+
+class SmallAllocator:
+    def __init__(self, gpu):
+        self.gpu = gpu
+        self.allocated = 0
+        self.reserved = 0
+        self.pools = {"small": [], "large": []}  # of each, sorted: (size, address, segment, size of the segment)
+        self.taken = {}
+
+    def allocate(self, nbytes):
+        units = (nbytes + 511) // 512
+        size = units * 512
+        pool = "small" if units <= 2048 else "large"
+        free = self.pools[pool]
+        place = bisect.bisect_left(free, (size,))
+        if place == len(free):
+            free.insert(place, self.from_gpu(size, pool))
+            free.sort()
+            place = bisect.bisect_left(free, (size,))
+        length, address, segment, whole = free.pop(place)
+        least = 512 if pool == "small" else MiB + 1
+        if length - size >= least:
+            bisect.insort(free, (length - size, address + size, segment, whole))
+            length = size
+        self.taken[address] = pool, length, segment, whole
+        self.allocated += length
+        return address
+
+    def from_gpu(self, size, pool):
+        whole = {"small": 2 * MiB}.get(pool, 20 * MiB)
+        if size >= 10 * MiB:
+            whole = (size + 2 * MiB - 1) // (2 * MiB) * (2 * MiB)
+        for last in (False, True):
+            try:
+                address = self.gpu.malloc(whole)
+                break
+            except OutOfMemory:
+                if last:
+                    raise
+                self.empty()
+        self.reserved += whole
+        return whole, address, address, whole
+
+    def empty(self):
+        for free in self.pools.values():
+            for entry in [entry for entry in free if entry[0] == entry[3]]:
+                free.remove(entry)
+                self.gpu.free(entry[2])
+                self.reserved -= entry[3]
+
+    def release(self, address):
+        pool, length, segment, whole = self.taken.pop(address)
+        self.allocated -= length
+        free = self.pools[pool]
+        end = address + length
+        for entry in [entry for entry in free if entry[2] == segment]:
+            if entry[1] + entry[0] == address:
+                free.remove(entry)
+                address = entry[1]
+            elif entry[1] == end:
+                free.remove(entry)
+                end += entry[0]
+        bisect.insort(free, (end - address, address, segment, whole))
