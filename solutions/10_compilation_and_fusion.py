@@ -274,7 +274,7 @@ for gpu in ("rtx-4090-24gb", "a100-80gb", "h100-80gb"):
 fusion_guess.reveal(eager.seconds / after.seconds, "planned")
 
 # %% [markdown] name="fusion_explained"
-# This is a prediction by the roofline, not a run: each operation takes as long as its FLOPs or its bytes, and a compiled chain reads and writes once. Matmuls do nearly all the FLOPs of a step, but in eager mode they do not take most of its time: more than half of it is memory-bound (in parentheses), and fusion shortens that part. A GPU's ratio of FLOP/s to bandwidth (last column) does not order the gains by itself.
+# This is a prediction by the roofline, not a run: each operation takes as long as its FLOPs or its bytes, and a compiled chain reads and writes once. Matmuls do nearly all the FLOPs of a step, but in eager mode they do not take most of its time: more than half of it is memory-bound (in parentheses), and fusion shortens that part. A GPU's ratio of FLOP/s to bandwidth (last column) explains little of the difference: the H100's is nearly twice that of the 4090, and the gain is about the same.
 
 # %% [markdown] name="breaks_text"
 # ## 3 · Where a graph breaks
