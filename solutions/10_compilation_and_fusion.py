@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | count what a chain of operations reads and writes; compile it and say when that pays; find and fix graph breaks and recompilations; say what compiling does to the peak; read a Triton kernel, and write the core of one; write attention that never stores all its scores; compute a language model's loss without storing its logits |
-# | Time | 135 to 200 minutes |
+# | Time | 150 to 215 minutes; a good place to stop is after section 5 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU, with a C++ compiler for some cells; the same cells use a GPU if there is one. Triton is optional |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]] and [[#activation_checkpointing]]; [[#gradient_accumulation]], [[#profiling_and_oom_clinic]] and [[#lean_optimizers]] help |
@@ -26,7 +26,6 @@ from helpers import (
     COLOURS,
     Claims,
     MemoryMeter,
-    MiB,
     Prediction,
     Recipe,
     benchmark,
@@ -34,6 +33,7 @@ from helpers import (
     compare,
     device_name,
     explore,
+    find_gpu,
     hint,
     human_bytes,
     numbers_beyond_cache,
@@ -71,7 +71,7 @@ print("torch.compile makes kernels here:", f"no, {missing}; cells that need them
 #
 # Below is GELU as its paper writes it (with the tanh approximation). An operation on two tensors reads 2n numbers and writes n. An operation on a tensor and a constant reads n and writes n.
 #
-# **Predict.** How many times n numbers do the operations of this line read and write in total? A fused kernel would read x once and write the result once: 2n.
+# How many times n numbers do the operations of this line read and write in total? Count them before you run the next cell. A fused kernel would read x once and write the result once: 2n.
 
 
 # %% name="gelu"
@@ -79,16 +79,9 @@ def gelu(x):
     return 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * x**3)))
 
 
-my_guess = None  # times n
-### BEGIN GUESS
-my_guess = 6 * 2 + 2 * 3  # six operations with a constant or alone, two on two tensors
-### END GUESS
-traffic_guess = Prediction("Numbers read and written", my_guess, "times n")
-
 # %% name="gelu_traffic"
 x = torch.randn(numbers_beyond_cache(device), device=device)
 eager_traffic = traffic(gelu, x)
-traffic_guess.reveal(eager_traffic.nbytes / x.nbytes)
 print(eager_traffic.table(x.nbytes))
 fewer_bytes = eager_traffic.nbytes / (2 * x.nbytes)
 
@@ -174,7 +167,7 @@ fused_gelu = torch.compile(gelu, backend=backend)
 cold = seconds(lambda: fused_gelu(x))
 cold_guess.reveal(cold)
 print(f"first call {cold:.2f} s, second call {seconds(lambda: fused_gelu(x)):.3f} s")
-torch._dynamo.reset()  # drops what this process has compiled; the cache on disk stays, as for tomorrow's run
+torch._dynamo.reset()  # drops what this process has compiled; the cache on disk stays
 print(f"first call with the kernel on disk {seconds(lambda: fused_gelu(x)):.2f} s")
 another = seconds(lambda: torch.compile(silu, backend=backend)(x))
 print(f"first call of another function, SiLU: {another:.2f} s")
@@ -185,7 +178,7 @@ if missing:
     print(f"These times are for the backend 'aot_eager', which records graphs and makes no kernels: {missing}.")
 
 # %% [markdown] name="kernel_text"
-# The very first compilation also prepares the compiler itself: headers, tests of the processor. Each later graph costs about as much as SiLU did. The results agree up to rounding, not bit for bit.
+# The very first compilation also prepares the compiler itself: headers, tests of the processor. Each later graph costs about as much as SiLU did. (A new process that finds the kernel on disk also has to import the compiler first. The second figure does not include that.) The results agree up to rounding, not bit for bit.
 #
 # Here is the generated kernel. Count the reads and writes of memory before you run the next cell. Everything in between stays in registers.
 
@@ -256,40 +249,43 @@ else:
 # %% [markdown] name="fusion_text"
 # ### What fusion gains in a full step
 #
-# A training step is more than a chain of pointwise operations: it spends most of its time in matmuls, which fusion does not change. The planner knows the roofline of several GPUs and can predict both steps, eager and compiled, for GPT-2 with 8 sequences of 1,024 tokens.
+# A training step is more than a chain of pointwise operations: nearly all of its FLOPs are in matmuls, which fusion does not change. The planner knows the roofline of several GPUs and can predict both steps, eager and compiled, for GPT-2 with 8 sequences of 1,024 tokens.
 #
 # **Predict.** By what factor is the compiled step faster on an H100?
 
 # %% name="guess_fusion"
 my_guess = None  # times
 ### BEGIN GUESS
-my_guess = 1.3  # matmuls take most of a step
+my_guess = 1.3  # nearly all FLOPs are in matmuls
 ### END GUESS
 fusion_guess = Prediction("GPT-2 on an H100, eager / compiled", my_guess, "times")
 
 # %% name="fusion"
 same_step = {"seq": 1024, "micro_batch_size": 8, "precision": "bf16-amp"}
 plans = planned([Recipe("gpt2", **same_step), Recipe("gpt2", **same_step, compile=True)])
-print(f"{'planned ms per step (bound by memory)':38}{'eager':>12}{'compiled':>14}{'times as fast':>16}")
+print(
+    f"{'planned ms per step (bound by memory)':38}{'eager':>12}{'compiled':>14}{'times as fast':>16}{'FLOPs/byte':>12}"
+)
 for gpu in ("rtx-4090-24gb", "a100-80gb", "h100-80gb"):
     eager, after = (plan.forecasts[gpu] for plan in plans)
     shown = "".join(f"{1e3 * f.seconds:>8.0f} ({f.bounds['memory']:.0%})" for f in (eager, after))
-    print(f"{gpu:37}{shown}{eager.seconds / after.seconds:>13.2f}")
+    ratio = find_gpu(gpu).flops16 / find_gpu(gpu).bandwidth
+    print(f"{gpu:37}{shown}{eager.seconds / after.seconds:>13.2f}{ratio:>13.0f}")
 fusion_guess.reveal(eager.seconds / after.seconds, "planned")
 
 # %% [markdown] name="fusion_explained"
-# This is a prediction by the roofline, not a run: each operation takes as long as its FLOPs or its bytes, and a compiled chain reads and writes once. Fusion can only shorten the memory-bound part. The larger a GPU's ratio of FLOP/s to bandwidth, the larger that part, and the more compiling gains.
+# This is a prediction by the roofline, not a run: each operation takes as long as its FLOPs or its bytes, and a compiled chain reads and writes once. Matmuls do nearly all the FLOPs of a step, but in eager mode they do not take most of its time: more than half of it is memory-bound (in parentheses), and fusion shortens that part. A GPU's ratio of FLOP/s to bandwidth (last column) explains little of the difference: the H100's is nearly twice that of the 4090, and the gain is about the same.
 
 # %% [markdown] name="breaks_text"
 # ## 3 · Where a graph breaks
 #
 # TorchDynamo records operations on tensors. Where Python needs a *value* from a tensor, or does something that cannot be recorded, the graph ends, Python runs, and a new graph starts. Nothing fuses across such a **graph break**, and most breaks are silent.
 #
-# **Predict.** Into how many graphs does this function break?
+# Into how many graphs does this function break?
 
 
 # %% name="broken"
-def normalise(x):
+def normalize(x):
     y = x * 2
     if y.mean() > 0:
         y = y - 1
@@ -297,17 +293,11 @@ def normalise(x):
     return y / y.abs().max().item()
 
 
-my_guess = None
-### BEGIN GUESS
-my_guess = 4  # if, print and item(): three breaks
-### END GUESS
-graphs_guess = Prediction("Graphs", my_guess, "")
-
 # %% name="explain"
 torch._dynamo.reset()
 sample = torch.linspace(-1, 2, 8, device=device)
-explained = torch._dynamo.explain(normalise)(sample)
-graphs_guess.reveal(explained.graph_count)
+explained = torch._dynamo.explain(normalize)(sample)
+print(f"{explained.graph_count} graphs, because of")
 for reason in explained.break_reasons:
     print(f"  {reason.user_stack[-1].line.strip()!r:45} {reason.reason.splitlines()[0]}")
 
@@ -319,14 +309,14 @@ for reason in explained.break_reasons:
 # %% name="fullgraph"
 torch._dynamo.reset()
 try:
-    torch.compile(normalise, fullgraph=True, backend="eager")(sample)
+    torch.compile(normalize, fullgraph=True, backend="eager")(sample)
 except torch._dynamo.exc.Unsupported as error:
     print("\n".join(line.strip() for line in str(error).splitlines()[:2]))
 
 # %% [markdown] name="repair_text"
 # ### Your turn: one graph
 #
-# **Contract.** `repaired(x)` returns the same numbers as `normalise(x)` in one graph, for a tensor of any shape, contiguous or not.
+# **Contract.** `repaired(x)` returns the same numbers as `normalize(x)` in one graph, for a tensor of any shape, contiguous or not.
 #
 # - The numbers are 2x, minus 1 if the mean of 2x is above 0, divided by the largest magnitude of the result.
 # - One graph: no value leaves the tensors on the way, and nothing is printed.
@@ -353,7 +343,7 @@ hint("compilation_and_fusion.repair")
 #
 # ### Recompilations
 #
-# A graph is valid for the shapes it was recorded with. But text comes in all lengths. A backend is a function that takes a graph and returns a callable, so a backend of our own can count graphs, and calls that run one.
+# A graph is valid for the shapes it was recorded with. But text comes in all lengths. A backend is a function that takes a graph and returns a callable, so a backend of our own can count graphs and compiled calls.
 #
 # With `dynamic=False` each new length needs a new graph, and PyTorch stops after `recompile_limit` = 8 graphs per function. **Predict.** You call the function with 11 lengths, then with the same 11 again. How many of the second 11 calls run compiled?
 
@@ -433,15 +423,8 @@ at_hand = [data, *block.parameters()]
 eager_kept = saved_tensor_bytes(lambda: block(data), besides=at_hand)
 print(f"eager mode saves {human_bytes(eager_kept)} for the backward pass, {eager_kept / data.nbytes:.0f} times `data`")
 
-# %% [markdown] name="guess_kept_text"
-# **Predict.** `data` is 2 MiB, so the output of `up` is 8. How many MiB does the compiled block save for the backward pass? (`data` and the weights are not counted: they exist anyway.)
-
-# %% name="guess_kept"
-my_guess = None  # MiB
-### BEGIN GUESS
-my_guess = 2 + 8 + 8  # input of `up`, its output, and the input of `down`; per-row scalars are negligible
-### END GUESS
-kept_guess = Prediction("Saved for the backward pass, compiled", my_guess, "MiB")
+# %% [markdown] name="kept_text"
+# `data` is 2 MiB, so the output of `up` is 8. The next cell compares what both save. (`data` and the weights are not counted: they exist anyway.)
 
 
 # %% name="kept"
@@ -462,7 +445,6 @@ for name, model in {"eager": block, "compiled": compiled_block}.items():
     step(model)
     kept = saved_tensor_bytes(lambda model=model: model(data), besides=at_hand)
     seen[name] = {"kept": kept, "peak": peak_of(lambda model=model: step(model), block)}
-kept_guess.reveal(seen["compiled"]["kept"] / MiB)
 for name, row in seen.items():
     print(f"{name:9} saved {human_bytes(row['kept'])}, peak of a step {human_bytes(row['peak'])}")
 
@@ -493,7 +475,7 @@ else:
 # %% name="guess_rise"
 my_guess = None  # times P
 ### BEGIN GUESS
-my_guess = 3  # parameters, gradients so far, and all new gradients at once
+my_guess = 2.1  # as in eager mode
 ### END GUESS
 rise_guess = Prediction("Peak of the second micro-batch, compiled as a whole", my_guess, "times P")
 
@@ -936,14 +918,14 @@ for name, way in METHODS.items():
     print(f"{name:14} holds {held:>10}, operations move {moved:>11}, {seconds_taken * 1e3:6.2f} ms, off by {off:.0e}")
 tiles_guess.reveal(costs["plain"][1] / costs["tiled, yours"][1])
 for name in ("tiled, yours", "PyTorch's own"):
-    fewer, subject = costs["plain"][1] / costs[name][1], f"{q.shape[-2]:,} tokens, {name}"
-    claims.record("T17", "attention in tiles moves fewer bytes", subject, fewer, "times", 4, math.inf)
+    fewer, subject = costs["plain"][1] / costs[name][1], f"{q.shape[-2]:,} tokens, plain / {name}"
+    claims.figure("bytes between attention's operations", subject, fewer, "times")
 
 # %% [markdown] name="attention_explained"
 # - **The peak** falls to a few tiles.
 # - **The traffic does not fall.** The loop skips nearly half of the scores and still moves more bytes than the plain version. Its matmul writes a tile, the next operations read it one after the other, and each tile also rescales three sums. In eager mode a tile goes to memory between two operations, as a full matrix does.
 # - On a CPU this need not cost time: a tile fits into a cache, which `traffic` does not know about. Compare the milliseconds above.
-# - PyTorch's own version moves q, k, v and the result, and nothing else that the dispatcher could see. It is **one kernel**: a tile stays in registers until its three sums are updated. That is FlashAttention: your loop, fused.
+# - PyTorch's own version moves q, k, v and the result, and nothing else that the dispatcher could see. It is **one kernel**: a tile stays in registers until its three sums are updated. That is FlashAttention: your loop, fused. Inside, it reads keys and values once per row of tiles, which this count leaves out and the one below includes.
 #
 # The backward pass needs the weights again. FlashAttention does not save them. It saves one number per row, largest + log total, and recomputes each tile.
 #
@@ -980,9 +962,7 @@ merge_tile = check("compilation_and_fusion.merge", merge_tile)
 hint("compilation_and_fusion.merge")
 
 # %% [markdown] name="guess_kernel_text"
-# The next cell has the kernel around it.
-#
-# **Predict.** Count `tl.load` and `tl.store`, and how often each runs. By what factor does this kernel read and write fewer bytes than the plain version, with eight rows of tiles?
+# The next cell has the kernel around it. Count `tl.load` and `tl.store`, and how often each runs. By what factor does this kernel read and write fewer bytes than the plain version, with eight rows of tiles?
 
 # %% name="triton_attention"
 if HAS_TRITON:
@@ -1016,12 +996,6 @@ if HAS_TRITON:
         return out
 
 
-my_guess = None  # times fewer bytes than the plain way, with tiles of 128
-### BEGIN GUESS
-my_guess = 106 / 11  # q and the result once, and k and v once for each row of tiles: 1 + 9 + 1 times the size of q
-### END GUESS
-kernel_guess = Prediction("Bytes moved, plain / one kernel", my_guess, "times")
-
 # %% name="triton_attention_run"
 if HAS_TRITON:
     few = [t[:, :2, :200].contiguous().to(place) for t in (q, k, v)]
@@ -1034,10 +1008,10 @@ else:
 length, tile = q.shape[-2], 128
 moved = q.nbytes * (1 + (length // tile + 1) + 1)  # q; k and v for each row of tiles, to the diagonal; the result
 print(f"counted from its loads and stores, {length:,} tokens, tiles of {tile}: {human_bytes(moved)}")
-kernel_guess.reveal(costs["plain"][1] / moved, "counted")
+print(f"{costs['plain'][1] / moved:.1f} times fewer than the operations of the plain version")
 
 # %% [markdown] name="logits_text"
-# ## 8 · The fusion that saves most
+# ## 8 · The fusion that saves the most
 #
 # The last layer of a language model turns `hidden` (N, D) into logits (N, V), and the loss needs one number from each row. V is 32,000 to 256,000 today, and logits, softmax and gradients are FP32. Here is the plain version, and what it holds at its peak:
 
@@ -1157,7 +1131,7 @@ for name, (meter, loss, *gradients) in runs.items():
     print(f"{name:14} loss {loss:.6f}, gradients off by {off:.0e}, peak {human_bytes(meter.peak_bytes)}")
 
 # %% [markdown] name="chunked_table_explained"
-# PyTorch's own version uses the same idea. By default it may take far smaller chunks. With chunks of 128 it still holds less, because it works in place and holds one tensor of a chunk where the lab's answer holds two.
+# PyTorch's own version uses the same idea. By default it may take far smaller chunks. With chunks of 128 it still holds less, because it works in place: one tensor of a chunk where the lab's answer holds two (4 MiB). The rest of the difference fits the product `gradient.t() @ rows`, a tensor of V × D (2 MiB), before it is added.
 #
 # Variables keep tensors alive. A variable that still refers to the last chunk's gradient while the next logits are made costs one more chunk (4 MiB), which is why the check looks at this.
 
@@ -1173,7 +1147,7 @@ for fn in (chunked_cross_entropy, own) if len(runs) > 2 else (chunked_cross_entr
         pace = compare(lambda: forward_and_backward(naive), lambda fn=fn: forward_and_backward(fn), runs=3, warmup=1)
     print(f"naive -> {'PyTorch' if fn is own else 'chunked'}, chunks of 128: {pace}")
     if fn is not own:
-        said, subject = "the loss without its logits costs no time", f"chunks of 128, V = {V:,}"
+        said, subject = "computing the loss in chunks costs no extra time", f"chunks of 128, V = {V:,}"
         claims.record("T17", said, subject, pace.speedup, "times as fast", 0.9, math.inf)
 
 # %% [markdown] name="play_text"
@@ -1221,7 +1195,7 @@ chunks = human_bytes(2 * 4 * 512 * vocabulary)
 print(f"planned without logits {human_bytes(without)}; two copies of a chunk of 512 rows: {chunks}")
 
 # %% [markdown] name="llama_explained"
-# Without the logits, the recomputation of a block sets the peak, and the step fits a smaller GPU. The logits also grow with the length of the sequences. That is why every fine-tuning library has such a kernel: `liger-kernel`, Unsloth, `cut-cross-entropy` (which does not store even a chunk of logits in memory), and, since 2.13, PyTorch itself.
+# Without the logits, the recomputation of a block sets the peak, and the step fits a smaller GPU. The logits also grow with the length of the sequences. That is why most fine-tuning libraries have or use such a kernel: `liger-kernel`, Unsloth, `cut-cross-entropy` (which does not store even a chunk of logits in memory), and, since 2.13, PyTorch itself.
 #
 # ## 9 · Claims and measurements
 

@@ -134,7 +134,7 @@ for (model, place), answer in answers.items():
 print(text_table(table))
 
 # %% [markdown] name="losers_text"
-# What would people have tried instead, and why does it lose? Only the pairs with a layout that fits have losers.
+# What would people have tried instead, and why does it lose? Losers are listed only where something fits.
 
 # %% name="losers"
 for pair in (("llama-3.1-8b", "one node"), ("llama-3.1-8b", "4090s"), ("llama-3.1-70b", "eight nodes")):
@@ -149,7 +149,7 @@ for found in answers["llama-3.1-8b", "one node"].best:
 print(text_table(table))
 
 # %% [markdown] name="losers_explained"
-# Memory rules out most layouts before any timing: all layouts of the two larger models on eight GPUs, and every layout that keeps parameters, gradients and optimizer state whole. Among those that fit, the ten best differ by less than the planner's own error (*from* and *to*), so treat them as a group of equals. On the 4090s every block is recomputed, because 22 GiB is not much.
+# Memory rules out most layouts before any timing: all layouts of the two larger models on eight GPUs, and every layout that keeps parameters, gradients and optimizer state whole. Among those that fit, the ten best differ by less than the planner's own error (*from* and *to*), so treat them as a group of equals. On the 4090s every block is recomputed, because 22 GiB is tight.
 #
 # The rest of this lab builds the parts of such an answer: where ranks are, what they send, what fits, and how long it takes.
 #
@@ -197,10 +197,10 @@ def sent(sizes, stage, model, m):
         return 2 * (n - 1) / n * nbytes
 
     blocks = model.blocks // sizes["pipeline"]
-    neighbours = (stage > 0) + (stage < sizes["pipeline"] - 1)
+    neighbors = (stage > 0) + (stage < sizes["pipeline"] - 1)
     return {
         "tensor": ring(sizes["tensor"], model.message) * model.all_reduces * blocks * m,
-        "pipeline": neighbours * m * model.message,
+        "pipeline": neighbors * m * model.message,
         "data": ring(sizes["data"], model.weights * blocks / sizes["tensor"]),
     }
     ### END SOLUTION
@@ -288,29 +288,30 @@ results = run_ranks(step_on_a_grid, 8, SIZES, device="cpu", measure=False).resul
 mixed = run_ranks(step_on_a_grid, 8, SIZES, True, device="cpu", measure=False).results
 block = toy_stages(8, nn.Linear)[0]
 model = ModelOfBlocks(8, 4 * sum(p.numel() for p in block.parameters()), 4 * ROWS * 64, 2)
-# Sends of the pipeline are in no group of the mesh. What travels around a ring is counted for a long one: 2 B.
-measured = [
+# Sends of the pipeline are in no group of the mesh. An all-reduce of B bytes is counted as 2 B, the most that a ring
+# sends; on a ring of two ranks it is B. That share is the formula's: gloo's own messages are not seen.
+counted = [
     {"tensor": sent_by["tensor"] / 2, "pipeline": sent_by["another group"], "data": sent_by["data"] / 2}
     for *_, sent_by in results
 ]
 wrong_guess.reveal(off(mixed, SIZES["data"])[1])
-print(f"along tensor go {100 * measured[0]['tensor'] / sum(measured[0].values()):.0f} % of a rank's bytes")
+print(f"along tensor go {100 * counted[0]['tensor'] / sum(counted[0].values()):.0f} % of a rank's bytes")
 
 # %% name="grid_table"
 loss_off, gradient_off = off(results, SIZES["data"])
 print(f"along data: loss off by {loss_off:.1e}, gradients by {gradient_off:.1e}")
 print(f"over all:   loss off by {off(mixed, SIZES['data'])[0]:.1e}, gradients by {off(mixed, SIZES['data'])[1]:.2f}")
-table = [("a rank of stage 0", "predicted", "measured", "measured / predicted")]
+table = [("a rank of stage 0", "predicted", "counted", "counted / predicted")]
 for name, nbytes in sent(SIZES, 0, model, M).items():
-    ratio = measured[0][name] / nbytes
-    table.append((name, f"{nbytes:,.0f} B", f"{measured[0][name]:,.0f} B", f"{ratio:.4f}"))
+    ratio = counted[0][name] / nbytes
+    table.append((name, f"{nbytes:,.0f} B", f"{counted[0][name]:,.0f} B", f"{ratio:.4f}"))
     claims.record("T40", f"bytes along {name}, by formula", "2 x 2 x 2, 8 ranks", ratio, "of predicted", 0.98, 1.02)
 print(text_table(table))
 worst = max(loss_off, gradient_off)
 claims.record("T40", "a 2 x 2 x 2 grid equals one process", "loss and all gradients", worst, "relative", 0, 1e-5)
 
 # %% [markdown] name="grid_explained"
-# Loss and gradients are those of one process. The bytes match the formula. The excess along `data` comes from the norms, and from the biases after the second matrix: each tensor rank holds them in full, but the formula halves them.
+# Loss and gradients are those of one process. The bytes match the formula: the number, size and group of the calls are counted, and the share of a message that leaves a rank of a ring is assumed on both sides. The excess along `data` comes from the norms, and from the biases after the second matrix: each tensor rank holds them in full, but the formula halves them.
 #
 # With the average over all ranks, gradients of stage 1 were mixed into stage 0, and the loss looks perfect, because it was computed earlier. Only a comparison with one process, or many steps, shows the mistake.
 #
@@ -334,7 +335,7 @@ def both_ways(lengths):
             x = torch.randn(length, 64, requires_grad=True)
             with Collectives() as seen:
                 way(x).square().mean().backward()
-            volumes.append(seen.volume * 3 / 4)
+            volumes.append(seen.volume * 3 / 4)  # the share that leaves a rank of a ring of four, by formula
         rows.append(volumes)
     return rows
 
@@ -381,7 +382,7 @@ for ranks, stride, what in (
 # - Activations: each of the rank's layers / pipeline blocks saves 34 bytes per token of a micro-batch and per element of `arch.hidden`, for each micro-batch in flight in 1F1B. Tensor ranks split them. With recompute "full" a block saves 2 bytes in place of 34, and in addition one block of one micro-batch has all 34.
 # - Logits: 4 bytes per token of a micro-batch and per entry of `arch.vocab`, split by tensor ranks. They count only if pipeline is 1; otherwise they are on another rank.
 #
-# `seconds(layout, cluster)` returns (max(compute, data) + tensor) · (1 + (pipeline − 1) / micro_batches).
+# `seconds(layout, cluster)` combines three times. The messages of sharded data ranks travel during computation, so the longer of the two counts. Nothing hides the messages of tensor ranks. The bubble of 1F1B ([[pipeline]]) stretches the sum: of all stages' slots, it wastes as many as one stage spends on `pipeline` − 1 micro-batches.
 #
 # - compute: all ranks share `arch.flops_per_token(seq)` FLOPs per token of the step, at half of `cluster.gpu.flops16`. With recompute "full" it takes 4/3 as long.
 # - data: derive it. For each micro-batch, fully sharded ranks gather their parameters in BF16 for the forward pass and again for the backward pass, and reduce their gradients in FP32. Section 2 says how much of a message leaves a rank of a ring (an all-gather or a reduce-scatter is half an all-reduce). The shard ranks are `tensor` apart.
@@ -480,7 +481,7 @@ print(f"seconds, formula / planner: {min(time_ratios):.2f} to {max(time_ratios):
 claims.figure("three formulas, longer than the search's best", "worst of the questions, planned", max(slower), "%")
 
 # %% [markdown] name="laws_explained"
-# A few lines choose nearly as well as the simulation. In bytes they miss gathered parameters and other temporaries. In seconds, "half of the peak" stands for everything that a chip does, and the ratios show that it fits one chip better than another. The choice hardly suffers, because such an error stretches the steps of all layouts on a cluster alike.
+# A few lines choose nearly as well as the simulation. In bytes they miss gathered parameters and other temporaries. In seconds, "half of the peak" stands for everything that a chip does, and the ratios show that it fits one chip better than another. The choice hardly suffers on these questions. It can, where two close layouts err in opposite directions: section 6 has such a pair.
 #
 # Two warnings. A formula that errs in *bytes* chooses layouts that do not fit, so leave room. And formulas cover only what you put into them: yours know neither context ranks nor selective recomputation, so they cannot choose them.
 #
@@ -515,7 +516,7 @@ claims.figure("tensor parallel over two nodes / inside one", "planned: 8B, 16 H1
 claims.figure("tensor parallel inside a node / none", "planned: 8B, 16 H100, 8 / 1 ranks", inside, "x")
 
 # %% [markdown] name="tensor_rule_explained"
-# These figures are planned, for tensor ranks that wait for every message. With `tensor_overlap` they wait less, and a difference within the planner's error of about 15 % decides nothing. The direction is clear: with more tensor ranks each rank's matmuls become smaller while its messages do not, so waiting takes a larger share on any link. Two full nodes are connected through eight network ports each, so the network alone does not explain the loss. The rule tells you **where** to put tensor ranks that memory (or a batch too small to split further) forces on you. It does not tell you to use any.
+# These figures are planned, for tensor ranks that wait for every message. With `tensor_overlap` they wait less, and a difference within the planner's error of about 15 % decides nothing. The direction is clear. A rank's arithmetic stays about the same here, because t tensor ranks share a micro-batch of t sequences. But each all-reduce carries t sequences, so a rank sends 2 (t − 1) times one sequence's message, and waiting grows with t on any link. Two full nodes are connected through eight network ports each, so the network alone does not explain the loss. The rule tells you **where** to put tensor ranks that memory (or a batch too small to split further) forces on you. It does not tell you to use any.
 #
 # ### Enough tokens
 #
@@ -532,10 +533,8 @@ for tokens, plan in enough.items():
     table.append((f"{tokens:,}", f"{plan.parts['shard']:.0%}", f"{plan.mfu:.0%}"))
 print(text_table(table))
 few, many = (100 * enough[tokens].parts["shard"] for tokens in (1024, 8192))
-said, subject = "too few tokens per GPU: gathers show", "planned: 8B, 64 H100, 1,024 tokens"
-claims.record("C20", said, subject, few, "% waits", 10, 100)
-said, subject = "enough tokens per GPU hide the gathers", "planned: 8B, 64 H100, 8,192 tokens"
-claims.record("C20", said, subject, many, "% waits", 0, 3)
+claims.figure("waits for gathers, too few tokens per GPU", "planned: 8B, 64 H100, 1,024 tokens", few, "%")
+claims.figure("waits for gathers, enough tokens per GPU", "planned: 8B, 64 H100, 8,192 tokens", many, "%")
 
 # %% [markdown] name="enough_explained"
 # Around that figure the chips stop waiting for parameters, and they do so gradually. The model's size cancels. What counts is FLOP/s over bytes/s, a property of the cluster. So a faster chip on the same network needs **more** tokens.
@@ -561,12 +560,13 @@ ways = {
         SEVENTY, tensor=8, pipeline=8, zero="none", engine="megatron", micro_batches=256, seq=8192
     ),
 }
+ways["the same, messages overlap"] = replace(ways["tensor 8 x pipeline 8"], tensor_overlap=True)
 plans = {name: plan_layout(layout, h100) for name, layout in ways.items()}
-sharded, line = plans.values()
+sharded, line, overlapped = plans.values()
 pipeline_guess.reveal(line.seconds / sharded.seconds, how="planned")
 show(
     pictures.parts_picture(plans),
-    "Two bars of seconds. The sharded one computes more, because it recomputes; the other waits for tensor ranks.",
+    "Three bars of seconds. The sharded one computes more, because it recomputes; the second waits for tensor ranks, and the third less so.",
 )
 for name, plan in plans.items():
     law = seconds(plan.layout, h100)
@@ -576,11 +576,12 @@ by_law = seconds(line.layout, h100) / seconds(sharded.layout, h100)
 subject = "70B, 64 H100, tensor 8 x pipeline 8 / sharded"
 claims.figure("by your formulas", subject, by_law, "x")
 claims.figure("by the planner, without tensor overlap", subject, line.seconds / sharded.seconds, "x")
+claims.figure("by the planner, with tensor overlap", subject, overlapped.seconds / sharded.seconds, "x")
 
 # %% [markdown] name="pipeline_explained"
 # The picture shows what each layout pays: recomputation in one, waiting for tensor ranks and a bubble in the other. With 256 micro-batches the schedule's own bubble is small. The rest of the bubble comes from the head, which makes the last stage heavier ([[pipeline]]).
 #
-# The planner and your formulas rank the two differently. Your formulas do not know the head, and they give a rank with an eighth of each matmul the same half of the peak as a rank with whole ones. So they are a little too slow for the first layout and too fast for the second. Formulas find the region. Within it a simulation or a measurement has to decide, and here not even the simulation does: with overlapped tensor messages (`tensor_overlap=True` in the second layout) the two are within its error.
+# The planner and your formulas rank the two differently. Your formulas do not know the head, and they give a rank with an eighth of each matmul the same half of the peak as a rank with whole ones. So they are a little too slow for the first layout and too fast for the second. Formulas find the region. Within it a simulation or a measurement has to decide, and here even the simulation cannot: with overlapped tensor messages (the third layout) it is within its error of the first.
 #
 # The rule has conditions: a small batch, a model that does not fit otherwise, or a network without a port per GPU. Try one of them: a quarter of the tokens (micro-batches / 4), or a cluster with a slower network.
 #
@@ -603,7 +604,7 @@ for name, question in decisions().items():
 # - fits in memory;
 # - takes at most 10 % longer than the best layout that the search knows.
 #
-# Besides what your formulas know, a layout has `context` ranks with `context_method` "ring" or "all-to-all", `replicate`, `zero`, `engine` ("torchtitan", "megatron" or "pytorch"), `reshard_after_forward`, and recompute "selective". `help(Layout)` lists everything. Evaluating a proposal takes seconds, so try several.
+# Besides what your formulas know, a layout has `context` ranks with `context_method` "ring" or "all-to-all", `replicate`, `zero`, `engine` ("torchtitan", "megatron" or "pytorch"), `reshard_after_forward`, and recompute "selective". `help(Layout)` lists everything. `candidates` and your formulas give a first list. Evaluating a proposal with `plan_layout(layout, question.cluster)` takes up to 20 seconds, so think before you try.
 
 
 # %% name="decide" answer=true reveal=true
@@ -731,11 +732,14 @@ for place, price in PRICES.items():
 dollars = {place: made["dollars"] for place, made in bills.items()}
 cards_guess.reveal(dollars["4090s"][1] / dollars["one node"][1], how="planned")
 print(text_table(table))
+days = bills["4090s"]["days"][1] / bills["one node"]["days"][1]
+peaks = CLUSTERS["dgx-h100"].gpu.flops16 / CLUSTERS["8x-4090"].gpu.flops16
+print(f"days on 4090s / on H100: {days:.1f}; peak FLOP/s of an H100 / of a 4090: {peaks:.1f}")
 wide = dollars["one node"][2] / dollars["one node"][0]
 claims.figure("a bill's high end / its low end", "8B, 160 billion tokens, 8 H100", wide, "x")
 
 # %% [markdown] name="bill_explained"
-# The cheap card needs many more hours: it recomputes, it waits for PCIe, and it is slower. Whether it is cheaper in the end depends on prices. The two ranges overlap, so this estimate does not decide it.
+# The cheap card needs many more hours because it is slower: the last line compares the days with the peaks. Recomputation and PCIe do not add to that: the MFU of the two is about the same (section 1). Whether the card is cheaper in the end depends on prices. The two ranges overlap, so this estimate does not decide it.
 #
 # ### Export it
 #
@@ -759,6 +763,6 @@ claims
 # - Enough tokens means 8 bytes over the ring against 6 FLOPs. The cluster determines this number, not the model.
 # - A rule of thumb is a formula without its conditions. Ask the planner, or measure, before you quote it, and ignore differences smaller than the planner's error.
 #
-# **What to reach for when.** If the model fits sharded, with enough tokens per GPU: shard, and stop there. If it does not fit: recompute, then split along tensor inside a node, or split long sequences over context ranks. If there are too few tokens per GPU for all of them: use tensor and pipeline ranks for the GPUs that data ranks cannot use. Next: [[runs_that_survive]], about what happens to such a run in its third week.
+# **What to reach for when.** If the model fits sharded, with enough tokens per GPU: shard, and stop there. If it does not fit: recompute, then split along tensor inside a node, or split long sequences over context ranks. If there are too few tokens per GPU for all of them: put the GPUs left over into tensor and pipeline ranks. Next: [[runs_that_survive]], about what happens to such a run in its third week.
 #
 # **Sources.** Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters* (tensor inside, pipeline between nodes); Korthikanti et al. 2022, *Reducing Activation Recomputation* (the 34 bytes); Rajbhandari et al. 2020, *ZeRO*; Hoffmann et al. 2022, *Training Compute-Optimal Large Language Models*; Tazi et al. 2025, *The Ultra-Scale Playbook*; Austin et al. 2025, *How to Scale Your Model*; torchtitan's documentation.

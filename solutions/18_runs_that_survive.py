@@ -1,12 +1,12 @@
 # %% [markdown] name="title"
 # # Checkpoints: runs that survive
 #
-# **On 16,384 GPUs something fails every three hours. A run survives if each failure costs minutes, not days. It needs checkpoints that are complete, whole on the disk at every moment, and written often enough but not too often.**
+# **On 16,384 GPUs something fails every three hours. A run survives if each failure costs minutes, not days. It needs checkpoints that are complete, intact on disk at every moment, and written often enough but not too often.**
 #
 # | | |
 # |---|---|
 # | After this you can | compute how often to save, and the goodput that results; list what a checkpoint must hold, and what happens without each part; write a data order that can be resumed on a different number of ranks; write checkpoints that survive a kill or a power failure at any moment; save sharded states while training goes on |
-# | Time | 120 minutes; a good place to stop is after section 3 |
+# | Time | 120 to 150 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●● |
 # | Needs | a CPU (2 processes) |
 # | Before this | labs [[#start_here]], [[#tokens]], [[#data_parallel]] and [[#sharding]] |
@@ -193,9 +193,9 @@ print(text_table(table))
 #
 # ### Real kills
 #
-# Does the replay match a real run? The next cell starts a real process. A step takes 10 ms and a checkpoint 30 ms. SIGKILL arrives at random, 0.6 seconds after a start on average. A process cannot catch SIGKILL and has no time to clean up. Three such runs, each with its own interval, must do 300 steps. A restart costs about as much as importing PyTorch.
+# Does the replay match a real run? The next cell starts a real process. A step takes 10 ms and a checkpoint 30 ms. SIGKILL arrives at random, 0.6 seconds after a start on average. A process cannot catch SIGKILL and has no time to clean up. Three such runs, each with its own interval, must do 300 steps.
 #
-# **Predict.** What goodput does the run with Young's interval reach? (The formula leaves the restarts out.)
+# **Predict.** What goodput does the run with Young's interval reach?
 
 # %% name="killed_guess"
 my_guess = None  # percent
@@ -221,7 +221,7 @@ for name, run in runs.items():
 print(text_table(table))
 
 # %% [markdown] name="killed_explained"
-# *Replayed* is your `wall_clock`, given the times at which this process was really killed, and the average duration of its steps, saves and restarts. With so few kills, chance decides which run is fastest; the curve above was an average.
+# Young's formula leaves the restarts out. The bars show what they take here, where a restart imports PyTorch. *Replayed* is your `wall_clock`, given the times at which this process was really killed, and the average duration of its steps, saves and restarts. With so few kills, chance decides which run is fastest; the curve above was an average.
 #
 # ## 3 · What must a checkpoint hold?
 #
@@ -315,7 +315,7 @@ for when, one, other in (("before", before_0, before_1), ("after", after_0, afte
 #
 # **Contract.** `DataOrder(samples, batch_size, seed)` determines which rank trains on which samples.
 #
-# - `rows(step, rank, ranks)` returns the samples (numbers from 0 to `samples` − 1) of this rank in this step. Steps may be asked for in any order.
+# - `rows(step, rank, ranks)` returns the samples (numbers from 0 to `samples` − 1) of this rank in this step. Steps may be asked for in any order. (Drawing an epoch's whole permutation in each call is fine here. A long run keeps the current one.)
 # - The parts of all ranks, concatenated in rank order, are the global batch of the step: `batch_size` samples, **the same list for any number of ranks**. The sizes of the parts differ by at most one.
 # - An epoch has `samples // batch_size` steps. No sample occurs twice in it. Each epoch and each seed has its own order. The program's random generators (`torch`, `numpy`, `random`) are neither used nor changed.
 # - After `skip(step, count)`, `step` has the batch that previously came `count` steps later, and so have all later steps. Earlier steps keep theirs. `skip` may be called again, also with an earlier step. ([[Failures]] needs it after a loss spike.)
@@ -396,7 +396,7 @@ print("a bit changed, and torch.load reads:", torch.load(io.BytesIO(content))["w
 # %% [markdown] name="torn_explained"
 # And the old file is gone, too. A program that saves for 1 % of its time is hit during a save once in a hundred kills. That is rare enough that tests miss it.
 #
-# **Rename.** `os.replace(draft, name)` is **atomic**: a reader sees the old file or the new one, never a mixture. So write under another name and *publish* with a rename. This holds on a local or network file system. Object stores such as S3 have no rename: there a "rename" is a copy and a deletion. With these, upload all parts first, and a small manifest last.
+# **Rename.** `os.replace(draft, name)` is **atomic**: a reader sees the old file or the new one, never a mixture. So write under another name and *publish* with a rename. This holds on a local or network file system. Most object stores, ordinary S3 buckets among them, have no rename: there a "rename" is a copy and a deletion. With these, upload all parts first, and a small manifest last.
 #
 # **Sync.** After a power failure the file may have its name but not its data, unless `os.fsync` has waited for the data. The rename itself is a change of the *directory*, and needs an `fsync` of the directory. POSIX promises no order here: without that `fsync`, a power failure may undo the rename and still keep a later deletion of the old checkpoint. So: sync the file, rename, sync the directory, and only then delete.
 #
@@ -408,7 +408,7 @@ print("a bit changed, and torch.load reads:", torch.load(io.BytesIO(content))["w
 #
 # - `save(step, state)` writes a dictionary of tensors, numbers and nested dictionaries with string or integer keys, and does not change it. `step` is an integer from 0 to 9,999,999. When `save` returns, a new `Checkpoints(folder)` in another process finds the checkpoint. A step may be saved again; then the new state counts.
 # - If the process is killed at **any** moment of `save`, a reader finds either the previously newest checkpoint (the highest step) or the new one, whole in both cases.
-# - The same holds for a power failure at any moment, and after `save` has returned, it finds the new one. So all data are on the disk before the checkpoint is published (`os.fsync` of every file, after flushing it), and the directory is synced before anything old is deleted.
+# - The same holds for a power failure at any moment, and after `save` has returned, it finds the new one. So all data are on the disk before the checkpoint is published (`os.fsync` of every file, after flushing it), and the directory is synced before anything old is deleted. A folder that `Checkpoints` creates is an entry of the folder above it, which has to be synced, too.
 # - `latest()` returns `(step, state)` of the whole checkpoint with the highest step, whatever the names and dates of the files, or None if there is none. It passes over a damaged checkpoint (cut short, empty, all zeros, a bit changed, parts exchanged, missing) without an error. `latest()` only reads.
 # - After `save`, at most `keep` checkpoints are left, the newest ones, and nothing that killed saves left behind. `keep` counts **whole** checkpoints: the last whole one is never deleted in favor of a damaged one.
 #
@@ -420,7 +420,12 @@ class Checkpoints:
     def __init__(self, folder, keep=2):
         ### BEGIN SOLUTION
         self.folder, self.keep = Path(folder), keep
+        new = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
         self.folder.mkdir(parents=True, exist_ok=True)
+        for path in new:  # their names have to last, too
+            above = os.open(path.parent, os.O_RDONLY)
+            os.fsync(above)
+            os.close(above)
         ### END SOLUTION
 
     def save(self, step, state):
@@ -469,6 +474,8 @@ hint("runs_that_survive.manager")
 
 # %% [markdown] name="manager_explained"
 # The check kills nothing. While your `save` runs, it copies the folder after each change, and opens each copy with a new manager. A copy is what a kill at that moment would leave. For power failures it also removes every name that was not yet synced.
+#
+# The lab's answer is short, not fast. In each save it reads and hashes every kept checkpoint again, and it holds a checkpoint several times in memory. For large states, write and hash in pieces, and remember which files this process has already verified.
 #
 # ## 5 · Sharded, and without waiting
 #
@@ -551,7 +558,7 @@ else:
     claims.figure(f"{said}: no free core", subject, slower["async_save"] / slower["save"], "of a synchronous one")
 
 # %% [markdown] name="async_explained"
-# The loop waits only for the staging copy, which holds the parameters and both of Adam's moments. But the thread that writes needs a core. On a machine with as many ranks as cores, training needs the same core, and the last column shows how little is gained there. That says nothing about the claim that asynchronous checkpoints cost almost no time: it speaks of GPU nodes, whose host cores are mostly idle. So the table at the end has a verdict only if this machine has at least two cores per rank.
+# The loop waits only for the staging copy, which holds the parameters and both of Adam's moments. But the thread that writes needs a core. On a machine with as many ranks as cores, training and writing share cores, and the last column shows what remains of the gain. The claim that asynchronous checkpoints cost almost no time is not tested there: it is about GPU nodes, whose host cores are mostly idle. So the table at the end has a verdict only if this machine has at least two cores per rank.
 #
 # In the formula of section 2, `save` becomes the time that the loop waits. Two caveats: the checkpoint being written is not safe yet, and if writing takes longer than an interval, the next save waits for it.
 #

@@ -69,7 +69,7 @@ def _mistake(mine: list[list[int]], right: list[list[int]]) -> str:
     ranks = sorted(rank for group in mine for rank in group)
     if ranks != sorted(rank for group in right for rank in group):
         return " Each rank is in one group of a dimension."
-    return " Which dimension do neighbouring ranks differ in? The last."
+    return " Which dimension do neighboring ranks differ in? The last."
 
 
 GRID = (GroupsAlongEachDimension, OrderWithinAGroup)

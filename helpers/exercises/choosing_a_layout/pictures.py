@@ -13,10 +13,10 @@ _PARTS = ("compute", "memory", "launch", "tensor", "context", "shard", "replicat
 
 
 def grid_picture(sizes: Mapping[str, int], node: int) -> "Figure":
-    """Draw the ranks of a grid: a row for each coordinate but the last, neighbours side by side, nodes framed.
+    """Draw the ranks of a grid: a row for each coordinate but the last, neighbors side by side, nodes framed.
 
     Args:
-        sizes: ranks in each dimension, the last of which has neighbours.
+        sizes: ranks in each dimension, the last of which has neighbors.
         node: ranks in a node.
     """
     from matplotlib.figure import Figure

@@ -1,6 +1,6 @@
 """How fast a ring of ranks is, by where they lie on the nodes.
 
-Neighbouring ranks share a node. A ring over several nodes leaves each of them through as many network ports as it has
+Neighboring ranks share a node. A ring over several nodes leaves each of them through as many network ports as it has
 ranks there: the same rule as in `planner/layout/links.py`, at the data sheets' rates.
 """
 
@@ -13,7 +13,7 @@ def ring_bandwidth(cluster: Cluster, ranks: int, stride: int = 1) -> float:
     Args:
         cluster: whose links.
         ranks: of the ring.
-        stride: how far apart they lie: 1 for neighbours, 8 where every eighth rank belongs to the ring.
+        stride: how far apart they lie: 1 for neighbors, 8 where every eighth rank belongs to the ring.
     """
     in_node = max(1, min(ranks, cluster.node // stride))
     return cluster.inside if in_node == ranks else min(cluster.inside, cluster.outside * in_node)

@@ -70,7 +70,7 @@ class TensorSendsMessages(OnTraffic):
 
 
 class PipelineSendsBothWays(OnTraffic):
-    """Along pipeline: each micro-batch's activation forward and gradient back, where there is a neighbour."""
+    """Along pipeline: each micro-batch's activation forward and gradient back, where there is a neighbor."""
 
     dimension = "pipeline"
     look = "Who has a stage after it, and who has one before it?"
@@ -88,7 +88,7 @@ class DataSendsGradients(OnTraffic):
 class OneRankSendsNothing(Check):
     """Along a dimension of one rank nothing is sent; along the others as much as ever."""
 
-    hint = "2 (n - 1) / n is 0 for n = 1. And a pipeline of one stage has no neighbours."
+    hint = "2 (n - 1) / n is 0 for n = 1. And a pipeline of one stage has no neighbors."
 
     @staticmethod
     def probe(seed: int, _: Any, sent: Any) -> Evidence:

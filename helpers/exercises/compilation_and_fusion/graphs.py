@@ -28,7 +28,7 @@ def _cases(seed: int) -> Iterator[tuple[str, Tensor]]:
 
 
 class GivesTheSameNumbers(Check):
-    """The result is that of `normalise`: 2x, less 1 where the mean of 2x is above 0, over its largest magnitude."""
+    """The result is that of `normalize`: 2x, less 1 where the mean of 2x is above 0, over its largest magnitude."""
 
     hint = (
         "Which of the two branches is right depends on a number. Can both be computed?\n"

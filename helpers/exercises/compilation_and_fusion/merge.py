@@ -22,7 +22,7 @@ class KernelMatchesTheSoftmax(MatchesTheSoftmax):
     """In a kernel, weighted / total is after each tile the softmax over all columns so far, times their values."""
 
     hint = (
-        "The lines are those of your `online_softmax`, with `tl.` for `torch.`; a state is always there.\n"
+        "Which cases of `online_softmax` cannot occur here? The state is never None, and no row is empty.\n"
         "`tl.max(scores, 1)` and `tl.sum(weights, 1)` reduce over columns; `rescale[:, None]` broadcasts over a matrix."
     )
 

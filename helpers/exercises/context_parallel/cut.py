@@ -25,7 +25,7 @@ class SharesOutFairly(Check):
 
     hint = (
         "Rows of chunk i see i whole chunks and half of their own: which two add up to the same for each rank?\n"
-        "The cheapest chunk and the dearest, the second cheapest and the second dearest, and so on."
+        "The cheapest chunk and the most expensive, the second cheapest and the second most expensive, and so on."
     )
 
     @staticmethod

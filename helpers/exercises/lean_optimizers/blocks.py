@@ -1,4 +1,4 @@
-"""Check of block-wise quantisation: a tensor becomes a code for each number and a scale for each block, and back."""
+"""Check of block-wise quantization: a tensor becomes a code for each number and a scale for each block, and back."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -44,10 +44,10 @@ def sent(sizes, stage, model, m):
         return 2 * (n - 1) / n * nbytes
 
     blocks = model.blocks // sizes["pipeline"]
-    neighbours = (stage > 0) + (stage < sizes["pipeline"] - 1)
+    neighbors = (stage > 0) + (stage < sizes["pipeline"] - 1)
     return {
         "tensor": ring(sizes["tensor"], model.message) * model.all_reduces * blocks * m,
-        "pipeline": neighbours * m * model.message,
+        "pipeline": neighbors * m * model.message,
         "data": ring(sizes["data"], model.weights * blocks / sizes["tensor"]),
     }
 

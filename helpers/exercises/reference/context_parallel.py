@@ -3,6 +3,7 @@
 Written by `python -m helpers build`; change the source, not this file.
 """
 
+from dataclasses import replace
 from helpers import Claims, Collectives, MemoryMeter, Prediction, RankError, check, device_name, explore, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks, saved_tensor_bytes, show, text_table
 from helpers.core.progress_line import progress_line
 from helpers.exercises.context_parallel.attend import attend, attend_backward
@@ -97,7 +98,7 @@ def ring_backward(gradient, inputs, results, order):
 
 
 def zigzag(ranks):
-    return [[rank, 2 * ranks - 1 - rank] for rank in range(ranks)]  # a cheap one and a dear one
+    return [[rank, 2 * ranks - 1 - rank] for rank in range(ranks)]  # a cheap one and an expensive one
 
 
 def cut(tokens, order, rank):

@@ -22,7 +22,7 @@ def encode(x, book, block):
     blocks = F.pad(flat, (0, -len(flat) % block)).view(-1, block)
     scales = blocks.abs().amax(1)
     scaled = blocks / scales.clamp(min=torch.finfo(torch.float32).tiny)[:, None]
-    borders = (book[1:] + book[:-1]) / 2  # halfway between neighbours
+    borders = (book[1:] + book[:-1]) / 2  # halfway between neighbors
     codes = torch.bucketize(scaled, borders, out_int32=True)
     return codes.flatten()[: len(flat)].to(torch.uint8), scales
 

@@ -77,7 +77,12 @@ class DataOrder:
 class Checkpoints:
     def __init__(self, folder, keep=2):
         self.folder, self.keep = Path(folder), keep
+        new = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
         self.folder.mkdir(parents=True, exist_ok=True)
+        for path in new:  # their names have to last, too
+            above = os.open(path.parent, os.O_RDONLY)
+            os.fsync(above)
+            os.close(above)
 
     def save(self, step, state):
         buffer = io.BytesIO()

@@ -201,7 +201,15 @@ class SurvivesPowerFailures(InFolder):
             camera = photographed(place, album, lambda m=manager, step=step, state=state: m.save(step, state))
             left = [found(Checkpoints, camera.after_power_failure(i), keep) for i in range(len(camera.taken))]
             runs[name] = {"allowed": [[before[-1], 0] if before else [], [step, version]], "found": left}
-        return {"runs": runs}
+        return {"runs": runs, "lost folders": cls._lost_folders(folder / "new", Checkpoints)}
+
+    @staticmethod
+    def _lost_folders(top: Path, Checkpoints: Any) -> list[str]:
+        """Return the names of folders in `top` that a power failure may lose after a first save two levels below."""
+        top.mkdir()
+        with SyncedFiles(top) as synced:
+            Checkpoints(top / "runs" / "7", keep=2).save(5, state_of(5))
+            return synced.lost_names(top, {"runs": None})
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -217,6 +225,11 @@ class SurvivesPowerFailures(InFolder):
                 return (
                     f"power fails just after {where} has returned: {said(run['found'][-1])}. Sync the directory, too."
                 )
+        if seen["lost folders"]:
+            return (
+                "power fails after the first save: the folders that Checkpoints created are gone. Sync the "
+                "folder above each of them."
+            )
         return None
 
 

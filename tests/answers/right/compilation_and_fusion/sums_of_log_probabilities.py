@@ -4,7 +4,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 
-class Normalised:
+class Normalized:
     def __init__(self, y):
         self.y = y
 
@@ -14,7 +14,7 @@ class Normalised:
 
 def repaired(x):
     y = x + x
-    return Normalised(torch.stack([y, y - 1]).index_select(0, (y.mean() > 0).long().view(1))[0]).scaled()
+    return Normalized(torch.stack([y, y - 1]).index_select(0, (y.mean() > 0).long().view(1))[0]).scaled()
 
 
 class Running:

@@ -82,12 +82,20 @@ def sync_directory(folder):
         os.close(handle)
 
 
+def make(folder):
+    folder = pathlib.Path(folder).absolute()
+    if not folder.exists():
+        make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_directory(folder.parent)
+
+
 class Checkpoints:
     def __init__(self, folder, keep=2):
         self.folder, self.keep = pathlib.Path(folder), keep
 
     def save(self, step, state):
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make(self.folder)
         holder = io.BytesIO()
         torch.save({"step": step, "state": state}, holder)
         body = holder.getvalue()

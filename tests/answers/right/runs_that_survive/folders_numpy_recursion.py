@@ -72,12 +72,20 @@ def sync_directory(folder):
         os.close(handle)
 
 
+def make(folder):
+    folder = Path(folder).absolute()
+    if not folder.exists():
+        make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_directory(folder.parent)
+
+
 class Checkpoints:
     """A folder for each checkpoint, renamed when it is complete; a second save of a step is another folder."""
 
     def __init__(self, folder, keep=2):
         self.root, self.keep = str(folder), keep
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        make(folder)
 
     def _folders(self):
         names = [name for name in os.listdir(self.root) if name.startswith("done_")]

@@ -82,12 +82,20 @@ def sync_directory(folder):
         os.close(handle)
 
 
+def make(folder):
+    folder = Path(folder).absolute()
+    if not folder.exists():
+        make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_directory(folder.parent)
+
+
 class Checkpoints:
     """A file and, written after it, a small file with its checksum; the small one publishes it."""
 
     def __init__(self, folder, keep=2):
         self.folder = Path(folder)
-        os.makedirs(folder, exist_ok=True)
+        make(folder)
         self.keep = keep
 
     def _proofs(self):

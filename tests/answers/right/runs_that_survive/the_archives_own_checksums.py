@@ -81,12 +81,20 @@ def sync_directory(folder):
         os.close(handle)
 
 
+def make(folder):
+    folder = Path(folder).absolute()
+    if not folder.exists():
+        make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_directory(folder.parent)
+
+
 class Checkpoints:
     """The ZIP archive that torch.save writes has a checksum of each entry; testzip compares them."""
 
     def __init__(self, folder, keep=2):
         self.folder, self.keep = Path(folder), keep
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make(folder)
 
     def _read(self, path):
         try:
