@@ -1,5 +1,7 @@
 """What a dry run has learned of a program: its peaks, who holds them, where it waits, how long a step would take."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from ..core.units import human_bytes
@@ -19,6 +21,19 @@ from .world import World
 _ROWS = 8  # of a table in the text; JSON has all
 
 
+def _once_an_event(answer: Callable[["DryRun"], Any]) -> property:
+    """Make a property that reads the whole ledger again only when something has been added to it."""
+
+    @functools.wraps(answer)
+    def remembered(self: "DryRun") -> Any:
+        now = len(self.ledger.events), len(self.ledger.marks)
+        if self._answers.get(answer.__name__, (None,))[0] != now:
+            self._answers[answer.__name__] = now, answer(self)
+        return self._answers[answer.__name__][1]
+
+    return property(remembered)
+
+
 class DryRun:
     """The record of a program on a virtual GPU.
 
@@ -32,6 +47,7 @@ class DryRun:
     def __init__(self, gpu: str, ledger: Ledger, waits: Waits, world: World | None = None) -> None:
         self.gpu, self.ledger, self.waits, self.world = gpu, ledger, waits, world
         self._expandable = expandable_segments()
+        self._answers: dict[str, tuple[tuple[int, int], Any]] = {}
         self._peak: Owners | None = None  # while the models live, whose modules have names
 
     def close(self) -> None:
@@ -39,12 +55,12 @@ class DryRun:
         self._peak = None
         self._peak = self.owners
 
-    @property
+    @_once_an_event
     def index(self) -> int:
         """The GPU that is reported: the one that gave most bytes."""
         return busiest_gpu(self.ledger)
 
-    @property
+    @_once_an_event
     def steps(self) -> list[Step]:
         """The memory of each step; the last may be unfinished."""
         return steps_of(self.ledger, self.index)
@@ -83,7 +99,7 @@ class DryRun:
         """What would make it smaller."""
         return cures_for(self.owners, self._peak_reserved - self.peak_allocated)
 
-    @property
+    @_once_an_event
     def fits(self) -> dict[str, bool]:
         """Whether it runs on this GPU and on the common ones of the catalog."""
         peaks = self.peak_allocated, self._peak_reserved

@@ -19,7 +19,7 @@ from .homes import storage_of
 
 SMALL_FLOATS, SMALL_INTEGERS = 2**10, 2**22  # elements; tensors up to this are computed where their inputs are known
 _NO_RESERVE = 0x4000 if sys.platform == "linux" else 0  # MAP_NORESERVE, for which older Pythons have no name
-_MAPPED = 2**26  # bytes from which storage is mapped and never reserved, however much the machine has
+_LARGE = 2**26  # bytes from which every allocation is of fresh pages, so that none of them is there
 
 
 def is_small(numel: int, dtype: torch.dtype) -> bool:
@@ -47,13 +47,17 @@ def hollow_tensor(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtyp
     """Return a new hollow tensor."""
     extent = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) if math.prod(shape) else 0
     nbytes = extent * dtype.itemsize
-    if nbytes < _MAPPED:
+    if nbytes < _LARGE:
         return make_hollow(torch.empty_strided(shape, stride, dtype=dtype))
-    return make_hollow(_mapped(nbytes).view(dtype).as_strided(shape, stride))
+    try:
+        storage = torch.UntypedStorage(nbytes)  # which can be resized, as FSDP does
+    except RuntimeError:  # more than the machine has
+        return make_hollow(_mapped(nbytes).view(dtype).as_strided(shape, stride))
+    return make_hollow(torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape), tuple(stride)))
 
 
 def _mapped(nbytes: int) -> Tensor:
-    """Return bytes that are mapped and have no pages; the mapping goes with the tensor."""
+    """Return bytes that are mapped and never reserved, however much the machine has; the mapping goes with them."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
     return torch.frombuffer(mmap.mmap(-1, nbytes, flags=flags), dtype=torch.uint8)
 

@@ -75,6 +75,7 @@ class Ledger:
         self.over = 0
         self._names: dict[int, str] = {}
         self.updating = False
+        self._stepping: weakref.ref[torch.optim.Optimizer] | None = None
         self._roots: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._references: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
@@ -108,6 +109,8 @@ class Ledger:
     def refused(self, index: int, nbytes: int) -> None:
         """Note that a GPU had no room."""
         self.label_modules()
+        if self._stepping is not None and (optimizer := self._stepping()) is not None:
+            self._label_state(optimizer)
         self.refusals.append((len(self.events), index, nbytes))
 
     def worked(self, work: Work) -> None:
@@ -116,14 +119,18 @@ class Ledger:
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Learn what is a parameter and what a gradient."""
-        self.updating = True
+        self.updating, self._stepping = True, weakref.ref(optimizer)
         for parameter in _parameters(optimizer):
             _label(parameter, "parameters")
             _label(parameter.grad, "gradients")
 
     def after_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Learn what is the optimizer's."""
-        self.updating = False
+        self.updating, self._stepping = False, None
+        self._label_state(optimizer)
+
+    @staticmethod
+    def _label_state(optimizer: torch.optim.Optimizer) -> None:
         for state in optimizer.state.values():
             for value in state.values() if isinstance(state, dict) else ():
                 _label(value, "optimizer state")
