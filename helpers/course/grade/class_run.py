@@ -96,7 +96,8 @@ class ClassRun:
         with Workers(self.options.jobs) as workers:
             missing = self.bench.lacks([hand_in.source for hand_in in to_run.values()])
             if missing:
-                self.console.print(f"The reference answers of {len(missing)} exercises run first: a minute or two.")
+                names = ", ".join(sorted(source.exercise for source in missing))
+                self.console.print(f"The reference answers of {names} run first: a minute or two.")
                 began = time.perf_counter()
                 for reference in [workers.submit(self.bench.expected, source) for source in missing]:
                     reference.result()
