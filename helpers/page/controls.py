@@ -54,21 +54,32 @@ class Control:
     more: bool = False
 
 
-def _choose(name: str, label: str, value: Any, choices: Sequence[Any], flag: str = "", more: bool = False) -> Control:
+def _choose(name: str, label: str, value: Any, choices: Sequence[Any], more: bool = False) -> Control:
     pairs = tuple(each if isinstance(each, tuple) else (each, str(each)) for each in choices)
-    return Control(name, flag or _flag(name), label, value, pairs, more=more)
+    return Control(name, _flag(name), label, value, pairs, more=more)
 
 
-def _number(name: str, label: str, value: Any = None, flag: str = "", more: bool = False) -> Control:
-    return Control(name, flag or _flag(name), label, value, number=True, more=more)
+def _number(name: str, label: str, value: Any = None, more: bool = False) -> Control:
+    return Control(name, _flag(name), label, value, number=True, more=more)
 
 
 def _switch(name: str, label: str) -> Control:
     return Control(name, _flag(name), label, False, switch=True, more=True)
 
 
+# Options whose names are not those of their fields.
+_FLAGS = {
+    "checkpointing": "--activation-checkpointing",
+    "tensor": "--tp",
+    "pipeline": "--pp",
+    "context": "--cp",
+    "expert": "--ep",
+    "replicate": "--dp-replicate",
+}
+
+
 def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    return _FLAGS.get(name) or "--" + name.replace("_", "-")
 
 
 _GPU_NAMES = [(name, name) for name in GPUS]
@@ -105,7 +116,7 @@ def _one() -> list[Control]:
             "quantize", "frozen base in", "none", [(q, "16 or 32 bits" if q == "none" else q) for q in QUANTIZATIONS]
         ),
         _choose("optimizer", "optimizer", "adamw", OPTIMIZERS),
-        _choose("checkpointing", "activation checkpointing", "full", CHECKPOINTINGS, "--activation-checkpointing"),
+        _choose("checkpointing", "activation checkpointing", "full", CHECKPOINTINGS),
         *_RUN,
         _choose("optimizer_impl", "optimizer's kernels", "foreach", IMPLEMENTATIONS, more=True),
         _choose("attention", "attention", "sdpa", ATTENTIONS, more=True),
@@ -126,11 +137,11 @@ def _many() -> list[Control]:
         _number("micro_batch_size", "micro-batch", 1),
         _number("gradient_accumulation_steps", "micro-batches per step", 8),
         _choose("precision", "precision", "bf16-amp", _PRECISION),
-        _choose("checkpointing", "activation checkpointing", "selective", CHECKPOINTINGS, "--activation-checkpointing"),
-        _number("tensor", "tensor parallel", 1, "--tp"),
-        _number("pipeline", "pipeline stages", 1, "--pp"),
-        _number("context", "context parallel", 1, "--cp"),
-        _number("expert", "expert parallel", 1, "--ep"),
+        _choose("checkpointing", "activation checkpointing", "selective", CHECKPOINTINGS),
+        _number("tensor", "tensor parallel", 1),
+        _number("pipeline", "pipeline stages", 1),
+        _number("context", "context parallel", 1),
+        _number("expert", "expert parallel", 1),
         _choose(
             "zero",
             "data ranks split",
@@ -145,7 +156,7 @@ def _many() -> list[Control]:
         ),
         _choose("engine", "engine", "torchtitan", ENGINES),
         *_RUN,
-        _number("replicate", "groups of data ranks", 1, "--dp-replicate", more=True),
+        _number("replicate", "groups of data ranks", 1, more=True),
         _choose("schedule", "pipeline schedule", "1f1b", SCHEDULES, more=True),
         _number("virtual_stages", "stages per rank", 1, more=True),
         _choose("context_method", "context ranks use", "ring", CONTEXTS, more=True),

@@ -117,11 +117,7 @@ def install(patches: Patches, machine: Machine) -> None:
         "_cuda_getCurrentRawStream": lambda index: 0,
         "_cuda_emptyCache": _empty_caches,
         "_cuda_memoryStats": memory.statistics,
-        "_cuda_memorySnapshot": lambda *_: {
-            "segments": [],
-            "device_traces": [[] for _ in range(machine.gpus)],
-            "allocator_settings": _allocator_settings(),
-        },
+        "_cuda_memorySnapshot": lambda *_: _snapshot(machine),
         "_cuda_record_memory_history": lambda *_: None,
         "_cuda_resetPeakMemoryStats": lambda index: memory.gpu(index).reset_peaks(),
         "_cuda_resetAccumulatedMemoryStats": lambda index: None,
@@ -154,6 +150,11 @@ def install(patches: Patches, machine: Machine) -> None:
     patches.put(torch.version, "cuda", "12.8")
     patches.put_all(torch.backends.cudnn, {"is_available": lambda: True, "version": lambda: 91002})
     patches.put_all(_State, {"current": 0, "process": None})
+
+
+def _snapshot(machine: Machine) -> dict[str, Any]:
+    traces = [[] for _ in range(machine.gpus)]
+    return {"segments": [], "device_traces": traces, "allocator_settings": _allocator_settings()}
 
 
 def len_visible(gpus: int) -> int:
