@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | write ZeRO's partition, reduction, gathering and hooks; shard a model with `fully_shard` over an explicit mesh and choose the units; predict bytes per rank and bytes sent, and measure both; calculate when the messages hide behind computing; build, initialize and load a model that fits on no single rank; write a training step that accumulates and clips across ranks; save on 4 ranks and resume on 2; plan 70B on 8 GPUs |
-# | Time | 150 to 220 minutes; good places to stop are after sections 3 and 8 |
+# | Time | 175 to 250 minutes; good places to stop are after sections 2, 4 and 8 |
 # | Difficulty | ●●● |
 # | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL, which has not been tried yet. DeepSpeed is optional |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#mixed_precision]] (BF16, master weights), [[#gradient_accumulation]], [[#activation_checkpointing]] and [[#data_parallel]] |
@@ -276,6 +276,8 @@ hint("sharding.hooks")
 
 # %% [markdown] name="loop_text"
 # ### The loop around them
+#
+# A training loop on top of your four functions:
 
 
 # %% name="unit"

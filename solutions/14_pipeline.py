@@ -1,12 +1,12 @@
 # %% [markdown] name="title"
 # # Pipeline parallel
 #
-# **A model that does not fit on one GPU can be cut between its layers. A list of actions tells each rank what to do and when; you write the lists.**
+# **A model that does not fit on one GPU can be cut between its layers. Each rank runs its layers and exchanges messages with its neighbors; a list of actions tells it when. You write both.**
 #
 # | | |
 # |---|---|
-# | After this you can | write GPipe, 1F1B, an interleaved and a zero-bubble schedule as lists of actions; predict their bubble and their memory, and check both; run PyTorch's own with the right loss scale, and clip by the norm of all stages; cut a model with an expensive output layer; state what sharded stages send |
-# | Time | 100 to 140 minutes |
+# | After this you can | write a stage's forward and backward pass across processes; write GPipe, 1F1B, an interleaved and a zero-bubble schedule as lists of actions; predict their bubble and their memory, and check both; run PyTorch's own with the right loss scale, and clip by the norm of all stages; cut a model with an expensive output layer; state what sharded stages send |
+# | Time | 120 to 165 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●● |
 # | Needs | a CPU, where ranks are processes that use gloo (on a GPU machine, too) |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#data_parallel]] and [[#sharding]] |
@@ -47,6 +47,7 @@ from helpers import (
     toy_stages,
     weights_later,
 )
+from helpers.pipelines.stage import Stage
 
 # %% name="setup_torch" setup=true
 import torch
@@ -61,6 +62,7 @@ from torch.distributed.pipelining import (
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
     ScheduleZBVZeroBubble,
+    schedules,
 )
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
@@ -73,19 +75,92 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # Cut a model of eight blocks into four **stages** of two blocks. Each rank keeps one stage, and so a quarter of the parameters, gradients and optimizer state. Activations travel from stage to stage, and their gradients travel back.
 #
-# A list of **actions** states what a rank does, in order: `("F", 3)` is the forward pass of micro-batch 3 in this rank's stage, `("B", 3)` its backward pass. An **engine** runs the list. It is given; here are its two most important actions.
+# Autograd works inside one process. Between two stages there is no graph, only messages: you write what happens there. A `Stage` has what a rank needs for that:
 
-# %% name="engine"
-print(inspect.getsource(Engine._forward))
-print(inspect.getsource(Engine._backward))
+# %% name="stage_shown"
+print(inspect.getsource(Stage))
+
+# %% [markdown] name="stage_task"
+# ### Your turn: a stage's two passes
+#
+# The batch comes in m *micro-batches*, which pass through the stages one after the other. `dist.recv(tensor, rank)` waits for a message from that rank and writes it into `tensor`. `dist.send(tensor, rank)` waits until the receiver takes the message. `dist.isend(tensor, rank)` returns at once, with a `Work` to wait for. Messages between two ranks arrive in the order in which they were sent.
+#
+# **Contract.** `run_forward(stage, i)` and `run_backward(stage, i)` run one pass of micro-batch i on this rank. They are called once for each i, first forward and later backward; other micro-batches' passes may come in between. All ranks take the micro-batches in the same order.
+#
+# - `run_forward`: the first stage's input is `stage.x[i]`. Every other stage receives it from the rank before; it has the shape and dtype of `stage.x[i]`. All but the last stage send their output, which has that shape too, to the next rank, and return None.
+# - The last stage returns the micro-batch's share of the loss, `F.mse_loss(output, stage.y[i])` divided by m, detached.
+# - `run_backward` continues from the loss, or from the gradient of the output, which the next rank sends. All but the first stage send the gradient of their input to the rank before.
+# - After both passes of all micro-batches each rank has the gradients of one process. A stage's module runs once per micro-batch, and nothing else is sent.
+# - A pass does not wait until its message has been received. It appends the pair (work, tensor) to `stage.sending`; `stage.finish()` waits for all of them at the end of the step.
+# - After `run_backward(stage, i)` nothing keeps the input or output of micro-batch i alive, except `stage.x`.
+
+
+# %% name="stage" answer=true reveal=true
+def run_forward(stage, i):
+    ### BEGIN SOLUTION
+    x = stage.x[i]
+    if stage.number > 0:
+        x = torch.empty_like(x)
+        dist.recv(x, stage.number - 1)
+        x.requires_grad_()  # a new leaf: its gradient is the message back
+    y = stage.module(x)
+    if stage.number == stage.count - 1:
+        y = F.mse_loss(y, stage.y[i]) / len(stage.y)
+    else:
+        message = y.detach()
+        stage.sending.append((dist.isend(message, stage.number + 1), message))
+    stage.kept[i] = x, y
+    return y.detach() if stage.number == stage.count - 1 else None
+    ### END SOLUTION
+
+
+def run_backward(stage, i):
+    ### BEGIN SOLUTION
+    x, y = stage.kept.pop(i)
+    gradient = None
+    if stage.number < stage.count - 1:
+        gradient = torch.empty_like(y)
+        dist.recv(gradient, stage.number + 1)
+    y.backward(gradient)
+    if stage.number > 0:
+        stage.sending.append((dist.isend(x.grad, stage.number - 1), x.grad))
+    ### END SOLUTION
+
+
+# %% name="stage_check"
+run_forward, run_backward = check("pipeline.stage", run_forward, run_backward)
+
+# %% name="stage_hint"
+hint("pipeline.stage")
+
+# %% [markdown] name="stage_text"
+# Four ranks run your two functions on the whole batch as one micro-batch. Are these the gradients of one process?
+
+
+# %% name="stage_run"
+def one_batch_by_hand():
+    rank, (x, y) = dist.get_rank(), toy_batch(8, 1)
+    stage = Stage(toy_stages(4)[rank], rank, 4, x, y)
+    run_forward(stage, 0)
+    run_backward(stage, 0)
+    stage.finish()
+    return torch.cat([p.grad.flatten() for p in stage.module.parameters()])
+
+
+got = torch.cat(run_ranks(one_batch_by_hand, 4, device="cpu", measure=False).results)
+whole, (x, y) = nn.Sequential(*toy_stages(1)), toy_batch(8, 1)
+F.mse_loss(whole(x[0]), y[0]).backward()
+right = torch.cat([p.grad.flatten() for p in whole.parameters()])
+print(f"gradients differ from those of one process by {(got - right).norm() / right.norm():.1e}")
 
 # %% [markdown] name="engine_text"
-# - A rank *receives* where it needs a tensor, and waits there. It *sends* without waiting and goes on with its list.
-# - `_kept` holds the memory of a micro-batch between its forward and its backward pass: the graph with its activations.
-# - The loss of each micro-batch is divided by the number of micro-batches. This is gradient accumulation ([[gradient_accumulation]]), spread over ranks.
-# - `_written_down` logs each action with its start and end.
+# ### Lists of actions
 #
-# The simplest list takes the whole batch as one micro-batch: one forward pass, one backward pass. First the usual test: are these the gradients of one process?
+# A list of **actions** states what a rank does, in order: `("F", 3)` is the forward pass of micro-batch 3 in this rank's stage, `("B", 3)` its backward pass. An **engine** runs the list. The course's `Engine` does what your two functions do. It also puts tags on its messages, keeps several stages on a rank if there are any, and logs each action with its start and end.
+#
+# The loss of each micro-batch is divided by the number of micro-batches. This is gradient accumulation ([[gradient_accumulation]]), spread over ranks.
+#
+# The simplest list is what you have just run: one micro-batch, one forward pass, one backward pass.
 
 # %% name="one_batch"
 one_batch = Pipeline.of(lambda rank, ranks, m: [("F", 0), ("B", 0)], 4, 1)
@@ -641,7 +716,21 @@ note("PyTorch's ZBV: bubble of (R - 1) / (6 m + R - 1)", "4 ranks, 8 micro-batch
 for rank, actions in enumerate(zbv.schedules):
     print(f"rank {rank}:", " ".join(map(str, actions)))
 
+# %% [markdown] name="dualpipe_text"
+# **DualPipeV** (from DeepSeek; PyTorch's `ScheduleDualPipeV`) uses the same placement. Its list pairs the forward pass of one micro-batch with the backward pass of another. In a model with experts ([[mixture_of_experts]]) one of the two then computes while the other's tokens travel. Our simulator has no such overlap and runs the two in order. What it can compare is bubble and memory:
+
+# %% name="dualpipe"
+table = [("8 micro-batches, simulated", "idle", "ticks", "thin micro-batches on ranks 0 to 3")]
+lists = {"ZBV": zbv}
+if kind := getattr(schedules, "ScheduleDualPipeV", None):
+    lists["DualPipeV"] = Pipeline(on_cpu(with_torch, kind, 8, in_a_vee(4))[0][2], in_a_vee(4), 8, Costs.thin(2))
+for name, line in lists.items():
+    table.append((name, f"{line.simulated().idle:.1f}%", f"{line.simulated().duration:g}", str(line.in_flight)))
+print(text_table(table))
+
 # %% [markdown] name="unequal_text"
+# The bubble is the same. DualPipeV splits fewer backward passes and holds one more thin micro-batch on each rank; its gain is the overlap, which this simulation leaves out.
+#
 # ## 7 · Stages that are not alike
 #
 # So far all stages took equally long. A language model has an embedding at one end and an output layer, the *head*, at the other: a matmul with the whole vocabulary. How many blocks are they worth, in FLOPs and in parameters? Take the sizes of Llama 3.2 1B, which has 16 blocks. Tensors on `meta` have no data, so counting takes no time and no memory. Attention is causal: fused kernels skip the half of its scores that is masked, but the counter counts them, so we subtract half.

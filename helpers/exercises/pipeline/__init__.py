@@ -1,4 +1,4 @@
-"""Practice checks of pipelines: GPipe, 1F1B, an interleaved schedule, and one with the backward pass in two parts.
+"""Practice checks of pipelines: a stage's two passes; GPipe, 1F1B, an interleaved and a zero-bubble schedule.
 
 Lists of actions are compared with nothing: they are simulated, and the result is held against what the contract
 promises. So any order of actions passes that keeps the promises.
@@ -8,9 +8,11 @@ from ..base import Part
 from .gpipe import GPIPE
 from .interleaved import INTERLEAVED
 from .one_f_one_b import ONE_F_ONE_B
+from .stage import STAGE
 from .zero_bubble import ZERO_BUBBLE
 
 PARTS = (
+    Part("pipeline.stage", ("run_forward", "run_backward"), STAGE),
     Part("pipeline.gpipe", ("gpipe",), GPIPE),
     Part("pipeline.one_f_one_b", ("one_f_one_b",), ONE_F_ONE_B),
     Part("pipeline.interleaved", ("interleaved",), INTERLEAVED),

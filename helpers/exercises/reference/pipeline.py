@@ -6,17 +6,45 @@ Written by `python -m helpers build`; change the source, not this file.
 import dataclasses
 import inspect
 from helpers import Claims, Collectives, Costs, Engine, LinearInTwoParts, MemoryMeter, Pipeline, Prediction, Stuck, activations_held, check, clock_pipelines, count_flops, device_name, distance_from_one_process, explore, hint, human_bytes, in_a_row, in_a_vee, pick_device, rank_device, run_ranks, show, text_table, torch_order, toy_batch, toy_stages, weights_later
+from helpers.pipelines.stage import Stage
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B, ScheduleZBVZeroBubble
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B, ScheduleZBVZeroBubble, schedules
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 device = pick_device()
 claims = Claims(device=torch.device('cpu'))
+
+
+def run_forward(stage, i):
+    x = stage.x[i]
+    if stage.number > 0:
+        x = torch.empty_like(x)
+        dist.recv(x, stage.number - 1)
+        x.requires_grad_()  # a new leaf: its gradient is the message back
+    y = stage.module(x)
+    if stage.number == stage.count - 1:
+        y = F.mse_loss(y, stage.y[i]) / len(stage.y)
+    else:
+        message = y.detach()
+        stage.sending.append((dist.isend(message, stage.number + 1), message))
+    stage.kept[i] = x, y
+    return y.detach() if stage.number == stage.count - 1 else None
+
+
+def run_backward(stage, i):
+    x, y = stage.kept.pop(i)
+    gradient = None
+    if stage.number < stage.count - 1:
+        gradient = torch.empty_like(y)
+        dist.recv(gradient, stage.number + 1)
+    y.backward(gradient)
+    if stage.number > 0:
+        stage.sending.append((dist.isend(x.grad, stage.number - 1), x.grad))
 
 
 def gpipe(rank, ranks, m):

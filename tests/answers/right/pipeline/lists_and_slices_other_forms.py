@@ -2,6 +2,9 @@
 
 from itertools import chain
 
+import torch
+import torch.distributed as dist
+
 
 def gpipe(rank, ranks, m):
     order = list(range(m))[::-1]  # backward passes from the last micro-batch to the first, on all ranks
@@ -38,3 +41,31 @@ def zero_bubble(rank, ranks, m):
     middle = [a for i in range(m - warm) for a in [("F", warm + i), ("I", i), *after(i)]]
     end = [a for i in range(m - warm, m) for a in [("I", i), *after(i)]]
     return start + middle + end + [("W", i) for i in range(m - rank, m)]
+
+
+def run_forward(stage, i):
+    x, last = stage.x[i].clone(), stage.number == stage.count - 1
+    if stage.number != 0:
+        dist.recv(x, stage.number - 1)
+    x.requires_grad = True
+    y = stage.module(x)
+    if last:
+        y = ((y - stage.y[i]) ** 2).mean() / len(stage.y)
+    stage.kept[i] = [x, y]
+    value = y.detach()
+    if last:
+        return value
+    stage.sending.append((dist.isend(value, stage.number + 1), value))
+
+
+def run_backward(stage, i):
+    x, y = stage.kept.pop(i)
+    dy = torch.ones_like(y.detach())
+    if stage.number != stage.count - 1:
+        dist.recv(dy, stage.number + 1)
+    parameters = list(stage.module.parameters())
+    dx, *gradients = torch.autograd.grad(y, [x, *parameters], dy)
+    for p, gradient in zip(parameters, gradients):
+        p.grad = gradient if p.grad is None else p.grad + gradient
+    if stage.number != 0:
+        stage.sending.append((dist.isend(dx, stage.number - 1), dx))
