@@ -51,7 +51,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # **Contract.** `LoRALinear(linear, rank, alpha, dropout)` is an `nn.Module` around an `nn.Linear`.
 #
 # - Exactly two parameters are trained: A of shape (rank, in), random (two layers start with different values), and B of shape (out, rank), zero. Both have the device and dtype of the linear layer's weight. The linear layer is frozen, including its bias if it has one. Use the given layer, not a copy.
-# - Unmerged, the output is x Wᵀ + bias + (alpha / rank) · (d(x) Aᵀ) Bᵀ, where d is dropout of the input with probability `dropout`, active in training mode only. Each call draws anew for each element of x. As in `nn.Linear`, x has the shape (..., in), need not be contiguous, and stays as it is.
+# - Unmerged, the output is x Wᵀ + bias + (alpha / rank) · (d(x) Aᵀ) Bᵀ, where d is dropout of the input with probability `dropout`, active in training mode only. Each call draws anew for each element of x. As in `nn.Linear`, x has the shape (..., in), need not be contiguous, and stays as it is; the output has the dtype of x.
 # - `merge()` adds the correction, computed from the current A and B, to the linear layer's weight in place, in the weight's own memory. From then on the output, and its gradient for x, is that of the linear layer alone, in training mode, too. `unmerge()` removes the correction again. A second call of either does nothing, and `unmerge()` does nothing to a layer that is not merged. A layer can be merged and unmerged again and again, each time with other A, B and weight. Neither call changes A, B, the mode of the layer, or another layer. (You need not support training while merged.)
 
 
@@ -141,7 +141,13 @@ hint("x4.adapter")
 #
 # You choose: sequences per micro-batch (`micro_batch_size`), micro-batches per update (`gradient_accumulation_steps`), tokens per sequence (`seq`: 512, 1024, 2048 or 4096), and `checkpointing`. The other fields of `Recipe` may keep their defaults; `help(Recipe)` lists them all.
 #
-# **Contract.** `fine_tune_plan()` returns a `Recipe` with `micro_batch_size` × `gradient_accumulation_steps` = 32 that fits according to the planner, `plan(recipe).fits["rtx-4090-24gb"]`, with as many tokens per micro-batch (`micro_batch_size` × `seq`) as any such recipe can have. Find it with the planner in a cell of your own: `plan(recipe)` prints what you need in about ten seconds. The function itself need not search. (A plan that does not fit would not run on the GPU.)
+# **Contract.** `fine_tune_plan()` returns a `Recipe` for this fine-tune.
+#
+# - `micro_batch_size` × `gradient_accumulation_steps` is 32.
+# - The planner says that it fits: `plan(recipe).fits["rtx-4090-24gb"]` is true.
+# - No other such recipe that fits has more tokens per micro-batch (`micro_batch_size` × `seq`).
+#
+# Find it with the planner in a cell of your own: `plan(recipe)` prints what you need in about ten seconds. The function itself need not search.
 #
 # [[Lora]] estimated two token counts from straight lines: a safe one, and one by a rule of thumb. Here `fits` decides: it replays the recipe's allocations by the allocator's rules on a GPU of that size. The choices above leave few token counts to try.
 #
@@ -242,7 +248,7 @@ hint("x4.finetune")
 #
 # **Contract.** `labeled_chats(chats, tokenizer, longest)` returns a list of pairs `(ids, labels)`, two lists of `int` of the same length, one pair per chat, in order.
 #
-# - `ids` are the tokens of the chat under the tokenizer's chat template, whatever the template is: of all its turns, with nothing after the last one. The text of the first turns does not depend on later ones, and neither do its tokens. A chat begins with a turn of the system or the user, and may end with one of the user.
+# - `ids` are the tokens of the chat under the tokenizer's chat template, whatever the template is: of all its turns, with nothing after the last one. The template gives all special tokens; the tokenizer must not add its own. The text of the first turns does not depend on later ones, and neither do its tokens. A chat begins with a turn of the system or the user, and may end with one of the user.
 # - `labels` repeat the tokens that the assistant writes: the content of each of its turns, and the `tokenizer.eos_token_id` that ends the turn. At all other places they are −100: at headers, also those of the assistant's turns, and at line breaks between turns. Labels are not shifted.
 # - The same words may be in a question and in an answer. No content holds the `eos_token`.
 # - A chat of more than `longest` tokens is left out. `chats` stays as it is.

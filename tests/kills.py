@@ -253,7 +253,8 @@ def kill_at_random(target: Target, kills: int, seed: int, scratch: Path, term: b
             count.kills, chain = count.kills + 1, chain + 1
             count.before_any += not there
             count.unfinished += folder.is_dir() and len(list(folder.iterdir())) > len(there)
-            print(f"\r{count.kills} of {kills} kills, {count.runs} runs", end="", file=sys.stderr, flush=True)
+            told = f"{count.kills} of {kills} kills, {count.runs} runs, {count.torn} torn, {count.unlike} unlike"
+            print(f"\r{told}", end="", file=sys.stderr, flush=True)
     time.sleep(0.5)
     count.left = sum(map(_lives, everyone))
     return count

@@ -117,7 +117,7 @@ JUDGED: dict[str, tuple[str, ...]] = {
     ),
     "x4.layer": ("corrects_by_alpha_over_rank", "starts_as_the_base", "corrects_by_alpha_over_rank", "merges_once"),
     "x4.adapter": ("adapter_sits_where_it_should", "count_is_predicted"),
-    "x4.plan": ("plan_fits",),
+    "x4.plan": ("plan_fits",) * 4,
     "x4.finetune": (
         "base_is_frozen",
         "learns_the_new_text",

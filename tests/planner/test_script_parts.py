@@ -258,12 +258,9 @@ def test_a_missing_gpu_is_an_error(style, monkeypatch, tmp_path):
 
 def test_an_adapter_is_saved_without_gathering_the_frozen_base():
     sharded = training_script(Recipe("gpt2", lora_rank=4, parallel=ParallelConfig(shard=2)))
-    options = sharded.partition("def save_model")[2].partition("get_model_state_dict(")[0]
-    assert "ignore_frozen_params=True" in options
-    assert (
-        "ignore_frozen_params=True"
-        not in training_script(Recipe("gpt2", parallel=ParallelConfig(shard=2))).partition("def save_model")[2]
-    )
+    assert "self.adapter().items()" in sharded.partition("def save_model")[2]
+    assert "get_model_state_dict" not in sharded
+    assert "adapter" not in training_script(Recipe("gpt2", parallel=ParallelConfig(shard=2))).partition("class Run")[2]
 
 
 def test_a_step_in_the_backward_pass_is_refused_over_ranks():

@@ -169,6 +169,18 @@ def test_sigterm_saves_the_step_it_comes_in(kind, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", sample(["one rank", "trainer"], one_in=2))
+def test_a_finished_run_that_is_resumed_makes_no_further_update(kind, tmp_path):
+    recipe, style = KINDS[kind]
+    line, settings = command(tmp_path, recipe, style, "--steps", 4, "--checkpoint-every", 2, "--resume")
+    ends = [run(line, settings) for _ in range(2)]
+    assert [done.returncode for done in ends] == [0, 0], ends[1].stderr[-2000:]
+    after = [re.search(r"before, ([\d.]+) after", done.stdout)[1] for done in ends]
+    assert after[0] == after[1]
+    assert max(_kept(tmp_path)) == 4
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sample(["one rank", "fsdp"], one_in=2))
 def test_a_full_disk_costs_no_checkpoint_that_is_there(kind, tmp_path):
     recipe, style = KINDS[kind]

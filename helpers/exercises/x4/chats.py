@@ -4,12 +4,14 @@ import copy
 import random
 from typing import Any
 
+from tokenizers.processors import TemplateProcessing
+
 from ...core.byte_tokenizer import byte_tokenizer
 from ..base import Check, Evidence
 
 # Another form than the tokenizer's own: a header is no line, and nothing follows the end of a turn.
 OTHER_TEMPLATE = (
-    "{% for m in messages %}{{ '[' + m.role + '] ' + m.content + '\x02' }}{% endfor %}"
+    "{% for m in messages %}{{ '[' + m.role + '] ' + m.content + eos_token }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '[assistant] ' }}{% endif %}"
 )
 WORDS = ("add", "seven", "four", "to", "it", "and", "then", "twice", "assistant", "user")
@@ -17,13 +19,30 @@ WORDS = ("add", "seven", "four", "to", "it", "and", "then", "twice", "assistant"
 
 def small_chats(seed: int = 0) -> tuple[list[list[dict[str, str]]], Any, int]:
     """Return what part 5 is tried on: chats as in a `messages` file, a tokenizer, and the most tokens of a chat."""
-    dice, tokenizer = random.Random(seed), byte_tokenizer()
+    dice, tokenizer = random.Random(seed), _tokenizer()
     chats = [_chat(dice, pairs) for pairs in (1, 3, 2, 1, 4, 2)]
     chats[0].append({"role": "user", "content": "and then?"})  # which nobody answers
     repeated = chats[1][-1]["content"]
     chats[1][0]["content"] = f"{repeated} {repeated}"  # an answer's words are in the question, too
-    sizes = sorted(len(_ids(chat, tokenizer)) for chat in chats)
-    return chats, tokenizer, sizes[-2]
+    longest = sorted(chats, key=lambda chat: len(_ids(chat, tokenizer)))[-2]
+    chats.append(copy.deepcopy(longest))
+    chats[-1][-1]["content"] = chats[-1][-1]["content"][:-1] + "é"  # as many letters, one token more
+    return chats, tokenizer, len(_ids(longest, tokenizer))
+
+
+def _tokenizer() -> Any:
+    """Return the tokenizer of bytes with tokens of its own for the end of a turn and the beginning of a text."""
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens({"eos_token": "<end>", "bos_token": "<begin>"})
+    tokenizer.chat_template = tokenizer.chat_template.replace("'\x02'", "eos_token")
+    return tokenizer
+
+
+def _begin_texts(tokenizer: Any) -> None:
+    """Let the tokenizer put its first token before each text unless it is told not to, as that of Llama does."""
+    name, token = tokenizer.bos_token, tokenizer.bos_token_id
+    begin = TemplateProcessing(single=f"{name} $A", special_tokens=[(name, token)])
+    tokenizer.backend_tokenizer.post_processor = begin
 
 
 def _chat(dice: random.Random, pairs: int) -> list[dict[str, str]]:
@@ -35,6 +54,17 @@ def _chat(dice: random.Random, pairs: int) -> list[dict[str, str]]:
 def _ids(chat: list[dict[str, str]], tokenizer: Any) -> list[int]:
     text = tokenizer.apply_chat_template(chat, tokenize=False)
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _kinds(found: Any) -> str:
+    """Return in words what an answer returns: of which types its parts are."""
+    names = [sorted({type(part).__name__ for part in level}) for level in _levels(found)]
+    return f"a {type(found).__name__} of pairs of {' and '.join(names[0])}, which hold {' and '.join(names[1])}"
+
+
+def _levels(found: Any) -> tuple[list, list]:
+    lists = [part for pair in found for part in pair]
+    return lists, [item for part in lists for item in part]
 
 
 class OnlyAnswersCount(Check):
@@ -53,21 +83,28 @@ class OnlyAnswersCount(Check):
             chats, tokenizer, longest = small_chats(seed + 1)
             if template:
                 tokenizer.chat_template = template
-                longest = sorted(len(_ids(chat, tokenizer)) for chat in chats)[-2]
-            found = labeled_chats(copy.deepcopy(chats), tokenizer, longest)
-            seen[name] = [[[int(i) for i in ids], [int(i) for i in labels]] for ids, labels in found]
+                longest = len(_ids(chats[-1], tokenizer)) - 1
+                _begin_texts(tokenizer)
+            given = copy.deepcopy(chats)
+            found = labeled_chats(given, tokenizer, longest)
+            pairs = [[[int(i) for i in ids], [int(i) for i in labels]] for ids, labels in found]
+            seen[name] = {"pairs": pairs, "kinds": _kinds(found), "changed": given != chats}
         return seen
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for template, want in expected.items():
-            got = seen[template]
-            if len(got) != len(want):
+            if seen[template]["kinds"] != want["kinds"]:
+                return f"It returns {seen[template]['kinds']}; asked for is {want['kinds']}."
+            if seen[template]["changed"]:
+                return "The `chats` that it was given are others afterwards. Work on a copy."
+            got, asked = seen[template]["pairs"], want["pairs"]
+            if len(got) != len(asked):
                 return (
-                    f"With {template}, {len(got)} chats come back; {len(want)} have at most `longest` tokens, "
+                    f"With {template}, {len(got)} chats come back; {len(asked)} have at most `longest` tokens, "
                     "as many as that included."
                 )
-            for number, (mine, right) in enumerate(zip(got, want, strict=True)):
+            for number, (mine, right) in enumerate(zip(got, asked, strict=True)):
                 wrong = OnlyAnswersCount._wrong(mine, right)
                 if wrong:
                     return f"With {template}, chat {number} of those that come back: {wrong}"
@@ -75,6 +112,8 @@ class OnlyAnswersCount(Check):
 
     @staticmethod
     def _wrong(mine: list[list[int]], right: list[list[int]]) -> str | None:
+        if mine[0][1:] == right[0]:
+            return "its first token is one that the tokenizer adds by itself. The template gives all that are needed."
         if mine[0] != right[0]:
             return f"its {len(mine[0])} token ids are not the {len(right[0])} that the template gives for its turns."
         if len(mine[1]) != len(right[1]):

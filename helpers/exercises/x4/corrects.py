@@ -80,7 +80,9 @@ class CorrectsByAlphaOverRank(Check):
             if not is_adapter(trained(it.layer), case.rank):
                 return {"trained": trained(it.layer), "rank": case.rank}
         cases = [CorrectsByAlphaOverRank._one(seed, case, it) for case, it in zip(CASES, layers, strict=True)]
-        return {"cases": cases, "dropout": CorrectsByAlphaOverRank._dropout(seed, dropping)}
+        half = lora_linear(nn.Linear(INPUTS, 1, dtype=torch.bfloat16), 2, 6.0, 0.0).eval()
+        dtype = str(half(torch.ones(3, INPUTS, dtype=torch.bfloat16)).dtype).removeprefix("torch.")
+        return {"cases": cases, "16 bits": dtype, "dropout": CorrectsByAlphaOverRank._dropout(seed, dropping)}
 
     @staticmethod
     def _one(seed: int, case: Case, it: Around) -> Evidence:
@@ -136,6 +138,8 @@ class CorrectsByAlphaOverRank(Check):
                 wrong = wrong_numbers(f"the {name}", got[name], right)
                 if wrong:
                     return f"{case}: {wrong}"
+        if seen["16 bits"] != "bfloat16":
+            return f"Around a layer in bfloat16, with inputs in bfloat16, the output is {seen['16 bits']}."
         return CorrectsByAlphaOverRank._wrong_dropout(seen["dropout"], expected["dropout"])
 
     @staticmethod

@@ -80,7 +80,7 @@ def _wrong_course(seen: Evidence, batches: int) -> str | None:
     if seen["number of optimizers"] != 1:
         return f"{seen['number of optimizers']} optimizers made the updates: one keeps its state from batch to batch."
     if seen["stale"]:
-        return "Gradients of the batch before were still there when the next one began."
+        return "Gradients of the batch before were still there when the next backward pass began."
     if seen["modes"] != [True]:
         return "The model, or a layer in it, was in evaluation mode while it was trained, without dropout."
     if seen["left training"]:

@@ -45,6 +45,7 @@ class Watched:
         self._off = False
         self._handles = [
             self.base.model.register_forward_pre_hook(self._forward, with_kwargs=True),
+            self.base.model.register_forward_hook(self._watch_backward),
             register_optimizer_step_pre_hook(self._step),
         ]
         return self
@@ -63,10 +64,17 @@ class Watched:
         ids, mask = kwargs["input_ids"] if "input_ids" in kwargs else args[0], kwargs.get("attention_mask")
         self._read += fingerprint(ids if mask is None or mask.dim() != 2 else ids * mask)
         self._modes |= {m.training for m in module.modules()}
-        gradients = [p.grad for p in module.parameters() if p.grad is not None]
-        self._stale = max(self._stale, *(g.abs().max().item() for g in gradients), 0.0)
         self._trained |= {id(p): p for p in module.parameters() if p.requires_grad}
         self._last = module, ids, torch.get_rng_state()
+
+    def _watch_backward(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Have the gradients looked at when the backward pass reaches the output, before it makes any."""
+        if not self._off and output[0].requires_grad:
+            output[0].register_hook(lambda _: self._note_old_gradients(module))
+
+    def _note_old_gradients(self, module: nn.Module) -> None:
+        gradients = [p.grad for p in module.parameters() if p.grad is not None]
+        self._stale = max(self._stale, *(g.abs().max().item() for g in gradients), 0.0)
 
     def _step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         held = [p for group in optimizer.param_groups for p in group["params"]]
