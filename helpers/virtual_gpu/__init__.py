@@ -40,6 +40,7 @@ Dry runs:
     waits.py       synchronizations, copies from pageable memory, values that were assumed
     world.py       one rank of many, whose world is not there; pipeline.py: its stages; traffic.py: its collectives
     absent/        weights, tokenizers and data sets that are not on this machine; without_gpu.py: libraries' CUDA code
+    paged.py       memory that GPU and host share
     owners.py      who holds the peak; fits.py, step_forecast.py, cures.py, batch.py: what follows
     written.py     pictures, snapshots and traces; traffic_rows.py: rows of collectives
     dry_run.py     all of that in words; context.py: in a notebook; cli.py, script_patches.py: on the command line

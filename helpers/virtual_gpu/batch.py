@@ -15,7 +15,7 @@ from .ledger import FORWARD, Allocation, Ledger
 from .owners import category_of
 
 _GROWS = {"activations", "recomputed activations", "temporaries", "kernel workspace"}
-_SHARE = 0.6  # of the tensors that arrive have the batch as their first dimension, at least
+_SHARE = 0.6  # of the bytes that arrive are of tensors with the batch as their first dimension, at least
 _MOST = 2**20
 _PIECES = 1.05  # reserved over allocated in large programs; the segments of small ones say nothing of large batches
 
@@ -25,8 +25,8 @@ def batch_of(ledger: Ledger) -> int | None:
     rows = ledger.arrivals
     if not rows:
         return None
-    size, times = rows.most_common(1)[0]
-    return size if times >= _SHARE * rows.total() else None
+    size, nbytes = rows.most_common(1)[0]
+    return size if nbytes >= _SHARE * rows.total() else None
 
 
 def largest_batches(ledger: Ledger, index: int, gpus: list[Gpu], overhead: float) -> dict[str, int]:

@@ -30,6 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", type=int, default=1, help="GPUs, and so ranks, of a node (default: 1)")
     parser.add_argument("--nodes", type=int, default=1, help="nodes of a torchrun program (default: 1)")
     parser.add_argument("--rank", type=int, default=0, help="which rank of them all runs (default: 0)")
+    parser.add_argument(
+        "--torchrun", action="store_true", help="one rank alone, as `torchrun --nproc-per-node 1` has it"
+    )
     parser.add_argument("--steps", type=int, default=3, help="end after so many optimizer steps (default: 3)")
     parser.add_argument("--strict", action="store_true", help="stop where a value is asked for that does not exist")
     parser.add_argument("--fake-data", action="store_true", help="make up data sets that are not on this machine")
@@ -49,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     ranks = args.gpus * args.nodes
     if not 0 <= args.rank < ranks:
         raise RecipeError(f"--rank {args.rank} is not one of {ranks}: ranks count from 0.")
-    world = World(args.rank, ranks, args.gpus) if ranks > 1 else None
+    world = World(args.rank, ranks, args.gpus) if ranks > 1 or args.torchrun else None
     find_gpu(args.gpu)
     _check_files(args)
     if not args.module and not Path(args.script).is_file():

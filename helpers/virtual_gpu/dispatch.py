@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..planner.simulate.cuda_kernels import scratch_bytes
@@ -45,6 +46,8 @@ class Pretence(TorchDispatchMode):
         traffic: counts the collectives of a rank; None counts nothing.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, refusals: Refusals) -> None:
         super().__init__()
         self._refusals = refusals
@@ -60,6 +63,8 @@ class Pretence(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            return self._higher(func, args, kwargs)
         if torch._C._get_dispatch_mode(_FAKE) is not None:
             return func(*args, **kwargs)
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
@@ -80,6 +85,14 @@ class Pretence(TorchDispatchMode):
                 _place_all(result, None)  # C++ made it, for whom is not known yet
             return result
         return self._run(func, args, kwargs, tensors, homes)
+
+    def _higher(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run an operator that runs another: a DTensor's random numbers, whose place in the stream is not kept."""
+        if func.name() != "run_dtensor_rng_op":
+            return NotImplemented
+        operation, *rest = args[2:]
+        with self:
+            return operation(*rest, **kwargs)
 
     def _run(self, func: Any, args: Any, kwargs: dict[str, Any], tensors: Sequence[Tensor], homes: Any) -> Any:
         name = func._schema.name.partition("::")[2]
@@ -164,7 +177,7 @@ class Pretence(TorchDispatchMode):
             return first.index if first is not None else None
         if not indices:
             return None  # undecided ones among themselves
-        if len(indices) > 1 or None in homes:
+        if len(indices) > 1 or (None in homes and func.namespace == "aten"):  # other libraries look for themselves
             self._refusals.meeting(func, name, tensors, homes, indices)
         index = next(iter(indices))
         for home in homes:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.jit import _builtins as builtins
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
@@ -94,12 +95,27 @@ def _factory(function: Any) -> Any:
     return made
 
 
+def _put(patches: Patches, owner: Any, name: str, made: Any) -> None:
+    """Put a function in place of a builtin one. TorchScript, which knows builtin functions by identity, knows it, too.
+
+    Args:
+        patches: puts it back.
+        owner, name: where it is.
+        made: what takes its place.
+    """
+    operator = builtins._get_builtin_table().get(id(getattr(owner, name)))
+    patches.put(owner, name, made)
+    if operator is not None:
+        builtins._register_builtin(made, operator)
+        patches.later(lambda: builtins._get_builtin_table().pop(id(made), None))
+
+
 def install(patches: Patches) -> None:
     """Teach the functions of torch that make tensors."""
     for name in ("tensor", "as_tensor", "asarray", "scalar_tensor", "sparse_coo_tensor"):
-        patches.put(torch, name, _made_then_moved(getattr(torch, name)))
+        _put(patches, torch, name, _made_then_moved(getattr(torch, name)))
     patches.put(Tensor, "new_tensor", _new_tensor)
     for name in _FACTORIES.split():
-        patches.put(torch, name, _factory(getattr(torch, name)))
+        _put(patches, torch, name, _factory(getattr(torch, name)))
     for name in ("new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided"):
         patches.put(Tensor, name, _factory(getattr(Tensor, name)))

@@ -62,7 +62,7 @@ class Ledger:
         refusals: (place in `events`, GPU, bytes) of each allocation that did not fit.
         traffic: the collectives of one rank of many.
         over: the place in `events` at which the program was ended; 0 where it ended by itself.
-        arrivals: first dimensions of the tensors that came from the host since the first forward pass.
+        arrivals: bytes that came from the host since the first forward pass, by the first dimension of the tensor.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Ledger:
             reference = self._references.setdefault(here.module, weakref.ref(here.module))
         phase, recomputed = self._phase()
         if phase == FORWARD and thread.arriving_rows:
-            self.arrivals[thread.arriving_rows] += 1
+            self.arrivals[thread.arriving_rows] += nbytes
         if thread.casting_weights:
             category = "weight copies"
         elif recomputed:

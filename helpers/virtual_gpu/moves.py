@@ -89,6 +89,19 @@ def _read(self: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
     return None if device is None else resolved(device), kwargs
 
 
+_base_parse = torch._C._nn._parse_to
+
+
+def parse_to(*args: Any, **kwargs: Any) -> Any:
+    """Stand for `torch._C._nn._parse_to`, which reads the arguments of `Module.to`: a number is a GPU."""
+    args = tuple(map(_numbered, args))
+    return _base_parse(*args, **{name: _numbered(value) for name, value in kwargs.items()})
+
+
+def _numbered(value: Any) -> Any:
+    return gpu_device(value) if type(value) is int else value
+
+
 @functools.wraps(_base_to)
 def move(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Stand for `torch.Tensor.to`."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from . import absent
+from . import absent, paged
 from .patches import Patches
 from .ranks import Device
 from .waits import Waits
@@ -20,6 +20,7 @@ def for_scripts(waits: Waits, *, fake_data: bool = False) -> Iterator[None]:
     """
     patches = Patches()
     absent.install(patches, waits, fake_data=fake_data)
+    paged.install(patches, waits)
 
     def compiled(model: Any = None, **options: Any) -> Any:
         if model is None:

@@ -123,4 +123,6 @@ def _share_equal(tensors: list[Tensor], other: Any) -> float | None:
 def _mean_of(tensor: Tensor) -> float | None:
     if is_hollow(tensor):
         return hint(tensor, "mean")
-    return float(tensor.float().mean()) if 0 < tensor.numel() <= 2**16 and not tensor.is_complex() else None
+    if tensor.is_meta or tensor.is_complex() or not 0 < tensor.numel() <= 2**16:
+        return None
+    return float(tensor.float().mean())

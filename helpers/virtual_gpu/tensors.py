@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from .dispatch import thread
 from .homes import home_of, index_of, is_gpu, storage_of, traced_device
-from .moves import device_of, move
+from .moves import device_of, move, parse_to
 from .patches import Patches
 
 _CPU = torch.device("cpu")
@@ -91,6 +91,7 @@ def install(patches: Patches) -> None:
         _no_numpy(self)
         return base_array(self, *args, **kwargs)
 
+    patches.put(torch._C._nn, "_parse_to", parse_to)
     patches.put(Tensor, "device", property(_device))
     for kind in ("cuda", "cpu", "mps"):
         patches.put(Tensor, f"is_{kind}", property(lambda self, kind=kind: self.device.type == kind))

@@ -148,3 +148,35 @@ def test_data_sets_are_made_up():
     whole = made_up("imdb", None, False)
     assert isinstance(whole, datasets.DatasetDict)
     assert len(made_up("imdb", "train[:10%]", False)) == len(whole["train"]) // 10
+
+
+def test_files_of_vocabularies_are_made_up(run):
+    pytest.importorskip("tiktoken")
+    code, out, err = run("""
+import tiktoken, torch
+from tiktoken.load import load_tiktoken_bpe
+
+ranks = load_tiktoken_bpe("/nowhere/tokenizer.model")
+coder = tiktoken.Encoding("made", pat_str=r"\\w+|\\W", mergeable_ranks=ranks, special_tokens={})
+ids = coder.encode("Every step takes memory.")
+print("coded", len(ranks), len(ids) < 20, coder.decode(ids))
+weight = torch.nn.Parameter(torch.zeros(4, device="cuda"))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+weight.sum().backward()
+optimizer.step()
+""")
+    assert code == 0, err
+    assert "coded 128000 True Every step takes memory." in out
+    assert "tokenizer.model: one with the vocabulary's size" in out
+
+
+def test_clip_is_the_text_encoder_of_stable_diffusion():
+    config = known_config("CompVis/stable-diffusion-v1-4", "text_encoder")
+    assert (config["model_type"], config["hidden_size"], config["num_hidden_layers"]) == ("clip_text_model", 768, 12)
+    assert known_config("CompVis/stable-diffusion-v1-4") is None
+
+
+def test_a_made_up_score_is_a_fraction():
+    kinds, splits = layout_of("sentence-transformers/stsb")
+    assert [0 <= value(kinds["score"], row) <= 1 for row in range(9)] == [True] * 9
+    assert "validation" in splits

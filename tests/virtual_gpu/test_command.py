@@ -252,3 +252,83 @@ def test_one_rank_of_many_runs_alone(dry_run):
     code, out, _ = dry_run(ONE_OF_MANY, options=options[:-1])
     assert lines_with(out, "1 x  all_reduce of 16 ranks", "4.00 MiB")
     assert "RANK" not in os.environ
+
+
+def test_numbers_are_gpus_and_torchscript_knows_the_factories(dry_run):
+    code, out, err = dry_run("""
+        import torch
+
+        @torch.jit.script
+        def scaled(x: torch.Tensor) -> torch.Tensor:
+            return x * torch.tensor(2.0)
+
+        model = torch.nn.Linear(8, 8).to(0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        print("home", model.weight.device, scaled(torch.ones(2)).tolist())
+        model(torch.ones(2, 8, device=0)).sum().backward()
+        optimizer.step()
+    """)
+    assert code == 0, err
+    assert "home cuda:0 [2.0, 2.0]" in out
+
+
+def test_large_storage_without_data_is_resized_and_memory_follows(dry_run):
+    code, out, err = dry_run(
+        """
+        import torch
+
+        weight = torch.nn.Parameter(torch.empty(2**26, device="cuda"))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        weight.sum().backward()
+        optimizer.step()
+        del optimizer
+        weight.untyped_storage().resize_(0)
+        print("left", torch.cuda.memory_allocated() - weight.grad.nbytes)
+        weight.untyped_storage().resize_(2**28)
+        print("back", torch.cuda.memory_allocated() - weight.grad.nbytes)
+    """,
+        options=("--gpu", "t4", "--steps", "9"),
+    )
+    assert code == 0, err
+    left, back = (int(lines_with(out, word)[0].split()[1]) for word in ("left", "back"))
+    assert back - left == 2**28
+
+
+def test_state_of_an_optimizer_that_ran_out_of_memory_is_its_own(dry_run):
+    code, out, _ = dry_run(
+        """
+        import torch
+
+        weights = [torch.nn.Parameter(torch.empty(2**29, device="cuda")) for _ in range(2)]
+        optimizer = torch.optim.Adam(weights, foreach=False)
+        sum(weight.sum() for weight in weights).backward()
+        optimizer.step()
+    """,
+        options=("--gpu", "t4", "--json"),
+    )
+    assert code == 1
+    report = json.loads(out.splitlines()[-1])
+    assert report["out_of_memory"]
+    assert report["at_peak"]["categories"]["optimizer state"] >= 2**31
+
+
+def test_one_rank_alone_under_torchrun(dry_run):
+    code, out, err = dry_run(
+        """
+        import os
+        import torch
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel
+
+        dist.init_process_group("nccl")
+        rank = int(os.environ["LOCAL_RANK"])
+        model = DistributedDataParallel(torch.nn.Linear(8, 8).to(rank), device_ids=[rank])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(2, 8, device="cuda")).sum().backward()
+        optimizer.step()
+        print("ranks", dist.get_world_size())
+    """,
+        options=("--gpu", "t4", "--torchrun", "--steps", "9"),
+    )
+    assert code == 0, err
+    assert "ranks 1" in out

@@ -3,8 +3,10 @@
     models.py      which shape a model has that is known by its name
     weights.py     `from_pretrained` without weights: transformers, timm, torchvision
     recipes.py     torchtune's checkpoints
-    tokenizer.py   a tokenizer with the vocabulary of the model
+    diffusion.py   models of diffusers
+    tokenizer.py   a tokenizer with the vocabulary of the model; token_files.py: SentencePiece's and tiktoken's files
     data.py        `load_dataset` without the data set; columns.py: what its columns are called
+    metrics.py     evaluate's metrics
     images.py      torchvision's and timm's data sets without files
     files.py       arrays and texts without files
 
@@ -19,7 +21,7 @@ from typing import Any
 
 from ..patches import Patches
 from ..waits import Waits
-from . import data, files, images, recipes, tokenizer, weights
+from . import data, diffusion, files, images, metrics, recipes, token_files, tokenizer, weights
 
 _HUB = "huggingface.co"
 
@@ -37,6 +39,9 @@ def install(patches: Patches, waits: Waits, *, fake_data: bool) -> None:
     weights.install(patches, waits)
     recipes.install(patches, waits)
     tokenizer.install(patches, waits)
+    token_files.install(patches, waits)
+    diffusion.install(patches, waits)
+    metrics.install(patches, waits)
     if fake_data:
         data.install(patches, waits)
         images.install(patches, waits)

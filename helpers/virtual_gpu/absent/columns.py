@@ -52,8 +52,8 @@ _WORDS = [
 TEXT_WORDS, SHORT_WORDS, CLASSES = 1500, 60, 10  # words of a row's text and of its short fields; different labels
 
 
-TEXT, SHORT, LABEL, NUMBER, IMAGE, WORDS, TAGS, ANSWERS, TRUTH = (
-    *("text", "short", "label", "number"),
+TEXT, SHORT, LABEL, NUMBER, FRACTION, IMAGE, WORDS, TAGS, ANSWERS, TRUTH = (
+    *("text", "short", "label", "number", "fraction"),
     *("image", "words", "tags", "answers", "truth"),
 )
 CHATS = {  # kind of column -> roles of its messages
@@ -80,6 +80,8 @@ squad: id=short title=short context=text question=short answers=answers: train v
 samsum dialogsum: id=short dialogue=text summary=short: train validation test
 cnn_dailymail: article=text highlights=short id=short: train validation test
 xsum billsum: document=text summary=short text=text: train validation test
+sentence-transformers/stsb: sentence1=short sentence2=short score=fraction: train validation test
+sentence-transformers: anchor=short positive=short negative=short: train dev test
 mnli snli xnli: premise=short hypothesis=short label=label idx=number
     : train validation validation_matched validation_mismatched test
 mrpc rte wnli stsb: sentence1=short sentence2=short label=label idx=number: train validation test
@@ -90,6 +92,7 @@ imdb ag_news yelp emotion sentiment tweet rotten_tomatoes: text=text label=label
 financial_phrasebank: sentence=short label=label: train
 conll wnut ner: tokens=words ner_tags=tags pos_tags=tags chunk_tags=tags: train validation test
 cifar: img=image label=label fine_label=label: train test
+captions dreambooth: image=image text=short: train
 mnist imagenet food101 beans flowers pets image: image=image label=label labels=label: train validation test
 """
 _PLAIN = {"text": TEXT}
@@ -114,6 +117,7 @@ def value(kind: str, row: int) -> Any:
         SHORT: lambda: _text(SHORT_WORDS, row),
         LABEL: lambda: row % 2,
         NUMBER: lambda: row,
+        FRACTION: lambda: row % 5 / 4,
         IMAGE: lambda: _image(row),
         WORDS: lambda: _text(SHORT_WORDS, row).split(),
         TAGS: lambda: [(row + i) % 9 for i in range(SHORT_WORDS)],

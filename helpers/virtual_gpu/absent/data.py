@@ -83,6 +83,7 @@ def _features(kinds: dict[str, str], features: Any, value: Any) -> Any:
         columns.SHORT: value("string"),
         columns.LABEL: ClassLabel(names=[f"class {number}" for number in range(columns.CLASSES)]),
         columns.NUMBER: value("int64"),
+        columns.FRACTION: value("float32"),
         columns.IMAGE: Image(),
         columns.WORDS: [value("string")],
         columns.TAGS: [ClassLabel(names=[f"tag {number}" for number in range(9)])],

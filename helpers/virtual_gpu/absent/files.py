@@ -1,8 +1,11 @@
-"""Files without a file: arrays that a program maps, and texts that it reads."""
+"""Files without a file: arrays that a program maps, and texts that it reads, from a disk or from a host on the web."""
 
 import builtins
+import functools
 import io
 import os
+import string
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from ..waits import Waits
 from .columns import TEXT, value
 
 _ELEMENTS, _LINES = 2**22, 1000
+_VISIBLE = 95  # of `string.printable`: programs look for letters of their own among those of the text
 _LARGEST = 256  # ids in a made-up array: every vocabulary has them
 
 
@@ -36,12 +40,52 @@ def install(patches: Patches, waits: Waits) -> None:
     def read(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if mode in ("r", "rt") and _is_missing(file) and str(file).endswith(".txt"):
             waits.assume("file", f"{Path(file).name}: made-up text")
-            return io.StringIO("\n".join(value(TEXT, line) for line in range(_LINES)))
+            return io.StringIO(_text())
         return base_open(file, mode, *args, **kwargs)
 
     patches.put(np, "memmap", memmap)
     patches.put(np, "load", load)
     patches.put(builtins, "open", read)
+    patches.after_import("requests.api", lambda p, module: _requests(p, module, waits))
+    patches.after_import("urllib.request", lambda p, module: _urllib(p, module, waits))
+
+
+def _text() -> str:
+    return "\n".join([string.printable[:_VISIBLE], *(value(TEXT, line) for line in range(_LINES))])
+
+
+def _requests(patches: Patches, module: Any, waits: Waits) -> None:
+    base = module.request
+
+    @functools.wraps(base)
+    def request(method: str, url: str, **kwargs: Any) -> Any:
+        try:
+            return base(method, url, **kwargs)
+        except OSError:
+            if not str(url).endswith(".txt"):
+                raise
+            waits.assume("file", f"{url}: made-up text")
+            answer = sys.modules["requests"].Response()
+            answer.status_code, answer.url, answer._content = 200, url, _text().encode()
+            return answer
+
+    patches.put(module, "request", request)
+
+
+def _urllib(patches: Patches, module: Any, waits: Waits) -> None:
+    base = module.urlopen
+
+    @functools.wraps(base)
+    def urlopen(url: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return base(url, *args, **kwargs)
+        except OSError:
+            if not str(url).endswith(".txt"):
+                raise
+            waits.assume("file", f"{url}: made-up text")
+            return io.BytesIO(_text().encode())
+
+    patches.put(module, "urlopen", urlopen)
 
 
 def _is_missing(file: Any) -> bool:

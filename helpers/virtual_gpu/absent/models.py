@@ -52,6 +52,10 @@ _TIED, _APART = {"tie_word_embeddings": True}, {"tie_word_embeddings": False}
 _QWEN3 = {"head_dim": 128, "max_position_embeddings": 40960}
 _ROBERTA = {"max_position_embeddings": 514, "type_vocab_size": 1, "pad_token_id": 1, "bos_token_id": 0}
 _GELU_T5 = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+_CLIP_TEXT = (  # the text encoder of Stable Diffusion's first family
+    "clip_text_model",
+    {**_bert("", 49408, 768, 12, 12)[1], "max_position_embeddings": 77, "projection_dim": 768},
+)
 _KNOWN: dict[str, tuple[str, dict[str, Any]]] = {
     "distilgpt2": ("gpt2", {"n_layer": 6}),
     "distilbert": ("distilbert", {}),
@@ -110,8 +114,10 @@ _KNOWN: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def known_config(name: str) -> dict[str, Any] | None:
+def known_config(name: str, subfolder: str | None = None) -> dict[str, Any] | None:
     """Return the config published under `name`, as a `config.json` has it; None where it is not known."""
+    if subfolder in ("text_encoder", "tokenizer"):
+        return _whole(*_CLIP_TEXT)
     last = str(name).replace("\\", "/").rstrip("/").split("/")[-1].lower()
     sources = {config.source.split("/")[-1].lower(): key for key, config in CONFIGS.items()}
     sources |= {_short(source): key for source, key in sources.items()}

@@ -90,7 +90,7 @@ def _stand_in(name: Any, kwargs: dict[str, Any]) -> Any:
     from transformers import AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(name).get_text_config()
+        config = AutoConfig.from_pretrained(name, subfolder=kwargs.get("subfolder") or "").get_text_config()
     except (OSError, ValueError, KeyError):
         return None
     size = getattr(config, "vocab_size", 0)

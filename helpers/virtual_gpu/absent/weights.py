@@ -54,7 +54,7 @@ def _configs(patches: Patches, module: Any, waits: Waits) -> None:
         try:
             return base(cls, name, **kwargs)
         except OSError as error:
-            found = known_config(str(name))
+            found = known_config(str(name), kwargs.get("subfolder"))
             if found is None:
                 raise AbsentError(
                     f"{name} is not on this machine, and its shape is not known: pass a folder with its config.json."
