@@ -26,6 +26,7 @@ _OPTIMIZERS = {
     "adamw-8bit": "AdamW8bit",
     "adamw-8bit-paged": "PagedAdamW8bit",
 }
+_WRITTEN = ("step_in_backward", "expandable_segments", "set_to_none", "image_size", "optimizer", "offload", "quantize")
 _TRAINER_OPTIMIZERS = {
     "adamw": "adamw_torch",
     "sgd": "sgd",
@@ -111,7 +112,10 @@ def _template() -> Any:
 def _refusals(recipe: TrainingConfig, spec: ModelSpec, style: str) -> list[tuple[bool, str]]:
     """Return (whether it applies, why) for each option that no script is written for."""
     trainer = style == "trainer"
+    unwritten = [name for name in recipe.only_in_a_plain_loop if name not in _WRITTEN]
     return [
+        (bool(unwritten), f"No script is written for these: {', '.join(unwritten)}."),
+        (recipe.optimizer not in _OPTIMIZERS, f"No script is written with the optimizer {recipe.optimizer}."),
         (spec.config is None or spec.kind != "CausalLM", f"{recipe.model} is no causal language model."),
         (
             recipe.checkpointing == "sqrt",

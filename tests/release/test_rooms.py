@@ -18,6 +18,7 @@ MANY_PARAMETERS = {
     "exercises/mixed_precision/autocast.py: _wrong": "evidence on both sides, and the words of one clause",
     "exercises/x1/compare.py: _run": "what a training is given, and by how much it is disturbed",
     "exercises/x6/saving.py: _save_scene": "the two answers, and where and when they run",
+    "planner/layout/schedule.py: order_of": "what of a layout decides an order, so that a cache knows it",
     "planner/plan.py: plan": "a GPU is named in one of three ways, and two functions hear of what is known so far",
     "planner/simulate/cuda_kernels.py: _attention": "takes the place of PyTorch's function of that signature",
     "ranks/deepspeed_config.py: deepspeed_config": "the entries of a configuration",
