@@ -121,6 +121,11 @@ def _refusals(recipe: TrainingConfig, spec: ModelSpec, style: str) -> list[tuple
             recipe.checkpointing == "sqrt",
             "Checkpoint every block, every second or third; segments are in the lab on checkpointing.",
         ),
+        (recipe.quantize != "none" and recipe.shard != "none", "A quantized base is not sharded here: take none."),
+        (
+            recipe.shard == "zero3" and recipe.optimizer not in ("adamw", "adam", "sgd", "sgd-momentum"),
+            f"fully_shard's parameters are DTensors, which no script updates by {recipe.optimizer}.",
+        ),
         (recipe.shard == "zero1", "ZeRO-1 is DeepSpeed's: take zero2 or zero3, which fully_shard does."),
         (recipe.shard == "zero2" and bool(recipe.lora_rank), "Adapters leave little to shard: take none or zero3."),
         (

@@ -255,6 +255,7 @@ def layout_of(config: TrainingConfig, arch: Arch) -> Layout:
             config.quantize != "none",
             "do not split a quantized base, whose weights are packed whole: use data ranks alone, zero 0 or 3.",
         ),
+        (config.optimizer != "adamw", f"update by AdamW: {config.optimizer} goes with engine pytorch and data ranks."),
         (bool(plain), f"do not plan these, which go with engine pytorch and data ranks alone: {', '.join(plain)}."),
         (config.optimizer_impl != "fused", "update by the fused AdamW: set optimizer_impl to fused."),
         (config.checkpointing == "sqrt", "recompute blocks one by one: take full, or every-2 and so on."),
