@@ -14,7 +14,12 @@ if TYPE_CHECKING:  # a config is words and numbers; PyTorch takes seconds to imp
     import torch
 
 PRECISIONS = ("fp32", "bf16", "bf16-amp", "fp16-amp", "fp8")
-OPTIMIZERS = ("adamw", "adam", "sgd", "sgd-momentum", "adamw-8bit", "adamw-8bit-paged", "adafactor")
+IN_A_PLAIN_LOOP = (*PRECISIONS, "fp16")
+BITSANDBYTES = ("adamw-8bit", "adamw-8bit-paged", "adamw-32bit-paged", "lion-8bit", "lion-8bit-paged")
+OF_MATRICES = ("muon", "galore", "galore-8bit")  # that take a matrix of a block as a whole; AdamW takes the rest
+OPTIMIZERS = ("adamw", "adam", "sgd", "sgd-momentum", "adafactor", "lion", *BITSANDBYTES, *OF_MATRICES)
+METHODS = ("sft", "dpo", "grpo")
+LOSSES = ("full", "chunked", "fused")
 IMPLEMENTATIONS = ("foreach", "fused", "for-loop")
 LORA_DTYPES = ("fp32", "weights")
 QUANTIZATIONS = ("none", "nf4", "nf4-dq", "int8")
@@ -129,15 +134,30 @@ class TrainingConfig:
         micro_batch_size: sequences or images in a micro-batch of one data rank.
         seq: tokens in a sequence (language models); of an encoder-decoder, on both sides.
         image_size: pixels a side (image classifiers); 0 takes the model's own.
-        precision: "fp32"; "bf16": weights and all in BF16; "fp16-amp", "bf16-amp": FP32 weights, 16-bit matmuls; "fp8":
-            the same with 8-bit matmuls.
+        lengths: tokens in the sequences of one micro-batch after the other, each padded to its own longest; instead of
+            `seq`, which is then the longest of all.
+        packed: tokens in each of the documents that are packed into a sequence and do not attend to each other.
+        precision: "fp32"; "bf16", "fp16": weights and all in 16 bits; "fp16-amp", "bf16-amp": FP32 weights, 16-bit
+            matmuls; "fp8": the same with 8-bit matmuls.
+        master_weights: the optimizer holds and updates an FP32 copy of 16-bit weights, as in DeepSpeed.
         optimizer, optimizer_impl: which, and in which of PyTorch's implementations. What is "paged" keeps its state in
             memory that GPU and host share: it leaves the GPU as far as there is no room, and comes back for the update.
+        galore_rank: to which GaLore projects gradients.
+        method: what a micro-batch is for: "sft" predicts tokens, "dpo" compares pairs of sequences (one pair for each
+            of `micro_batch_size`), "grpo" weighs answers that the model has generated.
+        reference: whether dpo and grpo compare with the model as it was: a copy of it, or the model without adapters.
+        loss: "full" has the logits of all tokens in FP32, "chunked" those of a part of them, "fused" never writes those
+            it does not need (Liger).
+        dropout: of all layers that have one; None leaves the config's own.
+        freeze, train_only: modules that are not trained; modules that alone are. Names, or the ends of names.
+        channels_last: images and filters lie in memory channel by channel.
         lora_rank: rank of the LoRA adapters; 0 trains the whole model.
         lora_alpha: scale of the adapters; 0 takes twice the rank. It does not change memory.
         lora_targets: names of the linear layers that get an adapter.
         lora_dropout: dropout in front of each adapter.
         lora_dtype: of the adapters: "fp32", as PEFT has it by default, or that of the other "weights".
+        dora: adapters change directions, and lengths are trained beside them (arXiv 2402.09353).
+        modules_to_save: modules that are trained whole beside adapters.
         quantize: the format of the frozen base's linear layers.
         attention: "sdpa" (fused); "eager" (the scores are materialized); or "fused-2023", FlashAttention-2, which is
             half as fast on GPUs after Ampere as kernels made for them (arXiv 2407.08608).
@@ -170,6 +190,8 @@ class TrainingConfig:
     lora_targets: Sequence[str] = ()
     lora_dropout: float = 0.0
     lora_dtype: str = "fp32"
+    dora: bool = False
+    modules_to_save: Sequence[str] = ()
     quantize: str = "none"
     attention: str = "sdpa"
     checkpointing: str = "none"
@@ -181,11 +203,25 @@ class TrainingConfig:
     expandable_segments: bool = False
     engine: str = "pytorch"
     cuda_graphs: bool = False
+    lengths: Sequence[int] = ()
+    packed: int = 0
+    master_weights: bool = False
+    galore_rank: int = 128
+    method: str = "sft"
+    reference: bool = True
+    loss: str = "full"
+    dropout: float | None = None
+    freeze: Sequence[str] = ()
+    train_only: Sequence[str] = ()
+    channels_last: bool = False
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
-        set_field(self, "lora_targets", tuple(self.lora_targets))  # a list would not hash
+        for name in ("lora_targets", "modules_to_save", "lengths", "freeze", "train_only"):
+            set_field(self, name, tuple(getattr(self, name)))  # a list would not hash
+        if self.lengths:
+            set_field(self, "seq", max(self.lengths))
         set_field(self, "checkpointing", "every" if self.checkpointing == "full" else self.checkpointing)
         set_field(self, "attention", "sdpa" if self.attention == "fused" else self.attention)
         if isinstance(self.parallel, Mapping):  # as JSON has it
@@ -193,9 +229,11 @@ class TrainingConfig:
         check_known(
             self,
             {
-                "precision": PRECISIONS,
+                "precision": IN_A_PLAIN_LOOP,
                 "optimizer": OPTIMIZERS,
                 "optimizer_impl": IMPLEMENTATIONS,
+                "method": METHODS,
+                "loss": LOSSES,
                 "lora_dtype": LORA_DTYPES,
                 "quantize": QUANTIZATIONS,
                 "attention": ATTENTIONS,
@@ -208,28 +246,63 @@ class TrainingConfig:
                 f"checkpointing is {self.checkpointing!r}; choose one of none, selective, full, every-2, every-3, sqrt."
             )
         at_least_one = ("micro_batch_size", "seq", "gradient_accumulation_steps")
-        check_range(self, {**dict.fromkeys(at_least_one, 1), "lora_rank": 0, "image_size": 0})
+        check_range(self, {**dict.fromkeys((*at_least_one, "galore_rank"), 1), "lora_rank": 0, "image_size": 0})
+        check_range(self, {"packed": 0})
+        if min(self.lengths, default=1) < 1:
+            raise RecipeError(f"lengths are {', '.join(map(str, self.lengths))}; each must be at least 1.")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise RecipeError(f"dropout is {self.dropout}; it must be at least 0 and less than 1.")
         if not math.isfinite(self.lora_alpha):
             raise RecipeError(f"lora_alpha is {self.lora_alpha}; it must be a number.")
         if not 0 <= self.lora_dropout < 1:
             raise RecipeError(f"lora_dropout is {self.lora_dropout}; it must be at least 0 and less than 1.")
-        for broken, message in self._conflicts():
+        for broken, message in [*self._conflicts(), *self._conflicts_of_adapters(), *self._conflicts_of_updates()]:
             if broken:
                 raise RecipeError(message)
 
-    def _conflicts(self) -> list[tuple[bool, str]]:
-        """Return (whether it applies, what to change) for each combination that cannot work."""
-        lora, quantized, alone = self.lora_rank > 0, self.quantize != "none", self.ranks == 1
-        low_bit = self.optimizer.startswith("adamw-8bit")
-        simple_impl = (low_bit or self.optimizer == "adafactor") and self.optimizer_impl == "fused"
+    def _conflicts_of_adapters(self) -> list[tuple[bool, str]]:
+        """Return (whether it applies, what to change) for what adapters cannot be combined with."""
+        lora, quantized = self.lora_rank > 0, self.quantize != "none"
+        plain = {"lora_targets": (), "lora_alpha": 0, "lora_dropout": 0.0, "lora_dtype": "fp32"}
+        plain |= {"dora": False, "modules_to_save": ()}
         return [
             (quantized and not lora, "Quantized weights cannot be trained: add LoRA adapters (lora_rank)."),
             (quantized and self.precision == "fp32", "A quantized base computes in 16 bits: precision bf16 or an amp."),
-            (quantized and self.shard != "none", "Sharding a quantized base is not simulated: use zero none."),
-            (not lora and bool(self.lora_targets), "lora_targets were given without adapters: set lora_rank."),
-            (not lora and self.lora_alpha != 0, "lora_alpha was given without adapters: set lora_rank."),
-            (not lora and self.lora_dropout > 0, "lora_dropout was given without adapters: set lora_rank."),
-            (not lora and self.lora_dtype != "fp32", "lora_dtype was given without adapters: set lora_rank."),
+            *(
+                (not lora and getattr(self, name) != value, f"{name} was given without adapters: set lora_rank.")
+                for name, value in plain.items()
+            ),
+            (lora and bool(self.train_only), "Adapters train what they name: use modules_to_save for more."),
+        ]
+
+    def _conflicts_of_updates(self) -> list[tuple[bool, str]]:
+        """Return (whether it applies, what to change) for what an optimizer cannot be combined with."""
+        unfused = self.optimizer in (*BITSANDBYTES, *OF_MATRICES, "adafactor", "lion")
+        return [
+            (unfused and self.optimizer_impl == "fused", f"{self.optimizer} has no fused implementation: use foreach."),
+            (
+                self.optimizer in OF_MATRICES and self.shard == "zero3",
+                f"{self.optimizer} works on whole matrices, which zero3 splits: use zero 0 to 2.",
+            ),
+            (self.paged and self.offload != "none", "Paged state leaves the GPU by itself: use offload none."),
+            (
+                self.master_weights and self.precision not in ("bf16", "fp16"),
+                f"master_weights are copies of 16-bit weights: use precision bf16 or fp16, not {self.precision}.",
+            ),
+            (self.master_weights and self.step_in_backward, "The step in the backward pass keeps no master_weights."),
+            (self.method != "sft" and self.loss != "full", f"{self.method} reads all logits: use loss full."),
+            (self.method == "sft" and not self.reference, "Only dpo and grpo have a reference: set method."),
+            (self.packed > 0 and bool(self.lengths), "Packed sequences are all as long: give packed or lengths."),
+            (
+                self.packed > 0 and (self.seq % self.packed > 0 or self.attention == "eager"),
+                "packed documents fill a sequence (seq is a multiple of them), and attention is not eager.",
+            ),
+        ]
+
+    def _conflicts(self) -> list[tuple[bool, str]]:
+        """Return (whether it applies, what to change) for each combination that cannot work."""
+        alone = self.ranks == 1
+        return [
             (
                 self.step_in_backward and self.gradient_accumulation_steps > 1,
                 "The step in the backward pass leaves no gradient to add to: set gradient_accumulation_steps to 1.",
@@ -242,7 +315,6 @@ class TrainingConfig:
                 self.step_in_backward and (not alone or self.offload != "none"),
                 "The step in the backward pass is simulated on one GPU without offload.",
             ),
-            (simple_impl, f"{self.optimizer} has no fused implementation: use foreach or for-loop."),
             (
                 self.shard in ("zero1", "zero2") and self.offload == "all",
                 "Only zero3 takes the parameters off the GPU: use zero3, or offload optimizer.",
@@ -255,9 +327,6 @@ class TrainingConfig:
                 not alone and self.shard == "none" and self.offload == "all",
                 "Offloading everything over several ranks means zero3: use zero3.",
             ),
-            (low_bit and self.shard == "zero3", f"{self.optimizer} with zero3 is not simulated."),
-            (self.paged and self.offload != "none", "Paged state leaves the GPU by itself: use offload none."),
-            (self.optimizer == "adafactor" and self.shard == "zero3", "adafactor with zero3 is not simulated."),
         ]
 
     @property
@@ -280,14 +349,19 @@ class TrainingConfig:
 
     @property
     def whole(self) -> bool:
-        """Whether all parameters are trained, as engines for many GPUs train them."""
-        return self.as_engines and not self.lora_rank
+        """Whether all parameters are trained, as engines for many GPUs train them: by AdamW, on the GPUs."""
+        return not (self.lora_rank or self.only_in_a_plain_loop)
 
     @property
-    def as_engines(self) -> bool:
-        """Whether parameters are trained as engines for many GPUs train them: by AdamW, on the GPUs."""
-        plain = self.set_to_none and not (self.step_in_backward or self.expandable_segments or self.image_size)
-        return plain and (self.optimizer, self.offload) == ("adamw", "none")
+    def only_in_a_plain_loop(self) -> list[str]:
+        """What is asked for that engines for many GPUs, as they are planned, do not do; by name."""
+        names = [name for name, value in _PLAIN.items() if getattr(self, name) != value]
+        return names + ["precision fp16"] * (self.precision == "fp16")
+
+    @property
+    def mean_seq(self) -> float:
+        """Tokens in a sequence, on average over micro-batches."""
+        return sum(self.lengths) / len(self.lengths) if self.lengths else self.seq
 
     @property
     def by_blocks(self) -> bool:
@@ -312,7 +386,7 @@ class TrainingConfig:
         """The dtype of the weights."""
         import torch
 
-        return torch.bfloat16 if self.precision == "bf16" else torch.float32
+        return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.precision, torch.float32)
 
     def changed(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, as plain values."""
@@ -323,9 +397,16 @@ class TrainingConfig:
     def summary(self) -> str:
         """The run in one line."""
         parts = [self.model, self.precision, f"batch {self.micro_batch_size}"]
-        parts += [f"LoRA r={self.lora_rank}"] if self.lora_rank else ["full training"]
+        parts += [self.method.upper() + ("" if self.reference else " without a reference")] * (self.method != "sft")
+        parts += [f"{'DoRA' if self.dora else 'LoRA'} r={self.lora_rank}"] if self.lora_rank else []
+        parts += [f"with {', '.join(self.modules_to_save)}"] if self.modules_to_save else []
+        parts += [f"only {', '.join(self.train_only)}"] if self.train_only else []
+        parts += ["full training"] if not (self.lora_rank or self.train_only or self.freeze) else []
+        parts += [f"without {', '.join(self.freeze)}"] if self.freeze else []
         parts += [self.quantize] if self.quantize != "none" else []
         parts += [self.optimizer if self.optimizer_impl == "foreach" else f"{self.optimizer} {self.optimizer_impl}"]
+        parts += ["FP32 masters"] if self.master_weights else []
+        parts += [f"{self.loss} loss"] if self.loss != "full" else []
         parts += [f"checkpointing {self.checkpointing}"] if self.checkpointing != "none" else []
         parts += ["eager attention"] if self.attention == "eager" else []
         micro_batches = self.gradient_accumulation_steps
@@ -335,6 +416,14 @@ class TrainingConfig:
         parts += [f"{self.ranks} ranks, {'DDP' if self.shard == 'none' else self.shard}"] if self.ranks > 1 else []
         parts += [f"offload {self.offload}"] if self.offload != "none" else []
         return ", ".join(parts)
+
+
+_PLAIN = {  # what engines for many GPUs do, as they are planned: field -> its value
+    **dict.fromkeys(("step_in_backward", "expandable_segments", "master_weights", "channels_last", "dora"), False),
+    **dict.fromkeys(("lengths", "freeze", "train_only", "modules_to_save"), ()),
+    **{"set_to_none": True, "image_size": 0, "optimizer": "adamw", "offload": "none", "quantize": "none"},
+    **{"method": "sft", "loss": "full", "packed": 0, "dropout": None},
+}
 
 
 def _changed(config: Any, plain: Any) -> dict[str, Any]:

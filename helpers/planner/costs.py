@@ -12,10 +12,13 @@ from dataclasses import replace
 from ..meter.roofline import Roofline
 from ..meter.utilization import mfu
 from ..meter.work import Work
+from .catalog.clusters import Cluster
 from .catalog.gpus import Gpu
+from .catalog.layout_rates import layout_rates
 from .catalog.models import spec_of
 from .catalog.rooflines import fitted_rates, roofline_of
 from .catalog.this_machine import THIS, this_roofline
+from .config import TrainingConfig
 from .forecast import Forecast
 from .simulate.steps import Simulation
 from .simulate.work_count import RepeatedWork
@@ -28,26 +31,64 @@ def forecasts(simulation: Simulation, peak_bytes: int, gpus: Sequence[Gpu]) -> d
     """Forecast a simulated step on each GPU with a data sheet, and on this machine by its measured roofline.
 
     Args:
-        simulation: of a recipe. With several ranks or offloading there is no forecast: their messages take time, too.
+        simulation: of a recipe. With several ranks the messages take time, too (`forecast_over_ranks`); with offloading
+            the host works, and there is no forecast.
         peak_bytes: planned to be allocated at its peak.
         gpus: to forecast for.
     """
     recipe = simulation.recipe
     if recipe.ranks > 1 or recipe.offload != "none":
         return {}
-    unit = "images" if spec_of(recipe).images else "tokens"
-    dtype = str(recipe.amp_dtype or recipe.weight_dtype).removeprefix("torch.")
     result = {}
     for gpu in gpus:
+        unit, peak = _unit_and_peak(recipe, gpu)
         if gpu.name == THIS:
             roofline = this_roofline()
+            dtype = str(recipe.amp_dtype or recipe.weight_dtype).removeprefix("torch.")
             peak = roofline.peak(dtype if dtype in roofline.dtypes else "float32")
             result[gpu.name] = forecast(simulation, unit, roofline, peak)
         elif gpu.bandwidth:
-            peak = gpu.peaks.get(dtype, gpu.flops32)  # emulated BF16 computes in FP32
             paging = paging_seconds(simulation, peak_bytes, gpu)
             result[gpu.name] = forecast(simulation, unit, roofline_of(gpu), peak, paging)
     return result
+
+
+def forecast_over_ranks(simulation: Simulation, cluster: Cluster) -> dict[str, Forecast]:
+    """Forecast a simulated step of data-parallel ranks: that of one of them, and the messages that no pass hides.
+
+    DDP and ZeRO send beside the last backward pass of a step, `fully_shard` beside all passes. The interval reaches
+    from there to a step that hides nothing. Without a data sheet, or with offloading, there is no forecast.
+    """
+    from .layout.links import link_of
+
+    recipe, gpu = simulation.recipe, cluster.gpu
+    if recipe.offload != "none" or not gpu.bandwidth:
+        return {}
+    unit, peak = _unit_and_peak(recipe, gpu)
+    one = forecast(simulation, unit, roofline_of(gpu), peak)
+    messages = simulation.sent / link_of(recipe.ranks, 1, cluster, layout_rates()).bandwidth
+    beside = 1.0 if recipe.shard == "zero3" else 2 / 3 / recipe.gradient_accumulation_steps
+    seconds = one.seconds + max(0.0, messages - beside * one.seconds)
+    share = one.seconds / seconds
+    return {
+        gpu.name: replace(
+            one,
+            seconds=_rounded(seconds),
+            low=_rounded(seconds * one.low / one.seconds),
+            high=_rounded((one.seconds + messages) * one.high / one.seconds),
+            per_second=_rounded(one.per_second * share),
+            mfu=_rounded(one.mfu * share),
+            bounds={name: _rounded(part * share) for name, part in one.bounds.items()}
+            | {"messages": _rounded(1 - share)},
+        )
+    }
+
+
+def _unit_and_peak(recipe: TrainingConfig, gpu: Gpu) -> tuple[str, float]:
+    """Return what a recipe reads, "images" or "tokens", and the FLOP/s of which its MFU is a share."""
+    dtype = str(recipe.amp_dtype or recipe.weight_dtype).removeprefix("torch.")
+    peak = gpu.peaks.get(dtype, gpu.flops32)  # emulated BF16 computes in FP32
+    return "images" if spec_of(recipe).images else "tokens", peak
 
 
 def forecast(simulation: Simulation, unit: str, roofline: Roofline, peak: float, paging: float = 0.0) -> Forecast:
@@ -64,10 +105,10 @@ def forecast(simulation: Simulation, unit: str, roofline: Roofline, peak: float,
     by_bound = seconds_by_bound(simulation.works, roofline)
     by_bound["paging"] = paging
     seconds = sum(by_bound.values())
-    samples = recipe.micro_batch_size * recipe.gradient_accumulation_steps
+    samples = recipe.micro_batch_size * recipe.gradient_accumulation_steps * (2 if recipe.method == "dpo" else 1)
     return Forecast(
         *(_rounded(seconds * factor) for factor in (1.0, *fitted_rates().interval)),
-        per_second=_rounded(samples * (recipe.seq if unit == "tokens" else 1) / seconds),
+        per_second=_rounded(samples * (recipe.mean_seq if unit == "tokens" else 1) / seconds),
         unit=unit,
         mfu=_rounded(mfu(needed_flops(simulation.works), seconds, peak)),
         bounds={name: _rounded(part / seconds) for name, part in by_bound.items()},
@@ -114,8 +155,8 @@ def _as_on(device: str, work: Work) -> Work:
 
 
 def needed_flops(works: Sequence[RepeatedWork]) -> float:
-    """Return the FLOPs of one optimizer step without those that checkpointing does a second time."""
-    return sum(step.times * step.work.flops for step in works if not step.recomputed)
+    """Return the FLOPs of a step's passes, without those that checkpointing does a second time, nor the optimizer's."""
+    return sum(step.times * step.work.flops for step in works if not step.recomputed and "optimizer" not in step.phase)
 
 
 def _rounded(value: float) -> float:

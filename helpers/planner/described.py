@@ -21,7 +21,7 @@ _OF_RANKS = tuple(field.name for field in fields(ParallelConfig))
 _OF_TRAINING = tuple(field.name for field in fields(TrainingConfig) if field.name != "parallel")
 _SHOWN = (  # what decides most, if it was not given
     *("micro_batch_size", "gradient_accumulation_steps", "seq", "precision", "engine", "compile"),
-    *("checkpointing", "optimizer", "optimizer_impl", "lora_dtype"),
+    *("checkpointing", "optimizer", "optimizer_impl", "lora_dtype", "reference"),
 )
 
 
@@ -37,7 +37,8 @@ class Described:
     def heading(self) -> str:
         """The model, the sequence, the precision and the engine in a line, and what was assumed in another."""
         config = self.config
-        reads = f"sequences of {config.seq:,} tokens, " if self.context else ""
+        shortest = f"{min(config.lengths):,} to " if config.lengths else ""
+        reads = f"sequences of {shortest}{config.seq:,} tokens, " if self.context else ""
         who = {"pytorch": "plain PyTorch"}.get(config.engine, config.engine)
         assumed = ", ".join(f"{name.replace('_', ' ')} {_word(value)}" for name, value in self.assumed.items())
         return f"{config.model}, {config.precision}, {reads}as {who} trains\n  assumed: {assumed or 'nothing'}"
@@ -64,7 +65,11 @@ def described(options: Mapping[str, Any]) -> Described:
         if given.get("checkpointing") not in ("full", "every"):
             raise RecipeError("--recompute-every needs --activation-checkpointing full.")
         given["checkpointing"] = f"every-{given['recompute_every']}"
-    is_mixture(given["model"])  # a name that nobody knows is refused before anything else
+    mixture = is_mixture(given["model"])  # a name that nobody knows is refused before anything else
+    if mixture and given.get("quantize", "none") != "none":
+        raise RecipeError(
+            f"{given['model']} is a mixture of experts; quantized bases are planned for dense models alone."
+        )
     context, extends = find_context(given["model"])
     ranks = {name: given[name] for name in _OF_RANKS if name in given}
     ranks |= fill(given.get("gpus"), {name: ranks[name] for name in DIMENSIONS if name in ranks})
@@ -80,9 +85,15 @@ def described(options: Mapping[str, Any]) -> Described:
     config = TrainingConfig(**{**usual, **training}, parallel=ParallelConfig(**{**zero, **ranks}))
     assumed = {name: getattr(config, name) for name in _SHOWN if name not in given}
     assumed |= zero if "zero" not in ranks else {}
-    for name, needed in (("seq", context), ("lora_dtype", config.lora_rank)):
+    for name, needed in (
+        ("seq", context and not config.lengths),
+        ("lora_dtype", config.lora_rank),
+        ("reference", config.method != "sft"),
+    ):
         if not needed:
             assumed.pop(name, None)
+    if config.method == "grpo":
+        assumed["generation"] = "elsewhere: neither its bytes nor its seconds are part of this"
     if context and config.seq > context:
         if not extends:
             raise RecipeError(f"{config.model} takes at most {context} tokens; seq is {config.seq}.")
@@ -111,7 +122,9 @@ def _is_decoder(model: str) -> bool:
 
 def _usual(training: Mapping[str, Any], ranks: Mapping[str, Any], by_engine: bool, context: int) -> dict[str, Any]:
     """Return what is assumed where nothing is given."""
-    engine = training.get("engine", "torchtitan" if by_engine else "pytorch")
+    engine = training.get("engine", "pytorch")
+    if by_engine and "engine" not in training:
+        engine = "megatron" if training.get("lora_rank") else "torchtitan"
     quantized = training.get("quantize", "none") != "none"
     usual = {
         "engine": engine,

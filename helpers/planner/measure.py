@@ -1,5 +1,6 @@
 """Train two real steps of a recipe, to compare a prediction with a measurement."""
 
+import itertools
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -11,9 +12,18 @@ from torch import nn
 from ..meter.recorder import MemoryMeter
 from .catalog.models import spec_of
 from .config import RecipeError, TrainingConfig
-from .simulate.model import build, loss_of, make_micro_batch, materialize
-from .simulate.optimizers import make_optimizers, step_in_backward
-from .simulate.steps import SIMULATED_STEPS
+from .simulate.model import build, make_micro_batch, materialize
+from .simulate.objective import Objective
+from .simulate.optimizers import make_optimizers, matrices_of, step_in_backward
+from .simulate.steps import simulated_steps
+
+_REAL = {  # bitsandbytes' own, where a plan has a stand-in
+    "adamw-8bit": "AdamW8bit",
+    "adamw-8bit-paged": "PagedAdamW8bit",
+    "adamw-32bit-paged": "PagedAdamW32bit",
+    "lion-8bit": "Lion8bit",
+    "lion-8bit-paged": "PagedLion8bit",
+}
 
 
 @dataclass(frozen=True)
@@ -48,8 +58,10 @@ def measure_recipe(recipe: TrainingConfig, device: torch.device | None = None) -
         device = torch.device("cuda")
     if recipe.ranks > 1 or recipe.offload != "none" or recipe.quantize != "none":
         raise RecipeError("--measure takes one GPU, no offload and no quantized weights.")
-    if recipe.optimizer.startswith("adamw-8bit") and find_spec("bitsandbytes") is None:
-        raise RecipeError("--measure needs bitsandbytes for the 8-bit optimizer: python -m pip install bitsandbytes")
+    if recipe.optimizer in _REAL and find_spec("bitsandbytes") is None:
+        raise RecipeError(f"--measure needs bitsandbytes for {recipe.optimizer}: python -m pip install bitsandbytes")
+    if recipe.optimizer.startswith("galore"):
+        raise RecipeError("--measure has no GaLore: the plan runs a stand-in.")
     spec = spec_of(recipe)
     low = recipe.amp_dtype
     torch.manual_seed(0)
@@ -58,21 +70,24 @@ def measure_recipe(recipe: TrainingConfig, device: torch.device | None = None) -
         torch.cuda.reset_peak_memory_stats(device)
     with torch.device(device):
         model = build(recipe, spec, lambda: (nullcontext(), nullcontext()))
-        materialize(model, device)
-        _fill(model)
+        objective = Objective(recipe, spec, model)
+        for each in (model, *objective.others):
+            materialize(each, device)
+            _fill(each)
         trained = [p for p in model.parameters() if p.requires_grad]
-        optimizers = _real_optimizers(recipe, trained)
+        optimizers = _real_optimizers(recipe, trained, matrices_of(model))
         if recipe.step_in_backward:
             step_in_backward(optimizers)
         if recipe.compile:
             model.compile()
-        inputs = make_micro_batch(recipe, spec)
-        with MemoryMeter(model, optimizers, device, by_tenant=False) as meter:
-            for _ in range(SIMULATED_STEPS):
+        batches = itertools.cycle([make_micro_batch(recipe, spec, seq) for seq in recipe.lengths or (recipe.seq,)])
+        held = nn.ModuleList([model, *objective.others])
+        with MemoryMeter(held, optimizers, device, by_tenant=False) as meter:
+            for _ in range(simulated_steps(recipe)):
                 began = _now(device)
                 for _ in range(recipe.gradient_accumulation_steps):
                     with torch.autocast(device.type, dtype=low, enabled=low is not None):
-                        loss = loss_of(spec, model, inputs) / recipe.gradient_accumulation_steps
+                        loss = objective.loss(model, next(batches)) / recipe.gradient_accumulation_steps
                     loss.backward()
                     del loss
                 for optimizer in [] if recipe.step_in_backward else optimizers:
@@ -84,13 +99,15 @@ def measure_recipe(recipe: TrainingConfig, device: torch.device | None = None) -
     return MeasuredRecipe(meter.peak_bytes, reserved, seconds)
 
 
-def _real_optimizers(recipe: TrainingConfig, trained: list[nn.Parameter]) -> list[torch.optim.Optimizer]:
+def _real_optimizers(
+    recipe: TrainingConfig, trained: list[nn.Parameter], matrices: set[int]
+) -> list[torch.optim.Optimizer]:
     """Return the optimizers of a plan, but bitsandbytes' own where the plan has a stand-in for them."""
-    if not recipe.optimizer.startswith("adamw-8bit"):
-        return make_optimizers(recipe, trained)
-    from bitsandbytes.optim import AdamW8bit, PagedAdamW8bit
+    if recipe.optimizer not in _REAL:
+        return make_optimizers(recipe, trained, matrices)
+    from bitsandbytes import optim
 
-    make = PagedAdamW8bit if recipe.paged else AdamW8bit
+    make = getattr(optim, _REAL[recipe.optimizer])
     return [make([p]) for p in trained] if recipe.step_in_backward else [make(trained)]
 
 

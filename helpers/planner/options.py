@@ -9,10 +9,12 @@ from .config import (
     CONTEXTS,
     ENGINES,
     IMPLEMENTATIONS,
+    IN_A_PLAIN_LOOP,
     LORA_DTYPES,
+    LOSSES,
+    METHODS,
     OFFLOADS,
     OPTIMIZERS,
-    PRECISIONS,
     QUANTIZATIONS,
     SCHEDULES,
     ZEROS,
@@ -63,11 +65,24 @@ def _add_training(group: _Group) -> None:
     group.number("--gradient-accumulation-steps", steps, "--accumulate", "--micro-batches")
     group.number("--seq", "tokens in a sequence")
     group.number("--image-size", "pixels a side (default: the model's own)")
-    text = "bf16 is all in BF16; amp, and fp8, keep FP32 weights"
-    group.option("--precision", text, choices=PRECISIONS)
+    each = "tokens in the sequences of one micro-batch after the other, which are padded to their own longest"
+    group.option("--lengths", each, type=_numbers, metavar="A,B")
+    group.number("--packed", "tokens in each document of a packed sequence; documents do not attend to each other")
+    group.option("--method", "what is learned: tokens, preferences between pairs, or rewards", choices=METHODS)
+    copy = "dpo and grpo without a reference model"
+    group.switch("--no-reference", copy, value=False, dest="reference")
+    group.option("--loss", "logits of all tokens at once, of a part at a time, or never written", choices=LOSSES)
+    group.option("--dropout", "of all layers that have one (default: the config's own)", type=float, metavar="P")
+    group.option("--freeze", "modules that are not trained", type=_names, metavar="A,B")
+    group.option("--train-only", "modules that alone are trained", type=_names, metavar="A,B")
+    text = "bf16 and fp16 are all in 16 bits; amp, and fp8, keep FP32 weights"
+    group.option("--precision", text, choices=IN_A_PLAIN_LOOP)
     group.option("--optimizer", "which optimizer", choices=OPTIMIZERS)
     group.option("--optimizer-impl", "which implementation of it", choices=IMPLEMENTATIONS)
+    group.switch("--master-weights", "the optimizer keeps FP32 copies of 16-bit weights")
+    group.number("--galore-rank", "rank to which GaLore projects gradients (default 128)")
     group.option("--attention", "fused, or with scores in memory", choices=(*ATTENTIONS, "fused"))
+    group.switch("--channels-last", "images and filters lie in memory channel by channel")
     group.option("--compile", "torch.compile fuses chains of operations", action=argparse.BooleanOptionalAction)
     group.switch("--cuda-graphs", "the host launches recorded graphs")
     group.option("--engine", "who trains: a plain PyTorch loop around the whole model, or an engine", choices=ENGINES)
@@ -80,9 +95,13 @@ def _add_memory(group: _Group) -> None:
     group.number("--recompute-every", argparse.SUPPRESS)
     group.number("--lora-rank", "rank of LoRA adapters; without, the whole model is trained")
     group.option("--lora-alpha", "scale of the adapters (default: twice the rank)", type=float, metavar="A")
-    group.option("--lora-targets", "layers with adapters (default: PEFT's choice)", type=_names, metavar="A,B")
+    group.option(
+        "--lora-targets", "layers with adapters, or all-linear (default: PEFT's choice)", type=_names, metavar="A,B"
+    )
     group.option("--lora-dropout", "dropout in front of adapters", type=float, metavar="P")
     group.option("--lora-dtype", "dtype of adapters", choices=LORA_DTYPES)
+    group.switch("--dora", "adapters that train lengths beside directions (DoRA)")
+    group.option("--modules-to-save", "modules trained whole beside adapters", type=_names, metavar="A,B")
     group.option("--quantize", "format of the frozen base", choices=QUANTIZATIONS)
     group.option("--offload", "what host memory holds", choices=OFFLOADS)
     group.switch("--step-in-backward", "update parameters during the backward pass")
@@ -160,6 +179,13 @@ def _add_whole_run(group: _Group) -> None:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in _names(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers, as in 512,768,640") from None
 
 
 def _zero(text: str) -> str:

@@ -45,8 +45,8 @@ class Plan:
         floor_bytes: parameters, their gradients and the optimizer's state; no plain run of this recipe can need less.
         grades: whether it "fits" each GPU asked about, next to the CUDA context, is "tight" or "does not fit".
         roofline_seconds: a lower bound of a step on each GPU: FLOPs over peak FLOP/s, or traffic over bandwidth.
-        forecasts: how long a step will take on each GPU; of several ranks on the cluster asked about, if they train a
-            decoder whole; none with offloading, where the host works, too.
+        forecasts: how long a step will take on each GPU; of several ranks on the cluster asked about; none with
+            offloading, where the host works, too.
         remedies: what to change when it does not fit; each with its own predicted peak and seconds (`Remedy`).
         flops, recomputed_share: of one optimizer step, and the share that checkpointing computes twice.
         micro_batch_traffic_bytes, update_traffic_bytes: what a GPU must at least read and write in its memory, for each
@@ -170,7 +170,7 @@ def plan(
         simulation = _simulate(recipe, tell)
         result = _plan_of(simulation, gpus)
         if cluster and recipe.ranks > 1:
-            result.forecasts = _forecast_over_ranks(recipe, cluster, tell)
+            result.forecasts = _forecast_over_ranks(simulation, cluster, tell)
         early(result)
         if (cluster or gpu is not None or budget is not None) and not all(result.fits.values()):
             tell("trying remedies")
@@ -226,16 +226,20 @@ def _simulate(recipe: TrainingConfig, tell: Callable[[str], None] = lambda stage
     return simulate(recipe, tell)
 
 
-def _forecast_over_ranks(recipe: TrainingConfig, cluster: Cluster, tell: Callable[[str], None]) -> dict[str, Forecast]:
-    """Forecast the seconds of several ranks by the layout of a decoder that trains alike; {} where there is none."""
+def _forecast_over_ranks(
+    simulation: "Simulation", cluster: Cluster, tell: Callable[[str], None]
+) -> dict[str, Forecast]:
+    """Forecast the seconds of several ranks by the layout of a decoder that trains alike; without one, as of one."""
     from .catalog.archs import arch_of
+    from .costs import forecast_over_ranks
     from .layout.layout import layout_of
     from .layout.layout_plan import plan_layout
 
+    recipe = simulation.recipe
     try:
         timed = plan_layout(layout_of(recipe, arch_of(recipe.model)), cluster, tell=tell)
     except RecipeError:
-        return {}
+        return forecast_over_ranks(simulation, cluster)
     rate = timed.tokens_per_second
     return {
         cluster.gpu.name: Forecast(timed.seconds, timed.low, timed.high, rate, "tokens", timed.mfu, dict(timed.parts))

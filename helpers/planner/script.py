@@ -26,6 +26,7 @@ _OPTIMIZERS = {
     "adamw-8bit": "AdamW8bit",
     "adamw-8bit-paged": "PagedAdamW8bit",
 }
+_WRITTEN = ("step_in_backward", "expandable_segments", "set_to_none", "image_size", "optimizer", "offload", "quantize")
 _TRAINER_OPTIMIZERS = {
     "adamw": "adamw_torch",
     "sgd": "sgd",
@@ -111,11 +112,19 @@ def _template() -> Any:
 def _refusals(recipe: TrainingConfig, spec: ModelSpec, style: str) -> list[tuple[bool, str]]:
     """Return (whether it applies, why) for each option that no script is written for."""
     trainer = style == "trainer"
+    unwritten = [name for name in recipe.only_in_a_plain_loop if name not in _WRITTEN]
     return [
+        (bool(unwritten), f"No script is written for these: {', '.join(unwritten)}."),
+        (recipe.optimizer not in _OPTIMIZERS, f"No script is written with the optimizer {recipe.optimizer}."),
         (spec.config is None or spec.kind != "CausalLM", f"{recipe.model} is no causal language model."),
         (
             recipe.checkpointing == "sqrt",
             "Checkpoint every block, every second or third; segments are in the lab on checkpointing.",
+        ),
+        (recipe.quantize != "none" and recipe.shard != "none", "A quantized base is not sharded here: take none."),
+        (
+            recipe.shard == "zero3" and recipe.optimizer not in ("adamw", "adam", "sgd", "sgd-momentum"),
+            f"fully_shard's parameters are DTensors, which no script updates by {recipe.optimizer}.",
         ),
         (recipe.shard == "zero1", "ZeRO-1 is DeepSpeed's: take zero2 or zero3, which fully_shard does."),
         (recipe.shard == "zero2" and bool(recipe.lora_rank), "Adapters leave little to shard: take none or zero3."),

@@ -33,8 +33,15 @@ PLANNED = {
         BART | {"max_source_positions": 100, "pad_token_id": 0, "decoder_start_token_id": 1},
     ),
 }
+VISION = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4}
+VISION |= {"image_size": 56, "patch_size": 14}
+TEXT = LLAMA | {"head_dim": 32}
+SEES = {  # class -> model type, that of its tower, that of its text, and what else its config says
+    "LlavaForConditionalGeneration": ("llava", "clip_vision_model", "llama", {"image_token_index": 7}),
+    "PaliGemmaForConditionalGeneration": ("paligemma", "siglip_vision_model", "gemma", {"projection_dim": 128}),
+    "Gemma3ForConditionalGeneration": ("gemma3", "siglip_vision_model", "gemma3_text", {"mm_tokens_per_image": 4}),
+}
 REFUSED = {
-    "LlavaForConditionalGeneration": "llava",
     "Qwen2VLForConditionalGeneration": "qwen2_vl",
     "BertModel": "bert",
     "BertForNextSentencePrediction": "bert",
@@ -82,6 +89,26 @@ def test_the_blocks_of_encoder_and_decoder_are_recomputed(config, named):
     plain, recomputed = (plan(replace(recipe, checkpointing=which)) for which in ("none", "every"))
     assert recomputed.peak_allocated_bytes < plain.peak_allocated_bytes
     assert recomputed.recomputed_share > 0
+
+
+@pytest.mark.parametrize("named", SEES)
+def test_a_tower_is_planned_with_its_text_trained_or_frozen(config, named, monkeypatch):
+    monkeypatch.setenv("TRANSFORMERS_DISABLE_TORCH_CHECK", "1")  # these texts say nothing of their images
+    model_type, tower, text, more = SEES[named]
+    sizes = {"vision_config": VISION | {"model_type": tower}, "text_config": TEXT | {"model_type": text}}
+    recipe = Recipe(config(model_type, sizes | more, named), precision="fp32", micro_batch_size=8, seq=32)
+    built = find_model(recipe.model).build(recipe, torch.float32)
+    assert find_model(recipe.model).called == type(built).__name__ == named
+    in_tower = sum(p.numel() for name, p in built.named_parameters() if "vision" in name)
+    whole, frozen = plan(recipe), plan(replace(recipe, freeze=("vision_tower",)))
+    assert whole.parameters == whole.trained == sum(p.numel() for p in built.parameters())
+    assert frozen.trained == whole.trained - in_tower
+    # Gradients, and two moments of what the text sees: not of the tower's last layers.
+    assert 2 * 4 * in_tower < whole.floor_bytes - frozen.floor_bytes <= 3 * 4 * in_tower
+    assert frozen.peak_allocated_bytes < whole.peak_allocated_bytes
+    measured = measure_recipe(replace(recipe, freeze=("vision_tower",)), torch.device("cpu")).peak_bytes
+    assert frozen.peak_allocated_bytes == pytest.approx(measured, rel=0.05)
+    assert plan(replace(recipe, image_size=112)).flops > whole.flops
 
 
 @pytest.mark.parametrize("named", REFUSED)

@@ -7,6 +7,8 @@ from helpers.meter.roofline import Roofline
 from helpers.meter.work import Work
 from helpers.planner import ParallelConfig, Recipe, RecipeError, plan
 from helpers.planner.catalog import GPUS, Gpu
+from helpers.planner.catalog.clusters import find_cluster
+from helpers.planner.catalog.layout_rates import layout_rates
 from helpers.planner.catalog.rooflines import fitted_rates, roofline_of
 from helpers.planner.costs import paging_seconds, seconds_by_bound
 from helpers.planner.simulate import simulate
@@ -171,6 +173,28 @@ def test_this_machine_is_forecast_from_its_measured_roofline(monkeypatch):
     monkeypatch.setattr("helpers.meter.roofline.kept_roofline", lambda: None)
     with pytest.raises(RecipeError, match="helpers roofline"):
         plan(SMALL, gpu="this")
+
+
+def test_messages_of_ranks_are_hidden_by_passes_or_take_time():
+    def seconds(ranks, link, **changes):
+        cluster = replace(find_cluster("dgx-h100"), inside=link * 1e9)
+        parallel = ParallelConfig(shard=ranks, zero=changes.pop("zero", "none"))
+        recipe = replace(SMALL, optimizer="sgd", parallel=parallel, **changes)
+        (each,) = plan(recipe, cluster=cluster).forecasts.values()
+        assert each.low <= each.seconds <= each.high
+        return each
+
+    alone = seconds(1, 450)
+    fast, slow, slower = (seconds(4, link) for link in (450, 1, 0.5))
+    assert fast.seconds == pytest.approx(alone.seconds, rel=0.05)
+    assert fast.bounds["messages"] == 0
+    assert fast.per_second == pytest.approx(alone.per_second, rel=0.05)  # of one GPU
+    # What is not hidden grows by what the link takes longer: twice the parameters, less what a rank has itself.
+    sent = 2 * 3 / 4 * 4 * plan(SMALL).parameters
+    share = layout_rates().inside
+    assert slower.seconds - slow.seconds == pytest.approx(sent / share / 1e9, rel=0.05)
+    assert slow.high >= slow.seconds + alone.seconds * 0.5
+    assert seconds(4, 1, zero="zero3").seconds > fast.seconds
 
 
 def test_there_is_no_forecast_where_messages_or_the_host_take_part():

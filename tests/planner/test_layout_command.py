@@ -159,7 +159,10 @@ def test_a_configuration_is_printed_or_written_and_a_job_beside_it(plan, tmp_pat
         ("--gpus 8 --gpu tpu", "not in the catalog"),
         ("--gpus 8 --gpu h100 --link-inside -2", "--link-inside is -2 GB/s"),
         ("--gpus 8 --gpu h100 --gpus-per-node 0", "at least one GPU"),
-        ("--gpus 8 --gpu h100 --tp 2 --lora-rank 8", "adapters (lora_rank) go with engine megatron"),
+        (
+            "--gpus 8 --gpu h100 --tp 2 --lora-rank 8 --engine torchtitan",
+            "adapters (lora_rank) go with engine megatron",
+        ),
         ("--gpus 8 --gpu h100 --engine torchtitan --optimizer sgd", "sgd goes with engine pytorch"),
         ("--gpus 8 --gpu h100 --tp 2 --optimizer-impl foreach", "set optimizer_impl to fused"),
         ("--gpus 8 --gpu h100 --tp 2 --checkpointing sqrt", "one by one"),

@@ -90,6 +90,17 @@ def drawn(chance):
     ):
         if chance.random() < 0.3:
             options += [flag, chance.choice(values)]
+    for flag, values in (
+        ("--optimizer", ("lion", "muon", "adamw-32bit-paged")),
+        ("--method", ("dpo", "grpo")),
+        ("--loss", ("chunked", "fused")),
+        ("--lengths", ("64,96,32",)),
+        ("--packed", ("32",)),
+        ("--dropout", ("0", "0.1")),
+        ("--freeze", ("embed_tokens",)),
+    ):
+        if chance.random() < 0.1:
+            options += [flag, chance.choice(values)]
     return options + chance.choice(([], ["--compile"], ["--no-compile"], ["--expandable-segments"]))
 
 

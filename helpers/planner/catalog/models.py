@@ -35,6 +35,7 @@ SMALL_CONTEXT = 512  # of the course's GPT
 
 # The kinds of models that are built: as in the names of the Auto classes -> what transformers calls their table.
 _TABLES = {
+    "ImageTextToText": "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES",
     "ImageClassification": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
     "MaskedLM": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
     "CausalLM": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
@@ -44,6 +45,7 @@ _TABLES = {
     "TokenClassification": "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
     "QuestionAnswering": "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",
 }
+VISION = ("llava", "paligemma", "gemma3", "internvl")  # others cut images into pieces whose number depends on the image
 
 
 @dataclass(frozen=True)
@@ -118,8 +120,13 @@ class ModelSpec:
     def _config(self, recipe: TrainingConfig) -> Any:
         """Return a config of one's own (`from_config` writes into it), with what a training needs and it may lack."""
         config = copy.deepcopy(self.config)
-        if recipe.image_size and hasattr(config, "image_size"):
-            config.image_size = recipe.image_size
+        for part in (config, getattr(config, "vision_config", None)):
+            if recipe.image_size and hasattr(part, "image_size"):
+                part.image_size = recipe.image_size
+        for part in (config, config.get_text_config()) if recipe.dropout is not None else ():
+            for name, value in vars(part).items():
+                if isinstance(value, int | float) and ("dropout" in name or name.endswith("pdrop")):
+                    setattr(part, name, recipe.dropout)
         if self.kind not in ("CausalLM", "MaskedLM", "ImageClassification"):
             for name in ("pad_token_id", "decoder_start_token_id"):  # padding ends a text, a start begins an answer
                 if getattr(config, name, None) is None:
@@ -153,6 +160,8 @@ def kind_of(name: str, config: Any, model_type: str) -> tuple[str, str]:
     known = {kind: [names] if isinstance(names, str) else list(names) for kind, names in classes.items()}
     if model_type != "whisper":  # others hear in other ways
         known["SpeechSeq2Seq"] = []
+    if model_type not in VISION:
+        known["ImageTextToText"] = []
     named = (getattr(config, "architectures", None) or [""])[0]
     order = list(known)
     if getattr(config, "is_encoder_decoder", False):
@@ -160,6 +169,9 @@ def kind_of(name: str, config: Any, model_type: str) -> tuple[str, str]:
     for kind in order:
         if named in known[kind] or (not named and known[kind]):
             return kind, named or known[kind][0]
+    if model_type not in VISION and named in str(getattr(modeling_auto, _TABLES["ImageTextToText"]).get(model_type)):
+        kinds = "the number of an image's tokens depends on its pixels" if named else ""
+        raise RecipeError(f"{name} is a {named}, which is not planned: {kinds}; of its kind are {', '.join(VISION)}.")
     words = f"a {named}" if named else f"of type {model_type!r}"
     raise RecipeError(f"{name} is {words}, which is not planned; a config's class is one of: {', '.join(known)}.")
 
@@ -209,13 +221,18 @@ def find_model(name: str) -> ModelSpec:
         channels = getattr(config, "num_channels", 3)
         return ModelSpec(name, config, kind, side=side, channels=channels, patch=patch, called=called)
     context, extends = _context(config)
-    return ModelSpec(name, config, kind, context=context, extends=extends, called=called)
+    seen: dict[str, int] = {}
+    if kind == "ImageTextToText":
+        vision = config.vision_config
+        seen = {"side": _side(vision.image_size), "channels": 3, "patch": _side(vision.patch_size)}
+    return ModelSpec(name, config, kind, context=context, extends=extends, called=called, **seen)
 
 
 def _context(config: Any) -> tuple[int, bool]:
     """Return the longest sequence that a config names, and whether rotations of positions go on beyond it."""
-    longest = getattr(config, "max_target_positions", 0) or getattr(config, "max_position_embeddings", 0)
     text = config.get_text_config()
+    names = ((config, "max_target_positions"), (config, "max_position_embeddings"), (text, "max_position_embeddings"))
+    longest = next((size for part, name in names if (size := getattr(part, name, 0))), 0)
     rotates = bool(getattr(text, "rope_parameters", None) or getattr(text, "rope_theta", None))
     return longest or sys.maxsize, rotates
 
@@ -323,12 +340,18 @@ def spec_of(recipe: TrainingConfig) -> ModelSpec:
         RecipeError: there is no such model, or it cannot use one of the options.
     """
     spec = find_model(recipe.model)
-    if not spec.images and recipe.image_size:
+    if not spec.side and recipe.image_size:
         raise RecipeError(f"{spec.name} reads text: leave image_size out.")
-    if spec.images and recipe.image_size % spec.patch:
+    if recipe.image_size % spec.patch:
         raise RecipeError(f"{spec.name} takes images whose side is a multiple of {spec.patch} pixels.")
     if not spec.images and recipe.seq > spec.context and not spec.extends:
         raise RecipeError(f"{spec.name} takes at most {spec.context} tokens; seq is {recipe.seq}.")
+    if spec.images and (recipe.packed or recipe.lengths):
+        raise RecipeError(f"{spec.name} looks at images, which have no lengths: leave packed and lengths out.")
+    if recipe.channels_last and not spec.side:
+        raise RecipeError(f"{spec.name} reads text: channels_last is about images.")
+    if spec.config is None and recipe.dropout:
+        raise RecipeError(f"{spec.name} has no dropout.")
     if spec.config is None and recipe.attention == "eager":
         raise RecipeError(f"{spec.name} has no eager attention: use attention sdpa.")
     if spec.config is None and recipe.lora_rank and not recipe.lora_targets:

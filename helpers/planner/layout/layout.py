@@ -80,7 +80,13 @@ class Layout(ParallelConfig):
         known |= {"lora_targets": LORA_TARGETS, "loss": LOSSES}
         check_known(self, known)
         check_range(self, dict.fromkeys(("micro_batch_size", "micro_batches", "seq", "recompute_every"), 1))
-        for broken, message in [*self._conflicts_of_tensor_ranks(), *self._conflicts(), *self._conflicts_of_adapters()]:
+        several = (
+            self._conflicts_of_tensor_ranks,
+            self._conflicts,
+            self._conflicts_of_turns,
+            self._conflicts_of_adapters,
+        )
+        for broken, message in (each for conflicts in several for each in conflicts()):
             if broken:
                 raise RecipeError(message)
 
@@ -133,20 +139,6 @@ class Layout(ParallelConfig):
                 f"virtual_stages {self.virtual_stages} needs a pipeline of 2 or more.",
             ),
             (
-                self.interleaves and not self.micro_batch_group and self.micro_batches % self.pipeline > 0,
-                f"The interleaved schedule takes micro-batches in groups of {self.pipeline}; "
-                f"{self.micro_batches} is no multiple.",
-            ),
-            (
-                self.interleaves and 0 < self.micro_batch_group < self.pipeline,
-                f"micro_batch_group is {self.micro_batch_group}; it must be at least the {self.pipeline} stages.",
-            ),
-            (
-                self.interleaves and 0 < self.micro_batches % (self.micro_batch_group or 1) < self.pipeline,
-                f"{self.micro_batches} micro-batches in groups of {self.micro_batch_group} leave a group that is "
-                f"smaller than the {self.pipeline} stages.",
-            ),
-            (
                 self.splits_backward and self.zero == "zero3" and self.reshard_after_forward,
                 "A zero-bubble schedule finds no gradients of weights that were freed after the forward pass: "
                 "set reshard_after_forward to False.",
@@ -178,6 +170,25 @@ class Layout(ParallelConfig):
                 "Eager attention is planned without context ranks and latent attention.",
             ),
             (self.recompute == "none" and self.recompute_every > 1, "recompute_every needs recompute full."),
+        ]
+
+    def _conflicts_of_turns(self) -> list[tuple[bool, str]]:
+        """Return (whether it applies, what to change) for the turns of an interleaved schedule."""
+        return [
+            (
+                self.interleaves and not self.micro_batch_group and self.micro_batches % self.pipeline > 0,
+                f"The interleaved schedule takes micro-batches in groups of {self.pipeline}; "
+                f"{self.micro_batches} is no multiple.",
+            ),
+            (
+                self.interleaves and 0 < self.micro_batch_group < self.pipeline,
+                f"micro_batch_group is {self.micro_batch_group}; it must be at least the {self.pipeline} stages.",
+            ),
+            (
+                self.interleaves and 0 < self.micro_batches % (self.micro_batch_group or 1) < self.pipeline,
+                f"{self.micro_batches} micro-batches in groups of {self.micro_batch_group} leave a group that is "
+                f"smaller than the {self.pipeline} stages.",
+            ),
         ]
 
     @property
@@ -234,14 +245,19 @@ def layout_of(config: TrainingConfig, arch: Arch) -> Layout:
     Raises:
         RecipeError: a decoder's blocks cannot be trained so; the message says what to change.
     """
+    plain = config.only_in_a_plain_loop
     for refused, message in (
         (
             config.lora_rank > 0 and config.engine != "megatron",
             "train whole models: adapters (lora_rank) go with engine megatron, or engine pytorch and data ranks alone.",
         ),
+        (
+            config.quantize != "none",
+            "do not split a quantized base, whose weights are packed whole: use data ranks alone, zero 0 or 3.",
+        ),
         (config.optimizer != "adamw", f"update by AdamW: {config.optimizer} goes with engine pytorch and data ranks."),
+        (bool(plain), f"do not plan these, which go with engine pytorch and data ranks alone: {', '.join(plain)}."),
         (config.optimizer_impl != "fused", "update by the fused AdamW: set optimizer_impl to fused."),
-        (not config.as_engines, "keep all on the GPU: offload, step_in_backward and the like go with engine pytorch."),
         (config.checkpointing == "sqrt", "recompute blocks one by one: take full, or every-2 and so on."),
     ):
         if refused:

@@ -83,7 +83,6 @@ class Links:
     """The links of a layout's wires on a cluster."""
 
     def __init__(self, layout: Layout, cluster: Cluster, rates: LayoutRates) -> None:
-        self._cluster, self._rates = cluster, rates
         sizes = {
             "tensor": layout.tensor,
             "context": layout.context,
@@ -101,7 +100,7 @@ class Links:
         self._wires["data"] = (layout.shards * layout.replicate, layout.tensor)
         self._wires["expert"] = (layout.expert, 1 if layout.sequence_parallel else layout.tensor)
         self._wires["expert shard"] = (layout.expert_shards, layout.expert)
-        self._links = {name: self._link(*wire) for name, wire in self._wires.items()}
+        self._links = {name: link_of(*wire, cluster, rates) for name, wire in self._wires.items()}
 
     def __getitem__(self, wire: str) -> Link:
         return self._links[wire]
@@ -110,12 +109,12 @@ class Links:
         """Return how long a message takes on its wire."""
         return self[message.wire].seconds(message.collective, message.nbytes)
 
-    def _link(self, ranks: int, stride: int) -> Link:
-        """Return the link of so many ranks that lie `stride` apart."""
-        cluster, rates = self._cluster, self._rates
-        in_node = max(1, min(ranks, cluster.node // stride))
-        inside, outside = cluster.inside * rates.inside, cluster.outside * rates.outside
-        nodes = math.ceil(ranks / in_node)
-        start = rates.start + rates.hop * math.log2(max(1, nodes))
-        bandwidth = inside if nodes == 1 else min(inside, outside * in_node)
-        return Link(ranks, in_node, start, bandwidth, inside, outside, rates.measured)
+
+def link_of(ranks: int, stride: int, cluster: Cluster, rates: LayoutRates) -> Link:
+    """Return the link of so many ranks that lie `stride` apart on a cluster."""
+    in_node = max(1, min(ranks, cluster.node // stride))
+    inside, outside = cluster.inside * rates.inside, cluster.outside * rates.outside
+    nodes = math.ceil(ranks / in_node)
+    start = rates.start + rates.hop * math.log2(max(1, nodes))
+    bandwidth = inside if nodes == 1 else min(inside, outside * in_node)
+    return Link(ranks, in_node, start, bandwidth, inside, outside, rates.measured)

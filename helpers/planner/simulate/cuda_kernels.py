@@ -63,11 +63,12 @@ class CudaKernels(TorchFunctionMode):
 
     Args:
         autocast: the 16-bit dtype of `torch.autocast`, or None.
+        packed: tokens in each of the documents of a sequence, which attend to their own alone; 0 for one document.
     """
 
-    def __init__(self, autocast: torch.dtype | None) -> None:
+    def __init__(self, autocast: torch.dtype | None, packed: int = 0) -> None:
         super().__init__()
-        self._autocast = autocast
+        self._autocast, self._packed = autocast, packed
 
     @contextmanager
     def autocast(self) -> Iterator[None]:
@@ -82,7 +83,7 @@ class CudaKernels(TorchFunctionMode):
     def __torch_function__(self, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is _SDPA:
-            return self._attention(*args, **kwargs)
+            return self._of_documents(*args, **kwargs) if self._packed else self._attention(*args, **kwargs)
         if func is Tensor.item and args[0].is_floating_point():
             return 1.0  # a fake tensor has no value; optimizers ask their step counter for one
         if func is Tensor.__bool__:
@@ -97,6 +98,15 @@ class CudaKernels(TorchFunctionMode):
             with torch.autocast("cpu", enabled=False):
                 return run(*(_to_fp32(a) for a in args), **{k: _to_fp32(v) for k, v in kwargs.items()})
         return run(*args, **kwargs)
+
+    def _of_documents(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+        """Let each document be a sequence of its own, as kernels for sequences of several lengths do."""
+
+        def cut(x: Tensor) -> Tensor:  # (B, H, S, D) -> (B * documents, H, tokens, D)
+            return x.transpose(1, 2).reshape(-1, self._packed, x.shape[1], x.shape[3]).transpose(1, 2)
+
+        out = self._attention(cut(q), cut(k), cut(v), **how)
+        return out.transpose(1, 2).reshape(q.shape[0], q.shape[2], q.shape[1], -1).transpose(1, 2)
 
     def _attention(
         self,

@@ -1,13 +1,14 @@
 """The model of a recipe: built on the meta device, given memory, fed with a micro-batch."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..catalog.models import ModelSpec
 from ..config import RecipeError, TrainingConfig
 from .blocks import Contexts, checkpoint_blocks, find_blocks
 from .quantized import quantize_linears
+
+_TYPED = ("paligemma", "gemma3")  # tell images and texts apart by a type of each token
 
 
 def build(recipe: TrainingConfig, spec: ModelSpec, contexts: Contexts) -> nn.Module:
@@ -26,6 +27,9 @@ def build(recipe: TrainingConfig, spec: ModelSpec, contexts: Contexts) -> nn.Mod
         raise RecipeError(f"{recipe.model} has no linear layers to quantize.")
     if recipe.lora_rank:
         model = _add_adapters(model, recipe)
+    _freeze(model, recipe)
+    if recipe.channels_last:
+        model.to(memory_format=torch.channels_last)
     if recipe.checkpointing != "none":
         if not find_blocks(model):
             raise RecipeError(f"{recipe.model} has no repeated blocks to checkpoint: use checkpointing none.")
@@ -40,8 +44,13 @@ def _add_adapters(model: nn.Module, recipe: TrainingConfig) -> nn.Module:
         r=recipe.lora_rank,
         lora_alpha=recipe.lora_alpha or 2 * recipe.lora_rank,
         lora_dropout=recipe.lora_dropout,
-        target_modules=list(recipe.lora_targets) or None,  # None: PEFT's own choice for the architecture
+        # None: PEFT's own choice for the architecture
+        target_modules="all-linear" if recipe.lora_targets == ("all-linear",) else list(recipe.lora_targets) or None,
+        use_dora=recipe.dora,
+        modules_to_save=list(recipe.modules_to_save) or None,
     )
+    for name in recipe.modules_to_save:
+        _named(model, name)
     try:
         return get_peft_model(model, config, autocast_adapter_dtype=recipe.lora_dtype == "fp32")
     except (ValueError, KeyError) as error:
@@ -50,6 +59,32 @@ def _add_adapters(model: nn.Module, recipe: TrainingConfig) -> nn.Module:
             f"LoRA found no layer called {', '.join(recipe.lora_targets) or 'as usual'} in {recipe.model}; "
             f"its linear layers: {', '.join(sorted(linear))}."
         ) from error
+
+
+def _named(model: nn.Module, name: str) -> nn.Module:
+    """Return the module whose name is `name`, or ends with it.
+
+    Raises:
+        RecipeError: there is none.
+    """
+    for full, module in model.named_modules():
+        if f".{full}".endswith(f".{name}"):
+            return module
+    known = dict.fromkeys(full.rpartition(".")[2] for full, _ in model.named_modules() if full)
+    names = ", ".join(name for name in known if not name.isdecimal())
+    raise RecipeError(f"There is no module called {name}; there are {names[:300]}.")
+
+
+def _freeze(model: nn.Module, recipe: TrainingConfig) -> None:
+    """Switch off the gradients of what is not trained."""
+    if recipe.train_only:
+        model.requires_grad_(False)
+        for name in recipe.train_only:
+            _named(model, name).requires_grad_(True)
+    for name in recipe.freeze:
+        _named(model, name).requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise RecipeError("Nothing is left to train: freeze less.")
 
 
 def materialize(model: nn.Module, device: torch.device | str = "cpu") -> None:
@@ -65,33 +100,32 @@ def materialize(model: nn.Module, device: torch.device | str = "cpu") -> None:
             module._parameters[other] = first._parameters[name]
 
 
-def make_micro_batch(recipe: TrainingConfig, spec: ModelSpec) -> dict[str, Tensor]:
+def make_micro_batch(recipe: TrainingConfig, spec: ModelSpec, seq: int) -> dict[str, Tensor]:
     """Return one micro-batch of B by the names of the model's arguments.
 
-    Token ids and labels, (B, seq); of classes, labels (B,); pixels, (B, channels, side, side), and labels (B,); or half
-    a minute of sound, (B, mels, frames), and labels (B, seq).
+    Token ids and labels, (B, seq), and an image for each where the model looks at some; of classes, labels (B,);
+    pixels, (B, channels, side, side), and labels (B,); or half a minute of sound, (B, mels, frames), and labels
+    (B, seq). DPO has two sequences for each of the micro-batch.
     """
     size, long = recipe.micro_batch_size, torch.long  # nothing is made that is not used: each tensor is counted
-    if spec.images:
+    size *= 2 if recipe.method == "dpo" else 1
+    if spec.side:
         side = recipe.image_size or spec.side
         pixels = torch.zeros(size, spec.channels, side, side, dtype=recipe.weight_dtype)
+        pixels = pixels.to(memory_format=torch.channels_last) if recipe.channels_last else pixels
+    if spec.images:
         return {"pixel_values": pixels, "labels": torch.zeros(size, dtype=long)}
     if spec.kind == "SpeechSeq2Seq":  # a convolution of stride 2 makes positions of frames
         shape = (size, spec.config.num_mel_bins, 2 * spec.config.max_source_positions)
         features = torch.zeros(shape, dtype=recipe.weight_dtype)
-        return {"input_features": features, "labels": torch.zeros(size, recipe.seq, dtype=long)}
-    ids = torch.zeros(size, recipe.seq, dtype=long)
+        return {"input_features": features, "labels": torch.zeros(size, seq, dtype=long)}
+    ids = torch.zeros(size, seq, dtype=long)
+    if spec.side:  # an image before each text
+        types = {"token_type_ids": torch.zeros_like(ids)} if spec.config.model_type in _TYPED else {}
+        return {"input_ids": ids, "pixel_values": pixels, "labels": torch.zeros_like(ids)} | types
     if spec.kind == "QuestionAnswering":
         return {"input_ids": ids, **{f"{end}_positions": torch.zeros(size, dtype=long) for end in ("start", "end")}}
     return {
         "input_ids": ids,
         "labels": torch.zeros(size, dtype=long) if spec.kind == "SequenceClassification" else torch.zeros_like(ids),
     }
-
-
-def loss_of(spec: ModelSpec, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-    """Return the mean loss of one micro-batch, a scalar."""
-    if spec.config is not None:
-        return model(**inputs).loss
-    x, labels = inputs.values()
-    return F.cross_entropy(model(x).float().flatten(0, -2), labels.flatten())

@@ -1,10 +1,9 @@
-"""Stand-ins with the sizes of bitsandbytes: frozen linear layers in 4 or 8 bits, and an 8-bit Adam.
+"""Stand-ins with the sizes of bitsandbytes: frozen linear layers in 4 or 8 bits.
 
 They hold and use as many bytes as the real ones, but compute nothing. So the planner needs neither the package nor a
 GPU.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,8 +12,6 @@ from torch import Tensor, nn
 
 BLOCK_4BIT = 64  # weights that share a scale in NF4
 BLOCK_SCALES = 256  # scales that share a scale when they are quantized once more
-BLOCK_ADAM = 256  # elements of Adam's moments that share a scale
-SMALLEST_8BIT = 4096  # parameters with fewer elements keep 32-bit moments
 
 
 class _FrozenProduct(torch.autograd.Function):
@@ -25,11 +22,11 @@ class _FrozenProduct(torch.autograd.Function):
         ctx.layer = layer
         if layer.bits == 8:
             ctx.kept = x  # bitsandbytes keeps the input, although a frozen weight does not need it
-        return F.linear(x, layer.unpacked(x), bias)
+        return F.linear(x, layer.unpacked(x.dtype), bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return gradient @ ctx.layer.unpacked(gradient), None, None
+        return gradient @ ctx.layer.unpacked(gradient.dtype), None, None
 
 
 class QuantizedLinear(nn.Linear):
@@ -46,7 +43,7 @@ class QuantizedLinear(nn.Linear):
         self.in_features = layer.nx if turned else layer.in_features
         self.out_features = layer.nf if turned else layer.out_features
         self.bits = 8 if kind == "int8" else 4
-        n, device = layer.weight.numel(), layer.weight.device
+        n, device, self.dtype = layer.weight.numel(), layer.weight.device, layer.weight.dtype
         self.weight = nn.Parameter(torch.empty(n * self.bits // 8, dtype=torch.uint8, device=device), False)
         scales = n // BLOCK_4BIT
         sizes = {
@@ -62,9 +59,18 @@ class QuantizedLinear(nn.Linear):
             self.register_buffer(f"scale_{i}", torch.empty(size, dtype=dtype, device=device), persistent=False)
         self.bias = layer.bias
 
-    def unpacked(self, like: Tensor) -> Tensor:
-        """Return the weight in the dtype of `like`, (out_features, in_features)."""
-        out = torch.empty(self.out_features, self.in_features, dtype=like.dtype, device=like.device)
+    @property
+    def W_q(self) -> Tensor:
+        """The packed weight. By this name PEFT, for DoRA, knows a layer that unpacks itself."""
+        return self.weight
+
+    def dequantize(self) -> Tensor:
+        """Return the weight as it was, (out_features, in_features)."""
+        return self.unpacked(self.dtype)
+
+    def unpacked(self, dtype: torch.dtype) -> Tensor:
+        """Return the weight in `dtype`, (out_features, in_features)."""
+        out = torch.empty(self.out_features, self.in_features, dtype=dtype, device=self.weight.device)
         out.view(-1, 8 // self.bits).copy_(self.weight[:, None])  # reads the packed weight, writes the other
         return out
 
@@ -85,26 +91,3 @@ def quantize_linears(model: nn.Module, kind: str) -> int:
                 setattr(module, name, QuantizedLinear(child, kind))
                 replaced += 1
     return replaced
-
-
-class EightBitAdam(torch.optim.Optimizer):
-    """Adam whose two moments take a byte an element and a scale a block; the update runs in one kernel."""
-
-    def __init__(self, params: Any) -> None:
-        super().__init__(params, {})
-
-    @torch.no_grad()
-    def step(self, closure: Callable | None = None) -> None:
-        """Make missing state; update in place."""
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                state, n = self.state[p], p.numel()
-                if not state and n < SMALLEST_8BIT:
-                    state["moments"] = torch.empty(2, n, dtype=torch.float32, device=p.device)
-                elif not state:
-                    state["moments"] = torch.empty(2, n, dtype=torch.uint8, device=p.device)
-                    state["scales"] = torch.empty(2, -(-n // BLOCK_ADAM), dtype=torch.float32, device=p.device)
-                p.add_(p.grad)  # the two operations read and write what the one kernel does
-                state["moments"].add_(0)

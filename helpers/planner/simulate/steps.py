@@ -6,11 +6,14 @@ formula. Where the path of a CPU differs from a GPU's, `cuda_kernels.py` steps i
 """
 
 import contextlib
+import itertools
+import math
 import threading
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,8 +27,9 @@ from ..config import RecipeError, TrainingConfig
 from .contexts import default_modes, no_collector, no_compiler, quiet_transformers, resizing_counted
 from .cuda_kernels import CudaKernels
 from .flop_count import HOST, FlopCount
-from .model import build, loss_of, make_micro_batch
-from .optimizers import make_optimizers, step_in_backward
+from .model import build, make_micro_batch
+from .objective import Objective
+from .optimizers import make_optimizers, matrices_of, step_in_backward
 from .strategy import Strategy, strategy_of
 from .work_count import RepeatedWork
 
@@ -108,27 +112,29 @@ def simulate(
 
 def _simulate(recipe: TrainingConfig, spec: ModelSpec, tell: Callable[[str], None], repeat: bool) -> Simulation:
     strategy = strategy_of(recipe)
+    make_kernels = partial(CudaKernels, strategy.autocast_dtype, recipe.packed)
     # Inside `backward()` a function mode is off; what is recomputed there needs it again.
-    contexts = lambda: (contextlib.nullcontext(), CudaKernels(strategy.autocast_dtype))  # noqa: E731
-    model = build(recipe, spec, contexts)
+    model = build(recipe, spec, lambda: (contextlib.nullcontext(), make_kernels()))
+    objective = Objective(recipe, spec, model)
     count = FlopCount(offloads=recipe.offload == "all", compiled=recipe.compile)
-    kernels = CudaKernels(strategy.autocast_dtype)
+    kernels = make_kernels()
     saving = torch.autograd.graph.saved_tensors_hooks(count.pack, count.unpack)
     with strategy.process_group():
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         with no_compiler(), no_collector(), fake, count, kernels, saving, resizing_counted(count):
             sizes = _sizes(list(model.parameters()))
-            training = _Training(strategy, spec, model, count, kernels)
+            training = _Training(strategy, objective, model, count, kernels)
             # Where only the optimizer's state is new in the first step, the second is a copy of it.
-            steps = 1 if repeat and strategy.repeats and recipe.set_to_none else SIMULATED_STEPS
+            alike = strategy.repeats and recipe.set_to_none and not recipe.lengths
+            steps = 1 if repeat and alike else simulated_steps(recipe)
             for step in range(steps):
-                tell(f"step {step + 1} of {SIMULATED_STEPS}")
+                tell(f"step {step + 1} of {max(steps, SIMULATED_STEPS)}")
                 began = count.now()
                 training.step()
             training.close()
             fused_away = count.work.never_written
             blocks = [block for block in count.blocks if block not in fused_away]
-            blocks = blocks if steps == SIMULATED_STEPS else _twice(blocks, began, count.now())
+            blocks = blocks if steps > 1 else _twice(blocks, began, count.now())
             sizes["batch_norm"] = any(isinstance(module, _BatchNorm) for module in model.modules())
             return _read(strategy, count, blocks, sizes, steps)
 
@@ -137,16 +143,20 @@ class _Training:
     """A recipe in training: its model with memory, its optimizers, its micro-batch."""
 
     def __init__(
-        self, strategy: Strategy, spec: ModelSpec, model: nn.Module, count: FlopCount, kernels: CudaKernels
+        self, strategy: Strategy, objective: Objective, model: nn.Module, count: FlopCount, kernels: CudaKernels
     ) -> None:
-        self.recipe, self.strategy, self.spec = strategy.recipe, strategy, spec
+        self.recipe, self.strategy = strategy.recipe, strategy
         self.model, self.count, self.kernels = model, count, kernels
-        strategy.place(model)
+        self.objective = objective
+        for placed in (model, *self.objective.others):
+            strategy.place(placed)
         self.trained = [p for p in model.parameters() if p.requires_grad]
         buckets = strategy.buckets(self.trained)
         self.own = strategy.own(self.trained)
-        self.optimizers = make_optimizers(self.recipe, self.own)
+        self.optimizers = make_optimizers(self.recipe, self.own, matrices_of(model))
         self.handles = count.watch(model, self.optimizers)
+        for other in self.objective.others:
+            self.handles += count.watch(other, [])
         for bucket in buckets:
             count.track(bucket, "gradients")
         self.buckets = buckets  # alive as long as the training
@@ -154,9 +164,12 @@ class _Training:
         if self.recipe.step_in_backward:
             step_in_backward(self.optimizers, lambda: CudaKernels(strategy.autocast_dtype))
         self._offload()
-        self.inputs = make_micro_batch(self.recipe, spec)
-        for tensor in self.inputs.values():
+        batches = [
+            make_micro_batch(self.recipe, objective.spec, seq) for seq in self.recipe.lengths or (self.recipe.seq,)
+        ]
+        for tensor in (tensor for batch in batches for tensor in batch.values()):
             count.track(tensor, "inputs and other")
+        self.batches = itertools.cycle(batches)
 
     def step(self) -> None:
         """Take one optimizer step; micro-batches beyond the second are left out, since they are alike."""
@@ -178,7 +191,7 @@ class _Training:
 
     def _micro_batch(self) -> None:
         with self.kernels.autocast():
-            loss = loss_of(self.spec, self.model, self.inputs) / self.recipe.gradient_accumulation_steps
+            loss = self.objective.loss(self.model, next(self.batches)) / self.recipe.gradient_accumulation_steps
         loss.backward()
 
     def _zero_gradients(self) -> None:
@@ -196,6 +209,13 @@ class _Training:
 def simulated_micro_batches(recipe: TrainingConfig) -> int:
     """Return how many of a step's micro-batches are run."""
     return min(recipe.gradient_accumulation_steps, SIMULATED_MICRO_BATCHES)
+
+
+def simulated_steps(recipe: TrainingConfig) -> int:
+    """Return how many steps are run: with sequences of several lengths so many that all come as often."""
+    lengths = len(recipe.lengths)
+    by_step = simulated_micro_batches(recipe)
+    return max(SIMULATED_STEPS, lengths // math.gcd(lengths, by_step))
 
 
 def _read(strategy: Strategy, count: FlopCount, blocks: list[Block], sizes: dict[str, Any], steps: int) -> Simulation:
