@@ -25,15 +25,29 @@ class Wires:
 
 def column(x: Tensor, layers: list[nn.Linear], wire: Wire, layout: Layout) -> list[Tensor]:
     """Return the results of layers whose columns are split over `wire`; x: (B, S, D), or this rank's tokens of it."""
-    if layout.engine == "megatron" and (wire.size == 1 or layout.splits_tokens):
-        weights = [layer.weight for layer in layers]
-        if layout.lora_rank:
-            outs = frozen_products(x, weights, wire)
-        else:
-            outs = products(x, weights, wire, layout.transformer_engine)
-        return [out if layer.bias is None else out + layer.bias for out, layer in zip(outs, layers, strict=True)]
-    x = enter(x, wire, layout.splits_tokens)
-    return [layer(x) for layer in layers]
+    gathers = wire.size > 1 and layout.splits_tokens
+    if layout.engine != "megatron" or not (gathers or wire.size == 1 or layout.packed):
+        x = enter(x, wire, layout.splits_tokens)
+        return [layer(x) for layer in layers]
+    if not gathers and wire.size > 1:
+        x, wire = enter(x, wire, False), Wire(wire.name, 1, wire.listener)
+    weights = [layer.weight for layer in layers]
+    if layout.lora_rank:
+        outs = frozen_products(x, weights, wire)
+    else:
+        outs = products(x, weights, wire, layout.transformer_engine)
+    return [out if layer.bias is None else out + layer.bias for out, layer in zip(outs, layers, strict=True)]
+
+
+def columns_of(layout: Layout, widths: list[int], bias: bool) -> nn.ModuleList:
+    """Return layers with so many outputs each, or one in their place, whose outputs lie side by side."""
+    widths = [sum(widths)] if layout.packed else widths
+    return nn.ModuleList(linear(layout, layout.arch.hidden, width, bias) for width in widths)
+
+
+def parts(outs: list[Tensor], widths: list[int]) -> list[Tensor]:
+    """Return the outputs of layers with so many each; those of one layer in their place share its memory."""
+    return outs if len(outs) == len(widths) else list(outs[0].split(widths, -1))
 
 
 class Attention(nn.Module):
@@ -49,7 +63,7 @@ class Attention(nn.Module):
         self.heads, self.kv_heads = arch.heads // layout.tensor, max(1, arch.kv_heads // layout.tensor)
         self.head, self.rotates = arch.head_dim, not arch.positions
         self.widths = [heads * self.head for heads in (self.heads, self.kv_heads, self.kv_heads)]
-        self.q, self.k, self.v = (linear(layout, arch.hidden, width, arch.bias) for width in self.widths)
+        self.qkv = columns_of(layout, self.widths, arch.bias)
         self.out = linear(layout, self.widths[0], arch.hidden, arch.bias)
         self.adapters = None
         if layout.lora_rank:
@@ -61,7 +75,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, S, D), or (B, S / tensor, D) where tokens are split; likewise the result."""
-        outs = column(x, [self.q, self.k, self.v], self.wires.tensor, self.layout)
+        outs = parts(column(x, list(self.qkv), self.wires.tensor, self.layout), self.widths)
         if self.adapters is not None:
             more = self.adapters[0](x).split(self.widths, -1)
             outs = [out + extra for out, extra in zip(outs, more, strict=True)]
@@ -70,6 +84,7 @@ class Attention(nn.Module):
             q, k = self.q_norm(q), self.k_norm(k)
         if self.rotates:
             q, k = one_pass(q), one_pass(k)
+        q, k, v = self._as_kernels_want(q, k, v)
         if self.layout.attention == "eager":
             again = self.layout.recompute == "selective"
             out = checkpoint(eager, q, k, v, **_PLAINLY) if again else eager(q, k, v)
@@ -80,6 +95,18 @@ class Attention(nn.Module):
             out = out.clone()  # of (S, B, D): the fused kernel keeps its own (B, S, D)
         result = leave(self.out(out), self.wires.tensor, self.layout.splits_tokens)
         return result if self.adapters is None else result + self.adapters[1](out)
+
+    def _as_kernels_want(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values in memory of their own where Transformer Engine's kernels want that.
+
+        They may lie in one tensor; but not where keys are new and values are not (`get_qkv_layout` in its utils.py),
+        nor on context ranks (`FusedAttention.forward` and `FlashAttention.forward` in its backends.py).
+        """
+        if not (self.layout.transformer_engine and self.layout.packed):
+            return q, k, v
+        if self.rotates or self.q_norm is not None:
+            return q, k, one_pass(v)
+        return (one_pass(q), one_pass(k), one_pass(v)) if self.layout.context > 1 else (q, k, v)
 
 
 class LatentAttention(nn.Module):
@@ -165,7 +192,8 @@ class _Ring(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, wire: Wire) -> Tensor:
-        coming = wire.shift(torch.stack((k, v)))
+        kv = torch.stack((k, v))
+        coming = wire.shift(kv)
         out, lse = _block(q, k, v, True)
         total, lse = out.float(), lse.clone()  # selective checkpointing may keep what the kernel returned
         half = q.shape[2] // 2
@@ -176,14 +204,15 @@ class _Ring(torch.autograd.Function):
             total[:, :, half:] += part  # rescaled by both log-sum-exps, in one pass
             lse[:, :, half:] += part_lse
         out = total.to(q.dtype)
-        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.save_for_backward(q, kv, out, lse)
         ctx.wire = wire
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        q, k, v, out, lse = ctx.saved_tensors
-        coming = ctx.wire.shift(torch.stack((k, v)))
+        q, kv, out, lse = ctx.saved_tensors
+        coming = ctx.wire.shift(kv)
+        k, v = kv
         dq, dk, dv = _block_backward(gradient, (q, k, v), out, lse, True)
         dq, dkv = dq.float(), torch.stack((dk, dv)).float()
         half = q.shape[2] // 2

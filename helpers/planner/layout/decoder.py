@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from .adapters import Adapter, linear
-from .attention import Wires, attention_of, column
+from .attention import Wires, attention_of, column, columns_of, parts
 from .kernels import Norm, activate, drop, fused_loss
 from .layout import Layout
 from .wire import Wire, exchange, join, leave
@@ -27,8 +27,8 @@ class Mlp(nn.Module):
         arch = layout.arch
         self.wire, self.layout = wire, layout
         local = -(-inner // wire.size)
-        self.gate = linear(layout, arch.hidden, local, arch.bias)
-        self.up = linear(layout, arch.hidden, local, arch.bias) if arch.gated else None
+        self.widths = [local, local] if arch.gated else [local]
+        self.inner = columns_of(layout, self.widths, arch.bias)
         self.down = linear(layout, local, arch.hidden, arch.bias)
         self.adapters = None
         if layout.lora_rank and layout.lora_targets == "all":
@@ -37,8 +37,7 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, S, D), or (B, S / tensor, D) where tokens are split; likewise the result."""
-        layers = [self.gate] if self.up is None else [self.gate, self.up]
-        outs = column(x, layers, self.wire, self.layout)
+        outs = parts(column(x, list(self.inner), self.wire, self.layout), self.widths)
         if self.adapters is not None:
             more = self.adapters[0](x).chunk(len(outs), -1)
             outs = [out + extra for out, extra in zip(outs, more, strict=True)]

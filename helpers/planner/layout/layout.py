@@ -37,6 +37,8 @@ class Layout(ParallelConfig):
         lora_dropout: in front of each adapter; keeps a mask.
         fp8_params: whether the blocks' weights, which are then not trained, have one byte each.
         own_modules: whether megatron runs its own layers in place of Transformer Engine's.
+        packed: whether queries, keys and values come from one layer, as in Megatron, and gate and up; their tensors
+            then share memory.
         narrow_gradients: whether megatron adds up gradients in 16 bits, and widens them for the update.
         loss: of megatron: "in place", or "fused", whose compiled parts do not work in place.
         deferred_logits: of so many micro-batches, megatron's last stage keeps the gradients of the logits until all
@@ -69,6 +71,7 @@ class Layout(ParallelConfig):
     lora_dropout: float = 0.0
     fp8_params: bool = False
     own_modules: bool = False
+    packed: bool = False
     narrow_gradients: bool = False
     loss: str = "in place"
     deferred_logits: int = 0

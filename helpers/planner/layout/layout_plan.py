@@ -15,6 +15,7 @@ from .schedule import orders
 from .stage_run import ActionKey, StageKind
 from .step_time import StepTime
 from .streams import Timing
+from .unsplit import add_unsplit
 
 # What lies between allocated and reserved memory, by engine: caching and fragmentation. `fully_shard` frees and takes
 # buffers of many sizes on several streams: torchtitan's and torchao's printed peaks of reserved memory over what is
@@ -176,6 +177,8 @@ def plan_layout(
         for number, rank in enumerate(ranks):
             add_workspaces(rank, layout, cluster.gpu)
             add_standing(rank, layout, number)
+            mine = range(number, len(kinds), layout.pipeline)
+            add_unsplit(rank, layout, order[number], {stage: stage_runs[kinds[stage]] for stage in mine})
     time = StepTime(layout, cluster, rates, order, [stage_runs[kind] for kind in kinds])
     low, high = (time.seconds * factor for factor in rates.interval)
     return LayoutPlan(

@@ -71,7 +71,9 @@ def _grown(kind: StageKind, runs: tuple[StageRun, StageRun], times: int, period:
         for action, places in short.actions.items()
     }
     sizes = (short.parameters, longer.parameters), (short.expert_parameters, longer.expert_parameters)
-    return StageRun(actions, *(few + times * (more - few) for few, more in sizes))
+    numbers = (few + times * (more - few) for few, more in sizes)
+    first = 0 if kind.dense >= kind.mixed else kind.dense  # of the blocks that are alike
+    return StageRun(actions, *numbers, longer.lives if period == 1 else (), longer.blocks, first + 1, times - 1)
 
 
 def _grown_places(pair: tuple[list[Place], list[Place]], times: int, period: int, follow: int) -> list[Place]:

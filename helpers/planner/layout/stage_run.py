@@ -8,7 +8,7 @@ unlike the others (gradients appear, and are reduced); all between are alike, an
 import contextlib
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +22,7 @@ from .adapters import freeze
 from .attention import Wires
 from .decoder import Experts, Stage
 from .layout import Layout
-from .trace import BUFFERS, Place, Trace
+from .trace import BUFFERS, Life, Place, Trace
 from .wire import Wire
 
 FIRST, NEXT, LAST = "first", "next", "last"  # of a step's micro-batches; a single one is the last
@@ -53,11 +53,18 @@ class StageRun:
         actions: the places of each action in order, by ("forward", which) and ("backward", which): "first", "next" or
             "last" micro-batch; ("update", ""); and ("before", ""), in which the optimizer makes its state.
         parameters, expert_parameters: how many this rank trains, before sharding, without and within experts.
+        lives: of the tensors, where megatron's allocator is to be played.
+        repeats: how often more, in a stage that was not run whole, the block comes which `lives` have as number
+            `repeated` of `blocks`.
     """
 
     actions: dict[ActionKey, list[Place]]
     parameters: int
     expert_parameters: int
+    lives: Sequence[Life] = ()
+    blocks: int = 0
+    repeated: int = 0
+    repeats: int = 0
 
 
 def run_stage(layout: Layout, kind: StageKind) -> StageRun:
@@ -71,7 +78,9 @@ def run_stage(layout: Layout, kind: StageKind) -> StageRun:
             with hooks:
                 training = _Training(layout, kind, stage, trace, meshes)
                 training.run()
-                return StageRun(trace.places(), training.dense, training.expert)
+                places = trace.places()
+                lives = trace.lives((BEFORE, "")) if layout.engine == "megatron" else ()
+                return StageRun(places, training.dense, training.expert, lives, kind.dense + kind.mixed)
 
 
 def _build(layout: Layout, kind: StageKind, trace: Trace) -> Stage:

@@ -9,7 +9,7 @@ import itertools
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -59,6 +59,7 @@ class Arrival:
 
 
 Event = Work | Message | Arrival
+_END = ("end", "")
 
 
 @dataclass
@@ -78,6 +79,22 @@ class Place:
     peak: Counter[str] = field(default_factory=Counter)
     end: Counter[str] = field(default_factory=Counter)
     recomputed_flops: int = 0
+
+
+class Moment(NamedTuple):
+    """A moment of a stage: in which action, in which of its places (0, 1, ...), and how long after its beginning."""
+
+    action: tuple[str, str]
+    place: int
+    after: int
+
+
+class Life(NamedTuple):
+    """The memory of one tensor of a stage: `born` is None for what is there before the step, `died` for what stays."""
+
+    nbytes: int
+    born: Moment | None
+    died: Moment | None
 
 
 @dataclass(frozen=True)
@@ -104,6 +121,7 @@ class Trace(Count):
         self.work = WorkCount(compiled, self.track, apart)
         self._names = names
         self._action = ("", "")
+        self._counted: list[Block] = []
         self._log: list[tuple[int, _Bound | Message | Arrival]] = []  # each with how much work had been seen
 
     def begin(self, action: tuple[str, str]) -> None:
@@ -169,7 +187,7 @@ class Trace(Count):
 
     def places(self) -> dict[tuple[str, str], list[Place]]:
         """Return the places of each action in order, and end the count."""
-        self.begin(("end", ""))
+        self.begin(_END)
         self.label_recomputed()
         self.close()
         unwritten = self.work.never_written
@@ -178,6 +196,7 @@ class Trace(Count):
                 block.tenant = BUFFERS
         blocks = [block for block in self.blocks if block.nbytes and block not in unwritten]
         self._label_kept(blocks)
+        self._counted = blocks
         moments = _moments(blocks, [entry.tick for _, entry in self._log if isinstance(entry, _Bound)])
         result: dict[tuple[str, str], list[Place]] = {}
         at, seen, place = 0, 0, Place("")
@@ -193,8 +212,27 @@ class Trace(Count):
                 at += 1
             else:
                 place.events.append(entry)
-        result.pop(("end", ""))
+        result.pop(_END)
         return result
+
+    def lives(self, before: tuple[str, str]) -> list[Life]:
+        """Return what was alive after the action `before`, in order; once `places` has ended the count."""
+        bounds = [entry for _, entry in self._log if isinstance(entry, _Bound)]
+        ticks, numbers = [bound.tick for bound in bounds], list[int]()
+        for bound in bounds:
+            numbers.append(0 if bound.place == "pre" else numbers[-1] + 1)
+
+        def moment(tick: int | None) -> Moment | None:
+            at = bisect.bisect_right(ticks, tick) - 1 if tick is not None else -1
+            known = at >= 0 and bounds[at].action != _END
+            return Moment(bounds[at].action, numbers[at], tick - ticks[at]) if known else None
+
+        found = []
+        for block in self._counted:
+            born, died = moment(block.start), moment(block.end)
+            if not (died and died.action == before) and not (block.end and not born and not died):
+                found.append(Life(block.nbytes, None if born and born.action == before else born, died))
+        return found
 
     def _label_kept(self, blocks: list[Block]) -> None:
         """Label what outlives its action: selective checkpointing keeps it, and not by autograd's hooks."""

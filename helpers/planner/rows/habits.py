@@ -19,7 +19,7 @@ class Habits:
             "unless selective".
         compiles_fp8: whether it compiles 8-bit runs, of which nothing else is said.
         spreads_experts: whether all ranks of a stage split the experts, up to 64.
-        tensor_overlap, accumulate_whole, plain_ends, cuda_graphs: see `Layout`.
+        tensor_overlap, accumulate_whole, plain_ends, cuda_graphs, packed: see `Layout`.
         casts_weights: whether its mixed precision casts weights and optimizer's state, too.
         logs: whose memory its log has: "fullest" for the fullest rank's, "first" or "last" for that pipeline stage's.
         dropout, attention_mask: see `Layout`.
@@ -55,6 +55,7 @@ class Habits:
     attention_mask: bool = False
     picks_attention: bool = False
     cuda_graphs: bool = False
+    packed: bool = False
     plain_tokens: str = ""
     compiles_fp8: bool = False
     spreads_experts: bool = False
@@ -129,6 +130,7 @@ HABITS = {
         picks_attention=True,
         tensor_overlap=False,
         data_overlap=False,
+        packed=True,
     ),
     "megatron-bridge": _LLAMA,
     "nemo": replace(_LLAMA, lora_dropout=0.1),
@@ -152,7 +154,7 @@ HABITS = {
     # MLPerf's submissions train with NeMo; their adapters are those of attention, with dropout.
     "mlperf": replace(_LLAMA, lora_dropout=0.1),
     "dgxc-benchmarking": _LLAMA,
-    "simumax": replace(_MEGATRON, tensor_overlap=False, data_overlap=False),
+    "simumax": replace(_MEGATRON, tensor_overlap=False, data_overlap=False, packed=True),
     "internevo": Habits("megatron", "bf16-amp", "zero1", fused=False, vocab=103168, network=6.25),
     "colossalai": Habits("torchtitan", "bf16-amp", "zero1", fused=False, vocab=32000),
     "easycontext": Habits("torchtitan", "bf16", "zero3", "full", fused=False, vocab=32000),

@@ -176,6 +176,7 @@ def _of_megatron(read: _Reader, habits: Habits) -> dict[str, Any]:
         raise RecipeError(f"transformer_impl is {own!r}; choose transformer_engine or local.")
     return {
         "own_modules": own == "local",
+        "packed": habits.packed,
         "narrow_gradients": not read("wide_gradients", True, note=False),
         "loss": "fused" if read("fused_loss", False, note=False) else "in place",
         "deferred_logits": _whole(read("deferred_logits", 0, note=False), "deferred_logits", -1),

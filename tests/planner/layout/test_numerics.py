@@ -27,11 +27,12 @@ FP32 = {"zero": "none", "precision": "fp32"}
 CASES = {
     "tensor": layout(replace(GROUPED, layers=2), tensor=2, sequence_parallel=False, **FP32),
     "tokens": layout(replace(GROUPED, layers=2), tensor=2, **FP32),
-    "tokens, megatron": layout(replace(DENSE, layers=2), tensor=2, zero="none", engine="megatron", precision="fp32"),
+    "tokens, megatron": layout(replace(DENSE, layers=2), tensor=2, engine="megatron", packed=True, **FP32),
     "all-to-all": layout(replace(GROUPED, layers=2), context=2, context_method="all-to-all", **FP32),
     "latent": layout(replace(LATENT, layers=2), tensor=2, sequence_parallel=False, **FP32),
 }
-COLUMNS, ROWS = ("q.", "k.", "v.", "gate.", "up.", "logits.", "q_up.", "kv_up.", "table."), ("out.", "down.")
+COLUMNS, ROWS = ("qkv.", "inner.", "logits.", "q_up.", "kv_up.", "table."), ("out.", "down.")
+TOGETHER = {"qkv.": 3, "inner.": 2}  # layers, here of equal widths, that are one where they are packed
 
 
 class Words:
@@ -92,6 +93,12 @@ def slice_of(name, whole, like, wire):
     return whole.chunk(wire.size, dim)[wire.rank]
 
 
+def apart(name, case):
+    """The names of what one parameter has together, where layers are packed."""
+    found = [(key, count) for key, count in TOGETHER.items() if f"{key}0." in name and case.packed]
+    return [name.replace(f"{key}0.", f"{key}{n}.") for key, count in found for n in range(count)] or [name]
+
+
 def work(case, weights, ids):
     """Losses and gradients of one rank."""
     nothing = Meter()
@@ -102,17 +109,23 @@ def work(case, weights, ids):
         stage = stage_of(case, wires)
         with torch.no_grad():
             for name, parameter in stage.named_parameters():
-                parameter.copy_(slice_of(name, weights[name], parameter, wires.tensor))
+                names = apart(name, case)
+                for one, part in zip(names, parameter.chunk(len(names)), strict=True):
+                    part.copy_(slice_of(one, weights[one], part, wires.tensor))
         own = ids.chunk(case.context, 1)[wires.context.rank]
         labels = ids.roll(-1, 1).chunk(case.context, 1)[wires.context.rank]
         loss = stage(own, labels)
         loss.backward()
-    return loss.item(), {name: parameter.grad for name, parameter in stage.named_parameters()}
+    gradients = {}
+    for name, parameter in stage.named_parameters():
+        names = apart(name, case)
+        gradients |= dict(zip(names, parameter.grad.chunk(len(names)), strict=True))
+    return loss.item(), gradients
 
 
 def alone(case):
     """Weights, ids, and the loss and gradients of a process that has all of it."""
-    whole = replace(case, tensor=1, context=1, engine="torchtitan")
+    whole = replace(case, tensor=1, context=1, engine="torchtitan", packed=False)
     nothing = Meter()
     torch.manual_seed(0)
     ids = torch.randint(0, case.arch.vocab, (1, case.seq))

@@ -1,0 +1,198 @@
+"""Runs of MLPerf, NVIDIA's dgxc-benchmarking, BLOOM's prequel and SimuMax as lines that the planner reads.
+
+Each of these publishes seconds, or bytes, with the configuration beside them, in its own words.
+`python -m tests.planner.outside_runs FILE... [--rates FILE]` plans the rows of files and prints errors by source, and
+why rows are left out.
+"""
+
+import json
+import re
+import statistics
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from helpers.core.units import GiB
+from helpers.planner.rows.answers import answer_rows
+
+_LLAMA = {"gated": True, "layer_norm": False, "bias": False, "positions": 0}
+_LLAMA_70B = {"layers": 80, "hidden": 8192, "heads": 64, "kv_heads": 8, "ffn": 28672, **_LLAMA}
+_NEMOTRON = {"gated": False, "layer_norm": True, "bias": False, "positions": 0, "vocab": 256000}
+ARCHS: dict[str, dict[str, Any]] = {
+    r"llama-2-70b": _LLAMA_70B | {"vocab": 32000},
+    r"llama.?3.*405b": {"layers": 126, "hidden": 16384, "heads": 128, "kv_heads": 8, "ffn": 53248, "vocab": 128256}
+    | _LLAMA,
+    r"llama.?3.*70b": _LLAMA_70B | {"vocab": 128256},
+    r"llama.?3.*8b": {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocab": 128256} | _LLAMA,
+    r"gpt-?3 175b|nemo megatron": {"layers": 96, "hidden": 12288, "heads": 96, "ffn": 49152, "vocab": 51200},
+    r"nemotron4? 15b": {"layers": 32, "hidden": 6144, "heads": 48, "kv_heads": 8, "ffn": 24576} | _NEMOTRON,
+    r"nemotron4? 340b": {"layers": 96, "hidden": 18432, "heads": 96, "kv_heads": 8, "ffn": 73728} | _NEMOTRON,
+}
+_GPUS = (
+    ("NVL", "h200-nvl"),
+    ("H100", "h100"),
+    ("H200", "h200"),
+    ("L40S", "l40s"),
+    ("MI325X", "mi325x"),
+    ("MI300X", "mi300x"),
+    ("MI355X", "mi355x"),
+    ("GB200", "gb200"),
+    ("B200", "b200"),
+    ("A100", "a100"),
+)
+
+
+class Unusable(ValueError):
+    """A row that says too little, contradicts itself, or is not of a decoder that layouts plan."""
+
+
+def line_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row as a line of `plan --rows`, with what was measured and its source.
+
+    Raises:
+        Unusable: it cannot be planned; says why.
+    """
+    source = str(row["id"]).partition("-")[0]
+    make = {"mlperf": _of_mlperf, "dgxc": _of_dgxc, "bigscience": _of_bigscience, "simumax": _of_simumax}.get(source)
+    if make is None:
+        raise Unusable(f"a row of {source}")
+    line = {"id": row["id"], "source": source} | make(row)
+    line["measured"] = {"seconds": (row.get("measured_ms") or 0) / 1e3 or None} | line.get("measured", {})
+    return line
+
+
+def _ranks(row: Mapping[str, Any]) -> dict[str, Any]:
+    sizes = {"tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep", "virtual_stages": "vp"}
+    return {
+        "gpus": row["gpus"],
+        **{name: row.get(short) or 1 for name, short in sizes.items()},
+        "micro_batch_size": row.get("micro_batch"),
+        "seq": row.get("seq"),
+    }
+
+
+def _gpu(name: str) -> str:
+    known = next((gpu for word, gpu in _GPUS if word in name), None)
+    if known is None or known == "h200-nvl":
+        raise Unusable(f"a GPU that the catalog has not: {name}")
+    return known
+
+
+def _arch(model: str) -> dict[str, Any]:
+    found = next((sizes for words, sizes in ARCHS.items() if re.search(words, model, re.IGNORECASE)), None)
+    if found is None:
+        raise Unusable(f"a model whose sizes it does not give: {model.partition('(')[0].strip()}")
+    return found
+
+
+def _of_mlperf(row: Mapping[str, Any]) -> dict[str, Any]:
+    if not (row.get("config_known") and row.get("batch_consistent")):
+        raise Unusable("its configuration is not known, or does not multiply to its batch")
+    lora = "lora" in str(row.get("task", "")).lower()
+    line = {"framework": "mlperf", "arch": _arch(row["model"]), "gpu": _gpu(row["gpu"]), **_ranks(row)}
+    line |= {"gradient_accumulation_steps": row["micro_batches"], "precision": _precision(row)}
+    if row.get("sequence_parallel") is not None:
+        line["sequence_parallel"] = row["sequence_parallel"]
+    if row.get("recompute"):
+        line["checkpointing"] = str(row["recompute"]).partition(" ")[0]
+    return line | ({"lora_rank": 16, "source": "mlperf, LoRA"} if lora else {"source": "mlperf, pretraining"})
+
+
+def _precision(row: Mapping[str, Any]) -> str:
+    said = str(row.get("precision")).lower()
+    return "fp8" if "fp8" in said else "bf16-amp"
+
+
+def _of_dgxc(row: Mapping[str, Any]) -> dict[str, Any]:
+    if not row.get("batch_consistent") or row.get("ambiguous"):
+        raise Unusable("its layout does not multiply to its batch")
+    line = {"framework": "dgxc-benchmarking", "arch": _arch(row["model"]), "gpu": _gpu(row["gpu"]), **_ranks(row)}
+    if row.get("layers"):
+        line["arch"] = line["arch"] | {"layers": row["layers"]}
+    if any(word in row["model"].lower() for word in ("lora", "sft", "maxtext", "paxml")):
+        raise Unusable("fine-tuning, or another engine")
+    return line | {"gradient_accumulation_steps": row["micro_batches"], "precision": _precision(row)}
+
+
+def _of_bigscience(row: Mapping[str, Any]) -> dict[str, Any]:
+    arch = row["arch"]
+    if not (arch.get("heads") and arch.get("layers")) or row.get("oom") or not row.get("layout_consistent"):
+        raise Unusable("its heads or layers are not known, or its layout does not multiply")
+    sizes = {"layers": arch["layers"], "hidden": arch["hidden"], "heads": arch["heads"], "ffn": 4 * arch["hidden"]}
+    line = {"framework": "bigscience", "arch": sizes | {"vocab": 250880, "gated": False, "tied": True}, "gpu": "a100"}
+    line |= {**_ranks(row), "global_batch_size": row["global_batch"], "stage": "fullest"}
+    line["precision"] = {"fp16": "fp16-amp", "bf16": "bf16-amp"}.get(str(row["precision"]), "fp16-amp")
+    held = row.get("measured_mem_gb")
+    return line | {"zero": f"zero{row['zero_stage']}", "measured": {"bytes": held * 1e9 if held else None}}
+
+
+def _of_simumax(row: Mapping[str, Any]) -> dict[str, Any]:
+    gpu = {"gpu": "a100", "gpus_per_node": 8} if "PCIe" in row["gpu"] else {"gpu": _gpu(row["gpu"])}
+    arch = dict(row["arch"])
+    sizes = {key: arch[key] for key in ("hidden", "ffn", "heads", "vocab", "layers", "tied")} | {"gated": True}
+    sizes |= {key: arch[key] for key in ("kv_heads", "head_dim") if key in arch}
+    latent = arch.get("mla")
+    if latent:
+        sizes |= {"q_lora": latent["q_lora_rank"] or 0, "kv_lora": latent["kv_lora_rank"]}
+        sizes |= {"rope_dim": latent["qk_pos_emb_head_dim"], "value_dim": latent["v_head_dim"]}
+        sizes |= {"head_dim": latent["qk_head_dim"] + latent["qk_pos_emb_head_dim"]}
+    if arch.get("experts"):
+        sizes |= {"experts": arch["experts"], "experts_per_token": arch["topk"], "moe_ffn": arch["moe_ffn"]}
+        sizes |= {"shared_experts": (arch.get("shared_ffn") or 0) // arch["moe_ffn"]}
+        sizes |= {"dense_layers": arch.get("dense_layers") or 0}
+    line = {"framework": "simumax", "arch": sizes | {"layer_norm": False, "bias": False, "positions": 0}, **gpu}
+    line |= {**_ranks(row), "gradient_accumulation_steps": row["micro_batches"], "precision": "bf16-amp"}
+    line |= {"zero": "zero1", "sequence_parallel": bool(row.get("sequence_parallel", True)) and row["tp"] > 1}
+    if row["cp"] > 1:
+        line["context_method"] = "all-to-all" if row.get("cp_comm") == "a2a" else "ring"
+    held = row.get("measured_alloc_gib")
+    line["measured"] = {"bytes": held * GiB if held else None}
+    return line | {"source": "simumax, A100 PCIe" if "PCIe" in row["gpu"] else "simumax, B200"}
+
+
+def lines_of(rows: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], Counter[str]]:
+    """Return the lines of rows, and how many are left out for which reason."""
+    lines, left_out = [], Counter[str]()
+    for row in rows:
+        try:
+            lines.append(line_of(row))
+        except Unusable as reason:
+            left_out[str(reason)] += 1
+    return lines, left_out
+
+
+def table(lines: Iterable[Mapping[str, Any]], answers: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the errors of forecasts by source and by what was measured."""
+    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for line, answer in zip(lines, answers, strict=True):
+        for kind, field in (("seconds", "step_seconds"), ("bytes", "peak_allocated_bytes")):
+            measured = line["measured"].get(kind)
+            if measured and not answer["error"]:
+                groups[line["source"], kind].append(answer[field] / measured - 1)
+    result = [
+        "| source | measured | runs | median error | median of signed errors | worst |",
+        "|---|---|---|---|---|---|",
+    ]
+    for (source, kind), errors in sorted(groups.items()):
+        median, sign = statistics.median(map(abs, errors)), statistics.median(errors)
+        result.append(
+            f"| {source} | {kind} | {len(errors)} | {median:.1%} | {sign:+.1%} | {max(errors, key=abs):+.1%} |"
+        )
+    return result
+
+
+def main(*words: str) -> None:
+    """Plan the rows of files and print the table."""
+    rates = words[words.index("--rates") + 1] if "--rates" in words else ""
+    paths = [word for word in words if word not in ("--rates", rates)]
+    rows = [row for path in paths for row in json.loads(Path(path).read_text(encoding="utf-8"))["rows"]]
+    lines, left_out = lines_of(rows)
+    answers = answer_rows(lines, rates=rates)
+    left_out.update(answer["error"] for answer in answers if answer["error"])
+    print("\n".join([*table(lines, answers), *(f"{count} left out: {why}" for why, count in left_out.most_common())]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
