@@ -456,21 +456,13 @@ claims.record("C4", "quadratic where scores are kept", "GPT, plain attention, th
 # %% [markdown] name="exceed_text"
 # How large do activations get in a big model? Such a model does not fit here, but the planner can work it out. A `Recipe` names the model and
 # how it is trained; `bf16-amp` is autocast to BF16. Take GPT-2 XL, with 1.6 billion parameters, on 8 sequences of 1,024 tokens.
-#
-# **Predict.** In the small GPT the activations took about ten times as much memory as the parameters. How many times as much are they at GPT-2 XL's peak?
-
-# %% name="guess_exceed"
-my_guess = None  # activations / parameters
-### BEGIN GUESS
-my_guess = 3  # in a large model the parameters weigh more than in the small GPT
-### END GUESS
-exceed_guess = Prediction("GPT-2 XL, batch 8: activations relative to parameters", my_guess, "times")
+# In the small GPT the activations took about ten times as much memory as the parameters at the peak. And here?
 
 # %% name="exceed"
 batches = (1, 2, 4, 8)
 xl = plan_many([Recipe("gpt2-xl", micro_batch_size=batch, seq=1024, precision="bf16-amp") for batch in batches])
 ratio = xl[-1].at_peak["activations"] / xl[-1].at_peak["parameters"]
-exceed_guess.reveal(ratio, how="planned")
+print(f"planned, batch 8: the activations take {ratio:.1f} times as much memory as the parameters")
 for answer in xl:
     held = ", ".join(f"{kind} {held / 2**30:.1f}" for kind, held in answer.at_peak.items() if held > 2**27)
     print(f"batch {answer.recipe.micro_batch_size}: peak {answer.peak_allocated_bytes / 2**30:5.1f} GiB: {held}")

@@ -712,7 +712,15 @@ moments_guess.reveal(zeros["Adam's second moment"]["E4M3"])
 # %% name="summary"
 still = 100 - 100 * share_that_moves(weights.bfloat16(), 1e-5 * direction)
 vanished = lost["gradients of activations"]["FP16"]
-claims.record("P1", "BF16 swallows small updates", "GPT, AdamW at 1e-5, weights that did not move", still, "%", 50, 100)
+claims.record(
+    "P1",
+    "BF16 swallows small updates",
+    "GPT, an update of AdamW scaled to 1e-5, weights that did not move",
+    still,
+    "%",
+    50,
+    100,
+)
 for lr in rates:
     said = "a pure BF16 model does not train"
     claims.record(
