@@ -52,11 +52,11 @@ for name, dtype in {"FP32": torch.float32, "BF16": torch.bfloat16, "FP16": torch
 #
 # ## 2 · Predict
 #
-# A course that only gives you figures is forgotten by Friday. So before each figure, you write down a guess. A wrong guess costs nothing here and is
+# If a course only hands you numbers, you forget them by Friday. So before each figure, you write down a guess. A wrong guess costs nothing here and is
 # not recorded. Guessing is also the best way to find out what you believe.
 #
 # The model below is a single linear layer from 1,024 to 1,024 features, without a bias. **How many MiB do its parameters hold** in FP32? Replace
-# `None` with your number.
+# `None` with your number. (This first one is arithmetic, to show how it works; the later ones are not.)
 
 # %% name="guess_parameters"
 my_guess = None  # MiB
@@ -77,8 +77,8 @@ with MemoryMeter(layer) as meter:
 parameter_guess.reveal(meter.peak_bytes / 2**20)
 
 # %% [markdown] name="units_text"
-# > **Note:** MiB is 2²⁰ = 1,048,576 bytes, GiB is 2³⁰. GB, the unit of disks and papers, is 10⁹ bytes. A "28 GB" model is 26.1 GiB. Half of all
-# > arguments about memory figures come down to this, so every figure here carries its unit.
+# > **Note:** MiB is 2²⁰ = 1,048,576 bytes, GiB is 2³⁰. GB, the unit of disks and papers, is 10⁹ bytes. A "28 GB" model is 26.1 GiB. This is a common
+# > source of confusion, so every figure here carries its unit.
 #
 # ## 4 · Predict again: a whole step
 #
@@ -95,7 +95,7 @@ my_guess = 4 + 4 + 8  # parameters, gradients, two averages for Adam; 32 rows of
 step_guess = Prediction("Peak of one training step", my_guess, "MiB")
 
 # %% name="measure_step"
-optimizer = torch.optim.Adam(layer.parameters())
+optimizer = torch.optim.Adam(layer.parameters(), foreach=False)  # one parameter after another, on every device
 rows = torch.randn(32, 1024, device=device)
 
 
@@ -136,7 +136,7 @@ show(
 # %% [markdown] name="check_text"
 # ## 6 · Check
 #
-# Every exercise has a check in the very next cell. It prints one verdict per line. A failed verdict says what the check saw and what to look at.
+# Every exercise has a check in the very next cell. It prints one verdict per line. A failed check tells you what it saw and where to look.
 # Results stay on your machine: `.progress/progress.json` keeps them, and `python -m helpers doctor` shows them. Here is your first.
 #
 # ### Your turn: count bytes
@@ -186,7 +186,7 @@ my_guess = None  # times as long
 ### BEGIN GUESS
 my_guess = 16.0
 ### END GUESS
-time_guess = Prediction("512 rows take, against 32", my_guess, "times as long")
+time_guess = Prediction("512 rows take", my_guess, "times as long as 32")
 
 # %% name="time"
 many_rows = torch.randn(512, 1024, device=device)

@@ -7,7 +7,7 @@
 # | | |
 # |---|---|
 # | After this you can | name what fills memory in a training step and when the peak occurs; derive the "16 bytes per parameter" rule and say when it is 18; estimate training compute as 6ND; say how activations grow with batch, sequence, width and depth; predict the peak of a GPT to within 10 % |
-# | Time | 90 minutes |
+# | Time | 110 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU if there is one |
 # | Before this | [[start_here]] |
@@ -76,7 +76,8 @@ claims.record("C1", "70B weights: 280 GB in FP32", "Llama-2-70B", 4 * parameters
 #
 # The parameter count also tells you the amount of arithmetic. In a matmul, each weight costs one multiplication and one addition per token in the forward
 # pass, and twice that in the backward pass, which computes two gradients: one for the weights and one for the inputs. That makes 6 FLOPs per parameter and
-# token, or **6ND** for N parameters and D tokens. The formula leaves out attention scores, norms and activation functions.
+# token, or **6ND** for N parameters and D tokens. The formula leaves out attention scores, norms and activation functions. It also counts the input embedding, which is
+# a lookup and not a matmul: 2 % of Llama-2-7B's parameters.
 #
 # Llama-2-7B was trained on 2 trillion tokens in 184,320 hours of A100 time (published: Touvron et al. 2023, table 2). An A100's data sheet promises 312 TFLOP/s in BF16.
 #
@@ -95,7 +96,8 @@ mfu_guess.reveal(100 * llama_flops / (184_320 * 3600 * 312e12), how="from publis
 print(f"6ND = {llama_flops:.2g} FLOPs: {llama_flops / 312e12 / 3600 / 24 / 365:.1f} years on one A100 at its peak rate")
 
 # %% [markdown] name="scale_explained"
-# This ratio is called **model FLOPs utilization** (MFU). Values of 35 to 50 % are typical of good runs; [[where_the_time_goes]] explains where the rest goes.
+# With attention's own FLOPs added, this ratio is called **model FLOPs utilization** (MFU). At 4,096 tokens, attention adds about 8 % to Llama-2-7B's 6ND if only the causal
+# half counts, and 16 % as the PaLM paper counts it. Values of 35 to 50 % are typical of good runs; [[where_the_time_goes]] explains where the rest goes.
 #
 # So far these are weights *at rest*. Training also stores gradients, optimizer state and activations. PyTorch's profiler calls these kinds of memory
 # **categories**, and so do we. To see them, take a model that is small enough for this machine and built like the large ones.
@@ -132,8 +134,7 @@ n = sum(p.numel() for p in gpt.parameters())
 print(f"{n:,} parameters: {human_bytes(4 * n)} in FP32")
 
 # %% [markdown] name="guess_peak_text"
-# **Predict.** The weights take 3.2 MiB. How many **MiB** does the whole step hold at its peak? (For one linear layer, [[start_here]] found six times
-# the weights: four, plus two for temporaries.)
+# **Predict.** The weights take 3.2 MiB. How many **MiB** does the whole step hold at its peak?
 
 # %% name="guess_peak"
 my_guess = None  # MiB
@@ -153,8 +154,8 @@ print(step)
 # Each category has its reason:
 #
 # - **parameters**: the weights themselves;
-# - **gradients**: one number per trained weight, from the backward pass until `zero_grad`;
-# - **optimizer state**: Adam's two moments, two numbers per trained weight;
+# - **gradients**: one number per trainable weight, from the backward pass until `zero_grad`;
+# - **optimizer state**: Adam's two moments, two numbers per trainable weight;
 # - **activations**: what the forward pass saves so that the backward pass can compute gradients. They grow with the amount of data in a batch;
 # - **temporaries**: tensors that are not saved for the backward pass, most of them short-lived. Those of the loss grow with the batch, too;
 # - **kernel workspace**: scratch memory of a single operation; **inputs and other**: the batch.
@@ -197,23 +198,15 @@ print(f"per parameter and token: {counted / (n * tokens):.2f}")
 
 # %% [markdown] name="pace_explained"
 # The count is higher than 6ND because attention multiplies queries with keys and weights with values, and these matmuls use no parameters. Their share grows
-# with the sequence and shrinks with the width, so 6ND is closer for large models. How long these FLOPs take is the subject of [[where_the_time_goes]].
+# with sequence length and shrinks with width, so 6ND is closer for large models. How long these FLOPs take is the subject of [[where_the_time_goes]].
 
 # %% [markdown] name="moment_text"
 # ## 3 · A smaller batch
 #
-# **Predict.** How many times larger is the peak with 8 sequences than with one?
-
-# %% name="guess_moment"
-my_guess = None  # peak at batch 8 / peak at batch 1
-### BEGIN GUESS
-my_guess = 47 / (9.6 + 37 / 8)  # the same weights and moments, and an eighth of the rest
-### END GUESS
-moment_guess = Prediction("Peak with batch 8, relative to batch 1", my_guess, "times")
+# What does the peak hold with one sequence, and what with 32?
 
 # %% name="moment"
 runs = {f"batch {batch}": measured_step(batch=batch) for batch in (1, 8, 32)}
-moment_guess.reveal(runs["batch 8"].peak_bytes / runs["batch 1"].peak_bytes)
 for name, meter in runs.items():
     print(f"{name:9} peak {human_bytes(meter.peak_bytes):>10} in {meter.peak_at}")
 show(
@@ -224,8 +217,7 @@ show(
 # %% [markdown] name="moment_explained"
 # With batch 1 the peak has moved into the optimizer step. It holds parameters, gradients, two moments and **one more** copy of the parameters. That fifth copy
 # is a temporary of Adam's `foreach` implementation, which works on all parameters at once. This is fast, but at its peak it holds the square roots of all
-# second moments. ([[Start_here]] saw two such copies. Without `foreach`, Adam goes parameter by parameter and needs temporaries for one parameter at a time, and that
-# model had only one parameter. [[Lean_optimizers]] gets rid of these copies.)
+# second moments. (Without `foreach`, Adam goes parameter by parameter and needs temporaries for only one at a time. [[Lean_optimizers]] gets rid of these copies.)
 #
 # Large models with small batches behave like batch 1, convolutional networks with large images like batch 32. Advice that helped
 # one model may therefore do nothing for yours. First measure what fills your memory.
@@ -245,8 +237,8 @@ show(
 # | the same with FP32 gradients | 2 | 4 | 4 | 4 + 4 | 18 |
 # | `torch.autocast` | 4 | 4 | 0 | 4 + 4 | 16 |
 #
-# Large runs use the second row: gradients of many micro-batches and ranks are summed, and such sums need FP32. Megatron Core's documentation lists these
-# 18 bytes for BF16 weights, and 16 if everything is FP32.
+# Megatron-style runs use the second row: gradients of many micro-batches and ranks are summed, and such sums need FP32. Megatron Core's documentation lists these
+# 18 bytes for BF16 weights, and 16 if everything is FP32. FSDP2 keeps FP32 weights and gradients and casts in between, so it belongs to the third row.
 #
 # Measure all three on a stack of linear layers that is large enough to make activations negligible. In the classic scheme each
 # weight has its own optimizer, so that only one FP32 gradient exists at a time.
@@ -258,7 +250,12 @@ def stack():
     return nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(8))).to(device)
 
 
-def autocast_step(model, optimizer, x, master):
+@torch.no_grad()
+def copy_into(weight, master):
+    weight.copy_(master)
+
+
+def autocast_step(model, optimizer, x, _):
     with torch.autocast(device.type, dtype=torch.bfloat16):
         loss = model(x).float().square().mean()
     loss.backward()
@@ -268,11 +265,11 @@ def autocast_step(model, optimizer, x, master):
 
 def classic_step(model, optimizer, x, master):
     model(x.bfloat16()).float().square().mean().backward()
-    for copy, weight in zip(master, model.parameters(), strict=True):  # one at a time: one FP32 gradient exists
+    for one, copy, weight in zip(optimizer, master, model.parameters(), strict=True):  # one FP32 gradient at a time
         copy.grad = weight.grad.float()
-        optimizer[copy].step()
+        one.step()
         copy.grad = None
-        weight.data.copy_(copy)
+        copy_into(weight, copy)
     model.zero_grad()
 
 
@@ -280,7 +277,7 @@ def fp32_gradient_step(model, optimizer, x, master):
     model(x.bfloat16()).float().square().mean().backward()  # a hook moves each gradient to its master weight
     optimizer.step()
     for copy, weight in zip(master, model.parameters(), strict=True):
-        weight.data.copy_(copy)
+        copy_into(weight, copy)
     optimizer.zero_grad()
 
 
@@ -292,14 +289,14 @@ def hand_over(copy):
 
 
 # %% [markdown] name="guess_scheme_text"
-# **Predict.** What is the peak of the whole step under `torch.autocast`, in bytes per parameter?
+# **Predict.** What does one step under `torch.autocast` hold at its peak **beyond** the 16 bytes per parameter of the table?
 
 # %% name="guess_scheme"
 my_guess = None  # bytes per parameter
 ### BEGIN GUESS
-my_guess = 18  # 16, and 2 for the 16-bit copies of the weights
+my_guess = 2  # the 16-bit copies of the weights
 ### END GUESS
-scheme_guess = Prediction("Peak under autocast", my_guess, "bytes per parameter")
+scheme_guess = Prediction("Peak under autocast, beyond 16", my_guess, "bytes per parameter")
 
 # %% name="schemes"
 x = torch.randn(4, 512, device=device)
@@ -314,18 +311,18 @@ for name, run in steps.items():
         model.bfloat16()
         optimizer = torch.optim.Adam(master, foreach=False)
     if name == "classic":
-        optimizer = {copy: torch.optim.Adam([copy], foreach=False) for copy in master}
+        optimizer = [torch.optim.Adam([copy], foreach=False) for copy in master]
     if name == "FP32 gradients":
         for copy, weight in zip(master, model.parameters(), strict=True):
             weight.register_post_accumulate_grad_hook(hand_over(copy))
     run(model, optimizer, x, master)
-    with MemoryMeter(model, optimizer.values() if name == "classic" else optimizer) as meter:
+    with MemoryMeter(model, optimizer) as meter:
         for copy in master:
             copy.add_(0)  # the meter counts a tensor from its first use, and these are in memory from the start
         run(model, optimizer, x, master)
     schemes[name] = meter
 each = sum(p.numel() for p in model.parameters())
-scheme_guess.reveal(schemes["autocast"].peak_bytes / each)
+scheme_guess.reveal((schemes["autocast"].peak_bytes - x.nbytes) / each - 16)
 rows = {
     kind: [meter.largest[kind] / each for meter in schemes.values()]
     for kind in ("parameters", "gradients", "optimizer state", "inputs and other", "weight copies", "temporaries")
@@ -350,16 +347,16 @@ for kind, figures in rows.items():
 # bytes per parameter. Adam takes the square root of the second moment and divides it: two tensors of a layer's size. Under autocast and with FP32 gradients there are three, because
 # Adam's loop still holds the previous layer's result. In the classic scheme each optimizer has one layer, so there is no previous one.
 #
-# Here is the same arithmetic for 7B: two moments of 4 bytes per parameter, with or without 4 more for the master weights. You need not run anything;
+# Here is the same arithmetic for 7B: two moments of 4 bytes per parameter, with or without 4 more for the master weights. No run is needed;
 # the parameter count is enough.
 
 # %% name="claim_16"
 for name, meter in schemes.items():
-    sixteen = [meter.largest[kind] for kind in ("parameters", "gradients", "optimizer state", "inputs and other")]
-    sixteen = (sum(sixteen) - x.nbytes) / each
-    claims.record(
-        "C2", "Adam in mixed precision: 16 bytes a parameter", f"{name}, 8 linear layers", sixteen, "bytes", 15.5, 17
-    )
+    held = next(stage for stage in meter.stages if stage.name == "backward").held_after  # just before the step
+    kinds = ("parameters", "gradients", "optimizer state", "inputs and other")
+    rule = (sum(held[kind] for kind in kinds) - x.nbytes) / each
+    said = "Adam in mixed precision: 16 bytes a parameter"
+    claims.record("C2", said, f"{name}, 8 linear layers", rule, "bytes", 15.5, 16.5)
 n7 = parameters["Llama-2-7B"]
 for words, low, high, measured in (
     ("Adam's states for 7B: 56 GB", 53, 59, 2 * 4 * n7 / 1e9),
@@ -435,7 +432,7 @@ for size, held in grown.items():
 # The exponent is below 1 because some memory does not depend on that size. Here that is the logits: batch × sequence ×
 # vocabulary does not grow with layers or width.
 #
-# The exponent of the sequence surprises people who have read that attention is quadratic. Its *arithmetic* is quadratic. Its memory depends on
+# The exponent for sequence length surprises people who have read that attention is quadratic. Its *arithmetic* is quadratic. Its memory depends on
 # whether the scores, a T × T table per head, are ever written to memory. A **fused** kernel works through the table in tiles and never stores it.
 # Switch to plain attention and compare:
 
@@ -450,34 +447,28 @@ axes.loglog(contexts, np.array(eager) / MiB, "o-", base=2, color="#D55E00", labe
 axes.loglog(contexts, np.array(fused) / MiB, "s-", base=2, color="#0072B2", label="fused")
 axes.set(title="Activations by sequence length", xlabel="tokens", ylabel="MiB")
 axes.legend(frameon=False)
-show(figure, "The line of fused attention has slope 1; that of plain attention bends towards slope 2.")
+show(figure, "The fused curve has slope 1; the plain one bends toward 2.")
 scores = [e - f for e, f in zip(eager, fused, strict=True)]
 power = np.polyfit(np.log(contexts[1:]), np.log(scores[1:]), 1)[0]
 print("plain attention also saves:", [human_bytes(s) for s in scores], f"power {power:.2f}")
 claims.record("C4", "quadratic where scores are kept", "GPT, plain attention, the scores alone", power, "", 1.85, 2.15)
 
 # %% [markdown] name="exceed_text"
-# How large do activations get in a big model? It does not fit here, but the planner can work it out. A `Recipe` names the model and
+# How large do activations get in a big model? Such a model does not fit here, but the planner can work it out. A `Recipe` names the model and
 # how it is trained; `bf16-amp` is autocast to BF16. Take GPT-2 XL, with 1.6 billion parameters, on 8 sequences of 1,024 tokens.
-#
-# **Predict.** At the peak of its training step, how many times as much memory do its activations take as its parameters?
-
-# %% name="guess_exceed"
-my_guess = None  # activations / parameters
-### BEGIN GUESS
-my_guess = 3  # the small GPT's were ten times its parameters; in a large model the parameters weigh more
-### END GUESS
-exceed_guess = Prediction("GPT-2 XL, batch 8: activations relative to parameters", my_guess, "times")
+# In the small GPT the activations took about ten times as much memory as the parameters at the peak. And here?
 
 # %% name="exceed"
 batches = (1, 2, 4, 8)
 xl = plan_many([Recipe("gpt2-xl", micro_batch_size=batch, seq=1024, precision="bf16-amp") for batch in batches])
 ratio = xl[-1].at_peak["activations"] / xl[-1].at_peak["parameters"]
-exceed_guess.reveal(ratio, how="planned")
+print(f"planned, batch 8: the activations take {ratio:.1f} times as much memory as the parameters")
 for answer in xl:
     held = ", ".join(f"{kind} {held / 2**30:.1f}" for kind, held in answer.at_peak.items() if held > 2**27)
     print(f"batch {answer.recipe.micro_batch_size}: peak {answer.peak_allocated_bytes / 2**30:5.1f} GiB: {held}")
-claims.record("C4", "activations can exceed the parameters", "GPT-2 XL, batch 8 x 1,024", ratio, "times", 1, math.inf)
+claims.record(
+    "C4", "activations can exceed the parameters", "planned: GPT-2 XL, batch 8 x 1,024", ratio, "times", 1, math.inf
+)
 
 # %% [markdown] name="control_text"
 # (These figures count blocks of CUDA's allocator, which rounds sizes up. That is why the same optimizer state takes 11.6 or 11.9 GiB, depending on the gaps it
@@ -567,8 +558,9 @@ print(f"in memory at once: {together}")
 # The check measures five GPTs of very different shapes and accepts predictions **within 10 %** for all of them. You need:
 #
 # - the number of parameters: token embedding (shared with the output layer), position embedding and final norm; each block has four matrices (`qkv`: 3 × width², `out`: width²,
-#   the MLP: 8 × width²), their biases and two norms. Print `SmallGPT()` if in doubt;
-# - which tensors are alive when the backward pass starts, and which during `optimizer.step()`. The larger sum is the peak. (Models whose embedding is far larger than
+#   the MLP: 8 × width²), their biases (9 × width together) and two norms (4 × width together);
+# - which tensors are alive when the backward pass starts: parameters, moments, the ledger of section 7, and as many tensors of logits as the last cell counted;
+# - which are alive during `optimizer.step()`: see sections 2 and 3, and do not forget `logits`. The larger sum is the peak. (Models whose embedding is far larger than
 #   everything else have a third candidate: the moment at which the two gradients of the shared embedding are added. The check has no such models.)
 
 
@@ -632,14 +624,16 @@ for answer in plan_many(recipes):
     operation = answer.peak_at.split(" in ")[0].split("aten.")[-1]
     lines.append(f"{answer.recipe.summary:70}{passing / rest:>12.0%}{kept_back:>9.0%}{total:>9.0f} %   {operation}")
     added.append(total)
-    claims.record("C5", "temporaries and reserve add 20 to 30 %", answer.recipe.summary, total, "%", 20, 30)
+    claims.record(
+        "C5", "temporaries and reserve add 20 to 30 %", f"planned: {answer.recipe.summary}", total, "%", 20, 30
+    )
 temporaries_guess.reveal(added[0], how="planned")
 print("\n".join(lines))
 
 # %% [markdown] name="temporaries_explained"
 # There is no such constant. Temporaries depend on the operation at the peak: in the softmax of a large vocabulary they are copies of the logits, in
-# Adam's `foreach` they are a copy of the parameters, and in a CNN or a vision transformer they are small. A rule of thumb like this one was measured on one
-# model and holds for models like it.
+# Adam's `foreach` they are a copy of the parameters, and in a CNN or a vision transformer they are small. A rule of thumb like this one may be right for one
+# model.
 #
 # ## 9 · Explore
 #

@@ -2,11 +2,11 @@
 # # Number formats
 #
 # **Sixteen bits, or eight, buy range or precision, not both. Each tensor of a training step needs one of
-# them more than the other, and the wrong choice fails in one of two ways: swamping or underflow.**
+# them more than the other, and the wrong choice fails in one of three ways: overflow, swamping or underflow.**
 #
 # | | |
 # |---|---|
-# | After this you can | read a number from its bits; compute the gap between neighboring numbers; round to BF16 and TF32 by hand; find the learning rate at which BF16 weights stop moving, and fix that with stochastic rounding or with Kahan compensation; say what BF16 does to Adam's moments and to sums of gradients; decide from a histogram which tensor needs which format |
+# | After this you can | read a number from its bits; compute the gap between neighboring numbers; round to BF16 and TF32 by hand; find the learning rate at which BF16 weights stop moving, and fix that with stochastic rounding or with Kahan compensation; say what BF16 does to Adam's moments and to sums of gradients, and which optimizers accept an FP32 gradient for a BF16 weight; decide from a histogram which tensor needs which format |
 # | Time | 105 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU if there is one |
@@ -67,7 +67,7 @@ print(explain_bits(0.1))
 # ### Explore
 #
 # (Two exponents are special. All zeros means that the leading 1 is missing, as you will see below. All ones is reserved for infinity and "not a number",
-# except in E4M3, which reserves a single pattern for NaN.)
+# except in E4M3, which reserves one pattern per sign, 0x7F and 0xFF, for NaN.)
 #
 # Type a number, choose a format, click bits. What is the largest number you can make? The smallest above zero? What does flipping the highest
 # exponent bit do?
@@ -136,11 +136,11 @@ for name, form in FORMATS.items():
     axes.loglog(inside, form.gaps(inside) / inside, color=colours[name], label=name)
 axes.set(title="Gap to the next number, relative to the number", xlabel="number", ylabel="relative gap", ylim=(1e-8, 2))
 axes.legend(frameon=False, ncols=2)
-show(figure, "A flat sawtooth at each format's epsilon, rising steeply where the subnormal numbers begin.")
+show(figure, "A sawtooth just below each format's epsilon, rising steeply where the subnormal numbers begin.")
 
 # %% [markdown] name="gap_task"
-# Most of this lab follows from this picture. Each curve is flat over its format's normal range, at a height set
-# by its fraction bits, and rises to the left where that range ends.
+# Most of this lab follows from this picture. Each curve stays between half of epsilon and epsilon over its format's normal range, so its height is set
+# by the fraction bits, and it rises to the left where that range ends.
 #
 # ### Your turn: the gap
 #
@@ -283,7 +283,7 @@ for name, shares in moving.items():
     axes.semilogx(rates, [100 * s for s in shares], color=colours[name], label=name)
 axes.set(title="Weights that an AdamW update moves", xlabel="learning rate", ylabel="%")
 axes.legend(frameon=False)
-show(figure, "Nearly all FP32 weights move at all rates shown; of BF16 weights fewer and fewer below 1e-3.")
+show(figure, "Nearly all FP32 weights move at all rates shown; below 1e-3 fewer and fewer BF16 weights do.")
 stall_guess.reveal(float(np.exp(np.interp(0.5, moving["BF16"], np.log(rates)))))
 
 # %% [markdown] name="stall_explained"
@@ -334,9 +334,9 @@ hint("number_formats.stochastic")
 # **Contract.** `kahan_add(weight, lost, update)` returns the new `(weight, lost)`, both BF16.
 #
 # - `weight` and `lost` are BF16 tensors of the same shape; `update` is an FP32 tensor of that shape. The function changes none of them.
-# - `lost` is the compensation: what `weight` still lacks. The exact weight is the sum of the two.
-# - The new weight is the BF16 number nearest to weight + lost + update, where the sum is computed in FP32.
-# - The new `lost` is that sum minus the new weight, rounded to BF16.
+# - `lost` is the compensation: what `weight` still lacks, rounded to BF16.
+# - The new weight is the BF16 number nearest to the sum of all three, and the new `lost` is what the new weight still lacks of that sum.
+# - A `lost` that is too small for BF16 to add to `weight` still counts.
 
 
 # %% name="kahan" answer=true reveal=true
@@ -356,16 +356,7 @@ hint("number_formats.kahan")
 
 # %% [markdown] name="walk_text"
 # Start at 1.0, add 0.001 a thousand times, and store each sum in BF16. Rounding to nearest never leaves 1.0. Stochastic rounding arrives at 2.0 on average, but a
-# model takes this walk only once.
-#
-# **Predict.** How far from 2.0 does a single walk with stochastic rounding end, as a standard deviation?
-
-# %% name="walk_guess"
-my_guess = None
-### BEGIN GUESS
-my_guess = 0.08  # 1,000 draws, each a gap of 0.0078 with probability 0.13: 0.0078 x sqrt(1000 x 0.13 x 0.87)
-### END GUESS
-walk_guess = Prediction("One walk with stochastic rounding, standard deviation", my_guess, "")
+# model takes this walk only once. How far from 2.0 does one walk end?
 
 # %% name="walk"
 nearest, drawn, kept = (torch.ones(1000).bfloat16() for _ in range(3))
@@ -377,9 +368,9 @@ for _ in range(1000):
 above_one = 2.0**-7  # BF16's gap there
 chance = 0.001 / above_one
 deviation = above_one * math.sqrt(chance * (1 - chance))
-walk_guess.reveal(drawn.float().std().item())
 print(f"one step: up by {above_one:.4f} with probability {chance:.3f}, standard deviation {deviation:.4f}")
 print(f"a thousand independent steps: {deviation:.4f} x the root of 1,000 = {deviation * math.sqrt(1000):.3f}")
+print(f"measured: standard deviation of the walks {drawn.float().std():.3f}")
 print(f"nearest {nearest[0].item():.5f}; stochastic {drawn.float().mean():.5f}, mean of {len(drawn):,} walks")
 off = abs((kept.double() + owed.double())[0].item() - 2)
 print(f"Kahan: weight {kept[0].item():.5f}, lost {owed[0].item():.5f}, their sum off by {off:.4f}")
@@ -391,9 +382,10 @@ print(f"Kahan: weight {kept[0].item():.5f}, lost {owed[0].item():.5f}, their sum
 # ### What BF16 does to Adam's moments
 #
 # Training in pure BF16 usually means `AdamW(model.bfloat16().parameters())`. PyTorch then creates the moments in BF16 as well. Each step
-# multiplies the second moment by 0.999 and adds 0.001 g².
+# multiplies the second moment by β₂ and adds (1 − β₂) g². PyTorch's default is β₂ = 0.999; language models are usually trained with 0.95.
 #
-# **Predict.** A weight has gradients of 1 for 50 steps, then of 0.01 for 2,950 steps. How many times larger is its second moment in BF16 than in FP32 at the end?
+# **Predict.** With the default β₂, a weight has gradients of 1 for 50 steps, then of 0.01 for 2,950 steps. How many times larger is its second moment in BF16 than in FP32
+# at the end?
 
 # %% name="guess_moment"
 my_guess = None  # BF16's second moment / FP32's
@@ -402,25 +394,32 @@ my_guess = 1.1  # roundings of 0.2 % go up and down
 ### END GUESS
 moment_guess = Prediction("Second moment in BF16, relative to FP32", my_guess, "times")
 
+
 # %% name="second_moment"
-moments = {}
-for dtype in (torch.float32, torch.bfloat16):
+def second_moment(dtype, beta_2):
+    """Return AdamW's second moment of a weight whose gradient falls from 1 to 0.01 after 50 of 3,000 steps."""
     weight = torch.zeros(1, dtype=dtype, requires_grad=True)
-    adam = torch.optim.AdamW([weight], lr=1e-3)
+    adam = torch.optim.AdamW([weight], lr=1e-3, betas=(0.9, beta_2))
     for step in range(3000):
         weight.grad = torch.full_like(weight, 1.0 if step < 50 else 0.01)
         adam.step()
-    moments[dtype] = adam.state[weight]["exp_avg_sq"].item()
-    print(f"{dtype!s:15} second moment {moments[dtype]:.4f}, its root {moments[dtype] ** 0.5:.3f}")
-moment_guess.reveal(moments[torch.bfloat16] / moments[torch.float32])
+    return adam.state[weight]["exp_avg_sq"].item()
+
+
+for beta_2 in (0.999, 0.99, 0.95):
+    exact, narrow = (second_moment(dtype, beta_2) for dtype in (torch.float32, torch.bfloat16))
+    if beta_2 == 0.999:
+        moment_guess.reveal(narrow / exact)
+    print(f"beta_2 {beta_2:5}: second moment {exact:.2g} in FP32, {narrow:.2g} in BF16: {narrow / exact:.2f} times")
 
 # %% [markdown] name="second_moment_explained"
-# In BF16 the second moment rises with large gradients but cannot fall. A decay of 0.1 % is less than half a gap, so 0.999 v rounds back to v. Adam divides by the
-# root of v, and its steps stay too small for as long as the run lasts. A short run with steady gradients does not show this. A run
-# whose gradients start large, or spike once, does. Keep the second moment in FP32, or round it stochastically.
+# With β₂ = 0.999, the second moment in BF16 rises with large gradients but cannot fall: a decay of 0.1 % is less than half a gap, so 0.999 v rounds back to v. Adam divides by
+# the root of v, and its steps stay too small for as long as the run lasts. With β₂ = 0.99 the decay of 1 % is only a few gaps, and v gets stuck at several times its value. With 0.95, v falls almost
+# as in FP32. A short run with steady gradients does not show any of this. A run whose gradients start large, or spike once, does. With the default β₂, keep the second moment in FP32 or
+# round it stochastically.
 #
 # Sums of gradients have the same problem. `.grad` has the parameter's dtype, so with BF16 weights a sum over many micro-batches is a BF16 sum. PyTorch 2.10 and later
-# let you ask for another dtype:
+# let you ask for another dtype, `weight.grad_dtype`. Does the optimizer accept it?
 
 # %% name="grad_dtype"
 for wide in (False, True):
@@ -434,24 +433,49 @@ for wide in (False, True):
         weight.sum().backward()  # a gradient of 1
     print(f"1,000 gradients of 1 add up to {weight.grad.item():g} in {weight.grad.dtype}")
 
+
+# %% name="grad_dtype_steps"
+def step_with(make):
+    """Take a step with an FP32 gradient of a BF16 weight; return what happens."""
+    weight = torch.ones(4, 4, dtype=torch.bfloat16, device=device, requires_grad=True)
+    weight.grad_dtype = torch.float32
+    weight.sum().backward()
+    if make == "masters":
+        master = weight.detach().float()
+        master.grad, weight.grad = weight.grad, None
+        torch.optim.AdamW([master], lr=0.1).step()
+        with torch.no_grad():
+            weight.copy_(master)
+    else:
+        try:
+            make([weight], lr=0.1).step()
+        except RuntimeError as error:
+            return f"RuntimeError: {str(error)[:70]}"
+    return f"the weight moves from 1 to {weight[0, 0].item():.3f}"
+
+
+makers = {"SGD": torch.optim.SGD, "Muon": torch.optim.Muon, "Adafactor": torch.optim.Adafactor}
+makers |= {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW, "AdamW on FP32 masters": "masters"}
+if hasattr(weight, "grad_dtype"):
+    for name, make in makers.items():
+        print(f"{name:22} {step_with(make)}")
+
 # %% [markdown] name="tune_intro"
+# The sum is right, but in PyTorch 2.13 Adam and AdamW raise an error: their formulas mix the FP32 gradient with a BF16 moment. SGD, Muon and Adafactor accept it.
+# With AdamW, keep an FP32 master weight, move the FP32 gradient to it, and copy the result back, as the last line did.
+#
 # ### What pure BF16 fine-tuning loses
 #
 # Now a whole run. The GPT trained on English continues on Python source for 150 steps of AdamW. "BF16" stores weights, gradients and moments in BF16. "BF16 weights" stores only
 # the weights in BF16, rounded to nearest, stochastically or with Kahan compensation, and keeps gradients and moments in FP32; these runs stop after 40 steps. All runs compute in FP32, so
 # only the storage differs. The measure is how far the loss on unseen Python falls.
 #
-# **Predict.** At a learning rate of 1e-4, what percentage of FP32's progress does "BF16" make in 40 steps? And in 150?
+# **Predict.** At a learning rate of 1e-4, what percentage of FP32's progress does "BF16" make in 150 steps?
 
 # %% name="guess_tune"
-my_guess = None  # %, after 40 steps
-### BEGIN GUESS
-my_guess = 50  # at 1e-4 a third of the weights move in a step
-### END GUESS
-early_guess = Prediction("Progress in BF16 at 1e-4, 40 steps", my_guess, "% of FP32's")
 my_guess = None  # %, after 150 steps
 ### BEGIN GUESS
-my_guess = 70  # it catches up
+my_guess = 90  # at 1e-4 a third of the weights move in a step, and steps add up
 ### END GUESS
 late_guess = Prediction("Progress in BF16 at 1e-4, 150 steps", my_guess, "% of FP32's")
 
@@ -516,7 +540,6 @@ made = {
     (kind, lr): [100 * fall / exact for fall, exact in zip(found, falls["FP32", lr], strict=False)]
     for (kind, lr), found in falls.items()
 }
-early_guess.reveal(made["BF16", 1e-4][0])
 late_guess.reveal(made["BF16", 1e-4][1])
 names = {"nearest": "BF16 weights, nearest", "stochastic": "BF16 weights, stochastic", "Kahan": "BF16 weights, Kahan"}
 print(
@@ -532,12 +555,12 @@ for (kind, lr), shares in sorted(made.items(), key=lambda item: item[0][1]):
 # In section 4, nearly all weights stopped moving at 1e-5. How does the run still get this far? For individual steps, look at how many weights move and at how
 # much of the loss reduction they contribute. (Gradient times change, summed over all weights, is the loss reduction to first order.)
 #
-# **Predict.** In step 40, what share of FP32's loss reduction comes from the few weights that still move?
+# **Predict.** In step 40, how large is the loss reduction of the run with BF16 weights, next to that of the FP32 run in its step 40?
 
 # %% name="guess_parts"
 my_guess = None  # %
 ### BEGIN GUESS
-my_guess = 10  # as much as their share of all weights
+my_guess = 10  # as much as the share of the weights that move
 ### END GUESS
 parts_guess = Prediction("Loss reduction in step 40, BF16 weights to nearest", my_guess, "% of FP32's")
 
@@ -552,21 +575,21 @@ for step in (0, 10, 20, 30, 39):
 # %% [markdown] name="tune_explained"
 # - A new AdamW divides each gradient by its own size, so at first every weight moves by about the learning rate. The update of section 4 came after 60
 #   steps, when the second moment still contained larger gradients.
-# - Small weights have small gaps and keep moving; the large weights stop. A weight that moves at all moves a whole gap, more than the update asked for.
-# - FP32 makes its easy progress first, then each step brings less. BF16 is behind, so its easy progress is still to come.
+# - A weight that moves at all moves a whole number of gaps, which is more or less than the update asked for.
+# - The two runs are in different states: FP32 has made its easy progress, and each further step gains less. BF16 is behind, so its easy progress is still to come.
 #
-# Rounding to nearest does not ruin the run, but it costs progress, and the table shows when. At 1e-5 BF16 makes about a third of FP32's progress. At 1e-4 it makes most of it in 40
+# Rounding to nearest does not ruin the run, but it costs progress, and the table shows where. At 1e-5 BF16 makes about a third of FP32's progress. At 1e-4 it makes most of it in 40
 # steps and clearly less in 150: the shortfall grows with the length of the run. At 1e-3 almost nothing is lost in this run. BF16 moments make no difference in
 # 40 steps at 1e-5; that is too few for the second moment to need its decay. Stochastic rounding and Kahan compensation recover what was lost, one at no cost in bytes, the other for two bytes per weight.
 #
 # What does this mean for your own run?
 #
 # - **Bytes.** Weight, gradient and Adam's two moments take 4 × 2 bytes per parameter in BF16, and 4 × 4 in FP32. That may decide whether a model fits.
-# - **Rates.** Pure BF16 with rounding to nearest is for learning rates near 1e-3, and for short runs. Adapters are often trained at 1e-4 or more ([[lora]]), full fine-tuning at 1e-5. Schedules
+# - **Rates.** Here, with two layers and 150 steps, pure BF16 with rounding to nearest kept up only at a learning rate of 1e-3. Adapters are often trained at 1e-4 or more ([[lora]]), full fine-tuning at 1e-5. Schedules
 #   decay the rate, and a long run spends most of its steps at small rates.
-# - **Stochastic rounding.** Several optimizers have a switch for it. It costs no memory.
+# - **Stochastic rounding.** torchao's optimizers, such as `AdamW8bit`, have a switch for it: `bf16_stochastic_round=True`. It costs no memory.
 #
-# Compare BF16 and FP32 at your own rate for as many steps as you can afford; the first steps of a fresh Adam are the kindest case.
+# Compare BF16 and FP32 at your own rate for as many steps as you can afford; the first steps of a fresh Adam are the most forgiving.
 
 # %% [markdown] name="underflow_text"
 # ## 6 · Underflow: gradients that become zero
@@ -689,11 +712,21 @@ moments_guess.reveal(zeros["Adam's second moment"]["E4M3"])
 # %% name="summary"
 still = 100 - 100 * share_that_moves(weights.bfloat16(), 1e-5 * direction)
 vanished = lost["gradients of activations"]["FP16"]
-claims.record("P1", "BF16 swallows small updates", "GPT, AdamW at 1e-5, weights that stood still", still, "%", 50, 100)
+claims.record(
+    "P1",
+    "BF16 swallows small updates",
+    "GPT, an update of AdamW scaled to 1e-5, weights that did not move",
+    still,
+    "%",
+    50,
+    100,
+)
 for lr in rates:
     said = "a pure BF16 model does not train"
-    claims.record("P1", said, f"GPT, 150 steps at {lr:g}, of FP32's fall", made["BF16", lr][1], "%", 0, 10)
-claims.record("P2", "FP16 makes small gradients zero", "GPT, gradients of activations", vanished, "%", 0.1, 100)
+    claims.record(
+        "P1", said, f"GPT, 150 steps at {lr:g}, share of FP32's loss reduction", made["BF16", lr][1], "%", 0, 10
+    )
+claims.figure("FP16 makes small gradients zero", "GPT, gradients of activations", vanished, "%")
 print(f"{'':6}{'bits':>5}{'largest':>12}{'smallest':>11}{'epsilon':>11}   gradients of activations lost, unscaled")
 for name, form in FORMATS.items():
     largest, _, smallest, in_one = table[name]
@@ -707,7 +740,8 @@ claims
 # - Exponent bits buy range, fraction bits precision. Gaps are relative, except below the smallest normal number.
 # - **Swamping**: an update of less than half a gap does nothing. Fixes: weights in FP32 (4 bytes), a BF16 compensation alongside the BF16 weight (2 more bytes), or
 #   stochastic rounding (none).
-# - Adam's second moment cannot decay in BF16, and a BF16 sum of gradients stops growing. Keep both in FP32.
+# - With the default β₂ of 0.999, Adam's second moment cannot decay in BF16, and a BF16 sum of gradients stops growing. Keep both in FP32, the gradients in
+#   `grad_dtype` if your optimizer accepts it.
 # - **Underflow**: anything below half the smallest number becomes zero. Fixes: a scale, or BF16.
 # - Weights and activations need precision, gradients need range, second moments need a great deal of range.
 #

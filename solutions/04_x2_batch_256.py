@@ -1,13 +1,13 @@
 # %% [markdown] name="title"
 # # X2 · A batch of 256 from micro-batches of 64
 #
-# **Graded exercise, 10 points.** You write gradient accumulation where it meets the rest of a training run: targets that do not count, spread over two ranks; one loss scaler for two optimizers;
+# **Graded exercise, 10 points.** You write gradient accumulation where it meets the rest of a training run: targets that do not count, spread over two ranks; one loss scaler for two optimizers, with a measure of the gradient's noise;
 # and an epoch that is interrupted in the middle of a group of micro-batches.
 #
 # | | |
 # |---|---|
-# | After this you can | weight every target of a batch equally across micro-batches and ranks; put scaling, clipping and two optimizers into one accumulated step; resume a run without losing half of a group |
-# | Time | 75 to 110 minutes |
+# | After this you can | weight every target of a batch equally across micro-batches and ranks; put scaling, clipping and two optimizers into one accumulated step, and measure the noise of the gradient in it; resume a run without losing half of a group |
+# | Time | 90 to 140 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU |
 # | Before this | [[gradient_accumulation]]; from [[mixed_precision]], `GradScaler` and the order of clipping |
@@ -17,6 +17,8 @@
 # notebook under its present name: it is your submission.
 
 # %% name="setup" setup=true
+import io
+
 from helpers import MemoryMeter, SmallCNN, check, device_name, digits, hint, human_bytes, pick_device
 
 import torch
@@ -51,11 +53,11 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
 def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch, all_reduce):
     ### BEGIN SOLUTION
     optimizer.zero_grad()
-    sums = torch.zeros(2, dtype=torch.float64, device=x.device)  # the loss, the count
+    sums = 0  # the loss, the count
     for xs, ys in zip(x.split(micro_batch), y.split(micro_batch), strict=True):
         total, count = loss_fn(model(xs), ys)
         total.backward()
-        sums += torch.stack([total.detach().double(), count.double()])
+        sums = sums + torch.stack([total.detach(), count.to(total)])
     all_reduce(sums)
     for parameter in model.parameters():
         if parameter.requires_grad:
@@ -80,26 +82,36 @@ hint("x2.step")
 # Add a loss scaler and gradient clipping, for a model whose parameters belong to two optimizers. Each part of the order matters: what is weighted per
 # micro-batch, what is done once per step, and what needs to know about both optimizers.
 #
+# The step also measures **noise**. The gradients of single micro-batches are longer than that of the whole batch, because noise averages out. From the squared norms at the two batch
+# sizes follows an estimate of the critical batch size ([[gradient_accumulation]], section 4; McCandlish et al. 2018, appendix A.1), at no extra forward or backward pass.
+#
 # **Contract.** `scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm)` takes one step with both optimizers, on one process.
 #
 # - `optimizers` is a list of two; each owns a part of the model's parameters, in one or several groups, and together they own all.
 # - `x` (N, ...) and `y` (N,) are split as in part 1. The loss is the cross-entropy of the model's outputs, the mean over all N rows.
-# - `scaler` is a `torch.amp.GradScaler`, of which the step uses `scale`, `unscale_`, `step` and `update`. `backward()` starts from scaled losses. Autocast is left out: it does not change the order.
+# - `scaler` is a `torch.amp.GradScaler`, of which the step uses `scale`, `get_scale`, `unscale_`, `step` and `update`. `backward()` starts from scaled losses. Autocast is left out: it does not change the order.
 # - The **true** gradient of the whole batch is clipped to the norm `max_norm` over the parameters of both optimizers together.
 # - Without an overflow, each optimizer is unscaled once and stepped once through the scaler, then the scaler is updated once.
 # - If a micro-batch makes the gradient of either optimizer overflow, **neither** steps and neither optimizer's state changes. The scaler is updated in this step, too.
 # - Gradients from earlier steps must not leak in. Memory, `x`, `y` and the mode of the model are as in part 1.
-# - It returns the norm of the true gradient before clipping: a number, or a detached tensor without dimensions. After an overflow it is inf or NaN.
+# - It returns a pair of numbers, or of detached tensors without dimensions: the norm of the true gradient before clipping, and the mean squared norm of the micro-batches' gradients. After an
+#   overflow both are inf or NaN.
+# - A micro-batch's gradient is the true gradient of the mean loss over its own rows alone, over the parameters of both optimizers, before clipping. In the mean of the squared norms, each micro-batch
+#   is weighted by its rows.
 
 
 # %% name="scaled" answer=true
 def scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm):
     ### BEGIN SOLUTION
+    before, squares, scale = [torch.zeros_like(p) for p in model.parameters()], 0.0, scaler.get_scale()
     for optimizer in optimizers:
         optimizer.zero_grad()
     for xs, ys in zip(x.split(micro_batch), y.split(micro_batch), strict=True):
         loss = F.cross_entropy(model(xs), ys) * (len(xs) / len(x))
         scaler.scale(loss).backward()
+        gradients = [p.grad.clone() for p in model.parameters()]  # what has been added up so far
+        own = sum(((g - b) / scale).square().sum() for g, b in zip(gradients, before, strict=True))
+        before, squares = gradients, squares + own * (len(x) / len(xs))
     for optimizer in optimizers:
         scaler.unscale_(optimizer)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
@@ -107,7 +119,7 @@ def scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm):
         for optimizer in optimizers:
             scaler.step(optimizer)
     scaler.update()
-    return norm
+    return norm, squares
     ### END SOLUTION
 
 
@@ -125,7 +137,7 @@ hint("x2.scaled")
 #
 # **Contract.** `train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate, state=None, stop_after=None)` goes through an epoch, or through the rest of one, and returns a pair `(losses, state)`.
 #
-# - `loader(start)` yields the micro-batches `(x, y)` of the epoch from number `start` on, the first being number 0. It has no length, is called once per call of `train_epoch`, and there is at least one micro-batch. Their sizes may differ.
+# - `loader(start)` yields the micro-batches `(x, y)` of the epoch from number `start` on, the first being number 0. The loader has no length. Call it once per call of `train_epoch`. An epoch has at least one micro-batch, and their sizes may differ.
 # - `accumulate` micro-batches, counted from the start of the epoch, form a group and make one update. What is left when the loader ends forms a smaller group with an update of its own.
 # - Within a group each **row** has the same weight, and `loss_fn(outputs, y)` returns the mean over the rows it is given. The gradient is not clipped. The model sees each micro-batch as it came: whole, in one call, and once per epoch. It arrives in training mode and stays in it.
 # - A parameter that gets no gradient in a group is not moved by its update. `.grad` may hold anything when `train_epoch` is called, and none of it may leak in.
@@ -135,7 +147,7 @@ hint("x2.scaled")
 #   for `.grad`. All updates and losses equal those of an epoch in one call. A call may find the loader already at its end, and a group may be stopped several
 #   times.
 # - The state survives `torch.save` and `torch.load(..., weights_only=True)`. It holds no micro-batch, at most one gradient of each parameter, and a few numbers. Later training does not change a state that was returned, and a call does not change the one it is given.
-# - Memory: never hold more micro-batches than two groups have, nor activations of more than one micro-batch. An epoch does not fit.
+# - Memory: never hold more than two groups' worth of micro-batches, nor activations of more than one micro-batch. An epoch does not fit.
 # - `losses` is a list with one entry for each update of this call: the mean loss over the rows of its group, as floats or detached tensors without dimensions.
 
 
@@ -161,7 +173,7 @@ def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate, state=
     for taken, (x, y) in enumerate(loader(position), 1):
         loss = loss_fn(model(x), y) * len(x)  # the sum over rows
         loss.backward()
-        rows, total = rows + len(x), total + loss.item()
+        rows, total = rows + len(x), total + loss.detach()
         position += 1
         if position % accumulate == 0:
             update()
@@ -184,8 +196,8 @@ hint("x2.epoch")
 # %% [markdown] name="table_text"
 # ## Your table
 #
-# Three epochs over 1,280 digits with your `train_epoch`: batches of 256 rows, micro-batches of 64 in groups of 4, and the same with a new process after every
-# 7 micro-batches. How far apart do the weights end up, and what do the micro-batches save?
+# Three trainings of one epoch over 1,280 digits with your `train_epoch`: batches of 256 rows, micro-batches of 64 in groups of 4, and the same stopped after every 7
+# micro-batches, with its state saved, loaded and given to the next call. How far apart do the weights end up, and what do the micro-batches save?
 
 # %% name="table"
 data = digits(device, size=16)
@@ -208,6 +220,10 @@ def epoch_of(rows, stop_after=None):
     with MemoryMeter(model, optimizer) as meter:
         while stops < 0 or state is not None:
             _, state = train_epoch(*parts, state, stop_after)
+            file = io.BytesIO()
+            torch.save(state, file)
+            file.seek(0)
+            state = torch.load(file, weights_only=True)
             stops += 1
     return meter.peak_bytes, stops, torch.cat([p.detach().flatten() for p in model.parameters()])
 

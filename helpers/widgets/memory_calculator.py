@@ -52,7 +52,7 @@ def explore_memory() -> None:
     """Show the calculator."""
     explore(
         lambda **knobs: calculator_figure(_answers()[tuple(knobs.values())]),
-        alt="Bars of the memory that the planner predicts for a recipe, by tenant, with the sizes of GPUs as lines.",
+        alt="Bars of the memory that the planner predicts for a recipe, by category, with the sizes of GPUs as lines.",
         **{name: (first, values) for first, (name, values) in zip(START, KNOBS.items(), strict=True)},
     )
 

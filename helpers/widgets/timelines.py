@@ -52,7 +52,7 @@ def explore_timelines(profiles: Mapping[str, MemoryProfile]) -> None:
     peak = 100 * (profile.peak_time - profile.began) / (profile.ended - profile.began)
     explore(
         lambda upper, lower, percent_of_the_step: timelines_figure(profiles, upper, lower, percent_of_the_step),
-        "Memory over two training steps, tenant by tenant, with a cursor; the titles name the operation that it is on.",
+        "Memory over two training steps, by category, with a cursor; the titles name the operation that it is on.",
         upper=(first, tuple(profiles)),
         lower=(second, tuple(profiles)),
         percent_of_the_step=(min(100, math.ceil(peak)), range(0, 101)),

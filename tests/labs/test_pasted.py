@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from helpers.exercises.reference.gradient_accumulation import accumulate, accumulate_tokens
 """
 
-# Lab 04's solutions between zero_grad and step; lab 03's order of scaling and clipping, in a loop over the optimizers.
+# Lab 04's solutions between zero_grad and step; lab 04's loop, and X1's part 2 from unscale_ to update.
 ONE_PROCESS = """
 def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch, all_reduce):
     optimizer.zero_grad()
@@ -31,8 +31,10 @@ def scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm):
         scaler.scale(loss).backward()
     for optimizer in optimizers:
         scaler.unscale_(optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-        scaler.step(optimizer)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    if torch.isfinite(norm):
+        for optimizer in optimizers:
+            scaler.step(optimizer)
     scaler.update()
     return norm
 

@@ -73,6 +73,7 @@ JUDGED: dict[str, tuple[str, ...]] = {
         "both_step_or_neither",
         "clips_the_joint_gradient_once",
         "clips_the_joint_gradient_once both_step_or_neither",
+        "clips_the_joint_gradient_once",
     ),
     "x2.epoch": (
         "each_group_counts goes_on_in_mid_group",

@@ -204,7 +204,7 @@ def _wrong(seen: Evidence, expected: Evidence, clause: str, why: str, values: st
 
 
 class ProductsAreNarrow(Check):
-    """Operations in PRODUCTS come out in the 16-bit dtype, whatever goes in and however it is handed in."""
+    """Operations in PRODUCTS come out in the 16-bit dtype, whatever the input dtype, positional or keyword."""
 
     hint = (
         "`func` is the operation itself: is it in `PRODUCTS`?\n"

@@ -18,7 +18,7 @@ class MasterKeepsSmallUpdates(Check):
     hint = (
         "Which of the two tensors can hold a small update? Add it there.\n"
         "The gradient is BF16: turn it into FP32 before it is multiplied by `lr`.\n"
-        "`master -= ...` writes in place, `weight.copy_(master)` rounds and writes in place."
+        "Which operations write into the tensor you were given and make no new one? Their names end in an underscore."
     )
 
     @staticmethod
@@ -52,7 +52,8 @@ class MasterKeepsSmallUpdates(Check):
         if seen["dtype"] != expected["dtype"] or seen["same memory"]:
             name = seen["same memory"][0] if seen["same memory"] else "weight"
             return (
-                f"`{name}` has got other memory or another dtype: write into the tensor that you were given, in place."
+                f"`{name}` is now a different tensor, or has another dtype: write into the tensor that you were given, "
+                "in place."
             )
         if not seen["gradient kept"]:
             return "The gradient was changed."

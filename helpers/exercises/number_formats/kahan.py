@@ -75,7 +75,7 @@ class WeightIsTheNearest(Check):
 
     hint = (
         "What should the weight be now? Three numbers belong to it.\n"
-        "Add all three in FP32, `weight.float() + lost.float() + update`, and round once, at the end."
+        "The sum of two BF16 tensors is BF16, too. Which format has room for all three, and how often do you round?"
     )
     probe = staticmethod(observe)
 

@@ -94,7 +94,7 @@ def _table(seen: Evidence, *names: str) -> list[Tensor]:
 
 
 class GoesToANeighbor(Check):
-    """Each number becomes one of its two BF16 neighbors; one that BF16 has stays as it is."""
+    """Each number becomes one of its two BF16 neighbors; a number that BF16 can represent is unchanged."""
 
     hint = (
         "A BF16 number is an FP32 number whose lower 16 bits are zero.\n"

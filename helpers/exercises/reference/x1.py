@@ -101,11 +101,12 @@ def train(precision, seed=0, epochs=3):
     step(*batches[0])  # Adam creates its state here
     with MemoryMeter(model, optimizers) as meter:
         step(*batches[1])
+    wait = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}.get(device.type, lambda: None)
+    wait()  # for what is still in the device's queue
     start = time.perf_counter()
     for batch in batches[2:]:
         step(*batch)
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    wait()
     step_seconds = (time.perf_counter() - start) / len(batches[2:])
 
     model.eval()

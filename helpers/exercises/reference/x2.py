@@ -3,6 +3,7 @@
 Written by `python -m helpers build`; change the source, not this file.
 """
 
+import io
 from helpers import MemoryMeter, SmallCNN, check, device_name, digits, hint, human_bytes, pick_device
 import torch
 import torch.nn.functional as F
@@ -13,11 +14,11 @@ device = pick_device()
 
 def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch, all_reduce):
     optimizer.zero_grad()
-    sums = torch.zeros(2, dtype=torch.float64, device=x.device)  # the loss, the count
+    sums = 0  # the loss, the count
     for xs, ys in zip(x.split(micro_batch), y.split(micro_batch), strict=True):
         total, count = loss_fn(model(xs), ys)
         total.backward()
-        sums += torch.stack([total.detach().double(), count.double()])
+        sums = sums + torch.stack([total.detach(), count.to(total)])
     all_reduce(sums)
     for parameter in model.parameters():
         if parameter.requires_grad:
@@ -30,11 +31,15 @@ def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch, all_reduce):
 
 
 def scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm):
+    before, squares, scale = [torch.zeros_like(p) for p in model.parameters()], 0.0, scaler.get_scale()
     for optimizer in optimizers:
         optimizer.zero_grad()
     for xs, ys in zip(x.split(micro_batch), y.split(micro_batch), strict=True):
         loss = F.cross_entropy(model(xs), ys) * (len(xs) / len(x))
         scaler.scale(loss).backward()
+        gradients = [p.grad.clone() for p in model.parameters()]  # what has been added up so far
+        own = sum(((g - b) / scale).square().sum() for g, b in zip(gradients, before, strict=True))
+        before, squares = gradients, squares + own * (len(x) / len(xs))
     for optimizer in optimizers:
         scaler.unscale_(optimizer)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
@@ -42,7 +47,7 @@ def scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm):
         for optimizer in optimizers:
             scaler.step(optimizer)
     scaler.update()
-    return norm
+    return norm, squares
 
 
 def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate, state=None, stop_after=None):
@@ -65,7 +70,7 @@ def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate, state=
     for taken, (x, y) in enumerate(loader(position), 1):
         loss = loss_fn(model(x), y) * len(x)  # the sum over rows
         loss.backward()
-        rows, total = rows + len(x), total + loss.item()
+        rows, total = rows + len(x), total + loss.detach()
         position += 1
         if position % accumulate == 0:
             update()

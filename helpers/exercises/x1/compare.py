@@ -189,7 +189,7 @@ def _wrong_peak(name: str, got: Evidence, want: Evidence) -> str | None:
 
 
 class AccuracyHolds(Check):
-    """All three precisions learn the digits as FP32 does, each really trained in its own, as the seed says."""
+    """All three precisions learn the digits as FP32 does, and each run trains in its own, from the given seed."""
 
     points = 1
     hint = (

@@ -1,4 +1,4 @@
-"""Checks of part 2: an accumulated step with one loss scaler, two optimizers and gradient clipping."""
+"""Checks of part 2: an accumulated step with one loss scaler, two optimizers, clipping and a measure of noise."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -96,14 +96,12 @@ def _run(scaled_step: Any, seed: int, case: _Case) -> Evidence:
             )
         before = weights(model)
         with MemoryMeter(model, optimizers) as meter:
-            norm = scaled_step(model, optimizers, scaler, x, y, case.micro_batch, case.max_norm)
+            returned = scaled_step(model, optimizers, scaler, x, y, case.micro_batch, case.max_norm)
         if hook:
             hook.remove()
         moved.append(update_since(before, model))
-        attached = bool(getattr(norm, "requires_grad", False))
-        finite = None if norm is None else bool(torch.as_tensor(norm).detach().isfinite().all())
-        value = float(norm) if finite and not attached else None
-        norms.append({"kind": type(norm).__name__, "attached": attached, "finite": finite, "value": value})
+        pair = isinstance(returned, tuple | list) and len(returned) == 2
+        norms.append([_noted(figure) for figure in returned] if pair else None)
         scales.append(scaler.get_scale())
         logs.append(scaler.log)
         scaler.log = []
@@ -120,29 +118,60 @@ def _run(scaled_step: Any, seed: int, case: _Case) -> Evidence:
     }
 
 
-def _wrong_norm(got: Evidence, want: Evidence) -> str | None:
-    """Say what is wrong with the norm that a step returned."""
-    if got["finite"] is None:
-        return "nothing was returned; return the norm of the true gradient before it is clipped."
-    if got["attached"]:
-        return "the returned norm carries a graph; return it detached."
-    if want["finite"] != got["finite"]:
-        return f"the returned norm is {'' if got['finite'] else 'not '}finite, and the gradient's is not so."
-    if want["finite"] and not abs(got["value"] - want["value"]) <= 1e-3 * want["value"]:
+def _noted(figure: Any) -> Evidence:
+    """Return what is to be known of one figure that a step returned."""
+    attached = bool(getattr(figure, "requires_grad", False))
+    finite = None if figure is None else bool(torch.as_tensor(figure).detach().isfinite().all())
+    return {"attached": attached, "finite": finite, "value": float(figure) if finite and not attached else None}
+
+
+def _wrong_figures(got: list[Evidence] | None, want: list[Evidence]) -> str | None:
+    """Say what is wrong with the pair that a step returned: the norm, and the mean squared norm."""
+    if got is None:
+        return "a pair should be returned: the norm of the true gradient, and the mean squared norm of micro-batches."
+    (norm, right_norm), (squares, right_squares) = zip(got, want, strict=True)
+    wrong = _wrong_figure("norm", norm, right_norm)
+    if wrong:
+        return wrong
+    if right_norm["finite"] and not _near(norm, right_norm):
         return (
-            f"the returned norm is {got['value']:.5g}; that of the true gradient over the parameters of both "
-            f"optimizers, before clipping, is {want['value']:.5g}."
+            f"the returned norm is {norm['value']:.5g}; that of the true gradient over the parameters of both "
+            f"optimizers, before clipping, is {right_norm['value']:.5g}."
+        )
+    wrong = _wrong_figure("mean squared norm", squares, right_squares)
+    if wrong:
+        return wrong
+    if right_squares["finite"] and not _near(squares, right_squares):
+        return (
+            f"the mean squared norm of the micro-batches' gradients is {squares['value']:.5g}; it should be "
+            f"{right_squares['value']:.5g}. (The whole gradient's squared norm is {right_norm['value'] ** 2:.5g}.) Is "
+            "each micro-batch's gradient unscaled, that of its own rows alone, and weighted by its rows?"
         )
     return None
 
 
+def _wrong_figure(name: str, got: Evidence, want: Evidence) -> str | None:
+    if got["finite"] is None:
+        return f"the {name} is None; return it as a number."
+    if got["attached"]:
+        return f"the returned {name} carries a graph; return it detached."
+    if want["finite"] != got["finite"]:
+        return f"the returned {name} is {'' if got['finite'] else 'not '}finite, and the gradient's is not so."
+    return None
+
+
+def _near(got: Evidence, want: Evidence) -> bool:
+    return abs(got["value"] - want["value"]) <= 1e-3 * abs(want["value"])
+
+
 class ClipsTheJointGradientOnce(Check):
-    """The true gradient of the whole batch is clipped to one norm over the parameters of both optimizers."""
+    """The true gradient is clipped to one norm over the parameters of both optimizers, and its noise is measured."""
 
     points = 1
     hint = (
         "scale() and backward() inside the loop, each micro-batch weighed by its rows; the rest once, after it.\n"
-        "Unscale both before clipping: a norm over one unscaled and one scaled half is neither."
+        "Unscale both before clipping: a norm over one unscaled and one scaled half is neither.\n"
+        "`.grad` is a sum. What did the last micro-batch add to it, and by which factors is that not its own gradient?"
     )
 
     @staticmethod
@@ -167,7 +196,7 @@ class ClipsTheJointGradientOnce(Check):
             wrong = wrong_update(got["moved"][0], want["moved"][0], FP32) or too_many_activations(
                 got["activations"], want["activations"]
             )
-            wrong = wrong or _wrong_norm(got["norms"][0], want["norms"][0])
+            wrong = wrong or _wrong_figures(got["norms"][0], want["norms"][0])
             if wrong:
                 return f"{case}: {wrong}"
             if got["scales"] != want["scales"]:
@@ -204,7 +233,7 @@ class BothStepOrNeither(Check):
                 wrong = wrong_update(got["moved"][step], want["moved"][step], FP32)
                 if wrong and step == 1:
                     return f"{where}: the weights moved. Neither optimizer may step, not even by its momentum."
-                wrong = wrong or _wrong_norm(got["norms"][step], want["norms"][step])
+                wrong = wrong or _wrong_figures(got["norms"][step], want["norms"][step])
                 if wrong:
                     return f"{where}: {wrong}"
                 if got["logs"][step].count("update") != 1:

@@ -26,10 +26,15 @@ def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch, all_reduce):
 def scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm):
     model.zero_grad()
     factor = scaler.scale(torch.ones(()))
+    squares = 0.0
     for start in range(0, len(x), micro_batch):
         part = slice(start, start + micro_batch)
         loss = F.cross_entropy(model(x[part]), y[part], reduction="sum") / len(x)
+        before = {p: p.grad.clone() for p in model.parameters() if p.grad is not None}
         loss.backward(gradient=factor)
+        for p in model.parameters():
+            added = (p.grad - before.get(p, 0.0)) / scaler.get_scale()
+            squares += added.pow(2).sum().item() * len(x) / len(y[part])
     first, second = optimizers
     scaler.unscale_(first)
     scaler.unscale_(second)
@@ -39,7 +44,7 @@ def scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm):
         scaler.step(first)
         scaler.step(second)
     scaler.update()
-    return norm
+    return [norm, squares]
 
 
 def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate, state=None, stop_after=None):

@@ -31,9 +31,16 @@ def accumulated_step(model, optimizer, loss_fn, x, y, micro_batch, all_reduce):
 def scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm):
     [optimizer.zero_grad(set_to_none=False) for optimizer in optimizers]
     pieces = zip(x.split(micro_batch), y.split(micro_batch), strict=True)
+
+    def flat():
+        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+        return torch.cat([part.flatten() for part in parts]) / scaler.get_scale()
+
+    lengths = []
     for xs, ys in pieces:
-        rows = functional.cross_entropy(model(xs), ys, reduction="none")
+        rows, so_far = functional.cross_entropy(model(xs), ys, reduction="none"), flat()
         scaler.scale((rows / len(x)).sum()).backward()
+        lengths += [(flat() - so_far).norm() * len(x) / len(xs)] * len(xs)
     [scaler.unscale_(optimizer) for optimizer in optimizers]
     gradients = [p.grad for p in model.parameters()]
     norm = torch.stack(torch._foreach_norm(gradients)).norm()
@@ -41,7 +48,7 @@ def scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm):
         torch._foreach_mul_(gradients, min(1.0, max_norm / (norm.item() + 1e-6)))
         [scaler.step(optimizer) for optimizer in optimizers]
     scaler.update()
-    return norm
+    return norm, torch.stack(lengths).square().mean()
 
 
 class Group:

@@ -9,14 +9,21 @@ def owned(optimizer):
 
 
 def scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm):
+    scale = scaler.get_scale()
     for p in model.parameters():
         p.grad = None
-    begin = 0
+    begin, noise, held = 0, [], {}
     while begin < len(x):
         xs, ys = x[begin : begin + micro_batch], y[begin : begin + micro_batch]
         share = F.cross_entropy(model(xs), ys) * len(xs) / len(x)
         scaler.scale(share).backward()
         begin += micro_batch
+        own = 0.0
+        for optimizer in optimizers:
+            for p in owned(optimizer):
+                own = own + (p.grad.double() - held.get(id(p), 0.0)).square().sum()
+                held[id(p)] = p.grad.double()
+        noise.append(own * len(x) / len(xs))
     squares = 0.0
     for optimizer in optimizers:
         scaler.unscale_(optimizer)
@@ -28,5 +35,6 @@ def scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm):
             for p in owned(optimizer):
                 p.grad.mul_(factor)
             scaler.step(optimizer)
+    squares = torch.stack(noise).sum() / scale**2
     scaler.update()
-    return norm.float()
+    return norm.float(), squares

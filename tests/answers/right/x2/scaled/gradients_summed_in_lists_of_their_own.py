@@ -6,10 +6,12 @@ import torch.nn.functional as F
 
 def scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm):
     parameters = list(model.parameters())
-    sums = None
+    sums, squares = None, 0
     for xs, ys in zip(x.split(micro_batch), y.split(micro_batch), strict=True):
         loss = scaler.scale(F.cross_entropy(model(xs), ys, reduction="sum"))
         grads = torch.autograd.grad(loss, parameters)
+        norms = torch.stack(torch._foreach_norm(grads)) / scaler.get_scale()  # of the sum over the rows
+        squares = squares + (norms**2).sum() / len(xs) / len(x)
         sums = list(grads) if sums is None else torch._foreach_add(sums, grads)
     for p, total in zip(parameters, sums, strict=True):
         p.grad = total / len(x)
@@ -21,4 +23,4 @@ def scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm):
         scaler.step(one)
         scaler.step(other)
     scaler.update()
-    return norm
+    return norm, squares
