@@ -208,7 +208,7 @@ print("7 billion parameters in FP32:", human_bytes(7e9 * 4), "in 16 bits:", huma
 #   figure that people repeat; the labs test it.
 # - **Labs** teach a technique: predict, measure, explain, explore. The practice tasks carry no points, and each solution is one click away, below the
 #   check.
-# - **Exercises** (X1 to X6) are separate notebooks and are graded. You submit the notebook.
+# - **Exercises** (X1 to X7) are separate notebooks and are graded. You submit the notebook.
 # - **Solved notebooks** for everything are in `solutions/`. Look once you have tried.
 # - Stuck cell? **Kernel → Restart Kernel and Run All Cells** starts over; you lose nothing but the variables.
 #
