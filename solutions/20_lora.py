@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | write LoRA and merge it; fine-tune a pretrained model on answers only, and score it before and after; account for every byte of a LoRA step; choose rank, alpha and targets; quantize to NF4 by hand and fine-tune on a 4-bit base; plan a 7B fine-tune for a 24 GB or 16 GB GPU before you rent it; write the DPO loss and list what it adds to the bill |
-# | Time | 150 minutes |
+# | Time | 150 to 200 minutes; a good place to stop is after section 6 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; a pretrained model of 93 MB for sections 7 and 10 (`make install-real`), otherwise a small one stands in; QLoRA needs bitsandbytes; with a GPU of 20 GB or more one cell runs 7B |
 # | Before this | labs [[#where_memory_goes]], [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]] and [[#profiling_and_oom_clinic]] |
@@ -325,7 +325,7 @@ claims.record(
 )
 
 # %% [markdown] name="memory_explained"
-# LoRA saves the static part: gradients and moments exist only for A and B. Activations mostly stay. To reach A and B in the first layer, the gradient must flow back through **all** layers above, and each operation on the way needs its saved tensors: the nonlinear ones their inputs, attention its q, k and v.
+# LoRA saves the static part: gradients and moments exist only for A and B. Activations fall far less. To reach A and B in the first layer, the gradient must flow back through **all** layers above, and each operation on the way needs its saved tensors: the nonlinear ones their inputs, attention its q, k and v.
 #
 # So which activations did go away? We freeze the model part by part and measure.
 
@@ -452,7 +452,7 @@ for name in ("PEFT", "all-linear"):
 # %% [markdown] name="adapt_explained"
 # The **targets** make the difference. On attention alone, LoRA achieves less than half of full training's fall; most of the weights are in the MLP. On all linear layers it achieves well over half in the same steps. In section 7, on a pretrained model, it keeps up with full training. (By hand and by PEFT differ a little, because A is drawn differently.)
 #
-# "LoRA forgets less" is another common claim. Within each method the smaller rate keeps more English, so compare methods that have learned about as much: full training at a quarter of its rate with either LoRA, in the last two lines. In our runs full training at the small rate learned as much as LoRA on all linear layers and forgot less, so the claim did not hold here. At a single learning rate you compare rates, not methods.
+# "LoRA forgets less" is another common claim. Within each method the smaller rate keeps more English, so compare methods that have learned about as much: full training at a quarter of its rate with either LoRA, in the last two lines. Each of these lines is one run, scored on 64 windows of text, so a difference of a few hundredths decides nothing. At a single learning rate you compare rates, not methods.
 #
 # Only an adapter can be switched off again, and then the base is bit for bit what it was. That is how adapters are served: one base, many adapters (section 11).
 #
@@ -567,7 +567,9 @@ show(
 #
 # - `nf4_encode(weights)` takes FP32 weights (n,), n a multiple of 64, and returns `packed, codes, tops, mean`. Both functions leave their arguments as they are.
 # - `packed`, uint8 (n / 2,), holds the indices of the levels nearest to w / scale, two per byte, the first in the upper four bits. The scale of a block of 64 is its largest magnitude, however small. In a block of zeros each index is that of the level whose *value* is 0.
-# - The scales are stored in 8 bits. `mean` is the FP32 mean of all scales. `tops`, FP32 (⌈n / 64 / 256⌉,), is the largest magnitude of scale − mean in each group of 256. `codes`, int8 (n / 64,), is (scale − mean) / top · 127, rounded. (bitsandbytes rounds these scales to an 8-bit code book instead of integers.)
+# - `mean` is the FP32 mean of all scales.
+# - `tops`, FP32 (⌈n / 64 / 256⌉,), is the largest magnitude of scale − mean in each group of 256 scales. The last group may be smaller.
+# - `codes`, int8 (n / 64,), holds the scales in 8 bits: (scale − mean) / top · 127, rounded. (bitsandbytes rounds to an 8-bit code book instead of integers.)
 # - `nf4_decode(packed, codes, tops, mean)` returns the weights (n,) in FP32: level · scale, with the scale from its 8 bits.
 
 
@@ -690,7 +692,7 @@ print(
 # %% [markdown] name="pack_task"
 # ### Only answers count in the loss
 #
-# The prompt is given, so the model need not learn to write it. A label of −100 is left out of the loss. Examples also differ in length: instead of padding each one, we **pack** several into a row. Attention must not cross from one example into the next. Transformers finds the boundaries from the positions, which start again at 0.
+# The prompt is given, so the model need not learn to write it. A label of −100 is left out of the loss. Examples also differ in length: instead of padding each one, we **pack** several into a row. Attention must not cross from one example into the next. Transformers finds the boundaries from the positions, which start again at 0. (The `pack` of [[tokens]] cuts documents at the end of a row. This one keeps examples whole.)
 #
 # **Contract.** `pack(examples, length, pad)` returns `ids`, `labels` and `positions`, each (rows, length) of int64.
 #
@@ -859,7 +861,7 @@ if is_real:
 # %% [markdown] name="setups_explained"
 # The loss on unseen answers and the score agree, and the score is the one to report. If the score rises within ten steps, the model could count before: it learned the form, and how to spell what it knew. Rank 1 already achieves most of it. The output layer alone has far more trained parameters than LoRA, but cannot change what the body computes. (If only a head is trained, the body's outputs are the same in every epoch. Compute these **features** once and cache them: this is *feature extraction*, the cheapest form of transfer learning.)
 #
-# The last column is the cost: how much worse the model has become at English unrelated to numbers. The score alone would not have shown it. Here rank 8 pays the most, more than full training at its much smaller rate, and rank 1 the least, for about the same score. The score is over 24 numbers, so one answer is four points, and each row is one run at one rate. (`python -m helpers receipts exact_match` runs three more seeds of the first row and keeps their scores in `receipts/`.)
+# The last column is the cost: how much worse the model has become at unrelated English text. The score alone would not have shown it. Here rank 8 pays the most, more than full training at its much smaller rate, and rank 1 the least, for about the same score. The score is over 24 numbers, so one answer is four points, and each row is one run at one rate. (`python -m helpers receipts exact_match` runs three more seeds of the first row and keeps their scores in `receipts/`.)
 #
 # ### Save, load, merge
 #
@@ -1193,7 +1195,7 @@ print(
 # %% [markdown] name="save_text"
 # (Each line that the Trainer prints averages different rows, so it jumps. Read the held-out loss.)
 #
-# In FP32, as here, merging is exact up to rounding. In BF16 it rounds W + ΔW to 8 significant bits. With a 4-bit base, do not merge into the packed weights: load the base in BF16 and merge there.
+# In FP32, as here, merging is exact up to rounding. In BF16 it rounds W + ΔW to 8 significant bits. With a 4-bit base, do not merge into the packed weights: dequantize them and merge there. The adapter was trained beside the quantized weights, so merging it into the original BF16 weights gives a different model. If you do that, score it again.
 
 # %% name="save"
 ids = windows(code.test_x, 4, seed=3)
@@ -1314,7 +1316,7 @@ print("before:", *written["adapter"], sep="\n  ")
 print("after:", *task.answers(preferring, shown), sep="\n  ")
 
 # %% [markdown] name="dpo_bill_text"
-# At first the policy *is* the reference, so both differences are zero and the loss is ln 2, whatever the model. What does preference training add to the memory of a step?
+# At first the model *is* the reference, so both differences are zero and the loss is ln 2, whatever the model. What does preference training add to the memory of a step?
 
 
 # %% name="dpo_bill"
@@ -1376,6 +1378,8 @@ serve = check("lora.serve", serve)
 hint("lora.serve")
 
 # %% [markdown] name="summary_text"
+# (`serve` asks the GPU which adapters occur in the batch, and waits for the answer. A server knows that on the host.)
+#
 # ## 12 · What this run measured
 
 # %% name="summary"
