@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | tell a data-bound loop from a compute-bound one and compute its idle share; write a prefetcher; work out how many workers you need before trying, and what they cost; recognize repeated random numbers and objects that cannot be sent to a worker; overlap copies with kernels |
-# | Time | 120 minutes (a good place to stop is after section 6) |
+# | Time | 120 to 150 minutes (a good place to stop is after section 6) |
 # | Difficulty | ●●○ |
 # | Needs | a CPU (for worker processes); copies from pinned memory are timed if there is a CUDA GPU |
 # | Before this | [[start_here]] |
@@ -158,7 +158,7 @@ def train_step(batch):
 #
 # The diagnosis needs no profiler. Time the loader alone, time the step alone on one batch, and time the loop, all in seconds per batch. The fastest of several epochs counts, because other programs can only make an epoch slower.
 #
-# **Predict.** A batch is 64 *full samples*, and a step takes 10 ms (on a CPU). How long does the loop take per batch?
+# The next cell compares the loop with the sum of the other two.
 
 
 # %% name="diagnose"
@@ -185,17 +185,9 @@ def diagnose(loader, step, epochs=3):
     return {"data": data, "compute": benchmark(lambda: step(batch), runs=len(loader)).median, "loop": loop}
 
 
-# %% name="guess_loop"
-my_guess = None  # ms per batch
-### BEGIN GUESS
-my_guess = 1e3 * 64 * costs["full sample"] + 10  # one after the other
-### END GUESS
-loop_guess = Prediction("The loop, for one batch", my_guess, "ms")
-
 # %% name="without_workers"
 with sign_of_life("three epochs of data, three of the loop"):
     slow = diagnose(fast_lane(files, shuffle=True), train_step)
-loop_guess.reveal(1e3 * slow["loop"])
 print(*(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in slow.items()), sep=", ")
 print(f"the device idles {1 - slow['compute'] / slow['loop']:.0%}")
 whole = slow["data"] + slow["compute"]
@@ -212,7 +204,7 @@ print(f"data + compute: {1e3 * whole:.1f} ms; the loop takes {slow['loop'] / who
 #
 # The **idle share** is 1 − compute / loop.
 #
-# - The loop's MFU (the fraction of the device's peak FLOP/s in use) is the step's, times compute / loop.
+# - The loop's MFU (the fraction of the device's peak FLOP/s in use) equals the step's MFU × compute / loop.
 # - Do not use `nvidia-smi` for this: its "utilization" is the fraction of time in which *any* kernel ran, and one small kernel counts in full.
 # - The profiler of [[where_the_time_goes]] shows it as its *data* phase.
 #
@@ -246,7 +238,7 @@ show(
 # - **All, in order.** It yields each batch of the iterable `batches` once, in order, as a tuple of its tensors. A batch may be a list or a tuple, of any number of tensors. After the last batch, every further `next()` ends at once.
 # - **One thread** draws all batches, and it is not the loop's. Two prefetchers may run side by side.
 # - **Depth.** While the loop is busy, `depth` batches are drawn beyond those it has received, including the one that the thread holds. There are never more, not even before the loop takes its first batch.
-# - **To the device.** For a CUDA device the thread pins each tensor (`pin_memory()`) and sends the pinned copy with `.to(device, non_blocking=True)`. For any other device it calls `.to(device)` and pins nothing. It uses the thread's current stream. (That frees the loop from the copy. Section 11 adds the side stream that lets a copy overlap kernels.)
+# - **To the device.** For a CUDA device the thread pins each tensor (`pin_memory()`) and sends the pinned copy with `.to(device, non_blocking=True)`. For any other device it calls `.to(device)` and pins nothing. A CUDA device comes with its index, as in `cuda:1`, because CUDA's current device is per thread: plain `cuda` would mean GPU 0 in yours. The copy uses the thread's current stream. (That frees the loop from the copy. Section 11 adds the side stream that lets a copy overlap kernels.)
 # - **Errors.** An error in drawing or sending a batch is raised in the loop, unchanged, after the batches that were drawn before it.
 # - **The end.** The thread ends with the last batch, with an error, and after `close()`, even if no batch has been taken. After `close()` no further draw starts.
 
@@ -304,22 +296,30 @@ thread_guess = Prediction("The loop with a prefetching thread", my_guess, "ms pe
 
 # %% name="threaded"
 def ahead(loader):
-    return prefetched(loader, 2, device)
+    here = torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else device
+    return prefetched(loader, 2, here)
 
 
 plain_loader = DataLoader(files, BATCH, shuffle=True)  # not pinned: the thread pins
-rounds = [  # the data alone once more, in turns with the loop: both meet the same moments
-    (seconds_a_batch(plain_loader, epochs=1), seconds_a_batch(plain_loader, train_step, 1, through=ahead))
-    for _ in range(2)
+rounds = [  # the data alone and the plain loop once more, in turns with the new loop: all meet the same moments
+    (
+        seconds_a_batch(plain_loader, epochs=1),
+        seconds_a_batch(plain_loader, train_step, 1),
+        seconds_a_batch(plain_loader, train_step, 1, through=ahead),
+    )
+    for _ in range(3)
 ]
-data_alone, threaded = (min(times) for times in zip(*rounds, strict=True))
+data_alone, plain, threaded = (min(times) for times in zip(*rounds, strict=True))
 thread_guess.reveal(1e3 * threaded)
+print(
+    f"in the same rounds: data alone {1e3 * data_alone:.1f} ms, the plain loop {1e3 * plain:.1f}, with the thread {1e3 * threaded:.1f}"
+)
 quicker, slower = sorted((data_alone, slow["compute"]))
 formula = slower + quicker / len(plain_loader)  # once per epoch, one half does not overlap
 print(f"the slower half, and the fill: {1e3 * formula:.1f} ms; the loop takes {threaded / formula:.2f} times that")
 
 # %% [markdown] name="threads_text"
-# The two halves now run side by side, and the slower one sets the pace: with a 10 ms step, the data. So would more threads help?
+# If the two halves run side by side, the slower one sets the pace: with a 10 ms step, the data. The lines above show what the thread gains on this machine, with all three loops timed in turns. It may miss that pace, because both threads need Python. It may also beat it, if the same small calls take less time in your thread than in the main one. So would more threads help?
 #
 # **Predict.** Read some digits with one thread, then with two. By what factor are two faster if the reads *compute* (decode, rotate)?
 
@@ -348,7 +348,7 @@ waiting = compare(lambda: read_all(slow_digits, 1), lambda: read_all(slow_digits
 print(f"two threads whose reads wait 4 ms each, as for a network: {waiting:.2f} times as fast")
 
 # %% [markdown] name="workers_text"
-# Threads of one Python process share a lock, the GIL: only one of them runs Python at a time. Waiting and large kernels release it; small calls hardly do. So a thread is right for waiting and for copying, and `DataLoader` uses one for *that* (`pin_memory=True`). For decoding it starts processes.
+# In the standard build of Python, the threads of a process share a lock, the GIL: only one of them runs Python at a time. (Free-threaded builds do not have it.) Waiting and large kernels release it; small calls hardly do. So a thread is right for waiting and for copying, and `DataLoader` uses one for *that* (`pin_memory=True`). For decoding it starts processes.
 #
 # ## 3 · Workers
 #
@@ -366,20 +366,13 @@ show(
 # - Each worker makes *complete* batches and keeps `prefetch_factor` of them (2 by default) finished or in progress: your `depth`, per worker.
 # - Each epoch starts with an empty queue, and its first batch takes the full time, because one worker makes it alone. That is the *fill*.
 #
-# **Predict.** Take the loop in the picture, 12 batches, with two workers. How many ms per batch does it take now, with the fill spread over the 12?
-
-# %% name="guess_workers"
-my_guess = None  # ms per batch
-### BEGIN GUESS
-my_guess = 1e3 * max(slow["data"] / 12 + slow["compute"], slow["data"] / 2)  # the fill, then the slower half
-### END GUESS
-workers_guess = Prediction("The loop with two workers, for one batch", my_guess, "ms")
+# Here is the loop of the picture, 12 batches, with two workers.
 
 # %% name="two_workers"
 with sign_of_life("three epochs with two workers"):
     two = min((LoaderTimeline.of(files, BATCH, 2, train_step) for _ in range(3)), key=lambda run: run.seconds)
 n = len(two.steps)
-workers_guess.reveal(1e3 * two.seconds / n)
+print(f"two workers: {1e3 * two.seconds / n:.1f} ms per batch; none: {1e3 * slow['loop']:.1f}")
 show(
     two.plot(f"Two workers: the device idles {two.idle:.0%}"),
     "Three lanes: the device and two workers. The workers' bars overlap in time with each other and with the device's.",
@@ -410,7 +403,7 @@ print(f"an idle device gets it {1e3 * two.handover:.1f} ms after its last file w
 #
 # ## 4 · How many workers?
 #
-# It depends on what a worker does. Decoding **computes**, so it needs a core. Network reads **wait** and need no core. So here is a second data set, `far`: 4 ms of waiting per file, as from object storage, and a little decoding.
+# It depends on what a worker does. `files` decodes and rotates. Here is a second data set, `far`: 4 ms of waiting per file, as from object storage, and a little decoding.
 #
 # **Predict.** Each data set is read alone, without training. By what factor is it faster with 8 workers than with none, for `far` (waiting) and for `files` (computing)?
 
@@ -442,7 +435,7 @@ far_guess.reveal(speedup["far"][-1])
 files_guess.reveal(speedup["files"][-1])
 
 # %% name="scaling_table"
-table = [("times as fast as no workers", *(f"{n} workers" for n in counts[1:]))]
+table = [("speedup over no workers", *(f"{n} workers" for n in counts[1:]))]
 table += [(name, *(f"{each:.1f}" for each in values[1:])) for name, values in speedup.items()]
 table.append((f"the cores, at most {cores}", *(str(min(n, cores)) for n in counts[1:])))
 print(text_table(table))
@@ -590,14 +583,7 @@ for n in (2, 16):
 #
 # ### Memory
 #
-# Finished batches take memory. **Predict** how many are waiting, with 2 workers and `prefetch_factor=4`, once the loop has taken one and stopped.
-
-# %% name="guess_waiting"
-my_guess = None  # batches
-### BEGIN GUESS
-my_guess = 2 * 4  # the one that was taken is replaced at once
-### END GUESS
-waiting_guess = Prediction("Batches that wait", my_guess, "batches")
+# Finished batches take memory. The next cell counts those that wait, with 2 workers and `prefetch_factor=4`, once the loop has taken one and stopped.
 
 # %% name="waiting"
 files.reads.zero_()
@@ -608,9 +594,8 @@ while before < (now := int(files.reads.sum())):
     before = now
     time.sleep(0.3)
 waiting = now / 32 - 1
-waiting_guess.reveal(waiting)
 a_batch = sum(t.nbytes for t in taken)
-print(f"a batch takes {human_bytes(a_batch)}; in flight: {human_bytes(waiting * a_batch)}")
+print(f"{waiting:.0f} batches wait, {human_bytes(a_batch)} each: {human_bytes(waiting * a_batch)} in flight")
 del batches
 
 # %% [markdown] name="waiting_explained"
@@ -623,7 +608,7 @@ del batches
 #
 # A forked worker shares its parent's memory: a page is copied only when either process *writes* to it. So a data set that is only read should cost nothing.
 #
-# **Predict.** A data set keeps the names of 400,000 files in a list. A forked worker reads all of them. How many MiB does it copy? (`"train/img_000000.png".__sizeof__()` is the size of one name.)
+# **Predict.** A data set keeps the names of 400,000 files in a list. A forked worker reads all of them. How many MiB does it copy?
 
 # %% name="guess_copies"
 my_guess = None  # MiB, list
@@ -763,9 +748,9 @@ for name, by_both, twice in zip(("torch", "random", "numpy", "the data set's own
 claims.record("P6", "workers repeat NumPy's numbers", "its global generator", twins[2].item(), "of 4", 1, 4)
 
 # %% [markdown] name="random_explained"
-# - **Seeded for you**: in every epoch `DataLoader` gives each worker its own new seed, for PyTorch, for Python's `random` and, since about PyTorch 1.9 (see your version above), for NumPy's *global* generator.
+# - **Seeded for you**: each time workers start, `DataLoader` gives each of them its own new seed, for PyTorch, for Python's `random` and, since PyTorch 1.9 (2021), for NumPy's *global* generator. Workers that stay (`persistent_workers=True`) keep the seed and continue their sequence.
 # - **Not seeded**: a generator that a data set has *made for itself*, which NumPy's documentation recommends. A copied generator draws the same numbers. All workers draw the same angles, and with new workers in each epoch they draw the same ones again. The loss still falls; there is just less augmentation than you think.
-# - **The fix** is `worker_init_fn`, which runs in each worker before its first sample. There, `get_worker_info()` gives you the worker's copy of the data set (`.dataset`), and a seed that differs for each worker and epoch (`.seed`). `DigitFiles` is a data set that needs it.
+# - **The fix** is `worker_init_fn`, which runs in each worker before its first sample. There, `get_worker_info()` gives you the worker's copy of the data set (`.dataset`), and a seed that differs for each worker and each start of the workers (`.seed`). `DigitFiles` is a data set that needs it.
 #
 # ## 9 · Your turn: fix a slow loader
 #
@@ -778,7 +763,7 @@ claims.record("P6", "workers repeat NumPy's numbers", "its global generator", tw
 #
 # **Contract.** `make_loader(dataset, batch_size, step_seconds)` returns a loader that can be iterated once per epoch.
 #
-# - **Pace.** From its first batch on, an epoch takes at most 1.5 times as long as its steps alone, which take `step_seconds` each. The rule of section 4 is enough, on any machine and without a margin, because these reads wait and need no core. The first epoch does not count. The check has two data sets: in one a batch takes more than five steps to read, in the other less than two.
+# - **Pace.** From its first batch on, an epoch takes at most 1.5 times as long as its steps alone, which take `step_seconds` each. The rule of section 4 is enough, on any machine and without a margin, because these reads wait and need no core. The first epoch does not count. The check has two data sets: in one, reading one batch takes more than five step times, in the other less than two.
 # - **Thrift.** Use at most 2 workers more than the rule of section 4 asks for, and the same ones in each epoch. At most 3 batches per worker wait (`prefetch_factor`). The files do not fit in memory: every epoch reads each file once and keeps nothing. You may read up to 8 files beforehand, to measure; the median of a few is a good estimate.
 # - **The same samples.** Each file comes once per epoch, in batches of `batch_size` with one smaller batch at the end, in a new random order each epoch.
 # - **Fresh augmentation.** Images are rotated as before; no two workers and no two epochs draw the same angles (`DigitFiles` has a method `reseed(seed)`).
@@ -1015,7 +1000,7 @@ repaired = make_loader(far, 16, step_seconds)
 with sign_of_life("three epochs with your loader"):
     yours = seconds_a_batch(repaired, train_step, epochs=2, through=ahead)
 for name, seconds, compute in (
-    ("PNG digits, no workers", slow["loop"], slow["compute"]),
+    ("PNG digits, no workers", plain, slow["compute"]),
     ("PNG digits, your thread", threaded, slow["compute"]),
     ("PNG digits, two workers", two.seconds / len(two.steps), slow["compute"]),
     ("PNG digits, decoded once, in batches, no workers", cheap["loop"], cheap["compute"]),

@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
-# # Token data: packed, shared out, and resumed
+# # Token data: packed, sharded, and resumed
 #
-# **A language model reads one long file of tokens. What it costs to read, which tokens see each other, which rank gets which, and where a run continues are four decisions, and each goes wrong without an error.**
+# **A language model reads one long file of tokens. How you read it, which tokens see each other, which rank gets which block, and where a run continues: each of these can go wrong without an error.**
 #
 # | | |
 # |---|---|
@@ -53,7 +53,7 @@ print(f"device: cpu, torch {torch.__version__}; workers start by {start_method!r
 # %% [markdown] name="tokens_text"
 # ## 1 · Tokens in a mapped file
 #
-# Language models need no decoding. Their data are tokens, prepared once, concatenated in one file, two bytes each. The file is far larger than memory, so it is **mapped** (`np.memmap`): it looks like an array, and the system reads a page from the disk when the program accesses it.
+# Token data need no decoding at load time. They are prepared once and concatenated in one file. Here a token takes two bytes, which is enough for 65,536 different tokens. (Llama 3 has 128,256 and needs four.) The file is far larger than memory, so it is **mapped** (`np.memmap`): it looks like an array, and the system reads a page from the disk when the program accesses it.
 #
 # The documents here are the paragraphs of Python's own manual, bytes as tokens, repeated many times.
 
@@ -123,7 +123,7 @@ else:
 # - **On the disk.** The system expects sequential access and reads ahead from the place of a miss, usually 128 KiB, on some systems megabytes (`/sys/block/*/queue/read_ahead_kb`). The resident size does not show this.
 # - **In the process.** Linux maps up to 16 *cached* pages, 64 KiB, around each access (fault-around). That increases the resident size, not the disk traffic.
 #
-# `madvise(MADV_RANDOM)` turns read-ahead off, and the disk reads only the pages that the program touches. Read-ahead pays where reads are longer than it: compare *used* with *from the disk* in the last line.
+# `madvise(MADV_RANDOM)` turns read-ahead off, and the disk reads only the pages that the program touches. Compare *used* with *from the disk* in each line. A read-ahead of megabytes makes even random reads of 1 MiB cost several times their bytes, because each read is followed by one somewhere else. Read-ahead pays where reads continue where the last one ended, or are much longer than it.
 #
 # - The pages are in the system's **page cache**. All workers that map the file share them, and the system drops them when memory is short. A monitor that adds up `RSS` counts them once per process.
 # - Training needs a random order. So shuffle large parts (shards, or blocks longer than the read-ahead), read each part sequentially, and shuffle its documents in memory. Or call `madvise`: then even a single training row costs only its own pages.
@@ -133,24 +133,25 @@ else:
 #
 # A model needs rows of equal length, and documents have any length. The simplest method is **padding**: one row per document.
 #
-# **Predict.** You know the mean length of these documents (section 1). What share of the tokens is padding, in rows of 512? (Longer documents are truncated.)
+# Documents longer than a row are truncated. You know their mean length (section 1).
+#
+# **Predict.** What share of all tokens is lost by truncation, in rows of 512?
 
 # %% name="guess_padding"
 my_guess = None  # %
 ### BEGIN GUESS
-my_guess = 100 * (1 - len(tokens.tokens) / len(tokens) / 512)
+my_guess = 2  # the mean is a third of a row
 ### END GUESS
-padding_guess = Prediction("Padding in rows of 512", my_guess, "%")
+lost_guess = Prediction("Tokens lost by truncation", my_guess, "%")
 
 # %% name="padding"
 ROW = 512
 lengths = np.diff(tokens.starts[: len(paragraphs) + 1])
 padded = 1 - np.minimum(lengths, ROW).mean() / ROW
-padding_guess.reveal(100 * padded)
 lost = 1 - np.minimum(lengths, ROW).sum() / lengths.sum()
-print(
-    f"mean length {lengths.mean():.0f}, median {np.median(lengths):.0f}; and {lost:.0%} of all tokens are lost by truncation"
-)
+lost_guess.reveal(100 * lost)
+print(f"{padded:.0%} of the tokens in rows are padding, by the mean length it would be {1 - lengths.mean() / ROW:.0%}")
+print(f"mean length {lengths.mean():.0f}, median {np.median(lengths):.0f}, longest {lengths.max():,}")
 
 # %% [markdown] name="pack_task"
 # ### Your turn: packing
@@ -308,7 +309,7 @@ print(f"{of_blocks.float().mean():.0%} of all blocks; a causal mask leaves {unde
 #
 # ## 3 · Ranks and workers share the file
 #
-# Section 1 said: shuffle large parts, and read each sequentially. Here a part is a **block** of 64 rows: a batch, and 64 KiB of the file. A data set that streams blocks instead of indexing is an `IterableDataset`: it has no length and no sampler, only `__iter__`.
+# Section 1 said: shuffle large parts, and read each sequentially. Here a part is a **block** of 64 rows: a batch, and 64 KiB of the file. (That is small, because the file is small. In a file of many GB, take blocks of megabytes, longer than the read-ahead.) A data set that streams blocks instead of indexing is an `IterableDataset`: it has no length and no sampler, only `__iter__`.
 #
 # **Predict.** Such a data set yields 12 blocks. A `DataLoader` with 3 workers runs through it. How many blocks does the loop receive?
 
@@ -338,7 +339,7 @@ print(streamed)
 # **Contract.** `share(blocks, seed, epoch, rank, ranks, worker, workers)` returns the list of block numbers that this worker of this rank reads in this epoch, in the order in which it reads them. Blocks are numbered from 0 to `blocks` − 1, ranks from 0 to `ranks` − 1, and the workers of each rank from 0 to `workers` − 1.
 #
 # - **Once.** No block is read twice in an epoch.
-# - **Equal shares.** Every rank reads `blocks // ranks` blocks with its workers together. The remainder, fewer than `ranks` blocks, is read by none of them in this epoch. A rank with one batch more than the others would wait forever for their gradients ([[data_parallel]]).
+# - **Equal shares.** Every rank reads `blocks // ranks` blocks with its workers together. The remainder, fewer than `ranks` blocks, is read by none of them in this epoch. A rank with one batch more than the others would wait for their gradients until a timeout ends the run: by default after 10 minutes with NCCL, 30 with gloo ([[data_parallel]]).
 # - **In turn.** `DataLoader` delivers one block from worker 0, then one from worker 1, and so on, and skips a worker that has finished. So the loop of a rank receives the same blocks in the same order, whatever the number of workers.
 # - **One order.** The order of the blocks follows from `seed` and `epoch` alone, in whichever process `share` is called. It is shuffled, and different for each epoch and each seed. The global generators of PyTorch, NumPy and Python are neither used nor seeded.
 
@@ -487,7 +488,7 @@ ResumableLoader = check("tokens.resume", ResumableLoader)
 hint("tokens.resume")
 
 # %% [markdown] name="resumed_text"
-# Now the same with rows of the mapped file, interrupted after three batches of seven, with workers before and without after:
+# Now the same with rows of the mapped file, interrupted after three of seven batches, with workers before and without after:
 
 
 # %% name="resumed"
@@ -590,7 +591,7 @@ table += [
     ("pairs across documents: causal, document mask", f"{crossing:.0%}", f"{across:.0%}"),
     ("blocks that a kernel computes: causal, document mask", "100%", f"{share_of_blocks:.0%}"),
     (
-        "times that 3 workers deliver a block: naive, share",
+        "copies of each block delivered by 3 workers: naive, share",
         f"{len(streamed) / 12:.0f}",
         f"{len(crew[0]) / len(set(crew[0])):.0f}",
     ),
@@ -601,10 +602,10 @@ print(text_table(table))
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - A mapped file costs memory and disk traffic only where it is read. A random read also costs its read-ahead: count `read_bytes`. `madvise` turns read-ahead off; reads longer than the read-ahead put it to use.
+# - A mapped file costs memory and disk traffic only where it is read. A random read also costs its read-ahead: count `read_bytes`. `madvise` turns read-ahead off; sequential reads put it to use.
 # - Pack documents that end with their own token. The targets stop at a document's end, and a mask keeps attention inside.
 # - Learned positions restart with each document; rotary positions need not.
-# - A kernel saves whole blocks of a mask, not pairs. The longer the rows, the more it saves.
+# - A kernel skips whole blocks of a mask, not single pairs. The longer the rows, the more it skips.
 # - Every worker of every rank iterates over all of a streamed data set. Give each its share: one order from seed and epoch, equal shares, workers in turn.
 # - To continue in the middle of an epoch, save seed, epoch and the batches that the *loop* has received.
 #

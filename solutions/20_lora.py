@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | write LoRA and merge it; fine-tune a pretrained model on answers only, and score it before and after; account for every byte of a LoRA step; choose rank, alpha and targets; quantize to NF4 by hand and fine-tune on a 4-bit base; plan a 7B fine-tune for a 24 GB or 16 GB GPU before you rent it; write the DPO loss and list what it adds to the bill |
-# | Time | 150 minutes |
+# | Time | 150 to 200 minutes; a good place to stop is after section 6 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; a pretrained model of 93 MB for sections 7 and 10 (`make install-real`), otherwise a small one stands in; QLoRA needs bitsandbytes; with a GPU of 20 GB or more one cell runs 7B |
 # | Before this | labs [[#where_memory_goes]], [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]] and [[#profiling_and_oom_clinic]] |
@@ -314,18 +314,15 @@ claims.record(
     0,
     0.1,
 )
-claims.record(
-    "T25",
-    "activations stay",
+claims.figure(
+    "activations with LoRA",
     "small Llama, r=8 on q, k, v, o",
     lora.largest["activations"] / full.largest["activations"],
     "of full training",
-    0.7,
-    1.1,
 )
 
 # %% [markdown] name="memory_explained"
-# LoRA saves the static part: gradients and moments exist only for A and B. Activations mostly stay. To reach A and B in the first layer, the gradient must flow back through **all** layers above, and each operation on the way needs its saved tensors: the nonlinear ones their inputs, attention its q, k and v.
+# LoRA saves the static part: gradients and moments exist only for A and B. Activations fall far less. To reach A and B in the first layer, the gradient must flow back through **all** layers above, and each operation on the way needs its saved tensors: the nonlinear ones their inputs, attention its q, k and v.
 #
 # So which activations did go away? We freeze the model part by part and measure.
 
@@ -438,7 +435,7 @@ claims.record(
 subject = f"Python source, {STEPS} steps, r=8, mean of 3 runs"
 for name, where in (("PEFT", "attention"), ("all-linear", "all linear layers")):
     claims.record(
-        "T25", "LoRA makes more than half of the fall in loss", f"{subject}, on {where}", shares[name],
+        "T25", "LoRA achieves more than half of the loss reduction", f"{subject}, on {where}", shares[name],
         "of the fall in loss", 0.5, 1.1,
     )  # fmt: skip
 _, gentle_python, gentle_english = adapted["full", 5e-4]
@@ -452,7 +449,7 @@ for name in ("PEFT", "all-linear"):
 # %% [markdown] name="adapt_explained"
 # The **targets** make the difference. On attention alone, LoRA achieves less than half of full training's fall; most of the weights are in the MLP. On all linear layers it achieves well over half in the same steps. In section 7, on a pretrained model, it keeps up with full training. (By hand and by PEFT differ a little, because A is drawn differently.)
 #
-# "LoRA forgets less" is another common claim. Within each method the smaller rate keeps more English, so compare methods that have learned about as much: full training at a quarter of its rate with either LoRA, in the last two lines. In our runs full training at the small rate learned as much as LoRA on all linear layers and forgot less, so the claim did not hold here. At a single learning rate you compare rates, not methods.
+# "LoRA forgets less" is another common claim. Within each method the smaller rate keeps more English, so compare methods that have learned about as much: full training at a quarter of its rate with either LoRA, in the last two lines. Each of these lines is one run, scored on 64 windows of text, so a difference of a few hundredths decides nothing. At a single learning rate you compare rates, not methods.
 #
 # Only an adapter can be switched off again, and then the base is bit for bit what it was. That is how adapters are served: one base, many adapters (section 11).
 #
@@ -504,13 +501,13 @@ gains = {
 }
 for name, gain in gains.items():
     print(f"from r=8 on q, v: {name:20} lower the loss by " + ", ".join(f"{g:.3f}" for g in gain))
-worst = min(a - b for a, b in zip(gains["twice the layers"], gains["four times the rank"], strict=True))
-subject = f"Python source, {FEWER} steps, from r=8 on q, v; the worst of 3 runs"
-claims.record("T25", "twice the layers beat four times the rank", subject, worst, "nats better", 0, 2)
+mean = sum(a - b for a, b in zip(gains["twice the layers"], gains["four times the rank"], strict=True)) / 3
+subject = f"Python source, {FEWER} steps, from r=8 on q, v; mean of 3 runs"
+claims.figure("twice the layers against four times the rank", subject, mean, "nats better")
 
 
 # %% [markdown] name="sweep_explained"
-# From q and v with rank 8, twice the layers lower the loss more than four times the rank, in each run, with half as many parameters. The gain from rank is as small as its scatter between runs. Rank 2 on all seven layers does about as well as rank 32 on four of them, with about an eighth of the parameters. Put a small rank on many layers before you raise it.
+# From q and v with rank 8, compare twice the layers with four times the rank, which trains twice as many parameters. In the lines above, the two gains differ by no more than runs scatter, so neither is shown to win on quality. The layers win on parameters. Rank 2 on all seven layers does about as well as rank 32 on four of them, with about an eighth of the parameters. Put a small rank on many layers before you raise it.
 #
 # Alpha acts like a learning rate: 2 makes the steps too small, and 64, four times that of the third row, gains nothing over it. All this is one small model and a few dozen steps. Extend the table with settings of your own.
 #
@@ -567,7 +564,9 @@ show(
 #
 # - `nf4_encode(weights)` takes FP32 weights (n,), n a multiple of 64, and returns `packed, codes, tops, mean`. Both functions leave their arguments as they are.
 # - `packed`, uint8 (n / 2,), holds the indices of the levels nearest to w / scale, two per byte, the first in the upper four bits. The scale of a block of 64 is its largest magnitude, however small. In a block of zeros each index is that of the level whose *value* is 0.
-# - The scales are stored in 8 bits. `mean` is the FP32 mean of all scales. `tops`, FP32 (⌈n / 64 / 256⌉,), is the largest magnitude of scale − mean in each group of 256. `codes`, int8 (n / 64,), is (scale − mean) / top · 127, rounded. (bitsandbytes rounds these scales to an 8-bit code book instead of integers.)
+# - `mean` is the FP32 mean of all scales.
+# - `tops`, FP32 (⌈n / 64 / 256⌉,), is the largest magnitude of scale − mean in each group of 256 scales. The last group may be smaller.
+# - `codes`, int8 (n / 64,), holds the scales in 8 bits: (scale − mean) / top · 127, rounded. (bitsandbytes rounds to an 8-bit code book instead of integers.)
 # - `nf4_decode(packed, codes, tops, mean)` returns the weights (n,) in FP32: level · scale, with the scale from its 8 bits.
 
 
@@ -577,7 +576,8 @@ def nf4_encode(weights):
     blocks = weights.view(-1, 64)
     scales = blocks.abs().amax(1)
     x = blocks / torch.where(scales == 0, 1.0, scales)[:, None]
-    index = (x[..., None] - torch.tensor(LEVELS)).abs().argmin(-1).flatten().to(torch.uint8)
+    levels = torch.tensor(LEVELS)
+    index = torch.bucketize(x, (levels[1:] + levels[:-1]) / 2).flatten().to(torch.uint8)
     mean = scales.mean()
     groups = F.pad(scales - mean, (0, -len(scales) % 256)).view(-1, 256)
     tops = groups.abs().amax(1)
@@ -635,7 +635,7 @@ if has_4_bits:
     weights = sum(m.in_features * m.out_features for m in packed)
     nbytes = sum(m.weight.nbytes + m.weight.quant_state.absmax.nbytes for m in packed)
     print(f"{len(packed)} layers, {weights:,} weights: FP32 {human_bytes(4 * weights)}, NF4 {human_bytes(nbytes)}")
-    print(f"loss of the quantised base: English {evaluate(quantized, prose):.3f} ({before['English']:.3f} in FP32)")
+    print(f"loss of the quantized base: English {evaluate(quantized, prose):.3f} ({before['English']:.3f} in FP32)")
 
 # %% name="qlora"
 if has_4_bits:
@@ -690,7 +690,7 @@ print(
 # %% [markdown] name="pack_task"
 # ### Only answers count in the loss
 #
-# The prompt is given, so the model need not learn to write it. A label of −100 is left out of the loss. Examples also differ in length: instead of padding each one, we **pack** several into a row. Attention must not cross from one example into the next. Transformers finds the boundaries from the positions, which start again at 0.
+# The prompt is given, so the model need not learn to write it. A label of −100 is left out of the loss. Examples also differ in length: instead of padding each one, we **pack** several into a row. Attention must not cross from one example into the next. Transformers finds the boundaries from the positions, which start again at 0. (The `pack` of [[tokens]] cuts documents at the end of a row. This one keeps examples whole.)
 #
 # **Contract.** `pack(examples, length, pad)` returns `ids`, `labels` and `positions`, each (rows, length) of int64.
 #
@@ -859,7 +859,7 @@ if is_real:
 # %% [markdown] name="setups_explained"
 # The loss on unseen answers and the score agree, and the score is the one to report. If the score rises within ten steps, the model could count before: it learned the form, and how to spell what it knew. Rank 1 already achieves most of it. The output layer alone has far more trained parameters than LoRA, but cannot change what the body computes. (If only a head is trained, the body's outputs are the same in every epoch. Compute these **features** once and cache them: this is *feature extraction*, the cheapest form of transfer learning.)
 #
-# The last column is the cost: how much worse the model has become at English unrelated to numbers. The score alone would not have shown it. Here rank 8 pays the most, more than full training at its much smaller rate, and rank 1 the least, for about the same score. The score is over 24 numbers, so one answer is four points, and each row is one run at one rate. (`python -m helpers receipts exact_match` runs three more seeds of the first row and keeps their scores in `receipts/`.)
+# The last column is the cost: how much worse the model has become at unrelated English text. The score alone would not have shown it. Here rank 8 pays the most, more than full training at its much smaller rate, and rank 1 the least, for about the same score. The score is over 24 numbers, so one answer is four points, and each row is one run at one rate. (`python -m helpers receipts exact_match` runs three more seeds of the first row and keeps their scores in `receipts/`.)
 #
 # ### Save, load, merge
 #
@@ -1193,7 +1193,7 @@ print(
 # %% [markdown] name="save_text"
 # (Each line that the Trainer prints averages different rows, so it jumps. Read the held-out loss.)
 #
-# In FP32, as here, merging is exact up to rounding. In BF16 it rounds W + ΔW to 8 significant bits. With a 4-bit base, do not merge into the packed weights: load the base in BF16 and merge there.
+# In FP32, as here, merging is exact up to rounding. In BF16 it rounds W + ΔW to 8 significant bits. With a 4-bit base, do not merge into the packed weights: dequantize them and merge there. The adapter was trained beside the quantized weights, so merging it into the original BF16 weights gives a different model. If you do that, score it again.
 
 # %% name="save"
 ids = windows(code.test_x, 4, seed=3)
@@ -1257,14 +1257,14 @@ hint("lora.dpo")
 #
 # With LoRA the reference costs no copy: it is the same model with the adapter switched off. Its sums need no gradient.
 #
-# **Predict.** What is the DPO loss before the first update?
+# **Predict.** After a few steps, by how many nats has the log-probability of the *chosen* answers changed, on unseen numbers? (A mean per answer; positive: they have become more likely.)
 
 # %% name="guess_dpo"
-my_guess = None  # nats per pair
+my_guess = None  # nats per answer
 ### BEGIN GUESS
-my_guess = math.log(2)
+my_guess = 5
 ### END GUESS
-dpo_guess = Prediction("DPO loss before the first update", my_guess, "nats per pair")
+dpo_guess = Prediction("Chosen answers, change of ln p", my_guess, "nats per answer", difference=True)
 
 
 # %% name="dpo_pairs"
@@ -1291,30 +1291,33 @@ def preference_loss(model, numbers, reference=None, beta=0.1):
 
 
 @torch.no_grad()
-def american_first(model):
-    """Share of unseen numbers for which the American answer is the more likely one."""
+def preferred(model):
+    """Share of unseen numbers whose American answer is the likelier one; mean ln p of chosen and rejected answers."""
     chosen, rejected = sums(model, task.unseen)
-    return (chosen > rejected).float().mean().item()
+    return [t.float().mean().item() for t in (chosen > rejected, chosen, rejected)]
 
 
 # %% name="dpo_trained"
 DPO_STEPS = 8
 sft_model = plain_model if is_small else real_base
-told_before = american_first(sft_model)
+told_before = preferred(sft_model)
 preferring = with_peft(sft_model, targets="all-linear")
 with torch.no_grad():
-    dpo_guess.reveal(preference_loss(preferring, task.drawn(0)).item())
+    print(f"DPO loss before the first update: {preference_loss(preferring, task.drawn(0)).item():.4f}")
 seconds = fine_tune(preferring, lambda step: preference_loss(preferring, task.drawn(step)), DPO_STEPS, LORA_RATE / 4)
 preferring.eval()
 with torch.no_grad():
     after_it = preference_loss(preferring, task.unseen[:8]).item()
 print(f"{DPO_STEPS} steps of 4 pairs in {seconds:.0f} s; loss on unseen pairs {after_it:.3f}")
-print(f"American more likely: before {told_before:.0%}, after {american_first(preferring):.0%}")
+told_after = preferred(preferring)
+dpo_guess.reveal(told_after[1] - told_before[1])
+print(f"American more likely: before {told_before[0]:.0%}, after {told_after[0]:.0%}")
+print(f"rejected answers: ln p changes by {told_after[2] - told_before[2]:+.1f} nats per answer")
 print("before:", *written["adapter"], sep="\n  ")
 print("after:", *task.answers(preferring, shown), sep="\n  ")
 
 # %% [markdown] name="dpo_bill_text"
-# At first the policy *is* the reference, so both differences are zero and the loss is ln 2, whatever the model. What does preference training add to the memory of a step?
+# At first the model *is* the reference, so both differences are zero and the loss is ln 2, whatever the model. What does preference training add to the memory of a step?
 
 
 # %% name="dpo_bill"
@@ -1376,6 +1379,8 @@ serve = check("lora.serve", serve)
 hint("lora.serve")
 
 # %% [markdown] name="summary_text"
+# (`serve` asks the GPU which adapters occur in the batch, and waits for the answer. A server knows that on the host.)
+#
 # ## 12 · What this run measured
 
 # %% name="summary"

@@ -186,7 +186,7 @@ class SameSamples(Check):
     """Each file once an epoch, in a new order, in full batches and one last smaller one."""
 
     compared = False
-    hint = "What did slow_loader promise? DataLoader's arguments shuffle, drop_last and batch_size say the same."
+    hint = "What did slow_loader promise? Pass the same shuffle, drop_last and batch_size to DataLoader."
     probe = staticmethod(_three_epochs)
 
     @staticmethod

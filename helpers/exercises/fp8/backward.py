@@ -110,7 +110,7 @@ class TakesTheRightFormats(Check):
 
     hint = (
         "Hybrid: E4M3 forward, E5M2 backward. Only g is new in the backward pass.\n"
-        "quantise(g, E5M2, its scale), once for both products; x and w in E4M3, as in the forward pass."
+        "quantize(g, E5M2, its scale), once for both products; x and w in E4M3, as in the forward pass."
     )
 
     probe = staticmethod(_observe)
@@ -150,12 +150,12 @@ class ScalesEachOperand(Check):
         return None
 
 
-class QuantisesGOnce(Check):
+class QuantizesGOnce(Check):
     """g is rounded to E5M2 once, for both products."""
 
     hint = (
         "How many times do you quantize g?\n"
-        "Compute g8 = quantise(g, E5M2, scale_g) before the two matmuls; gradient_of_w transposes it."
+        "Compute g8 = quantize(g, E5M2, scale_g) before the two matmuls; gradient_of_w transposes it."
     )
     probe = staticmethod(_observe)
 
@@ -255,7 +255,7 @@ class ChangesNothing(Check):
 BACKWARD = (
     TakesTheRightFormats,
     ScalesEachOperand,
-    QuantisesGOnce,
+    QuantizesGOnce,
     GivesEachItsGradient,
     TakesWhatWasSaved,
     SkipsWhatIsNotNeeded,

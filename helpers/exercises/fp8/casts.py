@@ -19,10 +19,10 @@ def _drawn(seed: int, *shape: int) -> Tensor:
     return torch.randn(shape, generator=generator) * 2.0 ** (4 * torch.randn(shape, generator=generator))
 
 
-def _cast(quantise: Callable[..., Any], x: Tensor, name: str, scale: Tensor | float) -> Evidence:
-    """Note what `quantise` makes of `x` in the format called `name`."""
+def _cast(quantize: Callable[..., Any], x: Tensor, name: str, scale: Tensor | float) -> Evidence:
+    """Note what `quantize` makes of `x` in the format called `name`."""
     given = x.clone()
-    values = quantise(given, FORMATS[name], scale)
+    values = quantize(given, FORMATS[name], scale)
     if not isinstance(values, Tensor):
         return {"returned": type(values).__name__}
     return {
@@ -60,8 +60,8 @@ class RoundsToTheFormat(Check):
     )
 
     @staticmethod
-    def probe(seed: int, quantise: Callable[..., Any]) -> Evidence:
-        return {case: _cast(quantise, *rest) for case, *rest in _ordinary(seed)}
+    def probe(seed: int, quantize: Callable[..., Any]) -> Evidence:
+        return {case: _cast(quantize, *rest) for case, *rest in _ordinary(seed)}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -85,10 +85,10 @@ class SaturatesAndKeepsNan(Check):
     )
 
     @staticmethod
-    def probe(seed: int, quantise: Callable[..., Any]) -> Evidence:
+    def probe(seed: int, quantize: Callable[..., Any]) -> Evidence:
         x = torch.tensor([1e6, -1e6, 500.0, -470.0, 6e4, -6.2e4, 1.0, torch.inf, -torch.inf, torch.nan])
         cases = [(f"{name}, scale {scale:g}", name, scale) for name in FORMATS for scale in (1.0, 8.0)]
-        return {case: _cast(quantise, x, name, scale) for case, name, scale in cases}
+        return {case: _cast(quantize, x, name, scale) for case, name, scale in cases}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -188,5 +188,5 @@ def _wrong_scale(seen: Evidence, expected: Evidence) -> str | None:
     return None
 
 
-QUANTISE = (RoundsToTheFormat, SaturatesAndKeepsNan)
+QUANTIZE = (RoundsToTheFormat, SaturatesAndKeepsNan)
 SCALE = (PutsTheAmaxOnTheMaximum, HasACaseForZeros)

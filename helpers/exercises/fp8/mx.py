@@ -1,4 +1,4 @@
-"""MXFP8, values in E4M3 and a power of two for each 32 neighbours."""
+"""MXFP8, values in E4M3 and a power of two for each 32 neighbors."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ TYPES = ["torch.float8_e4m3fn", "torch.float8_e8m0fnu"]
 
 
 Cases = Iterator[tuple[str, Tensor]]
-Quantiser = Callable[[Tensor], tuple[Tensor, Tensor]]
+Quantizer = Callable[[Tensor], tuple[Tensor, Tensor]]
 About = Callable[[int, int, float], str]  # pattern, right pattern, amax -> what they point at, or nothing
 
 
@@ -23,12 +23,12 @@ def _spread(generator: torch.Generator, *shape: int, size: float = 1.0) -> Tenso
     return size * powers * torch.randn(shape, generator=generator)
 
 
-def _seen(cases: Cases, mx_quantise: Quantiser) -> Evidence:
-    """Note what `mx_quantise` makes of each case."""
+def _seen(cases: Cases, mx_quantize: Quantizer) -> Evidence:
+    """Note what `mx_quantize` makes of each case."""
     seen: Evidence = {}
     for case, x in cases:
         given = x.clone()
-        answer = mx_quantise(given)
+        answer = mx_quantize(given)
         if not (isinstance(answer, tuple | list) and [isinstance(a, Tensor) for a in answer] == [True, True]):
             seen[case] = {"returned": type(answer).__name__}
             continue
@@ -72,8 +72,8 @@ class ScalesOrdinaryBlocks(Check):
     hint = "Give the blocks a dimension of their own: one amax, one scale and 32 divisions each."
 
     @staticmethod
-    def probe(seed: int, mx_quantise: Quantiser) -> Evidence:
-        return _seen(_ordinary(seed), mx_quantise)
+    def probe(seed: int, mx_quantize: Quantizer) -> Evidence:
+        return _seen(_ordinary(seed), mx_quantize)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -87,14 +87,14 @@ def _ordinary(seed: int) -> Cases:
     yield "BF16 (2, 64)", _spread(generator, 2, 64).bfloat16()
 
 
-class MindsTheShape(Check):
+class HandlesTheShape(Check):
     """Rows of 45, 40 or 5 numbers, in one dimension or four: only the last block of a row may be short."""
 
     hint = "Zeros do not change an amax: pad the rows with them, and cut the padding off the values."
 
     @staticmethod
-    def probe(seed: int, mx_quantise: Quantiser) -> Evidence:
-        return _seen(_shapes(seed), mx_quantise)
+    def probe(seed: int, mx_quantize: Quantizer) -> Evidence:
+        return _seen(_shapes(seed), mx_quantize)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -122,8 +122,8 @@ class KnowsItsEnd(Check):
     hint = "torch.frexp splits any number without rounding. What does it return for 448, and just above it?"
 
     @staticmethod
-    def probe(seed: int, mx_quantise: Quantiser) -> Evidence:
-        return _seen(_ends(), mx_quantise)
+    def probe(seed: int, mx_quantize: Quantizer) -> Evidence:
+        return _seen(_ends(), mx_quantize)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -156,14 +156,14 @@ def _about_end(scale: int, right: int, largest: float) -> str:
     return ""
 
 
-class MindsZerosAndTheExtremes(Check):
+class HandlesZerosAndTheExtremes(Check):
     """Blocks of zeros get the scale 1, tiny ones 2^-127 at least, and ones with an infinity or NaN get NaN."""
 
     hint = "Go through the extremes one by one. torch.where decides block by block."
 
     @staticmethod
-    def probe(seed: int, mx_quantise: Quantiser) -> Evidence:
-        return _seen(_extremes(seed), mx_quantise)
+    def probe(seed: int, mx_quantize: Quantizer) -> Evidence:
+        return _seen(_extremes(seed), mx_quantize)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -261,4 +261,4 @@ def _about_scale(block: _Block, scale: int, right: int, inverse: bool, about: Ab
     return f"{why} Then amax / scale is {quotient:.9g}, {means}."
 
 
-MX = (ScalesOrdinaryBlocks, MindsTheShape, KnowsItsEnd, MindsZerosAndTheExtremes)
+MX = (ScalesOrdinaryBlocks, HandlesTheShape, KnowsItsEnd, HandlesZerosAndTheExtremes)

@@ -64,8 +64,8 @@ class EncodesToTheNearestLevel(Check):
 
     hint = (
         "view(-1, 64), abs().amax(1): the scales. Divide (a block of zeros by 1, not by 0). The index of the nearest "
-        "level: (x[..., None] - LEVELS).abs().argmin(-1). First index << 4 | second index is a byte. For the scales: "
-        "minus their mean, groups of 256, each divided by its largest magnitude / 127, round."
+        "level: torch.bucketize with the borders halfway between two levels. First index << 4 | second index is a "
+        "byte. For the scales: minus their mean, groups of 256, each divided by its largest magnitude / 127, round."
     )
 
     @staticmethod

@@ -6,7 +6,6 @@ Written by `python -m helpers build`; change the source, not this file.
 import contextlib
 import functools
 import importlib.util
-import itertools
 import logging
 import math
 from collections import defaultdict
@@ -24,7 +23,7 @@ BF16, E4M3, E5M2 = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 HAS_FP8_UNITS = device.type == 'cuda' and torch.cuda.get_device_capability() >= (8, 9)
 
 
-def quantise(x, dtype, scale=1.0):
+def quantize(x, dtype, scale=1.0):
     """The FP8 values of `x`, such that scale * values is close to x."""
     largest = torch.finfo(dtype).max
     return (x.float() / scale).clamp(-largest, largest).to(dtype)
@@ -62,7 +61,7 @@ class Float8Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, scale_of, product, keep_x, keep_w):
         scale_x, scale_w = scale_of(x, E4M3), scale_of(weight, E4M3)
-        x8, w8 = quantise(x, E4M3, scale_x), quantise(weight, E4M3, scale_w)
+        x8, w8 = quantize(x, E4M3, scale_x), quantize(weight, E4M3, scale_w)
         ctx.scale_of, ctx.product = scale_of, product
         ctx.save_for_backward(x8 if keep_x else x, w8 if keep_w else weight, scale_x, scale_w)
         return product(x8, scale_x, w8.t(), scale_w)
@@ -71,18 +70,18 @@ class Float8Product(torch.autograd.Function):
     def backward(ctx, g):
         x, w, scale_x, scale_w = ctx.saved_tensors
         scale_g = ctx.scale_of(g, E5M2)
-        g8 = quantise(g, E5M2, scale_g)
+        g8 = quantize(g, E5M2, scale_g)
         of_x = of_w = None
         if ctx.needs_input_grad[0]:
-            w8 = w if w.dtype == E4M3 else quantise(w, E4M3, scale_w)
+            w8 = w if w.dtype == E4M3 else quantize(w, E4M3, scale_w)
             of_x = gradient_of_x(g8, scale_g, w8, scale_w, ctx.product)
         if ctx.needs_input_grad[1]:
-            x8 = x if x.dtype == E4M3 else quantise(x, E4M3, scale_x)
+            x8 = x if x.dtype == E4M3 else quantize(x, E4M3, scale_x)
             of_w = gradient_of_w(g8, scale_g, x8, scale_x, ctx.product)
         return of_x, of_w, None, None, None, None
 
 
-def mx_quantise(x):
+def mx_quantize(x):
     n = x.shape[-1]
     padded = F.pad(x.float(), (0, -n % 32))  # zeros change no amax
     blocks = padded.reshape(*x.shape[:-1], -1, 32)

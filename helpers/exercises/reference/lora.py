@@ -51,7 +51,8 @@ def nf4_encode(weights):
     blocks = weights.view(-1, 64)
     scales = blocks.abs().amax(1)
     x = blocks / torch.where(scales == 0, 1.0, scales)[:, None]
-    index = (x[..., None] - torch.tensor(LEVELS)).abs().argmin(-1).flatten().to(torch.uint8)
+    levels = torch.tensor(LEVELS)
+    index = torch.bucketize(x, (levels[1:] + levels[:-1]) / 2).flatten().to(torch.uint8)
     mean = scales.mean()
     groups = F.pad(scales - mean, (0, -len(scales) % 256)).view(-1, 256)
     tops = groups.abs().amax(1)

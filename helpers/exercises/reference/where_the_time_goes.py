@@ -101,7 +101,7 @@ def diagnose(signs):
     if signs["idle"] <= 0.3:
         return "healthy"
     if signs["items"] > 10:
-        return "synchronises"
+        return "synchronizes"
     return "copies" if signs["copying"] > 0.3 else "tiny"
 
 

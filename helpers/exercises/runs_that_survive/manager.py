@@ -201,7 +201,7 @@ class SurvivesPowerFailures(InFolder):
             camera = photographed(place, album, lambda m=manager, step=step, state=state: m.save(step, state))
             left = [found(Checkpoints, camera.after_power_failure(i), keep) for i in range(len(camera.taken))]
             runs[name] = {"allowed": [[before[-1], 0] if before else [], [step, version]], "found": left}
-        return {"runs": runs, "lost folders": cls._lost_folders(folder / "new", Checkpoints)}
+        return {"runs": runs, "lost": cls._lost_folders(folder / "new", Checkpoints)}
 
     @staticmethod
     def _lost_folders(top: Path, Checkpoints: Any) -> list[str]:
@@ -225,7 +225,7 @@ class SurvivesPowerFailures(InFolder):
                 return (
                     f"power fails just after {where} has returned: {said(run['found'][-1])}. Sync the directory, too."
                 )
-        if seen["lost folders"]:
+        if seen["lost"]:
             return (
                 "power fails after the first save: the folders that Checkpoints created are gone. Sync the "
                 "folder above each of them."

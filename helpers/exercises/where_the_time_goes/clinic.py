@@ -9,7 +9,7 @@ from .signs import SIGN_CHECKS, SIGNS, Diagnose, Signs
 
 
 class NamesTheIllness(Check):
-    """Idle at most 0.3: "healthy". Otherwise over 10 reads "synchronises", copying above 0.3 "copies", or "tiny"."""
+    """Idle at most 0.3: "healthy". Otherwise over 10 reads "synchronizes", copying above 0.3 "copies", or "tiny"."""
 
     hint = "First ask whether the processor is idle. If it is, ask for the reason: reads, then copies, then launches."
 

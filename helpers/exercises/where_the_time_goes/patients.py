@@ -4,7 +4,7 @@ import random
 
 from .made_trace import Event, MadeTrace
 
-ILLNESSES = ("synchronises", "copies", "tiny", "healthy")
+ILLNESSES = ("synchronizes", "copies", "tiny", "healthy")
 BUSY_GPU = ("12 reads beside a busy GPU", "a copy that waits for a busy GPU", "copies behind kernels")
 
 
@@ -61,7 +61,7 @@ def sick(rng: random.Random, illness: str, gpu: bool) -> list[Event]:
     if illness == "healthy":
         operations(made, few, 8_000 if gpu else long, 3_000)
         values_read(made, rng.randint(0, 3), 2_000)
-    elif illness == "synchronises":
+    elif illness == "synchronizes":
         values_read(made, rng.randint(30, 60), 25_000 if gpu else 2_500)
     elif illness == "copies":
         operations(made, few, 6_000 if gpu else 40_000, 2_500)

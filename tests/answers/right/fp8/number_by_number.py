@@ -5,7 +5,7 @@ import math
 import torch
 
 
-def quantise(x, dtype, scale=1.0):
+def quantize(x, dtype, scale=1.0):
     end = 448.0 if dtype == torch.float8_e4m3fn else 57344.0
     divided = torch.div(x.to(torch.float32), scale)
     return torch.minimum(torch.maximum(divided, torch.tensor(-end)), torch.tensor(end)).type(dtype)
@@ -39,7 +39,7 @@ class Float8Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, scale_of, product, keep_x, keep_w):
         scales = [scale_of(t, torch.float8_e4m3fn) for t in (x, weight)]
-        x8, w8 = (quantise(t, torch.float8_e4m3fn, s) for t, s in zip((x, weight), scales))
+        x8, w8 = (quantize(t, torch.float8_e4m3fn, s) for t, s in zip((x, weight), scales))
         ctx.scale_of, ctx.product = scale_of, product
         ctx.save_for_backward(x8 if keep_x else x, w8 if keep_w else weight, *scales)
         return product(x8, scales[0], w8.t(), scales[1])
@@ -48,20 +48,20 @@ class Float8Product(torch.autograd.Function):
     def backward(ctx, g):
         saved, scales = ctx.saved_tensors[:2], ctx.saved_tensors[2:]
         scale = ctx.scale_of(g, torch.float8_e5m2)
-        small = quantise(g, torch.float8_e5m2, scale)
+        small = quantize(g, torch.float8_e5m2, scale)
         grads = [None] * 6
         for which, other in ((0, 1), (1, 0)):
             if not ctx.needs_input_grad[which]:
                 continue
             right = saved[other]
             if right.element_size() == 2:
-                right = quantise(right, torch.float8_e4m3fn, scales[other])
+                right = quantize(right, torch.float8_e4m3fn, scales[other])
             left = small if which == 0 else small.t()
             grads[which] = ctx.product(left, scale, right, scales[other])
         return tuple(grads)
 
 
-def mx_quantise(x):
+def mx_quantize(x):
     rows = x.detach().to(torch.float64).reshape(-1, x.shape[-1]).tolist()
     values, scales = [], []
     for row in rows:

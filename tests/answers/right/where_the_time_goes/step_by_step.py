@@ -101,7 +101,7 @@ def signs(events):
 def diagnose(signs):
     words = {
         "healthy": not signs["idle"] > 0.3,
-        "synchronises": signs["items"] > 10,
+        "synchronizes": signs["items"] > 10,
         "copies": signs["copying"] > 0.3,
     }
     return next((word for word, true in words.items() if true), "tiny")

@@ -71,7 +71,7 @@ def signs(events):
 def diagnose(signs):
     if signs["idle"] > 0.3:
         if signs["items"] >= 11:
-            return "synchronises"
+            return "synchronizes"
         return "copies" if signs["copying"] > 0.3 else "tiny"
     return "healthy"
 
