@@ -11,7 +11,7 @@
 # | Difficulty | ●●● |
 # | Needs | a CPU; the same cells use a GPU where there is one |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]] and, for autocast, [[#mixed_precision]] |
-# | Syllabus | T9, T10, C9, P5 |
+# | Syllabus | T9, T10, T32, C9, P5 |
 
 # %% name="setup" setup=true
 import functools

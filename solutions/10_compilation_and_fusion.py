@@ -10,7 +10,7 @@
 # | Difficulty | ●●○ |
 # | Needs | a CPU, with a C++ compiler for some cells; the same cells use a GPU if there is one. Triton is optional |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]] and [[#activation_checkpointing]]; [[#gradient_accumulation]], [[#profiling_and_oom_clinic]] and [[#lean_optimizers]] help |
-# | Syllabus | T16, T17 |
+# | Syllabus | T16, T17, T31 |
 
 # %% name="setup" setup=true
 import importlib.util

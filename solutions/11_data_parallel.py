@@ -10,7 +10,7 @@
 # | Difficulty | ●●● |
 # | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL, which has not been tried yet |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]] and [[#gradient_accumulation]] |
-# | Syllabus | T18, C13, P7 |
+# | Syllabus | T18, T34, C13, P7 |
 #
 # Exercise X3, the graded notebook after this one, uses all of it.
 

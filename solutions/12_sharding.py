@@ -10,7 +10,7 @@
 # | Difficulty | ●●● |
 # | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL, which has not been tried yet. DeepSpeed is optional |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#mixed_precision]] (BF16, master weights), [[#gradient_accumulation]], [[#activation_checkpointing]] and [[#data_parallel]] |
-# | Syllabus | T21, T22, T23, C14 |
+# | Syllabus | T21, T22, T23, T35, C14 |
 
 # %% name="setup" setup=true
 import importlib.util

@@ -10,7 +10,7 @@
 # | Difficulty | ●●● |
 # | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL, which has not been tried yet |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#data_parallel]] and [[#sharding]] |
-# | Syllabus | T20 |
+# | Syllabus | T20, T36 |
 
 # %% name="setup" setup=true
 import warnings

@@ -10,7 +10,7 @@
 # | Difficulty | ●●● |
 # | Needs | a CPU, where ranks are processes that use gloo (on a GPU machine, too) |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#data_parallel]] and [[#sharding]] |
-# | Syllabus | T19 |
+# | Syllabus | T19, T37 |
 
 # %% name="setup" setup=true
 import dataclasses

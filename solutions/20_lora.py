@@ -10,7 +10,7 @@
 # | Difficulty | ●●○ |
 # | Needs | a CPU; a pretrained model of 93 MB for sections 7 and 10 (`make install-real`), otherwise a small one stands in; QLoRA needs bitsandbytes; with a GPU of 20 GB or more one cell runs 7B |
 # | Before this | labs [[#where_memory_goes]], [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]] and [[#profiling_and_oom_clinic]] |
-# | Syllabus | T25, C16, T28 |
+# | Syllabus | T25, C16, T28, T42 |
 
 # %% name="setup" setup=true
 import contextlib
