@@ -79,7 +79,7 @@ check("x7.build", build)
 # %% name="build_hint"
 hint("x7.build")
 
-# %% [markdown] name="step_task"
+# %% [markdown] name="train_step_task"
 # ## Part 2 · One update (4 points)
 #
 # **Contract.** `train_step(model, optimizer, micro_batches, max_norm)` is called on every rank of a model that `build` returned. It takes one optimizer step and returns `(loss, norm)`.
@@ -91,7 +91,7 @@ hint("x7.build")
 # - `loss` is the mean loss over the targets that count on all ranks, before the step, and `norm` is the norm of the whole gradient before clipping. Both are floats, the same on every rank.
 
 
-# %% name="step" answer=true
+# %% name="train_step" answer=true
 def train_step(model, optimizer, micro_batches, max_norm):
     ### BEGIN SOLUTION
     optimizer.zero_grad()
@@ -110,10 +110,10 @@ def train_step(model, optimizer, micro_batches, max_norm):
     ### END SOLUTION
 
 
-# %% name="step_check" points=4
+# %% name="train_step_check" points=4
 check("x7.step", train_step)
 
-# %% name="step_hint"
+# %% name="train_step_hint"
 hint("x7.step")
 
 # %% [markdown] name="resume_task"

@@ -160,7 +160,8 @@ def _notebook(file: NotebookFile, outlines: list[Outline]) -> _Notebook:
     by_name = [o.source for o in named if most == 0 or o.source in alike]
     if by_name:
         return _Notebook(file, cells, "", by_name[0])
-    return _Notebook(file, cells, "", alike[0] if most and len(alike) == 1 else None)
+    graded = [source for source in alike if source.graded]  # a cell alone may be that of a lab, too
+    return _Notebook(file, cells, "", (graded or alike)[0] if most and len(graded or alike) == 1 else None)
 
 
 def _rank(file: NotebookFile, source: Source) -> int:
