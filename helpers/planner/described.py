@@ -65,7 +65,7 @@ def described(options: Mapping[str, Any]) -> Described:
         if given.get("checkpointing") not in ("full", "every"):
             raise RecipeError("--recompute-every needs --activation-checkpointing full.")
         given["checkpointing"] = f"every-{given['recompute_every']}"
-    mixture = is_mixture(given["model"])  # a name that nobody knows is refused before anything else
+    mixture = is_mixture(given["model"])  # an unknown name is refused before anything else
     if mixture and given.get("quantize", "none") != "none":
         raise RecipeError(
             f"{given['model']} is a mixture of experts; quantized bases are planned for dense models alone."

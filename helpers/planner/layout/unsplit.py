@@ -1,4 +1,4 @@
-"""Bytes that the caching allocator counts as allocated and nobody asked for: blocks that it did not split.
+"""Bytes that the caching allocator counts as allocated beyond what was requested: blocks that it did not split.
 
 A request above 1 MiB that finds a free block with up to 1 MiB more than it wants gets the whole block (`should_split`
 in `c10/cuda/CUDACachingAllocator.cpp`), and `torch.cuda.max_memory_allocated` counts it whole. So 3 MiB may count as
