@@ -10,7 +10,7 @@ from ..grades import DOES_NOT_FIT, grade
 from .layout import Layout
 from .long_stage import run_long_stage
 from .pipeline import Span
-from .rank_memory import RankMemory, add_standing, add_workspaces, rank_memory
+from .rank_memory import RankMemory, add_standing, add_workspaces, rank_memory, share_dummies
 from .schedule import orders
 from .stage_run import ActionKey, StageKind
 from .step_time import StepTime
@@ -178,6 +178,7 @@ def plan_layout(
             add_workspaces(rank, layout, cluster.gpu)
             add_standing(rank, layout, number)
             mine = range(number, len(kinds), layout.pipeline)
+            share_dummies(rank, layout, [kinds[stage] for stage in mine])
             add_unsplit(rank, layout, order[number], {stage: stage_runs[kinds[stage]] for stage in mine})
     time = StepTime(layout, cluster, rates, order, [stage_runs[kind] for kind in kinds])
     low, high = (time.seconds * factor for factor in rates.interval)
