@@ -58,7 +58,7 @@ def test_a_script_runs_for_three_steps_and_is_reported(dry_run):
     assert lines_with(out, "Fits:", "t4-16gb")
     assert lines_with(out, "optimizer state")
     assert lines_with(out, "train.py:17", "value of one element")
-    assert lines_with(out, "Forecast:", "s a step")
+    assert lines_with(out, "Forecast:", "s per step")
 
 
 def test_json_has_the_bytes_of_the_arithmetic(dry_run):

@@ -56,7 +56,7 @@ ROUTES = (
     Route(
         "know whether my run fits",
         ("start_here",),
-        "[the planner](docs/planner.md): `.venv/bin/training-at-scale plan --model llama-2-7b --gpu rtx-4090`",
+        "`make planner`, or [a command](#will-it-fit) for a recipe, a script or a config file",
     ),
 )
 # Ten weeks: what each is about, and its labs. A graded exercise is what the week hands in.

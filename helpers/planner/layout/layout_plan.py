@@ -109,9 +109,10 @@ class LayoutPlan:
         low, high = self.wanted
         lines = [
             f"{layout.ranks} x {self.cluster.gpu.name}: {layout.summary}",
-            f"  {layout.arch.count() / 1e9:,.1f}B parameters, {layout.tokens / 1e6:.3g}M tokens a step",
-            f"  {self.seconds:.3g} s a step ({self.low:.3g} to {self.high:.3g}), "
-            f"{self.tokens_per_second:,.0f} tokens/s a GPU, MFU {self.mfu:.0%}, "
+            f"  {self.grade} in {self.cluster.gpu.room / GiB:,.1f} GiB per GPU",
+            f"  {layout.arch.count() / 1e9:,.1f}B parameters, {layout.tokens / 1e6:.3g}M tokens per step",
+            f"  {self.seconds:.3g} s per step ({self.low:.3g} to {self.high:.3g}), "
+            f"{self.tokens_per_second:,.0f} tokens/s per GPU, MFU {self.mfu:.0%}, "
             f"{self.gpu_hours_per_billion_tokens:,.0f} GPU-hours per billion tokens",
             "  "
             + ", ".join(
@@ -120,8 +121,7 @@ class LayoutPlan:
                 if share >= 0.005
             ),
             f"  peak allocated {human_bytes(worst.nbytes)} on pipeline rank {self.ranks.index(worst)}, {worst.at}",
-            f"  reserved {low / GiB:,.1f} to {high / GiB:,.1f} GiB where there is room; "
-            f"{self.cluster.gpu.name} has {self.cluster.gpu.room / GiB:,.1f}: {self.grade}",
+            f"  reserved {low / GiB:,.1f} to {high / GiB:,.1f} GiB if there is room",
         ]
         lines += [f"    {tenant:<23}{human_bytes(n):>12}" for tenant, n in worst.peak.most_common() if n > GiB // 100]
         return "\n".join(lines)
