@@ -1,4 +1,4 @@
-"""The reference answers of solutions/11_x3_ddp.py, which `check` compares with.
+"""The reference answers of solutions/11b_x3_ddp.py, which `check` compares with.
 
 Written by `python -m helpers build`; change the source, not this file.
 """

@@ -80,4 +80,4 @@ class GradientOfTheJointBatch(Check):
         return None
 
 
-JOINT = (GradientOfTheJointBatch,)
+AVERAGE = (GradientOfTheJointBatch,)

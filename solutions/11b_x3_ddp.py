@@ -9,7 +9,7 @@
 # | Time | 75 to 100 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (2 processes) |
-# | Before this | [[data_parallel]] |
+# | Before this | [[data_parallel]] and [[when_ranks_go_wrong]] |
 # | Syllabus | X3 (T18, C13, P7) |
 #
 # There are three answer cells, each followed by its check. A check starts real ranks (over gloo on the CPU, so that its result is the same on every machine), takes a few seconds and prints its verdicts. Run it as often as you like. If a rank misses a collective, the check reports it within half a minute, with the line that each rank has reached. Save the notebook when you are done. It is your submission, and its name must not change.
@@ -269,7 +269,7 @@ except RuntimeError as error:  # NotImplementedError is one, too
 # %% [markdown] name="hand_in"
 # ## Submit
 #
-# Save this notebook under its present name. Your instructor collects it as `YOUR_NAME/11_x3_ddp.ipynb` and grades it with
+# Save this notebook under its present name. Your instructor collects it as `YOUR_NAME/11b_x3_ddp.ipynb` and grades it with
 #
 # ```
 # python -m helpers grade SUBMISSIONS --out GRADES
