@@ -96,7 +96,7 @@ show(
 )
 
 # %% [markdown] name="guess_ring_text"
-# **Predict.** How much does one of four ranks send in total, in units of its vector's size? And with 1,000 ranks?
+# **Predict.** How much does one of four ranks send in total, in units of its vector's size?
 
 # %% name="guess_ring"
 my_guess = None  # bytes sent by one of four ranks / bytes of its vector
@@ -187,13 +187,15 @@ def seconds_of(sizes, rounds=60):
             dist.all_reduce(tensors[i])
             synchronize(here)
             seconds[i].append(time.perf_counter() - start)
-    return [min(times[1:]) for times in seconds]  # the first makes connections; the least is the undisturbed cost
+    return [(min(times[1:]), sum(times[1:]) / (rounds - 1)) for times in seconds]  # the first makes connections
 
 
 both_ranks = run_ranks(seconds_of, 2, SIZES + HELD_OUT, device=pair, measure=False).results
-measured = dict(zip(SIZES + HELD_OUT, map(max, *both_ranks), strict=True))  # the slower rank counts
+slower = [max(pair) for pair in zip(*both_ranks, strict=True)]  # the slower rank counts
+measured = {n: least for n, (least, _) in zip(SIZES + HELD_OUT, slower, strict=True)}  # the undisturbed cost
+average = {n: mean for n, (_, mean) in zip(SIZES + HELD_OUT, slower, strict=True)}
 for nbytes in (SIZES[0], SIZES[-1]):
-    print(f"{human_bytes(nbytes):>10}: {1e6 * measured[nbytes]:>9,.0f} µs of this machine")
+    print(f"{human_bytes(nbytes):>10}: {1e6 * measured[nbytes]:>9,.0f} µs on this machine")
 
 # %% [markdown] name="guess_cost_text"
 # The short one is nearly all latency, so it gives you α. The extra time of the long one comes from its bytes, so it gives you β.
@@ -210,9 +212,9 @@ my_guess = (latency + 64 * 1024 * seconds_per_byte) / latency
 cost_guess = Prediction("Seconds of 64 KiB / of 1 KiB", my_guess, "times")
 
 # %% name="cost_shown"
-cost_guess.reveal(measured[64 * 1024] / measured[1024])
+cost_guess.reveal(round(measured[64 * 1024] / measured[1024], 1))
 for nbytes in SIZES:
-    print(f"{human_bytes(nbytes):>10}: {1e6 * measured[nbytes]:>9,.0f} µs of this machine")
+    print(f"{human_bytes(nbytes):>10}: {1e6 * measured[nbytes]:>9,.0f} µs on this machine")
 
 # %% [markdown] name="law_task"
 # ### Your turn: fit the formula
@@ -304,9 +306,12 @@ many_guess.reveal(took["apart"] / took["together"])
 for name, count in (("apart", 76), ("together", 1)):
     formula = count * alpha + 13.8e6 / beta
     print(f"{count:>2} all-reduces: formula {1e3 * formula:.1f} ms, measured {1e3 * took[name]:.1f} ms")
+least, mean = measured[1024], average[1024]
+print(f"an all-reduce of 1 KiB: the fastest of 59 {1e6 * least:,.0f} µs, on average {1e6 * mean:,.0f} µs")
+print(f"76 all-reduces, formula with the average: {1e3 * (76 * mean + 13.8e6 / beta):.1f} ms")
 
 # %% [markdown] name="many_explained"
-# The two lines show which of the two times the formula misses. It leaves out two things. α was measured after a barrier, when both ranks were ready; in a series of 76, each all-reduce waits for the rank that comes later. And β is one number for all sizes, although some fit into the processor's caches and others do not.
+# The α of the formula comes from the fastest of 59 all-reduces. But 76 messages cost 76 times the average one, and the average includes every time that a rank has to wait for a core or for the other rank. On this kind of machine the difference is large; between GPUs it is much smaller. So describe a link by its fastest time, and plan with its average.
 
 # %% [markdown] name="byhand_text"
 # ## 4 · Averaging gradients by hand
@@ -496,20 +501,22 @@ show(
 print(f"messages were under way while the pass computed: {diary.hidden:.0%} of their time, on this machine")
 
 # %% [markdown] name="timeline_explained"
-# Bucket 0 holds the gradients of the last layers, which come first. The last bucket is sent at the very end of the pass, so it cannot be hidden. On this machine ranks share cores, so messages and arithmetic slow each other down, and the hidden share depends on what else is running. GPUs send over links and engines of their own, so there overlap hides most messages.
+# Bucket 0 holds the gradients of the last layers, which come first. The last bucket is sent at the very end of the pass, so it cannot be hidden. On this machine ranks share cores, so messages and arithmetic slow each other down, and the hidden share depends on what else is running. Between GPUs the links are separate from the cores, but NCCL's reduction is a kernel, too: it takes some of the GPU's processors and memory bandwidth, so the matmuls beside it run a little slower. (No cell measures that.)
 #
 # ## 6 · DistributedDataParallel
 #
 # DDP does what you have written, in C++, and it copies rank 0's parameters to all ranks at the start.
 #
-# **Predict.** By default DDP's first bucket closes at 1 MiB, so that communication starts early; the next ones close at 25 MiB. How many all-reduces does one backward pass of the GPT take?
+# By default DDP's first bucket closes at 1 MiB, so that communication starts early; the next ones close at 25 MiB.
+#
+# **Predict.** How many all-reduces does the very first backward pass of the GPT take?
 
 # %% name="guess_buckets"
 my_guess = None
 ### BEGIN GUESS
 my_guess = 2  # 14 MB of gradients: the first MiB, and all the rest in one
 ### END GUESS
-buckets_guess = Prediction("All-reduces in one backward pass", my_guess, "")
+buckets_guess = Prediction("All-reduces in the first backward pass", my_guess, "")
 
 
 # %% name="buckets"
@@ -527,7 +534,7 @@ def ddp_talk(bucket_cap_mb=None):
 
 steps, ddp_gradient = run_ranks(ddp_talk, 2, device="cpu").results[0]
 phi = sum(p.numel() for p in make_gpt().parameters())
-buckets_guess.reveal(steps[-1].count("all_reduce"))
+buckets_guess.reveal(steps[0].count("all_reduce"))
 for i, said in enumerate(steps):
     print(f"step {i}: {said}")
 print(f"{phi:,} parameters; distance of your gradient from DDP's: {distance(own, ddp_gradient):.1e}")
@@ -547,14 +554,16 @@ for cap in (0.25, 1, 25):
 # %% [markdown] name="memory_text"
 # ### Memory
 #
-# **Predict.** Take two GPUs instead of one, so that each rank has half of the batch. By what factor do parameters, gradients and optimizer state together shrink on each rank?
+# Take two ranks instead of one, so that each has half of the batch.
+#
+# **Predict.** By what factor does what a rank holds *after the backward pass* change, from one process to DDP?
 
 # %% name="guess_memory"
 my_guess = None
 ### BEGIN GUESS
-my_guess = 1  # every rank holds all of them
+my_guess = 1  # every rank holds parameters, gradients and state
 ### END GUESS
-memory_guess = Prediction("Parameters, gradients and state: one process / one of two ranks", my_guess, "times")
+memory_guess = Prediction("Held after the backward pass: one of two ranks / one process", my_guess, "times")
 
 
 # %% name="memory_step"
@@ -579,7 +588,7 @@ held = {
     name: run_ranks(held_in_a_step, n, kind, device=pair, measure=False).results[0] for name, (n, kind) in runs.items()
 }
 first, ddp, views = held
-memory_guess.reveal(held[first][1] / held[ddp][1])
+memory_guess.reveal(held[ddp][2] / held[first][2])
 table = [("", "parameters, gradients, state", "all that is held after backward", "peak")]
 table += [
     (name, human_bytes(static), human_bytes(after), human_bytes(sum(at_peak.values())))
@@ -599,7 +608,7 @@ for name in (ddp, views):
 # %% [markdown] name="memory_explained"
 # Data parallelism saves no static byte: that takes sharding ([[sharding]]). The activations are those of the rank's own rows, as with accumulation ([[gradient_accumulation]]).
 #
-# And it has a price: the buckets are separate buffers, one more copy of all gradients. (The meter counts them under *inputs and other*.) With `gradient_as_bucket_view=True` each `.grad` *is* a slice of its bucket, and after the backward pass the copy is gone.
+# The price: the buckets are separate buffers, one more copy of all gradients. (The meter counts them under *inputs and other*.) With `gradient_as_bucket_view=True` each `.grad` *is* a slice of its bucket, and after the backward pass the copy is gone.
 #
 # The peak is different: here views save nothing, and cost a little, because each new gradient is made first and then copied into place. The peak is at the start of the backward pass, when activations are at their highest. A single process holds no gradients at that moment, but DDP's buckets are there all the time, views or not. Views save one copy during the optimizer step.
 #
@@ -650,16 +659,20 @@ rounds = [  # all three in each round, so that a slow moment of the machine affe
 one, silent, ddp = (max(rows) for rows in zip(*rounds, strict=True))  # the least disturbed of three
 for name, rows in zip(ways, (one, silent, ddp), strict=True):
     print(f"{name:<20}{rows:>8,.0f} rows per second")
+kept = [with_ddp / alone for _, alone, with_ddp in rounds]
 speed_guess.reveal(ddp / silent)
+print(f"in the three rounds: from {min(kept):.2f} to {max(kept):.2f}")
 print(f"two silent ranks: {silent / one:.2f} times as many as one; with DDP: {ddp / one:.2f} times")
 claims.figure("speed of two ranks", "CNN, 2 ranks of one thread", ddp / one, "times that of one")
 if silent / one < 1.2:
-    print("This machine has no second core to give at the moment: too busy to tell what DDP keeps.")
+    print("This machine has no free second core right now, so the comparison is skipped.")
+elif abs(1 - ddp / silent) < max(kept) - min(kept):
+    print("The rounds differ by more than DDP costs here, so this machine cannot tell what DDP keeps.")
 else:
     claims.figure("DDP's speed", "CNN, 2 ranks of one thread", ddp / silent, "of two silent ranks")
 
 # %% [markdown] name="speed_explained"
-# The two figures have different causes. The amount by which two silent ranks fall short of twice the speed is lost to the machine: caches and memory are shared, and so are the cores if other programs run. The rest is the price of communication: the last bucket cannot be hidden, and at the end of each backward pass the faster rank waits for the slower one. On a cluster, the backward pass must be long enough to hide the messages. A large micro-batch helps; section 9 has a slider, and [[sharding]] works out the number of tokens that it takes.
+# The two figures have different causes. The amount by which two silent ranks fall short of twice the speed is lost to the machine: caches and memory are shared, and so are the cores if other programs run. The rest is the price of communication (a figure above 1 is noise): the last bucket cannot be hidden, and at the end of each backward pass the faster rank waits for the slower one. On a cluster, the backward pass must be long enough to hide the messages. A large micro-batch helps; section 9 has a slider, and [[sharding]] works out the number of tokens that it takes.
 #
 # ## 7 · Which rank gets which rows
 #
@@ -762,7 +775,7 @@ claims.record("C13", "autocast leaves FP32 to be sent", "MLP", whole, "x FP32 tr
 claims.record("C13", "a BF16 hook halves it", "MLP", half, "x FP32 traffic", 0.49, 0.51)
 
 # %% [markdown] name="torchrun_text"
-# Autocast's own rounding is larger than what the hook adds. An FP16 scaler needs no changes either. Gradients are averaged while they are still scaled, so an overflow on one rank is an overflow on all: a sum with an inf is inf or NaN, and the scaler skips the step for either.
+# Autocast's own rounding is larger than what the hook adds between two ranks, which add once. A sum over hundreds of ranks is rounded at every hop of the ring, so large runs usually reduce in FP32 (`reduce_dtype` in [[fully_shard]]). An FP16 scaler needs no changes either. Gradients are averaged while they are still scaled, so an overflow on one rank is an overflow on all: a sum with an inf is inf or NaN, and the scaler skips the step for either.
 #
 # ## 9 · On a server: `torchrun`
 #
@@ -804,23 +817,25 @@ main()
 print(torchrun(SCRIPT, 2))
 
 # %% [markdown] name="torchrun_explained"
-# The command was `torchrun --standalone --nproc-per-node=2 train.py`. `set_device` comes first; `device_id` tells NCCL which GPU belongs to this rank, so that it connects at once rather than at the first collective. For more than one machine, see [[sharding]].
+# The command was `torchrun --standalone --nproc-per-node=2 train.py`. `set_device` comes first; `device_id` tells NCCL which GPU belongs to this rank, so that it connects at once rather than at the first collective. For more than one machine, see [[fully_shard]].
 #
 # > **The older `nn.DataParallel`**, which still appears in articles, is *one* process with a thread for each GPU. In every step GPU 0 copies the weights to all others, distributes the rows, gathers the outputs, computes the loss alone, and adds up the gradients that come back. So 2 (N − 1) copies of the model pass through GPU 0, where a ring needs less than two in and two out. The threads share one Python interpreter, GPU 0 runs out of memory first, and nothing overlaps. On a CPU it silently passes everything through. PyTorch's own documentation advises against it, even on one machine.
 
 # %% [markdown] name="play_text"
 # ### Explore: how far does it scale?
 #
-# This is a model of one step, not a measurement. Each GPU computes for as long as you set, two thirds of it in the backward pass. A ring has 2 (N − 1) rounds, and each costs α/2 + n / (Nβ), with the α and β of section 3. The rounds start with the first bucket. What does not fit within the backward pass makes the step longer.
+# This is a model of one step, not a measurement. Each GPU computes for as long as you set, two thirds of it in the backward pass. An all-reduce sends 2 (N − 1)/N · n bytes per GPU at the bandwidth that you set. It also takes α/2 for each round: a ring has 2 (N − 1) rounds, a tree 2 log₂ N, and libraries choose the one that is faster. The messages start with the first bucket. What does not fit within the backward pass makes the step longer.
 #
-# | link, per GPU and direction | GB/s (data sheets) |
+# | link, one direction | GB/s (data sheets) |
 # |---|---|
-# | NVLink 5 (B200) | 900 |
-# | NVLink 4 (H100) | 450 |
-# | PCIe 5.0, 16 lanes | 64 |
-# | InfiniBand NDR, 400 Gb/s | 50 |
-# | Ethernet, 100 Gb/s | 12.5 |
-# | Ethernet, 10 Gb/s | 1.25 |
+# | NVLink 5 (B200), per GPU | 900 |
+# | NVLink 4 (H100), per GPU | 450 |
+# | PCIe 5.0, 16 lanes, per GPU | 64 |
+# | InfiniBand NDR, 400 Gb/s, per port | 50 |
+# | Ethernet, 100 Gb/s, per port | 12.5 |
+# | Ethernet, 10 Gb/s, per port | 1.25 |
+#
+# A ring over machines of 8 GPUs with a port each leaves a machine through all 8 ports. So count 8 × 50 = 400 GB/s of InfiniBand, not 50. A cloud machine with a single port has only that one.
 
 
 # %% name="play"
@@ -829,9 +844,10 @@ def scaling(parameters_in_millions, milliseconds_of_compute, link_in_GB_per_seco
     for precision, nbytes in (("FP32", 4), ("BF16", 2)):
         speeds[f"gradients in {precision}"] = speed = []
         for n in (2**i for i in range(8)):
-            piece = nbytes * parameters_in_millions * 1e6 / n
-            rounds = 2 * (n - 1) * (alpha_in_microseconds / 2e6 + piece / (link_in_GB_per_second * 1e9))
-            speed.append(n * compute / (compute + max(0.0, rounds - 2 / 3 * compute)))
+            sent = 2 * (n - 1) / n * nbytes * parameters_in_millions * 1e6
+            rounds = 2 * min(n - 1, np.log2(n))  # of a ring or a tree
+            seconds = rounds * alpha_in_microseconds / 2e6 + sent / (link_in_GB_per_second * 1e9)
+            speed.append(n * compute / (compute + max(0.0, seconds - 2 / 3 * compute)))
     return pictures.scaling_figure(speeds)
 
 
@@ -840,12 +856,12 @@ explore(
     "Speed against the number of GPUs, for gradients in FP32 and BF16: straight lines that bend down where the link is slow.",
     parameters_in_millions=(1000, range(100, 7001, 100)),
     milliseconds_of_compute=(300, range(50, 1001, 50)),
-    link_in_GB_per_second=(50, (1.25, 12.5, 25, 50, 64, 450, 900)),
+    link_in_GB_per_second=(50, (1.25, 12.5, 25, 50, 64, 100, 400, 450, 900)),
     alpha_in_microseconds=(20, (2, 20, 200, 2000)),
 )
 
 # %% [markdown] name="summary_text"
-# Make the link slower until 128 GPUs are less than 64 times as fast with FP32 gradients, but still more than that with BF16. What would you change first: the link, the format, or the micro-batch (more compute per step)? And from which α on does latency dominate?
+# Make the link slower until 128 GPUs are less than 64 times as fast with FP32 gradients, but still more than that with BF16. What would you change first: the link, the format, or the micro-batch (more compute per step)? And does latency ever dominate?
 #
 # ## 10 · What this run measured
 

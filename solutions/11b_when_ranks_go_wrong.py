@@ -103,7 +103,7 @@ def average_gradients_by_hand(model):
 #
 # ### Different weights at the start
 #
-# The gradients are averaged correctly, but each rank makes its model from its own seed. Every step moves all ranks by the same amount.
+# The gradients are averaged correctly, but each rank makes its model from its own seed.
 #
 # **Predict.** How far apart are the two replicas after 20 steps, relative to their distance at the start?
 
@@ -294,7 +294,7 @@ for everybody in (True, False):
 #
 # ### A collective that not all ranks reach
 #
-# Evaluating the *wrapped* model on rank 0 alone deadlocks if the model has buffers, such as BatchNorm's: DDP's forward pass broadcasts them. `run_ranks` ends the run after its time limit and asks every rank where it is. We use gloo on every machine (`device="cpu"`), because over gloo a rank's stack shows the call in which it waits:
+# Evaluating the *wrapped* model on rank 0 alone deadlocks if the model has buffers, such as BatchNorm's: DDP's forward pass broadcasts them (the argument is `broadcast_buffers`, from PyTorch 2.13 on `forward_sync_buffers`). `run_ranks` ends the run after its time limit and asks every rank where it is. We use gloo on every machine (`device="cpu"`), because over gloo a rank's stack shows the call in which it waits:
 
 
 # %% name="rank0"
@@ -322,15 +322,19 @@ for through, limit in (("ddp", 4), ("ddp.module", 60)):  # seconds
 
 
 # %% name="hang"
-def uneven():
+def uneven(join):
     model = DistributedDataParallel(make_mlp().to(rank_device()))
-    with Join([model]):
-        for _ in range(3 if dist.get_rank() == 0 else 2):  # without Join, rank 0 would hang
+    with Join([model], enable=join):
+        for _ in range(3 if dist.get_rank() == 0 else 2):
             F.cross_entropy(model(x.to(rank_device())), y.to(rank_device())).backward()
     return "done"
 
 
-print("with Join:", run_ranks(uneven, 2).results)
+for join, limit in ((False, 4), (True, 60)):  # seconds
+    try:
+        print(f"Join {join}:", run_ranks(uneven, 2, join, device="cpu", timeout=limit).results)
+    except RankError as error:
+        print(f"Join {join}: {str(error).splitlines()[0]}")
 
 # %% [markdown] name="unused_text"
 # ### A branch that not all ranks take
@@ -362,7 +366,7 @@ except RankError as error:
 print("\nfind_unused_parameters=True:", run_ranks(unused, 2, True).results)
 
 # %% [markdown] name="unused_explained"
-# `find_unused_parameters=True` walks the graph after each forward pass and marks the parameters that will get no gradient. That costs time in every step, so use it only when you must. Parameters that are frozen (`requires_grad=False`) before the model is wrapped cost nothing and are ignored.
+# `find_unused_parameters=True` walks the graph after each forward pass and marks the parameters that will get no gradient. That costs time in every step, so use it only when you must. Parameters that are frozen (`requires_grad=False`) before the model is wrapped cost nothing and are ignored. If the same parameters are used in every step, `static_graph=True` walks the graph only once; it also allows reentrant checkpointing and a module that is used twice. Under `torch.compile`, DDP's part of the graph is cut at the borders of its buckets (`optimize_ddp`), so that messages can still leave early.
 #
 # ## 3 · A rank that is slow
 #
@@ -562,10 +566,10 @@ if calls:
 #
 # The recorder works over gloo in PyTorch 2.13, but the group has no name in the dump, and `torchfrtrace` stops with a `KeyError`; the helper fills the name in. Over gloo a call never leaves the state *scheduled*. Over NCCL it goes on to *started* and *completed*, so you also see which ranks reached the call and did not finish it.
 #
-# **Over NCCL** a call only queues its collective on the GPU, and Python goes on. A hung rank's stack shows a later line, where it first needs a result: at `loss.item()`, or in `torch.cuda.synchronize()`. So the stack says little there, and the recorder is the tool to use. Set
+# **Over NCCL** a call only queues its collective on the GPU, and Python goes on. A hung rank's stack shows a later line, where it first needs a result: at `loss.item()`, or in `torch.cuda.synchronize()`. So the stack says little there, and the recorder is the tool to use. It is on by default; set the path to a folder that all machines share,
 #
 # ```
-# TORCH_FR_BUFFER_SIZE=2000  TORCH_NCCL_DUMP_ON_TIMEOUT=1  TORCH_FR_DUMP_TEMP_FILE=/shared/run7/rank_
+# TORCH_FR_DUMP_TEMP_FILE=/shared/run7/rank_
 # ```
 #
 # and after the timeout a watchdog thread writes one file for each rank and ends the process. It also prints lines such as these, shortened, from a report to NVIDIA (github.com/NVIDIA/nccl/issues/1409):

@@ -38,8 +38,8 @@ LABS = {
     for source in sources()
     if source.topic
     in (
-        *("data_parallel", "when_ranks_go_wrong", "sharding", "tensor_parallel", "pipeline", "context_parallel"),
-        *("mixture_of_experts", SURVIVE),
+        *("data_parallel", "when_ranks_go_wrong", "sharding", "fully_shard", "tensor_parallel", "pipeline"),
+        *("context_parallel", "mixture_of_experts", SURVIVE),
     )
 }
 SETTLED = 5.0  # seconds after which a process that still lives counts as left behind
