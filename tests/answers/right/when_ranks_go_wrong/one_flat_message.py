@@ -1,4 +1,4 @@
-# one flat message, and the median call
+# one flat message
 
 from itertools import count, zip_longest
 
