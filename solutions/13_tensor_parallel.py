@@ -6,10 +6,10 @@
 # | | |
 # |---|---|
 # | After this you can | name the collective that a sharded matmul needs; write column-parallel and row-parallel layers with correct gradients; split attention whose K/V heads do not divide evenly; compute a loss without ever holding all logits; split the sequence and predict what that saves; train on a mesh of tensor parallelism and sharding, with clipping and a fused optimizer |
-# | Time | 120 to 165 minutes |
+# | Time | 120 to 165 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●● |
 # | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL, which has not been tried yet |
-# | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#data_parallel]] and [[#sharding]] |
+# | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#data_parallel]], [[#sharding]] and [[#fully_shard]] |
 # | Syllabus | T20, T36 |
 
 # %% name="setup" setup=true
@@ -813,11 +813,9 @@ claims.record(
 claims.record("T20", "sequence parallelism cuts all activations", "gathered again", again[1], "of one process", 0, 0.27)
 
 # %% [markdown] name="count_explained"
-# Tensor parallelism leaves four units complete: the inputs of both norms, and their outputs. Sequence parallelism leaves two, the **gathered outputs of the norms**: a matmul needs its full input for the gradient of its weights. The last row checkpoints the gather together with the matmuls after it ([[activation_checkpointing]]). Now everything is split, at the price of two more all-gathers. Megatron-LM does the same and overlaps those with computing.
+# Tensor parallelism leaves four units complete: the inputs of both norms, and their outputs. Sequence parallelism leaves two, the **gathered outputs of the norms**: a matmul needs its full input for the gradient of its weights. The last row checkpoints the gather together with the matmuls after it ([[activation_checkpointing]]). Now everything is split, at the price of two more all-gathers. Megatron-LM does the same and overlaps those with computing (section 6).
 #
 # (The count leaves out a few small tensors: the norms' means, and attention's sums.)
-#
-# *Asynchronous* tensor parallelism goes one step further. It splits each gather and scatter into N chunks and computes the matmul of one chunk while the next one travels. The bytes stay the same; the wait shrinks to about one chunk. PyTorch does this in compiled code (`torch._inductor.config._micro_pipeline_tp`), on GPUs only, so no cell shows it here.
 #
 # ## 6 · PyTorch's own
 #
@@ -1002,6 +1000,45 @@ volume_guess.reveal(100 * waiting / (waiting + computing), "calculated")
 # The calculation counts bandwidth only; 128 latencies per sequence come on top of that. Inside a machine the GPUs wait a quarter of the time, between machines most of it, because computing cannot continue without the activations. Data parallelism sends three times as many bytes per step, but that is once for any number of sequences, and it overlaps with the backward pass. Pipelines send the least.
 #
 # So use tensor parallelism **inside** a machine, a pipeline **between** machines, and data parallelism or sharding across the rest.
+#
+# ### Asynchronous tensor parallelism
+#
+# Must a matmul wait until all of its input has arrived? In section 5 the all-reduces became all-gathers before a matmul and reduce-scatters after one, and both can be cut into chunks of rows. A rank multiplies the rows that it has while the next rows travel, and sends finished rows while it computes the next. The bytes are the same, and so are the results up to rounding. Only one chunk has nothing to hide behind. With c chunks a step takes about
+#
+# $$\max(t_\text{compute}, t_\text{send}) + \frac{\min(t_\text{compute}, t_\text{send})}{c}$$
+#
+# seconds. For c = 1 that is the sum, as in the table above.
+#
+# **Predict.** Inside one machine the GPUs wait for a quarter of the time. What percentage is left with 8 chunks?
+
+# %% name="async_guess"
+my_guess = None  # percent
+### BEGIN GUESS
+my_guess = 4
+### END GUESS
+async_guess = Prediction("Time spent waiting inside a machine, 8 chunks", my_guess, "%")
+
+
+# %% name="async_tp"
+def step_seconds(computing, sending, chunks):
+    return max(computing, sending) + min(computing, sending) / chunks
+
+
+nbytes, waits = next(iter(sent.values())), {}
+table = [("link", "sent per rank", "chunks", "one sequence", "waiting")]
+for name, link in (("NVLink", cluster.inside), ("InfiniBand", cluster.outside)):
+    for chunks in (1, 2, 8):
+        took = step_seconds(computing, nbytes / link, chunks)
+        waits[name, chunks] = 100 * (1 - computing / took)
+        row = (f"{nbytes / 1e9:.2f} GB", str(chunks), f"{1000 * took:.0f} ms", f"{waits[name, chunks]:.0f} %")
+        table.append((name, *row))
+print(text_table(table))
+async_guess.reveal(waits["NVLink", 8], "calculated")
+
+# %% [markdown] name="async_explained"
+# Inside a machine nearly all of the waiting is hidden; between machines the messages take longer than the computation, and no overlap can hide that. More chunks are not always better: each chunk's matmul has an eighth of the rows, here 512, and a matmul with few rows does not fill a GPU ([[where_the_time_goes]]). The norms and the softmax between the matmuls do not hide anything, either.
+#
+# In PyTorch the compiler makes this transformation for blocks that use sequence parallelism (`torch._inductor.config._micro_pipeline_tp`; torchtitan's `enable_async_tensor_parallel`). It needs GPUs that can write to each other's memory. Megatron-LM has it as `--tp-comm-overlap`. Neither was tried here: the cell calculates.
 
 # %% [markdown] name="summary_text"
 # ## 7 · What this run measured
@@ -1016,7 +1053,7 @@ claims
 # - Columns, then rows: two layers need one all-reduce. Sum the gradients where paths split, and the outputs where they merge.
 # - Autograd does not know what a collective means in your program: some cut the gradient off, some pass it through, some sum it one time too many. Write the backward pass that fits, and compare gradients with one process, because a wrong gradient need not show in the loss.
 # - A parameter with copies on several ranks, each of which sees only a part of its use (a shared K/V head, a norm over some of the tokens), needs the sum of the copies' gradients.
-# - A softmax over a split dimension takes three numbers per row. Sequence parallelism sends the same bytes as tensor parallelism and no longer saves complete activations, except the inputs of the matmuls.
+# - A softmax over a split dimension takes three numbers per row. Sequence parallelism sends the same bytes as tensor parallelism and no longer saves complete activations, except the inputs of the matmuls. Cut into chunks, its messages can hide behind the matmuls.
 # - Put all parameters on the same mesh, norms included; then clipping and fused optimizers work.
 #
 # **What to reach for when.** One layer does not fit, or its activations do not: use tensor parallelism inside a machine, with the sequence split too. Many layers and slow links: use a pipeline ([[pipeline]]). Try sharding ([[sharding]]) before either; it needs no change to the model.

@@ -9,7 +9,7 @@
 # | Time | 120 to 165 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●● |
 # | Needs | a CPU, where ranks are processes that use gloo (on a GPU machine, too) |
-# | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#data_parallel]] and [[#sharding]] |
+# | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#data_parallel]], [[#sharding]] and [[#fully_shard]] |
 # | Syllabus | T19, T37 |
 
 # %% name="setup" setup=true
@@ -795,7 +795,7 @@ note("the slowest stage sets the pace", equal, first, first.ideal.idle, second.i
 #
 # ## 8 · Sharded stages: how often do they gather?
 #
-# Large jobs combine methods: stages across machines, and each stage sharded with `fully_shard` over the ranks that share it ([[sharding]]). A sharded stage must gather its parameters before it can compute. In plain data parallelism that is twice per step, once forward and once backward. How often is it here?
+# Large jobs combine methods: stages across machines, and each stage sharded with `fully_shard` over the ranks that share it ([[fully_shard]]). A sharded stage must gather its parameters before it can compute. In plain data parallelism that is twice per step, once forward and once backward. How often is it here?
 #
 # Take a mesh of 2 × 2 ranks: two stages, and two copies of the pipeline that divide the batch and the shards between them. Each stage is one unit. `Collectives` counts.
 #

@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # X7 · A model that fits on no rank
 #
-# **Graded exercise, 10 points.** You build a model that no rank could hold, shard it, initialize it as one process would, train it with accumulation and clipping across ranks, and resume it on another number of ranks.
+# **Graded exercise, 10 points.** You build a model that no rank could hold, shard it, initialize it exactly as a single process would, train it with accumulation and clipping across ranks, and resume it on another number of ranks.
 #
 # | | |
 # |---|---|
@@ -9,10 +9,10 @@
 # | Time | 90 to 130 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (4 processes) |
-# | Before this | [[sharding]]; from [[gradient_accumulation]], the weights of tokens |
+# | Before this | [[fully_shard]]; from [[gradient_accumulation]], the weights of tokens |
 # | Syllabus | X7 (T21) |
 #
-# There are three answer cells, each followed by its check, which starts four ranks and takes about a quarter of a minute. A check prints what it found and where to look; run it as often as you like. When you are done, save the
+# There are three answer cells, each followed by its check, which starts four ranks and takes about 15 seconds. A check prints what it found and where to look; run it as often as you like. When you are done, save the
 # notebook under its present name: it is your submission.
 
 # %% name="setup" setup=true
@@ -154,7 +154,7 @@ hint("x7.resume")
 # %% [markdown] name="hand_in"
 # ## Submit
 #
-# Save this notebook under its present name. Your instructor collects it as `YOUR_NAME/12_x7_fits_on_no_rank.ipynb` and grades it with
+# Save this notebook under its present name. Your instructor collects it as `YOUR_NAME/12b_x7_fits_on_no_rank.ipynb` and grades it with
 #
 # ```
 # python -m helpers grade SUBMISSIONS --out GRADES
