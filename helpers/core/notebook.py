@@ -1,8 +1,8 @@
-"""What a Jupyter kernel can do and a plain script cannot: show a figure."""
+"""What a Jupyter kernel can do and a plain script cannot: show a figure, or text in colors."""
 
 import io
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:  # matplotlib takes most of a second to import
     from matplotlib.figure import Figure
@@ -38,6 +38,22 @@ def show(figure: "Figure", alt: str) -> None:
         display(data, raw=True, metadata={"image/png": {"alt": alt, **size_on_page(figure)}})
     else:
         print(f"[figure] {alt}")
+
+
+class Report(Protocol):
+    """A text that is HTML, too."""
+
+    def _repr_html_(self) -> str: ...
+
+
+def show_report(report: Report) -> None:
+    """Show `report` as HTML in a notebook, with its text for readers that have no HTML; in a plain script print it."""
+    if in_notebook():
+        from IPython.display import display
+
+        display({"text/html": report._repr_html_(), "text/plain": str(report)}, raw=True)
+    else:
+        print(report)
 
 
 def in_notebook() -> bool:

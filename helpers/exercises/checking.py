@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import textwrap
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,12 +12,12 @@ import cloudpickle
 import torch
 
 from ..claims.progress import remember_checks
+from ..core.notebook import show_report
 from ..core.progress_line import progress_line
 from ..ranks.failure import RankError
 from .base import Check, Evidence, Outcome, Part, Verdict
+from .check_report import Report
 from .filled_in import filled_in
-
-_WIDTH = 108  # characters of a line in a report
 
 NOT_ATTEMPTED_YET = "Not attempted yet."
 
@@ -204,7 +203,7 @@ def check(name: str, *answers: Callable[..., Any], seed: int = 0, counts: bool =
         expected = reference_evidence(part, seed)
     verdicts = judge(part, evidence, expected)
     last_verdicts[name] = verdicts
-    print(report(part, verdicts))
+    show_report(Report(part, verdicts))
     if counts:
         remember_checks(name, [(v.check, v.passed, v.points, v.max_points) for v in verdicts])
     if any(key in os.environ for key in ("NBGRADER_EXECUTION", "NBGRADER_VALIDATING")):
@@ -225,29 +224,3 @@ def _go_on_with(part: Part, answers: tuple[Any, ...], verdicts: Sequence[Verdict
             print(f"`{name}` is not filled in yet: the course's own stands in below.")
         chosen.append(own if stands_in else answer)
     return chosen[0] if len(chosen) == 1 else tuple(chosen)
-
-
-def report(part: Part, verdicts: list[Verdict]) -> str:
-    """Write verdicts for people: a mark, the rule, and under a failed one what to look at."""
-    if all(v.outcome is Outcome.NOT_ATTEMPTED for v in verdicts):
-        return f"{part.name}: not attempted yet. Fill in the answer cell, run it, then run this cell again."
-    passed = sum(v.passed for v in verdicts)
-    score = f"{sum(v.points for v in verdicts)} of {part.points} points" if part.points else "practice"
-    lines = [f"{part.name}: {passed} of {len(verdicts)} checks passed ({score})"]
-    for v in verdicts:
-        lines.append(_wrap(f"{v.check}: {v.rule}", f"  {'✓' if v.passed else '✗'} "))
-        if not v.passed:
-            lines += [_wrap(line, "      ") for line in (v.diagnosis or "").splitlines()]
-    return "\n".join(lines)
-
-
-def _wrap(text: str, first: str) -> str:
-    """Break `text` between words; a notebook would break it anywhere."""
-    return textwrap.fill(
-        text,
-        _WIDTH,
-        initial_indent=first,
-        subsequent_indent="      ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

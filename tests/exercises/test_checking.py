@@ -1,12 +1,15 @@
 """The report that a check prints, and what it returns."""
 
+import html
+import re
 import sys
 from dataclasses import replace
 from types import ModuleType
 
 from helpers import check
 from helpers.exercises.base import Check, Outcome, Part, Verdict
-from helpers.exercises.checking import gather, judge, reference_evidence, report
+from helpers.exercises.check_report import Report
+from helpers.exercises.checking import gather, judge, reference_evidence
 from helpers.ranks.failure import RankError
 
 import pytest
@@ -16,9 +19,29 @@ def test_a_report_breaks_lines_between_words():
     words = "Micro-batches of a rule that goes on and on. " * 6
     verdict = Verdict("long_rule", words, 0, 1, Outcome.MISSED, f"{words}\n  second line", words)
     part = Part("x.y", (), ())
-    lines = report(part, [verdict]).splitlines()
+    lines = str(Report(part, [verdict])).splitlines()
     assert max(map(len, lines)) <= 108
     assert " ".join(" ".join(lines[1:]).split()) == " ".join(f"✗ long_rule: {words} {words} second line".split())
+
+
+def test_a_report_is_html_in_a_notebook_with_the_same_words_and_nothing_of_the_answer_runs_in_it():
+    passed = Verdict("doubles", "It doubles.", 1, 1, Outcome.PASSED, None, "")
+    missed = Verdict("triples", "It triples.", 0, 1, Outcome.MISSED, "<b>3</b> is not 9.\n  second line", "")
+    shown = Report(Part("x.y", (), ()), [passed, missed])
+    page = shown._repr_html_()
+    assert "&lt;b&gt;3&lt;/b&gt; is not 9." in page
+    text = re.sub(r"<[^>]*>", " ", page)
+    assert html.unescape(" ".join(text.split())) == " ".join(str(shown).split()).replace(":", "").replace(
+        "x.y 1", "x.y: 1"
+    )
+    assert page.index("solid #0072B2") < page.index("double #D55E00")
+
+
+def test_where_nothing_was_attempted_one_line_says_what_to_do():
+    blank = Verdict("doubles", "It doubles.", 0, 1, Outcome.NOT_ATTEMPTED, "Not attempted yet.", "")
+    shown = Report(Part("x.y", (), ()), [blank])
+    assert len(str(shown).splitlines()) == 1
+    assert "doubles" not in str(shown) + shown._repr_html_()
 
 
 # -- what later cells go on with

@@ -5,7 +5,7 @@ are short, two do. What checks say of untouched answers is asked of all parts in
 """
 
 from helpers.core.files import ROOT
-from helpers.course.build.run_notebook import run_notebook
+from helpers.course.build.run_notebook import run_notebook, text_of
 from helpers.course.build.source import checked_part, sources
 
 import nbformat
@@ -41,6 +41,6 @@ def test_untouched_notebook_runs_and_earns_nothing(source):
                 assert output.ename == "NotImplementedError", f"{cell.id}: {output.ename}: {output.evalue}"
         if is_check(cell):
             checks += 1
-            printed = "".join(output.get("text", "") for output in cell.outputs)  # may arrive in several pieces
+            printed = "".join(map(text_of, cell.outputs))  # may arrive in several pieces
             assert "not attempted yet" in printed
     assert checks >= 1 or not source.reference(), "a lab with answer cells checks them"

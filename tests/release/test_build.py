@@ -365,10 +365,13 @@ def test_bad_solutions_are_found(source, spoil, complaint):
     assert solution_problem(source).startswith(complaint)
 
 
-def test_a_solution_that_fails_its_own_check_is_found(source):
+@pytest.mark.parametrize("printed", [True, False])
+def test_a_solution_that_fails_its_own_check_is_found(source, printed):
     notebook = executed(source)
     (checking,) = (cell for cell in notebook.cells if cell.id == "double_check")
-    checking.outputs.append(new_output("stream", text="x9.double: 0 of 1 checks passed\n  ✗ doubles"))
+    text = "x9.double: 0 of 1 checks passed\n  ✗ doubles"
+    shown = new_output("stream", text=text) if printed else new_output("display_data", {"text/plain": text})
+    checking.outputs.append(shown)
     source.path.with_suffix(".ipynb").write_text(write(notebook), encoding="utf-8")
     assert solution_problem(source) == "fails a check of its own"
 

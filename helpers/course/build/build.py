@@ -14,6 +14,7 @@ from ...core.files import ROOT
 from .execution import execute
 from .front_page import pages
 from .notebooks import make_notebook, write
+from .run_notebook import text_of
 from .source import NO_SOURCES, BuildError, Source, checked_part, sources
 
 REFERENCE = ROOT / "helpers" / "exercises" / "reference"
@@ -102,7 +103,7 @@ def _output_problem(notebook: NotebookNode) -> str | None:
     if any(output.output_type == "error" or output.get("name") == "stderr" for output in outputs):
         return "shows an error or a warning"
     checks = [cell for cell in code if checked_part(cell.source)]
-    if any("✗" in output.get("text", "") for cell in checks for output in cell.outputs):
+    if any("✗" in text_of(output) for cell in checks for output in cell.outputs):
         return "fails a check of its own"
     return None
 

@@ -10,6 +10,11 @@ from nbformat import NotebookNode
 from traitlets.config import Config
 
 
+def text_of(output: NotebookNode) -> str:
+    """Return what an output of a cell says as text: what was printed, or what a front end without HTML shows."""
+    return output.get("text", "") or output.get("data", {}).get("text/plain", "")
+
+
 def run_notebook(
     notebook: NotebookNode, folder: Path, environment: dict[str, str] | None = None, **options: Any
 ) -> None:
