@@ -32,7 +32,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; the ra
 # %% [markdown] name="build_task"
 # ## Part 1 · Start (4 points)
 #
-# **Contract.** `build(make_model, mesh, dtype, seed)` is called on every rank and returns the model, sharded over `mesh` and initialized.
+# **Contract.** `build(make_model, mesh, dtype, seed)` is called on every rank and returns the model, sharded over `mesh` with `fully_shard`, initialized, and in training mode.
 #
 # - `make_model()` returns a model in training mode; it allocates its parameters and buffers on the current default device. `model.blocks` is an `nn.ModuleList`; what is outside the blocks is small.
 # - `mesh` is a `DeviceMesh` of CPU ranks. With one dimension, the model is sharded over it; with two, it is sharded over the second and replicated over the first. All parameters become `DTensor`s on this mesh, split along their own first dimension.
@@ -119,9 +119,9 @@ hint("x7.step")
 # %% [markdown] name="resume_task"
 # ## Part 3 · Another number of ranks (2 points)
 #
-# **Contract.** `save(model, optimizer, step, folder)` and `load(model, optimizer, folder)` are called on every rank.
+# **Contract.** `save(model, optimizer, step, folder)` and `load(model, optimizer, folder)` are called on every rank. `optimizer` is a `torch.optim.AdamW` with the model's parameters.
 #
-# - `save` writes with `torch.distributed.checkpoint` what training needs to go on: weights, the optimizer's state, and `step`, an int. When it returns, the checkpoint is complete.
+# - `save` writes with `torch.distributed.checkpoint` what training needs to go on: weights and persistent buffers, the optimizer's moments and options (a schedule may have changed the learning rate), and `step`, an int. When it returns, the checkpoint is complete.
 # - Each rank writes its own shards. No rank gathers a whole parameter to save or to load.
 # - `load` fills a freshly built model and a fresh optimizer that has not stepped, on any number of ranks, and returns `step`. Training goes on with the same losses.
 # - `folder` is a string, shared by the ranks; it may not exist yet. Neither function changes what it saves.
