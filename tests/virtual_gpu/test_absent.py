@@ -180,3 +180,18 @@ def test_a_made_up_score_is_a_fraction():
     kinds, splits = layout_of("sentence-transformers/stsb")
     assert [0 <= value(kinds["score"], row) <= 1 for row in range(9)] == [True] * 9
     assert "validation" in splits
+
+
+def test_one_row_of_eight_is_short_enough_for_every_filter():
+    lengths = [len(value("text", row).split()) for row in range(16)]
+    assert [length < 100 for length in lengths] == ([False] * 7 + [True]) * 2
+
+
+def test_made_up_images_are_an_array_where_the_data_set_has_one():
+    from helpers.virtual_gpu.absent.images import MadeUpImages
+
+    gray, colored = MadeUpImages((28, 1, 10)), MadeUpImages((32, 3, 10))
+    assert gray.data.shape == (len(gray), 28, 28)
+    assert gray.data[gray.targets == 3].shape[0] > 100
+    assert colored.data.shape == (len(colored), 32, 32, 3)
+    assert colored.targets[3] == 3
