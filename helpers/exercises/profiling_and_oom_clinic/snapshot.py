@@ -177,7 +177,7 @@ class CountsFromSince(_Reads):
 
 
 class WaitsUntilItIsFree(_Reads):
-    """A block is freed at `free_completed`, not at `free_requested`; other actions, some without `addr`, change nothing."""
+    """A block is freed at `free_completed`, not at `free_requested`; other actions concern no block."""
 
     hint = (
         "Another stream may still use a block whose release was requested.\n"
