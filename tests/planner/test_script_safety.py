@@ -152,15 +152,18 @@ def _process_of(rank: int, launcher: subprocess.Popen) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", sample(list(KINDS), one_in=2))
-def test_sigterm_saves_the_step_it_comes_in(kind, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "name"), sample([*((kind, "SIGTERM") for kind in KINDS), ("ddp", "SIGUSR1")], one_in=2)
+)
+def test_a_signal_saves_the_step_it_comes_in(kind, name, tmp_path):
     recipe, style = KINDS[kind]
     line, settings = command(tmp_path, recipe, style, "--steps", 100_000, "--checkpoint-every", 3)
     process = _started(line, settings, tmp_path, 1)
-    process.send_signal(signal.SIGTERM)
+    to_torchrun = recipe.ranks == 1 or name == "SIGTERM"  # which forwards no other signal unless it is asked to
+    os.kill(process.pid if to_torchrun else _process_of(0, process), getattr(signal, name))
     process.wait(100)
     told = (tmp_path / "log.txt").read_text()
-    stopped = int(re.search(r"SIGTERM: stopped after step (\d+)\.", told)[1])
+    stopped = int(re.search(name + r": stopped after step (\d+)\.", told)[1])
     assert max(_kept(tmp_path)) == stopped
     assert f"-{stopped} is complete: continue with --resume" in told
     assert json.loads((_kept(tmp_path)[stopped] / "run.json").read_text())["done"]["before"] > 1
