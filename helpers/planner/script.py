@@ -52,8 +52,8 @@ def training_script(recipe: TrainingConfig, style: str = "pytorch") -> str:
     held-out loss; SIGTERM, SIGUSR1 and Ctrl-C save one after the current step. `--resume` continues from the newest
     one, and refuses another text, model, rate, number of steps or of ranks unless `--allow-changes` is given.
     Checkpoints load on any number of ranks. On CPUs, with one rank or two, a killed and resumed run ends as an
-    uninterrupted one, to the bit; where sums have no fixed order (some kernels of GPUs, all-reduce over more ranks after
-    DistributedDataParallel has sorted its buckets anew), with those of another such run.
+    uninterrupted one, to the bit; where sums have no fixed order (some kernels of GPUs, all-reduce over more ranks
+    after DistributedDataParallel has sorted its buckets anew), as another such run.
 
     Args:
         recipe: precision, optimizer, checkpointing, accumulation, adapters, sharding.
