@@ -73,7 +73,7 @@ def _through(folder: Path, line: list, program: str, value: int) -> list:
 
 def _kept(folder: Path) -> dict[int, Path]:
     """Return the complete checkpoints by their step."""
-    return {int(path.parent.name.partition("-")[2]): path.parent for path in folder.glob("checkpoints/*/run.json")}
+    return {int(path.parent.name.partition("-")[2]): path.parent for path in folder.glob("checkpoints/*-*/run.json")}
 
 
 def _tensors(folder: Path, scratch: Path) -> list[torch.Tensor]:
