@@ -195,7 +195,7 @@ print(
 # %% name="snapshot"
 show(
     meter.plot_blocks("Snapshot of one step"),
-    "Stacked blocks: activations pile up in the forward pass and are taken down in the backward pass.",
+    "Stacked blocks: activations pile up in the forward pass and are freed in the backward pass.",
 )
 
 # %% [markdown] name="record_text"
@@ -203,7 +203,8 @@ show(
 # it takes three calls of `torch.cuda.memory`:
 #
 # - `_record_memory_history(stacks="python", max_entries=100_000)` starts recording. Each entry carries the stack that requested the memory. The
-#   default, `stacks="all"`, puts C++ frames before the Python frames. Without `max_entries` the history grows without limit.
+#   default, `stacks="all"`, puts C++ frames before the Python frames. The backward pass runs in a thread of C++, so with `"python"` its blocks have no frames at all:
+#   use `"all"` to look into a backward pass. Without `max_entries` the history grows without limit.
 # - `_dump_snapshot(path)` saves the history and the current blocks.
 # - `_record_memory_history(enabled=None)` stops recording.
 #
@@ -279,10 +280,11 @@ print(f"{len(trace):,} events, such as {trace[-1]}")
 # - `trace` is a list of such events in order of time. Do not change it.
 # - `alloc` starts a block at an address, and `free_completed` ends it. Addresses are reused. A block that was allocated before the trace
 #   began may be freed within it.
-# - `free_requested` does not free a block yet, and all other actions concern segments.
+# - `free_requested` does not free a block yet. Ignore all other actions (`segment_alloc`, `oom`, `snapshot`, ...); some of their events have no `addr`.
 # - A block counts if it was allocated at `since` (microseconds) or later and not freed by the end of the trace.
 # - The place is `"filename:line"` of the first frame of the `alloc` that is your own Python: its filename ends in `.py` and does not contain `/torch/`.
-#   Above, that is `"/home/me/model.py:57"`. If an `alloc` has no such frame, as in the meter's files, the place is the `name` of its first frame.
+#   Above, that is `"/home/me/model.py:57"`. If an `alloc` has no such frame, as in the meter's files, the place is the `name` of its first frame. If it has no
+#   frames at all, the place is `"no frames"`.
 # - Bytes of the same place add up. A place with nothing left is not in the dictionary.
 
 
@@ -293,7 +295,7 @@ def still_there(trace, since):
         for frame in frames:
             if frame["filename"].endswith(".py") and "/torch/" not in frame["filename"]:
                 return f"{frame['filename']}:{frame['line']}"
-        return frames[0]["name"]
+        return frames[0]["name"] if frames else "no frames"
 
     alive = {}  # address -> the event that allocated the block there
     for event in trace:
@@ -446,13 +448,13 @@ def three_steps(clear):
 peak, requested = three_steps(clear=False)
 peak_cleared, requested_cleared = three_steps(clear=True)
 peak_guess.reveal(peak_cleared / peak, "simulated")
-print(f"segments requested from CUDA in three steps: {requested}, with empty_cache {requested_cleared} (simulated)")
+print(f"with empty_cache, segments requested from CUDA: {requested_cleared / requested:.1f} x as many (simulated)")
 subject = "three steps of a GPT, model of the allocator"
-claims.record("T14", "empty_cache lowers the peak", subject, peak_cleared / peak, "times", 0, 0.95)
+claims.record("T14", "empty_cache lowers the peak of equal steps", subject, peak_cleared / peak, "times", 0, 0.95)
 
 # %% [markdown] name="cache_explained"
-# The peak is the same, because the next step needs what the last one needed. But every segment must be requested from CUDA again, which is slow.
-# `empty_cache` is useful when *another* process needs the memory, or before a phase of your own program that needs blocks of other sizes.
+# When all steps are alike, the peak is the same, because the next step needs what the last one needed. But every segment must be requested from CUDA again, which is slow.
+# `empty_cache` is useful when *another* process needs the memory, or before a phase of your own program that needs blocks of other sizes. The next section has such a program.
 #
 # ## 5 · Reserved, but not allocated
 #
@@ -525,20 +527,21 @@ show(
 
 # %% [markdown] name="fragmentation_explained"
 # **The first GPU.** Each segment of 20 MiB still contains a block in use, so the allocator cannot return any of them. No gap is large enough, and there is
-# no room for a new segment of 24 MiB. This is **fragmentation**. It happens when sizes change from step to step (sequences of different lengths) and
+# no room for a new segment of 24 MiB. This is **fragmentation**. In the message above the allocator had already tried again, so its 40.69 GiB lie in segments that
+# each still hold a block in use: it is the first GPU. It happens when sizes change from step to step (sequences of different lengths) and
 # long-lived blocks sit between short-lived ones.
 #
 # **The second GPU.** Before the allocator gives up, it returns unused segments to the GPU and tries again. All six were unused. `num_alloc_retries` in
 # `torch.cuda.memory_stats()` counts these retries. A program that is nearly out of memory may retry in every step: it does not fail, but it is
 # slow. Check this counter when memory is nearly full.
 #
-# **Expandable segments** (`PYTORCH_ALLOC_CONF=expandable_segments:True`). There is *one* segment, which grows at its end as needed, in pages of 20 MiB.
+# **Expandable segments** (`PYTORCH_ALLOC_CONF=expandable_segments:True`). There is *one* segment per pool and stream, which grows at its end as needed, in pages of 20 MiB.
 #
 # - The last 5 MiB were free, so one more page is enough for 24 MiB.
 # - The gaps in between are still gaps, so 30 MiB do not fit. (The model returns those last 5 MiB before it refuses and reports 75 MiB reserved. CUDA returns
 #   only complete pages. The last page still holds two blocks, so CUDA would report 80.)
 # - Free blocks of one size can merge and serve requests of another size.
-# - The option must be set before CUDA starts.
+# - The variable is read when CUDA starts. `torch.cuda.memory._set_allocator_settings` changes the option later, for new segments alone.
 #
 # **`max_split_size_mb:N`** is the older remedy. Blocks larger than N MiB are never split, so small requests cannot break up a large cached block. Use
 # it where expandable segments are not available.
@@ -563,7 +566,7 @@ else:
 # %% [markdown] name="real_text"
 # On a GPU, the next cell sets an artificial limit. CUDA's allocator retries first, and then gives up. The cell also prints what the device
 # holds **outside PyTorch's allocator**: total − free − reserved. That includes the CUDA context with its kernels, buffers of NCCL (each
-# communicator has its own), and other processes. No PyTorch counter sees it, and no snapshot shows it. Plan for 0.5 to 2 GiB.
+# communicator has its own), and other processes. The allocator's counters do not see it, and no snapshot shows it. Plan for 0.5 to 2 GiB.
 
 # %% name="real_oom"
 if device.type == "cuda":
@@ -718,7 +721,7 @@ for name, log in logs.items():
 # That is what the cache is for: nearly every request is served from segments that PyTorch already has. The price is the difference between peak reserved and peak
 # allocated. The course's model follows the same rules, so both figures agree after each call.
 #
-# PyTorch's `CUDACachingAllocator.cpp` has these rules, too, in some 4,000 lines. Most of the others concern what this lab leaves out: a pool per
+# PyTorch's `CUDACachingAllocator.cpp` has these rules, too, in about 4,000 lines. Most of the rest handles what this lab leaves out: a pool per
 # **stream** (a block that another stream still uses must not be reused: `record_stream`), private pools for CUDA graphs, expandable segments, and the
 # options above. On a GPU, the last line shows PyTorch's own figures. They may differ a little: other tensors already use parts of its segments.
 
@@ -739,23 +742,31 @@ generator = torch.Generator().manual_seed(0)
 lengths = torch.randint(40, 400, (60,), generator=generator).tolist()
 
 
-def varied(expandable):
+def varied(expandable=False, clear=False):
     allocator, saved = CachingAllocator(expandable=expandable), []
     for length in lengths:
         for layer in range(12):  # activations of one step, whose size depends on its length
             saved.append(allocator.allocate(length * (60_000 if layer % 3 else 15_000)))
         while saved:
             allocator.release(saved.pop())
+        if clear:
+            allocator.empty_cache()
     return allocator.peak_reserved / allocator.peak_allocated
 
 
-fixed, grown = varied(expandable=False), varied(expandable=True)
+fixed, grown, cleared = varied(), varied(expandable=True), varied(clear=True)
 varied_guess.reveal(fixed, "simulated")
-print(f"with expandable segments: {grown:.2f} (simulated)")
+print(f"with expandable segments: {grown:.2f}; with empty_cache after each step: {cleared:.2f} (simulated)")
 subject = "60 lengths, model of the allocator"
-claims.record("T14", "expandable segments cure fragmentation", subject, grown / fixed, "x reserved", 0, 0.95)
+said = "expandable segments reduce what changing lengths reserve"
+claims.record("T14", said, subject, grown / fixed, "x reserved", 0, 0.95)
+said = "empty_cache reduces what changing lengths reserve"
+claims.record("T14", said, subject, cleared / fixed, "x reserved", 0, 0.95)
 
 # %% [markdown] name="retry_text"
+# A segment that fitted one length is too small for a longer one, and too large to split well for a shorter one, so the cache keeps growing. Here the forums' advice works:
+# `empty_cache` returns the segments that no longer fit. But then every step pays for its segments again. Expandable segments do the same without that price.
+#
 # ### After the error: what a handler keeps alive
 #
 # A common recovery is to catch the error and run the step again with half the batch. A caught exception holds its **traceback**, the traceback
@@ -938,7 +949,7 @@ hint("profiling_and_oom_clinic.history")
 # %% name="patient_b_guess"
 my_guess = None  # tensors of rows x vocabulary at the peak
 ### BEGIN GUESS
-my_guess = 3  # the log-softmax, its gradient, and the gradient of the logits
+my_guess = 4  # as in the step of section 3
 ### END GUESS
 logits_guess = Prediction("Tensors of rows x vocabulary at the peak", my_guess, "tensors")
 
@@ -969,6 +980,8 @@ print(peak_table(meter_b, rows=4))
 #
 # - `hidden` is (rows, width) and `targets` is (rows,). Every row counts. The number of rows need not be a multiple of 128.
 # - At most 128 rows of logits exist at a time, in the backward pass too.
+#
+# (Once you know how it works, use PyTorch's: 2.13 has `F.linear_cross_entropy` with chunking, see [[compilation_and_fusion]].)
 
 
 # %% name="head" answer=true reveal=true
@@ -1075,7 +1088,7 @@ def tiny(mode):
 
 
 def pace(work):
-    return compare(lambda: work(torch.no_grad), lambda: work(torch.inference_mode), runs=20).speedup
+    return compare(lambda: work(torch.no_grad), lambda: work(torch.inference_mode), runs=20)
 
 
 peaks = {}
@@ -1084,8 +1097,8 @@ for mode in (torch.no_grad, torch.inference_mode):
         evaluation(mode)
     peaks[mode] = meter_mode.peak_bytes
 left = peaks[torch.inference_mode] / peaks[torch.no_grad]
-faster_guess.reveal(pace(tiny))
-print(f"the evaluation: {pace(evaluation):.2f} times as fast, {left:.2f} times the peak (measured)")
+faster_guess.reveal(pace(tiny).speedup)
+print(f"the evaluation, no_grad -> inference_mode: {pace(evaluation)}; {left:.2f} times the peak")
 claims.record("T15", "inference_mode takes less memory than no_grad", "an evaluation", left, "times", 0, 0.98)
 
 # %% name="inference_price"
@@ -1099,8 +1112,8 @@ for use in (lambda: features._version, lambda: nn.Linear(64, 1).to(device)(featu
 
 # %% [markdown] name="inference_explained"
 # - **Memory.** The same. This bookkeeping holds no tensor data. Activations dominate, and both modes drop them.
-# - **Time.** `inference_mode` saves a little for each operation and each view. That is a good part of the time of such small operations and almost nothing of
-#   the evaluation.
+# - **Time.** `inference_mode` saves a little for each operation and each view. That is a noticeable part of the time of such small operations. Whether it shows in
+#   the evaluation, the interval above tells: one that includes 1 shows nothing.
 # - **The price** shows in the two messages. Without a version counter autograd cannot detect a change, so it refuses to save such a tensor. Features that were
 #   computed under `inference_mode` cannot be fed to a layer that trains.
 #
@@ -1349,7 +1362,7 @@ claims
 #   not another allocator setting.
 # - Moment, operation, category, remedy: the stage table gives the moment, `peak_at` the operation, `peak_table` the category.
 # - A snapshot shows what was never freed, and the line of Python that allocated it. A view keeps the whole storage alive: clone what you keep.
-# - `empty_cache` does not lower what the same step needs.
+# - `empty_cache` does not lower what equal steps need. Where lengths change it does, and so do expandable segments, which need no new segments in every step.
 # - Retry after the `except` block, not inside it.
 #
 # **What to reach for when**

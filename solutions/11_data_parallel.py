@@ -311,7 +311,7 @@ print(f"an all-reduce of 1 KiB: the fastest of 59 {1e6 * least:,.0f} µs, on ave
 print(f"76 all-reduces, formula with the average: {1e3 * (76 * mean + 13.8e6 / beta):.1f} ms")
 
 # %% [markdown] name="many_explained"
-# The α of the formula comes from the fastest of 59 all-reduces. But 76 messages cost 76 times the average one, and the average includes every time that a rank has to wait for a core or for the other rank. On this kind of machine the difference is large; between GPUs it is much smaller. So describe a link by its fastest time, and plan with its average.
+# The α of the formula comes from the fastest of 59 all-reduces. But 76 messages also pay for every time that a rank has to wait for a core or for the other rank. The average includes such waits, and a few long ones dominate it. So the two formulas are a lower and a rough upper estimate. On this kind of machine they are far apart; between GPUs they are much closer.
 
 # %% [markdown] name="byhand_text"
 # ## 4 · Averaging gradients by hand

@@ -217,7 +217,7 @@ def timed(job):
     model, history = worker(SimpleNamespace(**vars(job) | {"train_epoch": clocked}))
     weights, buffers = (
         torch.cat([t.detach().flatten().double().cpu() for t in tensors])
-        for tensors in (model.parameters(), model.buffers())
+        for tensors in (model.parameters(), filter(torch.is_floating_point, model.buffers()))
     )
     return history, weights, seconds[1:], buffers
 

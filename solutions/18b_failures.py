@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | save when a scheduler preempts the job; restart under `torchrun`, and resume on a different number of ranks; tell from logs which rank was killed, hangs, is slow or is wrong; say which faults no log shows, and find them; roll back a loss spike; choose checkpoint interval, spares and time-out for thousands of GPUs, and find the faulty node from counters |
+# | After this you can | save when a scheduler preempts the job; restart under `torchrun`, and resume on a different number of ranks; tell from logs which rank was killed, hangs, is slow or is wrong; know what logs can and cannot show; roll back a loss spike; choose checkpoint interval, spares and timeout for thousands of GPUs, and find the faulty node from counters |
 # | Time | 120 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes, and get killed |
@@ -66,7 +66,12 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # ## 1 · Preemption: a signal before the kill
 #
-# Most interruptions that you will meet are not failures. A scheduler takes the machine back, and sends a signal first. Slurm sends SIGTERM when a job is preempted or reaches its time limit, and SIGKILL after `KillWait` (30 seconds by default). `#SBATCH --signal=B:USR1@120` asks for an earlier signal, and `--requeue` puts the job back into the queue. Cloud spot instances give 30 seconds to two minutes.
+# Most interruptions that you will meet are not failures. A scheduler takes the machine back, and sends a signal first. Cloud spot instances give 30 seconds to two minutes.
+#
+# - Slurm sends SIGTERM. SIGKILL follows at the time limit after `KillWait` (30 seconds by default), and at a preemption after the partition's `GraceTime` (none by default).
+# - `#SBATCH --signal=TERM@120` signals the job's steps two minutes before the time limit. (With `--signal=B:TERM@120` only the batch script gets the signal, and has to forward it.)
+# - `#SBATCH --requeue` lets a preempted job return to the queue. At the time limit the script itself must call `scontrol requeue $SLURM_JOB_ID`.
+# - `torchrun` forwards SIGTERM to its ranks and kills them 30 seconds later. Start it with `--shutdown-timeout=110` to keep the two minutes. For SIGUSR1 add `--signals-to-handle=SIGTERM,SIGINT,SIGUSR1`, or it dies of it.
 #
 # So install a handler that only sets a flag, finish the step, save, and exit. With several ranks the signal reaches each rank at a different time, perhaps in different steps. If each rank reacts on its own, one leaves while another waits in a collective. Let the ranks agree: add the flag to a collective that every step has anyway, the all-reduce of the gradients.
 #
@@ -149,6 +154,8 @@ print(text_table(table))
 
 # %% [markdown] name="program_text"
 # Without the flag the job loses everything since the last periodic checkpoint. With it, nothing is lost, if one step and one save fit into the grace period. Measure both before you rely on it.
+#
+# On a GPU, `agreed` reads a number that the all-reduce has yet to deliver, so the host waits in every step ([[where_the_time_goes]]). Read the total of the step before, or of every tenth step.
 #
 # ## 2 · Restarted by `torchrun`
 #
@@ -326,7 +333,7 @@ for rank, log in enumerate(jobs["wrong weight"]):
 # %% [markdown] name="wrong_explained"
 # A wrong weight shows at once, and with three ranks the majority identifies the faulty one. (With two ranks you know only that one of them is wrong.) A wrong gradient enters the sum, and every rank gets the same wrong sum. The replicas agree, and all of them are wrong.
 #
-# To find this fault, give all ranks the **same** rows now and then, and compare the gradients *before* they are summed:
+# To find this fault, give all ranks the **same** rows now and then, and compare the gradients *before* they are summed. Equal bits need repeatable kernels: on a GPU, set `torch.use_deterministic_algorithms(True)` for that step, or compare norms within a tolerance. Under FSDP the ranks hold different shards, so only ranks with the same shard can compare weights; the same rows work as before.
 
 
 # %% name="same_rows"
@@ -394,7 +401,9 @@ for rank, log in enumerate(jobs["slow"]):
     print(f"slow, rank {rank}: waits {1000 * waits:.0f} ms per step in its all-reduce")
 
 # %% [markdown] name="diagnosed_explained"
-# These are the real jobs of this lab. The job with the wrong gradient is not diagnosed as wrong, and cannot be: its logs do not contain the fault. (On a busy machine one of its ranks may be reported as slow, and then it is slow.) The slow rank is the one that waits least ([[data_parallel]]).
+# These are the real jobs of this lab. The job with the wrong gradient is not diagnosed as wrong, and cannot be: its logs do not contain the fault. (On a busy machine one of its ranks may be reported as slow, rightly.) The slow rank is the one that waits least ([[data_parallel]]).
+#
+# The exit codes are gloo's. Over NCCL the watchdog aborts a rank that waits too long (−6, SIGABRT), and a rank that is stuck in a kernel ignores SIGTERM until `torchrun` kills it (−9). So there −9 does not name the culprit; the flight recorder does ([[data_parallel]]).
 #
 # ## 4 · Loss spikes
 #
@@ -405,7 +414,7 @@ for rank, log in enumerate(jobs["slow"]):
 # - *carry on*;
 # - *clip* the gradient to a norm of 1;
 # - *leave out* each update whose gradient norm is more than 4 times the median of the last 20;
-# - *roll back*: when the loss is more than 3 times the median of the last 20, return to the last checkpoint and `skip` 8 batches from the spike on.
+# - *roll back*: when the loss is more than 3 times the median of the last 20, return to the last checkpoint and `skip` 8 batches from the spike on. (The loss of a language model, near 2, never triples. There, use a margin of a few standard deviations.)
 #
 # **Predict.** By what factor is the test loss after 180 steps higher if you carry on than if you roll back?
 
@@ -423,10 +432,10 @@ def unusual(values, times):
 
 
 def with_spike(way, bad, steps=180):
-    """Train through `bad` poisoned batches; return the test loss after each step, and how many steps were done."""
+    """Train through `bad` poisoned batches; return after each step the test loss and Σ v, and how many steps were done."""
     (model, optimizer), order = small_model(), DataOrder(len(images), 48, seed=1)
     poisoned = [order.rows(step, 0, 1) for step in range(65, 65 + bad)]
-    step, done, losses, norms, tests = 0, 0, [], [], []
+    step, done, losses, norms, tests, memory = 0, 0, [], [], [], []
     while step < steps:
         if step % 10 == 0:
             kept = step, copy.deepcopy((model.state_dict(), optimizer.state_dict()))
@@ -442,14 +451,15 @@ def with_spike(way, bad, steps=180):
             step, (weights, moments) = kept[0], copy.deepcopy(kept[1])
             model.load_state_dict(weights)
             optimizer.load_state_dict(moments)
-            del losses[step:], norms[step:], tests[step:]
+            del losses[step:], norms[step:], tests[step:], memory[step:]
             continue
         if not (way == "leave out" and unusual(norms, 4)):
             optimizer.step()
         with torch.no_grad():
             tests.append(F.cross_entropy(model(data.test_x), data.test_y).item())
+        memory.append(sum(state["exp_avg_sq"].sum().item() for state in optimizer.state.values()))
         step, done = step + 1, done + 1
-    return tests, done
+    return tests, memory, done
 
 
 # %% name="spiked"
@@ -458,11 +468,15 @@ WAYS = ("carry on", "clip", "leave out", "roll back")
 
 def spiked(bad):
     """Deal with `bad` poisoned batches in each way; print a table, return the test losses."""
-    table, curves = [(f"{bad} bad batches", "test loss before", "worst after", "at the end", "steps done")], {}
+    table, curves = (
+        [(f"{bad} bad batches", "test loss before", "worst after", "at the end", "Σ v grows", "steps done")],
+        {},
+    )
     for way in WAYS:
-        curves[way], done = with_spike(way, bad)
+        curves[way], memory, done = with_spike(way, bad)
         before, worst, end = curves[way][64], max(curves[way][65:]), curves[way][-1]
-        table.append((way, f"{before:.2f}", f"{worst:.2f}", f"{end:.3f}", str(done)))
+        grown = max(memory[65:]) / memory[64]
+        table.append((way, f"{before:.2f}", f"{worst:.2f}", f"{end:.3f}", f"{grown:.0f} x", str(done)))
     print(text_table(table))
     return curves
 
@@ -474,7 +488,7 @@ show(spike_figure(curves, 65), "Four curves of the test loss. Carrying on, it ju
 claims.figure("test loss, carry on / roll back", "4 bad batches", worse, "x")
 
 # %% [markdown] name="spike_short"
-# Four of 180 batches cost much more than their share. The weights move far away, and Adam's second moment remembers the huge gradients: for about 20 steps at β₂ = 0.95, which most language models and this lab use, and for about 1,000 at the default of 0.999. While it remembers, the steps that lead back are small. Each of the three remedies is good enough here.
+# Four of 180 batches cost much more than their share. The weights move far away, and Adam's second moment v remembers the huge gradients. While it does, the steps that lead back are small. It forgets by a factor of e every 20 steps at β₂ = 0.95, which most language models and this lab use, and every 1,000 at the default of 0.999. So after it has grown g-fold, the way back takes about 20 ln g steps: here longer than the rest of the run. Each of the three remedies is good enough.
 #
 # Then why roll back at all? The next cell has a spike of 24 batches.
 #
@@ -494,7 +508,7 @@ show(spike_figure(long, 65), "Four curves of the test loss. Only the one that is
 
 # %% [markdown] name="spike_explained"
 # - *Leaving out* catches updates that stand out from the last 20 steps. After ten bad batches, half of those 20 steps are bad. The median now reflects them, and the remaining bad updates go through.
-# - *Clipping* bounds what one batch can do, also in healthy steps. Twenty-four bounded steps in a wrong direction are still 24 wrong steps.
+# - *Clipping*, on in every large run anyway, bounds what one batch can do, and avoids most of the damage. But 24 bounded steps in a wrong direction are still 24 wrong steps.
 # - *Rolling back* undoes everything, every time the loss stands out again. It needs all that you have built: whole checkpoints, and a data order whose skipped batches survive the next restart.
 #
 # ## 5 · A thousand ranks that fail
@@ -536,7 +550,7 @@ SETTINGS = {
     "as above": {"interval": 1800, "compare": 86_400},
     "compare: 2 h": {"interval": 1800, "compare": 7200},
     "save: 4 min": {"interval": 240, "compare": 7200},
-    "time-out: 60 s": {"interval": 240, "compare": 7200, "timeout": 60},
+    "timeout: 60 s": {"interval": 240, "compare": 7200, "timeout": 60},
     "spares: 4": {"interval": 240, "compare": 7200, "spares": 4},
 }
 averages = {name: average(settings) for name, settings in SETTINGS.items()}
@@ -553,7 +567,7 @@ claims.figure(
 # %% [markdown] name="fleet_explained"
 # A node that dies costs the time since the last checkpoint, minutes. Corruption costs everything since it began, because each checkpoint since then contains it. Until a comparison finds it, no checkpoint helps. So keep checkpoints from *before* the last comparison, too.
 #
-# Comparing often and saving often help. The last two columns change one setting of the third. (Llama 3's authors report more than 90 % for the real run.) A short time-out ends hangs early, and also ends healthy jobs that only paused. About seven nodes are in repair at any time, so with four spares 16,384 GPUs wait for one node almost half of the time.
+# Comparing often and saving often help. The last two columns change one setting of the third. (Llama 3's authors report more than 90 % for the real run.) A short timeout ends hangs early, and also ends healthy jobs that only paused. About seven nodes are in repair at any time, so with four spares 16,384 GPUs wait for one node almost half of the time.
 #
 # Explore the settings. What is the highest goodput that you find at 16,384 GPUs? Which setting stops mattering at 1,024?
 
@@ -628,20 +642,11 @@ for fault in ("dead", "hung", "link", "corrupt", "slow", "healthy"):
     print(f"2,048 nodes, planted: {fault}, {planted}; found: {suspect(nodes)}")
 
 # %% [markdown] name="on_call_text"
-# At this size no single number would do. The absolute error count is highest on a node that had a bad cable last month, the checksums differ between stages by design, and the longest work belongs to the heaviest stage. Compare a node with its past, and with its peers.
+# At this size no single number is enough. The absolute error count is highest on a node that had a bad cable last month, the checksums differ between stages by design, and the longest work belongs to the heaviest stage. Compare a node with its past, and with its peers.
 #
 # ## 6 · Explore: on call
 #
 # Here are twenty made-up jobs, each with one of the four faults or with none. You see when each rank waits in a collective, its exit code, and whether the checksums agree. Decide what happened, and to which rank, before you switch on the diagnosis.
-#
-# **Predict.** In job 2, to which rank did it happen?
-
-# %% name="on_call_guess"
-my_guess = None  # rank
-### BEGIN GUESS
-my_guess = 0
-### END GUESS
-on_call_guess = Prediction("Rank to blame in job 2", my_guess, "", difference=True)
 
 
 # %% name="on_call"
@@ -665,6 +670,16 @@ explore(
     job=(2, range(20)),
     diagnosis=("hidden", ("hidden", "shown")),
 )
+
+# %% [markdown] name="on_call_guess_text"
+# **Predict.** In job 2, to which rank did it happen?
+
+# %% name="on_call_guess"
+my_guess = None  # rank
+### BEGIN GUESS
+my_guess = 0
+### END GUESS
+on_call_guess = Prediction("Rank to blame in job 2", my_guess, "", difference=True)
 
 # %% name="on_call_answer"
 on_call_guess.reveal(made(2)[1], how="simulated")
@@ -691,10 +706,10 @@ claims
 # - After a restart on a different number of ranks the global batch must be the same. Then only rounding differs.
 # - Checksums of replicas find errors after the all-reduce, not before it.
 # - The slow rank is the one that waits least. The rank that reports an error need not be the one that caused it.
-# - After a loss spike, roll back and skip.
-# - On thousands of GPUs, silent corruption is rare and expensive: compare ranks often. Time-outs, spares and intervals each have two sides.
+# - Clipping avoids most of the damage of a loss spike. Rolling back and skipping undoes the rest; leaving out unusual updates fails when the spike is long.
+# - On thousands of GPUs, silent corruption is rare and expensive: compare ranks often. Timeouts, spares and intervals each have two sides.
 # - Compare a node's counters with its past and with its peers, not with zero.
 #
 # **What to reach for when.** One GPU: save on SIGTERM. Many GPUs: `torchrun` with restarts, and timeouts that fit the job (NCCL's default is ten minutes, gloo's thirty); checksums of the replicas now and then; the flight recorder for hangs. Thousands: spare machines, and automatic diagnosis.
 #
-# **Sources.** Llama team 2024, *The Llama 3 Herd of Models*, section 3.3.4; Chowdhery et al. 2022, *PaLM*, section 5.1 (loss spikes); PyTorch documentation, `torchrun`, *Flight Recorder*; Slurm documentation, `sbatch --signal` and `KillWait`.
+# **Sources.** Llama team 2024, *The Llama 3 Herd of Models*, section 3.3.4; Chowdhery et al. 2022, *PaLM*, section 5.1 (loss spikes); PyTorch documentation, `torchrun`, *Flight Recorder*; Slurm documentation, `sbatch --signal`, `KillWait` and `GraceTime`; `torchrun --help` (signals).

@@ -143,9 +143,4 @@ def export(asked: Asked, engine: str) -> str:
     Raises:
         RecipeError: it cannot be expressed.
     """
-    if engine.startswith("script:"):
-        from ..planner.described import described
-        from ..planner.script import training_script
-
-        return training_script(described(vars(asked.parsed())).config, engine.removeprefix("script:"))
     return asked.clean(answer(asked.parsed("--export", engine), lambda stage: None)[1])

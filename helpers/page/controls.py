@@ -167,7 +167,7 @@ def _many() -> list[Control]:
 
 CONTROLS: dict[str, list[Control]] = {"one": _one(), "many": _many()}
 EXPORT_NAMES = {
-    "one": [(f"script:{style}", f"training script ({style})") for style in STYLES],
+    "one": [(style, f"training script ({style})") for style in STYLES],
     "many": [(name, name) for name in EXPORTS],
 }
 

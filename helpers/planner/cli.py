@@ -25,6 +25,7 @@ from .described import Described, cluster_of, described
 from .largest import Largest, largest_micro_batch
 from .options import add_arguments as add_arguments
 from .plan import Plan, gpus_of, plan, plan_on
+from .script import STYLES, training_script
 from .whole_run import WholeRun, read_tokens
 
 if TYPE_CHECKING:  # its room imports PyTorch, which takes seconds
@@ -97,6 +98,8 @@ def _check(args: argparse.Namespace) -> None:
         raise RecipeError("--out and --wrap are about --rows or --export: which of them?")
     if args.wrap and not args.out:
         raise RecipeError("--wrap prints the job; --out FILE says where the configuration goes that it starts.")
+    if args.export:
+        _check_export(args)
     if args.export and (args.roles or args.timeline or args.json or args.run_tokens):
         raise RecipeError("--export writes the configuration alone: leave --roles, --timeline, --json and tokens out.")
     if args.run_tokens:
@@ -108,6 +111,15 @@ def _check(args: argparse.Namespace) -> None:
     for path in (args.timeline, args.out):
         if path and not Path(path).resolve().parent.is_dir():
             raise RecipeError(f"{path}: there is no such folder.")
+
+
+def _check_export(args: argparse.Namespace) -> None:
+    from .exports import EXPORTS
+
+    if args.export not in (*STYLES, *EXPORTS):
+        raise RecipeError(f"There is no export {args.export!r}; choose one of {', '.join((*STYLES, *EXPORTS))}.")
+    if args.export in STYLES and args.wrap:
+        raise RecipeError("--wrap starts the configuration of an engine. A script's docstring says how to start it.")
 
 
 # -- the two kinds of answers
@@ -268,7 +280,7 @@ def to_json(plan: "LayoutPlan") -> dict[str, Any]:
 
 def _of_export(args: argparse.Namespace) -> dict[str, Any]:
     """Return whose engine an export is for, where nobody says who trains. It prints no figures that this could move."""
-    if not args.export or args.engine:
+    if not args.export or args.engine or args.export in STYLES:
         return {}
     return {"engine": "megatron" if args.export.startswith("megatron") else "torchtitan"}
 
@@ -277,13 +289,14 @@ def _export(asked: Described, cluster: Cluster | None, args: argparse.Namespace)
     """Return what is to be printed in place of a plan: the configuration, or the job that starts the one in a file."""
     from .exports import FILES, command, export, wrap
 
-    layout = _layout(asked)
-    text = export(layout, args.model, args.export)
+    script = args.export in STYLES
+    text = training_script(asked.config, args.export) if script else export(_layout(asked), args.model, args.export)
     if not args.out:
         return text
     path = Path(args.out)
     job = ""
     if args.wrap:
+        layout = _layout(asked)
         if cluster is None:
             raise RecipeError("On which GPUs? --gpu NAME or --cluster NAME; --list shows both.")
         if path.name != FILES[args.export]:

@@ -162,7 +162,8 @@ def _add_answer(group: _Group) -> None:
     ):
         group.option(flag, text, action="store_true")
     group.option("--timeline", "draw a step on several GPUs as an SVG, PNG or PDF", metavar="FILE")
-    group.option("--export", "write the run as a configuration of this engine, in place of an answer", metavar="ENGINE")
+    exports = "in place of an answer: a training script (pytorch or trainer), or the configuration of an engine"
+    group.option("--export", exports, metavar="NAME")
     group.option("--wrap", "with --export: also print the job that starts it", choices=WRAPS)
     from_file = "plan the run that a file describes: Megatron-LM, NeMo, torchtitan, Axolotl, DeepSpeed, Accelerate"
     group.option("--from", from_file, metavar="FILE", dest="from_file")

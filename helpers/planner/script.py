@@ -49,11 +49,11 @@ def training_script(recipe: TrainingConfig, style: str = "pytorch") -> str:
 
     Updates whose loss or gradient is not finite are skipped and counted; many consecutive ones end the run. It saves
     a checkpoint every `--checkpoint-every` steps and at the end, and keeps the two newest and the one with the lowest
-    held-out loss; SIGTERM and Ctrl-C save one after the current step. `--resume` continues from the newest one, and
-    refuses another text, model, rate, number of steps or of ranks unless `--allow-changes` is given. Checkpoints load
-    on any number of ranks. On CPUs, with one rank or two, a killed and resumed run ends with the bits of an
-    uninterrupted one; where sums have no fixed order (some kernels of GPUs, all-reduce over more ranks after
-    DistributedDataParallel has sorted its buckets anew), with those of another such run.
+    held-out loss; SIGTERM, SIGUSR1 and Ctrl-C save one after the current step. `--resume` continues from the newest
+    one, and refuses another text, model, rate, number of steps or of ranks unless `--allow-changes` is given.
+    Checkpoints load on any number of ranks. On CPUs, with one rank or two, a killed and resumed run ends as an
+    uninterrupted one, to the bit; where sums have no fixed order (some kernels of GPUs, all-reduce over more ranks
+    after DistributedDataParallel has sorted its buckets anew), as another such run.
 
     Args:
         recipe: precision, optimizer, checkpointing, accumulation, adapters, sharding.
@@ -116,7 +116,7 @@ def _refusals(recipe: TrainingConfig, spec: ModelSpec, style: str) -> list[tuple
     return [
         (bool(unwritten), f"No script is written for these: {', '.join(unwritten)}."),
         (recipe.optimizer not in _OPTIMIZERS, f"No script is written with the optimizer {recipe.optimizer}."),
-        (spec.config is None or spec.kind != "CausalLM", f"{recipe.model} is no causal language model."),
+        (spec.config is None or spec.kind != "CausalLM", f"{recipe.model} is not a causal language model."),
         (
             recipe.checkpointing == "sqrt",
             "Checkpoint every block, every second or third; segments are in the lab on checkpointing.",
@@ -130,11 +130,11 @@ def _refusals(recipe: TrainingConfig, spec: ModelSpec, style: str) -> list[tuple
         (recipe.shard == "zero2" and bool(recipe.lora_rank), "Adapters leave little to shard: take none or zero3."),
         (
             recipe.offload == "optimizer" or (recipe.offload == "all" and recipe.shard == "none"),
-            "Offloading goes with fully_shard, and whole: shard zero3, offload all.",
+            "Offloading works only with fully_shard and for all states: shard zero3, offload all.",
         ),
         (
             recipe.compile and recipe.shard != "none",
-            "Compiling goes block by block with fully_shard: leave compile out.",
+            "With fully_shard, compile block by block: leave compile out.",
         ),
         (not recipe.set_to_none, "Gradients are freed here: leave set_to_none at True."),
         (

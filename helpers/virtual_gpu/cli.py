@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(dry.to_json() if dry.ledger.events else {"gpu": dry.gpu, "steps": []}))
     else:
         print(f"\n{dry}")
-    if code == 0 and not dry.ledger.marks:
+    if code == 0 and not (dry.ledger.marks and dry.ledger.events):
         print(f"{args.script} ended without an optimizer step on the GPU.", file=sys.stderr)
         return 2
     return code
@@ -101,7 +101,7 @@ def _check_files(args: argparse.Namespace) -> None:
 def _run_script(args: argparse.Namespace, dry: DryRun) -> int:
     """Run the script as Python would; return its exit code."""
     try:
-        with _as_script(args), for_scripts(dry.waits, fake_data=args.fake_data):
+        with _as_script(args), for_scripts(dry.waits, dry.world, fake_data=args.fake_data):
             if args.module:
                 runpy.run_module(args.script, run_name="__main__", alter_sys=True)
             else:

@@ -123,7 +123,6 @@ def test_pictures_can_be_drawn(tmp_path):
     drawn_ones = (
         pictures.layer_picture(),
         pictures.loads_picture({"one": loads, "another": loads}),
-        pictures.capacity_picture(loads[0, 0], 1.25),
         pictures.exchange_picture(SEND),
         pictures.mesh_picture(2, 3),
     )

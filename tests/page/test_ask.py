@@ -89,7 +89,7 @@ def test_a_layout_has_its_timeline_and_every_engine_answers():
             answers[name] = str(error)
     assert "[" in answers["torchtitan"]
     assert all(answers.values())
-    assert "torch.optim" in ask.export(ask.Asked("one", TINY | {"model": "gpt2"}), "script:pytorch")
+    assert "torch.optim" in ask.export(ask.Asked("one", TINY | {"model": "gpt2"}), "pytorch")
 
 
 @pytest.mark.slow

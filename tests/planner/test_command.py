@@ -70,10 +70,22 @@ def test_7b_lora_with_checkpointing():
     assert set(forecast["bounds"]) == {"compute", "memory", "launch", "paging"}
 
 
+def test_the_command_exports_the_script_of_the_run_that_it_plans(tmp_path, command):
+    path = tmp_path / "train.py"
+    run = ["--model", "gpt2", "--seq", "128", "--lora-rank", "8", "--activation-checkpointing", "full"]
+    assert command(*run, "--export", "pytorch", "--out", str(path)).returncode == 0
+    script = path.read_text(encoding="utf-8")
+    compile(script, str(path), "exec")
+    assert "r=8, lora_alpha=16" in script
+    assert "TrainingArguments" in command(*run, "--export", "trainer").stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
         ([], "--model NAME"),
+        (["--model", "gpt2", "--export", "torchtian"], "one of pytorch, trainer, torchtitan"),
+        (["--model", "gpt2", "--export", "pytorch", "--out", "train.py", "--wrap", "sbatch"], "docstring"),
         (["--model", "lama-2-7b"], "did you mean llama-2-7b"),
         (["--model", "llama-2-7b", "--gpu", "a100"], "a100-40gb, a100-80gb"),
         (["--model", "llama-2-7b", "--gpu", "tpu"], "--budget"),

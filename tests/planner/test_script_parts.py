@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+from pathlib import Path
 from types import SimpleNamespace
 
 from helpers.core.byte_tokenizer import byte_tokenizer
@@ -323,3 +325,32 @@ def test_resume_refuses_another_run_unless_told(style, change, named, monkeypatc
     assert named in _refused(other, monkeypatch, capsys, *same, *(change or []), "--resume")
     monkeypatch.setattr("sys.argv", ["train.py", "--tiny", *same, *(change or []), "--resume", "--allow-changes"])
     other["arguments"]()
+
+
+# -- on the disk
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc")
+def test_the_name_of_a_checkpoint_is_on_the_disk_before_an_older_one_goes(tmp_path, monkeypatch):
+    events, fsync, rename = [], os.fsync, Path.rename
+
+    def noted(number):
+        events.append(("sync", tmp_path / os.path.relpath(os.readlink(f"/proc/self/fd/{number}"), tmp_path.resolve())))
+        return fsync(number)
+
+    def moved(path, to):
+        events.append(("name", Path(to)))
+        return rename(path, to)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(Path, "rename", moved)
+    run = SimpleNamespace(rank=0, done={}, args=None, state=lambda: {"model": torch.ones(2)})
+    monkeypatch.setitem(SCRIPT, "settings", lambda args: {})
+    for step in range(1, 5):
+        events.clear()
+        SCRIPT["Run"].publish(run, tmp_path, f"step-{step}", 1.0 / step)
+    unfinished = tmp_path / "unfinished"
+    named, gone = events.index(("name", tmp_path / "step-4")), events.index(("name", unfinished))
+    before = {path for what, path in events[:named] if what == "sync"}
+    assert before == {unfinished, unfinished / "state.pt", unfinished / "run.part"}
+    assert ("sync", tmp_path) in events[named:gone]

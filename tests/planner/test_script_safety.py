@@ -1,5 +1,6 @@
 """What an exported script keeps when a run goes wrong: NaN, a divergent rate, SIGTERM, a full disk, a lost rank."""
 
+import contextlib
 import json
 import os
 import random
@@ -7,6 +8,7 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from helpers.core.descendants import end_process
@@ -73,7 +75,7 @@ def _through(folder: Path, line: list, program: str, value: int) -> list:
 
 def _kept(folder: Path) -> dict[int, Path]:
     """Return the complete checkpoints by their step."""
-    return {int(path.parent.name.partition("-")[2]): path.parent for path in folder.glob("checkpoints/*/run.json")}
+    return {int(path.parent.name.partition("-")[2]): path.parent for path in folder.glob("checkpoints/*-*/run.json")}
 
 
 def _tensors(folder: Path, scratch: Path) -> list[torch.Tensor]:
@@ -134,15 +136,19 @@ def test_senseless_updates_that_are_finite_do_not_replace_the_best_checkpoint(ki
     assert all(map(torch.equal, before, _tensors(_kept(tmp_path)[4], tmp_path)))
 
 
-def _started(line: list, settings: dict, folder: Path, checkpoints: int) -> subprocess.Popen:
-    """Start the script; return it once it has so many checkpoints."""
+@contextlib.contextmanager
+def _started(line: list, settings: dict, folder: Path, checkpoints: int) -> Iterator[subprocess.Popen]:
+    """Start the script and give it out once it has so many checkpoints; end it and its ranks afterwards."""
     with open(folder / "log.txt", "w") as log:
         process = subprocess.Popen(line, stdout=log, stderr=log, **settings)
     end = time.monotonic() + 200
-    while len(_kept(folder)) < checkpoints and process.poll() is None and time.monotonic() < end:
-        time.sleep(0.02)
-    assert process.poll() is None, (folder / "log.txt").read_text()
-    return process
+    try:
+        while len(_kept(folder)) < checkpoints and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.02)
+        assert process.poll() is None, (folder / "log.txt").read_text()
+        yield process
+    finally:
+        end_process(process.pid)
 
 
 def _process_of(rank: int, launcher: subprocess.Popen) -> int:
@@ -152,15 +158,18 @@ def _process_of(rank: int, launcher: subprocess.Popen) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", sample(list(KINDS), one_in=2))
-def test_sigterm_saves_the_step_it_comes_in(kind, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "name"), sample([*((kind, "SIGTERM") for kind in KINDS), ("ddp", "SIGUSR1")], one_in=2)
+)
+def test_a_signal_saves_the_step_it_comes_in(kind, name, tmp_path):
     recipe, style = KINDS[kind]
     line, settings = command(tmp_path, recipe, style, "--steps", 100_000, "--checkpoint-every", 3)
-    process = _started(line, settings, tmp_path, 1)
-    process.send_signal(signal.SIGTERM)
-    process.wait(100)
+    to_torchrun = recipe.ranks == 1 or name == "SIGTERM"  # which forwards no other signal unless it is asked to
+    with _started(line, settings, tmp_path, 1) as process:
+        os.kill(process.pid if to_torchrun else _process_of(0, process), getattr(signal, name))
+        process.wait(100)
     told = (tmp_path / "log.txt").read_text()
-    stopped = int(re.search(r"SIGTERM: stopped after step (\d+)\.", told)[1])
+    stopped = int(re.search(name + r": stopped after step (\d+)\.", told)[1])
     assert max(_kept(tmp_path)) == stopped
     assert f"-{stopped} is complete: continue with --resume" in told
     assert json.loads((_kept(tmp_path)[stopped] / "run.json").read_text())["done"]["before"] > 1
@@ -203,12 +212,9 @@ def test_a_full_disk_costs_no_checkpoint_that_is_there(kind, tmp_path):
 def test_a_lost_rank_ends_the_run_with_one_line_and_no_checkpoint_is_lost(kind, tmp_path):
     recipe, style = KINDS[kind]
     line, settings = command(tmp_path, recipe, style, "--steps", 100_000, "--checkpoint-every", 2)
-    process = _started(line, settings, tmp_path, 2)
-    try:
+    with _started(line, settings, tmp_path, 2) as process:
         os.kill(_process_of(1, process), signal.SIGKILL)
         process.wait(100)
-    finally:
-        end_process(process.pid)
     told = (tmp_path / "log.txt").read_text()
     assert process.returncode == 1
     newest = max(_kept(tmp_path))

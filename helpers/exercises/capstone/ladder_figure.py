@@ -11,8 +11,6 @@ from ...meter.tenants import TENANTS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_TARGET = 40  # times less
-
 
 def ladder_figure(rungs: dict[str, MemoryProfile]) -> "Figure":
     """Draw for each rung, the first one on top: the first rung's peak over its own, and its peak by tenant."""
@@ -23,9 +21,7 @@ def ladder_figure(rungs: dict[str, MemoryProfile]) -> "Figure":
     peaks = np.array([rung.peak_bytes for rung in rungs.values()])
     names, less, start = list(rungs), peaks[0] / peaks, np.zeros(len(rungs))
     left.barh(names, less, color=COLOURS[0])
-    left.axvline(_TARGET, color="black", ls="--", lw=1)
-    most = 1.15 * max(_TARGET, less.max())
-    left.set(title="Times less than rung 0", xlabel="peak of rung 0 / peak (dashed: the target)", xlim=(0, most))
+    left.set(title="Times less than rung 0", xlabel="peak of rung 0 / peak", xlim=(0, 1.15 * less.max()))
     left.invert_yaxis()
     for tenant, colour in zip(TENANTS, COLOURS, strict=True):
         width = 100 * np.array([rung.at_peak[tenant] for rung in rungs.values()]) / peaks

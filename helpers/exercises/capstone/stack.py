@@ -158,7 +158,7 @@ class StepsBySign(Check):
 
 
 class FoldsGradients(Check):
-    """fold fades each mean once, then moves each gradient into it and frees it, until the hooks are removed."""
+    """fold decays each mean once, then adds each gradient to it and frees it, until the hooks are removed."""
 
     hint = (
         "The mean fades once per update: multiply by 0.9 in fold itself, not in the hook.\n"

@@ -44,7 +44,7 @@ class PunishesImbalance(Check):
     """The balance loss is E times the sum over experts of f P; its gradient goes through P."""
 
     hint = (
-        "f: `torch.bincount(chosen.flatten(), minlength=E) / chosen.numel()`, the share of the choices.\n"
+        "f counts how often each expert stands in `chosen`, divided by the number of all choices.\n"
         "P: `logits.softmax(dim=1).mean(dim=0)`, over all tokens, whether or not they chose the expert."
     )
 
@@ -123,7 +123,7 @@ class FirstComeFirstServed(Check):
 
     hint = (
         "For each choice: how many earlier choices, in the flat order, went to the same expert?\n"
-        "`F.one_hot(chosen.flatten(), experts).cumsum(dim=0)` counts for all experts at once."
+        "A running sum over `F.one_hot(...)` counts for all experts at once. Where does each choice find its own count?"
     )
 
     @staticmethod

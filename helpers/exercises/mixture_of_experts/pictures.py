@@ -66,26 +66,6 @@ def loads_picture(runs: "Mapping[str, Tensor]", layer: int = 0) -> "Figure":
     return figure
 
 
-def capacity_picture(shares: "Tensor", factor: float) -> "Figure":
-    """Draw the load of each expert, cut at a capacity of `factor` times the even load; `shares` (experts,) sum to 1."""
-    figure, (axes,) = _canvas(6.4, 3)
-    loads = [share * len(shares) for share in shares.tolist()]
-    names = range(len(loads))
-    kept = [min(load, factor) for load in loads]
-    lost = [load - k for load, k in zip(loads, kept, strict=True)]
-    axes.bar(names, kept, color=COLOURS[0], label="computed")
-    axes.bar(names, lost, bottom=kept, color=COLOURS[4], label="dropped", hatch="//", edgecolor="white")
-    empty = [factor - k for k in kept]
-    axes.bar(names, empty, bottom=kept, color="none", edgecolor="#999999", linestyle=":", label="empty room")
-    axes.axhline(factor, color="black", lw=1)
-    dropped, idle = (100 * sum(part) / sum(whole) for part, whole in ((lost, loads), (empty, [factor] * len(loads))))
-    axes.set(
-        title=f"{dropped:.0f} % dropped, {idle:.0f} % of the room empty", xlabel="expert", ylabel="times the even load"
-    )
-    axes.legend(frameon=False, fontsize=9)
-    return figure
-
-
 def exchange_picture(rows: Sequence[Sequence[int]]) -> "Figure":
     """Draw a table of how many rows each rank sends to each other; what stays at home is grey."""
     figure, (axes,) = _canvas(5, 3.4)

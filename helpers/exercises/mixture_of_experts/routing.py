@@ -120,8 +120,8 @@ class SortsByExpert(Check):
 
     hint = (
         "`chosen.flatten()` lists the expert of each choice, token after token. Which order sorts it?\n"
-        "Its `.argsort()` is `source`; choice j belongs to token j // k.\n"
-        "`torch.bincount(..., minlength=experts)` also returns zeros for experts that no token chose."
+        "Choice number j of that list: to which token does it belong?\n"
+        "`F.one_hot(..., experts)` has a column for each expert, also for those that no token chose."
     )
 
     @staticmethod

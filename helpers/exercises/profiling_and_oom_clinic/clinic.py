@@ -112,7 +112,7 @@ def _gpt(seed: int) -> tuple[SmallGPT, list[Tensor]]:
     return SmallGPT(context=64, layers=2, width=64).to(device), batches
 
 
-class HistoryLetsGo(_Clinic):
+class HistoryKeepsNoGraph(_Clinic):
     """The training loop returns its losses and holds one step's graph at a time."""
 
     hint = (
@@ -143,7 +143,7 @@ class HistoryLetsGo(_Clinic):
         return wrong
 
 
-class HeadInPieces(_Clinic):
+class HeadInChunks(_Clinic):
     """The loss of a large vocabulary, forward and backward, without all logits at once."""
 
     hint = (
@@ -234,7 +234,7 @@ class EvaluationKeepsNothing(_Clinic):
         return _Clinic.judge(seen, expected)
 
 
-class OptimizerTakesTurns(_Clinic):
+class OptimizerHasNoFullTemporaries(_Clinic):
     """Adam's update with the same numbers and without a second copy of all parameters."""
 
     hint = (
@@ -280,7 +280,7 @@ class OptimizerTakesTurns(_Clinic):
         return wrong
 
 
-class HookForgets(_Clinic):
+class HookKeepsNoOutput(_Clinic):
     """The means of all outputs are logged, and no output outlives its use."""
 
     hint = (

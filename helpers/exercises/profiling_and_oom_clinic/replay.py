@@ -95,7 +95,7 @@ class OrdersInTime(Check):
         return _wrong_order(seen["orders"], expected["orders"])
 
 
-class ReleasesTheVeryBlock(Check):
+class ReleasesTheSameBlock(Check):
     """A release gets the block that was allocated for this lifetime, even if others have the same size."""
 
     hint = "Keep the blocks that `allocate` returned in a dictionary: lifetime -> its block."
@@ -142,7 +142,7 @@ class KeepsWhatNeverEnds(Check):
         return f"{expected['released']} of 10 lifetimes have an end; you release {seen['released']} blocks."
 
 
-class BeginsBeforeItEnds(Check):
+class AllocatesBeforeReleasing(Check):
     """At the same moment, allocations come before releases."""
 
     hint = "Tuples with the same time are sorted by their second element."
@@ -162,7 +162,7 @@ class BeginsBeforeItEnds(Check):
         return wrong and f"Each block ends at the moment when the next starts. {wrong}"
 
 
-class WritesDownEachOrder(Check):
+class LogsEachCall(Check):
     """The list has one entry per call: the time, and what is allocated and reserved right after it."""
 
     hint = "Append (time, allocator.allocated, allocator.reserved) in the loop, after the call."
@@ -191,4 +191,4 @@ class WritesDownEachOrder(Check):
         return None
 
 
-REPLAY = (OrdersInTime, ReleasesTheVeryBlock, KeepsWhatNeverEnds, BeginsBeforeItEnds, WritesDownEachOrder)
+REPLAY = (OrdersInTime, ReleasesTheSameBlock, KeepsWhatNeverEnds, AllocatesBeforeReleasing, LogsEachCall)

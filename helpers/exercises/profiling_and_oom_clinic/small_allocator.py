@@ -116,7 +116,7 @@ class KeepsPoolsApart(OnScripts):
     """Requests up to 1 MiB and larger ones never share a segment."""
 
     fields, look = ("calls",), "A free block serves only requests of the pool that its segment belongs to."
-    hint = "Note for each segment which pool it belongs to, and ask that when you look for a free block."
+    hint = "Record each segment's pool, and check it when you look for a free block."
 
     @classmethod
     def scripts(cls, rng: random.Random) -> list[Script]:
@@ -236,7 +236,7 @@ class RefusesCleanly(OnScripts):
 
     fields, look = (
         ("at", "allocated", "reserved"),
-        "A request that fails changes nothing but the cache, which is empty then.",
+        "A failed request returns the unused segments and changes nothing else.",
     )
     capacity = 100 * MiB
     hint = "Let the second OutOfMemory through. Change `allocated` and the blocks only after `gpu.malloc` succeeded."

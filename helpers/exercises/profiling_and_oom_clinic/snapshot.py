@@ -33,6 +33,11 @@ def _meters(line: int) -> list[Event]:
     return [{"name": METERS[LINES.index(line)], "filename": "activations; forward head (Linear)", "line": 0}]
 
 
+def _none(line: int) -> list[Event]:
+    """Return the frames of a block of the backward pass under `stacks="python"`: its thread runs no Python."""
+    return []
+
+
 class _MadeTrace:
     """The trace of an allocator that returns the same few addresses again and again."""
 
@@ -115,17 +120,18 @@ class AddsUpWhatIsLeft(_Reads):
 
 
 class NamesYourOwnLine(_Reads):
-    """The place is the first frame of your own Python; where there is none, the name of the first frame."""
+    """The place is the first frame of your own Python, else the name of the first frame, else "no frames"."""
 
     hint = (
         "Print the frames of one event of each form. C++ frames come first, then PyTorch's Python, then yours.\n"
         "Take the first frame whose filename ends in `.py` and does not contain `/torch/`: filename, colon, line.\n"
-        'If the loop finds no such frame, use `frames[0]["name"]`.'
+        "What does your loop do with an event in which no frame is yours, and with one that has no frames?"
     )
 
     @staticmethod
     def probe(seed: int, still_there: StillThere) -> Evidence:
         forms = {'CUDA, stacks="all"': _all, 'CUDA, stacks="python"': _python, "the meter's file": _meters}
+        forms["CUDA, a block of the backward pass"] = _none
         seen: Evidence = {}
         for case, frames in forms.items():
             made = _MadeTrace(seed + 9, frames)
@@ -134,7 +140,7 @@ class NamesYourOwnLine(_Reads):
         return seen
 
 
-class KnowsThatAddressesReturn(_Reads):
+class HandlesReusedAddresses(_Reads):
     """An address is reused after its block was freed: each free ends the block that is at the address then."""
 
     hint = "Does your dictionary know *which* block of an address was freed? Go through the events in order."
@@ -149,7 +155,7 @@ class KnowsThatAddressesReturn(_Reads):
         return {"six steps on 14 addresses": _said(still_there, made.events, 0)}
 
 
-class LooksFromAMomentOn(_Reads):
+class CountsFromSince(_Reads):
     """Blocks that were allocated before `since` do not count, whether they are freed later or not."""
 
     hint = (
@@ -171,7 +177,7 @@ class LooksFromAMomentOn(_Reads):
 
 
 class WaitsUntilItIsFree(_Reads):
-    """A block is freed at `free_completed`, not at `free_requested`; other actions concern segments, not blocks."""
+    """A block is freed at `free_completed`, not at `free_requested`; other actions concern no block."""
 
     hint = (
         "Another stream may still use a block whose release was requested.\n"
@@ -186,6 +192,7 @@ class WaitsUntilItIsFree(_Reads):
         block = made.allocate(40)
         made.write("free_requested", *block)
         made.write("segment_free", 1 << 40, 20 << 20, 12)
+        made.events.append({"action": "oom", "size": 1 << 30, "stream": 0, "time_us": made.now + 1, "frames": []})
         return {"requested, not completed": _said(still_there, made.events, 0)}
 
 
@@ -210,8 +217,8 @@ class ChangesNoTrace(Check):
 SNAPSHOT = (
     AddsUpWhatIsLeft,
     NamesYourOwnLine,
-    KnowsThatAddressesReturn,
-    LooksFromAMomentOn,
+    HandlesReusedAddresses,
+    CountsFromSince,
     WaitsUntilItIsFree,
     ChangesNoTrace,
 )

@@ -5,7 +5,7 @@ Written by `python -m helpers build`; change the source, not this file.
 
 import copy
 import math
-from helpers import Claims, MemoryMeter, Prediction, check, compare, count_flops, device_name, english, explore, hint, human_bytes, model_flops, parallel_map, pick_device, rank_device, ranks_device, run_ranks, show, sign_of_life, text_table
+from helpers import Claims, MemoryMeter, Prediction, check, compare, count_flops, device_name, english, hint, human_bytes, model_flops, parallel_map, pick_device, rank_device, ranks_device, run_ranks, show, sign_of_life, text_table
 from helpers.exercises.mixture_of_experts import pictures
 from helpers.exercises.mixture_of_experts.parcels import Parcels
 from helpers.exercises.mixture_of_experts.trained import batch_at, loss_on_test_text, train
@@ -33,7 +33,7 @@ def route(logits, k, bias=None):
 def permute(x, chosen, experts):
     flat = chosen.flatten()
     source = flat.argsort(stable=True)
-    return x[source // chosen.shape[1]], torch.bincount(flat, minlength=experts), source
+    return x[source // chosen.shape[1]], F.one_hot(flat, experts).sum(dim=0), source
 
 
 def grouped(rows, counts, up, down):
@@ -54,7 +54,7 @@ def grouped_kernel(rows, counts, up, down):
 
 def balance_loss(logits, chosen):
     experts = logits.shape[1]
-    f = torch.bincount(chosen.flatten(), minlength=experts) / chosen.numel()
+    f = F.one_hot(chosen.flatten(), experts).sum(dim=0) / chosen.numel()
     return experts * (f * logits.softmax(dim=1).mean(dim=0)).sum()
 
 
@@ -90,9 +90,10 @@ def expert_parallel(x, chosen, weights, up, down, group):
     coming = torch.empty_like(counts)
     dist.all_to_all_single(coming, counts, group=group)
     coming = coming.view(ranks, own)  # rows from each rank for each expert of this one
-    send, receive = counts.view(ranks, own).sum(dim=1).tolist(), coming.sum(dim=1).tolist()
+    send, receive = torch.stack([counts.view(ranks, own), coming]).sum(dim=2).tolist()  # waits once for both
     arrived = Exchange.apply(rows, send, receive, group)
-    expert = torch.arange(own, device=x.device).repeat(ranks).repeat_interleave(coming.flatten())
+    owned = torch.arange(own, device=x.device).repeat(ranks)
+    expert = owned.repeat_interleave(coming.flatten(), output_size=sum(receive))
     order = expert.argsort(stable=True)
     results = grouped(arrived[order], coming.sum(dim=0), up, down)
     results = torch.empty_like(results).index_copy(0, order, results)  # as they came

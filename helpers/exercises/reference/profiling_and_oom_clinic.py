@@ -41,7 +41,7 @@ def still_there(trace, since):
         for frame in frames:
             if frame["filename"].endswith(".py") and "/torch/" not in frame["filename"]:
                 return f"{frame['filename']}:{frame['line']}"
-        return frames[0]["name"]
+        return frames[0]["name"] if frames else "no frames"
 
     alive = {}  # address -> the event that allocated the block there
     for event in trace:

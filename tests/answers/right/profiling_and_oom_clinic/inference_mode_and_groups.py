@@ -39,7 +39,9 @@ def replay(lifetimes, allocator):
 def place_of(event):
     own = (f for f in event["frames"] if f["filename"].endswith(".py") and "/torch/" not in f["filename"])
     frame = next(own, None)
-    return event["frames"][0]["name"] if frame is None else "{filename}:{line}".format(**frame)
+    if frame is None:
+        return event["frames"][0]["name"] if event["frames"] else "no frames"
+    return "{filename}:{line}".format(**frame)
 
 
 class Books:

@@ -32,7 +32,7 @@ def place_of(event):
         name = frame["filename"]
         if name[-3:] == ".py" and "torch" not in name.split("/"):
             return name + ":" + str(frame["line"])
-    return event["frames"][0]["name"]
+    return event["frames"][0]["name"] if len(event["frames"]) > 0 else "no frames"
 
 
 def still_there(trace, since):

@@ -29,7 +29,9 @@ def replay(lifetimes, allocator):
 
 def place_of(event):
     mine = [f for f in event["frames"] if f["filename"].endswith(".py") and not f["filename"].count("/torch/")]
-    return ":".join([mine[0]["filename"], str(mine[0]["line"])]) if mine else event["frames"][0]["name"]
+    if mine:
+        return ":".join([mine[0]["filename"], str(mine[0]["line"])])
+    return next((frame["name"] for frame in event["frames"]), "no frames")
 
 
 def still_there(trace, since):
