@@ -234,7 +234,7 @@ def survive(folder, faults, steps):
 
 
 # %% [markdown] name="restart_text"
-# In the first attempt rank 1 is killed at step 20. In the second attempt rank 1 hangs at step 27: it never reaches its all-reduce. Where a hang is staged, the process group of the all-reduces has a timeout of 5 seconds ([[data_parallel]]). Without a timeout there would be no failure, and so no restart.
+# In the first attempt rank 1 is killed at step 20. In the second attempt rank 1 hangs at step 27: it never reaches its all-reduce. Where a hang is staged, the process group of the all-reduces has a timeout of 5 seconds ([[when_ranks_go_wrong]]). Without a timeout there would be no failure, and so no restart.
 #
 # **Predict.** Which rank does `torchrun` report as the one that failed in the second attempt?
 
@@ -351,7 +351,7 @@ print("the same rows on all ranks, gradients:", " ".join(f"{value:08x}" for valu
 # %% [markdown] name="diagnosis_task"
 # ### Your turn: which rank broke the job?
 #
-# On 16,384 GPUs you cannot read the logs by hand. Each rank leaves a `RankLog`: its `exit_code`; `calls`, its collectives, each with the times `asked` and `answered` in seconds (`answered` is None if the call never returned); and `checksums` of its weights after each step. (A flight recorder keeps the same calls ([[data_parallel]]), without the times over gloo.)
+# On 16,384 GPUs you cannot read the logs by hand. Each rank leaves a `RankLog`: its `exit_code`; `calls`, its collectives, each with the times `asked` and `answered` in seconds (`answered` is None if the call never returned); and `checksums` of its weights after each step. (A flight recorder keeps the same calls ([[when_ranks_go_wrong]]), without the times over gloo.)
 #
 # **Contract.** `diagnose(logs)` takes the logs of all ranks, at least three, and returns a pair: what happened, and to which rank. It does not change the logs.
 #
@@ -401,9 +401,9 @@ for rank, log in enumerate(jobs["slow"]):
     print(f"slow, rank {rank}: waits {1000 * waits:.0f} ms per step in its all-reduce")
 
 # %% [markdown] name="diagnosed_explained"
-# These are the real jobs of this lab. The job with the wrong gradient is not diagnosed as wrong, and cannot be: its logs do not contain the fault. (On a busy machine one of its ranks may be reported as slow, rightly.) The slow rank is the one that waits least ([[data_parallel]]).
+# These are the real jobs of this lab. The job with the wrong gradient is not diagnosed as wrong, and cannot be: its logs do not contain the fault. (On a busy machine one of its ranks may be reported as slow, rightly.) The slow rank is the one that waits least ([[when_ranks_go_wrong]]).
 #
-# The exit codes are gloo's. Over NCCL the watchdog aborts a rank that waits too long (−6, SIGABRT), and a rank that is stuck in a kernel ignores SIGTERM until `torchrun` kills it (−9). So there −9 does not name the culprit; the flight recorder does ([[data_parallel]]).
+# The exit codes are gloo's. Over NCCL the watchdog aborts a rank that waits too long (−6, SIGABRT), and a rank that is stuck in a kernel ignores SIGTERM until `torchrun` kills it (−9). So there −9 does not name the culprit; the flight recorder does ([[when_ranks_go_wrong]]).
 #
 # ## 4 · Loss spikes
 #
