@@ -90,7 +90,7 @@ def _arch(model: str) -> dict[str, Any]:
 
 
 def _of_mlperf(row: Mapping[str, Any]) -> dict[str, Any]:
-    if not (row.get("config_known") and row.get("batch_consistent")):
+    if not (row.get("config_known") and row.get("batch_consistent") and row.get("micro_batch")):
         raise Unusable("its configuration is not known, or does not multiply to its batch")
     lora = "lora" in str(row.get("task", "")).lower()
     line = {"framework": "mlperf", "arch": _arch(row["model"]), "gpu": _gpu(row["gpu"]), **_ranks(row)}

@@ -4,6 +4,7 @@ import json
 import random
 from types import SimpleNamespace
 
+from helpers.planner.config import RecipeError
 from helpers.planner.layout.layout_plan import reserved_bytes
 from helpers.planner.rows import answers
 from helpers.planner.rows.answers import FIELDS, answer
@@ -142,3 +143,82 @@ def test_one_line_that_fails_does_not_cost_the_others_theirs(monkeypatch):
 
     monkeypatch.setattr(answers, "plan_layout", broken)
     assert answer(LINE)["error"] == "this cannot be simulated: RuntimeError('out of\\nluck')"
+
+
+_SMALL = {"layers": 8, "hidden": 1024, "heads": 8}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "length", "gated"),
+    [
+        ({"vocab": 128256, "ffn": 4096}, 8192, True),  # Llama 3, of which one has an inner width four times the outer
+        ({"vocab": 51200, "ffn": 4096, "positions": 2048}, 2048, False),  # GPT-3
+        ({"vocab": 256000, "ffn": 4096}, 4096, False),  # Nemotron
+        ({"vocab": 32000, "ffn": 2816}, 4096, True),
+    ],
+)
+def test_what_nemo_trains_where_a_line_does_not_say(sizes, length, gated):
+    asked = read_line({"framework": "dgxc-benchmarking", "arch": _SMALL | sizes, "gpus": 8})
+    assert (asked.layout.seq, asked.layout.arch.gated) == (length, gated)
+    assert asked.assumed["seq"] == length
+
+
+@pytest.mark.parametrize(
+    ("framework", "said", "taken"),
+    [
+        ("mlperf", "bf16", "bf16-amp"),
+        ("bigscience", "fp16", "fp16-amp"),
+        ("torchtune", "bf16", "bf16"),
+        ("mlperf", "NVFP4", "fp8"),
+        ("mlperf", "mxfp8", "fp8"),
+    ],
+)
+def test_precisions_in_the_words_of_others(framework, said, taken):
+    asked = read_line({"framework": framework, "arch": _SMALL, "precision": said})
+    assert asked.layout.precision == taken
+    assert ("precision" in asked.assumed) == (said != taken)
+
+
+@pytest.mark.parametrize("said", ["null", "None", False, {"granularity": "null", "method": "null"}])
+def test_a_recomputation_that_is_none(said):
+    assert read_line({"framework": "mlperf", "arch": _SMALL, "checkpointing": said}).layout.recompute == "none"
+
+
+def test_gpus_that_lie_on_pcie():
+    asked = read_line({"framework": "simumax", "arch": _SMALL, "gpu": "A100-PCIe-80GB", "gpus": 8})
+    assert asked.cluster.gpu.name == "a100-80gb"
+    assert asked.cluster.inside < read_line({"arch": _SMALL, "gpu": "A100", "gpus": 8}).cluster.inside / 10
+
+
+@pytest.mark.parametrize(
+    ("framework", "said", "loss"),
+    [
+        ("simumax", True, "te"),
+        ("megatron-lm", True, "fused"),
+        ("megatron-lm", "te", "te"),
+        ("simumax", "native", "fused"),
+        ("simumax", False, "in place"),
+    ],
+)
+def test_whose_fused_loss_a_line_means(framework, said, loss):
+    assert read_line({"framework": framework, "arch": _SMALL, "fused_loss": said}).layout.loss == loss
+
+
+def test_an_unknown_fused_loss_is_refused():
+    with pytest.raises(RecipeError, match="fused_loss is 'liger'"):
+        read_line({"arch": _SMALL, "fused_loss": "liger"})
+
+
+def test_the_loss_in_the_place_of_the_logits_takes_less():
+    line = {"framework": "megatron-lm", "arch": _SMALL | {"vocab": 65536}, "seq": 4096, "dropout": 0}
+    te, usual = (answer(line | {"fused_loss": loss})["peak_allocated_bytes"] for loss in ("te", False))
+    logits = 4096 * 65536
+    assert 3 * logits < usual - te < 7 * logits  # of FP32 shares, four bytes a logit, and of a gradient, two
+
+
+def test_stages_of_the_embedding_and_the_head_alone():
+    line = {"framework": "nemo", "arch": _SMALL, "gpus": 5, "pipeline": 5, "virtual_stages": 2}
+    layout = read_line(line | {"gradient_accumulation_steps": 10}).layout
+    assert [len(layers) for layers in layout.stage_layers()] == [0, *[1] * 8, 0]
+    with pytest.raises(RecipeError, match="12 stages need at least 10 layers"):
+        read_line(line | {"gpus": 6, "pipeline": 6, "gradient_accumulation_steps": 12})

@@ -19,6 +19,7 @@ from .habits import GENERIC, Habits, habits_of
 
 _PRECISIONS = ("fp32", "bf16", "bf16-amp", "fp16-amp", "fp8")
 _MIXED = {"bf16": "bf16-amp", "bfloat16": "bf16-amp", "fp16": "fp16-amp", "float16": "fp16-amp"}
+_AS_EIGHT_BITS = ("mxfp8", "nvfp4", "mxfp4", "fp4")  # no run with four bits is among those that rates were fitted to
 _LLAMA_3 = 128256  # the vocabulary of a family whose perceptrons have gates, and which trains on 8,192 tokens
 _GPUS = (  # whole parts at the beginning of a GPU's name -> its cluster; the first that matches
     ("a100-pcie", "pcie-8x-a100"),
@@ -195,7 +196,9 @@ def _of_megatron(read: _Reader, habits: Habits) -> dict[str, Any]:
 
 def _loss(said: Any, habits: Habits) -> str:
     """Return the loss of a line: `fused_loss` is true for the framework's own, or names Megatron's implementation."""
-    kind = {True: habits.fused_loss, False: "in place", "native": "fused", "te": "te"}.get(said)
+    kind = {True: habits.fused_loss, False: "in place", "native": "fused", "te": "te"}.get(
+        said if isinstance(said, bool | str) else ""
+    )
     if kind is None:
         raise RecipeError(f"fused_loss is {said!r}; choose true, false, native or te.")
     return kind
@@ -362,6 +365,9 @@ def _precision(read: _Reader, habits: Habits) -> str:
     said = str(read("precision", habits.precision)).lower()
     if habits.engine == "megatron" and said in _MIXED:
         read.assumed["precision"] = said = _MIXED[said]  # Megatron's --bf16 and --fp16 keep FP32 masters
+    if said in _AS_EIGHT_BITS:
+        read.assumed["precision"] = f"fp8, in place of {said}"
+        said = "fp8"
     if said not in _PRECISIONS:
         raise RecipeError(f"precision is {said!r}; choose one of {', '.join(_PRECISIONS)}.")
     if habits.casts_weights and said == "bf16-amp":
