@@ -139,8 +139,11 @@ def _as_script(args: argparse.Namespace) -> Iterator[None]:
         sys.argv, sys.path[:] = argv, path
 
 
-def _print_traceback(error: Exception) -> None:
-    """Print the script's own traceback, without the lines of the dry run below and above it."""
+def _print_traceback(error: BaseException) -> None:
+    """Print the script's own traceback, and those of its causes, without the lines of the dry run in between."""
+    if error.__cause__ is not None:
+        _print_traceback(error.__cause__)
+        print("\nThe above exception was the direct cause of the following exception:\n", file=sys.stderr)
     here = str(Path(__file__).parent)
     frames = [
         frame
@@ -149,6 +152,6 @@ def _print_traceback(error: Exception) -> None:
     ]
     print("Traceback (most recent call last):", file=sys.stderr)
     print("".join(traceback.format_list(frames)), end="", file=sys.stderr)
-    print("".join(traceback.format_exception_only(error)), end="", file=sys.stderr)
+    print("".join(traceback.format_exception_only(type(error), error)), end="", file=sys.stderr)
     if isinstance(error, torch.OutOfMemoryError):
         print(file=sys.stderr)

@@ -198,14 +198,14 @@ def test_made_up_images_are_an_array_where_the_data_set_has_one():
 
 
 LOOKS = """
-import glob, json, os
+import glob, io, json, os
 from pathlib import Path
 
 import numpy as np, torch
 from PIL import Image
 
 assert os.path.exists("data/wikitext-2/train.txt") and not os.path.exists("checkpoints/latest.txt")
-lines = open("data/wikitext-2/train.txt").readlines()
+lines = io.open("data/wikitext-2/train.txt").readlines()
 rows = json.load(open("alpaca_data.json"))
 shards = sorted(name for name in os.listdir("edu_fineweb10B") if "train" in name and name.endswith(".npy"))
 tokens = np.load(os.path.join("edu_fineweb10B", shards[0]))

@@ -379,3 +379,15 @@ def test_steps_on_the_cpu_are_not_steps_on_the_gpu(dry_run):
     """)
     assert code == 2
     assert "without an optimizer step on the GPU" in err
+
+
+def test_the_cause_of_an_error_is_printed_before_it(dry_run):
+    code, _, err = dry_run("""
+        try:
+            import a_package_that_is_not_there
+        except ImportError as error:
+            raise RuntimeError("it cannot be imported") from error
+    """)
+    assert code == 1
+    assert err.index("No module named 'a_package_that_is_not_there'") < err.index("it cannot be imported")
+    assert err.count("Traceback") == 2

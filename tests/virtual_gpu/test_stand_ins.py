@@ -115,3 +115,14 @@ def test_truncated_normal_values_are_drawn_again_where_that_is_to_be_expected(ru
     assert (results_of_where >= 2) is drawn_again
     on_host = nn.init.trunc_normal_(torch.empty(2**22), std=0.02, a=-bound, b=bound)
     assert on_host.shape == weight.shape
+
+
+def test_inference_mode_asks_for_the_same_values(run, unknown):
+    with torch.inference_mode():
+        target = torch.zeros(6400, dtype=torch.int64).to("cuda")
+        _, chosen = unknown.topk(5, 1, True, True)
+        correct = chosen.t().eq(target[None])
+        assert correct[:5].flatten().sum(dtype=torch.float32).item() == 5 * 6400 / 64
+        assert F.linear(unknown, torch.ones(3, 64).to("cuda")).shape == (6400, 3)
+        assert F.dropout(unknown, 0.5).reshape(64, -1).contiguous().device.type == "cuda"
+    assert {words for _, words, _ in run.waits.assumed} == {"value of one element"}

@@ -45,7 +45,8 @@ def install(patches: Patches, waits: Waits) -> None:
 
     patches.put(np, "memmap", memmap)
     patches.put(np, "load", load)
-    patches.put(builtins, "open", read)
+    for owner in (builtins, io):
+        patches.put(owner, "open", read)
     patches.after_import("requests.api", lambda p, module: _requests(p, module, waits))
     patches.after_import("urllib.request", lambda p, module: _urllib(p, module, waits))
 

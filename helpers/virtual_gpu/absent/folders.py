@@ -45,7 +45,8 @@ def install(patches: Patches, waits: Waits) -> None:
         patches.put(glob, name, _matching(getattr(glob, name), assume))
     for name in ("glob", "rglob"):
         patches.put(Path, name, _below(getattr(Path, name), assume))
-    patches.put(builtins, "open", _opening(builtins.open, assume))
+    for owner in (builtins, io):
+        patches.put(owner, "open", _opening(owner.open, assume))
     patches.after_import("PIL.Image", lambda p, module: _pictures(p, module, assume))
 
 
