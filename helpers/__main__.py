@@ -38,12 +38,14 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "doctor": Command(".doctor", "check what this machine can do, and show how to get what is missing"),
-    "progress": Command(".claims.progress_page", "show as a page what you have predicted, measured and solved"),
+    "progress": Command(".claims.progress_page", "open a page with what you have predicted, measured and solved"),
     "plan": Command(".planner.cli", "predict the memory and the seconds of a training recipe"),
     "page": Command(".page.cli", "open the planner as a page in the browser: one GPU, or many"),
     "layout": Command(".planner.search.cli", "search for the best layout of a model on many GPUs"),
     "dry-run": Command(".virtual_gpu.cli", "run a training script without its GPU: its memory, and what holds it"),
-    "autopsy": Command(".virtual_gpu.autopsy.cli", "find out what filled a real GPU, from a snapshot or a message"),
+    "autopsy": Command(
+        ".virtual_gpu.autopsy.cli", "find out what filled a real GPU, from a snapshot or an error message"
+    ),
     "roofline": Command(".roofline_cli", "measure how fast this machine multiplies matrices and moves bytes"),
     "claims": Command(
         ".course.receipts.claims_cli", "print what is claimed about the techniques, and what was measured"
@@ -62,7 +64,7 @@ COMMANDS = {
     "searches": Command(".course.build.tables_cli", "renew all searches for layouts that the labs keep (an hour)"),
     "chooser": Command(".course.build.tables_cli", "renew what the capstone's recipe chooser answers from (minutes)"),
 }
-GROUPS = {"learners, and anybody with a GPU": "doctor", "instructors": "grade", "authors of the course": "build"}
+GROUPS = {"learners, and anyone with a GPU": "doctor", "instructors": "grade", "authors of the course": "build"}
 """For whom the commands from this one on are."""
 
 

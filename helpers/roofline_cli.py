@@ -19,8 +19,8 @@ from .ranks.link import measure_link
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of the command."""
-    parser.add_argument("--json", action="store_true", help="print it as JSON, which plan --rates reads on any machine")
-    parser.add_argument("--device", choices=("cuda", "mps", "cpu"), help="default: the fastest of this machine")
+    parser.add_argument("--json", action="store_true", help="print JSON, which plan --rates reads on any machine")
+    parser.add_argument("--device", choices=("cuda", "mps", "cpu"), help="default: the fastest on this machine")
 
 
 def run(args: argparse.Namespace) -> int:

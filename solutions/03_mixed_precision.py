@@ -863,7 +863,7 @@ for name, (right, wrong) in steps.items():
 #
 # - **BF16 weights with FP32 master weights**, as in section 2: the model exists in BF16, the optimizer owns an FP32 copy.
 # - **A mixed-precision policy**, as in FSDP2: `MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)` keeps the FP32 weights, casts each block's weights and
-#   inputs to BF16 before it runs, and adds up the ranks' gradients in FP32 ([[sharding]]).
+#   inputs to BF16 before it runs, and adds up the ranks' gradients in FP32 ([[fully_shard]]).
 #
 # In both, norms and the residual stream are in BF16, too. The cell below casts all weights at once, with `functional_call`, and keeps the copies up to the backward pass. (FSDP2
 # casts block by block and frees each block's copies after use, so it holds fewer of them at a time.)

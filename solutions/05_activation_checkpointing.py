@@ -1135,7 +1135,7 @@ print(f"every block checkpointed, in the same rounds: {middle:+.0f} % time ({low
 # - Here each block is compiled by itself. All 24 have the same code, so it is compiled once.
 # - The backend used here only splits the graph in two and needs no C++ compiler. The default backend would also fuse the kernels.
 #
-# Order matters: checkpoint a block first, then compile it, then shard it with FSDP ([[sharding]] tries the other orders).
+# Order matters: checkpoint a block first, then compile it, then shard it with FSDP ([[fully_shard]] tries the other orders).
 
 # %% name="budget"
 model = make_gpt()

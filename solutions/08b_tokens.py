@@ -339,7 +339,7 @@ print(streamed)
 # **Contract.** `share(blocks, seed, epoch, rank, ranks, worker, workers)` returns the list of block numbers that this worker of this rank reads in this epoch, in the order in which it reads them. Blocks are numbered from 0 to `blocks` − 1, ranks from 0 to `ranks` − 1, and the workers of each rank from 0 to `workers` − 1.
 #
 # - **Once.** No block is read twice in an epoch.
-# - **Equal shares.** Every rank reads `blocks // ranks` blocks with its workers together. The remainder, fewer than `ranks` blocks, is read by none of them in this epoch. A rank with one batch more than the others would wait for their gradients until a timeout ends the run: by default after 10 minutes with NCCL, 30 with gloo ([[data_parallel]]).
+# - **Equal shares.** Every rank reads `blocks // ranks` blocks with its workers together. The remainder, fewer than `ranks` blocks, is read by none of them in this epoch. A rank with one batch more than the others would wait for their gradients until a timeout ends the run: by default after 10 minutes with NCCL, 30 with gloo ([[when_ranks_go_wrong]]).
 # - **In turn.** `DataLoader` delivers one block from worker 0, then one from worker 1, and so on, and skips a worker that has finished. So the loop of a rank receives the same blocks in the same order, whatever the number of workers.
 # - **One order.** The order of the blocks follows from `seed` and `epoch` alone, in whichever process `share` is called. It is shuffled, and different for each epoch and each seed. The global generators of PyTorch, NumPy and Python are neither used nor seeded.
 

@@ -5,21 +5,18 @@
 #
 # | | |
 # |---|---|
-# | After this you can | build an all-reduce from sends and receives and state its cost; write gradient buckets that travel during the backward pass; state what `DistributedDataParallel` sends, when and in which buckets; recognize common mistakes by their symptoms; find the rank that is slow and the rank that is stuck |
-# | Time | 150 to 230 minutes; good places to stop are after sections 5 and 8 |
+# | After this you can | build an all-reduce from sends and receives and state its cost; write gradient buckets that travel during the backward pass; state what `DistributedDataParallel` sends, when and in which buckets, and what it costs in memory and time; give each rank its rows; start a job with `torchrun` |
+# | Time | 105 to 130 minutes; a good place to stop is after section 5 |
 # | Difficulty | ●●● |
 # | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL, which has not been tried yet |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]] and [[#gradient_accumulation]] |
 # | Syllabus | T18, T34, C13, P7 |
 #
-# Exercise X3, the graded notebook after this one, uses all of it.
+# What goes wrong with ranks, and how it shows, is in [[when_ranks_go_wrong]]. The graded exercise X3 follows it.
 
 # %% name="setup" setup=true
 import contextlib
-import tempfile
 import time
-from datetime import timedelta
-from pathlib import Path
 
 from helpers import (
     TENANTS,
@@ -29,18 +26,14 @@ from helpers import (
     MemoryMeter,
     Messages,
     Prediction,
-    RankError,
     SmallCNN,
     SmallGPT,
-    calls_in,
     check,
     device_name,
     digits,
     explore,
-    flight_report,
     hint,
     human_bytes,
-    losses_of_copies,
     pick_device,
     rank_device,
     ranks_device,
@@ -49,7 +42,6 @@ from helpers import (
     tenant_bars,
     text_table,
     torchrun,
-    write_flight_record,
 )
 from helpers.core.device import synchronize
 from helpers.exercises.data_parallel import pictures
@@ -60,7 +52,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
@@ -105,7 +96,7 @@ show(
 )
 
 # %% [markdown] name="guess_ring_text"
-# **Predict.** How much does one of four ranks send in total, in units of its vector's size? And with 1,000 ranks?
+# **Predict.** How much does one of four ranks send in total, in units of its vector's size?
 
 # %% name="guess_ring"
 my_guess = None  # bytes sent by one of four ranks / bytes of its vector
@@ -196,13 +187,15 @@ def seconds_of(sizes, rounds=60):
             dist.all_reduce(tensors[i])
             synchronize(here)
             seconds[i].append(time.perf_counter() - start)
-    return [min(times[1:]) for times in seconds]  # the first makes connections; the least is the undisturbed cost
+    return [(min(times[1:]), sum(times[1:]) / (rounds - 1)) for times in seconds]  # the first makes connections
 
 
 both_ranks = run_ranks(seconds_of, 2, SIZES + HELD_OUT, device=pair, measure=False).results
-measured = dict(zip(SIZES + HELD_OUT, map(max, *both_ranks), strict=True))  # the slower rank counts
+slower = [max(pair) for pair in zip(*both_ranks, strict=True)]  # the slower rank counts
+measured = {n: least for n, (least, _) in zip(SIZES + HELD_OUT, slower, strict=True)}  # the undisturbed cost
+average = {n: mean for n, (_, mean) in zip(SIZES + HELD_OUT, slower, strict=True)}
 for nbytes in (SIZES[0], SIZES[-1]):
-    print(f"{human_bytes(nbytes):>10}: {1e6 * measured[nbytes]:>9,.0f} µs of this machine")
+    print(f"{human_bytes(nbytes):>10}: {1e6 * measured[nbytes]:>9,.0f} µs on this machine")
 
 # %% [markdown] name="guess_cost_text"
 # The short one is nearly all latency, so it gives you α. The extra time of the long one comes from its bytes, so it gives you β.
@@ -219,9 +212,9 @@ my_guess = (latency + 64 * 1024 * seconds_per_byte) / latency
 cost_guess = Prediction("Seconds of 64 KiB / of 1 KiB", my_guess, "times")
 
 # %% name="cost_shown"
-cost_guess.reveal(measured[64 * 1024] / measured[1024])
+cost_guess.reveal(round(measured[64 * 1024] / measured[1024], 1))
 for nbytes in SIZES:
-    print(f"{human_bytes(nbytes):>10}: {1e6 * measured[nbytes]:>9,.0f} µs of this machine")
+    print(f"{human_bytes(nbytes):>10}: {1e6 * measured[nbytes]:>9,.0f} µs on this machine")
 
 # %% [markdown] name="law_task"
 # ### Your turn: fit the formula
@@ -313,9 +306,12 @@ many_guess.reveal(took["apart"] / took["together"])
 for name, count in (("apart", 76), ("together", 1)):
     formula = count * alpha + 13.8e6 / beta
     print(f"{count:>2} all-reduces: formula {1e3 * formula:.1f} ms, measured {1e3 * took[name]:.1f} ms")
+least, mean = measured[1024], average[1024]
+print(f"an all-reduce of 1 KiB: the fastest of 59 {1e6 * least:,.0f} µs, on average {1e6 * mean:,.0f} µs")
+print(f"76 all-reduces, formula with the average: {1e3 * (76 * mean + 13.8e6 / beta):.1f} ms")
 
 # %% [markdown] name="many_explained"
-# The two lines show which of the two times the formula misses. It leaves out two things. α was measured after a barrier, when both ranks were ready; in a series of 76, each all-reduce waits for the rank that comes later. And β is one number for all sizes, although some fit into the processor's caches and others do not.
+# The α of the formula comes from the fastest of 59 all-reduces. But 76 messages also pay for every time that a rank has to wait for a core or for the other rank. The average includes such waits, and a few long ones dominate it. So the two formulas are a lower and a rough upper estimate. On this kind of machine they are far apart; between GPUs they are much closer.
 
 # %% [markdown] name="byhand_text"
 # ## 4 · Averaging gradients by hand
@@ -505,20 +501,22 @@ show(
 print(f"messages were under way while the pass computed: {diary.hidden:.0%} of their time, on this machine")
 
 # %% [markdown] name="timeline_explained"
-# Bucket 0 holds the gradients of the last layers, which come first. The last bucket is sent at the very end of the pass, so it cannot be hidden. On this machine ranks share cores, so messages and arithmetic slow each other down, and the hidden share depends on what else is running. GPUs send over links and engines of their own, so there overlap hides most messages.
+# Bucket 0 holds the gradients of the last layers, which come first. The last bucket is sent at the very end of the pass, so it cannot be hidden. On this machine ranks share cores, so messages and arithmetic slow each other down, and the hidden share depends on what else is running. Between GPUs the links are separate from the cores, but NCCL's reduction is a kernel, too: it takes some of the GPU's processors and memory bandwidth, so the matmuls beside it run a little slower. (No cell measures that.)
 #
 # ## 6 · DistributedDataParallel
 #
 # DDP does what you have written, in C++, and it copies rank 0's parameters to all ranks at the start.
 #
-# **Predict.** By default DDP's first bucket closes at 1 MiB, so that communication starts early; the next ones close at 25 MiB. How many all-reduces does one backward pass of the GPT take?
+# By default DDP's first bucket closes at 1 MiB, so that communication starts early; the next ones close at 25 MiB.
+#
+# **Predict.** How many all-reduces does the very first backward pass of the GPT take?
 
 # %% name="guess_buckets"
 my_guess = None
 ### BEGIN GUESS
 my_guess = 2  # 14 MB of gradients: the first MiB, and all the rest in one
 ### END GUESS
-buckets_guess = Prediction("All-reduces in one backward pass", my_guess, "")
+buckets_guess = Prediction("All-reduces in the first backward pass", my_guess, "")
 
 
 # %% name="buckets"
@@ -536,7 +534,7 @@ def ddp_talk(bucket_cap_mb=None):
 
 steps, ddp_gradient = run_ranks(ddp_talk, 2, device="cpu").results[0]
 phi = sum(p.numel() for p in make_gpt().parameters())
-buckets_guess.reveal(steps[-1].count("all_reduce"))
+buckets_guess.reveal(steps[0].count("all_reduce"))
 for i, said in enumerate(steps):
     print(f"step {i}: {said}")
 print(f"{phi:,} parameters; distance of your gradient from DDP's: {distance(own, ddp_gradient):.1e}")
@@ -556,14 +554,16 @@ for cap in (0.25, 1, 25):
 # %% [markdown] name="memory_text"
 # ### Memory
 #
-# **Predict.** Take two GPUs instead of one, so that each rank has half of the batch. By what factor do parameters, gradients and optimizer state together shrink on each rank?
+# Take two ranks instead of one, so that each has half of the batch.
+#
+# **Predict.** By what factor does what a rank holds *after the backward pass* change, from one process to DDP?
 
 # %% name="guess_memory"
 my_guess = None
 ### BEGIN GUESS
-my_guess = 1  # every rank holds all of them
+my_guess = 1  # every rank holds parameters, gradients and state
 ### END GUESS
-memory_guess = Prediction("Parameters, gradients and state: one process / one of two ranks", my_guess, "times")
+memory_guess = Prediction("Held after the backward pass: one of two ranks / one process", my_guess, "times")
 
 
 # %% name="memory_step"
@@ -588,7 +588,7 @@ held = {
     name: run_ranks(held_in_a_step, n, kind, device=pair, measure=False).results[0] for name, (n, kind) in runs.items()
 }
 first, ddp, views = held
-memory_guess.reveal(held[first][1] / held[ddp][1])
+memory_guess.reveal(held[ddp][2] / held[first][2])
 table = [("", "parameters, gradients, state", "all that is held after backward", "peak")]
 table += [
     (name, human_bytes(static), human_bytes(after), human_bytes(sum(at_peak.values())))
@@ -608,7 +608,7 @@ for name in (ddp, views):
 # %% [markdown] name="memory_explained"
 # Data parallelism saves no static byte: that takes sharding ([[sharding]]). The activations are those of the rank's own rows, as with accumulation ([[gradient_accumulation]]).
 #
-# And it has a price: the buckets are separate buffers, one more copy of all gradients. (The meter counts them under *inputs and other*.) With `gradient_as_bucket_view=True` each `.grad` *is* a slice of its bucket, and after the backward pass the copy is gone.
+# The price: the buckets are separate buffers, one more copy of all gradients. (The meter counts them under *inputs and other*.) With `gradient_as_bucket_view=True` each `.grad` *is* a slice of its bucket, and after the backward pass the copy is gone.
 #
 # The peak is different: here views save nothing, and cost a little, because each new gradient is made first and then copied into place. The peak is at the start of the backward pass, when activations are at their highest. A single process holds no gradients at that moment, but DDP's buckets are there all the time, views or not. Views save one copy during the optimizer step.
 #
@@ -659,16 +659,20 @@ rounds = [  # all three in each round, so that a slow moment of the machine affe
 one, silent, ddp = (max(rows) for rows in zip(*rounds, strict=True))  # the least disturbed of three
 for name, rows in zip(ways, (one, silent, ddp), strict=True):
     print(f"{name:<20}{rows:>8,.0f} rows per second")
+kept = [with_ddp / alone for _, alone, with_ddp in rounds]
 speed_guess.reveal(ddp / silent)
+print(f"in the three rounds: from {min(kept):.2f} to {max(kept):.2f}")
 print(f"two silent ranks: {silent / one:.2f} times as many as one; with DDP: {ddp / one:.2f} times")
 claims.figure("speed of two ranks", "CNN, 2 ranks of one thread", ddp / one, "times that of one")
 if silent / one < 1.2:
-    print("This machine has no second core to give at the moment: too busy to tell what DDP keeps.")
+    print("This machine has no free second core right now, so the comparison is skipped.")
+elif abs(1 - ddp / silent) < max(kept) - min(kept):
+    print("The rounds differ by more than DDP costs here, so this machine cannot tell what DDP keeps.")
 else:
     claims.figure("DDP's speed", "CNN, 2 ranks of one thread", ddp / silent, "of two silent ranks")
 
 # %% [markdown] name="speed_explained"
-# The two figures have different causes. The amount by which two silent ranks fall short of twice the speed is lost to the machine: caches and memory are shared, and so are the cores if other programs run. The rest is the price of communication: the last bucket cannot be hidden, and at the end of each backward pass the faster rank waits for the slower one. On a cluster, the backward pass must be long enough to hide the messages. A large micro-batch helps; section 12 has a slider, and [[sharding]] works out the number of tokens that it takes.
+# The two figures have different causes. The amount by which two silent ranks fall short of twice the speed is lost to the machine: caches and memory are shared, and so are the cores if other programs run. The rest is the price of communication (a figure above 1 is noise): the last bucket cannot be hidden, and at the end of each backward pass the faster rank waits for the slower one. On a cluster, the backward pass must be long enough to hide the messages. A large micro-batch helps; section 9 has a slider, and [[sharding]] works out the number of tokens that it takes.
 #
 # ## 7 · Which rank gets which rows
 #
@@ -721,462 +725,12 @@ claims.record("P7", "padding falsifies a metric", "10 rows, 4 ranks", abs(padded
 
 # %% [markdown] name="padding_explained"
 # For training this does not matter. (`drop_last=True` drops rows instead.) For **evaluation** it does: rows 0 and 1 count twice. Give each rank `range(rank, n, world_size)`, sum right answers and rows separately, and divide once at the end.
-
-# %% [markdown] name="seeds_text"
-# ## 8 · Common mistakes
 #
-# ### Different weights at the start
+# ## 8 · With accumulation and mixed precision
 #
-# We average by hand, with a different seed on each rank. The gradients are averaged correctly, and every step moves all ranks by the same amount.
+# With accumulation, only the last micro-batch of an update has to send. You wrote that loop, with `no_sync()`, in [[gradient_accumulation]].
 #
-# **Predict.** How far apart are the two replicas after 20 steps, relative to their distance at the start?
-
-# %% name="guess_seeds"
-my_guess = None
-### BEGIN GUESS
-my_guess = 1  # the same moves for both: the difference stays what it was
-### END GUESS
-seeds_guess = Prediction("Distance of the replicas after 20 steps / at the start", my_guess, "times")
-
-
-# %% name="seeds"
-def from_own_seed(how):
-    model = make_mlp(seed=dist.get_rank()).to(rank_device())
-    before = flat(model.parameters())
-    wrapped = DistributedDataParallel(model) if how == "DDP" else model
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    xs, ys = mine()
-    for _ in range(20):
-        optimizer.zero_grad()
-        F.cross_entropy(wrapped(xs), ys).backward()
-        if how == "by hand":
-            average_gradients_by_hand(model)
-        optimizer.step()
-    return before, flat(model.parameters())
-
-
-(before_a, a), (before_b, b) = run_ranks(from_own_seed, 2, "by hand").results
-seeds_guess.reveal(((a - b).norm() / (before_a - before_b).norm()).item())
-(_, c), (_, d) = run_ranks(from_own_seed, 2, "DDP").results
-print(
-    f"largest difference of a weight between the ranks: by hand {(a - b).abs().max():.2g}, DDP {(c - d).abs().max():.2g}"
-)
-said = "different seeds: replicas never meet"
-claims.record("P7", said, "MLP, 20 steps by hand", distance(a, b), "relative", 0.1, torch.inf)
-claims.record("P7", "DDP starts all from rank 0", "MLP, 20 steps", distance(c, d), "relative", 0, 0)
-
-# %% [markdown] name="seeds_explained"
-# DDP's constructor sends rank 0's parameters and buffers to all ranks. So DDP is safe here, unless the weights are changed later on one rank only, for example by loading a checkpoint on rank 0. Randomness is another matter: dropout and augmentation *should* differ between ranks. Make the model from the same seed everywhere, and then add the rank to the seed.
-#
-# ### Unequal batches
-#
-# DDP divides the sum of gradients by the number of ranks. Here one rank has 60 rows, the other 4, and each takes the mean loss over its own rows.
-
-
-# %% name="unequal"
-def unequal(weigh):
-    rank, here = dist.get_rank(), rank_device()
-    model = nn.Linear(64, 10, bias=False).to(here)
-    nn.init.zeros_(model.weight)
-    ddp = DistributedDataParallel(model)
-    rows, labels = torch.eye(64).split((60, 4))[rank].to(here), y.split((60, 4))[rank].to(here)
-    loss = F.cross_entropy(ddp(rows), labels)
-    if weigh:
-        loss = loss * len(rows) * dist.get_world_size() / 64
-    loss.backward()
-    return model.weight.grad.cpu()  # row i of the identity has its gradient in column i, and there alone
-
-
-plain, weighed = (run_ranks(unequal, 2, weigh).results[0] for weigh in (False, True))
-weight = (plain[:, -1].norm() / plain[:, 0].norm()).item()
-print(f"a row on the rank with 4 rows has {weight:.3g} times the weight of a row on the other rank")
-alike = F.one_hot(y, 10).T  # of one process on the joint batch: (softmax of zeros - one_hot) / 64
-whole = (0.1 - alike) / 64
-print(
-    f"distance from the joint batch: mean of means {distance(plain, whole):.1e}, by rows {distance(weighed, whole):.1e}"
-)
-said = "unequal batches: the mean of means is wrong"
-claims.record("P7", said, "60 and 4 rows", distance(plain, whole), "relative", 0.01, torch.inf)
-claims.record("P7", "weighing by rows repairs it", "60 and 4 rows", distance(weighed, whole), "relative", 0, 1e-5)
-
-# %% [markdown] name="average_text"
-# The cure here multiplies the loss before the backward pass. Now do it with the gradients.
-#
-# ### Your turn: average with unequal rows
-#
-# **Contract.** `average_gradients(model, rows)` is called on every rank after a backward pass. Afterwards each `.grad` is the gradient of the **joint** batch: the mean over the rows of all ranks.
-#
-# - Before the call each `.grad` is that of the **mean** loss over this rank's own `rows` rows. Ranks may have different numbers of rows.
-# - A rank with 0 rows has run no backward pass: its `.grad`s are `None`. It still takes part, and has gradients afterwards.
-# - Parameters with `requires_grad=False` keep `.grad` None on all ranks. All other parameters are used.
-# - Use only collectives from `torch.distributed`, and send each gradient about once (do not send everything to every rank). Return nothing.
-#
-# The joint count can stay on the device: dividing by a tensor needs no `.item()`, which would stop Python until the GPU has caught up.
-
-
-# %% name="average" answer=true reveal=true
-def average_gradients(model, rows):
-    ### BEGIN SOLUTION
-    trained = [p for p in model.parameters() if p.requires_grad]
-    total = torch.tensor(float(rows), device=trained[0].device)
-    dist.all_reduce(total)
-    for p in trained:
-        if p.grad is None:
-            p.grad = torch.zeros_like(p)
-        p.grad *= rows / total  # a tensor: the device is not asked for its value
-        dist.all_reduce(p.grad)
-    ### END SOLUTION
-
-
-# %% name="average_check"
-average_gradients = check("data_parallel.average", average_gradients)
-
-# %% name="average_hint"
-hint("data_parallel.average")
-
-# %% [markdown] name="rank0_text"
-# ### A collective that not all ranks reach
-#
-# Evaluating the *wrapped* model on rank 0 alone deadlocks if the model has buffers, such as BatchNorm's: DDP's forward pass broadcasts them. `run_ranks` ends the run after its time limit and asks every rank where it is. We use gloo on every machine (`device="cpu"`), because over gloo a rank's stack shows the call in which it waits:
-
-
-# %% name="rank0"
-def evaluate_on_rank_0(through):
-    torch.manual_seed(0)
-    ddp = DistributedDataParallel(SmallCNN(8).to(rank_device()))
-    if dist.get_rank() == 0:
-        model = ddp if through == "ddp" else ddp.module
-        with torch.no_grad():
-            model(x.to(rank_device()))
-    dist.barrier()
-    return "done"
-
-
-for through, limit in (("ddp", 4), ("ddp.module", 60)):  # seconds
-    try:
-        print(f"through {through}:", run_ranks(evaluate_on_rank_0, 2, through, device="cpu", timeout=limit).results)
-    except RankError as error:
-        print(f"through {through}: {error}\n")
-
-# %% [markdown] name="rank0_explained"
-# In the first report each rank is *in* a collective, but not the same one. Rank 0 sends a broadcast that rank 1 never joins; rank 1 is at a barrier that rank 0 has not reached. Gloo matches each call with a call of the same kind. NCCL does not check: there a barrier is an all-reduce, it meets the broadcast on the same connections, and the result is undefined (a hang, a crash or wrong data; NCCL documentation, *Collective Operations*). Call `ddp.module` where only one rank works.
-#
-# The same happens when one rank has a batch more than the others. `DistributedSampler` gives all ranks the same number. Where that is not possible, `Join` lets a rank that has finished keep answering the collectives of the others:
-
-
-# %% name="hang"
-def uneven():
-    model = DistributedDataParallel(make_mlp().to(rank_device()))
-    with Join([model]):
-        for _ in range(3 if dist.get_rank() == 0 else 2):  # without Join, rank 0 would hang
-            F.cross_entropy(model(x.to(rank_device())), y.to(rank_device())).backward()
-    return "done"
-
-
-print("with Join:", run_ranks(uneven, 2).results)
-
-# %% [markdown] name="batchnorm_text"
-# ### BatchNorm
-#
-# All statements about "the update of the joint batch" hold for models whose rows do not depend on each other. BatchNorm normalizes with the rows of *its own rank*:
-
-
-# %% name="batchnorm"
-def cnn_gradient(sync):
-    torch.manual_seed(0)
-    model = SmallCNN(16).to(rank_device())
-    if sync:
-        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    ddp = DistributedDataParallel(model) if dist.get_world_size() > 1 else model
-    xs, ys = mine()
-    F.cross_entropy(ddp(xs), ys).backward()
-    return gradient_of(model)
-
-
-whole = run_ranks(cnn_gradient, 1, False, device=pair).results[0]
-apart = distance(run_ranks(cnn_gradient, 2, False, device=pair).results[0], whole)
-print(f"CNN with BatchNorm, 2 ranks of 32 rows: distance from the joint batch {apart:.2g}")
-said = "BatchNorm: two ranks are not the joint batch"
-claims.record("P7", said, "CNN, 2 x 32 rows", apart, "relative", 0.01, torch.inf)
-if pair.type == "cuda":
-    together = distance(run_ranks(cnn_gradient, 2, True, device=pair).results[0], whole)
-    print(f"with SyncBatchNorm: {together:.2g}")
-
-# %% [markdown] name="batchnorm_explained"
-# Accumulation has the same problem ([[gradient_accumulation]]). On GPUs, `SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics over all ranks, at the price of a small collective in each such layer. Running statistics differ, too: each forward pass in training mode starts from those of rank 0, which are also the ones in rank 0's checkpoint.
-#
-# ### A branch that not all ranks take
-#
-# A part of the model that gets no gradient leaves its bucket unfilled. Your `finish()` sends it anyway. DDP has no such call, and reports the problem in the next forward pass:
-
-
-# %% name="unused"
-class TwoHeads(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body, self.head, self.rare_head = make_mlp(), nn.Linear(10, 10), nn.Linear(10, 10)
-
-    def forward(self, x):
-        return self.head(self.body(x))
-
-
-def unused(find):
-    model = DistributedDataParallel(TwoHeads().to(rank_device()), find_unused_parameters=find)
-    for _ in range(2):
-        F.cross_entropy(model(x.to(rank_device())), y.to(rank_device())).backward()
-    return "done"
-
-
-try:
-    run_ranks(unused, 2, False)
-except RankError as error:
-    print(str(error).partition("raised ")[2][:220], "...")
-print("\nfind_unused_parameters=True:", run_ranks(unused, 2, True).results)
-
-# %% [markdown] name="unused_explained"
-# `find_unused_parameters=True` walks the graph after each forward pass and marks the parameters that will get no gradient. That costs time in every step, so use it only when you must. Parameters that are frozen (`requires_grad=False`) before the model is wrapped cost nothing and are ignored.
-#
-# ### Every rank saves
-#
-# Two ranks write a checkpoint to the same file at the same time:
-
-
-# %% name="saving"
-def save(path, everybody):
-    rank = dist.get_rank()
-    block = bytes([65 + rank]) * 1000  # rank 0 writes A, rank 1 writes B
-    if everybody or rank == 0:
-        with open(path, "wb", buffering=0) as file:
-            race = (0, 200, 0) if rank == 0 else (100, 0, 100)  # disks and networks favour now one rank, now the other
-            for blocks in race if everybody else (200,):
-                dist.barrier() if everybody else None
-                file.write(block * blocks)
-    dist.barrier()  # no rank reads before the file is written
-    return Path(path).read_bytes()
-
-
-for everybody in (True, False):
-    with tempfile.TemporaryDirectory() as folder:
-        content = run_ranks(save, 2, f"{folder}/checkpoint.pt", everybody).results[0]
-    writers = len(set(content))
-    print(f"{'each rank saves' if everybody else 'rank 0 saves'}: {len(content):,} bytes from {writers} writer(s)")
-    said = "saving from every rank mixes the file" if everybody else "saving from rank 0 does not"
-    claims.record("P7", said, "2 ranks, 1 file", writers, "writers", *((2, 2) if everybody else (1, 1)))
-
-# %% [markdown] name="straggler_text"
-# (Here barriers force the race; on a cluster it happens by itself.) The rule has three parts: rank 0 saves, **then** all ranks meet at a barrier, and only then may any rank read or leave.
-#
-# ## 9 · The slow rank and the stuck rank
-#
-# Suppose that one GPU runs hot and slows down. Every step then takes as long as the slowest rank, and all others wait. Which one is it? Each rank can time its own all-reduces. (Over NCCL a call only queues: there, time with CUDA events, or take the shortest NCCL kernel from a trace.) Here `sleep` stands for computing: 20 ms on three ranks, 80 ms on rank 2.
-#
-# **Predict.** What is the time that rank 2 spends in the all-reduce, divided by that of the other ranks?
-
-# %% name="guess_straggler"
-my_guess = None  # seconds in all_reduce: the slow rank / the others
-### BEGIN GUESS
-my_guess = 0.05  # the others are there already when it comes
-### END GUESS
-straggler_guess = Prediction("Time in the all-reduce: the slow rank / the others", my_guess, "")
-
-
-# %% name="straggler"
-def naps():
-    nap = 0.08 if dist.get_rank() == 2 else 0.02
-    gradient, working, waiting = torch.ones(1000), [], []
-    for _ in range(8):
-        start = time.perf_counter()
-        time.sleep(nap)
-        asked = time.perf_counter()
-        dist.all_reduce(gradient)
-        working.append(asked - start)
-        waiting.append(time.perf_counter() - asked)
-    return np.median(working), np.median(waiting)
-
-
-working, waiting = zip(*run_ranks(naps, 4, device="cpu", measure=False).results, strict=True)
-straggler_guess.reveal(waiting[2] / np.median([waiting[rank] for rank in (0, 1, 3)]))
-show(
-    pictures.waiting_bars(working, waiting),
-    "Four bars of nearly one length; ranks 0, 1 and 3 spend most of it in the all-reduce.",
-)
-
-# %% [markdown] name="straggler_explained"
-# The rank that waits **least** is the slow one. In a profile of any other rank, communication seems to take most of the time, but that time is waiting. So gather the waiting times of all ranks (one `all_gather` of one number) before you blame the network. On GPUs gather times from CUDA events around the collective, read once per logging interval.
-#
-# ### Mismatched calls: `TORCH_DISTRIBUTED_DEBUG=DETAIL`
-#
-# With this variable set, the ranks compare the kind, shape and dtype of every collective before they run it. A mismatch raises an error instead of a hang. It costs extra messages per call, so use it for debugging only. In a program, `dist.set_debug_level` does the same before the group is opened:
-
-
-# %% name="mismatched"
-def mismatched():
-    dist.set_debug_level(dist.DebugLevel.DETAIL)
-    dist.init_process_group("gloo")
-    try:
-        dist.all_reduce(torch.ones(1000))
-        if dist.get_rank() == 0:
-            dist.broadcast(torch.ones(5), src=0)
-        else:
-            dist.all_reduce(torch.ones(1000))
-    except RuntimeError as error:
-        return str(error)
-    finally:
-        dist.destroy_process_group()
-
-
-for rank, said in enumerate(run_ranks(mismatched, 2, device="cpu", process_group=False, measure=False).results):
-    print(f"rank {rank}: {said.partition('.')[0]}; {said.partition('following aspects:')[2].strip()}")
-
-# %% [markdown] name="stuck_text"
-# ### Stuck: a timeout
-#
-# A process group has a **timeout**: half an hour over gloo, ten minutes over NCCL, unless `init_process_group(timeout=...)` sets another. Here it is two seconds. After its second step rank 0, and no other rank, broadcasts its loss, "only for the log".
-#
-# Each group also has a **flight recorder**, a ring buffer of its last calls (`TORCH_FR_BUFFER_SIZE` of them), each with the line that made it. After a timeout every rank writes its records to a file.
-
-
-# %% name="flight"
-def stuck(folder, seconds):
-    dist.init_process_group("gloo", timeout=timedelta(seconds=seconds))
-    gradient, said = torch.ones(1000), "done"
-    try:
-        for step in range(4):
-            dist.all_reduce(gradient)
-            if dist.get_rank() == 0 and step == 1:
-                dist.broadcast(torch.ones(5), src=0)
-    except RuntimeError as error:
-        said = str(error).partition("] ")[2]
-    recorded = write_flight_record(folder)
-    dist.destroy_process_group()
-    return said, recorded
-
-
-for seconds in (2, 15):  # on a busy machine an all-reduce may take longer than two
-    with tempfile.TemporaryDirectory() as folder:
-        outcome = run_ranks(stuck, 2, folder, seconds, device="cpu", process_group=False, measure=False).results
-        calls, report = calls_in(folder), flight_report(folder) if outcome[0][1] else ""
-    parts = [i for i, pair in enumerate(zip(*calls.values(), strict=False), 1) if pair[0][:2] != pair[1][:2]]
-    if parts or not report:
-        break
-for rank, (said, recorded) in enumerate(outcome):
-    print(f"rank {rank}: {said}; {recorded} calls recorded")
-if parts:
-    print(f"the records differ from collective {parts[0]} on\n{report}")
-elif report:
-    print("This machine is too busy: the ranks timed out before their calls differed.")
-else:
-    print("This version of PyTorch records no calls of gloo; from 2.13 on it does.")
-
-# %% [markdown] name="flight_explained"
-# Each rank only knows that an answer did not come. Side by side, the records show where the calls differ: `torchfrtrace FOLDER` matches the n-th call of each rank with the n-th of the others, and stops at the first mismatch. Do not trust the word *culprit*: it names any rank that differs from the first. Here the report calls rank 1 the culprit, but rank 0 makes the call that no other rank makes. (`--just_print_entries` shows all calls; it needs the package `tabulate`.)
-#
-# The recorder works over gloo in PyTorch 2.13, but the group has no name in the dump, and `torchfrtrace` stops with a `KeyError`; the helper fills the name in. Over gloo a call never leaves the state *scheduled*. Over NCCL it goes on to *started* and *completed*, so you also see which ranks reached the call and did not finish it.
-#
-# **Over NCCL** a call only queues its collective on the GPU, and Python goes on. A hung rank's stack shows a later line, where it first needs a result: at `loss.item()`, or in `torch.cuda.synchronize()`. So the stack says little there, and the recorder is the tool to use. Set
-#
-# ```
-# TORCH_FR_BUFFER_SIZE=2000  TORCH_NCCL_DUMP_ON_TIMEOUT=1  TORCH_FR_DUMP_TEMP_FILE=/shared/run7/rank_
-# ```
-#
-# and after the timeout a watchdog thread writes one file for each rank and ends the process. It also prints lines such as these, shortened, from a report to NVIDIA (github.com/NVIDIA/nccl/issues/1409):
-#
-# ```
-# [Rank 7] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=80078, OpType=BROADCAST, NumelIn=5056, ...)
-# [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=80078, OpType=ALLREDUCE, NumelIn=2106881, ...)
-# ```
-#
-# Both ranks are at their call number 80,078, and the calls differ: rank 7 took a different path through the program. The network was reported as the cause, but it was not.
-#
-# <details><summary><code>NCCL_DEBUG</code>: which lines to look for</summary>
-#
-# `NCCL_DEBUG=WARN` prints what goes wrong, `NCCL_DEBUG=INFO` also how the ranks found each other; `NCCL_DEBUG_SUBSYS=INIT,COLL` selects subsystems, `NCCL_DEBUG_FILE=nccl.%h.%p` writes a file for each process. A line begins with host, process, thread and the number of the GPU.
-#
-# | line | meaning |
-# |---|---|
-# | `NCCL INFO Bootstrap : Using eth0:...` | by which network interface the ranks met; over the wrong one, they never connect: set `NCCL_SOCKET_IFNAME` |
-# | `NCCL INFO Using network Socket` (or `IB`) | what carries messages between machines; `Socket` where you have paid for InfiniBand explains slow training |
-# | `NCCL INFO Channel 01 : 0[...] -> 1[...] via P2P` (or `SHM`, `NET`) | an edge of a ring: rank 0 sends to rank 1 directly, through the host's memory, or over the network |
-# | `NCCL INFO comm 0x... rank 0 nranks 2 ... Init COMPLETE` | this rank is ready; a rank without this line is the one the others wait for |
-# | `NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000` | two ranks on one GPU: the script does not call `torch.cuda.set_device(local_rank)` |
-#
-# (No cell has measured these: the table is from NVIDIA's documentation and from published logs.)
-# </details>
-#
-# ## 10 · N times the batch: which learning rate?
-#
-# Eight ranks with 16 rows each make a batch of 128. In the same number of epochs there are only an eighth as many updates. Goyal et al. (2017) multiply the learning rate by N (**linear scaling**): eight small steps in nearly the same direction are one step of eight times the length. Others take the square root of N.
-#
-# This experiment needs no ranks, because the update is that of the joint batch (section 4). The helper trains many copies of a small network at once: five seeds for each rate, eight epochs with plain SGD.
-#
-# **Predict.** With 16 rows and a rate of 0.1 the network reaches a certain training loss. With which factor of the rate does the batch of 128 come closest to it: 1, 2.8 (the root), 8 or 16?
-
-# %% name="guess_rate"
-my_guess = None
-### BEGIN GUESS
-my_guess = 8
-### END GUESS
-rate_guess = Prediction("Factor of the rate that comes nearest, from 0.1", my_guess, "times")
-
-# %% name="rate"
-FACTORS = (1, 8**0.5, 8, 16)
-nearest, table = {}, [("base rate", "batch", "factor of the rate", "training loss", "spread over seeds")]
-for base in (0.1, 0.3):
-    small = losses_of_copies(16, [base])[0]
-    large = losses_of_copies(128, [base * factor for factor in FACTORS])
-    warmed = losses_of_copies(128, [8 * base], warm_up=0.2)[0]
-    named = [("16", "1", small), *(("128", f"{f:.3g}", losses) for f, losses in zip(FACTORS, large, strict=True))]
-    for batch, factor, losses in [*named, ("128", "8, warmed up", warmed)]:
-        table.append((f"{base}", batch, factor, f"{losses.mean():.3f}", f"{losses.std():.3f}"))
-    ratios = (large.mean(1) / small.mean()).log().abs()
-    nearest[base] = FACTORS[int(ratios.argmin())]
-rate_guess.reveal(nearest[0.1])
-print(text_table(table))
-print(f"from 0.3, the nearest is a factor of {nearest[0.3]:.3g}")
-for base, factor in nearest.items():
-    claims.record("", "N times the batch wants N times the rate", f"SGD from {base}, N = 8", factor, "times", 7, 9)
-
-# %% [markdown] name="rate_explained"
-# With the rate unchanged, the large batch has simply trained too little: an eighth of the updates, of the same length. Starting from 0.1, a factor of 8 brings it closest to the small batch's loss. Starting from 0.3, the same rule asks for 2.4, and training breaks down: eight steps equal one long step only if the gradient changes little on the way. There a smaller factor is best, and no factor reaches the small batch's loss.
-#
-# A warm-up is meant to help over the first steps, where the gradient changes fastest. Look at its rows: at a rate that stays too high it does not save the run, and in a run this short it costs updates.
-#
-# So linear scaling is a first guess that fails beyond some batch size. The length of Adam's steps does not depend on the gradient's, and the square root is the usual first guess there. How far a batch can grow at all is the critical batch size of [[gradient_accumulation]].
-#
-# ## 11 · Accumulation: `no_sync`
-#
-# With accumulation, DDP averages after each micro-batch, though only the last average is needed. `no_sync()` turns the averaging off. The next cell compares both, with four micro-batches per update, and shows a trap.
-
-
-# %% name="nosync"
-def accumulate(hold, forward_outside=False):
-    model = make_mlp().to(rank_device())
-    ddp = DistributedDataParallel(model)
-    pieces = list(zip(*(part.split(8) for part in mine()), strict=True))
-    for _ in range(2):
-        ddp.zero_grad()
-        with Collectives() as said:
-            for i, (xm, ym) in enumerate(pieces):
-                silent = hold and i < len(pieces) - 1
-                loss = F.cross_entropy(ddp(xm), ym) if forward_outside else None
-                with ddp.no_sync() if silent else contextlib.nullcontext():
-                    loss = loss if forward_outside else F.cross_entropy(ddp(xm), ym)
-                    (loss / len(pieces)).backward()
-    return gradient_of(model), said
-
-
-ways = {"without no_sync": (False,), "with no_sync": (True,), "around the backward pass only": (True, True)}
-runs = {name: run_ranks(accumulate, 2, *how).results[0] for name, how in ways.items()}
-fewer = runs["without no_sync"][1].volume / runs["with no_sync"][1].volume
-print(f"bytes sent without no_sync / with it on the first three: {fewer:.3g}")
-for name, (gradient, said) in runs.items():
-    print(f"{name:30} {said.count('all_reduce')} all-reduces, {distance(gradient, joint):.1e} from the joint batch")
-claims.record("P7", "no_sync sends once in place of k times", "MLP, 4 micro-batches", fewer, "times", 3.9, 4.1)
-
-# %% [markdown] name="nosync_explained"
-# All three results are right; one run communicates less often. (The average of four sums is the sum of four averages.) The last line is the trap: the **forward** pass must be inside `no_sync()`, too, because there DDP decides whether the next backward pass communicates.
-#
-# ### Mixed precision under DDP
+# N ranks also make the batch N times as large. Goyal et al. (2017) multiply the learning rate of SGD by N; with Adam, the square root of N is the usual first guess. Both fail beyond some batch size, the critical batch size of [[gradient_accumulation]].
 #
 # Autocast ([[mixed_precision]]) works as usual inside each rank: weights and gradients stay FP32, and so do the messages. To send half as much, a **communication hook** can compress the buckets to BF16. DDP calls it with each full bucket, and it returns a future that yields the averaged bucket.
 #
@@ -1221,9 +775,9 @@ claims.record("C13", "autocast leaves FP32 to be sent", "MLP", whole, "x FP32 tr
 claims.record("C13", "a BF16 hook halves it", "MLP", half, "x FP32 traffic", 0.49, 0.51)
 
 # %% [markdown] name="torchrun_text"
-# Autocast's own rounding is larger than what the hook adds. An FP16 scaler needs no changes either. Gradients are averaged while they are still scaled, so an overflow on one rank is an overflow on all: a sum with an inf is inf or NaN, and the scaler skips the step for either.
+# Autocast's own rounding is larger than what the hook adds between two ranks, which add once. A sum over hundreds of ranks is rounded at every hop of the ring, so large runs usually reduce in FP32 (`reduce_dtype` in [[fully_shard]]). An FP16 scaler needs no changes either. Gradients are averaged while they are still scaled, so an overflow on one rank is an overflow on all: a sum with an inf is inf or NaN, and the scaler skips the step for either.
 #
-# ## 12 · On a server: `torchrun`
+# ## 9 · On a server: `torchrun`
 #
 # On a server there is no notebook. `torchrun` starts the processes and passes them their identity in the environment: `RANK`, `WORLD_SIZE`, `LOCAL_RANK` and `LOCAL_WORLD_SIZE` (on this machine), `MASTER_ADDR`, `MASTER_PORT`. `run_ranks` sets the same variables, so one function works under both. Here is a complete training script:
 
@@ -1263,23 +817,25 @@ main()
 print(torchrun(SCRIPT, 2))
 
 # %% [markdown] name="torchrun_explained"
-# The command was `torchrun --standalone --nproc-per-node=2 train.py`. `set_device` comes first; `device_id` tells NCCL which GPU belongs to this rank, so that it connects at once rather than at the first collective. For more than one machine, see [[sharding]].
+# The command was `torchrun --standalone --nproc-per-node=2 train.py`. `set_device` comes first; `device_id` tells NCCL which GPU belongs to this rank, so that it connects at once rather than at the first collective. For more than one machine, see [[fully_shard]].
 #
 # > **The older `nn.DataParallel`**, which still appears in articles, is *one* process with a thread for each GPU. In every step GPU 0 copies the weights to all others, distributes the rows, gathers the outputs, computes the loss alone, and adds up the gradients that come back. So 2 (N − 1) copies of the model pass through GPU 0, where a ring needs less than two in and two out. The threads share one Python interpreter, GPU 0 runs out of memory first, and nothing overlaps. On a CPU it silently passes everything through. PyTorch's own documentation advises against it, even on one machine.
 
 # %% [markdown] name="play_text"
 # ### Explore: how far does it scale?
 #
-# This is a model of one step, not a measurement. Each GPU computes for as long as you set, two thirds of it in the backward pass. A ring has 2 (N − 1) rounds, and each costs α/2 + n / (Nβ), with the α and β of section 3. The rounds start with the first bucket. What does not fit within the backward pass makes the step longer.
+# This is a model of one step, not a measurement. Each GPU computes for as long as you set, two thirds of it in the backward pass. An all-reduce sends 2 (N − 1)/N · n bytes per GPU at the bandwidth that you set. It also takes α/2 for each round: a ring has 2 (N − 1) rounds, a tree 2 log₂ N, and libraries choose the one that is faster. The messages start with the first bucket. What does not fit within the backward pass makes the step longer.
 #
-# | link, per GPU and direction | GB/s (data sheets) |
+# | link, one direction | GB/s (data sheets) |
 # |---|---|
-# | NVLink 5 (B200) | 900 |
-# | NVLink 4 (H100) | 450 |
-# | PCIe 5.0, 16 lanes | 64 |
-# | InfiniBand NDR, 400 Gb/s | 50 |
-# | Ethernet, 100 Gb/s | 12.5 |
-# | Ethernet, 10 Gb/s | 1.25 |
+# | NVLink 5 (B200), per GPU | 900 |
+# | NVLink 4 (H100), per GPU | 450 |
+# | PCIe 5.0, 16 lanes, per GPU | 64 |
+# | InfiniBand NDR, 400 Gb/s, per port | 50 |
+# | Ethernet, 100 Gb/s, per port | 12.5 |
+# | Ethernet, 10 Gb/s, per port | 1.25 |
+#
+# A ring over machines of 8 GPUs with a port each leaves a machine through all 8 ports. So count 8 × 50 = 400 GB/s of InfiniBand, not 50. A cloud machine with a single port has only that one.
 
 
 # %% name="play"
@@ -1288,9 +844,10 @@ def scaling(parameters_in_millions, milliseconds_of_compute, link_in_GB_per_seco
     for precision, nbytes in (("FP32", 4), ("BF16", 2)):
         speeds[f"gradients in {precision}"] = speed = []
         for n in (2**i for i in range(8)):
-            piece = nbytes * parameters_in_millions * 1e6 / n
-            rounds = 2 * (n - 1) * (alpha_in_microseconds / 2e6 + piece / (link_in_GB_per_second * 1e9))
-            speed.append(n * compute / (compute + max(0.0, rounds - 2 / 3 * compute)))
+            sent = 2 * (n - 1) / n * nbytes * parameters_in_millions * 1e6
+            rounds = 2 * min(n - 1, np.log2(n))  # of a ring or a tree
+            seconds = rounds * alpha_in_microseconds / 2e6 + sent / (link_in_GB_per_second * 1e9)
+            speed.append(n * compute / (compute + max(0.0, seconds - 2 / 3 * compute)))
     return pictures.scaling_figure(speeds)
 
 
@@ -1299,14 +856,14 @@ explore(
     "Speed against the number of GPUs, for gradients in FP32 and BF16: straight lines that bend down where the link is slow.",
     parameters_in_millions=(1000, range(100, 7001, 100)),
     milliseconds_of_compute=(300, range(50, 1001, 50)),
-    link_in_GB_per_second=(50, (1.25, 12.5, 25, 50, 64, 450, 900)),
+    link_in_GB_per_second=(50, (1.25, 12.5, 25, 50, 64, 100, 400, 450, 900)),
     alpha_in_microseconds=(20, (2, 20, 200, 2000)),
 )
 
 # %% [markdown] name="summary_text"
-# Make the link slower until 128 GPUs are less than 64 times as fast with FP32 gradients, but still more than that with BF16. What would you change first: the link, the format, or the micro-batch (more compute per step)? And from which α on does latency dominate?
+# Make the link slower until 128 GPUs are less than 64 times as fast with FP32 gradients, but still more than that with BF16. What would you change first: the link, the format, or the micro-batch (more compute per step)? And does latency ever dominate?
 #
-# ## 13 · What this run measured
+# ## 10 · What this run measured
 
 # %% name="summary"
 claims
@@ -1315,13 +872,11 @@ claims
 # ## Recap
 #
 # - An all-reduce in a ring has N − 1 rounds of adding and N − 1 of copying, and each rank sends less than two vectors. Between two ranks it takes about α + n/β, so few messages are better than many.
-# - Data parallel: the full model on every rank, a part of the batch on each rank, gradients averaged. The update is that of the joint batch if all ranks have the same number of rows and no layer, such as BatchNorm, mixes rows.
+# - Data parallel: the full model on every rank, a part of the batch on each rank, gradients averaged. The update is that of the joint batch if all ranks have the same number of rows and no layer, such as BatchNorm, mixes rows ([[when_ranks_go_wrong]]).
 # - DDP sends each gradient once, in buckets, during the backward pass. It saves no static memory: by default it holds one more copy of the gradients, with `gradient_as_bucket_view=True` none.
-# - The rank that waits least in its all-reduces is the slow one. The flight recorder shows where the ranks' calls differ; `TORCH_DISTRIBUTED_DEBUG=DETAIL` raises an error there.
-# - N times the batch needs up to N times the learning rate, until the rate is too high.
-# - Call `set_epoch`. Wrap accumulation in `no_sync`. Save on rank 0, evaluate without padding, and never put a collective where only some ranks reach it.
+# - Call `set_epoch`, evaluate without padding, and wrap accumulation in `no_sync`.
 # - Effective batch = micro-batch × accumulation × ranks.
 #
 # **What to reach for when.** The model fits on one GPU and you want speed: DDP. It does not fit: shard it ([[sharding]]), or split the model itself (labs [[#tensor_parallel]] and [[#pipeline]]).
 #
-# **Sources.** Li et al. 2020, *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*; Patarasuk and Yuan 2009, *Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations*; Goyal et al. 2017, *Accurate, Large Minibatch SGD*; PyTorch documentation, `DistributedDataParallel`, `DistributedSampler`, `init_process_group` (timeouts), `torchrun`; PyTorch tutorials, *Flight Recorder for Debugging Stuck Jobs*; NVIDIA, *NCCL: Environment Variables* and *Collective Operations*, *nccl-tests: Performance*, and data sheets (links).
+# **Sources.** Li et al. 2020, *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*; Patarasuk and Yuan 2009, *Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations*; Goyal et al. 2017, *Accurate, Large Minibatch SGD*; PyTorch documentation, `DistributedDataParallel`, `DistributedSampler`, `torchrun`; NVIDIA, *nccl-tests: Performance*, and data sheets (links).

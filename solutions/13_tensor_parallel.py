@@ -6,10 +6,10 @@
 # | | |
 # |---|---|
 # | After this you can | name the collective that a sharded matmul needs; write column-parallel and row-parallel layers with correct gradients; split attention whose K/V heads do not divide evenly; compute a loss without ever holding all logits; split the sequence and predict what that saves; train on a mesh of tensor parallelism and sharding, with clipping and a fused optimizer |
-# | Time | 120 to 165 minutes |
+# | Time | 120 to 165 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●● |
 # | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL, which has not been tried yet |
-# | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#data_parallel]] and [[#sharding]] |
+# | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#data_parallel]], [[#sharding]] and [[#fully_shard]] |
 # | Syllabus | T20, T36 |
 
 # %% name="setup" setup=true
@@ -201,20 +201,10 @@ def with_autograd(x):
 
 
 # %% [markdown] name="naive_guess_text"
-# **Predict.** All outputs are right. How many of the three gradients are right on every rank with `plainly`? With `gathered`? With `with_autograd`?
+# **Predict.** All outputs are right. How many of the three gradients are right on every rank with PyTorch's own, `with_autograd`?
 
 # %% name="naive_guess"
-my_guess = None  # plainly: right gradients, of 3
-### BEGIN GUESS
-my_guess = 2  # autograd does not see the all-reduce: the gradient goes straight through
-### END GUESS
-plain_guess = Prediction("dist.all_reduce: right gradients", my_guess, "of 3", difference=True)
-my_guess = None  # gathered: right gradients, of 3
-### BEGIN GUESS
-my_guess = 1  # the rank's own part keeps its graph, I suppose
-### END GUESS
-gathered_guess = Prediction("sum of gathered parts: right gradients", my_guess, "of 3", difference=True)
-my_guess = None  # with_autograd: right gradients, of 3
+my_guess = None  # right gradients, of 3
 ### BEGIN GUESS
 my_guess = 3  # PyTorch wrote its backward pass
 ### END GUESS
@@ -242,8 +232,6 @@ tried = {
     name: run_ranks(mlp_on_ranks, 2, same, leave, device=where, measure=False).results
     for name, leave in naive_ways.items()
 }
-plain_guess.reveal(right_gradients(tried[plain]))
-gathered_guess.reveal(right_gradients(tried[by_gather]))
 autograd_guess.reveal(right_gradients(tried[by_torch]))
 print(text_table([COLUMNS, *(table_row(name, results) for name, results in tried.items())]))
 (mine, right), (other, _) = (of_before for *_, of_before in tried[plain])
@@ -258,9 +246,9 @@ for warning in {text.partition(". ")[0] for results in tried.values() for _, _, 
 #
 # - **`dist.all_reduce`** changes its tensor without autograd's knowledge, so the gradient passes straight through. That happens to be right for the weights inside the MLP. The tensor *before* it only gets the gradient from this rank's half of the MLP. The two ranks get different halves, and the halves are never added. PyTorch warns about this.
 # - **`dist.all_gather`** fills buffers that have no graph: **no gradient at all**. Here `backward()` would raise an error. With a residual path around the MLP nothing raises an error, and the MLP never trains.
-# - **`torch.distributed.nn.functional.all_reduce`** sums in the backward pass, too, and so does its successor in `torch.distributed._functional_collectives`. That is the right derivative if the loss is the *sum of all ranks' losses*. Here every rank computes the *same* loss, so the sum makes the gradients inside the MLP N times too large.
+# - **`torch.distributed.nn.functional.all_reduce`** sums in the backward pass, too, and so does its successor in `torch.distributed._functional_collectives`. That is the right derivative if the loss is the *sum of all ranks' losses*. Here every rank computes the *same* loss, so the sum makes the gradients inside the MLP too large by a factor of N. Use neither here: write the function, as below, or let `DTensor` redistribute (section 6).
 #
-# So a collective needs a backward pass that fits its place. Ask at each place: which gradient does autograd hold on each rank, and which one would a single process hold?
+# So a collective needs a backward pass that fits its place. At each collective, ask which gradient autograd has on each rank and which one a single process would have.
 #
 # - Where the ranks' paths **split**, they all use the same tensor. Each rank's backward pass returns only the gradient that came through its own part.
 # - Where the paths **merge**, each rank has the full output and computes the same loss from it.
@@ -332,7 +320,7 @@ hint("tensor_parallel.layers")
 # %% [markdown] name="ways_text"
 # ### Other programs with the right output
 #
-# Now compare your pair with a program that uses only half of it: your `Leave` at the end, and **nothing on the way back** at the beginning.
+# Now compare your pair with a program that uses only half of it: your `Leave` at the end, and **no collective in the backward pass** at the start.
 
 # %% name="ways"
 ways = {"same, then Leave": (same, Leave.apply), "Enter, then Leave": (Enter.apply, Leave.apply)}
@@ -352,7 +340,7 @@ show(
 # Five programs give the right output, and only one of them gives the right gradients. (A gradient of twice the right length is off by 1.)
 #
 # - **A sum in both directions** makes the MLP's gradients N times too large. AdamW's step does not depend on such a common factor ([[gradient_accumulation]]), so an MLP alone would train normally. In a deep model, right and wrong paths mix, and no optimizer can undo that.
-# - **Nothing on the way back** at the beginning is what `dist.all_reduce` did. The layers below should be equal on all ranks, and they drift apart.
+# - **No collective in the backward pass** at the start is what `dist.all_reduce` did. The layers below should be equal on all ranks, and they drift apart.
 # - **The right pair** is called *f* and *g* in Megatron-LM. One is the transpose of the other: the forward pass of one is the backward pass of the other.
 #
 # ## 3 · A transformer block
@@ -361,7 +349,7 @@ show(
 #
 # Take 8 query heads, 2 K/V heads and 4 ranks: each K/V head is stored on two ranks. Each of the two computes a gradient for its copy, and the copies must stay equal.
 #
-# **Predict.** Take the **mean** of the two copies' gradients, as DDP does with its copies. How many times longer is the correct gradient?
+# **Predict.** Take the **mean** of the two copies' gradients, as DDP does with its copies. By what factor is the correct gradient larger?
 
 # %% name="heads_guess"
 my_guess = None  # times the mean of the copies' gradients
@@ -484,7 +472,9 @@ def cut_block(block, split, merge):
 
 
 # %% [markdown] name="block_guess_text"
-# Each rank holds a quarter of every matrix. **Predict** for a batch of 2 sequences of 32 tokens and 64 channels on four ranks: to what share do the **activations** (the tensors that each rank saves for the backward pass) fall?
+# Each rank holds a quarter of every matrix, and half of the k and v matrices. The batch has 2 sequences of 32 tokens and 64 channels.
+#
+# **Predict.** What fraction of one process's **activations** (the tensors that a rank saves for the backward pass) does each of the four ranks save?
 
 # %% name="block_guess"
 my_guess = None  # saved on each of 4 ranks / saved by one process
@@ -526,7 +516,10 @@ def block_on_ranks():
     summed = sum_shared(k, HEADS, KV_HEADS)
     far = {name: relative(mine[name], alone[name]) for name in ("y", "x")}
     far |= {"k of this rank": relative(k, right), "k, summed over its copies": relative(summed, right)}
-    times = (right.norm() / (summed / 2).norm()).item()  # of the mean of two copies
+    copies = torch.zeros(KV_HEADS, HEAD, C, device=k.device)
+    copies[own] = k
+    dist.all_reduce(copies)
+    times = (right.norm() / (copies[own] / 2).norm()).item()  # of the mean of two copies
     return far, times, saved_by(block, x) / saved_by(whole, x), mine["forward"], mine["backward"]
 
 
@@ -572,7 +565,7 @@ for name, seed_of_rank in {"one seed for all": lambda rank: 7, "a seed for each"
 print(text_table(table))
 
 # %% [markdown] name="random_explained"
-# With one seed for all ranks, the four shards of a matrix are equal. In an MLP all ranks then compute the same partial sums, get the same gradients and stay equal: the wide layer is as good as one a quarter as wide. With a seed for each rank, the residual stream gets different masks on different ranks, and their copies of it are no longer equal. So Megatron-LM keeps two generators: one with the same state on all ranks of a tensor-parallel group, one with the rank added to the seed. Code between split and merge uses the second. `DTensor` keeps one state and gives each shard its own range of it, so that the numbers do not depend on the number of ranks.
+# With one seed for all ranks, the four shards of a matrix are equal. In an MLP all ranks then compute the same partial sums, get the same gradients and stay equal: the wide layer is as good as one a quarter as wide. With a seed for each rank, the residual stream gets different masks on different ranks, and their copies of it are no longer equal. So Megatron-LM keeps two generators: one with the same state on all ranks of a tensor-parallel group, one with the rank added to the seed. Code between split and merge uses the second. On CUDA `DTensor` gives each shard its own range of one state, so shards differ; on the CPU it does not ([[fully_shard]]).
 
 # %% [markdown] name="vocabulary_text"
 # ## 4 · A loss without the full logits
@@ -813,11 +806,9 @@ claims.record(
 claims.record("T20", "sequence parallelism cuts all activations", "gathered again", again[1], "of one process", 0, 0.27)
 
 # %% [markdown] name="count_explained"
-# Tensor parallelism leaves four units complete: the inputs of both norms, and their outputs. Sequence parallelism leaves two, the **gathered outputs of the norms**: a matmul needs its full input for the gradient of its weights. The last row checkpoints the gather together with the matmuls after it ([[activation_checkpointing]]). Now everything is split, at the price of two more all-gathers. Megatron-LM does the same and overlaps those with computing.
+# Tensor parallelism leaves four units complete: the inputs of both norms, and their outputs. Sequence parallelism leaves two, the **gathered outputs of the norms**: a matmul needs its full input for the gradient of its weights. The last row checkpoints the gather together with the matmuls after it ([[activation_checkpointing]]). Now everything is split, at the price of two more all-gathers. Megatron-LM does the same and overlaps those with computing (section 6).
 #
 # (The count leaves out a few small tensors: the norms' means, and attention's sums.)
-#
-# *Asynchronous* tensor parallelism goes one step further. It splits each gather and scatter into N chunks and computes the matmul of one chunk while the next one travels. The bytes stay the same; the wait shrinks to about one chunk. PyTorch does this in compiled code (`torch._inductor.config._micro_pipeline_tp`), on GPUs only, so no cell shows it here.
 #
 # ## 6 · PyTorch's own
 #
@@ -942,7 +933,7 @@ def train_on_mesh(data, tensor, sequence=True, how="fused", steps=3):
 try:
     run_ranks(train_on_mesh, 4, 2, 2, False, device=where, measure=False, show=False)
 except RankError as error:
-    print("norms on `data` alone:", str(error).partition("RuntimeError: ")[2].splitlines()[0][:80])
+    print("norms on `data` alone:", str(error).partition("RuntimeError: ")[2].partition(", but got")[0].splitlines()[0])
 
 # %% name="mesh_table"
 runs = {
@@ -999,9 +990,50 @@ waiting = next(iter(sent.values())) / cluster.outside
 volume_guess.reveal(100 * waiting / (waiting + computing), "calculated")
 
 # %% [markdown] name="volume_explained"
-# The calculation counts bandwidth only; 128 latencies per sequence come on top of that. Inside a machine the GPUs wait a quarter of the time, between machines most of it, because computing cannot continue without the activations. Data parallelism sends three times as many bytes per step, but that is once for any number of sequences, and it overlaps with the backward pass. Pipelines send the least.
+# The calculation counts bandwidth only; 128 latencies per sequence come on top of that. The GPUs would wait a quarter of the time inside a machine and most of it between machines, because computing cannot continue without the activations. Data parallelism sends three times as many bytes per step, but that is once for any number of sequences, and it overlaps with the backward pass. Pipelines send the least.
 #
-# So use tensor parallelism **inside** a machine, a pipeline **between** machines, and data parallelism or sharding across the rest.
+# So use tensor parallelism **inside** an NVLink domain (a machine of 8 H100s, or a rack of 72 GPUs in an NVL72), a pipeline **between** domains, and data parallelism or sharding across the rest.
+#
+# The figures are for a plain implementation, and full checkpointing would repeat the two forward all-reduces of each layer: six in place of four. Tuned ones wait less.
+#
+# ### Asynchronous tensor parallelism
+#
+# Must a matmul wait until all of its input has arrived? In section 5 the all-reduces became all-gathers before a matmul and reduce-scatters after one, and both can be cut into chunks of rows. A rank multiplies the rows that it has while the next rows travel, and sends finished rows while it computes the next. The bytes are the same, and so are the results up to rounding. Only one chunk has nothing to hide behind. With c chunks a step takes about
+#
+# $$\max(t_\text{compute}, t_\text{send}) + \frac{\min(t_\text{compute}, t_\text{send})}{c}$$
+#
+# seconds. For c = 1 that is the sum, as in the table above.
+#
+# **Predict.** Inside one machine the GPUs wait for a quarter of the time. What percentage is left with 8 chunks?
+
+# %% name="async_guess"
+my_guess = None  # percent
+### BEGIN GUESS
+my_guess = 4
+### END GUESS
+async_guess = Prediction("Time spent waiting inside a machine, 8 chunks", my_guess, "%")
+
+
+# %% name="async_tp"
+def step_seconds(computing, sending, chunks):
+    return max(computing, sending) + min(computing, sending) / chunks
+
+
+nbytes, waits = next(iter(sent.values())), {}
+table = [("link", "sent per rank", "chunks", "one sequence", "waiting")]
+for name, link in (("NVLink", cluster.inside), ("InfiniBand", cluster.outside)):
+    for chunks in (1, 2, 8):
+        took = step_seconds(computing, nbytes / link, chunks)
+        waits[name, chunks] = 100 * (1 - computing / took)
+        row = (f"{nbytes / 1e9:.2f} GB", str(chunks), f"{1000 * took:.0f} ms", f"{waits[name, chunks]:.0f} %")
+        table.append((name, *row))
+print(text_table(table))
+async_guess.reveal(waits["NVLink", 8], "calculated")
+
+# %% [markdown] name="async_explained"
+# Inside a machine nearly all of the waiting is hidden; between machines the messages take longer than the computation, and no overlap can hide that. More chunks are not always better: each chunk's matmul has an eighth of the rows, here 512, and a matmul with few rows does not fill a GPU ([[where_the_time_goes]]). The norms and the softmax between the matmuls do not hide anything, either.
+#
+# In PyTorch the compiler makes this transformation for blocks that use sequence parallelism (`torch._inductor.config._micro_pipeline_tp`; torchtitan's `enable_async_tensor_parallel`). It needs GPUs that can write to each other's memory. Megatron-LM has it as `--tp-comm-overlap`. Neither was tried here: the cell calculates.
 
 # %% [markdown] name="summary_text"
 # ## 7 · What this run measured
@@ -1016,9 +1048,9 @@ claims
 # - Columns, then rows: two layers need one all-reduce. Sum the gradients where paths split, and the outputs where they merge.
 # - Autograd does not know what a collective means in your program: some cut the gradient off, some pass it through, some sum it one time too many. Write the backward pass that fits, and compare gradients with one process, because a wrong gradient need not show in the loss.
 # - A parameter with copies on several ranks, each of which sees only a part of its use (a shared K/V head, a norm over some of the tokens), needs the sum of the copies' gradients.
-# - A softmax over a split dimension takes three numbers per row. Sequence parallelism sends the same bytes as tensor parallelism and no longer saves complete activations, except the inputs of the matmuls.
+# - A softmax over a split dimension takes three numbers per row. Sequence parallelism sends the same bytes as tensor parallelism and no longer saves complete activations, except the inputs of the matmuls. Cut into chunks, its messages can hide behind the matmuls.
 # - Put all parameters on the same mesh, norms included; then clipping and fused optimizers work.
 #
-# **What to reach for when.** One layer does not fit, or its activations do not: use tensor parallelism inside a machine, with the sequence split too. Many layers and slow links: use a pipeline ([[pipeline]]). Try sharding ([[sharding]]) before either; it needs no change to the model.
+# **What to reach for when.** One layer does not fit, or its activations do not: use tensor parallelism inside an NVLink domain, with the sequence split too. Many layers and slow links: use a pipeline ([[pipeline]]). Try sharding ([[sharding]]) before either; it needs no change to the model.
 #
 # **Sources.** Shoeybi et al. 2019, *Megatron-LM*; Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models* (sequence parallelism); Austin et al. 2025, *How to Scale Your Model* (the JAX Scaling Book), chapter 3; PyTorch documentation, `torch.distributed.tensor.parallel`; NVIDIA DGX H100 data sheet (links).

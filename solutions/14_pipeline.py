@@ -9,7 +9,7 @@
 # | Time | 120 to 165 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●● |
 # | Needs | a CPU, where ranks are processes that use gloo (on a GPU machine, too) |
-# | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#data_parallel]] and [[#sharding]] |
+# | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#data_parallel]], [[#sharding]] and [[#fully_shard]] |
 # | Syllabus | T19, T37 |
 
 # %% name="setup" setup=true
@@ -134,6 +134,8 @@ run_forward, run_backward = check("pipeline.stage", run_forward, run_backward)
 hint("pipeline.stage")
 
 # %% [markdown] name="stage_text"
+# (Over NCCL such a pair of functions can hang under the schedule of section 3. There all messages between two ranks run in order, and a large send holds up what comes after it until the other rank receives. Suppose that this rank has queued send F0, send F1, receive B0, and the next rank receive F0, send B0, receive F1. Then send F1 waits for receive F1, which waits behind send B0, which waits for receive B0, which waits behind send F1. So real engines start a send forward and a receive backward *together*: Megatron-LM's `send_forward_recv_backward`, PyTorch's `batch_isend_irecv`. Gloo's `isend` does not hold anything up.)
+#
 # Four ranks run your two functions on the whole batch as one micro-batch. Are these the gradients of one process?
 
 
@@ -229,7 +231,7 @@ show(
     picture,
     "Blue bars fill each row after a short wait; then orange bars, which begin on the last rank and reach rank 0 last.",
 )
-table = [("micro-batches", "(R - 1) / (m + R - 1)", "idle, measured")]
+table = [("micro-batches", "(R - 1) / (m + R - 1)", "idle, clocked")]
 table += [(str(m), f"{3 / (m + 3):.1%}", "too busy" if run.busy else f"{run.idle:.1f}%") for m, run in sweep.items()]
 print(text_table(table))
 
@@ -357,7 +359,7 @@ claims.record("T19", "GPipe holds m / (R - r) times as much", "rank 3 of 4, m = 
 # %% [markdown] name="held_explained"
 # That is the point of 1F1B: memory no longer depends on the number of micro-batches, so m can be as large as a small bubble requires.
 #
-# Rank 0 holds the most, because each of its micro-batches must pass through all ranks and come back. Pipelines are usually combined with checkpointing of each stage ([[activation_checkpointing]]), so that a rank keeps only its stage's inputs.
+# Rank 0 holds the most, because each of its micro-batches must pass through all ranks and come back. Pipelines are usually combined with checkpointing of each stage ([[activation_checkpointing]]), so that a rank keeps only its stage's inputs. Real engines also free a stage's *output* once it has been sent (Megatron-LM's `deallocate_pipeline_outputs`): the backward pass needs its graph, not its numbers.
 #
 # ## 4 · Interleaved: thinner stages
 #
@@ -443,9 +445,9 @@ table += [(name, f"{a:g}", f"{b:g}", f"{b / a - 1:.0%}") for name, (a, b) in slo
 print(text_table(table))
 
 # %% [markdown] name="message_explained"
-# GPipe pays for six messages, three forward and three back. 1F1B pays in every turn, because each rank always waits for the micro-batch that it has just sent on: it holds as few as possible, so it has no spare micro-batch to work on. The interleaved schedule pays most. So it is used where links are fast, and Megatron-LM and PyTorch warm it up with R − r − 1 more forward passes than you did. That takes more memory and keeps spare micro-batches ready. Section 6 has PyTorch's list.
+# GPipe pays for six messages, three forward and three back. 1F1B pays in every turn, because each rank always waits for the micro-batch that it has just sent on: it holds as few as possible, so it has no spare micro-batch to work on. The interleaved schedule sends v times as many messages and pays most, so it needs faster links than 1F1B. Megatron-LM and PyTorch warm it up with R − r − 1 more forward passes than you did. That takes more memory and keeps spare micro-batches ready. Section 6 has PyTorch's list.
 #
-# Is a quarter of a forward pass a realistic message? Take Llama-2-7B in four stages, one sequence of 4,096 tokens per micro-batch, BF16, and H100s at 40 % of their peak:
+# Is a message that takes a quarter of a forward pass realistic? Take Llama-2-7B in four stages, one sequence of 4,096 tokens per micro-batch, BF16, and H100s at 40 % of their peak:
 
 # %% name="message_seconds"
 parameters, width, tokens = 6.74e9, 4096, 4096
@@ -459,7 +461,7 @@ print(f"a stage's forward pass takes {1000 * forward:.0f} ms")
 print(text_table(table))
 
 # %% [markdown] name="message_seconds_explained"
-# On the links of a GPU cluster a message takes a few percent of a forward pass or less, so it hides easily. That is why a pipeline is the method for slow links. The quarter in the simulation corresponds to a link of about 4 GB/s, or to a stage with much less work.
+# Under 1F1B nothing hides these messages, but on the links of a GPU cluster they are short. At 1.9 % of a forward pass, the 28 messages that 1F1B waited for add half a tick to a step of 57, or 1 %. That is why a pipeline is the method for slow links. The quarter in the simulation corresponds to a link of about 4 GB/s, or to a stage with much less work.
 #
 # ## 5 · Zero bubble: a backward pass in two parts
 #
@@ -468,7 +470,7 @@ print(text_table(table))
 # - dx = dy W is the gradient of the **input**. The rank before waits for it.
 # - dW = dyᵀ x is the gradient of the **weights**. It is not needed before the optimizer's step.
 #
-# PyTorch computes both at once because that is simplest. The engine's blocks have a linear layer that can postpone the second matmul. Inside `weights_later()` its backward pass only stores x and dy:
+# PyTorch computes both in one autograd node. The engine's blocks have a linear layer that can postpone the second matmul. Inside `weights_later()` its backward pass only stores x and dy:
 
 # %% name="two_parts"
 layer, x = LinearInTwoParts(3, 2), torch.randn(4, 3, requires_grad=True)
@@ -549,7 +551,7 @@ print(text_table(table))
 #
 # ## 6 · PyTorch's own
 #
-# `torch.distributed.pipelining` has an engine and all of these schedules. A stage is any module; the schedule does the rest. First come `PipelineStage` with `ScheduleGPipe` and `Schedule1F1B`, on the same model and batch. Our engine divides each micro-batch's loss by their number. In a third run, the cell does the same with PyTorch's.
+# `torch.distributed.pipelining` has an engine and all of these schedules. A stage is any module; the schedule does the rest. First come `PipelineStage` with `ScheduleGPipe` and `Schedule1F1B`, on the same model and batch.
 #
 # **Predict.** PyTorch's schedule gets `loss_fn=F.mse_loss` in the first two runs and `mse_loss / 8` in the third, with 8 micro-batches. What is the gradient of the third run, divided by that of one process on the whole batch?
 
@@ -683,11 +685,11 @@ for name, line in list(many.items())[2:]:
 print(text_table(table))
 
 # %% [markdown] name="zbv_text"
-# The longer warm-up changes nothing while messages are quick, and protects the step where they are slow.
+# The longer warm-up changes nothing while messages are quick, and keeps the step short where they are slow.
 #
 # Now `ScheduleZBVZeroBubble`: two thin stages per rank, a split backward pass, and stages placed in a V. With 4 ranks, rank 0 keeps stages 0 and **7**, and rank 3 keeps stages 3 and 4. So a micro-batch turns around on the last rank without a message, and rank 0 computes the loss.
 #
-# We do not time PyTorch's engine: on a few cores its ranks would compete for them. It gives us its list and computes gradients. The clock is that of our engine, in which an action waits until its time is up. So you see how good PyTorch's *list* is if all actions take their ticks. This is a simulation with real messages, not a measurement of PyTorch's speed.
+# We do not time PyTorch's engine: on a few cores its ranks would compete for them. It gives us its list and computes gradients. The clock is that of our engine, in which an action waits until its time is up. So you see how good PyTorch's *list* is if every action takes exactly its ticks. This is a simulation with real messages, not a measurement of PyTorch's speed.
 #
 # **Predict.** There are 4 ranks and 8 micro-batches again. For what share of the step is a rank idle?
 
@@ -713,8 +715,6 @@ show(
     "The rows are nearly full: forward, input and weight gradients of two chunks each.",
 )
 note("PyTorch's ZBV: bubble of (R - 1) / (6 m + R - 1)", "4 ranks, 8 micro-batches", run, 300 / 51, 300 / 27)
-for rank, actions in enumerate(zbv.schedules):
-    print(f"rank {rank}:", " ".join(map(str, actions)))
 
 # %% [markdown] name="dualpipe_text"
 # **DualPipeV** (from DeepSeek; PyTorch's `ScheduleDualPipeV`) uses the same placement. Its list pairs the forward pass of one micro-batch with the backward pass of another. In a model with experts ([[mixture_of_experts]]) one of the two then computes while the other's tokens travel. Our simulator has no such overlap and runs the two in order. What it can compare is bubble and memory:
@@ -731,7 +731,7 @@ print(text_table(table))
 # %% [markdown] name="unequal_text"
 # The bubble is the same. DualPipeV splits fewer backward passes and holds one more thin micro-batch on each rank; its gain is the overlap, which this simulation leaves out.
 #
-# ## 7 · Stages that are not alike
+# ## 7 · Unequal stages
 #
 # So far all stages took equally long. A language model has an embedding at one end and an output layer, the *head*, at the other: a matmul with the whole vocabulary. How many blocks are they worth, in FLOPs and in parameters? Take the sizes of Llama 3.2 1B, which has 16 blocks. Tensors on `meta` have no data, so counting takes no time and no memory. Attention is causal: fused kernels skip the half of its scores that is masked, but the counter counts them, so we subtract half.
 
@@ -757,10 +757,10 @@ weights = sum(layer.weight.numel() for layer in (*attention, gate, up, down))
 table = head.weight.numel()
 print(f"the head does the work of {heavy:.1f} blocks; an embedding does almost none")
 print(f"each of the two has {table / 1e6:.1f} M parameters, as many as {table / weights:.1f} blocks")
-print(f"an all-reduce of a tied table's gradient between two ranks: {table * 2 / 1e6:.0f} MB in BF16 per step")
+print(f"an all-reduce of a tied table's gradient between two ranks: {table * 4 / 1e6:.0f} MB in FP32 per step")
 
 # %% [markdown] name="unequal_guess_text"
-# **Tied tables.** Llama 3.2 1B uses one table for both ends. In a pipeline, rank 0 and rank 3 then hold a copy each, and each computes a part of its gradient. The two parts must be *added* in every step, with an all-reduce between these two ranks, like the shared K/V heads of [[tensor_parallel]]. Without it the copies drift apart.
+# **Tied tables.** Llama 3.2 1B uses one table for both ends. In a pipeline, rank 0 and rank 3 then hold a copy each, and each computes a part of its gradient. The two parts must be *added* in every step, with an all-reduce between these two ranks, like the shared K/V heads of [[tensor_parallel]]. Without it the copies drift apart. And count the shared gradient once in the joint norm of section 6, not on both ranks.
 #
 # Now put 16 blocks on 4 ranks, cut 4 | 4 | 4 | 4 + head, as many scripts do. The clock runs in these proportions: a tick is now the forward pass of one block.
 #
@@ -791,22 +791,22 @@ note("the slowest stage sets the pace", equal, first, first.ideal.idle, second.i
 # %% [markdown] name="unequal_explained"
 # Every turn takes as long as the slowest stage. No schedule can fix this; the model must be cut differently. Here the last rank gives three of its blocks away. Real jobs do that, or put the embedding and the head into stages of their own, or split the head across ranks ([[tensor_parallel]]).
 #
-# Watch the memory when you move blocks. Rank 0 already holds the most micro-batches, and the embedding has as many parameters as four blocks. With a fifth block, rank 0 holds the parameters of nine.
+# Watch the memory when you move blocks. Rank 0 already holds the most micro-batches, and the embedding has as many parameters as four blocks. With a fifth block, rank 0 holds the parameters of nine blocks.
 #
 # ## 8 · Sharded stages: how often do they gather?
 #
-# Large jobs combine methods: stages across machines, and each stage sharded with `fully_shard` over the ranks that share it ([[sharding]]). A sharded stage must gather its parameters before it can compute. In plain data parallelism that is twice per step, once forward and once backward. How often is it here?
+# Large jobs combine methods: stages across machines, and each stage sharded with `fully_shard` over the ranks that share it ([[fully_shard]]). A sharded stage must gather its parameters before it can compute. Without a pipeline, FSDP gathers twice per micro-batch, once forward and once backward ([[fully_shard]]). How often is it here?
 #
 # Take a mesh of 2 × 2 ranks: two stages, and two copies of the pipeline that divide the batch and the shards between them. Each stage is one unit. `Collectives` counts.
 #
-# **Predict.** Our engine runs 1F1B with 8 micro-batches, and `fully_shard` has its default options. In how many all-gathers per step does a rank take part?
+# **Predict.** PyTorch's stage runs 1F1B with 8 micro-batches, and `fully_shard` has its default options. In how many all-gathers per step does a rank take part?
 
 # %% name="gathers_guess"
 my_guess = None  # all-gathers per rank and step
 ### BEGIN GUESS
 my_guess = 2 * 8  # each pass of each micro-batch frees the parameters again
 ### END GUESS
-gathers_guess = Prediction("All-gathers in a step, 8 micro-batches", my_guess, "")
+gathers_guess = Prediction("All-gathers in a step of PyTorch's stage, 8 micro-batches", my_guess, "")
 
 
 # %% name="gathers"
@@ -840,7 +840,7 @@ ways = {
     "PyTorch's, kept after forward": True,
 }
 counts = on_cpu(sharded, ways, 8)[3]
-gathers_guess.reveal(counts["our engine"][0])
+gathers_guess.reveal(counts["PyTorch's"][0])
 rows = [(name, *map(str, both)) for name, both in counts.items()]
 print(text_table([("1F1B, 8 micro-batches", "all-gathers", "reduce-scatters"), *rows]))
 
@@ -907,6 +907,6 @@ claims
 # - Every turn takes as long as the slowest stage, so cut by work, not by number of blocks.
 # - Sharded stages gather for every micro-batch unless told to keep their parameters.
 #
-# **What to reach for when.** Many layers and slow links between machines: a pipeline with 1F1B and checkpointing; interleaved or zero-bubble schedules where there are few micro-batches. Before that, try sharding ([[sharding]]), which needs no change to the model, and tensor parallelism inside a machine ([[tensor_parallel]]).
+# **What to reach for when.** Many layers and slow links between machines: a pipeline with 1F1B and checkpointing; interleaved or zero-bubble schedules where there are few micro-batches. Before that, try sharding ([[sharding]]), which needs no change to the model, and tensor parallelism inside an NVLink domain ([[tensor_parallel]]).
 #
 # **Sources.** Huang et al. 2019, *GPipe*; Narayanan et al. 2019 and 2021, *PipeDream* and *Efficient Large-Scale Language Model Training on GPU Clusters* (1F1B with a flush at the end of each step, as here, and the interleaved schedule); Qi et al. 2023, *Zero Bubble Pipeline Parallelism* (ZB-H1 is the list that you wrote), and 2024, *Pipeline Parallelism with Controllable Memory* (ZBV); PyTorch documentation, `torch.distributed.pipelining`.

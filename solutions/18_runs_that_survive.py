@@ -479,7 +479,7 @@ hint("runs_that_survive.manager")
 #
 # ## 5 · Sharded, and without waiting
 #
-# A state of 175 billion parameters does not fit through one process. With `torch.distributed.checkpoint` (DCP) each rank writes its own part ([[sharding]]). DCP writes the file `.metadata` last and renames it into place. Its presence shows that all parts were written. It does not show that their bytes are still correct; that takes a checksum. Give each step a folder of its own: saving *over* an old checkpoint destroys it first. Parameters that are replicated on several ranks are written by only one of them (deduplication).
+# A state of 175 billion parameters does not fit through one process. With `torch.distributed.checkpoint` (DCP) each rank writes its own part ([[fully_shard]]). DCP writes the file `.metadata` last and renames it into place. Its presence shows that all parts were written. It does not show that their bytes are still correct; that takes a checksum. Give each step a folder of its own: saving *over* an old checkpoint destroys it first. Parameters that are replicated on several ranks are written by only one of them (deduplication).
 #
 # Training need not wait for the disk. `dcp.async_save` copies the state into host memory (**staging**) and returns, and a thread writes it while training goes on. `DefaultStager` does the copy. On a GPU, `StagingOptions` gives it pinned memory and an asynchronous copy on its own stream, so that even the staging overlaps with the next step. The options are off below, because they need CUDA. `async_checkpointer_type=AsyncCheckpointerType.PROCESS` writes from a separate process. It does not compete with training for Python's interpreter lock, whereas a thread does.
 #

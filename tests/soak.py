@@ -37,7 +37,10 @@ LABS = {
     source.name: source.topic
     for source in sources()
     if source.topic
-    in ("data_parallel", "sharding", "tensor_parallel", "pipeline", "context_parallel", "mixture_of_experts", SURVIVE)
+    in (
+        *("data_parallel", "when_ranks_go_wrong", "sharding", "fully_shard", "tensor_parallel", "pipeline"),
+        *("context_parallel", "mixture_of_experts", SURVIVE),
+    )
 }
 SETTLED = 5.0  # seconds after which a process that still lives counts as left behind
 STEPS = 16  # of a job of failures, which saves every 8

@@ -1,5 +1,5 @@
-"""Number formats bit by bit, block scales, autocast's rules, and the tensors that go into a layer's products.
+"""Number formats bit by bit, block scales, autocast's rules, and the tensors that go into a layer's matmuls.
 
-For the labs on number formats, mixed precision and FP8. Which formats a device computes in is found out in
-`core/device.py`.
+For the labs on number formats, mixed precision and FP8. `core/device.py` finds out
+which formats a device computes in.
 """

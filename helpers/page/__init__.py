@@ -1,4 +1,4 @@
 """The planner as a page in the browser: controls, the answers to them, and the server.
 
-What a control stands for is an option of `plan` or `layout`; the command answers. The page itself has no rule.
+Each control stands for an option of `plan` or `layout`, and the command computes the answer. The page adds no rules.
 """

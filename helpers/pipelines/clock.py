@@ -60,7 +60,7 @@ class Clocked:
     @property
     def how(self) -> str:
         """Where `bubble` comes from."""
-        return "simulated" if self.busy else "measured"
+        return "simulated" if self.busy else "clocked"
 
     @property
     def stretch(self) -> float:

@@ -39,9 +39,10 @@ class Described:
         config = self.config
         shortest = f"{min(config.lengths):,} to " if config.lengths else ""
         reads = f"sequences of {shortest}{config.seq:,} tokens, " if self.context else ""
-        who = {"pytorch": "plain PyTorch"}.get(config.engine, config.engine)
-        assumed = ", ".join(f"{name.replace('_', ' ')} {_word(value)}" for name, value in self.assumed.items())
-        return f"{config.model}, {config.precision}, {reads}as {who} trains\n  assumed: {assumed or 'nothing'}"
+        program = {"pytorch": "plain PyTorch"}.get(config.engine, config.engine)
+        names = {name: name.replace("_", " ").replace("micro batch", "micro-batch") for name in self.assumed}
+        assumed = ", ".join(f"{names[name]} {_word(value)}" for name, value in self.assumed.items())
+        return f"{config.model}, {config.precision}, {reads}{program}\n  assumed: {assumed or 'nothing'}"
 
 
 def _word(value: Any) -> str:

@@ -27,8 +27,9 @@ class Forecast:
 
     def __str__(self) -> str:
         bound = max(self.bounds, key=lambda name: self.bounds[name])
+        seconds, low, high = map(seconds_in_words, (self.seconds, self.low, self.high))
         return (
-            f"{seconds_in_words(self.seconds)} a step ({seconds_in_words(self.low)} to {seconds_in_words(self.high)}), "
+            f"{seconds} per step ({low} to {high}), "
             f"{_digits(self.per_second)} {self.unit}/s, MFU {self.mfu:.0%}, {self.bounds[bound]:.0%} bound by {bound}"
         )
 

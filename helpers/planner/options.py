@@ -59,33 +59,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_training(group: _Group) -> None:
-    group.option("--model", "a model of the catalog, or a Hugging Face config", metavar="NAME|config.json")
+    group.option("--model", "a model from the catalog, or a Hugging Face config", metavar="NAME|config.json")
     group.number("--micro-batch-size", "sequences or images in a micro-batch", "--batch")
-    steps = "micro-batches of a data rank in a step (usually 1, in a pipeline as many as stages)"
+    steps = "micro-batches per step and data rank (default 1; in a pipeline, the number of stages)"
     group.number("--gradient-accumulation-steps", steps, "--accumulate", "--micro-batches")
     group.number("--seq", "tokens in a sequence")
-    group.number("--image-size", "pixels a side (default: the model's own)")
-    each = "tokens in the sequences of one micro-batch after the other, which are padded to their own longest"
+    group.number("--image-size", "pixels per side (default: the model's own)")
+    each = "tokens in the longest sequence of each micro-batch, in order"
     group.option("--lengths", each, type=_numbers, metavar="A,B")
     group.number("--packed", "tokens in each document of a packed sequence; documents do not attend to each other")
     group.option("--method", "what is learned: tokens, preferences between pairs, or rewards", choices=METHODS)
-    copy = "dpo and grpo without a reference model"
+    copy = "for dpo and grpo: no reference model"
     group.switch("--no-reference", copy, value=False, dest="reference")
-    group.option("--loss", "logits of all tokens at once, of a part at a time, or never written", choices=LOSSES)
-    group.option("--dropout", "of all layers that have one (default: the config's own)", type=float, metavar="P")
+    group.option("--loss", "logits of all tokens at once, of some at a time, or never written", choices=LOSSES)
+    group.option("--dropout", "dropout in all layers that have it (default: the config's)", type=float, metavar="P")
     group.option("--freeze", "modules that are not trained", type=_names, metavar="A,B")
-    group.option("--train-only", "modules that alone are trained", type=_names, metavar="A,B")
-    text = "bf16 and fp16 are all in 16 bits; amp, and fp8, keep FP32 weights"
+    group.option("--train-only", "the only modules that are trained", type=_names, metavar="A,B")
+    text = "bf16 and fp16 keep everything in 16 bits; amp and fp8 keep FP32 weights"
     group.option("--precision", text, choices=IN_A_PLAIN_LOOP)
-    group.option("--optimizer", "which optimizer", choices=OPTIMIZERS)
-    group.option("--optimizer-impl", "which implementation of it", choices=IMPLEMENTATIONS)
+    group.option("--optimizer", "the optimizer", choices=OPTIMIZERS)
+    group.option("--optimizer-impl", "its implementation", choices=IMPLEMENTATIONS)
     group.switch("--master-weights", "the optimizer keeps FP32 copies of 16-bit weights")
     group.number("--galore-rank", "rank to which GaLore projects gradients (default 128)")
     group.option("--attention", "fused, or with scores in memory", choices=(*ATTENTIONS, "fused"))
-    group.switch("--channels-last", "images and filters lie in memory channel by channel")
+    group.switch("--channels-last", "store images and filters with the channels last (NHWC)")
     group.option("--compile", "torch.compile fuses chains of operations", action=argparse.BooleanOptionalAction)
     group.switch("--cuda-graphs", "the host launches recorded graphs")
-    group.option("--engine", "who trains: a plain PyTorch loop around the whole model, or an engine", choices=ENGINES)
+    group.option(
+        "--engine", "the training program: a plain PyTorch loop around the whole model, or an engine", choices=ENGINES
+    )
 
 
 def _add_memory(group: _Group) -> None:
@@ -93,17 +95,19 @@ def _add_memory(group: _Group) -> None:
     old = ("--checkpointing", "--recompute")
     group.option("--activation-checkpointing", blocks, *old, dest="checkpointing", metavar="WHICH")
     group.number("--recompute-every", argparse.SUPPRESS)
-    group.number("--lora-rank", "rank of LoRA adapters; without, the whole model is trained")
+    group.number("--lora-rank", "rank of LoRA adapters; without it, the whole model is trained")
     group.option("--lora-alpha", "scale of the adapters (default: twice the rank)", type=float, metavar="A")
     group.option(
         "--lora-targets", "layers with adapters, or all-linear (default: PEFT's choice)", type=_names, metavar="A,B"
     )
-    group.option("--lora-dropout", "dropout in front of adapters", type=float, metavar="P")
+    group.option("--lora-dropout", "dropout before the adapters", type=float, metavar="P")
     group.option("--lora-dtype", "dtype of adapters", choices=LORA_DTYPES)
-    group.switch("--dora", "adapters that train lengths beside directions (DoRA)")
-    group.option("--modules-to-save", "modules trained whole beside adapters", type=_names, metavar="A,B")
+    group.switch("--dora", "adapters that also train magnitudes (DoRA)")
+    group.option(
+        "--modules-to-save", "modules trained in full, in addition to the adapters", type=_names, metavar="A,B"
+    )
     group.option("--quantize", "format of the frozen base", choices=QUANTIZATIONS)
-    group.option("--offload", "what host memory holds", choices=OFFLOADS)
+    group.option("--offload", "what is kept in the host's memory", choices=OFFLOADS)
     group.switch("--step-in-backward", "update parameters during the backward pass")
     zeroed = "zero gradients in place instead of freeing them"
     group.switch("--no-set-to-none", zeroed, "--keep-grads", value=False, dest="set_to_none")
@@ -117,33 +121,35 @@ def _add_ranks(group: _Group) -> None:
     group.number("--pp", "pipeline parallel: stages of consecutive blocks", "--pipeline", dest="pipeline")
     group.number("--cp", "context parallel: ranks that split each sequence", "--context", dest="context")
     group.number("--ep", "expert parallel: ranks that split the experts", "--expert", dest="expert")
-    rest = "data-parallel ranks that split state (default: what the others leave of --gpus)"
+    rest = "data-parallel ranks that split state (default: all GPUs that the other options leave)"
     group.number("--dp-shard", rest, "--data-shard", dest="shard")
-    groups = "groups of such ranks (default 1, or what --dp-shard leaves of --gpus)"
+    groups = "groups of such ranks (default 1, or as many as --gpus and --dp-shard imply)"
     group.number("--dp-replicate", groups, "--replicate", dest="replicate")
-    stage = "what they split: 0 nothing (DDP), 1 optimizer state, 2 gradients, too, 3 parameters, too (FSDP)"
+    stage = "what they split: 0 nothing (DDP), 1 optimizer state, 2 also gradients, 3 also parameters (FSDP)"
     group.option("--zero-stage", stage, "--zero", "--shard", dest="zero", type=_zero, metavar="{0,1,2,3}")
     group.option("--schedule", "order of the pipeline's micro-batches", choices=SCHEDULES)
-    group.number("--virtual-stages", "pieces of the model on a pipeline rank")
+    group.number("--virtual-stages", "parts of the model per pipeline rank")
     group.option("--context-method", "how context ranks exchange keys and values", choices=CONTEXTS)
     tokens = "tensor ranks do not split norms by tokens"
     group.switch("--no-sequence-parallel", tokens, value=False, dest="sequence_parallel")
-    group.switch("--tensor-overlap", "tensor ranks send in chunks, beside matmuls")
+    group.switch("--tensor-overlap", "tensor ranks communicate in chunks, during matmuls")
     kept = "ZeRO-3 keeps gathered parameters"
     group.switch("--no-reshard-after-forward", kept, value=False, dest="reshard_after_forward")
-    group.switch("--accumulate-whole", "ZeRO-3 reduces gradients once a step")
-    group.switch("--plain-ends", "tensor ranks hold the embedding and whole rows of logits")
+    group.switch("--accumulate-whole", "ZeRO-3 reduces gradients once per step")
+    group.switch("--plain-ends", "each tensor rank holds the whole embedding and full rows of logits")
 
 
 def _add_hardware(group: _Group) -> None:
-    group.option("--gpu", "a GPU of the catalog, or this machine; default: all of them", metavar="NAME|this")
-    group.option("--budget", "a GPU of this size", type=float, metavar="GiB")
-    group.option("--cluster", f"{', '.join(CLUSTERS)}", metavar="NAME")
+    group.option("--gpu", "a GPU from the catalog, or this machine; default: the common ones", metavar="NAME|this")
+    group.option("--budget", "a GPU with this much memory", type=float, metavar="GiB")
+    group.option("--cluster", f"one of {', '.join(CLUSTERS)}", metavar="NAME")
     group.number("--gpus-per-node", "GPUs in a node (default: the cluster's)")
     measured = "rates of your own machine: a table of matmuls, nccl-tests, roofline --json, or runs"
     group.option("--rates", f"{measured} (docs/planner.md)", metavar="FILE")
-    group.option("--link-inside", "of a GPU to others of its node, each way", type=float, metavar="GB/s")
-    group.option("--link-outside", "of a GPU to other nodes, each way", type=float, metavar="GB/s")
+    group.option(
+        "--link-inside", "bandwidth from a GPU to the others in its node, each way", type=float, metavar="GB/s"
+    )
+    group.option("--link-outside", "bandwidth from a GPU to other nodes, each way", type=float, metavar="GB/s")
 
 
 def _add_answer(group: _Group) -> None:
@@ -152,29 +158,29 @@ def _add_answer(group: _Group) -> None:
         ("--list", "show the models and GPUs of the catalog"),
         ("--roles", "print a table of all pipeline ranks"),
         ("--largest-batch", "find the largest micro-batch that fits"),
-        ("--measure", "train two real steps on this machine's GPU as well"),
+        ("--measure", "also train two real steps on this machine's GPU"),
     ):
         group.option(flag, text, action="store_true")
-    group.option("--timeline", "draw the step of several GPUs into an SVG, PNG or PDF", metavar="FILE")
+    group.option("--timeline", "draw a step on several GPUs as an SVG, PNG or PDF", metavar="FILE")
     group.option("--export", "write the run as a configuration of this engine, in place of an answer", metavar="ENGINE")
-    group.option("--wrap", "and as a job for a cluster", choices=WRAPS)
+    group.option("--wrap", "with --export: also print the job that starts it", choices=WRAPS)
     from_file = "plan the run that a file describes: Megatron-LM, NeMo, torchtitan, Axolotl, DeepSpeed, Accelerate"
     group.option("--from", from_file, metavar="FILE", dest="from_file")
-    group.option("--rows", "plan many runs, one a line (docs/planner.md lists the fields)", metavar="FILE.jsonl")
+    group.option("--rows", "plan many runs, one per line (docs/planner.md lists the fields)", metavar="FILE.jsonl")
     group.option("--out", "where the answers to --rows go, or what --export writes", metavar="FILE")
 
 
 def _add_whole_run(group: _Group) -> None:
-    tokens = "of a whole run, like 15T: days, GPU-hours, goodput, how often to save"
+    tokens = "tokens of a whole run, such as 15T; adds days, GPU-hours, goodput, and how often to save"
     group.option("--run-tokens", tokens, metavar="N")
-    rate = f"that stop the job (default {FAILURES_PER_GPU_DAY:.2g}, as Llama 3 had)"
+    rate = f"failures that stop the job (default {FAILURES_PER_GPU_DAY:.2g}, as Llama 3 had)"
     group.option("--failures-per-gpu-day", rate, type=float, metavar="N")
-    written = "until the state is written, at the rate per GPU that Llama 3's storage took"
-    still = f"that training stands still (default: {written})"
+    written = "the time to write the state, at the rate per GPU of Llama 3's storage"
+    still = f"seconds for which a checkpoint stops training (default: {written})"
     group.option("--checkpoint-seconds", still, type=float, metavar="S")
-    again = f"from a failure until the job trains again (default {RESTART_SECONDS:g})"
+    again = f"seconds from a failure until the job trains again (default {RESTART_SECONDS:g})"
     group.option("--restart-seconds", again, type=float, metavar="S")
-    group.option("--price-per-gpu-hour", "in any currency: what the run costs", type=float, metavar="P")
+    group.option("--price-per-gpu-hour", "in any currency; adds the cost of the run", type=float, metavar="P")
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -185,12 +191,12 @@ def _numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(number) for number in _names(text))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers, as in 512,768,640") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 512,768,640") from None
 
 
 def _zero(text: str) -> str:
     """Return a ZeRO stage as a config has it, from its number or its name."""
     name = {"0": "none", "1": "zero1", "2": "zero2", "3": "zero3"}.get(text, text)
     if name not in ZEROS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no stage of ZeRO; choose from 0, 1, 2, 3")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a stage of ZeRO; choose from 0, 1, 2, 3")
     return name

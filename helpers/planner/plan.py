@@ -92,6 +92,7 @@ class Plan:
         low, high = self.reserved_bytes
         lines = [
             self.recipe.summary,
+            *(f"  {name:<16}{said:<14}{self._speed(name, said)}".rstrip() for name, said in self.grades.items()),
             f"  {self.parameters / 1e9:.3f}B parameters, {self.trained / 1e6:,.1f}M of them trained",
             f"  peak allocated  {human_bytes(self.peak_allocated_bytes)}",
             f"    in {self.peak_at}",
@@ -99,19 +100,18 @@ class Plan:
         lines += [f"    {t:<23}{human_bytes(n):>12}" for t, n in self.at_peak.items() if n >= MiB // 10]
         lines.append(f"  reserved        {human_bytes(low)} to {human_bytes(high)}, because of")
         lines += [f"    - {reason}" for reason in self.reserved_because]
-        lines.append(f"  {self.flops / 1e12:,.2f} TFLOP a step, {self.recomputed_share:.0%} of them recomputed")
+        lines.append(f"  {self.flops / 1e12:,.2f} TFLOP per step, {self.recomputed_share:.0%} of them recomputed")
         if self.sent_bytes:
-            lines.append(f"  {human_bytes(self.sent_bytes)} sent by each rank a step")
+            lines.append(f"  {human_bytes(self.sent_bytes)} sent by each rank per step")
         if self.host_bytes:
             where = "of paged state, on the host where the GPU is full" if self.recipe.paged else "in the host's memory"
             lines.append(f"  {human_bytes(self.host_bytes)} {where}")
-        for name, said in self.grades.items():
-            speed = self._speed(name) if said != DOES_NOT_FIT else ""
-            lines.append(f"  {name:<16}{said:<14}{speed}".rstrip())
         return "\n".join([*lines, *self._remedy_lines()])
 
-    def _speed(self, gpu: str) -> str:
-        """Say how long a step takes; where nobody can forecast it, how long at least."""
+    def _speed(self, gpu: str, grade: str) -> str:
+        """Say how long a step takes; where there is no forecast, how long at least; "" where it does not fit."""
+        if grade == DOES_NOT_FIT:
+            return ""
         if gpu in self.forecasts:
             return str(self.forecasts[gpu])
         bound = self.roofline_seconds.get(gpu)
@@ -122,7 +122,7 @@ class Plan:
     def _remedy_lines(self) -> list[str]:
         if not self.remedies:
             return []
-        lines = ["  what to change; the first is the least trouble:"]
+        lines = ["  what to change, the least trouble first:"]
         width = max(58, *(len(r["change"]) + 1 for r in self.remedies))
         for r in self.remedies:
             verdict = "fits" if r["fits"] else "not enough alone"
@@ -136,7 +136,7 @@ def _cost(remedy: Mapping[str, Any]) -> str:
     slower = f"{remedy['slower']:+.0%}"
     if remedy["seconds"] is None:
         return f"{slower} FLOPs" if abs(remedy["slower"]) >= 0.005 else ""
-    return f"{seconds_in_words(remedy['seconds'])} a step, {slower} time"
+    return f"{seconds_in_words(remedy['seconds'])} per step, {slower} time"
 
 
 def plan(

@@ -1,4 +1,4 @@
-"""A GPU that is not there: run any PyTorch program without one, learn what it takes, and hear what CUDA would say.
+"""A GPU that is not there: run any PyTorch program without one, measure its memory, and get CUDA's own errors.
 
     with virtual_gpu("rtx-4090") as run: ...          python -m helpers dry-run --gpu rtx-4090 train.py
 
@@ -39,6 +39,7 @@ Dry runs:
     ledger.py      every allocation, with line, module and phase (user_line.py); steps.py: optimizer steps
     waits.py       synchronizations, copies from pageable memory, values that were assumed
     world.py       one rank of many, whose world is not there; pipeline.py: its stages; traffic.py: its collectives
+    spawned.py     processes that a script starts itself
     absent/        weights, tokenizers and data sets that are not on this machine; without_gpu.py: libraries' CUDA code
     paged.py       memory that GPU and host share
     owners.py      who holds the peak; fits.py, step_forecast.py, cures.py, batch.py: what follows

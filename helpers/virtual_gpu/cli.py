@@ -26,15 +26,15 @@ from .written import write_snapshot, write_timeline, write_trace
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options."""
-    parser.add_argument("--gpu", default="h100-80gb", help="a name of the catalog, e.g. rtx-4090 (default: h100-80gb)")
-    parser.add_argument("--gpus", type=int, default=1, help="GPUs, and so ranks, of a node (default: 1)")
-    parser.add_argument("--nodes", type=int, default=1, help="nodes of a torchrun program (default: 1)")
-    parser.add_argument("--rank", type=int, default=0, help="which rank of them all runs (default: 0)")
     parser.add_argument(
-        "--torchrun", action="store_true", help="one rank alone, as `torchrun --nproc-per-node 1` has it"
+        "--gpu", default="h100-80gb", help="a GPU from the catalog, such as rtx-4090 (default: h100-80gb)"
     )
-    parser.add_argument("--steps", type=int, default=3, help="end after so many optimizer steps (default: 3)")
-    parser.add_argument("--strict", action="store_true", help="stop where a value is asked for that does not exist")
+    parser.add_argument("--gpus", type=int, default=1, help="GPUs per node, with one rank each (default: 1)")
+    parser.add_argument("--nodes", type=int, default=1, help="nodes of a torchrun program (default: 1)")
+    parser.add_argument("--rank", type=int, default=0, help="the one rank that runs (default: 0)")
+    parser.add_argument("--torchrun", action="store_true", help="run as under `torchrun --nproc-per-node 1`")
+    parser.add_argument("--steps", type=int, default=3, help="end after this many optimizer steps (default: 3)")
+    parser.add_argument("--strict", action="store_true", help="stop where the script reads a value that does not exist")
     parser.add_argument("--fake-data", action="store_true", help="make up data sets that are not on this machine")
     parser.add_argument("--json", action="store_true", help="print the report as JSON, after the script's own output")
     parser.add_argument("--timeline", metavar="FILE", help="draw memory by category over the run (.svg, .png, .pdf)")
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module, as in python -m")
     parser.add_argument("script", metavar="SCRIPT", help="the training script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="of the script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="the script's own arguments")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(dry.to_json() if dry.ledger.events else {"gpu": dry.gpu, "steps": []}))
     else:
         print(f"\n{dry}")
-    if code == 0 and not dry.ledger.marks:
+    if code == 0 and not (dry.ledger.marks and dry.ledger.events):
         print(f"{args.script} ended without an optimizer step on the GPU.", file=sys.stderr)
         return 2
     return code
@@ -101,7 +101,7 @@ def _check_files(args: argparse.Namespace) -> None:
 def _run_script(args: argparse.Namespace, dry: DryRun) -> int:
     """Run the script as Python would; return its exit code."""
     try:
-        with _as_script(args), for_scripts(dry.waits, fake_data=args.fake_data):
+        with _as_script(args), for_scripts(dry.waits, dry.world, fake_data=args.fake_data):
             if args.module:
                 runpy.run_module(args.script, run_name="__main__", alter_sys=True)
             else:

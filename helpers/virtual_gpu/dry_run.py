@@ -206,7 +206,7 @@ class DryRun:
         bound = max(forecast.bounds, key=lambda name: forecast.bounds[name])
         return [
             "",
-            f"Forecast: {forecast.low:.3g} to {forecast.high:.3g} s a step, MFU {forecast.mfu:.0%}, "
+            f"Forecast: {forecast.low:.3g} to {forecast.high:.3g} s per step, MFU {forecast.mfu:.0%}, "
             f"{forecast.bounds[bound]:.0%} bound by {bound}",
         ]
 

@@ -1,5 +1,7 @@
 """What reads a tensor's memory without asking the dispatcher: in a dry run it gets stand-ins."""
 
+import functools
+import math
 from typing import Any
 
 import torch
@@ -8,8 +10,10 @@ from torch import Tensor
 from .hollow import is_hollow
 from .homes import home_of
 from .patches import Patches
-from .stand_ins import fill
+from .stand_ins import fill, scripted
 from .waits import Waits
+
+_MOST = 50  # times that random values are drawn again: all memory that takes is taken by the second
 
 
 def install(patches: Patches, waits: Waits) -> None:
@@ -26,8 +30,39 @@ def install(patches: Patches, waits: Waits) -> None:
         waits.synchronize("torch.cuda.synchronize")
         base_synchronize(device)
 
+    _truncate(patches)
     patches.put_all(Tensor, {"tolist": tolist, "numpy": numpy})
     patches.put(torch.cuda, "synchronize", synchronize)
+
+
+def _truncate(patches: Patches) -> None:
+    """Let `trunc_normal_` draw as often as is to be expected: it draws again while a value is out of bounds."""
+    init = torch.nn.init
+    base = getattr(init, "_no_grad_trunc_normal_", None)
+    if base is None:
+        return
+
+    @functools.wraps(base)
+    def trunc_normal(tensor: Tensor, mean: float, std: float, a: float, b: float, *args: Any, **named: Any) -> Tensor:
+        inside = _below((b - mean) / std) - _below((a - mean) / std)
+        again = _times_again(tensor.numel(), 1 - inside)
+        with scripted([True] * again + [False]):
+            return base(tensor, mean, std, a, b, *args, **named)
+
+    patches.put(init, "_no_grad_trunc_normal_", trunc_normal)
+
+
+def _below(deviations: float) -> float:
+    """Return the share of a normal distribution below so many standard deviations."""
+    return (1 + math.erf(deviations / math.sqrt(2))) / 2
+
+
+def _times_again(numel: int, outside: float) -> int:
+    """Return how often values are drawn again until less than one of them is to be expected out of bounds."""
+    left, times = numel * outside, 0
+    while left >= 1 and times < _MOST:
+        left, times = left * outside, times + 1
+    return times
 
 
 def _with_values(tensor: Tensor) -> Tensor:

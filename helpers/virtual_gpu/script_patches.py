@@ -6,14 +6,15 @@ from typing import Any
 
 import torch
 
-from . import absent, paged
+from . import absent, paged, spawned
 from .patches import Patches
 from .ranks import Device
 from .waits import Waits
+from .world import World
 
 
 @contextmanager
-def for_scripts(waits: Waits, *, fake_data: bool = False) -> Iterator[None]:
+def for_scripts(waits: Waits, world: World | None = None, *, fake_data: bool = False) -> Iterator[None]:
     """Let `torch.compile` return what it is given, and `torch.save` write nothing; both are noted.
 
     Models are built without weights that are not here; with `fake_data`, data sets that are not here are made up.
@@ -21,6 +22,7 @@ def for_scripts(waits: Waits, *, fake_data: bool = False) -> Iterator[None]:
     patches = Patches()
     absent.install(patches, waits, fake_data=fake_data)
     paged.install(patches, waits)
+    spawned.install(patches, world, waits)
 
     def compiled(model: Any = None, **options: Any) -> Any:
         if model is None:

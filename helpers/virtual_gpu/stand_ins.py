@@ -8,6 +8,9 @@ a mask with a mean of 1/8 selects an eighth of the rows.
 
 import itertools
 import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,6 +24,9 @@ _KEEPS = {"any", "all", "clone", "_to_copy", "mean", "amax", "amin", "max", "min
 _KEEPS_CHOICES = {"clone", "_to_copy", "sort", "cat", "stack", "gather", "index", "index_select"}
 _FINITE = {"isnan": 0.0, "isinf": 0.0, "isposinf": 0.0, "isneginf": 0.0, "isfinite": 1.0}
 steps = 0  # optimizer steps so far: losses fall with them
+_PATIENCE = 100  # times that a line gets the same answer, before a loop that waits for the other one gets that
+_asked: Counter[str] = Counter()  # line -> how often it has asked whether something unknown is true
+_script: list[bool] = []  # the answers that are known beforehand, the next one first
 
 
 def number(tensor: Tensor) -> float | int | bool:
@@ -31,6 +37,38 @@ def number(tensor: Tensor) -> float | int | bool:
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
         return 1.0 / (1 + steps) if mean is None else float(mean)
     return 0 if mean is None else round(mean)
+
+
+def forget() -> None:
+    """Begin a run."""
+    global steps
+    steps = 0
+    _asked.clear()
+
+
+@contextmanager
+def scripted(answers: Sequence[bool]) -> Iterator[None]:
+    """Give these answers, in turn, to code that asks whether something unknown is true."""
+    _script[:] = answers
+    try:
+        yield
+    finally:
+        _script.clear()
+
+
+def decided(tensor: Tensor, line: str) -> float | int | bool:
+    """Return the stand-in for a value by which the program decides what comes next: loops end.
+
+    Args:
+        tensor: with one element.
+        line: of the program.
+    """
+    if tensor.dtype is not torch.bool or hint(tensor, "mean") is not None:
+        return number(tensor)
+    if _script:
+        return _script.pop(0)
+    _asked[line] += 1
+    return _asked[line] % (_PATIENCE + 1) != 0
 
 
 def fill(tensor: Tensor, source: Tensor) -> Tensor:

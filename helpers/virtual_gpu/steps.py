@@ -34,7 +34,7 @@ class Steps:
         self.count = 0
 
     def __enter__(self) -> "Steps":
-        stand_ins.steps = 0
+        stand_ins.forget()
         self._others = WeakSet(filter(_is_optimizer, gc.get_objects()))  # of whatever ran in this process before
         self._handles = [
             register_optimizer_step_pre_hook(self._before),

@@ -53,6 +53,11 @@ def place() -> Place:
     return Place(line or library, module, root)
 
 
+def is_users(frame: FrameType) -> bool:
+    """Say whether a frame is of the program's own code."""
+    return _kind(frame.f_code.co_filename) == _USER
+
+
 def _kind(path: str) -> int:
     if path.startswith(_TORCH):
         return _CALL if path.endswith(os.path.join("nn", "modules", "module.py")) else _OWN

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from . import stand_ins
 from .hollow import give_hint, hint, hollow_tensor
+from .user_line import place
 
 aten = torch.ops.aten
 
@@ -31,8 +32,13 @@ def _is_mask(index: Any) -> bool:
 
 
 def _number(tensor: Tensor) -> tuple[Any, str]:
-    value = stand_ins.number(tensor)
+    value = stand_ins.decided(tensor, place().line)
     return value, f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _truth(tensor: Tensor) -> tuple[bool, str]:
+    value = bool(stand_ins.decided(tensor, place().line))
+    return value, str(value)
 
 
 def _equal(first: Tensor, second: Tensor) -> tuple[bool, str]:
@@ -93,7 +99,7 @@ def _unique(values: Tensor, *options: Any, **named: Any) -> tuple[tuple[Tensor, 
 
 _STAND_INS: dict[str, Callable[..., tuple[Any, str]]] = {
     "_local_scalar_dense": _number,
-    "is_nonzero": lambda tensor: (bool(stand_ins.number(tensor)), str(bool(stand_ins.number(tensor)))),
+    "is_nonzero": _truth,
     "equal": _equal,
     "nonzero": _nonzero,
     "masked_select": _masked_select,

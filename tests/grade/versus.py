@@ -51,8 +51,8 @@ def table(students: dict[str, Case], outcomes: Mapping[str, Outcome]) -> str:
     rows = [
         ("", *outcomes),
         ("---", *["--:"] * len(outcomes)),
-        (f"wrong grades, of {count}", *(len(wrong(students, outcome)) for outcome in outcomes.values())),
-        ("processor seconds a submission", *(f"{outcome.processor / count:.1f}" for outcome in outcomes.values())),
+        (f"wrong grades (of {count})", *(len(wrong(students, outcome)) for outcome in outcomes.values())),
+        ("processor seconds per submission", *(f"{outcome.processor / count:.1f}" for outcome in outcomes.values())),
         ("times as fast as ours", *(f"{ours_each / outcome.processor:.2f}" for outcome in outcomes.values())),
     ]
     lines = ["| " + " | ".join(map(str, row)) + " |" for row in rows]

@@ -94,7 +94,7 @@ JUDGED: dict[str, tuple[str, ...]] = {
         "every_epoch_in_a_new_order update_equals_joint_batch",
         "update_equals_joint_batch ragged_groups_weigh_by_rows",
         "update_equals_joint_batch ragged_groups_weigh_by_rows",
-        "one_synchronisation_an_update",
+        "one_synchronization_per_update",
         "update_equals_joint_batch",
         "loss_is_of_all_ranks",
     ),

@@ -93,7 +93,7 @@ def test_the_clock_tells_a_busy_machine(capsys, monkeypatch):
     quiet, busy = (Clocked(Timeline([[Entry("F", 0, 0, 5.0, 5.0 + s)]]), ideal, 0.1, 0) for s in (0.101, 0.2))
     assert not quiet.busy
     assert busy.busy
-    assert (quiet.how, busy.how) == ("measured", "simulated")
+    assert (quiet.how, busy.how) == ("clocked", "simulated")
     assert busy.overslept == pytest.approx(0.1)
     monkeypatch.setattr(Clocked, "busy", True)
     clock_pipelines({"a": Pipeline([[("F", 0), ("B", 0)]], in_a_row(1), 1)})

@@ -26,7 +26,8 @@ ARCHS: dict[str, dict[str, Any]] = {
     | _LLAMA,
     r"llama.?3.*70b": _LLAMA_70B | {"vocab": 128256},
     r"llama.?3.*8b": {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocab": 128256} | _LLAMA,
-    r"gpt-?3 175b|nemo megatron": {"layers": 96, "hidden": 12288, "heads": 96, "ffn": 49152, "vocab": 51200},
+    r"gpt-?3 175b|nemo megatron": {"layers": 96, "hidden": 12288, "heads": 96, "ffn": 49152, "vocab": 51200}
+    | {"gated": False, "layer_norm": True, "bias": True, "positions": 2048},
     r"nemotron4? 15b": {"layers": 32, "hidden": 6144, "heads": 48, "kv_heads": 8, "ffn": 24576} | _NEMOTRON,
     r"nemotron4? 340b": {"layers": 96, "hidden": 18432, "heads": 96, "kv_heads": 8, "ffn": 73728} | _NEMOTRON,
 }
@@ -40,6 +41,7 @@ _GPUS = (
     ("MI355X", "mi355x"),
     ("GB200", "gb200"),
     ("B200", "b200"),
+    ("A100-PCIe", "a100-pcie"),
     ("A100", "a100"),
 )
 
@@ -92,11 +94,13 @@ def _of_mlperf(row: Mapping[str, Any]) -> dict[str, Any]:
         raise Unusable("its configuration is not known, or does not multiply to its batch")
     lora = "lora" in str(row.get("task", "")).lower()
     line = {"framework": "mlperf", "arch": _arch(row["model"]), "gpu": _gpu(row["gpu"]), **_ranks(row)}
-    line |= {"gradient_accumulation_steps": row["micro_batches"], "precision": _precision(row)}
+    line |= {"gradient_accumulation_steps": row["micro_batches"]}
+    if "fp8" in str(row.get("precision")):  # where a log does not say, it is the framework's
+        line["precision"] = "fp8"
     if row.get("sequence_parallel") is not None:
         line["sequence_parallel"] = row["sequence_parallel"]
     if row.get("recompute"):
-        line["checkpointing"] = str(row["recompute"]).partition(" ")[0]
+        line["checkpointing"] = row["recompute"]
     return line | ({"lora_rank": 16, "source": "mlperf, LoRA"} if lora else {"source": "mlperf, pretraining"})
 
 
@@ -123,13 +127,12 @@ def _of_bigscience(row: Mapping[str, Any]) -> dict[str, Any]:
     sizes = {"layers": arch["layers"], "hidden": arch["hidden"], "heads": arch["heads"], "ffn": 4 * arch["hidden"]}
     line = {"framework": "bigscience", "arch": sizes | {"vocab": 250880, "gated": False, "tied": True}, "gpu": "a100"}
     line |= {**_ranks(row), "global_batch_size": row["global_batch"], "stage": "fullest"}
-    line["precision"] = {"fp16": "fp16-amp", "bf16": "bf16-amp"}.get(str(row["precision"]), "fp16-amp")
+    line["precision"] = str(row["precision"]).partition(" ")[0]
     held = row.get("measured_mem_gb")
     return line | {"zero": f"zero{row['zero_stage']}", "measured": {"bytes": held * 1e9 if held else None}}
 
 
 def _of_simumax(row: Mapping[str, Any]) -> dict[str, Any]:
-    gpu = {"gpu": "a100", "gpus_per_node": 8} if "PCIe" in row["gpu"] else {"gpu": _gpu(row["gpu"])}
     arch = dict(row["arch"])
     sizes = {key: arch[key] for key in ("hidden", "ffn", "heads", "vocab", "layers", "tied")} | {"gated": True}
     sizes |= {key: arch[key] for key in ("kv_heads", "head_dim") if key in arch}
@@ -142,7 +145,8 @@ def _of_simumax(row: Mapping[str, Any]) -> dict[str, Any]:
         sizes |= {"experts": arch["experts"], "experts_per_token": arch["topk"], "moe_ffn": arch["moe_ffn"]}
         sizes |= {"shared_experts": (arch.get("shared_ffn") or 0) // arch["moe_ffn"]}
         sizes |= {"dense_layers": arch.get("dense_layers") or 0}
-    line = {"framework": "simumax", "arch": sizes | {"layer_norm": False, "bias": False, "positions": 0}, **gpu}
+    line = {"framework": "simumax", "arch": sizes | {"layer_norm": False, "bias": False, "positions": 0}}
+    line |= {"gpu": _gpu(row["gpu"]), "fused_loss": "fused" in str(row.get("loss"))}
     line |= {**_ranks(row), "gradient_accumulation_steps": row["micro_batches"], "precision": "bf16-amp"}
     line |= {"zero": "zero1", "sequence_parallel": bool(row.get("sequence_parallel", True)) and row["tp"] > 1}
     if row["cp"] > 1:

@@ -174,9 +174,9 @@ def headline(plans: list[Plan]) -> str:
     median, largest = errors(plans)
     misses = [abs(error(figure, plan)) for figure, plan in zip(FIGURES, plans, strict=True) if verdict(figure, plan)]
     return (
-        f"Against {len(FIGURES)} figures that others measured and published: the memory allocated at the peak has a "
-        f"median error of {median:.1%} and a largest of {largest:.1%}, without {len(misses)} misses of up to "
-        f"{max(misses):.1%}, which are listed with what is known of their causes."
+        f"Compared with {len(FIGURES)} figures that others measured and published, the memory allocated at the peak "
+        f"has a median error of {median:.1%} and a maximum of {largest:.1%}. That leaves out {len(misses)} misses of "
+        f"up to {max(misses):.1%}; the table lists them, with their causes where they are known."
     )
 
 

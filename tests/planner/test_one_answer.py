@@ -153,7 +153,7 @@ def test_the_words_have_the_figures_of_the_json(model, capsys):
     figures = json.loads(capsys.readouterr().out)
     assert main([*options, "--roles"]) == 0
     words = capsys.readouterr().out
-    assert f"{figures['step_seconds']:.3g} s a step" in words
+    assert f"{figures['step_seconds']:.3g} s per step" in words
     assert figures["grades"]["h100-80gb"] in words
     for said in (model, "bf16-amp", "sequences of 64 tokens", "torchtitan", "assumed:", "zero zero3"):
         assert said in words

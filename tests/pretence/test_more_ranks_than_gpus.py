@@ -11,7 +11,7 @@ import pytest
 
 from ..sampling import runs_whole
 
-LABS = ("11_x3_ddp", "11_data_parallel", "12_sharding")
+LABS = ("11b_x3_ddp", "11_data_parallel", "11b_when_ranks_go_wrong", "12_sharding", "12b_fully_shard")
 GPU = ["-m", "tests.pretence", "--gpu", "h100", "--gpus", "1"]
 # Lines that name the machine, or whose figures are seconds.
 OF_THE_MACHINE = re.compile(

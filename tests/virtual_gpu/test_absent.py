@@ -180,3 +180,54 @@ def test_a_made_up_score_is_a_fraction():
     kinds, splits = layout_of("sentence-transformers/stsb")
     assert [0 <= value(kinds["score"], row) <= 1 for row in range(9)] == [True] * 9
     assert "validation" in splits
+
+
+def test_one_row_of_eight_is_short_enough_for_every_filter():
+    lengths = [len(value("text", row).split()) for row in range(16)]
+    assert [length < 100 for length in lengths] == ([False] * 7 + [True]) * 2
+
+
+def test_made_up_images_are_an_array_where_the_data_set_has_one():
+    from helpers.virtual_gpu.absent.images import MadeUpImages
+
+    gray, colored = MadeUpImages((28, 1, 10)), MadeUpImages((32, 3, 10))
+    assert gray.data.shape == (len(gray), 28, 28)
+    assert gray.data[gray.targets == 3].shape[0] > 100
+    assert colored.data.shape == (len(colored), 32, 32, 3)
+    assert colored.targets[3] == 3
+
+
+LOOKS = """
+import glob, json, os
+from pathlib import Path
+
+import numpy as np, torch
+from PIL import Image
+
+assert os.path.exists("data/wikitext-2/train.txt") and not os.path.exists("checkpoints/latest.txt")
+lines = open("data/wikitext-2/train.txt").readlines()
+rows = json.load(open("alpaca_data.json"))
+shards = sorted(name for name in os.listdir("edu_fineweb10B") if "train" in name and name.endswith(".npy"))
+tokens = np.load(os.path.join("edu_fineweb10B", shards[0]))
+pictures = [path for ending in ("jpg", "png") for path in Path("flowers").glob(f"**/*.{ending}")]
+images = [Image.open(path) for path in pictures[:2]]
+(bin,) = glob.glob("fineweb/fineweb_train_*.bin")[:1]
+header = np.frombuffer(open(bin, "rb").read(12), dtype=np.int32)
+print("found", len(lines), sorted(rows[0]), len(shards), tokens.dtype, images[0].size, header.tolist())
+print("own", glob.glob("*.py"), os.path.exists("out.txt"), glob.glob("nothing_*.pt"))
+weight = torch.nn.Parameter(torch.zeros(4, device="cuda"))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+weight.sum().backward()
+optimizer.step()
+"""
+
+
+def test_folders_and_files_of_data_are_found_on_request_alone(run, tmp_path):
+    code, out, err = run(LOOKS, options=("--fake-data",))
+    assert code == 0, err
+    assert "found 1001 ['input', 'instruction', 'output', 'text'] 2 uint16 (256, 256) [20240520, 1, 1048576]" in out
+    assert "own ['train.py'] False []" in out
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+    code, _, err = run(LOOKS)
+    assert code == 1
+    assert "AssertionError" in err

@@ -58,7 +58,7 @@ def test_a_script_runs_for_three_steps_and_is_reported(dry_run):
     assert lines_with(out, "Fits:", "t4-16gb")
     assert lines_with(out, "optimizer state")
     assert lines_with(out, "train.py:17", "value of one element")
-    assert lines_with(out, "Forecast:", "s a step")
+    assert lines_with(out, "Forecast:", "s per step")
 
 
 def test_json_has_the_bytes_of_the_arithmetic(dry_run):
@@ -332,3 +332,50 @@ def test_one_rank_alone_under_torchrun(dry_run):
     )
     assert code == 0, err
     assert "ranks 1" in out
+
+
+SPAWNS = """
+    import os
+    import torch
+    import torch.distributed as dist
+    import torch.multiprocessing as mp
+    from torch.nn.parallel import DistributedDataParallel
+
+    def work(rank, ranks):
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "12355"
+        dist.init_process_group("nccl", rank=rank, world_size=ranks)
+        torch.cuda.set_device(rank)
+        model = DistributedDataParallel(torch.nn.Linear(8, 8).to(rank), device_ids=[rank])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(2, 8, device=rank)).sum().backward()
+        optimizer.step()
+        print("rank", dist.get_rank(), "of", dist.get_world_size())
+        dist.destroy_process_group()
+
+    if __name__ == "__main__":
+        mp.spawn(work, args=(4,), nprocs=4)
+"""
+
+
+def test_one_of_the_processes_that_a_script_spawns_runs(dry_run):
+    code, out, err = dry_run(SPAWNS, options=("--gpu", "t4", "--gpus", "4", "--rank", "2"))
+    assert code == 0, err
+    assert "rank 2 of 4" in out
+    assert lines_with(out, "process 2 of 4 runs")
+    code, out, err = dry_run(SPAWNS)
+    assert code == 2
+    assert "starts 4 processes, and a node has 1 GPUs here: --gpus 4." in err
+
+
+def test_steps_on_the_cpu_are_not_steps_on_the_gpu(dry_run):
+    code, _, err = dry_run("""
+        import torch
+
+        weight = torch.nn.Parameter(torch.ones(4))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        for _ in range(5):
+            weight.sum().backward()
+            optimizer.step()
+    """)
+    assert code == 2
+    assert "without an optimizer step on the GPU" in err

@@ -95,3 +95,23 @@ def test_wrong_shapes_are_refused(unknown):
         unknown @ torch.ones(64, 64)
     with pytest.raises(TypeError, match="can't convert cuda:0"):
         unknown.numpy()
+
+
+def test_loops_that_wait_for_a_value_end(run, unknown):
+    times = 0
+    while (unknown > 0).any():
+        times += 1
+    assert times == 100
+    assert torch.isfinite(unknown).all()  # what is known is not given up, however often it is asked for
+    assert all(torch.isfinite(unknown).all() for _ in range(300))
+
+
+@pytest.mark.parametrize(("bound", "drawn_again"), [(2.0, False), (0.04, True)])
+def test_truncated_normal_values_are_drawn_again_where_that_is_to_be_expected(run, bound, drawn_again):
+    weight = torch.empty(2**22, device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    nn.init.trunc_normal_(weight, std=0.02, a=-bound, b=bound)
+    results_of_where = (torch.cuda.max_memory_allocated() - weight.nbytes) // weight.nbytes
+    assert (results_of_where >= 2) is drawn_again
+    on_host = nn.init.trunc_normal_(torch.empty(2**22), std=0.02, a=-bound, b=bound)
+    assert on_host.shape == weight.shape

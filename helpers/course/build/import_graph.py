@@ -1,6 +1,7 @@
 """The rooms of the package and who imports whom: the picture of the architecture, drawn from the imports."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,16 +54,24 @@ def _reached(room: str, rooms: dict[str, set[str]]) -> set[str]:
     return reached
 
 
+def _prose(docstring: str) -> str:
+    """Return the paragraphs of a package's docstring up to its list of files or its example."""
+    paragraphs = docstring.split("\n\n")
+    listing = re.compile(r"^(?: |python -m |[\w.]+\.py  )", re.MULTILINE)
+    first_listing = next((i for i, text in enumerate(paragraphs) if listing.search(text)), len(paragraphs))
+    return " ".join(" ".join(paragraphs[:first_listing]).split())
+
+
 def room_table(package: Path) -> str:
     """Return a row for each room and each room within one: what belongs there, as its docstring says.
 
     The topics of `exercises` have none: they are all built alike, and named like their labs.
     """
-    lines = ["| Room | What belongs there, and what does not |", "|---|---|"]
+    lines = ["| Room | What belongs there |", "|---|---|"]
     topics = {path.stem for path in (package / "exercises" / "reference").glob("*.py")} - {"__init__"}
     for path in sorted(package.rglob("__init__.py")):
         room = path.parent.relative_to(package)
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
         if room.parts and not topics & set(room.parts):
-            lines.append(f"| `{package.name}/{room.as_posix()}` | {' '.join(text.split())} |")
+            lines.append(f"| `{package.name}/{room.as_posix()}` | {_prose(text)} |")
     return "\n".join(lines)

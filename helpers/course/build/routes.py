@@ -37,8 +37,10 @@ ROUTES = (
             *(*_START, "number_formats", "mixed_precision", "gradient_accumulation", "activation_checkpointing"),
             *(
                 "data_parallel",
+                "when_ranks_go_wrong",
                 "x3_ddp",
                 "sharding",
+                "fully_shard",
                 "x7_fits_on_no_rank",
                 "tensor_parallel",
                 "pipeline",
@@ -56,7 +58,7 @@ ROUTES = (
     Route(
         "know whether my run fits",
         ("start_here",),
-        "[the planner](docs/planner.md): `.venv/bin/training-at-scale plan --model llama-2-7b --gpu rtx-4090`",
+        "`make planner`, or [a command](#will-it-fit) for a recipe, a script or a config file",
     ),
 )
 # Ten weeks: what each is about, and its labs. A graded exercise is what the week hands in.
@@ -67,8 +69,8 @@ WEEKS = (
     ("Fewer activations, and finding leaks", ("activation_checkpointing", "profiling_and_oom_clinic")),
     ("Seconds", ("where_the_time_goes", "compilation_and_fusion")),
     ("Lean optimizers, and 7B in 24 GB", ("lean_optimizers", "lora", "x4_lora")),
-    ("Data, and many ranks", ("data_loading", "tokens", "data_parallel", "x3_ddp")),
-    ("Splitting state and layers", ("sharding", "x7_fits_on_no_rank", "tensor_parallel")),
+    ("Data, and many ranks", ("data_loading", "tokens", "data_parallel", "when_ranks_go_wrong", "x3_ddp")),
+    ("Splitting state and layers", ("sharding", "fully_shard", "x7_fits_on_no_rank", "tensor_parallel")),
     ("Pipelines and long sequences", ("pipeline", "context_parallel", "x5_ring_attention")),
     ("Choosing a layout, and runs that survive", ("choosing_a_layout", "runs_that_survive", "failures", "x6_survive")),
 )

@@ -26,18 +26,18 @@ AGAIN = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of the command."""
     parser.add_argument("--list", action="store_true", help="print the steps and how they ended, and run nothing")
-    parser.add_argument("--only", metavar="PATTERN", help="steps whose names fit, such as 'tests/*' or 'labs/fp8'")
-    parser.add_argument("--again", action="store_true", help="run again what is done, too")
-    parser.add_argument("--limit", type=float, default=540, metavar="SECONDS", help="of a step; default: 540")
+    parser.add_argument("--only", metavar="PATTERN", help="steps whose names match, such as 'tests/*' or 'labs/fp8'")
+    parser.add_argument("--again", action="store_true", help="also repeat finished steps")
+    parser.add_argument("--limit", type=float, default=540, metavar="SECONDS", help="seconds per step; default: 540")
     parser.add_argument(
         "--budget",
         type=float,
         default=math.inf,
         metavar="SECONDS",
-        help="start no step after that; exit code 3 if any is left",
+        help="start no step after this many seconds; exit code 3 if any is left",
     )
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu", metavar="DIR", help="default: build/gpu")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu tries the lane itself")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu only tries out the command")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -102,7 +102,8 @@ class ClassRun:
                 for reference in [workers.submit(self.bench.expected, source) for source in missing]:
                     reference.result()
                 each = (time.perf_counter() - began) / len(missing)  # a submission does what the reference does
-                self.console.print(f"{len(to_run)} submissions will take about {duration(each * len(to_run))}.")
+                many = "submission" if len(to_run) == 1 else "submissions"
+                self.console.print(f"{len(to_run)} {many} will take about {duration(each * len(to_run))}.")
             places = {workers.submit(run, hand_in): place for place, hand_in in to_run.items()}
             for future in as_completed(places):
                 yield places[future], future

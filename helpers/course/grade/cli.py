@@ -13,10 +13,14 @@ from .options import GradeError, GradingOptions, cores
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of the command."""
     default = GradingOptions
-    parser.add_argument("submissions", type=Path, metavar="SUBMISSIONS")
+    parser.add_argument("submissions", type=Path, metavar="SUBMISSIONS", help="a folder or a ZIP file per student")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where gradebook and pages go")
     parser.add_argument(
-        "--exercise", nargs="+", default=(), metavar="X", help="what was set: x1 x2; default: what anybody submitted"
+        "--exercise",
+        nargs="+",
+        default=(),
+        metavar="X",
+        help="what you set, such as x1 x2; default: whatever was submitted",
     )
     parser.add_argument("--seed", type=int, help="repeat a run; default: that of the run in --out, or a fresh one")
     parser.add_argument(
@@ -30,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--regrade", metavar="NAME", help="run these students again (* and ? match), changed or not")
     parser.add_argument("--roster", type=Path, metavar="CSV", help="who is who: columns folder, name, id, email")
     parser.add_argument("--policy", type=Path, metavar="TOML", help="what checks are worth, and partial credit")
-    parser.add_argument("--anonymous", action="store_true", help="random names in all that people read")
-    parser.add_argument("--email", metavar="FROM", help="write letters to the students in the roster; send none")
+    parser.add_argument("--anonymous", action="store_true", help="use random names in everything that people read")
+    parser.add_argument("--email", metavar="FROM", help="write drafts of letters to the students in the roster")
     parser.add_argument("--watch", action="store_true", help="grade again after each new submission, until interrupted")
 
 

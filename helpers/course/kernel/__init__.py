@@ -1,1 +1,1 @@
-"""The process in which a submission runs when it is graded. Nothing in here can judge."""
+"""The process in which a submission runs when it is graded. It contains no code that judges."""

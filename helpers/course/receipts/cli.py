@@ -9,9 +9,9 @@ from .collect import ReceiptsError, run_receipts
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of the command."""
     parser.add_argument("names", nargs="*", metavar="NAME", help="a step, or the beginning of its name; default: all")
-    parser.add_argument("--device", choices=("cuda", "mps", "cpu"), help="default: the fastest of this machine")
-    parser.add_argument("--fresh", action="store_true", help="run again what has not changed, too")
-    parser.add_argument("--show", action="store_true", help="print what the steps print, too")
+    parser.add_argument("--device", choices=("cuda", "mps", "cpu"), help="default: the fastest on this machine")
+    parser.add_argument("--fresh", action="store_true", help="also run what has not changed")
+    parser.add_argument("--show", action="store_true", help="also show the output of the steps")
 
 
 def run(args: argparse.Namespace) -> int:

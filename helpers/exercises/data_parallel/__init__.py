@@ -1,11 +1,10 @@
-"""Practice checks of data parallel, and what its lab needs for seeing: pictures, a diary, the flight recorder.
+"""Practice checks of data parallel, and what its lab needs for seeing: pictures, a log of buckets, `torchrun`.
 
-The learner writes a ring all-reduce, the law of what a message costs, buckets that travel during the backward pass, and
-the average over ranks with unequal rows.
+The learner writes a ring all-reduce, the formula for what a message costs, and buckets that travel during the backward
+pass.
 """
 
 from ..base import Part
-from .joint import JOINT
 from .law import LAW
 from .overlap import OVERLAP
 from .ring import RING
@@ -14,5 +13,4 @@ PARTS = (
     Part("data_parallel.ring", ("ring_all_reduce",), RING),
     Part("data_parallel.law", ("fit_link",), LAW),
     Part("data_parallel.overlap", ("BucketedAverage",), OVERLAP),
-    Part("data_parallel.average", ("average_gradients",), JOINT),
 )

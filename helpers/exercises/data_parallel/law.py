@@ -29,7 +29,7 @@ def _answer(fit_link: Fit, sweep: list[tuple[int, float]]) -> Evidence:
     }
 
 
-class RecoversTheLaw(Check):
+class RecoversTheFormula(Check):
     """From seconds that follow alpha + n / beta it gives alpha in seconds and beta in bytes per second, as floats."""
 
     hint = (
@@ -67,7 +67,7 @@ class RecoversTheLaw(Check):
         return None
 
 
-class BearsNoise(Check):
+class ToleratesNoise(Check):
     """With each measurement a few percent off, alpha and beta are still close."""
 
     hint = (
@@ -122,4 +122,4 @@ class AlphaIsNotNegative(Check):
         return None
 
 
-LAW = (RecoversTheLaw, BearsNoise, AlphaIsNotNegative)
+LAW = (RecoversTheFormula, ToleratesNoise, AlphaIsNotNegative)

@@ -222,7 +222,7 @@ class GradientsEqualDdp(Check):
     hint = (
         "Does the second step begin like the first one, with no gradient ready and no bucket sent?\n"
         "An all-reduce adds; where do you divide by the number of ranks? Each part goes back in the shape of its "
-        "parameter.\n`work.wait()` first, then divide `flat`, `flat.split([p.numel() for p in bucket])`, `view_as(p)`."
+        "parameter.\nWhat must have happened before the numbers in a flat tensor may be read?"
     )
 
     probe = staticmethod(observe)
@@ -318,7 +318,7 @@ class BackwardDoesNotWait(Check):
         return f"{wrong} Does `finish()` wait for every bucket?" if wrong else None
 
 
-class BearsMissingGradients(Check):
+class HandlesMissingGradients(Check):
     """A parameter without a gradient on a rank counts as zeros there, and all ranks send the same buckets."""
 
     hint = (
@@ -343,5 +343,5 @@ OVERLAP = (
     OneMessageABucket,
     BucketsLeaveWhenFull,
     BackwardDoesNotWait,
-    BearsMissingGradients,
+    HandlesMissingGradients,
 )

@@ -1,4 +1,4 @@
-"""The pictures of the lab on data parallel: a ring at work, buckets on a timeline, waiting beside working."""
+"""The pictures of the lab on data parallel: a ring at work, buckets on a timeline, what a message costs, scaling."""
 
 from collections.abc import Mapping, Sequence
 
@@ -52,19 +52,6 @@ def bucket_timeline(diary: Diary) -> Figure:
     axes.axvline(1e3 * diary.computed, color="black", lw=1, ls=":")
     axes.invert_yaxis()
     axes.set(title="Buckets are sent during the backward pass (rank 0)", xlabel="milliseconds")
-    return figure
-
-
-def waiting_bars(working: Sequence[float], waiting: Sequence[float]) -> Figure:
-    """Draw for each rank how long a step it worked, and how long it waited in the all-reduce."""
-    figure = Figure(figsize=(7, 0.8 + 0.4 * len(working)), layout="constrained")
-    axes = figure.add_subplot()
-    names = [f"rank {rank}" for rank in range(len(working))]
-    axes.barh(names, [1e3 * s for s in working], color=COLOURS[0], label="works")
-    axes.barh(names, [1e3 * s for s in waiting], left=[1e3 * s for s in working], color=COLOURS[1], label="all-reduce")
-    axes.invert_yaxis()
-    axes.set(title="A step of each rank", xlabel="milliseconds (median of the steps)")
-    axes.legend(frameon=False, loc="lower right")
     return figure
 
 

@@ -79,8 +79,7 @@ class SumsOnEveryRank(Check):
     hint = (
         "Write down for 3 ranks which chunk each rank has completed after N - 1 rounds.\n"
         "`vector.tensor_split(n)` always makes n views, some of them shorter or empty; `chunk` may make fewer.\n"
-        "Round `step`: rank r sends chunk (r - step) % n and receives chunk (r - step - 1) % n. "
-        "It adds the chunk in the first n - 1 rounds, and copies it in the others."
+        "What a rank has just received is what it sends in the next round. In round 0 rank r sends chunk r."
     )
 
     probe = staticmethod(observe)
@@ -155,7 +154,7 @@ class SendsNoMoreThanARing(Check):
         return None
 
 
-class TalksToItsNeighbours(Check):
+class SendsToItsNeighborsOnly(Check):
     """A rank only sends to rank + 1, only receives from rank - 1, and calls no collective."""
 
     hint = (
@@ -205,4 +204,4 @@ class WorksInPlace(Check):
         return None
 
 
-RING = (SumsOnEveryRank, AllRanksHaveTheSameBits, SendsNoMoreThanARing, TalksToItsNeighbours, WorksInPlace)
+RING = (SumsOnEveryRank, AllRanksHaveTheSameBits, SendsNoMoreThanARing, SendsToItsNeighborsOnly, WorksInPlace)

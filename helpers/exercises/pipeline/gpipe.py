@@ -36,7 +36,7 @@ class ForwardFirst(OnLists):
         return None
 
 
-class NobodyWaitsForever(OnLists):
+class NoRankWaitsForever(OnLists):
     """The lists fit together: no rank waits for a message that never comes."""
 
     hint = "A backward pass needs its own forward pass, and the backward pass of the next rank."
@@ -66,4 +66,4 @@ class SameGradients(TrainsAsOneProcess):
     cases: ClassVar = [Case(3, 4)]
 
 
-GPIPE = (EachActionOnce, ForwardFirst, NobodyWaitsForever, NoLongerThanNeeded, SameGradients)
+GPIPE = (EachActionOnce, ForwardFirst, NoRankWaitsForever, NoLongerThanNeeded, SameGradients)

@@ -22,7 +22,7 @@ class EachActionOnce(OnLists):
         return not_each_once(case, lists, "FB")
 
 
-class NobodyWaitsForever(OnLists):
+class NoRankWaitsForever(OnLists):
     """The lists fit together: no rank waits for a message that never comes."""
 
     hint = (
@@ -41,8 +41,7 @@ class ThinnerBubble(InTime):
 
     hint = (
         "Take as many micro-batches through chunk 0 as there are ranks; then the first of them is back on rank 0.\n"
-        "So the order is: `ranks` micro-batches through chunk 0, the same through chunk 1, and so on; then the next.\n"
-        "Warm-up: v - 1 rounds of all ranks, and then as in 1F1B. That is v x ranks - rank - 1 forward passes."
+        "How many forward passes does 1F1B warm up with? Here v - 1 rounds of all ranks come on top."
     )
     cases = staticmethod(in_chunks)
 
@@ -68,4 +67,4 @@ class SameGradients(TrainsAsOneProcess):
     cases: ClassVar = [Case(2, 4, 2)]
 
 
-INTERLEAVED = (EachActionOnce, NobodyWaitsForever, ThinnerBubble, FewInFlight, SameGradients)
+INTERLEAVED = (EachActionOnce, NoRankWaitsForever, ThinnerBubble, FewInFlight, SameGradients)

@@ -22,7 +22,7 @@ class EachActionOnce(OnLists):
         return not_each_once(case, lists, "FB")
 
 
-class NobodyWaitsForever(OnLists):
+class NoRankWaitsForever(OnLists):
     """The lists fit together: no rank waits for a message that never comes."""
 
     hint = (
@@ -41,7 +41,7 @@ class SameBubble(InTime):
 
     hint = (
         "How many micro-batches must be under way so that rank r has something to do until its first gradient comes?\n"
-        "The last rank can alternate at once, and each rank before it needs one more forward pass: ranks - rank - 1."
+        "The last rank can alternate at once. What does the rank before it need?"
     )
     cases = staticmethod(any_number)
 
@@ -53,10 +53,7 @@ class SameBubble(InTime):
 class FewInFlight(OnLists):
     """Rank r holds at most ranks - r micro-batches at once."""
 
-    hint = (
-        "A micro-batch is held from its F to its B. After the warm-up, each F must be followed by a B.\n"
-        "ranks - rank - 1 forward passes, then pairs: forward, backward."
-    )
+    hint = "A micro-batch is held from its F to its B. After the warm-up, each F must be followed by a B."
     cases = staticmethod(any_number)
 
     @classmethod
@@ -70,4 +67,4 @@ class SameGradients(TrainsAsOneProcess):
     cases: ClassVar = [Case(3, 5)]
 
 
-ONE_F_ONE_B = (EachActionOnce, NobodyWaitsForever, SameBubble, FewInFlight, SameGradients)
+ONE_F_ONE_B = (EachActionOnce, NoRankWaitsForever, SameBubble, FewInFlight, SameGradients)

@@ -19,7 +19,7 @@ class EachActionOnce(OnLists):
         return not_each_once(case, lists, "FIW")
 
 
-class NobodyWaitsForever(OnLists):
+class NoRankWaitsForever(OnLists):
     """The lists fit together: each W comes after its own I, and no rank waits for a message that never comes."""
 
     hint = "W of a micro-batch needs what its I has stored, so it comes later in the same list."
@@ -35,7 +35,7 @@ class FilledBubble(InTime):
 
     hint = (
         "Which rank's I does no other rank need, so that W may follow at once? How many W can the last rank postpone?\n"
-        "Start from 1F1B. Rank r runs W of a micro-batch after r more input gradients."
+        "Start from 1F1B. On which rank would a W that comes at once delay another rank?"
     )
     cases = staticmethod(enough)
 
@@ -49,7 +49,7 @@ class FewInFlight(OnLists):
 
     hint = (
         "A micro-batch is held from its F to its W. Weight gradients that wait until the end hold all of them.\n"
-        "Rank r may let r of them wait, and no more."
+        "By how much less does a later rank hold under 1F1B? That is what it may let wait."
     )
     cases = staticmethod(enough)
 
@@ -64,4 +64,4 @@ class SameGradients(TrainsAsOneProcess):
     cases: ClassVar = [Case(3, 4)]
 
 
-ZERO_BUBBLE = (EachActionOnce, NobodyWaitsForever, FilledBubble, FewInFlight, SameGradients)
+ZERO_BUBBLE = (EachActionOnce, NoRankWaitsForever, FilledBubble, FewInFlight, SameGradients)

@@ -1,4 +1,4 @@
-"""What several probes use to look at an answer.
+"""Tools that several probes use to examine an answer.
 
-Nothing here judges: a probe returns measurements, and no opinions.
+Nothing here judges: a probe returns measurements, not verdicts.
 """

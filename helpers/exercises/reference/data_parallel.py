@@ -4,11 +4,8 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 import contextlib
-import tempfile
 import time
-from datetime import timedelta
-from pathlib import Path
-from helpers import TENANTS, Claims, Collectives, Diary, MemoryMeter, Messages, Prediction, RankError, SmallCNN, SmallGPT, calls_in, check, device_name, digits, explore, flight_report, hint, human_bytes, losses_of_copies, pick_device, rank_device, ranks_device, run_ranks, show, tenant_bars, text_table, torchrun, write_flight_record
+from helpers import TENANTS, Claims, Collectives, Diary, MemoryMeter, Messages, Prediction, SmallCNN, SmallGPT, check, device_name, digits, explore, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks, show, tenant_bars, text_table, torchrun
 from helpers.core.device import synchronize
 from helpers.exercises.data_parallel import pictures
 import numpy as np
@@ -16,7 +13,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
@@ -80,14 +76,3 @@ class BucketedAverage:
             for p, gradient in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
                 p.grad = gradient.view_as(p)
         self.ready, self.sent = set(), []
-
-
-def average_gradients(model, rows):
-    trained = [p for p in model.parameters() if p.requires_grad]
-    total = torch.tensor(float(rows), device=trained[0].device)
-    dist.all_reduce(total)
-    for p in trained:
-        if p.grad is None:
-            p.grad = torch.zeros_like(p)
-        p.grad *= rows / total  # a tensor: the device is not asked for its value
-        dist.all_reduce(p.grad)

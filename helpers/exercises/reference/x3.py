@@ -1,4 +1,4 @@
-"""The reference answers of solutions/11_x3_ddp.py, which `check` compares with.
+"""The reference answers of solutions/11b_x3_ddp.py, which `check` compares with.
 
 Written by `python -m helpers build`; change the source, not this file.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from helpers import SmallCNN, check, device_name, digits, hint, pick_device, rank_device, ranks_device, run_ranks
 from helpers.core.device import synchronize
+from helpers.exercises.x3.broken import DIAGNOSES, compare_diagnoses, observe, symptoms_table
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F

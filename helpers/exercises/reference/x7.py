@@ -1,4 +1,4 @@
-"""The reference answers of solutions/12_x7_fits_on_no_rank.py, which `check` compares with.
+"""The reference answers of solutions/12b_x7_fits_on_no_rank.py, which `check` compares with.
 
 Written by `python -m helpers build`; change the source, not this file.
 """

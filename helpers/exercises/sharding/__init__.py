@@ -1,4 +1,4 @@
-"""Practice checks of sharding: ZeRO's partition, reduction, gathering and hooks; a sharded model, and a step on it.
+"""Practice checks of sharding: ZeRO's partition, reduction, gathering and hooks.
 
 `blocks.py` is the model that the lab and the checks shard, `trained.py` measures it, `diary.py` says in which order
 messages come. The lab's pictures are in `drawings`.
@@ -9,14 +9,10 @@ from .gather import GATHER
 from .hooks import HOOKS
 from .partition import PARTITION
 from .reduce import REDUCE
-from .sharded import SHARDED
-from .step import STEP
 
 PARTS = (
     Part("sharding.partition", ("partition",), PARTITION),
     Part("sharding.reduce", ("reduce_gradients",), REDUCE),
     Part("sharding.gather", ("gather_parameters",), GATHER),
     Part("sharding.hooks", ("add_hooks",), HOOKS),
-    Part("sharding.sharded", ("make_sharded",), SHARDED),
-    Part("sharding.step", ("accumulated_step",), STEP),
 )

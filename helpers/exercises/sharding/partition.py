@@ -135,7 +135,7 @@ class ParametersAreViews(Check):
 
     hint = (
         "The parameter object stays, because its module holds it. Only its data is replaced.\n"
-        "p.data = flat[start : start + p.numel()].view_as(p), after its numbers were copied there."
+        "`view_as` gives a slice the shape of a parameter. What is assigned to `.data` is the parameter's new memory."
     )
 
     probe = staticmethod(observe)

@@ -39,7 +39,7 @@ class HoldsWhatItsQueriesUse(Check):
 
     hint = (
         "Which query heads does the rank have? Then, for each: how many query heads share one K/V head?\n"
-        "Query head i uses K/V head i // (heads // kv_heads), whichever rank it is on."
+        "Does the K/V head of a query head depend on the rank?"
     )
 
     @staticmethod
@@ -108,7 +108,7 @@ class SumsTheCopies(Check):
     hint = (
         "The copies are one parameter, used by several ranks' query heads. What does autograd do with a parameter that "
         "is used several times?\n"
-        "Put this rank's gradients into zeros for all K heads, all-reduce them once, and return this rank's heads."
+        "Ranks hold different heads. What can they all-reduce that has the same shape on every rank?"
     )
 
     probe = staticmethod(observe)

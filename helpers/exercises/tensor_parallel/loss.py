@@ -177,10 +177,7 @@ class LossOfTheWholeVocabulary(Check):
 class LeavesOutWhatDoesNotCount(Check):
     """A target of -100 adds nothing to the loss or the gradient, and the mean is over the other targets."""
 
-    hint = (
-        "What does a token with target -100 add to the sum, and to the count that you divide by?\n"
-        "counts = targets != -100; multiply each token's loss by it, and divide by its sum."
-    )
+    hint = "What does a token with target -100 add to the sum, and to the count that you divide by?"
 
     probe = staticmethod(observe)
 
@@ -189,7 +186,7 @@ class LeavesOutWhatDoesNotCount(Check):
         return _wrong(seen, expected, tuple(IGNORED))
 
 
-class BearsLargeLogits(Check):
+class HandlesLargeLogits(Check):
     """Loss and gradient are finite and correct for logits of ±10,000."""
 
     hint = (
@@ -246,7 +243,7 @@ def _sent(seed: int, cross_entropy: Loss) -> Evidence:
     }
 
 
-class SendsThreeNumbersAToken(Check):
+class SendsThreeNumbersPerToken(Check):
     """The forward pass all-reduces three numbers per token, and the backward pass sends nothing."""
 
     hint = (
@@ -273,7 +270,7 @@ class SendsThreeNumbersAToken(Check):
         return by_rank(f"{case}: backward pass", texts)
 
 
-class KeepsToItsWords(Check):
+class KeepsTheContract(Check):
     """No tensor is as large as the full logits, and the incoming logits and targets are not changed."""
 
     hint = (
@@ -298,7 +295,7 @@ class KeepsToItsWords(Check):
 LOSS = (
     LossOfTheWholeVocabulary,
     LeavesOutWhatDoesNotCount,
-    BearsLargeLogits,
-    SendsThreeNumbersAToken,
-    KeepsToItsWords,
+    HandlesLargeLogits,
+    SendsThreeNumbersPerToken,
+    KeepsTheContract,
 )

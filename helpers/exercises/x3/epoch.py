@@ -239,11 +239,11 @@ class RaggedGroupsWeighByRows(Check):
         return None
 
 
-class OneSynchronisationAnUpdate(Check):
+class OneSynchronizationPerUpdate(Check):
     """Gradients are sent once per update, for any number of micro-batches, and nothing else of their size is."""
 
     points = 1
-    hint = "`with model.no_sync():` around forward and backward of all micro-batches of a group but the last."
+    hint = "How many all-reduces does your epoch make per update? DDP decides that in the forward pass."
     probe = staticmethod(observe)
 
     @staticmethod
@@ -321,7 +321,7 @@ class LossIsOfAllRanks(Check):
 EPOCH = (
     UpdateEqualsJointBatch,
     RaggedGroupsWeighByRows,
-    OneSynchronisationAnUpdate,
+    OneSynchronizationPerUpdate,
     EveryEpochInANewOrder,
     LossIsOfAllRanks,
 )

@@ -113,7 +113,7 @@ class EvaluationSharesTheWork(Check):
     """No rank reads or computes more than its part, in evaluation mode, without a graph; the model is unchanged."""
 
     points = 1
-    hint = "range(rank, len(dataset), world_size); model.module.eval(), torch.no_grad(). Store each module's mode."
+    hint = "Which rows are yours? What does eval() change in a model of which one layer is in evaluation mode already?"
     probe = staticmethod(observe)
 
     @staticmethod

@@ -257,7 +257,7 @@ class Rank0SavesForAll(Check):
     """Only rank 0 saves a checkpoint, it loads into a fresh model, and no rank leaves before it is complete."""
 
     points = 1
-    hint = "model.module.state_dict() has no 'module.' in its names; dist.barrier() after saving makes the others wait."
+    hint = "Under which names does the wrapped model save its weights? What do the other ranks do while rank 0 writes?"
     probe = staticmethod(observe)
 
     @staticmethod
@@ -286,7 +286,7 @@ class ClosesAndReports(Check):
     points = 1
     hint = (
         "On a GPU: torch.cuda.set_device(here) and dist.init_process_group('nccl', device_id=here).\n"
-        "dist.destroy_process_group() before the return; history.append({'train_loss': ..., **job.evaluate(...)})."
+        "What must be closed before the return, and what does the history have for each epoch?"
     )
     probe = staticmethod(observe)
 

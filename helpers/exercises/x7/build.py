@@ -35,8 +35,8 @@ def _numbers(model: nn.Module, seed: int) -> Evidence:
         if isinstance(p, DTensor) and n in wanted and not torch.equal(p.to_local(), local_of(wanted[n].detach(), p))
     ]
     buffers = dict(model.named_buffers())
-    same = all(n in buffers and torch.equal(buffers[n], full) for n, full in right.named_buffers())
-    return {"wrong": wrong, "local": local, "buffers": same}
+    other = [n for n, full in right.named_buffers() if n not in buffers or not torch.equal(buffers[n], full)]
+    return {"wrong": wrong, "local": local, "buffers": other}
 
 
 def _shards(model: nn.Module, mesh: DeviceMesh) -> Evidence:
@@ -67,6 +67,7 @@ def _pass(model: nn.Module) -> Evidence:
     ]
     with Collectives() as forward:
         logits = model(tokens)
+    blocks = [p.to_local() if isinstance(p, DTensor) else p for n, p in model.named_parameters() if "blocks." in n]
     with Collectives() as backward:
         F.cross_entropy(logits.float().flatten(0, 1), tokens.flatten()).backward()
     for hook in hooks:
@@ -75,6 +76,7 @@ def _pass(model: nn.Module) -> Evidence:
     return {
         "layers": sorted(set(seen.values())),
         "logits": str(logits.dtype),
+        "kept": sum(p.nbytes for p in blocks),
         "gradients": sorted({str(p.grad.dtype) for p in model.parameters() if p.grad is not None}),
         "forward": {name: forward.count(name) for name in names},
         "backward": {name: backward.count(name) for name in names},
@@ -173,7 +175,9 @@ class InitializesLikeOneProcess(_OnBuild):
 
     hint = (
         "On the CPU, reset_parameters on a sharded layer draws the same shard on every rank. Draw the whole layer, "
-        "keep a part.\nWhich part is it where 4 ranks share 30 rows? distribute_tensor knows. Who fills the buffers?"
+        "keep a part.\nWhich part is it where 4 ranks share 30 rows, or one row? distribute_tensor knows.\n"
+        "Who fills the buffers? The model itself and a block may have numbers of their own, and a layer that only has "
+        "buffers may draw, too."
     )
 
     @classmethod
@@ -183,7 +187,7 @@ class InitializesLikeOneProcess(_OnBuild):
             return f"{got['wrong'][0]} is not that of one process ({len(got['wrong'])} of the parameters are not)."
         if got["local"]:
             return f"this rank holds another part of {got['local'][0]} than its placement says."
-        return None if got["buffers"] else "the buffer of positions is not that of one process."
+        return f"the buffer {got['buffers'][0]} is not that of one process." if got["buffers"] else None
 
 
 class EachBlockIsAUnit(_OnBuild):
@@ -191,7 +195,7 @@ class EachBlockIsAUnit(_OnBuild):
 
     hint = (
         "fully_shard on each block first, then on the model. Two blocks in one call are one unit.\n"
-        "reshard_after_forward says whether a unit is freed after its forward pass."
+        "reshard_after_forward says whether, and among how many ranks, a unit is sharded again after its forward pass."
     )
 
     @classmethod
@@ -202,6 +206,9 @@ class EachBlockIsAUnit(_OnBuild):
         got, want = seen["pass"]["forward"]["all_gather"], right["pass"]["forward"]["all_gather"]
         if got != want:
             return f"the forward pass gathers {got} times; {want} is right for {BLOCKS} blocks and the rest."
+        got, want = seen["pass"]["kept"], right["pass"]["kept"]
+        if got != want:
+            return f"after the forward pass this rank holds {got:,} bytes of the blocks; its shards are {want:,} bytes."
         got, want = seen["pass"]["backward"]["all_gather"], right["pass"]["backward"]["all_gather"]
         if got not in (want, want + 1):  # what is outside the blocks may be freed after its forward pass, or stay
             return f"the backward pass gathers {got} times; {want} is right: each of the {BLOCKS} blocks once more."

@@ -28,11 +28,13 @@ class _Case:
     Attributes:
         rows: of each micro-batch.
         ignored: the share of targets that do not count, on each rank.
+        empty: this micro-batch has no target that counts, on any rank.
         mesh: sizes of its dimensions.
     """
 
     rows: tuple[int, ...] = (2, 2, 2)
     ignored: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
+    empty: int | None = None
     max_norm: float = OFF
     adam: bool = False
     steps: int = 1
@@ -49,6 +51,8 @@ COUNTED = {
     "micro-batches of different sizes": _Case((3, 1, 2)),
     "targets that do not count": _Case((2, 3), (0.1, 0.7, 0.4, 0.9)),
     "a rank without targets": _Case((2, 2), (0.3, 1.0, 0.2, 0.5)),
+    "a last micro-batch without targets": _Case((2, 1), empty=1),
+    "targets that do not count, 2 x 2 ranks": _Case((2,), (0.1, 0.2, 0.7, 0.9), mesh=(2, 2)),
 }
 CLIPPED = {
     "clipped": _Case(max_norm=0.05),
@@ -62,9 +66,9 @@ def _micro_batches(seed: int, case: _Case, step: int) -> list[tuple[Tensor, Tens
     rank = dist.get_rank()
     generator = torch.Generator().manual_seed(1000 * seed + 10 * step + rank)
     pairs = []
-    for rows in case.rows:
+    for i, rows in enumerate(case.rows):
         tokens, targets = torch.randint(VOCABULARY, (2, rows, LENGTH), generator=generator).unbind()
-        share = case.ignored[rank]
+        share = 1.0 if i == case.empty else case.ignored[rank]
         hidden = torch.rand(targets.shape, generator=generator) < share
         pairs.append((tokens, targets.masked_fill(hidden, IGNORED)))
     return pairs

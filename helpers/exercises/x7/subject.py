@@ -1,4 +1,8 @@
-"""The model that is sharded: odd sizes, a buffer that is not saved, and a layer that draws like no other."""
+"""The model that is sharded.
+
+Its sizes are odd, one is smaller than the number of ranks, and a name is not PyTorch's. The model, its blocks and a
+layer of buffers alone draw numbers of their own; one buffer is saved, and one is not.
+"""
 
 import math
 
@@ -17,43 +21,50 @@ class Scale(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(width))
+        self.gain = nn.Parameter(torch.empty(width))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.weight, 1.0, 0.1)
+        nn.init.normal_(self.gain, 1.0, 0.1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],)) * self.weight
+        return F.rms_norm(x, (x.shape[-1],)) * self.gain
 
 
 class Places(nn.Module):
-    """Adds a wave to each position, from a table that is not saved."""
+    """Adds a wave to each position, from a table that is not saved, and a phase that is drawn and saved."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.register_buffer("table", torch.empty(LENGTH, width), persistent=False)
+        self.register_buffer("phase", torch.empty(width))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         angles = torch.arange(LENGTH)[:, None] * torch.linspace(0.1, math.pi, self.table.shape[1])
         self.table.copy_(angles.sin())
+        self.phase.normal_()
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.table[: x.shape[1]].to(x.dtype)
+        return x + (self.table[: x.shape[1]] + self.phase).to(x.dtype)
 
 
 class Block(nn.Module):
-    """x + down(gelu(up(scale(x)))), and the mean over earlier positions."""
+    """x + down(gelu(up(scale(x)))) + offset, and the mean over earlier positions."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.scale, self.up, self.down = Scale(width), nn.Linear(width, 3 * width - 1), nn.Linear(3 * width - 1, width)
+        self.offset = nn.Parameter(torch.empty(width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.offset, 0.0, 0.1)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.scale(x)
         h = h.cumsum(1) / torch.arange(1, h.shape[1] + 1, device=h.device, dtype=h.dtype)[:, None]
-        return x + self.down(F.gelu(self.up(h)))
+        return x + self.down(F.gelu(self.up(h))) + self.offset
 
 
 class Model(nn.Module):
@@ -64,10 +75,15 @@ class Model(nn.Module):
         self.embed, self.places = nn.Embedding(VOCABULARY, width), Places(width)
         self.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
         self.scale, self.head = Scale(width), nn.Linear(width, VOCABULARY, bias=False)
+        self.first = nn.Parameter(torch.empty(1, width))  # one row: most ranks have none of it
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.first, 0.0, 0.1)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return logits (n, T, VOCABULARY) for tokens (n, T)."""
-        x = self.places(self.embed(tokens))
+        x = self.places(self.embed(tokens) + self.first)
         for block in self.blocks:
             x = block(x)
         return self.head(self.scale(x))

@@ -1,7 +1,7 @@
-"""The roofline of a machine: what it can do, measured in seconds on the spot, and what that predicts.
+"""The roofline of a machine: its rates, measured in a few seconds, and what they predict.
 
-`roofline.py` is plain data and the law; `measured.py` makes one, from `subjects.py`, which is what it runs, and
-`stopwatch.py`; `kept.py` keeps it for this machine; `figure.py` draws it.
+`roofline.py` holds plain data and the formula. `measured.py` makes one: `subjects.py` is what it runs, `stopwatch.py`
+times it. `kept.py` stores it for this machine, and `figure.py` draws it.
 """
 
 from .kept import keep_roofline, kept_roofline

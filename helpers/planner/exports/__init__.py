@@ -1,8 +1,8 @@
-"""Hand-over: a layout as the configuration of a real training engine, and the job that starts it.
+"""Exports: a layout as the configuration of a real training engine, and the job that starts it.
 
 `export` writes the configuration, `command` what torchrun has to start, `wrap` the job around it. What an engine cannot
-express is refused in one line, never left out: a configuration that trains something else than was planned is worse
-than none.
+express is refused in one line, never left out: a configuration that trains something other than the plan is worse than
+none.
 """
 
 from ..config import RecipeError

@@ -1,4 +1,4 @@
-"""What others train with, read as the planner's own description: configurations and launch scripts."""
+"""Configurations and launch scripts of other programs, read as the planner's own description."""
 
 from .read_file import read_file
 from .said import Imported

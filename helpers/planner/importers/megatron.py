@@ -197,7 +197,7 @@ def _step(said: Said) -> dict[str, Any]:
         "checkpointing": said.text("recompute-granularity", default="none"),
         "attention": "unfused" if local else said.text("attention-backend", default="fused").replace("auto", "fused"),
         "transformer_impl": "local" if local else "transformer_engine",
-        "fused_loss": said.flag("cross-entropy-loss-fusion") and _native(said),
+        "fused_loss": said.flag("cross-entropy-loss-fusion") and _implementation(said),
         "dropout": float(said.text("hidden-dropout", default="0.1")),
         "attention_mask": not said.flag("no-create-attention-mask-in-dataloader"),
         "cuda_graphs": said.flag("enable-cuda-graph"),
@@ -208,16 +208,16 @@ def _step(said: Said) -> dict[str, Any]:
     }
 
 
-def _native(said: Said) -> bool:
-    """Return whether the fused loss is Megatron's own.
+def _implementation(said: Said) -> str:
+    """Return whose fused loss it is.
 
     Raises:
-        RecipeError: it is another one.
+        RecipeError: it is an unknown one.
     """
     which = said.text("cross-entropy-fusion-impl", default="native")
-    if which != "native":
+    if which not in ("native", "te"):
         raise RecipeError(f"--cross-entropy-fusion-impl {which}: the bytes of that loss are not known.")
-    return True
+    return which
 
 
 def _check_recomputed(said: Said) -> None:

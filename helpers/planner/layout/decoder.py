@@ -142,6 +142,8 @@ class Head(nn.Module):
             return self._plain_loss(self.norm(x), labels)
         (logits,) = column(self.norm(x), [self.logits], self.wire, self.layout)  # (B, S, V / tensor)
         if self.wire.size > 1 or self.layout.engine == "megatron":
+            if self.layout.loss == "te":
+                return KernelVocabularyLoss.apply(logits, labels, self.wire)
             if self.layout.loss == "fused":
                 return CompiledVocabularyLoss.apply(logits, labels, self.wire)
             return VocabularyLoss.apply(logits, labels, self.wire, self.layout.transformer_engine)
@@ -203,6 +205,30 @@ class CompiledVocabularyLoss(VocabularyLoss):
         ctx.save_for_backward(shares)
         ctx.dtype, ctx.in_place = logits.dtype, False
         return (total.log() - target).mean()
+
+
+class KernelVocabularyLoss(torch.autograd.Function):
+    """The same in Transformer Engine's kernel: the logits' gradient takes their own place, in 16 bits.
+
+    Ranks gather three numbers a token: a maximum, a sum and the label's logit (its pytorch/triton/cross_entropy.py).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, wire: Wire) -> Tensor:
+        """logits: (B, S, V / tensor); labels: (B, S)."""
+        rows = logits.amax(-1).float()  # one pass over the logits
+        found = torch.stack((rows, rows, rows), -1)
+        if wire.size > 1:
+            found = wire.all_gather(found, 0)
+        gradient = logits.detach().neg_()  # one more, in place
+        ctx.save_for_backward(gradient)
+        return found.mean()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        """gradient: of the mean loss."""
+        (own,) = ctx.saved_tensors
+        return own.mul_(gradient), None, None
 
 
 def _summed(x: Tensor, wire: Wire) -> Tensor:

@@ -7,7 +7,7 @@ from .arch import Arch
 
 RECOMPUTATIONS = ("none", "selective", "full")
 ATTENTIONS = ("fused", "cudnn", "fused-2023", "eager")
-LOSSES = ("in place", "fused")
+LOSSES = ("in place", "fused", "te")
 LORA_TARGETS = ("attention", "all")
 _OF_PERCEPTRON = {"gate_proj", "up_proj", "down_proj", "linear_fc1", "linear_fc2"}
 
@@ -40,7 +40,8 @@ class Layout(ParallelConfig):
         packed: whether queries, keys and values come from one layer, as in Megatron, and gate and up; their tensors
             then share memory.
         narrow_gradients: whether megatron adds up gradients in 16 bits, and widens them for the update.
-        loss: of megatron: "in place", or "fused", whose compiled parts do not work in place.
+        loss: of megatron: "in place"; "fused", whose compiled parts do not work in place; or "te": Transformer Engine's
+            kernel, which leaves the gradient in the place of the logits.
         deferred_logits: of so many micro-batches, megatron's last stage keeps the gradients of the logits until all
             passes are done; -1 for all.
         micro_batch_group: how many micro-batches an interleaved stage takes before the next one; 0 for `pipeline`.
@@ -132,7 +133,10 @@ class Layout(ParallelConfig):
         return [
             (self.accumulate_whole and self.zero != "zero3", "accumulate_whole is a way of zero3."),
             (self.plain_ends and self.engine == "megatron", "plain_ends are those of PyTorch's loops, not megatron's."),
-            (stages > arch.layers, f"{stages} stages need at least as many layers; the model has {arch.layers}."),
+            (
+                stages > arch.layers + (2 if stages > 2 else 0),
+                f"{stages} stages need at least {stages - 2} layers; the model has {arch.layers}.",
+            ),
             (
                 self.virtual_stages > 1 and self.schedule in ("gpipe", "1f1b"),
                 f"virtual_stages {self.virtual_stages} needs schedule interleaved or zero-bubble.",
@@ -216,10 +220,16 @@ class Layout(ParallelConfig):
         return self.seq // self.context
 
     def stage_layers(self) -> list[list[int]]:
-        """Return the blocks of each stage in order; early stages take one more where they do not divide evenly."""
+        """Return the blocks of each stage in order; early stages take one more where they do not divide evenly.
+
+        Where there is a stage or two more than blocks, the head is a stage by itself, and the embedding.
+        """
         stages = self.pipeline * self.virtual_stages
         least, more = divmod(self.arch.layers, stages)
+        first = stages - self.arch.layers - 1  # of the stages with a block, where not all have one
         sizes = [least + (stage < more) for stage in range(stages)]
+        if first >= 0:
+            sizes = [int(first <= stage < stages - 1) for stage in range(stages)]
         starts = [sum(sizes[:stage]) for stage in range(stages)]
         return [list(range(start, start + size)) for start, size in zip(starts, sizes, strict=True)]
 

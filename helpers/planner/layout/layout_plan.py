@@ -10,7 +10,7 @@ from ..grades import DOES_NOT_FIT, grade
 from .layout import Layout
 from .long_stage import run_long_stage
 from .pipeline import Span
-from .rank_memory import RankMemory, add_standing, add_workspaces, rank_memory
+from .rank_memory import RankMemory, add_standing, add_workspaces, rank_memory, share_dummies
 from .schedule import orders
 from .stage_run import ActionKey, StageKind
 from .step_time import StepTime
@@ -109,9 +109,10 @@ class LayoutPlan:
         low, high = self.wanted
         lines = [
             f"{layout.ranks} x {self.cluster.gpu.name}: {layout.summary}",
-            f"  {layout.arch.count() / 1e9:,.1f}B parameters, {layout.tokens / 1e6:.3g}M tokens a step",
-            f"  {self.seconds:.3g} s a step ({self.low:.3g} to {self.high:.3g}), "
-            f"{self.tokens_per_second:,.0f} tokens/s a GPU, MFU {self.mfu:.0%}, "
+            f"  {self.grade} in {self.cluster.gpu.room / GiB:,.1f} GiB per GPU",
+            f"  {layout.arch.count() / 1e9:,.1f}B parameters, {layout.tokens / 1e6:.3g}M tokens per step",
+            f"  {self.seconds:.3g} s per step ({self.low:.3g} to {self.high:.3g}), "
+            f"{self.tokens_per_second:,.0f} tokens/s per GPU, MFU {self.mfu:.0%}, "
             f"{self.gpu_hours_per_billion_tokens:,.0f} GPU-hours per billion tokens",
             "  "
             + ", ".join(
@@ -120,8 +121,7 @@ class LayoutPlan:
                 if share >= 0.005
             ),
             f"  peak allocated {human_bytes(worst.nbytes)} on pipeline rank {self.ranks.index(worst)}, {worst.at}",
-            f"  reserved {low / GiB:,.1f} to {high / GiB:,.1f} GiB where there is room; "
-            f"{self.cluster.gpu.name} has {self.cluster.gpu.room / GiB:,.1f}: {self.grade}",
+            f"  reserved {low / GiB:,.1f} to {high / GiB:,.1f} GiB if there is room",
         ]
         lines += [f"    {tenant:<23}{human_bytes(n):>12}" for tenant, n in worst.peak.most_common() if n > GiB // 100]
         return "\n".join(lines)
@@ -178,6 +178,7 @@ def plan_layout(
             add_workspaces(rank, layout, cluster.gpu)
             add_standing(rank, layout, number)
             mine = range(number, len(kinds), layout.pipeline)
+            share_dummies(rank, layout, [kinds[stage] for stage in mine])
             add_unsplit(rank, layout, order[number], {stage: stage_runs[kinds[stage]] for stage in mine})
     time = StepTime(layout, cluster, rates, order, [stage_runs[kind] for kind in kinds])
     low, high = (time.seconds * factor for factor in rates.interval)

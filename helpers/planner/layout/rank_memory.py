@@ -21,7 +21,7 @@ from ..catalog.gpus import Gpu
 from . import stage_run as runs
 from .layout import Layout
 from .schedule import FOR_INPUT, FOR_WEIGHTS, FORWARD, Action
-from .stage_run import StageRun
+from .stage_run import StageKind, StageRun
 from .trace import Place
 
 Held = Counter[str]
@@ -97,6 +97,13 @@ def add_workspaces(rank: RankMemory, layout: Layout, gpu: Gpu) -> None:
     each = 32 * MiB if layout.deterministic else gpu.cublas_workspace or 0
     own = 0 if layout.own_modules else (32 if large else 4) * MiB
     rank.peak["kernel workspace"] += 2 * each + own
+
+
+def share_dummies(rank: RankMemory, layout: Layout, kinds: Sequence[StageKind]) -> None:
+    """Count dummies of weights' gradients once in a rank whose stages are `kinds`: each was run with its own."""
+    shapes = [runs.dummy_shapes(layout, kind) for kind in kinds]
+    counted = sum(runs.dummy_bytes(layout, each) for each in shapes)
+    rank.peak["gradients"] -= counted - runs.dummy_bytes(layout, set().union(*shapes))
 
 
 def add_standing(rank: RankMemory, layout: Layout, number: int) -> None:

@@ -6,7 +6,7 @@ unlike the others (gradients appear, and are reduced); all between are alike, an
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -62,17 +62,44 @@ def run_stage(layout: Layout, kind: StageKind) -> StageRun:
                 return StageRun(places, training.dense, training.expert, lives, kind.dense + kind.mixed)
 
 
-def weight_shapes(layout: Layout) -> set[tuple[int, int]]:
-    """Return the distinct shapes of the weights that Transformer Engine multiplies with on a rank."""
+def weight_shapes(layout: Layout, kind: StageKind) -> set[tuple[int, int]]:
+    """Return the distinct shapes of the weights that Transformer Engine multiplies with in a stage on a rank."""
     arch, ranks = layout.arch, layout.tensor
-    heads, kv_heads, gates = arch.heads // ranks, max(1, arch.kv_heads // ranks), 2 if arch.gated else 1
-    shapes = {(heads * arch.head_dim, arch.hidden)}  # of the output; transposed it is the same memory
-    shapes.add(((heads + 2 * kv_heads) * arch.head_dim, arch.hidden))
-    inner = [arch.ffn // ranks] if not arch.experts or arch.dense_layers else []
-    inner += [arch.moe_ffn, arch.shared_experts * arch.moe_ffn // ranks] if arch.experts else []
+    gates = 2 if arch.gated else 1
+    shapes = _latent_shapes(layout) if arch.kv_lora else _attention_shapes(layout)
+    inner = [arch.ffn // ranks] if kind.dense else []
+    inner += [arch.moe_ffn, arch.shared_experts * arch.moe_ffn // ranks] if kind.mixed else []
     for width in filter(None, inner):
         shapes |= {(gates * width, arch.hidden), (arch.hidden, width)}
     return shapes
+
+
+def dummy_shapes(layout: Layout, kind: StageKind) -> set[tuple[int, int]]:
+    """Return the shapes of which Transformer Engine keeps a dummy gradient in a stage."""
+    dummies = layout.transformer_engine and layout.wgrad_fusion and not layout.lora_rank
+    return weight_shapes(layout, kind) if dummies else set()
+
+
+def dummy_bytes(layout: Layout, shapes: Iterable[tuple[int, int]]) -> int:
+    """Return the bytes of dummies of these shapes."""
+    return sum(rows * columns for rows, columns in shapes) * weight_dtype(layout).itemsize
+
+
+def _attention_shapes(layout: Layout) -> set[tuple[int, int]]:
+    arch, ranks = layout.arch, layout.tensor
+    heads, kv_heads = arch.heads // ranks, max(1, arch.kv_heads // ranks)
+    # Of the output; transposed it is the same memory.
+    return {(heads * arch.head_dim, arch.hidden), ((heads + 2 * kv_heads) * arch.head_dim, arch.hidden)}
+
+
+def _latent_shapes(layout: Layout) -> set[tuple[int, int]]:
+    """Return those of latent attention; what makes vectors narrow is whole on each tensor rank."""
+    arch = layout.arch
+    heads = arch.heads // layout.tensor
+    grown = heads * (arch.head_dim - arch.rope_dim + arch.values)
+    shapes = {(arch.kv_lora + arch.rope_dim, arch.hidden), (grown, arch.kv_lora), (arch.hidden, heads * arch.values)}
+    wide = heads * arch.head_dim
+    return shapes | ({(arch.q_lora, arch.hidden), (wide, arch.q_lora)} if arch.q_lora else {(wide, arch.hidden)})
 
 
 def micro_batches_of(count: int) -> list[str]:
@@ -124,8 +151,7 @@ class _Training:
         narrow = weight_dtype(self.layout) if self.layout.narrow_gradients else torch.float32
         self.buffer = torch.empty(self.dense + self.expert, dtype=narrow)
         self.trace.track(self.buffer, "gradients")
-        dummies = self.layout.transformer_engine and self.layout.wgrad_fusion and not self.layout.lora_rank
-        shapes = weight_shapes(self.layout) if dummies else ()
+        shapes = dummy_shapes(self.layout, self.kind)
         self.dummies = [torch.empty(shape, dtype=weight_dtype(self.layout)) for shape in shapes]
         for dummy in self.dummies:
             self.trace.track(dummy, "gradients")

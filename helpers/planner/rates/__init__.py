@@ -1,4 +1,4 @@
-"""The rates of one's own machine: tables that were measured there, in place of published ones."""
+"""The rates of your own machine: tables that were measured there, in place of published ones."""
 
 from .measured import Measured
 from .read import RatesFile, read_rates

@@ -28,6 +28,8 @@ class Habits:
         slow_h100: whether its H100 are the ones with 96 GB and a limit of 500 W, as those of torchtitan's authors.
         data_overlap: see `Layout`.
         lora_targets, lora_dropout: see `Layout`, of its adapters.
+        own_length: whether a run of which no length is said has its model's: 8,192 tokens for Llama 3.
+        fused_loss: which loss it takes where a line has it fused: see `Layout.loss`.
         pace: measured / forecast seconds on the source's machine.
         network: GB/s between nodes that each of its GPUs has; 0.0 where it is as in the catalog.
     """
@@ -62,6 +64,8 @@ class Habits:
     data_overlap: bool = True
     lora_targets: str = "attention"
     lora_dropout: float = 0.0
+    own_length: bool = False
+    fused_loss: str = "fused"
 
 
 _MEGATRON = Habits(
@@ -71,7 +75,7 @@ _MEGATRON = Habits(
 _TITAN = Habits(
     "torchtitan", "bf16-amp", "zero3", "selective", fused=False, vocab=128256, slow_h100=True, compiles_fp8=True
 )
-_LLAMA = Habits("megatron", "fp8", "zero1", vocab=128256, tensor_overlap=True, cuda_graphs=True)
+_LLAMA = Habits("megatron", "fp8", "zero1", vocab=128256, tensor_overlap=True, cuda_graphs=True, own_length=True)
 _OLD_MEGATRON = Habits(
     "megatron",
     "fp16-amp",
@@ -154,7 +158,7 @@ HABITS = {
     # MLPerf's submissions train with NeMo; their adapters are those of attention, with dropout.
     "mlperf": replace(_LLAMA, lora_dropout=0.1),
     "dgxc-benchmarking": _LLAMA,
-    "simumax": replace(_MEGATRON, tensor_overlap=False, data_overlap=False, packed=True),
+    "simumax": replace(_MEGATRON, tensor_overlap=False, data_overlap=False, packed=True, fused_loss="te"),
     "internevo": Habits("megatron", "bf16-amp", "zero1", fused=False, vocab=103168, network=6.25),
     "colossalai": Habits("torchtitan", "bf16-amp", "zero1", fused=False, vocab=32000),
     "easycontext": Habits("torchtitan", "bf16", "zero3", "full", fused=False, vocab=32000),

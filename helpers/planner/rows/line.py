@@ -17,8 +17,11 @@ from ..rates.measured import Measured
 from .adapters import adapters_of
 from .habits import GENERIC, Habits, habits_of
 
-_PRECISIONS = {"fp32": "fp32", "bf16": "bf16", "bf16-amp": "bf16-amp", "fp16-amp": "fp16-amp", "fp8": "fp8"}
+_PRECISIONS = ("fp32", "bf16", "bf16-amp", "fp16-amp", "fp8")
+_MIXED = {"bf16": "bf16-amp", "bfloat16": "bf16-amp", "fp16": "fp16-amp", "float16": "fp16-amp"}
+_LLAMA_3 = 128256  # the vocabulary of a family whose perceptrons have gates, and which trains on 8,192 tokens
 _GPUS = (  # whole parts at the beginning of a GPU's name -> its cluster; the first that matches
+    ("a100-pcie", "pcie-8x-a100"),
     ("h100-96gb", "h100-96gb"),
     ("h100-96", "h100-96gb"),
     ("h100-95gb", "h100-96gb"),
@@ -137,7 +140,7 @@ def read_line(line: Mapping[str, Any]) -> Question:
         reshard_after_forward=bool(read("reshard_after_forward", sizes["pipeline"] == 1, note=False)),
         micro_batch_size=micro_batch,
         micro_batches=micro_batches,
-        seq=read.whole("seq", 4096),
+        seq=read.whole("seq", _usual_length(arch, habits)),
         precision=precision,
         recompute=recompute,
         recompute_every=every,
@@ -178,7 +181,7 @@ def _of_megatron(read: _Reader, habits: Habits) -> dict[str, Any]:
         "own_modules": own == "local",
         "packed": habits.packed,
         "narrow_gradients": not read("wide_gradients", True, note=False),
-        "loss": "fused" if read("fused_loss", False, note=False) else "in place",
+        "loss": _loss(read("fused_loss", False, note=False), habits),
         "deferred_logits": _whole(read("deferred_logits", 0, note=False), "deferred_logits", -1),
         "micro_batch_group": _whole(read("micro_batch_group", 0, note=False), "micro_batch_group", 0),
         "dropout": _rate(read, habits),
@@ -188,6 +191,14 @@ def _of_megatron(read: _Reader, habits: Habits) -> dict[str, Any]:
         "deterministic": bool(read("deterministic", False, note=False)),
         "wgrad_fusion": bool(read("wgrad_fusion", True, note=False)),
     }
+
+
+def _loss(said: Any, habits: Habits) -> str:
+    """Return the loss of a line: `fused_loss` is true for the framework's own, or names Megatron's implementation."""
+    kind = {True: habits.fused_loss, False: "in place", "native": "fused", "te": "te"}.get(said)
+    if kind is None:
+        raise RecipeError(f"fused_loss is {said!r}; choose true, false, native or te.")
+    return kind
 
 
 def _rate(read: _Reader, habits: Habits) -> float:
@@ -221,7 +232,9 @@ def _arch(read: _Reader, habits: Habits) -> Arch:
         return _whole(value, f"arch.{key}", least)
 
     hidden, heads = number("hidden"), number("heads")
-    gated = bool(size("gated", habits.gated))
+    # Four times as wide and without a gate: GPT-3 and Nemotron. Of Llama's families only small ones are as wide.
+    plain = sizes.get("ffn") == 4 * hidden and sizes.get("vocab") != _LLAMA_3 and sizes.get("layer_norm") is not False
+    gated = bool(size("gated", habits.gated and not plain))
     experts = _whole(sizes.get("experts") or 0, "arch.experts", 0)
     wanted = (*_OF_LATENT, *(_OF_EXPERTS if experts else ()))
     optional = {name: _whole(sizes.get(name) or 0, f"arch.{name}", 0) for name in wanted}
@@ -335,7 +348,10 @@ def _chunks(read: _Reader, habits: Habits, layers: int, sizes: tuple[int, int]) 
 
 
 def _recompute(read: _Reader, habits: Habits, arch: Arch) -> tuple[str, int]:
-    said = str(read("checkpointing", habits.recompute))
+    said = read("checkpointing", habits.recompute)
+    if isinstance(said, Mapping):  # as Megatron has it
+        said = said.get("granularity")
+    said = "none" if said in (None, "", "null", "None", False) else str(said)
     if said.startswith("every"):
         every = said.rpartition("-")[2]
         return "full", min(int(every), arch.layers) if every.isdigit() else 1
@@ -343,13 +359,22 @@ def _recompute(read: _Reader, habits: Habits, arch: Arch) -> tuple[str, int]:
 
 
 def _precision(read: _Reader, habits: Habits) -> str:
-    said = str(read("precision", habits.precision))
+    said = str(read("precision", habits.precision)).lower()
+    if habits.engine == "megatron" and said in _MIXED:
+        read.assumed["precision"] = said = _MIXED[said]  # Megatron's --bf16 and --fp16 keep FP32 masters
     if said not in _PRECISIONS:
         raise RecipeError(f"precision is {said!r}; choose one of {', '.join(_PRECISIONS)}.")
-    if habits.casts_weights and _PRECISIONS[said] == "bf16-amp":
+    if habits.casts_weights and said == "bf16-amp":
         read.assumed["precision"] = "bf16: weights and optimizer's state are cast, too"
         return "bf16"
-    return _PRECISIONS[said]
+    return said
+
+
+def _usual_length(arch: Arch, habits: Habits) -> int:
+    """Return the tokens of a sequence where a line does not say: 4096, or in NeMo's recipes the model's own length."""
+    if not habits.own_length:
+        return 4096
+    return 8192 if arch.vocab == _LLAMA_3 else arch.positions or 4096
 
 
 def _engine(habits: Habits, zero: str, precision: str) -> str:

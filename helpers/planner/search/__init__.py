@@ -1,1 +1,1 @@
-"""The search: of all layouts of a model on some GPUs the best, and why others that people would try are not."""
+"""The search: the best layouts of a model on some GPUs, and why others that people would try are not among them."""

@@ -20,20 +20,23 @@ MOST_PROCESSES = 8
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of the command."""
-    parser.add_argument("--model", metavar="NAME|config.json", help="a model of the catalog, or a Hugging Face config")
+    parser.add_argument(
+        "--model", metavar="NAME|config.json", help="a model from the catalog, or a Hugging Face config"
+    )
     parser.add_argument("--gpus", type=int, metavar="N", help="how many GPUs")
     parser.add_argument(
-        "--gpu", default="h100", metavar="NAME", help=f"which GPU, or of {', '.join(CLUSTERS)} (default h100)"
+        "--gpu", default="h100", metavar="NAME", help=f"a GPU, or one of {', '.join(CLUSTERS)} (default h100)"
     )
     parser.add_argument("--gpus-per-node", type=int, metavar="N", help="GPUs in a node (default: the cluster's)")
-    parser.add_argument(
-        "--tokens-per-batch", metavar="N", help="tokens of a step over all GPUs; 4M is 4 x 2^20, as batches are"
-    )
+    parser.add_argument("--tokens-per-batch", metavar="N", help="tokens per step on all GPUs together; 4M is 4 x 2^20")
     parser.add_argument(
         "--seq", type=int, metavar="N", help=f"tokens in a sequence (default {SEQ}, or the model's longest)"
     )
     parser.add_argument(
-        "--objective", default="time", choices=OBJECTIVES, help="what counts; cost may leave GPUs out (default time)"
+        "--objective",
+        default="time",
+        choices=OBJECTIVES,
+        help="what to minimize; cost may leave GPUs idle (default time)",
     )
     parser.add_argument("--precision", default="bf16-amp", choices=PRECISIONS, help="as in plan (default bf16-amp)")
 

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from ..grades import grade
 from ..layout.layout import Layout
-from ..layout.layout_plan import LayoutPlan
+from ..layout.layout_plan import RESERVED, LayoutPlan
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,10 @@ class Found:
     gpu_hours: float
     parts: dict[str, float]
     fits: bool
+
+    def grade(self, room: int) -> str:
+        """Return "fits", "tight" or "does not fit" of a GPU with `room` bytes for the allocator."""
+        return grade(self.nbytes, self.nbytes * RESERVED[self.layout.engine][1], room)
 
 
 def found_of(plan: LayoutPlan) -> Found:

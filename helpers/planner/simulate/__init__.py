@@ -1,6 +1,6 @@
 """Two training steps on fake tensors, and every allocation that they would make.
 
-What the allocator and the GPU do with them is worked out outside, from the `Simulation`.
+Other modules work out from the `Simulation` what the allocator and the GPU do with them.
 """
 
 from .steps import SIMULATED_STEPS, Simulation, simulate

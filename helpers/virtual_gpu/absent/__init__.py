@@ -8,7 +8,7 @@
     data.py        `load_dataset` without the data set; columns.py: what its columns are called
     metrics.py     evaluate's metrics
     images.py      torchvision's and timm's data sets without files
-    files.py       arrays and texts without files
+    files.py       arrays and texts without files; folders.py: files that a program looks for
 
 Whatever stands in for something is listed in the report. What is on this machine is used as it is.
 """
@@ -21,7 +21,7 @@ from typing import Any
 
 from ..patches import Patches
 from ..waits import Waits
-from . import data, diffusion, files, images, metrics, recipes, token_files, tokenizer, weights
+from . import data, diffusion, files, folders, images, metrics, recipes, token_files, tokenizer, weights
 
 _HUB = "huggingface.co"
 
@@ -46,6 +46,7 @@ def install(patches: Patches, waits: Waits, *, fake_data: bool) -> None:
         data.install(patches, waits)
         images.install(patches, waits)
         files.install(patches, waits)
+        folders.install(patches, waits)
 
 
 def _leave_the_hub_alone(patches: Patches, constants: Any) -> None:

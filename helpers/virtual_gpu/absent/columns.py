@@ -51,6 +51,8 @@ _WORDS = [
 ]
 TEXT_WORDS, SHORT_WORDS, CLASSES = 1500, 60, 10  # words of a row's text and of its short fields; different labels
 
+_SHORT_ROWS = 8
+
 
 TEXT, SHORT, LABEL, NUMBER, FRACTION, IMAGE, WORDS, TAGS, ANSWERS, TRUTH = (
     *("text", "short", "label", "number", "fraction"),
@@ -69,6 +71,7 @@ ultrafeedback_binarized: prompt=short chosen=turn rejected=turn messages=talk
     : train test train_prefs test_prefs train_sft test_sft
 hh-rlhf-helpful rlaif: prompt=ask chosen=reply rejected=reply: train test
 hh-rlhf stack-exchange-paired dpo preference orpo rlhf: prompt=short chosen=text rejected=text: train test
+trl-lib/deepmath: prompt=ask solution=short: train test
 kto: prompt=ask completion=reply label=truth: train test
 ultrachat: prompt=short messages=talk: train test train_sft test_sft train_gen test_gen
 capybara oasst no_robots chat messages openhermes smoltalk conversation thoughts: messages=talk: train test
@@ -128,6 +131,9 @@ def value(kind: str, row: int) -> Any:
 
 
 def _text(words: int, row: int) -> str:
+    """Return a text; one of eight is short, for programs that leave out rows which are too long."""
+    if row % _SHORT_ROWS == _SHORT_ROWS - 1:
+        words = min(words, SHORT_WORDS)
     return " ".join(_WORDS[(row * 7 + i * (1 + row % 5)) % len(_WORDS)] for i in range(words))
 
 

@@ -3,6 +3,7 @@
 import inspect
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..patches import Patches
@@ -35,8 +36,15 @@ class MadeUpImages(torch.utils.data.Dataset):
         self.transform, self.target_transform = transform, target_transform
         self.classes = [str(number) for number in range(count)]
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
-        self.targets = [number % count for number in range(ROWS)]
-        self.imgs = self.samples = [(f"{number}.jpg", target) for number, target in enumerate(self.targets)]
+        self._labels = [number % count for number in range(ROWS)]
+        self.targets = self.labels = torch.tensor(self._labels) if self._channels == 1 else list(self._labels)
+        self.imgs = self.samples = [(f"{number}.jpg", target) for number, target in enumerate(self._labels)]
+
+    @property
+    def data(self) -> Any:
+        """All of the images in one array, as the small data sets of torchvision have them."""
+        shape = (ROWS, self._side, self._side)
+        return torch.zeros(shape, dtype=torch.uint8) if self._channels == 1 else np.zeros((*shape, 3), dtype=np.uint8)
 
     def __len__(self) -> int:
         return ROWS
@@ -47,7 +55,7 @@ class MadeUpImages(torch.utils.data.Dataset):
         if index >= ROWS:
             raise IndexError(index)
         image = Image.new("L" if self._channels == 1 else "RGB", (self._side, self._side))
-        target = self.targets[index]
+        target = self._labels[index]
         return (
             image if self.transform is None else self.transform(image),
             target if self.target_transform is None else self.target_transform(target),

@@ -11,9 +11,9 @@ from ..options import GradeError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of the command."""
     parser.add_argument("platform", choices=("gradescope", "github"))
-    parser.add_argument("--exercise", required=True, metavar="NAME", help="such as x2")
+    parser.add_argument("--exercise", required=True, metavar="NAME", help="the exercise, such as x2")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the package goes")
-    parser.add_argument("--seed", type=int, help="of the checks' inputs, for all students; default: a fresh one")
+    parser.add_argument("--seed", type=int, help="seed of the checks' inputs, for all students; default: a fresh one")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,7 +1,6 @@
 """The pictures of the sharding lab, one a file."""
 
 from .flat_vector import flat_vector_figure
-from .flight import flight_figure, in_flight
 from .gpus import gpus_figure
 from .law import law_figure
 from .mesh import mesh_figure
@@ -9,9 +8,7 @@ from .shards import shards_figure
 
 __all__ = [
     "flat_vector_figure",
-    "flight_figure",
     "gpus_figure",
-    "in_flight",
     "law_figure",
     "mesh_figure",
     "shards_figure",

@@ -74,15 +74,3 @@ class BucketedAverage:
                 p.grad.copy_(part)
             bucket["there"].clear()
         self.under_way = []
-
-
-def average_gradients(model, rows):
-    n = dist.get_world_size()
-    counts = [torch.zeros(1) for _ in range(n)]
-    dist.all_gather(counts, torch.tensor([float(rows)]))
-    total = sum(c.item() for c in counts)
-    for p in model.parameters():
-        if p.requires_grad:
-            mine = (p.grad if p.grad is not None else torch.zeros_like(p.data)) * (rows / total)
-            dist.all_reduce(mine, op=dist.ReduceOp.SUM)
-            p.grad = mine

@@ -75,13 +75,3 @@ class BucketedAverage:
                 p.grad = flat[at : at + p.numel()].view(p.shape).clone()
                 at += p.numel()
         self.restart()
-
-
-def average_gradients(model, rows):
-    wanted = [p for p in model.parameters() if p.requires_grad]
-    pieces = [(torch.zeros_like(p) if p.grad is None else p.grad * rows).flatten() for p in wanted]
-    flat = torch.cat([*pieces, pieces[0].new_tensor([rows])])
-    dist.all_reduce(flat)
-    flat = flat[:-1] / flat[-1]
-    for p, g in zip(wanted, flat.split([p.numel() for p in wanted])):
-        p.grad = g.view_as(p).clone()

@@ -4,9 +4,6 @@ import math
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
-from torch.distributed.fsdp import fully_shard
-from torch.nn.utils import clip_grad_norm_
 
 
 def partition(parameters, rank, world_size):
@@ -39,13 +36,6 @@ def gather_parameters(flat, shard):
         dist.all_gather(list(flat.split(shard.numel())), shard.data.clone())
 
 
-def make_sharded(model, mesh, **options):
-    for module in list(model.modules()):
-        if not list(module.children()) and list(module.parameters()):
-            fully_shard(module, mesh=mesh, **options)
-    return fully_shard(model, mesh=mesh, **options)
-
-
 class _Vector:
     def __init__(self, block, flat, shard, stage):
         self.params, self.flat, self.shard, self.stage, self.ready = list(block.parameters()), flat, shard, stage, 0
@@ -75,20 +65,3 @@ def add_hooks(block, flat, shard, stage):
         block.register_forward_pre_hook(lambda *_: vector.__enter__(), prepend=True)
         block.register_forward_hook(lambda *_: vector.__exit__(), always_call=True)
         block.register_full_backward_pre_hook(lambda *_: vector.__enter__())
-
-
-def accumulated_step(model, optimizer, micro_batches, limit):
-    sizes = [x.shape[0] for x, _ in micro_batches]
-    losses = []
-    model.set_requires_gradient_sync(False)
-    for k in range(len(sizes)):
-        if k == len(sizes) - 1:
-            model.set_requires_gradient_sync(True)
-        x, y = micro_batches[k]
-        mean = F.mse_loss(model(x), y)
-        (mean * sizes[k] / sum(sizes)).backward()
-        losses.append(mean.item() * sizes[k])
-    norm = clip_grad_norm_(list(model.parameters()), max_norm=limit)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return sum(losses) / sum(sizes), norm.full_tensor().item()

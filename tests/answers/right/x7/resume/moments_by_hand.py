@@ -8,17 +8,18 @@ KEYS = ("exp_avg", "exp_avg_sq")
 
 
 def entries(model, optimizer):
-    """Weights and moments by name; the moments are made where there are none yet."""
-    found = {}
+    """Weights, buffers, moments and rates by name; the moments are made where there are none yet."""
+    found = {f"model.{name}": value for name, value in model.state_dict().items()}
     for name, p in model.named_parameters():
         state = optimizer.state[p]
         if not state:
             state["step"] = torch.tensor(0.0)
             state |= {key: torch.zeros_like(p) for key in KEYS}
             optimizer.state[p] = state
-        found["weight." + name] = p.detach()
         found |= {f"{key}.{name}": state[key] for key in KEYS}
         found["count." + name] = state["step"]
+    for i, group in enumerate(optimizer.param_groups):
+        found[f"rate.{i}"] = torch.tensor(group["lr"], dtype=torch.float64)
     return found
 
 
@@ -30,4 +31,6 @@ def save(model, optimizer, step, folder):
 def load(model, optimizer, folder):
     state = entries(model, optimizer) | {"step": torch.zeros((), dtype=torch.int64)}
     dcp.load(state, checkpoint_id=folder)  # in place
+    for i, group in enumerate(optimizer.param_groups):
+        group["lr"] = state[f"rate.{i}"].item()
     return state["step"].item()

@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # X7 · A model that fits on no rank
 #
-# **Graded exercise, 10 points.** You build a model that no rank could hold, shard it, initialize it as one process would, train it with accumulation and clipping across ranks, and resume it on another number of ranks.
+# **Graded exercise, 10 points.** You build a model that no rank could hold, shard it, initialize it exactly as a single process would, train it with accumulation and clipping across ranks, and resume it on another number of ranks.
 #
 # | | |
 # |---|---|
@@ -9,10 +9,10 @@
 # | Time | 90 to 130 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (4 processes) |
-# | Before this | [[sharding]]; from [[gradient_accumulation]], the weights of tokens |
+# | Before this | [[fully_shard]]; from [[gradient_accumulation]], the weights of tokens |
 # | Syllabus | X7 (T21) |
 #
-# There are three answer cells, each followed by its check, which starts four ranks and takes about a quarter of a minute. A check prints what it found and where to look; run it as often as you like. When you are done, save the
+# There are three answer cells, each followed by its check, which starts four ranks and takes about 15 seconds. A check prints what it found and where to look; run it as often as you like. When you are done, save the
 # notebook under its present name: it is your submission.
 
 # %% name="setup" setup=true
@@ -32,14 +32,14 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; the ra
 # %% [markdown] name="build_task"
 # ## Part 1 · Start (4 points)
 #
-# **Contract.** `build(make_model, mesh, dtype, seed)` is called on every rank and returns the model, sharded over `mesh` and initialized.
+# **Contract.** `build(make_model, mesh, dtype, seed)` is called on every rank and returns the model, sharded over `mesh` with `fully_shard`, initialized, and in training mode.
 #
 # - `make_model()` returns a model in training mode; it allocates its parameters and buffers on the current default device. `model.blocks` is an `nn.ModuleList`; what is outside the blocks is small.
 # - `mesh` is a `DeviceMesh` of CPU ranks. With one dimension, the model is sharded over it; with two, it is sharded over the second and replicated over the first. All parameters become `DTensor`s on this mesh, split along their own first dimension.
 # - Each block is a unit of its own, gathered when it runs and freed after its forward pass; everything outside the blocks is one more unit.
-# - The numbers equal those of one process that calls `torch.manual_seed(seed)` and then `layer.reset_parameters()` for every layer that has such a method, in the order of `model.modules()`. This holds for parameters and buffers, for any mesh, and for sizes that the ranks do not divide.
+# - The numbers equal those of one process that calls `torch.manual_seed(seed)` and then `layer.reset_parameters()` for every layer that has one, in the order of `model.modules()`. This holds for parameters and buffers, for any mesh, and for sizes that the ranks do not divide.
 #   `reset_parameters()` fills a layer's own parameters and buffers, draws from the global generator, and works on whole tensors only.
-# - Memory: while it starts, a rank never holds more than its shards and, in full, two blocks.
+# - Memory: while it starts, a rank never holds more than its shards and, in full, two blocks or what is outside the blocks.
 # - Weights, and the gradients that the optimizer sees, are FP32. Matmuls run in `dtype`, gradients are reduced in FP32, and the model returns FP32.
 
 
@@ -87,7 +87,7 @@ hint("x7.build")
 # - `micro_batches` is a list of pairs `(tokens, targets)`, both (n, T) of int64; n differs from pair to pair. The list is equally long on every rank. `model(tokens)` returns logits (n, T, vocabulary); targets of -100 do not count. A micro-batch may have no target that counts, and so may a whole rank, but never all ranks.
 # - The update is that of one process with the micro-batches of all ranks: each target that counts has the same weight, the gradient is clipped to the norm `max_norm` over the **whole** model, and the optimizer steps once.
 # - Each unit's gradient is reduced once per call, after the last micro-batch. Activations of one micro-batch are held at a time, and at most one full gradient of the model.
-# - Gradients from before the call do not count. After it, gradient synchronization is on.
+# - Gradients from before the call do not count. After it, gradient synchronization is on; gradients may remain.
 # - `loss` is the mean loss over the targets that count on all ranks, before the step, and `norm` is the norm of the whole gradient before clipping. Both are floats, the same on every rank.
 
 
@@ -119,12 +119,12 @@ hint("x7.step")
 # %% [markdown] name="resume_task"
 # ## Part 3 · Another number of ranks (2 points)
 #
-# **Contract.** `save(model, optimizer, step, folder)` and `load(model, optimizer, folder)` are called on every rank.
+# **Contract.** `save(model, optimizer, step, folder)` and `load(model, optimizer, folder)` are called on every rank. `optimizer` is a `torch.optim.AdamW` with the model's parameters.
 #
-# - `save` writes with `torch.distributed.checkpoint` what training needs to go on: weights, the optimizer's state, and `step`, an int. When it returns, the checkpoint is complete.
+# - `save` writes with `torch.distributed.checkpoint` what training needs to go on: weights and persistent buffers, the optimizer's moments and options (a schedule may have changed the learning rate), and `step`, an int. When it returns, the checkpoint is complete.
 # - Each rank writes its own shards. No rank gathers a whole parameter to save or to load.
 # - `load` fills a freshly built model and a fresh optimizer that has not stepped, on any number of ranks, and returns `step`. Training goes on with the same losses.
-# - `folder` is a string, shared by the ranks; it may not exist yet. Neither function changes what it saves.
+# - `folder` is a string, shared by the ranks; it may not exist yet. `save` changes nothing, and `load` does not change the checkpoint.
 
 
 # %% name="resume" answer=true
@@ -154,7 +154,7 @@ hint("x7.resume")
 # %% [markdown] name="hand_in"
 # ## Submit
 #
-# Save this notebook under its present name. Your instructor collects it as `YOUR_NAME/12_x7_fits_on_no_rank.ipynb` and grades it with
+# Save this notebook under its present name. Your instructor collects it as `YOUR_NAME/12b_x7_fits_on_no_rank.ipynb` and grades it with
 #
 # ```
 # python -m helpers grade SUBMISSIONS --out GRADES

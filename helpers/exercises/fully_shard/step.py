@@ -17,7 +17,7 @@ from torch.nn.utils import clip_grad_norm_
 from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
 from ..probing.cases import cases_on_ranks
-from .blocks import Blocks
+from ..sharding.blocks import Blocks
 
 Step = Callable[..., Any]
 MicroBatches = list[tuple[Tensor, Tensor]]

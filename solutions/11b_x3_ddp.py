@@ -1,15 +1,15 @@
 # %% [markdown] name="title"
 # # X3 · Train on two ranks
 #
-# **Graded exercise, 10 points.** You write the worker that every data-parallel job runs: an epoch with accumulation, an evaluation that counts each row once, and the program around them. It runs on two GPUs, or as two processes on any machine.
+# **Graded exercise, 10 points.** You write the worker that every data-parallel job runs: an epoch with accumulation, an evaluation that counts each row once, and the program around them. Then you diagnose six programs of others. Yours runs on two GPUs, or as two processes on any machine.
 #
 # | | |
 # |---|---|
-# | After this you can | write a `DistributedDataParallel` program that gives the weights of one process on the joint batch; check that it does; explain each of its lines |
-# | Time | 75 to 100 minutes |
+# | After this you can | write a `DistributedDataParallel` program that gives the weights of one process on the joint batch; check that it does; explain each of its lines; tell from symptoms which line of such a program is wrong |
+# | Time | 90 to 120 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (2 processes) |
-# | Before this | [[data_parallel]] |
+# | Before this | [[data_parallel]] and [[when_ranks_go_wrong]] |
 # | Syllabus | X3 (T18, C13, P7) |
 #
 # There are three answer cells, each followed by its check. A check starts real ranks (over gloo on the CPU, so that its result is the same on every machine), takes a few seconds and prints its verdicts. Run it as often as you like. If a rank misses a collective, the check reports it within half a minute, with the line that each rank has reached. Save the notebook when you are done. It is your submission, and its name must not change.
@@ -24,6 +24,7 @@ from types import SimpleNamespace
 
 from helpers import SmallCNN, check, device_name, digits, hint, pick_device, rank_device, ranks_device, run_ranks
 from helpers.core.device import synchronize
+from helpers.exercises.x3.broken import DIAGNOSES, compare_diagnoses, observe, symptoms_table
 
 import torch
 import torch.distributed as dist
@@ -41,7 +42,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 #
 # **Contract.** `train_epoch` is called on every rank and goes through the rank's `loader` once.
 #
-# 1. `model` is wrapped in `DistributedDataParallel`, has no BatchNorm, and comes in training mode; its parameters are on the rank's device. It sees each micro-batch once, one at a time: the graph of one is freed before the next goes in. Some parameters may be frozen (`requires_grad=False`) and stay so; some may be tied.
+# 1. `model` is wrapped in `DistributedDataParallel`, has no BatchNorm, and comes in training mode; its parameters are on the rank's device. It sees each micro-batch once, one at a time: the graph of one is freed before the next goes in. Some parameters may be frozen (`requires_grad=False`) and stay so; some may be tied. Every other parameter gets a gradient from every micro-batch.
 # 2. `loader` is a `DataLoader` that yields micro-batches `(x, y)` on the CPU; `loader.sampler` is a `DistributedSampler`. Set its epoch to `epoch`: a resumed run does not begin at 0. All ranks get the same number of micro-batches, and of rows in each; the last one in an epoch may be smaller.
 # 3. Each group of `accumulate` micro-batches makes one update. Micro-batches left over at the end form a smaller group with its own update.
 # 4. The loss is the cross-entropy of `model(x)` and `y`. Each update is that of one process on the **joint** batch: all rows of the group, on all ranks, have the same weight.
@@ -136,7 +137,7 @@ hint("x3.evaluate")
 # 3. Trains on `job.train` for `job.epochs` epochs, by calling `job.train_epoch(ddp, loader, optimizer, job.accumulate, epoch)`, `ddp` being the wrapped model, with epoch 0, 1, ... The loader yields micro-batches of `job.micro_batch` rows (without loader processes); in each epoch each row goes to one rank, in an order shuffled with `job.seed`. (The number of rows is divisible by the number of ranks.)
 # 4. `job.make_optimizer(parameters)` returns the optimizer. It gets the trained parameters and no frozen ones, which stay frozen.
 # 5. After each epoch every rank calls `job.evaluate(ddp, job.test, job.micro_batch)`. (Both are your functions in this notebook. The check uses simple ones of its own, so that a mistake above costs nothing here.)
-# 6. Rank 0, and no other, saves the trained model's `state_dict` with `torch.save` to the path `job.checkpoint`, so that it loads into `job.make_model()`. (`LOCAL_RANK` is 0 once on each machine; `RANK` is 0 once in the job.) When `worker` returns, **on any rank**, the file is complete. (Synchronize with a collective: each rank may have a different path.)
+# 6. Rank 0, and no other, saves the trained model's `state_dict` with `torch.save` to the path `job.checkpoint`, so that it loads into `job.make_model()`. (`LOCAL_RANK` is 0 once on each machine; `RANK` is 0 once in the job.) When `worker` returns, **on any rank**, the file is complete. (`job.checkpoint` may name a different file on each rank, so do not wait for the file: use a collective.)
 # 7. Returns `(model, history)`: the trained model itself, unwrapped and not a copy, and a list with one dictionary for each epoch: `{"train_loss": ..., "loss": ..., "accuracy": ...}`.
 
 
@@ -174,7 +175,7 @@ hint("x3.worker")
 # %% [markdown] name="run_text"
 # ## Run your worker
 #
-# It trains a small CNN on the digits (BatchNorm makes it differ a little from one process), with two ranks and an effective batch of 2 ranks × 2 micro-batches × 32 rows. The clock counts `train_epoch` only, from the second epoch on: starting processes, evaluating and saving would otherwise dominate.
+# It trains a small CNN on the digits (BatchNorm makes it differ a little from one process), with two ranks and an effective batch of 2 ranks × 2 micro-batches × 32 rows. The clock counts `train_epoch` only, from the second epoch on: starting processes, evaluating and saving would otherwise dominate. DDP sends rank 0's BatchNorm statistics at the start of each training forward pass, so after the last step the ranks' statistics differ. Each rank then evaluates its share with its own, and the checkpoint has rank 0's. If that matters, broadcast the buffers before you evaluate.
 
 # %% name="run"
 data = digits()
@@ -214,8 +215,11 @@ def timed(job):
         return loss
 
     model, history = worker(SimpleNamespace(**vars(job) | {"train_epoch": clocked}))
-    weights = torch.cat([p.detach().flatten().cpu() for p in model.parameters()])
-    return history, weights, seconds[1:]
+    weights, buffers = (
+        torch.cat([t.detach().flatten().double().cpu() for t in tensors])
+        for tensors in (model.parameters(), filter(torch.is_floating_point, model.buffers()))
+    )
+    return history, weights, seconds[1:], buffers
 
 
 try:
@@ -225,7 +229,9 @@ try:
         saved = len(torch.load(job.checkpoint))
     for epoch, numbers in enumerate(two[0][0]):
         print(f"epoch {epoch}: " + ", ".join(f"{name} {value:.3f}" for name, value in numbers.items()))
-    print(f"replicas bit-identical: {torch.equal(two[0][1], two[1][1])}; {saved} tensors in the checkpoint")
+    print(f"parameters bit-identical: {torch.equal(two[0][1], two[1][1])}; {saved} tensors in the checkpoint")
+    apart = (two[0][3] - two[1][3]).norm() / two[0][3].norm()
+    print(f"BatchNorm's running statistics differ by {apart:.1%} between the ranks")
 except NotImplementedError:
     print("The run appears when all three parts are done.")
 except RuntimeError as error:
@@ -234,7 +240,7 @@ except RuntimeError as error:
 # %% [markdown] name="table_text"
 # ## Your table: throughput
 #
-# Here is the same job on one rank and on two, and with `DataParallel` if there are two GPUs to compare with, all with the same clock and, for two GPUs, the same number of updates. (On a CPU `DataParallel` passes everything through, as [[data_parallel]] says.)
+# Here is the same job on one rank and on two, and with `DataParallel` if there are two GPUs to compare with, all with the same clock and the same number of updates. (On a CPU `DataParallel` passes everything through, as [[data_parallel]] says.)
 
 
 # %% name="table"
@@ -252,7 +258,8 @@ try:
     with tempfile.TemporaryDirectory() as folder:
         job.checkpoint = str(Path(folder) / "digits.pt")
         for ranks in (1, 2):
-            runs = [run_ranks(timed, ranks, job, device=pair, process_group=False, measure=False) for _ in range(3)]
+            same = SimpleNamespace(**vars(job) | {"accumulate": 2 * job.accumulate // ranks})  # rows per update
+            runs = [run_ranks(timed, ranks, same, device=pair, process_group=False, measure=False) for _ in range(3)]
             seconds[f"DDP, {ranks} rank{'s' if ranks > 1 else ''}"] = [s for run in runs for s in run.results[0][2]]
     if pair.type == "cuda":
         old = nn.DataParallel(SmallCNN(16).cuda())
@@ -266,10 +273,41 @@ try:
 except RuntimeError as error:  # NotImplementedError is one, too
     print("The table appears when all three parts are done." if "NotImplementedError" in repr(error) else error)
 
+# %% [markdown] name="broken_text"
+# ## Programs of others (no points)
+#
+# Six programs, A to F, train a small classifier on two ranks with an effective batch of 2 ranks × 4 micro-batches × 32 rows. One is right. Each of the others is broken in one line. All run to their end, and the loss falls in all of them. This is what can be seen from outside:
+#
+# - **loss**: mean over the first and over the last of three epochs, on rank 0;
+# - **replicas apart**: distance between the two ranks' weights, relative, after the first and the last epoch;
+# - **rows on rank 0**: how many different rows it had in three epochs, of 512;
+# - **first update**: how far it moved the weights, over how far one process moves the same weights on the same rows.
+
+# %% name="broken"
+for number, words in DIAGNOSES.items():
+    print(f"{number}: {words}")
+print()
+print(symptoms_table(observe()))
+
+# %% [markdown] name="diagnose_text"
+# Which program suffers from what? Write a number from 1 to 6 for each letter. Each number occurs once.
+
+# %% name="diagnose"
+my_diagnoses = {"A": None, "B": None, "C": None, "D": None, "E": None, "F": None}
+### BEGIN GUESS
+my_diagnoses = {"A": 4, "B": 5, "C": 1, "D": 6, "E": 2, "F": 3}
+### END GUESS
+
+# %% name="diagnosed"
+compare_diagnoses(my_diagnoses)
+
+# %% [markdown] name="diagnosed_text"
+# The losses tell you almost nothing: five of the six fall alike, and the program that falls fastest is wrong. It takes four times the step, which only a comparison with one process shows. Compare replicas, rows, messages and the first update whenever you change a distributed program.
+
 # %% [markdown] name="hand_in"
 # ## Submit
 #
-# Save this notebook under its present name. Your instructor collects it as `YOUR_NAME/11_x3_ddp.ipynb` and grades it with
+# Save this notebook under its present name. Your instructor collects it as `YOUR_NAME/11b_x3_ddp.ipynb` and grades it with
 #
 # ```
 # python -m helpers grade SUBMISSIONS --out GRADES

@@ -46,8 +46,8 @@ class GradientOfTheJointBatch(Check):
     """Each rank ends with the gradient of the mean over all rows of all ranks."""
 
     hint = (
-        "Each rank has a mean over its own rows. Multiply it by its rows and divide by the rows of "
-        "all ranks, which one small all_reduce adds up. Then all-reduce it, and do not divide again."
+        "Each rank has a mean over its own rows. What share of the joint mean is that?\n"
+        "No rank knows the rows of the others. One small collective tells it their sum."
     )
 
     @staticmethod
@@ -80,4 +80,4 @@ class GradientOfTheJointBatch(Check):
         return None
 
 
-JOINT = (GradientOfTheJointBatch,)
+AVERAGE = (GradientOfTheJointBatch,)

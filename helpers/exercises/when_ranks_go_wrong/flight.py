@@ -51,17 +51,20 @@ def flight_report(folder: str) -> str:
     return "\n".join(re.sub(r"\bat \S*/([^/\s]+:\d+)$", r"at \1", line) for line in lines)
 
 
-def calls_in(folder: str) -> dict[int, list[tuple[str, list[int], str]]]:
+def calls_in(folder: str) -> dict[int, list[tuple[str, tuple[int, ...], str]]]:
     """Return the calls in each rank's record: name, sizes of the message, and the program's own line."""
     found = {}
     for path in sorted(Path(folder).glob("rank_*")):
         with contextlib.suppress(pickle.UnpicklingError):
             entries = pickle.loads(path.read_bytes())["entries"]
             found[int(path.name.partition("_")[2])] = [
-                (entry["profiling_name"].partition(":")[2], entry["input_sizes"][:1], _line_of(entry))
-                for entry in entries
+                (entry["profiling_name"].partition(":")[2], _sizes_of(entry), _line_of(entry)) for entry in entries
             ]
     return found
+
+
+def _sizes_of(entry: dict) -> tuple[int, ...]:
+    return tuple(entry["input_sizes"][0]) if entry["input_sizes"] else ()  # a barrier sends nothing
 
 
 def _line_of(entry: dict) -> str:

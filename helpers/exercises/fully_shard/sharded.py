@@ -16,7 +16,7 @@ from ...core.units import human_bytes
 from ...meter.recorder import MemoryMeter
 from ..base import Check, Evidence
 from ..probing.on_ranks import on_ranks
-from .blocks import Blocks
+from ..sharding.blocks import Blocks
 
 MakeSharded = Callable[..., Any]
 WIDTH, BLOCKS = 96, 12
@@ -87,7 +87,7 @@ class HoldsItsShareAndNoMore(Check):
     hint = (
         "Which modules are gathered together, when is each gathered and freed, and which call shards the parameters "
         "outside the blocks?\n"
-        "Units first, the root last: fully_shard for each block, then for the whole model."
+        "A call takes the parameters that no earlier call has taken. So what must be the last call?"
     )
 
     @staticmethod

@@ -1,0 +1,170 @@
+"""Files and folders without a disk, for code of the program's own: it finds them, and what it opens is made up.
+
+Libraries see what is there: they look for many files which are not meant to exist. A program's own code that asks
+whether `data/train.txt` exists, or what is in a folder that is not there, has its data set in mind.
+"""
+
+import builtins
+import functools
+import glob
+import io
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..patches import Patches
+from ..user_line import is_users
+from ..waits import Waits
+from .columns import layout_of, value
+
+_WORDS = """
+    train training valid validation val test eval dev data dataset input corpus alpaca sft dpo
+    instructions dialogs wiki wikitext shakespeare tinyshakespeare enwik enwik8 text texts names
+"""
+_DATA_WORDS = set(_WORDS.split())
+_READ_AS_DATA = (".txt", ".json", ".jsonl", ".csv", ".tsv", ".bin", ".npy")
+_SPLITS = ("train", "val", "test")
+_PICTURES, _ARRAYS = (".jpg", ".png"), (".npy", ".bin", ".txt", ".json", ".jsonl", ".csv")
+_ROWS, _IMAGES = 1024, 16
+_LLM_C = (20240520, 1, 2**20)  # the header of llm.c's token files: magic number, version, tokens
+
+
+def install(patches: Patches, waits: Waits) -> None:
+    """Teach `os`, `glob`, `pathlib`, `open` and, as soon as it is imported, PIL."""
+
+    def assume(what: Any, words: str) -> None:
+        waits.assume("file", f"{Path(what).name}: {words}")
+
+    for name in ("exists", "isfile"):
+        patches.put(os.path, name, _finding(getattr(os.path, name)))
+    patches.put(os, "listdir", _listing(os.listdir, assume))
+    for name in ("glob", "iglob"):
+        patches.put(glob, name, _matching(getattr(glob, name), assume))
+    for name in ("glob", "rglob"):
+        patches.put(Path, name, _below(getattr(Path, name), assume))
+    patches.put(builtins, "open", _opening(builtins.open, assume))
+    patches.after_import("PIL.Image", lambda p, module: _pictures(p, module, assume))
+
+
+def is_data(path: Any) -> bool:
+    """Say whether the name of a file that is not there is one that data sets have."""
+    if not isinstance(path, (str, os.PathLike)) or os.path.lexists(path):
+        return False
+    stem, ending = os.path.splitext(os.path.basename(os.fspath(path)).lower())
+    return ending in _READ_AS_DATA and bool(_DATA_WORDS & set(re.split(r"[^a-z0-9]+|(?<=[a-z])\d+", stem)))
+
+
+def _finding(base: Any) -> Any:
+    @functools.wraps(base)
+    def found(path: Any) -> bool:
+        return base(path) or (is_users(sys._getframe(1)) and is_data(path))
+
+    return found
+
+
+def _listing(base: Any, assume: Any) -> Any:
+    @functools.wraps(base)
+    def listdir(path: Any = ".") -> list[Any]:
+        try:
+            return base(path)
+        except FileNotFoundError:
+            if not is_users(sys._getframe(1)):
+                raise
+            assume(path, "a folder of made-up files")
+            return _names()
+
+    return listdir
+
+
+def _names(endings: tuple[str, ...] = _PICTURES + _ARRAYS) -> list[str]:
+    """Return files of a folder: pictures, and two of each other kind for each split."""
+    counts = {ending: _IMAGES if ending in _PICTURES else 2 for ending in endings}
+    return [f"{split}_{i:06d}{ending}" for ending, count in counts.items() for split in _SPLITS for i in range(count)]
+
+
+def _matching(base: Any, assume: Any) -> Any:
+    @functools.wraps(base)
+    def matching(pathname: Any, *args: Any, **kwargs: Any) -> Any:
+        found = list(base(pathname, *args, **kwargs))
+        if not found and is_users(sys._getframe(1)):
+            found = [os.path.join(os.path.dirname(pathname), name) for name in _matches(os.path.basename(pathname))]
+            if found:
+                assume(pathname, "made-up files")
+        return found
+
+    return matching
+
+
+def _matches(pattern: str) -> list[str]:
+    """Return two names that a pattern matches, of files that data sets have."""
+    ending = os.path.splitext(pattern)[1]
+    if "*" not in pattern or ending not in _PICTURES + _ARRAYS or "checkpoint" in pattern:
+        return []
+    return [pattern.replace("**", "*").replace("*", f"{i:06d}") for i in range(_IMAGES if ending in _PICTURES else 2)]
+
+
+def _below(base: Any, assume: Any) -> Any:
+    @functools.wraps(base)
+    def below(self: Path, pattern: str, **kwargs: Any) -> Any:
+        found = list(base(self, pattern, **kwargs))
+        if not found and is_users(sys._getframe(1)) and not self.exists():
+            found = [self / name for name in _matches(os.path.basename(pattern))]
+            if found:
+                assume(self, "a folder of made-up files")
+        return iter(found)
+
+    return below
+
+
+def _opening(base: Any, assume: Any) -> Any:
+    @functools.wraps(base)
+    def read(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        try:
+            return base(file, mode, *args, **kwargs)
+        except FileNotFoundError:
+            if not is_users(sys._getframe(1)) or not is_data(file) or mode not in ("r", "rt", "rb"):
+                raise
+            made = _content(Path(file))
+            if made is None or ("b" not in mode and Path(file).suffix == ".bin"):
+                raise
+        assume(file, "made-up rows" if Path(file).suffix != ".bin" else "made-up tokens, after llm.c's header")
+        return io.BytesIO(made) if "b" in mode else io.StringIO(made.decode())
+
+    return read
+
+
+def _content(path: Path) -> bytes | None:
+    """Return what a file of this name has; None for kinds that are made up elsewhere."""
+    if path.suffix == ".bin":
+        import numpy as np
+
+        header = np.zeros(256, dtype=np.int32)
+        header[: len(_LLM_C)] = _LLM_C
+        return header.tobytes() + (np.arange(_LLM_C[2]) % 256).astype(np.uint16).tobytes()
+    kinds, _ = layout_of(path.stem)
+    rows = [{name: value(kind, row) for name, kind in kinds.items()} for row in range(_ROWS)]
+    if path.suffix == ".json":
+        return json.dumps(rows).encode()
+    if path.suffix == ".jsonl":
+        return "\n".join(map(json.dumps, rows)).encode()
+    if path.suffix in (".csv", ".tsv"):
+        mark = "\t" if path.suffix == ".tsv" else ","
+        return "\n".join([mark.join(kinds), *(mark.join(map(str, row.values())) for row in rows)]).encode()
+    return None
+
+
+def _pictures(patches: Patches, module: Any, assume: Any) -> None:
+    base = module.open
+
+    @functools.wraps(base)
+    def opened(fp: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return base(fp, *args, **kwargs)
+        except FileNotFoundError:
+            assume(Path(fp).parent, "gray images")
+            return module.new("RGB", (256, 256))
+
+    patches.put(module, "open", opened)

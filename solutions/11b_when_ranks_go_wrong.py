@@ -1,0 +1,619 @@
+# %% [markdown] name="title"
+# # When ranks go wrong
+#
+# **Most mistakes with ranks raise no error. The loss falls and the weights are wrong, or the job stands still and the message blames the wrong rank. Each mistake leaves a mark; this lab shows which one, and how to find it.**
+#
+# | | |
+# |---|---|
+# | After this you can | recognize replicas that drift apart, unequal batches, per-rank statistics and mixed files by what they leave behind; average over ranks with unequal rows; find the rank that is slow and estimate what random delays cost; find the rank that is out of step, from the flight recorder and with `TORCH_DISTRIBUTED_DEBUG=DETAIL` |
+# | Time | 75 to 100 minutes |
+# | Difficulty | ●●○ |
+# | Needs | a CPU, where ranks are processes that use gloo |
+# | Before this | [[data_parallel]] |
+# | Syllabus | T34, P7 |
+#
+# Exercise X3, the graded notebook after this one, uses all of it. What jobs of thousands of GPUs need on top of this is in [[failures]].
+
+# %% name="setup" setup=true
+import tempfile
+import time
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+
+from helpers import (
+    COLOURS,
+    Claims,
+    Prediction,
+    RankError,
+    SmallCNN,
+    calls_in,
+    check,
+    device_name,
+    digits,
+    explore,
+    flight_report,
+    hint,
+    pick_device,
+    rank_device,
+    ranks_device,
+    run_ranks,
+    show,
+    text_table,
+    waiting_bars,
+    write_flight_record,
+)
+
+# %% name="setup_torch" setup=true
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from torch import nn
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+
+device = pick_device()
+pair = ranks_device(2)  # comparisons of one rank with two run both there
+claims = Claims(device=pair)
+print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, GPUs: {torch.cuda.device_count()}")
+print(f"one or two ranks: on {'GPUs, over NCCL' if pair.type == 'cuda' else 'the CPU, over gloo'}")
+
+# %% name="joint_batch"
+data = digits()
+x, y = data.train_x[:64].clone(), data.train_y[:64].clone()  # the joint batch
+
+
+def make_mlp(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)
+    )
+
+
+def flat(tensors):
+    return torch.cat([tensor.detach().flatten() for tensor in tensors]).cpu()
+
+
+def gradient_of(model):
+    return flat(p.grad for p in model.parameters())
+
+
+def distance(a, b):
+    return ((a - b).norm() / b.norm()).item()
+
+
+def mine():
+    """Return this rank's equal part of the joint batch, on its device."""
+    rank, n, here = dist.get_rank(), dist.get_world_size(), rank_device()
+    return x.chunk(n)[rank].to(here), y.chunk(n)[rank].to(here)
+
+
+def average_gradients_by_hand(model):
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad /= dist.get_world_size()
+
+
+# %% [markdown] name="seeds_text"
+# ## 1 · No error, and wrong weights
+#
+# The program of this lab is small: an MLP, 64 digits of which each of two ranks has half, and gradients averaged by hand as in [[data_parallel]]. Every section breaks it in one way.
+#
+# ### Different weights at the start
+#
+# The gradients are averaged correctly, but each rank makes its model from its own seed.
+#
+# **Predict.** How far apart are the two replicas after 20 steps, relative to their distance at the start?
+
+# %% name="guess_seeds"
+my_guess = None
+### BEGIN GUESS
+my_guess = 1  # the same moves for both: the difference stays what it was
+### END GUESS
+seeds_guess = Prediction("Distance of the replicas after 20 steps / at the start", my_guess, "times")
+
+
+# %% name="seeds"
+def from_own_seed(how):
+    model = make_mlp(seed=dist.get_rank()).to(rank_device())
+    before = flat(model.parameters())
+    wrapped = DistributedDataParallel(model) if how == "DDP" else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    xs, ys = mine()
+    for _ in range(20):
+        optimizer.zero_grad()
+        F.cross_entropy(wrapped(xs), ys).backward()
+        if how == "by hand":
+            average_gradients_by_hand(model)
+        optimizer.step()
+    return before, flat(model.parameters())
+
+
+(before_a, a), (before_b, b) = run_ranks(from_own_seed, 2, "by hand").results
+seeds_guess.reveal(((a - b).norm() / (before_a - before_b).norm()).item())
+(_, c), (_, d) = run_ranks(from_own_seed, 2, "DDP").results
+print(
+    f"largest difference of a weight between the ranks: by hand {(a - b).abs().max():.2g}, DDP {(c - d).abs().max():.2g}"
+)
+said = "different seeds: replicas never meet"
+claims.record("P7", said, "MLP, 20 steps by hand", distance(a, b), "relative", 0.1, torch.inf)
+claims.record("P7", "DDP starts all from rank 0", "MLP, 20 steps", distance(c, d), "relative", 0, 0)
+
+# %% [markdown] name="seeds_explained"
+# DDP's constructor sends rank 0's parameters and buffers to all ranks. So DDP is safe here, unless the weights are changed later on one rank only, for example by loading a checkpoint on rank 0. A checksum of the weights, compared between ranks every few hundred steps, finds such a drift. Randomness is another matter: dropout and augmentation *should* differ between ranks. Make the model from the same seed everywhere, and then add the rank to the seed.
+#
+# ### Unequal batches
+#
+# DDP divides the sum of gradients by the number of ranks. Here one rank has 60 rows, the other 4, and each takes the mean loss over its own rows.
+
+
+# %% name="unequal"
+def unequal(weigh):
+    rank, here = dist.get_rank(), rank_device()
+    model = nn.Linear(64, 10, bias=False).to(here)
+    nn.init.zeros_(model.weight)
+    ddp = DistributedDataParallel(model)
+    rows, labels = torch.eye(64).split((60, 4))[rank].to(here), y.split((60, 4))[rank].to(here)
+    loss = F.cross_entropy(ddp(rows), labels)
+    if weigh:
+        loss = loss * len(rows) * dist.get_world_size() / 64
+    loss.backward()
+    return model.weight.grad.cpu()  # row i of the identity has its gradient in column i, and there alone
+
+
+plain, weighed = (run_ranks(unequal, 2, weigh).results[0] for weigh in (False, True))
+weight = (plain[:, -1].norm() / plain[:, 0].norm()).item()
+print(f"a row on the rank with 4 rows has {weight:.3g} times the weight of a row on the other rank")
+alike = F.one_hot(y, 10).T  # of one process on the joint batch: (softmax of zeros - one_hot) / 64
+whole = (0.1 - alike) / 64
+print(
+    f"distance from the joint batch: mean of means {distance(plain, whole):.1e}, by rows {distance(weighed, whole):.1e}"
+)
+said = "unequal batches: the mean of means is wrong"
+claims.record("P7", said, "60 and 4 rows", distance(plain, whole), "relative", 0.01, torch.inf)
+claims.record("P7", "weighing by rows repairs it", "60 and 4 rows", distance(weighed, whole), "relative", 0, 1e-5)
+
+# %% [markdown] name="average_text"
+# Here the loss was weighted before the backward pass. Now weight the gradients.
+#
+# ### Your turn: average with unequal rows
+#
+# **Contract.** `average_gradients(model, rows)` is called on every rank after a backward pass. Afterwards each `.grad` is the gradient of the **joint** batch: the mean over the rows of all ranks.
+#
+# - Before the call each `.grad` is that of the **mean** loss over this rank's own `rows` rows. Ranks may have different numbers of rows.
+# - A rank with 0 rows has run no backward pass: its `.grad`s are `None`. It still takes part, and has gradients afterwards.
+# - Parameters with `requires_grad=False` keep `.grad` None on all ranks. All other parameters are used.
+# - Use only collectives from `torch.distributed`, and send each gradient about once (do not send everything to every rank). Return nothing.
+#
+# The joint count can stay on the device: dividing by a tensor needs no `.item()`, which would stop Python until the GPU has caught up.
+
+
+# %% name="average" answer=true reveal=true
+def average_gradients(model, rows):
+    ### BEGIN SOLUTION
+    trained = [p for p in model.parameters() if p.requires_grad]
+    total = torch.tensor(float(rows), device=trained[0].device)
+    dist.all_reduce(total)
+    for p in trained:
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+        p.grad *= rows / total  # a tensor: the device is not asked for its value
+        dist.all_reduce(p.grad)
+    ### END SOLUTION
+
+
+# %% name="average_check"
+average_gradients = check("when_ranks_go_wrong.average", average_gradients)
+
+# %% name="average_hint"
+hint("when_ranks_go_wrong.average")
+
+# %% [markdown] name="batchnorm_text"
+# ### BatchNorm
+#
+# All statements about "the update of the joint batch" hold for models whose rows do not depend on each other. BatchNorm normalizes with the rows of *its own rank*. A small CNN with BatchNorm now takes the 64 digits, 32 on each rank.
+#
+# **Predict.** How far is the averaged gradient from that of the joint batch, relative to the length of the joint gradient?
+
+# %% name="guess_batchnorm"
+my_guess = None
+### BEGIN GUESS
+my_guess = 0.05
+### END GUESS
+batchnorm_guess = Prediction("BatchNorm on 2 x 32 rows: distance from the joint gradient", my_guess, "relative")
+
+
+# %% name="batchnorm"
+def cnn_gradient(sync):
+    torch.manual_seed(0)
+    model = SmallCNN(16).to(rank_device())
+    if sync:
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    ddp = DistributedDataParallel(model) if dist.get_world_size() > 1 else model
+    xs, ys = mine()
+    F.cross_entropy(ddp(xs), ys).backward()
+    return gradient_of(model)
+
+
+whole = run_ranks(cnn_gradient, 1, False, device=pair).results[0]
+apart = distance(run_ranks(cnn_gradient, 2, False, device=pair).results[0], whole)
+batchnorm_guess.reveal(apart)
+said = "BatchNorm: two ranks are not the joint batch"
+claims.record("P7", said, "CNN, 2 x 32 rows", apart, "relative", 0.01, torch.inf)
+if pair.type == "cuda":
+    together = distance(run_ranks(cnn_gradient, 2, True, device=pair).results[0], whole)
+    print(f"with SyncBatchNorm: {together:.2g}")
+
+# %% [markdown] name="batchnorm_explained"
+# Accumulation has the same problem ([[gradient_accumulation]]). On GPUs, `SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics over all ranks, at the price of a small collective in each such layer. Running statistics differ, too: each forward pass in training mode starts from those of rank 0, which are also the ones in rank 0's checkpoint.
+#
+# ### Every rank saves
+#
+# Two ranks each write a checkpoint of 200,000 bytes to the same path at the same time. Rank 0 writes only the letter A, rank 1 only B. (Barriers force the race here; on a cluster it happens by itself.)
+#
+# **Predict.** How many bytes does the file have in the end?
+
+# %% name="guess_saving"
+my_guess = None
+### BEGIN GUESS
+my_guess = 200_000  # each rank has its own position in the file, and both start at 0
+### END GUESS
+saving_guess = Prediction("The file that two ranks have written", my_guess, "bytes")
+
+
+# %% name="saving"
+def save(path, everybody):
+    rank = dist.get_rank()
+    block = bytes([65 + rank]) * 1000  # rank 0 writes A, rank 1 writes B
+    if everybody or rank == 0:
+        with open(path, "wb", buffering=0) as file:
+            race = (0, 200, 0) if rank == 0 else (100, 0, 100)  # now one rank is ahead, now the other
+            for blocks in race if everybody else (200,):
+                dist.barrier() if everybody else None
+                file.write(block * blocks)
+    dist.barrier()  # no rank reads before the file is written
+    return Path(path).read_bytes()
+
+
+for everybody in (True, False):
+    with tempfile.TemporaryDirectory() as folder:
+        content = run_ranks(save, 2, f"{folder}/checkpoint.pt", everybody).results[0]
+    if everybody:
+        saving_guess.reveal(len(content))
+    writers = len(set(content))
+    print(f"{'each rank saves' if everybody else 'rank 0 saves'}: {len(content):,} bytes from {writers} writer(s)")
+    said = "saving from every rank mixes the file" if everybody else "saving from rank 0 does not"
+    claims.record("P7", said, "2 ranks, 1 file", writers, "writers", *((2, 2) if everybody else (1, 1)))
+
+# %% [markdown] name="rank0_text"
+# The file has the right length, but its contents are a mixture. The rule has three parts: rank 0 saves, **then** all ranks meet at a barrier, and only then may any rank read or leave.
+#
+# ## 2 · A rank that waits
+#
+# ### A collective that not all ranks reach
+#
+# Evaluating the *wrapped* model on rank 0 alone deadlocks if the model has buffers, such as BatchNorm's: DDP's forward pass broadcasts them (the argument is `broadcast_buffers`, from PyTorch 2.13 on `forward_sync_buffers`). `run_ranks` ends the run after its time limit and asks every rank where it is. We use gloo on every machine (`device="cpu"`), because over gloo a rank's stack shows the call in which it waits:
+
+
+# %% name="rank0"
+def evaluate_on_rank_0(through):
+    torch.manual_seed(0)
+    ddp = DistributedDataParallel(SmallCNN(8).to(rank_device()))
+    if dist.get_rank() == 0:
+        model = ddp if through == "ddp" else ddp.module
+        with torch.no_grad():
+            model(x.to(rank_device()))
+    dist.barrier()
+    return "done"
+
+
+for through, limit in (("ddp", 4), ("ddp.module", 60)):  # seconds
+    try:
+        print(f"through {through}:", run_ranks(evaluate_on_rank_0, 2, through, device="cpu", timeout=limit).results)
+    except RankError as error:
+        print(f"through {through}: {error}\n")
+
+# %% [markdown] name="rank0_explained"
+# In the first report each rank is *in* a collective, but not the same one. Rank 0 sends a broadcast that rank 1 never joins; rank 1 is at a barrier that rank 0 has not reached. Gloo matches each call with a call of the same kind. NCCL does not check: there a barrier is an all-reduce, it meets the broadcast on the same connections, and the result is undefined (a hang, a crash or wrong data; NCCL documentation, *Collective Operations*). Call `ddp.module` where only one rank works.
+#
+# The same happens when one rank has a batch more than the others. `DistributedSampler` gives all ranks the same number. Where that is not possible, `Join` lets a rank that has finished keep answering the collectives of the others:
+
+
+# %% name="hang"
+def uneven(join):
+    model = DistributedDataParallel(make_mlp().to(rank_device()))
+    with Join([model], enable=join):
+        for _ in range(3 if dist.get_rank() == 0 else 2):
+            F.cross_entropy(model(x.to(rank_device())), y.to(rank_device())).backward()
+    return "done"
+
+
+for join, limit in ((False, 4), (True, 60)):  # seconds
+    try:
+        print(f"Join {join}:", run_ranks(uneven, 2, join, device="cpu", timeout=limit).results)
+    except RankError as error:
+        print(f"Join {join}: {str(error).splitlines()[0]}")
+
+# %% [markdown] name="unused_text"
+# ### A branch that not all ranks take
+#
+# A part of the model that gets no gradient leaves its bucket unfilled. The `finish()` that you wrote in [[data_parallel]] sends it anyway. DDP has no such call, and reports the problem in the next forward pass:
+
+
+# %% name="unused"
+class TwoHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.rare_head = make_mlp(), nn.Linear(10, 10), nn.Linear(10, 10)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def unused(find):
+    model = DistributedDataParallel(TwoHeads().to(rank_device()), find_unused_parameters=find)
+    for _ in range(2):
+        F.cross_entropy(model(x.to(rank_device())), y.to(rank_device())).backward()
+    return "done"
+
+
+try:
+    run_ranks(unused, 2, False)
+except RankError as error:
+    print(str(error).partition("raised ")[2][:220], "...")
+print("\nfind_unused_parameters=True:", run_ranks(unused, 2, True).results)
+
+# %% [markdown] name="unused_explained"
+# `find_unused_parameters=True` walks the graph after each forward pass and marks the parameters that will get no gradient. That costs time in every step, so use it only when you must. Parameters that are frozen (`requires_grad=False`) before the model is wrapped cost nothing and are ignored. If the same parameters are used in every step, `static_graph=True` walks the graph only once; it also allows reentrant checkpointing and a module that is used twice. Under `torch.compile`, DDP's part of the graph is cut at the borders of its buckets (`optimize_ddp`), so that messages can still leave early.
+#
+# ## 3 · A rank that is slow
+#
+# Suppose that one GPU runs hot and slows down. Every step then takes as long as the slowest rank, and all others wait. Which one is it? Each rank can time its own all-reduces. Here `sleep` stands for computing: 20 ms on three ranks, 80 ms on rank 2.
+#
+# **Predict.** What is the time that rank 2 spends in the all-reduce, divided by that of the other ranks?
+
+# %% name="guess_straggler"
+my_guess = None  # seconds in all_reduce: the slow rank / the others
+### BEGIN GUESS
+my_guess = 0.05  # the others are there already when it comes
+### END GUESS
+straggler_guess = Prediction("Time in the all-reduce: the slow rank / the others", my_guess, "")
+
+
+# %% name="straggler"
+def naps():
+    nap = 0.08 if dist.get_rank() == 2 else 0.02
+    gradient, working, waiting = torch.ones(1000), [], []
+    for _ in range(8):
+        start = time.perf_counter()
+        time.sleep(nap)
+        asked = time.perf_counter()
+        dist.all_reduce(gradient)
+        working.append(asked - start)
+        waiting.append(time.perf_counter() - asked)
+    return np.median(working), np.median(waiting)
+
+
+working, waiting = zip(*run_ranks(naps, 4, device="cpu", measure=False).results, strict=True)
+straggler_guess.reveal(waiting[2] / np.median([waiting[rank] for rank in (0, 1, 3)]))
+show(
+    waiting_bars(working, waiting),
+    "Four bars of nearly one length; ranks 0, 1 and 3 spend most of it in the all-reduce.",
+)
+
+# %% [markdown] name="straggler_explained"
+# The rank that waits **least** is the slow one. In a profile of any other rank, communication seems to take most of the time, but that time is waiting. So gather the waiting times of all ranks (one `all_gather` of one number) before you blame the network. Over NCCL a call only queues, so a CPU clock around it measures nothing: record CUDA events around the collective and read them once per logging interval, or take the shortest NCCL kernel from a trace.
+#
+# ### When all ranks are healthy
+#
+# Even without a slow GPU, no two steps take exactly the same time: clocks change, a loader is late, the system interrupts. Suppose that a step of each rank takes 100 ms on average, with a standard deviation of 5 ms, normally distributed and independent from rank to rank and from step to step.
+#
+# **Predict.** How long does a step of 1,024 such ranks take on average?
+
+# %% name="guess_jitter"
+my_guess = None  # milliseconds
+### BEGIN GUESS
+my_guess = 115  # the slowest of a thousand is three standard deviations late
+### END GUESS
+jitter_guess = Prediction("A step of 1,024 ranks, 100 ± 5 ms each", my_guess, "ms")
+
+
+# %% name="jitter"
+def step_times(ranks, spread, slow=1.0, steps=200):
+    """Return simulated times of steps in ms; rank 0 needs `slow` times as long as the others."""
+    times = np.random.default_rng(0).normal(100, spread, (steps, ranks))
+    times[:, 0] *= slow
+    return times.max(axis=1)  # all wait for the slowest
+
+
+jitter_guess.reveal(step_times(1024, 5).mean(), "simulated")
+
+
+# %% name="jitter_explore"
+def waiting_figure(standard_deviation_in_ms, rank_0_is_slower_by_percent):
+    counts = [2**i for i in range(13)]
+    slow = 1 + rank_0_is_slower_by_percent / 100
+    means = [step_times(n, standard_deviation_in_ms, slow).mean() for n in counts]
+    figure = Figure(figsize=(7, 3.2), layout="constrained")
+    axes = figure.add_subplot()
+    axes.semilogx(counts, means, "o-", base=2, color=COLOURS[0], label="the job's step")
+    axes.axhline(100, ls=":", color="grey", label="mean of a healthy rank")
+    axes.set(title="Simulated: a step lasts until the slowest rank is done", xlabel="ranks", ylabel="milliseconds")
+    axes.set_ylim(90, 200)
+    axes.legend(frameon=False, loc="upper left")
+    return figure
+
+
+explore(
+    waiting_figure,
+    "The mean step grows with the number of ranks, quickly at first and then slowly.",
+    standard_deviation_in_ms=(5, (0, 1, 2, 5, 10, 20)),
+    rank_0_is_slower_by_percent=(0, (0, 5, 10, 20, 50)),
+)
+
+# %% [markdown] name="mismatched_text"
+# The loss from independent delays grows like the maximum of N random numbers: fast up to a few dozen ranks, then slowly. Now make rank 0 slower by 20 percent. With few ranks it determines the step; with thousands of ranks and a spread of 10 ms, chance costs more than it does. So a large job first reduces the spread.
+#
+# ## 4 · A rank out of step
+#
+# ### Mismatched calls: `TORCH_DISTRIBUTED_DEBUG=DETAIL`
+#
+# With this variable set, the ranks compare the kind, shape and dtype of every collective before they run it. A mismatch raises an error instead of a hang. It costs extra messages per call, so use it for debugging only. In a program, `dist.set_debug_level` does the same before the group is opened:
+
+
+# %% name="mismatched"
+def mismatched():
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    dist.init_process_group("gloo")
+    try:
+        dist.all_reduce(torch.ones(1000))
+        if dist.get_rank() == 0:
+            dist.broadcast(torch.ones(5), src=0)
+        else:
+            dist.all_reduce(torch.ones(1000))
+    except RuntimeError as error:
+        return str(error)
+    finally:
+        dist.destroy_process_group()
+
+
+for rank, said in enumerate(run_ranks(mismatched, 2, device="cpu", process_group=False, measure=False).results):
+    print(f"rank {rank}: {said.partition('.')[0]}; {said.partition('following aspects:')[2].strip()}")
+
+# %% [markdown] name="stuck_text"
+# ### After the fact: a timeout and the flight recorder
+#
+# A process group has a **timeout**: half an hour over gloo, ten minutes over NCCL, unless `init_process_group(timeout=...)` sets another. Here it is two seconds. After its second step rank 0, and no other rank, broadcasts its loss, "only for the log".
+#
+# Each group also has a **flight recorder**, a ring buffer of its last calls (`TORCH_FR_BUFFER_SIZE` of them), each with the line that made it. After a timeout every rank writes its records to a file.
+
+
+# %% name="flight"
+def stuck(folder, seconds):
+    dist.init_process_group("gloo", timeout=timedelta(seconds=seconds))
+    gradient, said = torch.ones(1000), "done"
+    try:
+        for step in range(4):
+            dist.all_reduce(gradient)
+            if dist.get_rank() == 0 and step == 1:
+                dist.broadcast(torch.ones(5), src=0)
+    except RuntimeError as error:
+        said = str(error).partition("] ")[2]
+    recorded = write_flight_record(folder)
+    dist.destroy_process_group()
+    return said, recorded
+
+
+for seconds in (2, 15):  # on a busy machine an all-reduce may take longer than two
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = run_ranks(stuck, 3, folder, seconds, device="cpu", process_group=False, measure=False).results
+        calls, report = calls_in(folder), flight_report(folder) if outcome[0][1] else ""
+    if all(len(own) == 3 for own in calls.values()):  # also without records
+        break
+for rank, (said, recorded) in enumerate(outcome):
+    print(f"rank {rank}: {said}; {recorded} calls recorded")
+if calls:
+    rows = [[f"{name} {sizes}" for name, sizes, _ in own] for own in calls.values()]
+    print(text_table([("rank", *(f"call {n + 1}" for n in range(3))), *((str(r), *row) for r, row in enumerate(rows))]))
+else:
+    print("This version of PyTorch records no calls of gloo; from 2.13 on it does.")
+
+# %% [markdown] name="out_of_step_text"
+# All three ranks report that an answer did not come, and none reports why. Side by side, the records show it. With 3 ranks and 3 calls you see it at once; with 1,024 ranks and 2,000 calls each you need a program.
+#
+# ### Your turn: who is out of step?
+#
+# **Contract.** `out_of_step(calls)` finds where the ranks' records differ, and which ranks to look at.
+#
+# - `calls` is a dictionary from ranks, in any order, to the calls that each has made, in order. A call is a tuple (name, sizes, line), such as `("all_reduce", (1000,), "train.py:31")`. Do not change anything in it. There are two or more ranks, and a record may be empty.
+# - Two calls are alike if name and sizes are equal. The line does not matter.
+# - If the ranks have made the same calls, it returns `None`.
+# - Otherwise it returns `(n, ranks)`. The n-th call, counted from 1, is the first one that is not alike on all ranks. If a record ends before, "no call" is what this rank did.
+# - `ranks` is a sorted list. If **more than half** of the ranks did the same at n, it holds all other ranks. If no such majority exists, it holds all ranks.
+
+
+# %% name="out_of_step" answer=true reveal=true
+def out_of_step(calls):
+    ### BEGIN SOLUTION
+    for n in range(max(map(len, calls.values()))):
+        did = {rank: own[n][:2] if n < len(own) else None for rank, own in calls.items()}
+        usual, count = Counter(did.values()).most_common(1)[0]
+        if count < len(calls):
+            majority = count > len(calls) / 2
+            return n + 1, sorted(rank for rank in calls if did[rank] != usual or not majority)
+    return None
+    ### END SOLUTION
+
+
+# %% name="out_of_step_check"
+out_of_step = check("when_ranks_go_wrong.out_of_step", out_of_step)
+
+# %% name="out_of_step_hint"
+hint("when_ranks_go_wrong.out_of_step")
+
+# %% [markdown] name="report_text"
+# PyTorch's own tool is `torchfrtrace FOLDER`. It also matches the n-th call of each rank with the n-th of the others and stops at the first mismatch. Here is your answer, and then its report:
+
+# %% name="report"
+if calls:
+    n, ranks = out_of_step(calls)
+    print(f"the records differ from call {n} on; look at ranks {ranks}: {calls[ranks[0]][n - 1]}\n\n{report}")
+
+# %% [markdown] name="flight_explained"
+# Do not trust the word *culprit* in such a report: it names every rank that differs from the first record that the tool happened to read. Your function takes a vote. (`--just_print_entries` shows all calls; it needs the package `tabulate`.)
+#
+# The recorder works over gloo in PyTorch 2.13, but the group has no name in the dump, and `torchfrtrace` stops with a `KeyError`; the helper fills the name in. Over gloo a call never leaves the state *scheduled*. Over NCCL it goes on to *started* and *completed*, so you also see which ranks reached the call and did not finish it.
+#
+# **Over NCCL** a call only queues its collective on the GPU, and Python goes on. A hung rank's stack shows a later line, where it first needs a result: at `loss.item()`, or in `torch.cuda.synchronize()`. So the stack says little there, and the recorder is the tool to use. It is on by default; set the path to a folder that all machines share,
+#
+# ```
+# TORCH_FR_DUMP_TEMP_FILE=/shared/run7/rank_
+# ```
+#
+# and after the timeout a watchdog thread writes one file for each rank and ends the process. It also prints lines such as these, shortened, from a report to NVIDIA (github.com/NVIDIA/nccl/issues/1409):
+#
+# ```
+# [Rank 7] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=80078, OpType=BROADCAST, NumelIn=5056, ...)
+# [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=80078, OpType=ALLREDUCE, NumelIn=2106881, ...)
+# ```
+#
+# Both ranks are at their call number 80,078, and the calls differ: rank 7 took a different path through the program. The network was reported as the cause, but it was not.
+#
+# <details><summary><code>NCCL_DEBUG</code>: which lines to look for</summary>
+#
+# `NCCL_DEBUG=WARN` prints what goes wrong, `NCCL_DEBUG=INFO` also how the ranks found each other; `NCCL_DEBUG_SUBSYS=INIT,COLL` selects subsystems, `NCCL_DEBUG_FILE=nccl.%h.%p` writes a file for each process. A line begins with host, process, thread and the number of the GPU.
+#
+# | line | meaning |
+# |---|---|
+# | `NCCL INFO Bootstrap : Using eth0:...` | by which network interface the ranks met; over the wrong one, they never connect: set `NCCL_SOCKET_IFNAME` |
+# | `NCCL INFO Using network Socket` (or `IB`) | what carries messages between machines; `Socket` where you have paid for InfiniBand explains slow training |
+# | `NCCL INFO Channel 01 : 0[...] -> 1[...] via P2P` (or `SHM`, `NET`) | an edge of a ring: rank 0 sends to rank 1 directly, through the host's memory, or over the network |
+# | `NCCL INFO comm 0x... rank 0 nranks 2 ... Init COMPLETE` | this rank is ready; a rank without this line is the one the others wait for |
+# | `NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000` | two ranks on one GPU: the script does not call `torch.cuda.set_device(local_rank)` |
+#
+# (No cell has measured these: the table is from NVIDIA's documentation and from published logs.)
+# </details>
+#
+# ## 5 · What this run measured
+
+# %% name="summary"
+claims
+
+# %% [markdown] name="recap"
+# ## Recap
+#
+# | what you see | look here first |
+# |---|---|
+# | the loss falls, but replicas or restarts disagree | weights made or changed on one rank only: compare checksums of the weights |
+# | one process on the joint batch gives another gradient | unequal rows per rank (weight by rows), BatchNorm (use `SyncBatchNorm`) |
+# | a checkpoint of the right size with wrong contents | more than one rank wrote it: rank 0 saves, then a barrier |
+# | all ranks wait, in different calls | a collective that only some ranks reach: the wrapped model on rank 0, one batch more, a branch |
+# | "Expected to have finished reduction in the prior iteration" | a parameter without a gradient: `find_unused_parameters`, or freeze it before wrapping |
+# | all ranks run, slower than one did | the rank that waits least in its all-reduces; then the spread of all ranks |
+# | a timeout after minutes without output | flight records side by side; run again with `TORCH_DISTRIBUTED_DEBUG=DETAIL` |
+#
+# **What to reach for when.** You can run it again: `TORCH_DISTRIBUTED_DEBUG=DETAIL`, which turns the mismatch into an error. You cannot: the flight records that the timeout left. Nothing hangs but the result is wrong: compare with one process on the joint batch, first the gradients of one step, then the weights of a few.
+#
+# **Sources.** PyTorch documentation, `DistributedDataParallel`, `Join`, `SyncBatchNorm`, `init_process_group` (timeouts), *Debugging torch.distributed applications*; PyTorch tutorials, *Flight Recorder for Debugging Stuck Jobs*; NVIDIA, *NCCL: Environment Variables* and *Collective Operations*.
