@@ -25,14 +25,9 @@ ONE_GPU = (
     "--gpu h100-80gb --ranks 1",
     "--gpus 1 --cluster dgx-h100 --tensor 1 --data-shard 1",
 )
-FSDP = (
-    "--gpus 8",
-    "--ranks 8 --shard zero3",
-    "--ranks 8 --zero-stage 3",
-    "--dp-shard 8",
-    "--gpus 8 --zero zero3 --tp 1",
-    "--data-shard 8 --replicate 1",
-)
+GPUS = ("--gpus 8", "--dp-shard 8", "--data-shard 8 --replicate 1", "--gpus 8 --tp 1")  # who trains says what splits
+ZERO3 = ("--ranks 8 --shard zero3", "--ranks 8 --zero-stage 3", "--gpus 8 --zero zero3 --tp 1", "--dp-shard 8 --zero 3")
+FSDP = (*GPUS, *ZERO3)  # alike where torchtitan or plain PyTorch trains
 DDP = ("--gpus 4 --zero-stage 0", "--ranks 4", "--gpus 4 --zero none", "--dp-shard 4 --shard none")
 SPELLINGS = {  # a new spelling -> the old ones
     "--activation-checkpointing full": ("--checkpointing every", "--recompute full", "--checkpointing full"),
@@ -113,7 +108,7 @@ def test_one_gpu_is_one_gpu_however_it_is_written(ask, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("ways", [FSDP, DDP], ids=["FSDP", "DDP"])
+@pytest.mark.parametrize("ways", [GPUS, ZERO3, DDP], ids=["GPUs", "FSDP", "DDP"])
 def test_data_parallel_ranks_are_the_same_however_they_are_written(ask, ways, seed):
     chance = random.Random(seed)
     options = drawn(chance)

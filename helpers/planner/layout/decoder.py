@@ -1,13 +1,11 @@
 """A stage of a decoder as one rank holds it: its slice of some blocks, of the embedding and of the head."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from .adapters import Adapter, linear
 from .attention import Wires, attention_of, column, columns_of, parts
@@ -278,38 +276,7 @@ class Stage(nn.Module):
             x.requires_grad_()  # the table is not trained; PEFT's `enable_input_require_grads` does the same
         for at, block in enumerate(self.blocks):
             x = _Place.apply(x, self.mark, f"layer {at}", "post" if at == 0 else f"layer {at - 1}")
-            x = self._run(at, block)(x)
+            x = block(x)
         last = len(self.blocks) - 1
         x = _Place.apply(x, self.mark, "post", f"layer {last}")
         return x if self.head is None else self.head(x, labels)
-
-    def _run(self, at: int, block: nn.Module) -> Callable[[Tensor], Tensor]:
-        """Return how block number `at` runs: as it is, or recomputed in the backward pass."""
-        layout = self.layout
-        fused = layout.engine == "megatron" and layout.recompute == "selective"  # its fused attention does so anyway
-        if layout.recompute == "none" or fused or at % layout.recompute_every:
-            return block
-        again = partial(checkpoint, block, use_reentrant=False, preserve_rng_state=False, determinism_check="none")
-        return again if layout.recompute == "full" else partial(again, context_fn=_keep_products)
-
-
-_PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
-_KEPT = (
-    torch.ops.aten._scaled_dot_product_flash_attention.default,
-    torch.ops.aten._scaled_dot_product_efficient_attention.default,
-)
-
-
-def _keep_products() -> tuple[Any, Any]:
-    """Return the contexts of selective recomputation: attention and every second product are kept, as in torchtitan."""
-    seen = {False: 0, True: 0}
-
-    def policy(context: Any, func: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        if func in _PRODUCTS:
-            seen[context.is_recompute] += 1
-            keep = seen[context.is_recompute] % 2 == 1
-        else:
-            keep = func in _KEPT
-        return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
-
-    return create_selective_checkpoint_contexts(policy)

@@ -5,44 +5,23 @@ of a fake process group, or of `Wire`s that make tensors of the right shape. A s
 unlike the others (gradients appear, and are reduced); all between are alike, and so are all steps from the second on.
 """
 
-import contextlib
-import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..simulate.contexts import default_modes, no_collector, resizing_counted
-from ..simulate.model import materialize
-from .adapters import freeze
-from .attention import Wires
 from .decoder import Experts, Stage
 from .layout import Layout
+from .parallelize import LOW, StageKind, give_memory, parallelize, process_group, weight_dtype
 from .trace import BUFFERS, Life, Place, Trace
-from .wire import Wire
 
 FIRST, NEXT, LAST = "first", "next", "last"  # of a step's micro-batches; a single one is the last
 BEFORE, FORWARD, BACKWARD, UPDATE = "before", "forward", "backward", "update"
 ActionKey = tuple[str, str]
-_LOSS = (  # of a loop around a compiled model
-    *("aten._log_softmax", "aten.nll_loss_forward"),
-    *("aten._log_softmax_backward_data", "aten.nll_loss_backward"),
-)
-_LOW = {"bf16": torch.bfloat16, "bf16-amp": torch.bfloat16, "fp8": torch.bfloat16, "fp16-amp": torch.float16}
-
-
-@dataclass(frozen=True)
-class StageKind:
-    """What a stage consists of: blocks without and with experts, and whether it has the embedding and the head."""
-
-    dense: int
-    mixed: int
-    first: bool
-    last: bool
 
 
 @dataclass
@@ -69,71 +48,18 @@ class StageRun:
 
 def run_stage(layout: Layout, kind: StageKind) -> StageRun:
     """Run a stage of `layout` and return what its actions do."""
-    with warnings.catch_warnings(), default_modes(), _process_group(layout) as meshes:
+    with warnings.catch_warnings(), default_modes(), process_group(layout) as meshes:
         warnings.simplefilter("ignore")  # of libraries about fake weights
-        trace = Trace(layout.compile, meshes.names, _LOSS if layout.plain_ends else ())
-        stage = _build(layout, kind, trace)
+        trace = Trace(meshes.names)
         with no_collector(), FakeTensorMode(allow_non_fake_inputs=True), trace, resizing_counted(trace):
             hooks = torch.autograd.graph.saved_tensors_hooks(trace.pack, trace.unpack)
             with hooks:
-                training = _Training(layout, kind, stage, trace, meshes)
+                stage = parallelize(layout, kind, trace, meshes)
+                training = _Training(layout, kind, stage, trace)
                 training.run()
                 places = trace.places()
                 lives = trace.lives((BEFORE, "")) if layout.engine == "megatron" else ()
                 return StageRun(places, training.dense, training.expert, lives, kind.dense + kind.mixed)
-
-
-def _build(layout: Layout, kind: StageKind, trace: Trace) -> Stage:
-    """Build the stage on the meta device: shapes, no memory."""
-    wires = (Wire(name, getattr(layout, name), trace) for name in ("tensor", "context", "expert"))
-    layers = [layout.arch.dense_layers - 1 - i for i in range(kind.dense)]
-    layers += [layout.arch.dense_layers + i for i in range(kind.mixed)]
-    with torch.device("meta"):
-        stage = Stage(layout, Wires(*wires), layers, (kind.first, kind.last)).to(_weight_dtype(layout))
-    if layout.lora_rank:
-        freeze(stage)
-    return stage
-
-
-def _weight_dtype(layout: Layout) -> torch.dtype:
-    sixteen = layout.precision == "bf16" or layout.engine == "megatron"
-    return _LOW.get(layout.precision, torch.float32) if sixteen else torch.float32
-
-
-@dataclass
-class _Meshes:
-    """The meshes over which `fully_shard` splits dense and expert parameters, and the wires' names by group."""
-
-    dense: "dist.DeviceMesh | None"
-    expert: "dist.DeviceMesh | None"
-    names: dict[str, str]
-
-
-@contextlib.contextmanager
-def _process_group(layout: Layout) -> Iterator[_Meshes]:
-    """Open a fake process group, whose collectives return at once, where `fully_shard` wants one."""
-    if layout.zero != "zero3":
-        yield _Meshes(None, None, {})
-        return
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    hook = sys.excepthook  # which a process group replaces, to put its rank before tracebacks
-    world = layout.replicate * layout.shards * layout.tensor
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
-    try:
-        names: dict[str, str] = {}
-        meshes = []
-        wires = {"shard": layout.shards} | ({"expert shard": layout.expert_shards} if layout.arch.experts else {})
-        for wire, shards in wires.items():
-            sizes = (layout.replicate, world // layout.replicate // shards, shards)
-            mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("replicate", "others", wire))
-            names |= {mesh.get_group(dim).group_name: dim for dim in ("replicate", wire)}
-            meshes.append(mesh["replicate", wire] if layout.replicate > 1 else mesh[wire])
-        yield _Meshes(meshes[0], meshes[-1], names)
-    finally:
-        dist.destroy_process_group()
-        sys.excepthook = hook
 
 
 def weight_shapes(layout: Layout, kind: StageKind) -> set[tuple[int, int]]:
@@ -156,7 +82,7 @@ def dummy_shapes(layout: Layout, kind: StageKind) -> set[tuple[int, int]]:
 
 def dummy_bytes(layout: Layout, shapes: Iterable[tuple[int, int]]) -> int:
     """Return the bytes of dummies of these shapes."""
-    return sum(rows * columns for rows, columns in shapes) * _weight_dtype(layout).itemsize
+    return sum(rows * columns for rows, columns in shapes) * weight_dtype(layout).itemsize
 
 
 def _attention_shapes(layout: Layout) -> set[tuple[int, int]]:
@@ -184,15 +110,16 @@ def micro_batches_of(count: int) -> list[str]:
 class _Training:
     """A stage with memory, its optimizer and its micro-batches."""
 
-    def __init__(self, layout: Layout, kind: StageKind, stage: Stage, trace: Trace, meshes: _Meshes) -> None:
+    def __init__(self, layout: Layout, kind: StageKind, stage: Stage, trace: Trace) -> None:
         self.layout, self.kind, self.trace = layout, kind, trace
-        self.low = _LOW.get(layout.precision, torch.float32)
+        self.low = LOW.get(layout.precision, torch.float32)
         experts = {
             id(p) for m in stage.modules() if isinstance(m, Experts) for p in (m.gate, m.up, m.down) if p is not None
         }
         self.expert = sum(p.numel() for p in stage.parameters() if id(p) in experts)
         self.dense = sum(p.numel() for p in stage.parameters() if p.requires_grad) - self.expert
-        self.stage = self._place(stage, meshes)
+        give_memory(stage, layout)
+        self.stage = stage
         stage.mark = trace.mark
         self.trained = [parameter for parameter in stage.parameters() if parameter.requires_grad]
         self.own, self.optimizer = self._make_optimizer()
@@ -200,27 +127,6 @@ class _Training:
         self.kept: list[Tensor] = []
         if layout.engine == "megatron":
             self._keep_gradients_in_one_buffer()
-
-    def _place(self, stage: Stage, meshes: _Meshes) -> nn.Module:
-        if meshes.dense is None:
-            materialize(stage)
-            return stage
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-        mixed = self.low != _weight_dtype(self.layout) or self.layout.accumulate_whole
-        wide = MixedPrecisionPolicy(param_dtype=self.low, reduce_dtype=torch.float32)
-        policy = wide if mixed else MixedPrecisionPolicy()
-        how = {"mp_policy": policy, "reshard_after_forward": self.layout.reshard_after_forward}
-        for block in stage.blocks:
-            if isinstance(block.mlp, Experts):
-                fully_shard(block.mlp, mesh=meshes.expert, **how)
-            fully_shard(block, mesh=meshes.dense, **how)
-        for end in (stage.embedding, stage.head):
-            if end is not None and not (self.layout.arch.tied or self.layout.plain_ends):  # else with the whole stage
-                fully_shard(end, mesh=meshes.dense, **how | {"reshard_after_forward": end is stage.embedding})
-        fully_shard(stage, mesh=meshes.dense, **how)
-        stage.to_empty(device="cpu")
-        return stage
 
     def _make_optimizer(self) -> tuple[list[Tensor], torch.optim.Optimizer]:
         """Return the tensors that this rank updates, and AdamW for them."""
@@ -242,11 +148,11 @@ class _Training:
         What they return to autograd in its place is a dummy; one is kept for each distinct shape of a weight
         (`get_dummy_wgrad` in Transformer Engine's module/base.py).
         """
-        narrow = _weight_dtype(self.layout) if self.layout.narrow_gradients else torch.float32
+        narrow = weight_dtype(self.layout) if self.layout.narrow_gradients else torch.float32
         self.buffer = torch.empty(self.dense + self.expert, dtype=narrow)
         self.trace.track(self.buffer, "gradients")
         shapes = dummy_shapes(self.layout, self.kind)
-        self.dummies = [torch.empty(shape, dtype=_weight_dtype(self.layout)) for shape in shapes]
+        self.dummies = [torch.empty(shape, dtype=weight_dtype(self.layout)) for shape in shapes]
         for dummy in self.dummies:
             self.trace.track(dummy, "gradients")
 

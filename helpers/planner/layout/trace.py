@@ -110,19 +110,21 @@ class Trace(Count):
     """Counts memory, work and messages of a stage's actions.
 
     Args:
-        compiled: whether a compiler fuses chains of operations.
         names: the wire of a process group, by the group's name (of `fully_shard`'s collectives).
-        apart: names of operations that the compiler does not see.
     """
 
-    def __init__(self, compiled: bool, names: dict[str, str], apart: Collection[str] = ()) -> None:
+    def __init__(self, names: dict[str, str]) -> None:
         ticks = itertools.count(1)
         super().__init__("cpu", lambda: next(ticks), lambda storage: storage._cdata)
-        self.work = WorkCount(compiled, self.track, apart)
+        self.work = WorkCount(False, self.track)
         self._names = names
         self._action = ("", "")
         self._counted: list[Block] = []
         self._log: list[tuple[int, _Bound | Message | Arrival]] = []  # each with how much work had been seen
+
+    def compile(self, apart: Collection[str]) -> None:
+        """Let a compiler fuse chains of operations, but for those named in `apart`, which it does not see."""
+        self.work = WorkCount(True, self.track, apart)
 
     def begin(self, action: tuple[str, str]) -> None:
         """Begin an action; its first place is "pre"."""

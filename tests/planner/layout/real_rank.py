@@ -9,6 +9,7 @@ from unittest.mock import patch
 from helpers.planner.layout.attention import Wires
 from helpers.planner.layout.decoder import Experts, Stage
 from helpers.planner.layout.layout_plan import stage_kinds
+from helpers.planner.layout.parallelize import recompute
 from helpers.planner.layout.schedule import orders
 from helpers.planner.simulate.contexts import no_collector, resizing_counted
 
@@ -81,6 +82,7 @@ class RealRank:
         wires = Wires(*(RealWire(name, self.meter, groups.wires[name]) for name in ("tensor", "context", "expert")))
         with torch.device("meta"):
             stage = Stage(layout, wires, layers, (kind.first, kind.last))
+        recompute(stage, layout)
         sixteen = layout.precision == "bf16" or layout.engine == "megatron"
         stage.to(self.low if sixteen else torch.float32)
         if layout.zero == "zero3":

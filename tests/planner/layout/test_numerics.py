@@ -12,6 +12,7 @@ from helpers import run_ranks
 from helpers.planner.layout import decoder
 from helpers.planner.layout.attention import Wires
 from helpers.planner.layout.decoder import Stage
+from helpers.planner.layout.parallelize import recompute
 from helpers.planner.layout.wire import Wire
 
 import pytest
@@ -82,7 +83,9 @@ def right_words():
 
 
 def stage_of(case, wires):
-    return Stage(case, wires, list(range(case.arch.layers)), (True, True))
+    stage = Stage(case, wires, list(range(case.arch.layers)), (True, True))
+    recompute(stage, case)
+    return stage
 
 
 def slice_of(name, whole, like, wire):
