@@ -5,14 +5,14 @@
 #
 # | | |
 # |---|---|
-# | After this you can | train on a sequence that no rank holds, with the loss and the gradients of one process; bound what a rank keeps, sends and multiplies, and prove it |
+# | After this you can | train on a sequence that no rank holds, with the loss and the gradients of one process; keep within limits on what a rank stores, sends and multiplies, and prove it |
 # | Time | 90 to 120 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (4 processes) |
 # | Before this | [[context_parallel]] |
 # | Syllabus | X5 |
 #
-# There are four answer cells, each followed by its check. Most checks start four or five real ranks (over gloo on the CPU, so that every machine gives the same verdict), which share sequences in groups of 2 to 5. Run them as often as you like. If ranks wait for each other, the check reports it within half a minute, with the line that each of them has reached. Save the notebook when you are done: it is your submission, and its name must stay the same.
+# There are four answer cells, each followed by its check. Most checks start four or five real ranks (over gloo on the CPU, so that every machine gives the same verdict), in groups of 2 to 5 ranks, each with its own sequence. Run them as often as you like. If ranks wait for each other, the check reports it within half a minute, with the line that each of them has reached. Save the notebook when you are done: it is your submission, and its name must stay the same.
 
 # %% name="setup" setup=true
 from helpers import check, device_name, english, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks
@@ -36,7 +36,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 # 1. `tokens` is `(B, T + 1)`, int64. The inputs are its first `T` tokens, and the target of each is the token after it.
 # 2. The `T` positions are cut into `2 * ranks` chunks of equal size. Rank `r` holds chunks `r` and `2 * ranks - 1 - r`, in this order.
 # 3. `inputs` and `targets` are `(B, T / ranks)`. `positions` is `(T / ranks,)`, int64, and applies to all rows.
-# 4. If `T` cannot be cut like that, it raises `ValueError` on every rank.
+# 4. If `T` cannot be divided evenly, it raises `ValueError` on every rank.
 
 
 # %% name="shard" answer=true
@@ -44,7 +44,7 @@ def shard(tokens, rank, ranks):
     ### BEGIN SOLUTION
     chunk, left = divmod(tokens.shape[1] - 1, 2 * ranks)
     if left:
-        raise ValueError(f"{tokens.shape[1] - 1} tokens make no {2 * ranks} chunks of one size")
+        raise ValueError(f"{tokens.shape[1] - 1} tokens cannot be divided into {2 * ranks} chunks of equal size")
     chunks = torch.arange(2 * ranks * chunk, device=tokens.device).view(2 * ranks, chunk)
     positions = torch.cat([chunks[rank], chunks[2 * ranks - 1 - rank]])
     return tokens[:, positions], tokens[:, positions + 1], positions
@@ -62,9 +62,9 @@ hint("x5.shard")
 #
 # **Contract.** `pass_on(x, group)` is called on every rank of a process group. It sends `x` to the next rank of the group and receives what the previous one sends. (After the last rank comes the first.)
 #
-# 1. It starts both messages and returns **at once**, before its neighbors need to have called it. The messages travel while the caller computes, also before it waits. It returns a function. Called without arguments, that function waits and returns the received tensor, with the shape and dtype of `x`.
+# 1. It starts both messages and returns **at once**, before its neighbors need to have called it. The messages travel while the caller computes, also before it waits. It returns a function. Called without arguments, that function waits (on a GPU: the current stream waits) and returns the received tensor, with the shape and dtype of `x`.
 # 2. `x` may be a non-contiguous view, and is not changed. Only its own bytes are sent, only to the next rank, and without a collective.
-# 3. Two calls may be in flight between the same ranks, and the second may be waited for first.
+# 3. Two calls may be in flight between the same ranks, and the second may be waited for first. All ranks of a group make their calls in the same order: messages between two ranks carry no tag and match in the order in which they were started.
 # 4. `group` may consist of any ranks of the world, such as 1 and 3, while the others do something else. In a group of one rank, the function returns `x`.
 
 
@@ -84,6 +84,7 @@ def pass_on(x, group):
             work.wait()
         return coming
 
+    wait.send = send  # it holds the only reference to a copy of x, which has to stay until then
     return wait
     ### END SOLUTION
 
@@ -102,9 +103,18 @@ hint("x5.pass_on")
 # 1. `q` is `(B, H, t, D)`, `k` and `v` are `(B, h, t, D)`, in FP32: the rank's own part in zigzag order, `t / 2` tokens per chunk. They may be non-contiguous views. `H` is a multiple of `h`: query head `i` uses key head `i // (H / h)`.
 # 2. The output, `(B, H, t, D)`, is what `F.scaled_dot_product_attention(..., is_causal=True, enable_gqa=True)` gives one process for these queries, to 1e-5. Scores may be larger than 100.
 # 3. The gradients of `q`, `k` and `v`, after every rank has run its backward pass, are those of the sum of all ranks' losses in one process. There may be several calls before the first backward pass, and their backward passes may come in any order. Second derivatives are not needed. The inputs and the gradient of the output are not changed.
-# 4. **Memory.** With parts of the same size, more ranks take no more memory per rank, neither at the peaks nor between the passes. So no rank holds the keys or the values of all ranks, nor its scores with all of them, nor anything of that size for the backward pass. It does not create a mask of the whole sequence, even briefly, or keep an output per block until the end. A few numbers per token are fine.
-# 5. **Messages** go from a rank to the next one of the group, and to no other rank, by `dist.isend` and `dist.irecv` or `dist.batch_isend_irecv`. A rank takes part in collectives of at most 512 bytes in each pass, counted per kind of collective, which is room for counts and barriers. Each of N ranks sends at most N - 1 blocks (the keys and values of one rank, with their `h` heads) forward. Backward it sends at most N - 1 blocks, and N times a block's gradients.
-# 6. **Work.** Masked pairs are not multiplied, forward or backward: in every matmul a rank computes its own block, and half of each other block. Scores and output may be recomputed in the backward pass. (A mask in your own block is fine. Multiply with `@`, `einsum` or PyTorch's attention: the check counts those.)
+# 4. **Memory.** With parts of the same size, more ranks take no more memory per rank, neither at the peaks nor between the passes. A rank never holds the keys or the values of all ranks, its scores with all of them, a mask of the whole sequence, or one output per block, and saves nothing of these sizes for the backward pass. A few numbers per token are allowed.
+# 5. **Messages** go from a rank to the next one of the group, and to no other rank, by `dist.isend` and `dist.irecv` or `dist.batch_isend_irecv`. A block is one rank's keys and values, `h` heads each. Each of N ranks keeps to these limits:
+#
+#    | what a rank sends | forward | backward |
+#    |---|---|---|
+#    | blocks | at most N - 1 | at most N - 1 |
+#    | gradients of a block | none | at most N |
+#    | collectives, per kind (enough for counts and a barrier) | 512 bytes | 512 bytes |
+#
+# 6. **Work.** Masked pairs are not multiplied, forward or backward: in every matmul a rank computes its own block, and half of each other block. A mask within your own block is allowed. Scores and output may be recomputed in the backward pass. Multiply with `@`, `einsum` or PyTorch's attention: the check counts those.
+#
+# Write the attention yourself: an answer that imports from `helpers.exercises` is flagged for the instructor.
 #
 # The check calls only `ring_attention`. `meets` and the class are there because most solutions need something like them. Change or drop them as you like.
 
@@ -194,7 +204,7 @@ hint("x5.ring")
 #
 # **Contract.** `train_step(model, inputs, targets, positions, group)` is called on every rank of `group` with the rank's part of a batch. It returns the loss, and leaves gradients for an optimizer.
 #
-# 1. `model(inputs, positions)` returns logits `(B, t, V)` for the rank's tokens, `(B, t)`. Its attention sees the whole sequence, forward and backward, as yours does. Every rank calls the model once. The parameters are the same on all ranks. (The check brings its own attention, so that a mistake above costs nothing here.)
+# 1. `model(inputs, positions)` returns logits `(B, t, V)` for the rank's tokens, `(B, t)`. Its attention sees the whole sequence, forward and backward, as yours does. Every rank calls the model once. The parameters are the same on all ranks, and every trained parameter is used on every rank. (The check brings its own attention, so that a mistake above costs nothing here.)
 # 2. The loss is the mean cross-entropy over the targets of **all** ranks of the group. A target of -100 does not count. Ranks may have different numbers of targets that count, and a rank may have none.
 # 3. Afterwards each parameter's `.grad`, on every rank, is the gradient of that loss in one process. Frozen parameters (`requires_grad=False`) get none.
 # 4. A model takes many steps: gradients, hooks and numbers of earlier steps must not leak in. Parameters and inputs do not change.
@@ -281,7 +291,7 @@ except RuntimeError as error:  # NotImplementedError is one, too
     print("The table appears when all four parts are done." if "NotImplementedError" in repr(error) else error)
 
 # %% [markdown] name="run_reading"
-# The scores of a rank with one block are `(t, t)`, and `t` is `T / N`. So with twice as many ranks, each takes a quarter of the memory for scores, and half the memory for everything that grows with `t`. The part that does not shrink is what every rank holds completely: the parameters, their gradients, and the optimizer's state.
+# Compare the peaks. With twice as many ranks, `t = T / N` falls to half, and so does everything that grows with `t`. In this solution the `(t, t)` scores of a block fall to a quarter. A fused kernel does not hold them at all, so its peak would fall by about half. The parameters, their gradients and the optimizer's state do not shrink, because every rank holds all of them.
 
 # %% [markdown] name="hand_in"
 # ## Submit

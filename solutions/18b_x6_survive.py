@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | publish a checkpoint so that no kill and no power cut leaves a torn one or none; find the newest whole one; list what a checkpoint must hold, and prove it; continue on fewer ranks with the same bits |
+# | After this you can | publish a checkpoint of several files so that neither a kill nor a power cut leaves you with a torn checkpoint, or with none; find the newest intact one; list what a checkpoint must hold, and prove it; continue on fewer ranks with the same bits |
 # | Time | 90 to 120 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (2 processes) |
@@ -16,8 +16,8 @@
 
 # %% name="setup" setup=true
 import hashlib
-import io
 import os
+import shutil
 import signal
 import tempfile
 from pathlib import Path
@@ -34,16 +34,18 @@ device = pick_device()
 print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks run on the CPU")
 
 # %% [markdown] name="files_task"
-# ## Part 1 · Checkpoints on a disk (5 points)
+# ## Part 1 · Checkpoints on a disk (4 points)
 #
-# **Contract.** `save(folder, step, state, keep)` stores a checkpoint. `load(folder)` returns `(step, state)` of the newest whole one, or None. One process at a time uses the folder.
+# Lab 18 writes a checkpoint as one file. Here it is a directory with a file for each part of the state, so that another program can read the weights alone. A directory cannot be replaced in one step, and no single file can vouch for the others, so most of lab 18's code does not help.
 #
-# 1. `folder` is a `Path`. Neither it nor its parents need exist. `step` counts finished steps, from 0 to 9,999,999. `state` is a dictionary of dictionaries, lists, tuples, tensors, numbers, strings, `True`, `False` and `None`. Its keys are strings; nested keys are strings or integers. Tensors have any dtype and shape and are on the CPU; none is a view of a larger one. The state comes back in another process, equal to the last bit and with the same types. `save` does not change it, and later changes by the caller do not change the checkpoint. `load` only reads: it changes nothing in the folder.
-# 2. A checkpoint is **one** entry of `folder`, a file or a directory. Its name is `step-`, the number, and then anything you like: `step-12`, `step-0012.pt`. Other programs copy such entries away at any time, so **every entry whose name begins with `step-` is whole at every moment**, also if `save` is killed halfway. All other entries may have any other name. `save` writes only inside `folder`: the folder may be on its own disk, and from another disk a rename fails or copies.
+# **Contract.** `save(folder, step, state, keep)` stores a checkpoint. `load(folder)` returns `(step, state)` of the newest intact checkpoint, or None. One process at a time uses the folder.
+#
+# 1. `folder` is a `Path`. Neither it nor its parents need exist. `step` counts finished steps, from 0 to 9,999,999. `state` is a dictionary of dictionaries, lists, tuples, tensors, numbers, strings, `True`, `False` and `None`. Its keys are strings of letters, digits, spaces and underscores, and there is at least one; nested keys are strings or integers. Tensors have any dtype and shape and are on the CPU; none is a view of a larger one. The state comes back in another process, equal to the last bit and with the same types. `save` does not change it, and later changes by the caller do not change the checkpoint. `load` only reads: it changes nothing in the folder, and creates no folder.
+# 2. A checkpoint is **one directory** in `folder`. Its name is `step-`, the number, and then anything you like: `step-12`, `step-0012.done`. For each entry of `state` it holds the file `KEY.pt`, from which `torch.load` reads the value of that entry, and no other `.pt` files. Files with other suffixes may be beside them. Other programs copy such directories away at any time, so **every entry of `folder` whose name begins with `step-` is a complete checkpoint at every moment**, also if `save` is killed halfway. All other entries of `folder` may have any other name. `save` writes only inside `folder`: the folder may be on its own disk, and from another disk a rename fails or copies.
 # 3. The newest checkpoint is the one with the most steps, whatever the alphabetical order of the names and the dates of the files.
 # 4. If a process is killed in `save`, at any moment, it loses at most the checkpoint that it was saving. The previous one is deleted only after the new one has its name.
-# 5. The same holds for a power cut. Before a checkpoint gets its name, all its bytes are on the disk: `os.fsync` of every file. The new name is an entry of `folder`, and it is on the disk before an older checkpoint is deleted and before `save` returns: `os.fsync` of the folder, opened with `os.open(folder, os.O_RDONLY)`.
-# 6. Disks fail, too. A checkpoint that was cut short (a directory: that lacks a file), or in which bytes have changed anywhere, is passed over, and `load` returns the next older whole one.
+# 5. The same holds for a power cut. Before a checkpoint gets its name, all that it consists of is on the disk: `os.fsync` of every file, and of the checkpoint's own directory, which holds the files' names. The checkpoint's name is an entry of `folder`, and it is on the disk before an older checkpoint is deleted and before `save` returns: `os.fsync` of the folder. A directory is opened for this with `os.open(path, os.O_RDONLY)`. (The names of `folder` and of its parents are assumed to be on the disk.)
+# 6. Disks fail, too. A checkpoint that lacks a file, or in which a file was cut short, or in which bytes have changed anywhere, is skipped, and `load` returns the next older intact one.
 # 7. The disk is bounded. After `save` the folder holds this checkpoint and the `keep - 1` newest **before** it, and nothing else: no older ones, none with more steps (they are damaged, or the run was set back), nothing that a killed `save` left. A damaged checkpoint of the same step is replaced.
 #    While `save` runs, the folder never holds more than the bytes of `keep + 1` checkpoints. (A `save` that was killed after the new name may leave one checkpoint too many, until the next `save` ends.)
 #
@@ -54,45 +56,69 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 def save(folder, step, state, keep):
     ### BEGIN SOLUTION
     folder.mkdir(parents=True, exist_ok=True)
+    clear(folder)  # what a save that was killed left
     unfinished = folder / "unfinished"
-    unfinished.unlink(missing_ok=True)  # of a save that was killed
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    data = buffer.getvalue()
-    with unfinished.open("wb") as file:
-        file.write(hashlib.sha256(data).digest() + data)
-        file.flush()
-        os.fsync(file.fileno())
+    unfinished.mkdir()
+    for name, value in state.items():
+        torch.save(value, unfinished / f"{name}.pt")
+    (unfinished / "sha256").write_bytes(digest_of(unfinished))
+    for path in (*unfinished.iterdir(), unfinished):
+        sync(path)
+    older = steps_in(folder)
+    if step in older:
+        os.replace(older.pop(step), folder / "replaced")
     os.replace(unfinished, folder / f"step-{step}")
-    entries = os.open(folder, os.O_RDONLY)
-    os.fsync(entries)  # the new name is on the disk before an old one goes
-    os.close(entries)
-    paths = {int(path.name.removeprefix("step-")): path for path in folder.glob("step-*")}
-    kept = sorted(n for n in paths if n <= step)[-keep:]
-    for n in paths.keys() - kept:
-        paths[n].unlink()
+    sync(folder)  # the new name is on the disk before an older checkpoint goes
+    kept = sorted([*(n for n in older if n < step), step])[-keep:]
+    for n in older.keys() - kept:
+        os.replace(older[n], folder / f"old-{n}")  # a directory loses its name before its first file
+    clear(folder)
     ### END SOLUTION
 
 
 def load(folder):
     ### BEGIN SOLUTION
-    paths = {int(path.name.removeprefix("step-")): path for path in folder.glob("step-*")}
+    paths = steps_in(folder)
     for step in sorted(paths, reverse=True):
-        data = paths[step].read_bytes()
-        if data[:32] == hashlib.sha256(data[32:]).digest():
-            return step, torch.load(io.BytesIO(data[32:]), map_location="cpu")
+        digest = paths[step] / "sha256"
+        if digest.is_file() and digest.read_bytes() == digest_of(paths[step]):
+            return step, {file.stem: torch.load(file, map_location="cpu") for file in paths[step].glob("*.pt")}
     return None
+
+
+def steps_in(folder):
+    return {int(path.name.removeprefix("step-")): path for path in folder.glob("step-*")}
+
+
+def digest_of(path):  # of the names, lengths and bytes of all entries
+    digest = hashlib.sha256()
+    for file in sorted(path.glob("*.pt")):
+        data = file.read_bytes()
+        digest.update(f"{file.name} {len(data)} ".encode() + data)
+    return digest.digest()
+
+
+def sync(path):
+    opened = os.open(path, os.O_RDONLY)
+    os.fsync(opened)
+    os.close(opened)
+
+
+def clear(folder):
+    for path in folder.iterdir():
+        if not path.name.startswith("step-"):
+            shutil.rmtree(path)
     ### END SOLUTION
 
 
-# %% name="files_check" points=5
+# %% name="files_check" points=4
 check("x6.files", save, load)
 
 # %% name="files_hint"
 hint("x6.files")
 
 # %% [markdown] name="gradient_task"
-# ## Part 2 · The same bits on one rank and on two (1 point)
+# ## Part 2 · The same bits on one rank and on two (2 points)
 #
 # To continue on one rank with the same bits, a step must not depend on the number of ranks. So the run has two **lanes**, however many ranks there are. On two ranks, lane 0 is rank 0's work and lane 1 is rank 1's. A single rank does both. A lane has its own stream of micro-batches and its own random state, which dropout draws from.
 #
@@ -126,7 +152,7 @@ def gradient(model, streams, random, micro_batches):
     ### END SOLUTION
 
 
-# %% name="gradient_check" points=1
+# %% name="gradient_check" points=2
 check("x6.gradient", gradient)
 
 # %% name="gradient_hint"
@@ -137,7 +163,7 @@ hint("x6.gradient")
 #
 # **Contract.** `train(job)` is the program of one rank, the same at every start. It finds out whether there is something to continue, and returns the trained model when step `job.steps` is done.
 #
-# 1. The default process group is open, with one rank or two. `job.make_model()` gives the same weights on every rank. `job.make_optimizer(parameters)` and `job.make_schedule(optimizer)` make the other two, and `job.make_stream(lane)` makes a lane's stream, at its beginning. All four have `state_dict()` and `load_state_dict(state)`.
+# 1. The default process group is open, with one rank or two. `job.make_model()` gives the same weights on every rank. `job.make_optimizer(parameters)` and `job.make_schedule(optimizer)` make the optimizer and the schedule, and `job.make_stream(lane)` makes a lane's stream, at its beginning. All four have `state_dict()` and `load_state_dict(state)`.
 # 2. The initial random state of a lane is the one after `torch.manual_seed(job.seed + lane)`.
 # 3. A step is: `job.gradient(model, streams, random, job.micro_batches)`, one step of the optimizer, one of the schedule.
 # 4. After every `job.every` steps, and after the last (once, if it is both), `job.save(job.folder, step, state, job.keep)` stores everything that is needed to continue, on two ranks or on one. Rank 0 begins its next step after `job.save` has returned: no thread saves while training goes on.
@@ -291,5 +317,5 @@ with tempfile.TemporaryDirectory() as scratch:
 # python -m helpers grade SUBMISSIONS --out GRADES
 # ```
 #
-# Grading takes only your three answer cells, runs them with different random numbers, kills at other moments, and runs the same ten checks.
+# Grading takes only your three answer cells, runs them with different random numbers, kills at other moments, and runs the same nine checks.
 # Changes elsewhere in the notebook neither help nor hurt.

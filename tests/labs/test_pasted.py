@@ -1,4 +1,4 @@
-"""What the labs show, put together with as little thought as it takes to make it run, earns no part of X2."""
+"""What the labs show, put together with as little thought as it takes to make it run, earns no part of X2 or X6."""
 
 import importlib
 
@@ -112,3 +112,24 @@ def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate, state=
 def test_what_the_labs_show_earns_no_part(part, answers):
     found = verdicts(part, run_answers(LABS + answers))
     assert not all(verdict.passed for verdict in found)
+
+
+# Lab 18's class, and two lines that call it.
+ONE_FILE = """
+from helpers.exercises.reference.runs_that_survive import Checkpoints
+
+
+def save(folder, step, state, keep):
+    Checkpoints(folder, keep).save(step, state)
+
+
+def load(folder):
+    return Checkpoints(folder).latest()
+"""
+
+
+@pytest.mark.slow
+def test_the_checkpoints_of_lab_18_pass_no_check_of_x6():
+    found = verdicts("x6.files", run_answers(ONE_FILE))
+    assert [verdict.check for verdict in found if verdict.passed] == []
+    assert all("is a file" in verdict.diagnosis for verdict in found)

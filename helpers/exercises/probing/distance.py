@@ -12,3 +12,8 @@ def relative_distance(seen: Sequence[float], expected: Sequence[float]) -> float
     a, b = torch.tensor(seen, dtype=torch.float64), torch.tensor(expected, dtype=torch.float64)
     distance = ((a - b).norm() / b.norm().clamp(min=torch.finfo(b.dtype).tiny)).item()  # of zeros from zeros: zero
     return distance if distance == distance else float("inf")
+
+
+def too_large(ratio: float) -> str:
+    """Say by what factor something is too large or too small."""
+    return f"too large by a factor of {ratio:.4g}" if ratio > 1 else f"too small by a factor of {1 / ratio:.4g}"

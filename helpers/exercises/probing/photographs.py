@@ -46,6 +46,7 @@ class Photographs:
         looks: for each photograph, the files that the folder had.
         on_disk: for each photograph, the paths of those files that were on the disk with all their bytes.
         lost: for each photograph, the names in the folder that a power failure may lose at that moment.
+        unnamed: for each photograph, the paths of the files in folders below it whose names it may lose.
     """
 
     def __init__(self, folder: Path, album: Path, synced: SyncedFiles) -> None:
@@ -55,6 +56,7 @@ class Photographs:
         self.looks: list[Look] = []
         self.on_disk: list[list[str]] = []
         self.lost: list[list[str]] = []
+        self.unnamed: list[list[str]] = []
 
     def during(self, call: Callable[[], Any]) -> None:
         """Run `call`; take a photograph whenever the folder has changed, and one at the end."""
@@ -74,6 +76,7 @@ class Photographs:
             self.looks.append(look)
             self.on_disk.append(self.synced.among(look))
             self.lost.append(self.synced.lost_names(self.folder, look))
+            self.unnamed.append(self.synced.lost_inside(self.folder, look))
 
     def after_power_failure(self, number: int) -> Path:
         """Return a copy of a photograph without what a power failure may lose: all deletions stay, new names go."""

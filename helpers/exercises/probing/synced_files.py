@@ -77,3 +77,17 @@ class SyncedFiles:
         except OSError:  # it is not there
             return []
         return [path for path in look if os.sep not in path and names is not None and path not in names]
+
+    def lost_inside(self, folder: Path, look: Look) -> list[str]:
+        """Return the paths of files in folders below `folder` whose own names a power failure may lose now."""
+        lost = []
+        for path, file in look.items():
+            inside, _, name = path.rpartition(os.sep)
+            try:
+                lost += [path] if file and inside and name not in self._known(folder / inside) else []
+            except OSError:  # the folder is not there any more
+                lost.append(path)
+        return lost
+
+    def _known(self, folder: Path) -> set[str]:
+        return self._names.get(os.stat(folder).st_ino, set())

@@ -16,7 +16,7 @@ where = ranks_device(4)
 def shard(tokens, rank, ranks):
     chunk, left = divmod(tokens.shape[1] - 1, 2 * ranks)
     if left:
-        raise ValueError(f"{tokens.shape[1] - 1} tokens make no {2 * ranks} chunks of one size")
+        raise ValueError(f"{tokens.shape[1] - 1} tokens cannot be divided into {2 * ranks} chunks of equal size")
     chunks = torch.arange(2 * ranks * chunk, device=tokens.device).view(2 * ranks, chunk)
     positions = torch.cat([chunks[rank], chunks[2 * ranks - 1 - rank]])
     return tokens[:, positions], tokens[:, positions + 1], positions
@@ -36,6 +36,7 @@ def pass_on(x, group):
             work.wait()
         return coming
 
+    wait.send = send  # it holds the only reference to a copy of x, which has to stay until then
     return wait
 
 

@@ -4,8 +4,8 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 import hashlib
-import io
 import os
+import shutil
 import signal
 import tempfile
 from pathlib import Path
@@ -21,32 +21,56 @@ device = pick_device()
 
 def save(folder, step, state, keep):
     folder.mkdir(parents=True, exist_ok=True)
+    clear(folder)  # what a save that was killed left
     unfinished = folder / "unfinished"
-    unfinished.unlink(missing_ok=True)  # of a save that was killed
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    data = buffer.getvalue()
-    with unfinished.open("wb") as file:
-        file.write(hashlib.sha256(data).digest() + data)
-        file.flush()
-        os.fsync(file.fileno())
+    unfinished.mkdir()
+    for name, value in state.items():
+        torch.save(value, unfinished / f"{name}.pt")
+    (unfinished / "sha256").write_bytes(digest_of(unfinished))
+    for path in (*unfinished.iterdir(), unfinished):
+        sync(path)
+    older = steps_in(folder)
+    if step in older:
+        os.replace(older.pop(step), folder / "replaced")
     os.replace(unfinished, folder / f"step-{step}")
-    entries = os.open(folder, os.O_RDONLY)
-    os.fsync(entries)  # the new name is on the disk before an old one goes
-    os.close(entries)
-    paths = {int(path.name.removeprefix("step-")): path for path in folder.glob("step-*")}
-    kept = sorted(n for n in paths if n <= step)[-keep:]
-    for n in paths.keys() - kept:
-        paths[n].unlink()
+    sync(folder)  # the new name is on the disk before an older checkpoint goes
+    kept = sorted([*(n for n in older if n < step), step])[-keep:]
+    for n in older.keys() - kept:
+        os.replace(older[n], folder / f"old-{n}")  # a directory loses its name before its first file
+    clear(folder)
 
 
 def load(folder):
-    paths = {int(path.name.removeprefix("step-")): path for path in folder.glob("step-*")}
+    paths = steps_in(folder)
     for step in sorted(paths, reverse=True):
-        data = paths[step].read_bytes()
-        if data[:32] == hashlib.sha256(data[32:]).digest():
-            return step, torch.load(io.BytesIO(data[32:]), map_location="cpu")
+        digest = paths[step] / "sha256"
+        if digest.is_file() and digest.read_bytes() == digest_of(paths[step]):
+            return step, {file.stem: torch.load(file, map_location="cpu") for file in paths[step].glob("*.pt")}
     return None
+
+
+def steps_in(folder):
+    return {int(path.name.removeprefix("step-")): path for path in folder.glob("step-*")}
+
+
+def digest_of(path):  # of the names, lengths and bytes of all entries
+    digest = hashlib.sha256()
+    for file in sorted(path.glob("*.pt")):
+        data = file.read_bytes()
+        digest.update(f"{file.name} {len(data)} ".encode() + data)
+    return digest.digest()
+
+
+def sync(path):
+    opened = os.open(path, os.O_RDONLY)
+    os.fsync(opened)
+    os.close(opened)
+
+
+def clear(folder):
+    for path in folder.iterdir():
+        if not path.name.startswith("step-"):
+            shutil.rmtree(path)
 
 
 def gradient(model, streams, random, micro_batches):

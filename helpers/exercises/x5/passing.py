@@ -109,7 +109,7 @@ class PassesOnWithoutWaiting(Check):
     hint = (
         "dist.isend and dist.irecv (or dist.batch_isend_irecv) return before the message has gone. Who waits, and when?"
         "\nRanks in a group have numbers of their own: group_dst and group_src (group_peer in a P2POp) take those. What"
-        " is sent must be contiguous, and there is nobody to send to in a group of one."
+        " is sent must be contiguous, and a group of one has no neighbor."
     )
 
     @staticmethod

@@ -8,7 +8,7 @@ import torch
 
 from ...core.units import human_bytes
 from ..base import Check, Evidence
-from ..probing.distance import relative_distance
+from ..probing.distance import relative_distance, too_large
 from ..probing.stages import stages_on_ranks
 from . import ring_run
 from .groups import LIMIT
@@ -82,7 +82,7 @@ def _difference(got: Any, want: list[Evidence], rank: int, exact: float) -> str 
         return f"is zero{which}"
     ratio, cosine = (a.norm() / b.norm()).item(), torch.cosine_similarity(a, b, dim=0).item()
     if cosine > 0.9999:
-        return f"points the right way and is {ratio:.4g} times as long as it should be{which}"
+        return f"has the right direction and is {too_large(ratio)}{which}"
     return f"is off by {relative_distance(a.tolist(), b.tolist()):.2g} (relative){which}"
 
 
@@ -125,10 +125,8 @@ class OutputOfOneProcess(_OnNumbers):
     hint = (
         "Try one rank first, where there is only your own block. Then look at which chunk is off, and for which rank: "
         "which blocks does it see?\n"
-        "A partial output and its log-sum-exp: new = logaddexp(lse, lse of the block); the old output is multiplied by"
-        " exp(lse - new), the block's by exp(its lse - new).\n"
-        "Is the block that you hold in step s that of rank (rank - s) % ranks? In zigzag order it lies before both of "
-        "your chunks in part, or behind your earlier one."
+        "The partial outputs of two blocks have different denominators. Which number per query joins them?\n"
+        "Whose block do you hold in step s, and which of its chunks lie before which of yours?"
     )
     names, stage = (("output", "the output"),), "output"
 
@@ -137,8 +135,8 @@ class GradientOfQueries(_OnNumbers):
     """The gradient of a rank's queries is that of one process, however many calls come before the backward pass."""
 
     hint = (
-        "Recompute the rows of the softmax from the saved log-sum-exp: p = exp(scores - lse).\n"
-        "ds = p * (grad @ v^T - delta) with delta = (grad * output).sum(-1) of the whole output; dq = ds @ k / sqrt(D)."
+        "Which number per query, saved in the forward pass, lets you recompute the softmax block by block?\n"
+        "The softmax's gradient subtracts one number per query: of the block, or of the complete output?"
     )
     names, stage = (("q", "the gradient of q"),), "gradients"
 
@@ -147,8 +145,8 @@ class GradientsOfKeysComeHome(_OnNumbers):
     """The gradients of a rank's keys and values include all ranks' queries, and end on the rank that owns the block."""
 
     hint = (
-        "A block's gradients travel with the block, and every rank adds its part.\n"
-        "After the last part has been added they need one more step home. Sum over query heads that share a key head."
+        "Every rank has a part of a block's gradients. Where is their sum, and on which rank is it needed?\n"
+        "How many steps does the sum make until it is home? And which query heads share a key head?"
     )
     names, stage = (("k", "the gradient of k"), ("v", "the gradient of v")), "gradients"
 
@@ -165,7 +163,7 @@ MOMENTS = {
 
 
 class MemoryDoesNotGrowWithRanks(Check):
-    """With parts of one size, more ranks take no more memory: nobody holds whole keys or whole scores."""
+    """With parts of one size, more ranks take no more memory: no rank holds all keys or all scores."""
 
     points = 1
     hint = (
@@ -237,12 +235,9 @@ class _OnTraffic(Check):
 
 
 class BlocksGoRoundTheRing(_OnTraffic):
-    """A rank sends to the next one only: each block once a step forward; backward again, with its gradients."""
+    """A rank sends to the next one only: one block per step forward, and the same backward, with its gradients."""
 
-    hint = (
-        "Which step's message is never used? N ranks make N - 1 steps forward.\n"
-        "Send k and v with their own heads, before any head is repeated. Send nothing to all ranks at once."
-    )
+    hint = "Is there a step whose message no rank uses?\nHow many heads does the block that you send have?"
 
     @classmethod
     def wrong(cls, seen: Evidence, rank: int, ranks: int, direction: str) -> str | None:
@@ -269,8 +264,7 @@ class HiddenBlocksAreSkipped(_OnTraffic):
 
     hint = (
         "Before a block meets your queries, ask which chunks of it lie before which of yours.\n"
-        "Of a block from a lower rank you need only the earlier chunk; of one from a higher rank only your later chunk"
-        " attends to anything. Slice before you multiply."
+        "A mask hides pairs after they were multiplied. What can you leave out before?"
     )
 
     @classmethod

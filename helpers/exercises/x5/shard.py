@@ -80,8 +80,8 @@ class EachRankHoldsTwoChunks(Check):
             going_on = [rank for rank, name in enumerate(names) if name != "ValueError"]
             if going_on:
                 return (
-                    f"{length} tokens for {ranks} rank(s) make no equal chunks, but rank {going_on[0]} raised no "
-                    "ValueError."
+                    f"{length} tokens for {ranks} rank(s) cannot be divided into equal chunks, but rank {going_on[0]} "
+                    "raised no ValueError."
                 )
         return None
 

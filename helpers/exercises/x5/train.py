@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..base import Check, Evidence
-from ..probing.distance import relative_distance
+from ..probing.distance import relative_distance, too_large
 from ..probing.on_ranks import on_ranks
 from .gathered import gathered_attention
 from .groups import LIMIT, open_groups
@@ -144,7 +144,7 @@ class LossIsOfTheWholeSequence(_OnSteps):
     @classmethod
     def wrong(cls, seen: Evidence, right: Evidence) -> str | None:
         if not isinstance(seen["loss"], float):
-            return f"rank {right['rank']} returned a {seen['loss']}; a Python float is asked for."
+            return f"rank {right['rank']} returned a {seen['loss']}; expected a Python float."
         if not abs(seen["loss"] - right["loss"]) <= EXACT * right["loss"]:
             return (
                 f"rank {right['rank']} returned {seen['loss']:.6g}; over the whole sequence it is {right['loss']:.6g}."
@@ -178,7 +178,7 @@ class GradientsAreOfTheWholeSequence(_OnSteps):
                 a, b = torch.tensor(got), torch.tensor(want)
                 ratio = (a.norm() / b.norm()).item()
                 if torch.cosine_similarity(a, b, dim=0) > 0.9999:
-                    return f"{where} is {ratio:.4g} times as long as that of one process."
+                    return f"{where} is {too_large(ratio)}."
                 return f"{where} is off by {off:.2g} (relative)."
         return None
 

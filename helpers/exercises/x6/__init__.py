@@ -1,4 +1,4 @@
-"""X6: a training loop that survives. Ten checks of a point each.
+"""X6: a training loop that survives. Nine checks, of a point each but for the gradient's two.
 
 `save` is photographed at each moment at which a kill would leave something new in its folder; another process loads
 from the photographs. The ranks of `train` are killed in earnest: they end themselves with SIGKILL at a moment that the

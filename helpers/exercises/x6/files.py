@@ -1,11 +1,12 @@
-"""X6, part 1: saving and loading. Five checks of a point each, which judge one observation."""
+"""X6, part 1: saving and loading. Four checks of a point each, which judge one observation."""
 
 from ..base import Check, Evidence
+from .forms import FILE
 from .observation import DAMAGED, FIRST, SECOND, SERIES, THIRD, observe
 
 KEEP = {scene.name: scene.keep for scene in (*FIRST, *SECOND, *THIRD)}
 NEW = {scene.name: scene.states[-1] for scene in (*FIRST, *SECOND, *THIRD)}  # kind and step of the last save
-BEFORE = {"first": None, "one": 9, "two": 9, "small": 9, "damaged": 8}  # the newest whole step before it
+BEFORE = {"first": None, "one": 9, "two": 9, "small": 9, "damaged": 8}  # the newest intact step before it
 CASES = {  # what comes before the last save
     "killed": "a save of step 10 was killed, then step 11 is saved",
     "killed again": "two saves were killed, then step 12 is saved",
@@ -49,13 +50,21 @@ def _is(found: Evidence, kind: str, step: int, expected: Evidence) -> bool:
     return found.get("step") == step and found.get("digest") == expected["right"].get(f"{kind} {step}", "")
 
 
-def _raised(seen: Evidence, *scenes: str) -> str | None:
-    """Say what `save` raised in these scenes."""
+def _not_saved(seen: Evidence, *scenes: str) -> str | None:
+    """Say in which of these scenes `save` raised, or left something else than a directory with a file per entry."""
     for name in scenes:
         scene = seen["scenes"][name]
         if "raised" in scene:
             what = " that holds every kind of value" if name == "mixed" else ""
             return f"save raised {scene['raised']} for a state{what} of step {scene['step']}: {scene['text']}"
+        for step, form in scene["forms"]:
+            if form is None:
+                return f"step {step} was saved, and no entry of the folder is called step-{step}."
+            if form == FILE:
+                return f"the checkpoint of step {step} is a file; it is a directory with a file KEY.pt for each entry."
+            if form["missing"] or form["more"]:
+                what = f"lacks {form['missing'][0]}" if form["missing"] else f"also holds {form['more'][0]}"
+                return f"the directory of step {step} {what}; it has a file KEY.pt for each entry of the state."
     return None
 
 
@@ -70,16 +79,19 @@ class NewestComesBack(OneObservation):
 
     hint = (
         "Compare numbers of steps, not names: step-9 comes after step-10 in the alphabet.\n"
-        "torch.save takes the whole dictionary; torch.load(..., map_location='cpu') gives it back."
+        "Which files does `load` read, and how does it know the keys of the state?"
     )
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        wrong = _raised(seen, "mixed", "series", "three", "dated")
+        wrong = _not_saved(seen, "mixed", "series", "three", "dated")
         if wrong:
             return wrong
         if any(scene["changed"] for scene in seen["scenes"].values() if "changed" in scene):
             return "save changed the state that it was given."
+        for step, form in (pair for name in ("mixed", "three") for pair in seen["scenes"][name]["forms"]):
+            if form["differ"]:
+                return f"torch.load of {form['differ'][0]} in the directory of step {step} does not give that entry."
         loads = seen["loads"]
         newest = [(f"after saving step {step}", "small", step) for step in SERIES]
         newest.append(("step 8 has the newest date, as after a copy", "usual", 10))
@@ -99,39 +111,64 @@ class NewestComesBack(OneObservation):
             if not found.get("none"):
                 return f"{words}: {_found(found)}; None is right."
         if any(found.get("touched") for group in loads.values() for found in group):
-            return "load changed the folder; it only reads."
+            return "load changed the folder, or made one that did not exist; it only reads."
         return None
 
 
-class SurvivesAKillWhileSaving(OneObservation):
-    """Killed at any moment of a save, the newest whole one is found, and every name step-N stands for a whole one."""
+class SurvivesKillAndPowerCut(OneObservation):
+    """A kill or a power cut during a save costs at most that checkpoint, and every step-N is complete."""
 
     hint = (
-        "Write inside `folder`, under a name that does not begin with step-; rename it when it is complete.\n"
-        "os.replace(temporary, final) renames atomically. Delete the older ones after that, not before."
+        "What is called step-N while files are written, and while they are deleted? Another program may copy it.\n"
+        "os.replace renames a directory in one step, but not onto a directory that has files. What has to move first?\n"
+        "close() hands bytes to the operating system, which writes them later: os.fsync waits for the disk.\n"
+        "A name is an entry of its directory. Which directories have new names, and which of them must be on the disk"
+        " before the next step?"
     )
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        wrong = _raised(seen, *BEFORE)
+        return _not_saved(seen, *BEFORE) or _killed(seen, expected) or _power_cut(seen)
+
+
+def _killed(seen: Evidence, expected: Evidence) -> str | None:
+    """Say at which moment of a save a kill would cost an older checkpoint, or leave a torn one."""
+    for scene, old in BEFORE.items():
+        wrong = _torn_entry(seen, expected, scene) if scene != "damaged" else None
+        wrong = wrong or _lost(seen, expected, scene, old)
         if wrong:
             return wrong
-        for scene, old in BEFORE.items():
-            wrong = _torn_entry(seen, expected, scene) if scene != "damaged" else None
-            wrong = wrong or _lost(seen, expected, scene, old)
-            if wrong:
-                return wrong
-        return None
+    return None
+
+
+def _power_cut(seen: Evidence) -> str | None:
+    """Say what a power cut would lose that has its name, or whose name `save` relies on."""
+    scenes = {"one": "a state of 50 KB", "small": "a state of 100 bytes", "first": "the first checkpoint"}
+    for scene, words in scenes.items():
+        new = [arrival for arrival in seen["scenes"][scene]["arrivals"] if arrival["step"] == 10]
+        if not new:
+            return f"{words}: no entry got the name step-10 when step 10 was saved."
+        if not all(arrival["synced"] for arrival in new):
+            return f"{words}: step-10 got its name before all of its bytes were on the disk."
+        if not all(arrival["named"] for arrival in new):
+            return (
+                f"{words}: step-10 got its name before the names of its files were on the disk: they are entries of "
+                "the checkpoint's own directory, which was not synced."
+            )
+        wrong = _lost_name(seen["scenes"][scene]["durable"]) if scene != "first" else None
+        if wrong:
+            return f"{words}: {wrong}"
+    return None
 
 
 def _torn_entry(seen: Evidence, expected: Evidence, scene: str) -> str | None:
-    """Say which entry called step-N was not whole at some moment, or came from elsewhere."""
+    """Say which entry called step-N was not complete at some moment, or came from elsewhere."""
     kind, new = NEW[scene]
     for step, found in zip(seen["alone"][scene], seen["loads"][f"alone {scene}"], strict=True):
         if not _is(found, kind, step, expected):
             return (
                 f"while step {new} was saved, the folder had an entry step-{step if step >= 0 else '...'} that was not "
-                f"whole ({_found(found)} from it alone)."
+                f"complete ({_found(found)} from it alone)."
             )
     if not all(arrival["within"] for arrival in seen["scenes"][scene]["arrivals"]):
         return (
@@ -150,68 +187,41 @@ def _lost(seen: Evidence, expected: Evidence, scene: str, old: int | None) -> st
             continue
         where = f"killed at moment {number} of {len(moments)} of saving step {new} ({_listed(steps)} there)"
         if not any(_is(found, kind, step, expected) for step in (old, new) if step is not None):
-            right = f"step {old} was whole, so it or step {new}" if old else f"None or step {new}"
+            right = f"step {old} was intact, so it or step {new}" if old else f"None or step {new}"
             return f"{where}: {_found(found)}; {right} must come back."
         if scene != "damaged" and found["step"] != max(steps):
-            return f"{where}: {_found(found)}, though step {max(steps)} is there and whole."
+            return f"{where}: {_found(found)}, though step {max(steps)} is there and intact."
     if not moments or not _is(moments[-1][1], kind, new, expected):
         return f"after saving step {new}: {_found(moments[-1][1]) if moments else 'the folder is not there'}."
     return None
 
 
-class DamagedOnesArePassedOver(OneObservation):
-    """A checkpoint that was cut short, or in which bytes have changed, is passed over for the next older whole one."""
+class SkipsDamaged(OneObservation):
+    """A checkpoint that lacks a file, was cut short, or whose bytes have changed is skipped for the next older one."""
 
     hint = (
-        "torch.load notices a missing end, but not always a changed byte. Store a checksum with the bytes.\n"
-        "hashlib.sha256(data).digest() + data in the file; compare when loading, and go on to the next older one."
+        "torch.load notices a missing end, but not always a changed byte. What can `save` write beside the entries?\n"
+        "How does `load` notice that a file is missing, and what if the damaged file is the one that it trusts?"
     )
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        wrong = _raised(seen, "three", "small", "large")
+        wrong = _not_saved(seen, "three", "small", "large")
         if wrong:
             return wrong
         for way, (scene, newest) in DAMAGED.items():
             kind, step = NEW[scene]
             older = ("small" if kind == "large" else kind, step - newest)
-            if not seen["loads"][way] and way != "file":  # a checkpoint that is one file cannot lack one
+            if not seen["loads"][way]:
                 return "step 10 was saved, and no entry step-10 was there to be damaged."
             for found in seen["loads"][way]:
                 if newest == 1 and _is(found, kind, step, expected):
                     continue  # what was changed was no part of the state
                 if newest == 3 and not found.get("none"):
-                    return f"{DAMAGES[way]}: {_found(found)}; nothing whole is left, so None is right."
+                    return f"{DAMAGES[way]}: {_found(found)}; nothing intact is left, so None is right."
                 if newest < 3 and not _is(found, *older, expected):
                     never = ", with values that were never saved" if found.get("step") == step else ""
-                    return f"{DAMAGES[way]}: {_found(found)}{never}; step {older[1]} is the newest whole one."
-        return None
-
-
-class FlushedBeforePublished(OneObservation):
-    """The bytes are on the disk before the name, and the name before an older checkpoint goes, as power may fail."""
-
-    hint = (
-        "close() hands bytes to the operating system, which writes them later: os.fsync waits for the disk.\n"
-        "file.flush(), then os.fsync(file.fileno()), then os.replace. Without flush(), Python may still buffer bytes.\n"
-        "A name is an entry of its directory: os.fsync of the folder, too, after the rename and before any deletion."
-    )
-
-    @staticmethod
-    def judge(seen: Evidence, expected: Evidence) -> str | None:
-        scenes = {"one": "a state of 50 KB", "small": "a state of 100 bytes", "first": "the first checkpoint"}
-        wrong = _raised(seen, *scenes)
-        if wrong:
-            return wrong
-        for scene, words in scenes.items():
-            new = [arrival for arrival in seen["scenes"][scene]["arrivals"] if arrival["step"] == 10]
-            if not new:
-                return f"{words}: no entry got the name step-10 when step 10 was saved."
-            if not all(arrival["synced"] for arrival in new):
-                return f"{words}: step-10 got its name before all of its bytes were on the disk."
-            wrong = _lost_name(seen["scenes"][scene]["durable"]) if scene != "first" else None
-            if wrong:
-                return f"{words}: {wrong}"
+                    return f"{DAMAGES[way]}: {_found(found)}{never}; step {older[1]} is the newest intact one."
         return None
 
 
@@ -228,17 +238,17 @@ def _lost_name(moments: list[list[int]]) -> str | None:
 
 
 class DiskStaysBounded(OneObservation):
-    """After a save the newest `keep` are left and nothing else; during it, no more than one beside them."""
+    """After a save the newest `keep` are left and nothing else; while it runs, at most one more."""
 
     hint = (
-        "What a killed save left is in the folder, too: remove it before you write.\n"
-        "After publishing, keep this step and the keep - 1 newest below it; remove every other entry of the folder."
+        "What may a killed save have left in the folder, and when is there room for it?\n"
+        "The step that was saved need not be the largest number in the folder. Which ones are left after it?"
     )
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         scenes = [name for name in KEEP if name not in ("mixed", "large")]
-        wrong = _raised(seen, *scenes)
+        wrong = _not_saved(seen, *scenes)
         if wrong:
             return wrong
         for name in scenes:
@@ -258,8 +268,7 @@ class DiskStaysBounded(OneObservation):
 
 FILES = (
     NewestComesBack,
-    SurvivesAKillWhileSaving,
-    DamagedOnesArePassedOver,
-    FlushedBeforePublished,
+    SurvivesKillAndPowerCut,
+    SkipsDamaged,
     DiskStaysBounded,
 )

@@ -1,4 +1,4 @@
-"""X6, part 2: the gradient of an update, bit for bit the same on one rank and on two. One check of a point."""
+"""X6, part 2: the gradient of an update, bit for bit the same on one rank and on two. One check of two points."""
 
 import itertools
 import random as dice
@@ -79,7 +79,7 @@ def _where_order_decides(seed: int, lane: int) -> Iterator[tuple[Tensor, Tensor]
 class SameBitsOnOneRankAndTwo(Check):
     """The gradient is the mean over both lanes' micro-batches, with the same bits on one rank and on two."""
 
-    points = 1
+    points = 2
     hint = (
         "Floating-point sums depend on the order: (a + b) + (c + d) is not ((a + b) + c) + d.\n"
         "Accumulate each lane's gradients from zero in p.grad, and add the two lanes' sums once at the end.\n"

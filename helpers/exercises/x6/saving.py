@@ -14,6 +14,7 @@ from ..probing.folder_watch import Look, look_at
 from ..probing.photographs import Photographs
 from ..probing.synced_files import SyncedFiles
 from .entries import steps_of
+from .forms import form_of
 from .processes import run_or_die, unpacked
 from .states import MIXED, digest_of, make_state, print_of
 
@@ -81,7 +82,7 @@ def _save_scenes(answers: bytes, place: Place, seed: int, scenes: tuple[Scene, .
 
 
 def _save_scene(save: Any, load: Any, place: Place, seed: int, scene: Scene, synced: SyncedFiles) -> Evidence:
-    folder, left, changed, state = place.folder(scene.name), [], False, {}
+    folder, left, forms, changed, state = place.folder(scene.name), [], [], False, {}
     camera = Photographs(folder, place.album(scene.name), synced)
     for number, (kind, step) in enumerate(scene.states, 1):
         state = make_state(kind, seed, step)
@@ -96,6 +97,7 @@ def _save_scene(save: Any, load: Any, place: Place, seed: int, scene: Scene, syn
         except Exception as error:
             return {"raised": type(error).__name__, "text": message_of(error)[:200], "step": step}
         changed |= digest_of(state) != before
+        forms.append([step, form_of(folder, step, state)])
         if folder.is_dir():
             with contextlib.suppress(shutil.Error):  # a thread of the answer is still at work
                 shutil.copytree(folder, place.after(scene.name, number))
@@ -103,6 +105,7 @@ def _save_scene(save: Any, load: Any, place: Place, seed: int, scene: Scene, syn
     _overwrite(state)  # training goes on
     return {
         "left": left,
+        "forms": forms,
         "changed": changed,
         "later": _loaded(load, folder),
         "bytes": [_bytes_of(look) for look in camera.looks],
@@ -126,17 +129,18 @@ def _bytes_of(look: Look) -> int:
 
 
 def _arrivals(camera: Photographs) -> list[Evidence]:
-    """Return the moments at which files got a name step-N: were they on the disk, and did they come from within?"""
+    """Return the moments at which files got a name step-N: were they and their names on the disk, and from within?"""
     arrivals: list[Evidence] = []
     before, known = _entries(camera.before), _inodes(camera.before)
-    for look, on_disk in zip(camera.looks, camera.on_disk, strict=True):
+    for look, on_disk, unnamed in zip(camera.looks, camera.on_disk, camera.unnamed, strict=True):
         entries = _entries(look)
         for name, files in entries.items():
             new = files - before.get(name, set())
             if name.startswith("step-") and (new or name not in before):
                 synced = bool(files) and {path for path, _ in new} <= set(on_disk)
                 within = {inode for _, inode in new} <= known
-                arrivals.append({"step": steps_of(Path(name)), "synced": synced, "within": within})
+                named = not {path for path, _ in new} & set(unnamed)
+                arrivals.append({"step": steps_of(Path(name)), "synced": synced, "named": named, "within": within})
         before, known = entries, known | _inodes(look)
     return arrivals
 
@@ -167,14 +171,14 @@ def _load_all(answers: bytes, folders: list[Path]) -> list[Evidence]:
 
 def _loaded(load: Any, folder: Path) -> Evidence:
     """Return what `load` found, and whether the folder is another one now."""
-    before = look_at(folder)
+    before = folder.exists(), look_at(folder)
     try:
         found = load(folder)
     except NotImplementedError:
         raise
     except Exception as error:
         return {"raised": type(error).__name__}
-    touched = {"touched": True} if before and look_at(folder) != before else {}
+    touched = {"touched": True} if (folder.exists(), look_at(folder)) != before else {}
     if found is None:
         return touched | {"none": True}
     if not (isinstance(found, tuple | list) and len(found) == 2 and isinstance(found[0], int)):

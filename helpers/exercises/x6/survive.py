@@ -23,10 +23,10 @@ class SurvivesWhereverItIsKilled(Check):
         dice = random.Random(seed + 2)
 
         def early(save_number: int = 1) -> Kill:  # while the new checkpoint is being written
-            return Kill(0, "inside", save_number, change=dice.randrange(2, 4))
+            return Kill(0, "inside", save_number, change=dice.randrange(2, 7))
 
         def late() -> Kill:  # about when it gets its name; `save` is over when it has made fewer changes
-            return Kill(0, "inside", 1, change=dice.randrange(3, 8))
+            return Kill(0, "inside", 1, change=dice.randrange(8, 24))
 
         chains = {
             WHOLE: Chain((Start(2),)),

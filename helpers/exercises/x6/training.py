@@ -110,7 +110,7 @@ def _wrong_update(mine: Evidence, want: Evidence) -> str | None:
     return None
 
 
-class GoesOnToTheLastBit(OneObservation):
+class ResumesBitForBit(OneObservation):
     """Killed between steps, in a step or at its start, on one rank or two, it ends with the bits of a whole run."""
 
     hint = (
@@ -148,7 +148,7 @@ def _step(number: int) -> str:
 
 
 class Rank0KeepsTheStateOfAll(OneObservation):
-    """Rank 0's disk alone is used: it saves after the right steps, reads for all, and no rank leaves before that."""
+    """Only rank 0 saves and loads, after the right steps, and no rank returns before the last save."""
 
     hint = (
         "dist.all_gather_object brings the lanes' states to rank 0; dist.broadcast_object_list sends what it loaded.\n"
@@ -200,4 +200,4 @@ def _wrong_saves(seen: list[list[Any]], expected: list[list[Any]]) -> str | None
     return None
 
 
-TRAINING = (UninterruptedRunIsRight, GoesOnToTheLastBit, Rank0KeepsTheStateOfAll)
+TRAINING = (UninterruptedRunIsRight, ResumesBitForBit, Rank0KeepsTheStateOfAll)

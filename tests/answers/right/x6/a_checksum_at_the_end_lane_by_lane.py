@@ -1,6 +1,7 @@
 # a checksum at the end, lane by lane
 
 import os
+import shutil
 import struct
 import zlib
 from io import BytesIO
@@ -16,38 +17,57 @@ def sync_directory(folder):
     os.close(handle)
 
 
-def save(folder, step, state, keep):
-    if not folder.exists():
-        folder.mkdir(parents=True)
-    (folder / "next").unlink(missing_ok=True)
-    memory = BytesIO()
-    torch.save(state, memory)
-    memory.write(struct.pack("<II", zlib.crc32(memory.getvalue()), memory.tell()))
-    descriptor = os.open(folder / "next", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+def write(path, data):
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
-        rest = memoryview(memory.getvalue())
+        rest = memoryview(data)
         while rest:
             rest = rest[os.write(descriptor, rest) :]
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    (folder / "next").rename(folder / f"step-{step:07}.ckpt")
+
+
+def save(folder, step, state, keep):
+    if not folder.exists():
+        folder.mkdir(parents=True)
+    for name in ("next", "last"):
+        if (folder / name).exists():
+            shutil.rmtree(folder / name)
+    (folder / "next").mkdir()
+    sums = b""
+    for key in sorted(state):
+        memory = BytesIO()
+        torch.save(state[key], memory)
+        write(folder / "next" / f"{key}.pt", memory.getvalue())
+        sums += struct.pack("<II", zlib.crc32(memory.getvalue()), memory.tell())
+    write(folder / "next" / "sums", sums + struct.pack("<I", zlib.crc32(sums)))
+    sync_directory(folder / "next")
+    final = folder / f"step-{step:07}.ckpt"
+    if final.exists():
+        final.rename(folder / "last")
+    (folder / "next").rename(final)
     sync_directory(folder)
+    if (folder / "last").exists():
+        shutil.rmtree(folder / "last")
     ordered = sorted(entry.name for entry in os.scandir(folder) if entry.name.startswith("step-"))
-    this = ordered.index(f"step-{step:07}.ckpt")
+    this = ordered.index(final.name)
     for place, name in enumerate(ordered):
         if not this - keep < place <= this:
-            (folder / name).unlink()
+            (folder / name).rename(folder / "last")
+            shutil.rmtree(folder / "last")
 
 
 def load(folder):
     for path in sorted(folder.glob("step-*.ckpt"))[::-1]:
-        raw = path.read_bytes()
-        if len(raw) < 8:
+        sums = (path / "sums").read_bytes() if (path / "sums").exists() else b""
+        files = sorted(path.glob("*.pt"), key=lambda file: file.stem)
+        if len(sums) < 4 or zlib.crc32(sums[:-4]) != struct.unpack("<I", sums[-4:])[0]:
             continue
-        checksum, length = struct.unpack("<II", raw[-8:])
-        if length == len(raw) - 8 and zlib.crc32(raw[:-8]) == checksum:
-            return int(path.stem[5:]), torch.load(BytesIO(raw[:-8]), map_location=torch.device("cpu"))
+        raw = [file.read_bytes() for file in files]
+        if sums[:-4] == b"".join(struct.pack("<II", zlib.crc32(data), len(data)) for data in raw):
+            loaded = [torch.load(BytesIO(data), map_location=torch.device("cpu")) for data in raw]
+            return int(path.stem[5:]), dict(zip([file.stem for file in files], loaded))
 
 
 def gradient(model, streams, random, micro_batches):

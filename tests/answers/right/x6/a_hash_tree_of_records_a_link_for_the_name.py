@@ -4,6 +4,7 @@ import hashlib
 import io
 import os
 import pathlib
+import shutil
 
 import torch
 import torch.distributed as dist
@@ -20,43 +21,48 @@ def save(folder, step, state, keep):
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for junk in set(folder.iterdir()) - set(folder.glob("step-*")):
-        junk.unlink()
-    scratch = folder / "scratch"
-    records = []
+        shutil.rmtree(junk)
+    scratch, ready = folder / "scratch", folder / "ready"
+    scratch.mkdir()
+    ready.mkdir()
+    leaves = {}
     for name in state:
         record = io.BytesIO()
-        torch.save({name: state[name]}, record)
-        records.append(record.getvalue())
-    with scratch.open("wb") as out:
-        for record in records:
-            header = f"{len(record):020d}".encode() + hashlib.blake2b(record, digest_size=32).digest()
-            out.write(header + record)
-        out.write(f"{len(records):020d}".encode())
-        out.flush()
-        os.fsync(out.fileno())
+        torch.save(state[name], record)
+        leaves[f"{name}.pt"] = hashlib.blake2b(record.getvalue(), digest_size=32).hexdigest()
+        (scratch / f"{name}.pt").write_bytes(record.getvalue())
+    tree = "\n".join(f"{digest} {name}" for name, digest in leaves.items())
+    (scratch / "tree").write_text(hashlib.blake2b(tree.encode()).hexdigest() + "\n" + tree)
+    for file in scratch.iterdir():
+        with file.open("rb") as written:
+            os.fsync(written.fileno())
+        os.link(file, ready / file.name)
+    sync_directory(ready)
     target = folder / f"step-{step}"
-    target.unlink(missing_ok=True)
-    os.link(scratch, target)
+    if target.exists():
+        target.rename(folder / "replaced")
+    ready.rename(target)
     sync_directory(folder)
-    scratch.unlink()
     steps = sorted(int(path.name[5:]) for path in folder.glob("step-*"))
     below = [n for n in steps if n <= step]
     for n in steps:
         if n not in below[-keep:]:
-            (folder / f"step-{n}").unlink()
+            (folder / f"step-{n}").rename(folder / f"gone-{n}")
+    for junk in set(folder.iterdir()) - set(folder.glob("step-*")):
+        shutil.rmtree(junk)
 
 
 def whole(path):
-    raw, at, state, count = path.read_bytes(), 0, {}, 0
-    while at + 20 < len(raw):
-        length = int(raw[at : at + 20])
-        digest, record = raw[at + 20 : at + 52], raw[at + 52 : at + 52 + length]
-        if hashlib.blake2b(record, digest_size=32).digest() != digest:
-            raise ValueError(path)
-        state.update(torch.load(io.BytesIO(record)))
-        at, count = at + 52 + length, count + 1
-    if len(raw) - at != 20 or int(raw[at:]) != count:
+    root, *lines = (path / "tree").read_text().split("\n")
+    if hashlib.blake2b("\n".join(lines).encode()).hexdigest() != root:
         raise ValueError(path)
+    state = {}
+    for line in lines:
+        digest, name = line.split(" ", 1)
+        record = (path / name).read_bytes()
+        if hashlib.blake2b(record, digest_size=32).hexdigest() != digest:
+            raise ValueError(path)
+        state[name[:-3]] = torch.load(io.BytesIO(record))
     return state
 
 
@@ -65,7 +71,7 @@ def load(folder):
     for step, path in sorted(candidates.items(), key=lambda item: -item[0]):
         try:
             return step, whole(path)
-        except ValueError:
+        except (ValueError, OSError):
             pass
     return None
 

@@ -22,6 +22,13 @@ def sync_directory(folder):
     os.close(handle)
 
 
+def digest_of(files):
+    digest = hashlib.md5()
+    for file in sorted(files):
+        digest.update(repr((file.name, file.read_bytes())).encode())
+    return digest.hexdigest()
+
+
 def save(folder, step, state, keep):
     os.makedirs(folder, exist_ok=True)
     for entry in os.listdir(folder):
@@ -29,15 +36,20 @@ def save(folder, step, state, keep):
             shutil.rmtree(folder / entry)
     new = folder / f".new-{step}"
     new.mkdir()
-    torch.save(state, new / "state.pt")
-    digest = hashlib.md5((new / "state.pt").read_bytes()).hexdigest()
-    (new / "digest").write_text(digest)
-    for name in ("state.pt", "digest"):
-        with open(new / name, "rb") as f:
+    for key, value in state.items():
+        with open(new / f"{key}.pt", "wb") as f:
+            torch.save(value, f)
+            f.flush()
             os.fsync(f.fileno())
+    with open(new / "digest", "w") as f:
+        f.write(digest_of(new.glob("*.pt")))
+        f.flush()
+        os.fsync(f)
+    sync_directory(new)
     final = folder / f"step-{step:08d}"
     if final.exists():
-        shutil.rmtree(final)
+        final.rename(folder / ".new-damaged")
+        shutil.rmtree(folder / ".new-damaged")
     new.rename(final)
     sync_directory(folder)
     all_of_them = sorted(folder.glob("step-*"), key=number)
@@ -50,9 +62,9 @@ def save(folder, step, state, keep):
 def load(folder):
     for path in sorted(folder.glob("step-*"), key=number, reverse=True):
         try:
-            digest = hashlib.md5((path / "state.pt").read_bytes()).hexdigest()
-            if digest == (path / "digest").read_text():
-                return number(path), torch.load(path / "state.pt", map_location="cpu", weights_only=True)
+            if digest_of(path.glob("*.pt")) == (path / "digest").read_text():
+                parts = {p.stem: torch.load(p, map_location="cpu", weights_only=True) for p in path.glob("*.pt")}
+                return number(path), parts
         except (OSError, UnicodeDecodeError):
             pass
 

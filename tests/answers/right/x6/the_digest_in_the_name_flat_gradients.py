@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 
 import torch
 import torch.distributed as dist
@@ -24,33 +25,47 @@ def sync_directory(folder):
     os.close(handle)
 
 
+def digest_of(directory):
+    joined = hashlib.sha1()
+    for file in sorted(directory.iterdir()):
+        joined.update(file.name.encode() + b"=" + hashlib.sha1(file.read_bytes()).digest())
+    return joined.hexdigest()
+
+
 def save(folder, step, state, keep):
     folder.mkdir(exist_ok=True, parents=True)
     for path in folder.iterdir():
         if not path.name.startswith("step-"):
-            os.remove(path)
-    part = folder / "part.pt"
-    torch.save(state, part)
-    with open(part, "rb+") as file:
-        os.fsync(file)
-        digest = hashlib.file_digest(file, "sha1").hexdigest()
-    final = folder / f"step-{step}.{digest}.pt"
+            shutil.rmtree(path)
+    part = folder / "part"
+    part.mkdir()
+    for key in state:
+        with open(part / f"{key}.pt", "xb") as file:
+            torch.save(state[key], file)
+            file.flush()
+            os.fsync(file)
+    sync_directory(part)
+    final = folder / f"step-{step}.{digest_of(part)}.d"
+    if final.exists():  # damaged in a file that was added
+        final.rename(folder / "same")
     part.replace(final)
     sync_directory(folder)
     older = [path for n, _, path in listed(folder) if n < step]
     wanted = {final, *(older[max(0, len(older) - keep + 1) :] if keep > 1 else [])}
     for _, _, path in listed(folder):
         if path not in wanted:
-            path.unlink()
+            path.rename(folder / f"unwanted.{path.name}")
+    for path in folder.iterdir():
+        if not path.name.startswith("step-"):
+            shutil.rmtree(path)
 
 
 def load(folder):
     found = None
     for step, digest, path in listed(folder):
-        with path.open("rb") as file:
-            if hashlib.file_digest(file, "sha1").hexdigest() == digest:
-                found = step, path
-    return found and (found[0], torch.load(found[1]))
+        if digest_of(path) == digest:
+            found = step, path
+    return found and (found[0], {file.stem: torch.load(file) for file in found[1].iterdir()})
 
 
 def flat(model):

@@ -1,7 +1,9 @@
 # zip archives, autograd.grad
 
 import io
+import json
 import os
+import shutil
 import tempfile
 import zipfile
 
@@ -21,32 +23,57 @@ def sync_directory(folder):
     os.close(handle)
 
 
+def write(path, content):
+    with open(path, "wb") as file:
+        file.write(content.getvalue())
+        file.flush()
+        os.fdatasync(file.fileno())
+
+
 def save(folder, step, state, keep):
     os.makedirs(folder, exist_ok=True)
     for name in os.listdir(folder):
         if name.endswith(".part"):
-            os.unlink(os.path.join(folder, name))
+            shutil.rmtree(os.path.join(folder, name))
+    part = tempfile.mkdtemp(dir=folder, suffix=".part")
+    for key, value in state.items():  # torch.save writes an archive with a checksum of each member
+        content = io.BytesIO()
+        torch.save(value, content)
+        write(os.path.join(part, f"{key}.pt"), content)
     content = io.BytesIO()
-    torch.save(state, content)
-    with tempfile.NamedTemporaryFile(dir=folder, suffix=".part", delete=False) as file:
-        with zipfile.ZipFile(file, "w") as archive:
-            archive.writestr("state", content.getvalue())
-        file.flush()
-        os.fdatasync(file.fileno())
-    os.rename(file.name, os.path.join(folder, f"step-{step}.zip"))
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("keys", json.dumps(list(state)))
+    write(os.path.join(part, "keys.zip"), content)
+    sync_directory(part)
+    there = steps_in(folder)
+    if step in there:
+        os.rename(there[step], os.path.join(folder, "replaced.part"))
+    os.rename(part, os.path.join(folder, f"step-{step}.zip"))
     sync_directory(folder)
     there = steps_in(folder)
     for number in set(there) - set(sorted(set(there) & set(range(step + 1)))[-keep:]):
-        os.unlink(there[number])
+        os.rename(there[number], os.path.join(folder, f"{number}.part"))
+    for name in os.listdir(folder):
+        if name.endswith(".part"):
+            shutil.rmtree(os.path.join(folder, name))
+
+
+def intact(path):
+    with zipfile.ZipFile(path) as archive:
+        if archive.testzip() is not None:
+            raise ValueError(path)
+    return path
 
 
 def load(folder):
     there = steps_in(folder)
     while there:
         step = max(there)
+        path = there.pop(step)
         try:
-            with zipfile.ZipFile(there.pop(step)) as archive:
-                return step, torch.load(io.BytesIO(archive.read("state")))
+            with zipfile.ZipFile(intact(os.path.join(path, "keys.zip"))) as archive:
+                keys = json.loads(archive.read("keys"))
+            return step, {key: torch.load(intact(os.path.join(path, f"{key}.pt"))) for key in keys}
         except Exception:
             continue
     return None

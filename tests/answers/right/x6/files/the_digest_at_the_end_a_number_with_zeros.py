@@ -1,9 +1,9 @@
 # the digest at the end, a number with zeros
 
 import hashlib
-import io
 import os
 import re
+import shutil
 
 import torch
 
@@ -21,34 +21,50 @@ def sync_directory(folder):
     os.close(handle)
 
 
+def digest_of(paths):
+    digest = hashlib.blake2b()
+    for path in paths:
+        digest.update(hashlib.blake2b(path.name.encode()).digest() + hashlib.blake2b(path.read_bytes()).digest())
+    return digest.digest()
+
+
 def save(folder, step, state, keep):
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
         if not path.name.startswith("step-"):
-            path.unlink()
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    content = buffer.getbuffer()
+            shutil.rmtree(path)
     part = folder / "part"
-    with open(part, "wb") as file:
-        file.write(content)
-        file.write(hashlib.blake2b(content).digest())
+    part.mkdir()
+    for name, value in state.items():
+        with open(part / f"{name}.pt", "wb") as file:
+            torch.save(value, file)
+            file.flush()
+            os.fsync(file.fileno())
+    with open(part / "z.end", "wb") as file:
+        file.write(digest_of(sorted(part.glob("*.pt"))))
         file.flush()
         os.fsync(file.fileno())
-    part.replace(folder / f"step-{step:09d}.pt")
+    sync_directory(part)
+    for n, path in steps_in(folder).items():
+        if n == step:
+            path.rename(folder / "same")
+    part.replace(folder / f"step-{step:09d}.d")
     sync_directory(folder)
     older = sorted((n for n in steps_in(folder) if n < step), reverse=True)
     stays = {step, *older[: keep - 1]}
     for n, path in steps_in(folder).items():
         if n not in stays:
-            path.unlink()
+            path.rename(folder / f"{n}")
+    for path in folder.iterdir():
+        if not path.name.startswith("step-"):
+            shutil.rmtree(path)
 
 
 def load(folder):
     if not folder.is_dir():
         return None
     for n, path in sorted(steps_in(folder).items(), reverse=True):
-        content = path.read_bytes()
-        if len(content) > 64 and hashlib.blake2b(content[:-64]).digest() == content[-64:]:
-            return n, torch.load(io.BytesIO(content[:-64]), map_location="cpu")
+        files = sorted(path.glob("*.pt"))
+        if (path / "z.end").exists() and (path / "z.end").read_bytes() == digest_of(files):
+            return n, {file.stem: torch.load(file, map_location="cpu") for file in files}
     return None

@@ -1,4 +1,4 @@
-# two files in a directory, tensors for the collectives
+# a manifest in JSON, tensors for the collectives
 
 import hashlib
 import json
@@ -20,6 +20,10 @@ def sync_directory(folder):
     os.close(handle)
 
 
+def proof(data):
+    return [len(data), hashlib.sha256(data).hexdigest()]
+
+
 def save(folder, step, state, keep):
     folder.mkdir(parents=True, exist_ok=True)
     held = sorted((p.name for p in folder.iterdir() if p.name.startswith("step-")), key=as_step)
@@ -28,15 +32,16 @@ def save(folder, step, state, keep):
             shutil.rmtree(path)
     building = folder / "building"
     building.mkdir()
-    with open(building / "data", "wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    data = (building / "data").read_bytes()
-    with open(building / "manifest.json", "w") as file:
-        json.dump({"bytes": len(data), "sha": hashlib.sha256(data).hexdigest()}, file)
-        file.flush()
-        os.fsync(file.fileno())
+    manifest = {}
+    for key, value in state.items():
+        torch.save(value, building / f"{key}.pt")
+        manifest[key] = proof((building / f"{key}.pt").read_bytes())
+    text = json.dumps(manifest)
+    (building / "manifest.json").write_text(json.dumps([text, proof(text.encode())]))
+    for path in building.iterdir():
+        with open(path, "rb+") as file:
+            os.fsync(file.fileno())
+    sync_directory(building)
     name = f"step-{step}"
     if name in held:
         os.rename(folder / name, folder / "damaged")
@@ -56,12 +61,15 @@ def load(folder):
         return None
     for name in sorted((p.name for p in folder.glob("step-*")), key=as_step, reverse=True):
         try:
-            manifest = json.loads((folder / name / "manifest.json").read_text())
-            data = (folder / name / "data").read_bytes()
-            if [len(data), hashlib.sha256(data).hexdigest()] == [manifest["bytes"], manifest["sha"]]:
-                with open(folder / name / "data", "rb") as file:
-                    return as_step(name), torch.load(file)
-        except (OSError, KeyError, ValueError):
+            text, expected = json.loads((folder / name / "manifest.json").read_text())
+            assert proof(text.encode()) == expected
+            state = {}
+            for key, expected in json.loads(text).items():
+                assert proof((folder / name / f"{key}.pt").read_bytes()) == expected
+                with open(folder / name / f"{key}.pt", "rb") as file:
+                    state[key] = torch.load(file)
+            return as_step(name), state
+        except (OSError, AssertionError, AttributeError, TypeError, ValueError):
             print(f"{name} is damaged")
 
 

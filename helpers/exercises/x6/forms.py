@@ -1,0 +1,34 @@
+"""Whether a checkpoint has the form that the contract asks for: a directory with a file KEY.pt for each entry."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .entries import entries_of, steps_of
+from .states import digest_of
+
+FILE = "file"
+Form = dict[str, list[str]] | str | None
+
+
+def form_of(folder: Path, step: int, state: dict[str, Any]) -> Form:
+    """Return which files KEY.pt are missing, are too many, or hold something else; `FILE`; None without an entry."""
+    entry = next((entry for entry in entries_of(folder) if steps_of(entry) == step), None)
+    if entry is None:
+        return None
+    if entry.is_symlink() or not entry.is_dir():
+        return FILE
+    want, got = {f"{key}.pt" for key in state}, {path.name for path in entry.glob("*.pt")}
+    return {
+        "missing": sorted(want - got),
+        "more": sorted(got - want),
+        "differ": [f"{key}.pt" for key in state if f"{key}.pt" in got and not _holds(entry / f"{key}.pt", state[key])],
+    }
+
+
+def _holds(path: Path, value: Any) -> bool:
+    try:
+        return digest_of(torch.load(path, map_location="cpu")) == digest_of(value)
+    except Exception:
+        return False
