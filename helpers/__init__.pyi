@@ -4,7 +4,7 @@ from .claims.claims import Claims as Claims
 from .claims.lab_report import lab_report as lab_report
 from .claims.prediction import Prediction as Prediction
 from .core.byte_tokenizer import byte_tokenizer as byte_tokenizer
-from .core.colours import COLOURS as COLOURS
+from .core.colors import COLORS as COLORS
 from .core.compiler import why_no_compiler as why_no_compiler
 from .core.compiler import written_kernels as written_kernels
 from .core.data import digits as digits
@@ -99,7 +99,8 @@ from .loading.pickled_by_value import PickledByValue as PickledByValue
 from .loading.pickled_stream import PickledStream as PickledStream
 from .loading.script_as_notebook import script_as_notebook as script_as_notebook
 from .loading.token_file import TokenFile as TokenFile
-from .meter.figures import tenant_bars as tenant_bars
+from .meter.categories import CATEGORIES as CATEGORIES
+from .meter.figures import category_bars as category_bars
 from .meter.flops import count_flops as count_flops
 from .meter.optimizer_state import state_bytes as state_bytes
 from .meter.profile import MemoryProfile as MemoryProfile
@@ -113,10 +114,9 @@ from .meter.saved_tensors import saved_tensor_bytes as saved_tensor_bytes
 from .meter.static_bars import static_bars as static_bars
 from .meter.step_profile import StepProfile as StepProfile
 from .meter.step_profiler import profile_step as profile_step
+from .meter.tables import category_table as category_table
 from .meter.tables import peak_table as peak_table
 from .meter.tables import stage_table as stage_table
-from .meter.tables import tenant_table as tenant_table
-from .meter.tenants import TENANTS as TENANTS
 from .meter.timing import benchmark as benchmark
 from .meter.timing import compare as compare
 from .meter.traffic import traffic as traffic

@@ -23,6 +23,8 @@ from helpers import (
     Recipe,
     SmallCNN,
     SmallGPT,
+    category_bars,
+    category_table,
     check,
     count_parameters,
     device_name,
@@ -33,8 +35,6 @@ from helpers import (
     pick_device,
     plan_many,
     show,
-    tenant_bars,
-    tenant_table,
 )
 
 import numpy as np
@@ -150,7 +150,7 @@ step = measured_step()
 peak_guess.reveal(step.peak_bytes / MiB)
 print(step)
 
-# %% [markdown] name="tenants_explained"
+# %% [markdown] name="categories_explained"
 # Each category has its reason:
 #
 # - **parameters**: the weights themselves;
@@ -210,7 +210,7 @@ runs = {f"batch {batch}": measured_step(batch=batch) for batch in (1, 8, 32)}
 for name, meter in runs.items():
     print(f"{name:9} peak {human_bytes(meter.peak_bytes):>10} in {meter.peak_at}")
 show(
-    tenant_bars({name: meter.at_peak for name, meter in runs.items()}, list(step.at_peak), "Categories at the peak"),
+    category_bars({name: meter.at_peak for name, meter in runs.items()}, list(step.at_peak), "Categories at the peak"),
     "With batch 1 the peak holds gradients and no activations; with batch 32 it is mostly activations.",
 )
 
@@ -514,7 +514,7 @@ for name, ruled, got in (("CNN", rule, meter.peak_bytes), ("GPT, batch 1", 16 * 
 
 # %% name="ledger"
 width, tokens = 128, 8 * 128
-made = [life for life in step.lifetimes if life.tenant == "activations"]
+made = [life for life in step.lifetimes if life.category == "activations"]
 block = [life for life in made if life.op.module.startswith("blocks.1")]
 print("saved by one block, in units of tokens x width x 4 bytes:")
 for life in sorted(block, key=lambda life: life.start):
@@ -540,7 +540,7 @@ logits_bytes, spans = tokens * 256 * 4, []
 for life in step.lifetimes:
     if life.nbytes == logits_bytes and life.op.name != "made earlier":
         born, died = ((moment or step.ended) - step.began for moment in (life.start, life.end))
-        print(f"{life.tenant:12} from {born / 1e6:5.1f} to {died / 1e6:5.1f} ms, made by {life.op}")
+        print(f"{life.category:12} from {born / 1e6:5.1f} to {died / 1e6:5.1f} ms, made by {life.op}")
         spans.append((born, died))
 together = max(sum(born <= moment < died for born, died in spans) for moment, _ in spans)
 print(f"in memory at once: {together}")
@@ -654,7 +654,7 @@ explore_memory()
 # ## 10 · Claims and measurements
 
 # %% name="summary"
-print(tenant_table(runs))
+print(category_table(runs))
 print()
 sizes = {"vocabulary": 256, "context": 128, "layers": 4, "width": 128}
 for batch in (1, 8, 32):

@@ -18,7 +18,7 @@ import copy
 import math
 
 from helpers import (
-    COLOURS,
+    COLORS,
     FORMATS,
     Claims,
     Prediction,
@@ -129,11 +129,11 @@ for name, form in FORMATS.items():
 figure = Figure(figsize=(7, 3.4), layout="constrained")
 axes = figure.add_subplot()
 x = np.logspace(-9, 6, 400)
-colours = dict(zip(FORMATS, COLOURS, strict=False))  # a format keeps its color in all figures
+colors = dict(zip(FORMATS, COLORS, strict=False))  # a format keeps its color in all figures
 for name, form in FORMATS.items():
     limits = table[name]
     inside = torch.from_numpy(x[(x >= limits[2]) & (x <= limits[0])])
-    axes.loglog(inside, form.gaps(inside) / inside, color=colours[name], label=name)
+    axes.loglog(inside, form.gaps(inside) / inside, color=colors[name], label=name)
 axes.set(title="Gap to the next number, relative to the number", xlabel="number", ylabel="relative gap", ylim=(1e-8, 2))
 axes.legend(frameon=False, ncols=2)
 show(figure, "A sawtooth just below each format's epsilon, rising steeply where the subnormal numbers begin.")
@@ -280,7 +280,7 @@ moving = {
 figure = Figure(figsize=(7, 3.2), layout="constrained")
 axes = figure.add_subplot()
 for name, shares in moving.items():
-    axes.semilogx(rates, [100 * s for s in shares], color=colours[name], label=name)
+    axes.semilogx(rates, [100 * s for s in shares], color=colors[name], label=name)
 axes.set(title="Weights that an AdamW update moves", xlabel="learning rate", ylabel="%")
 axes.legend(frameon=False)
 show(figure, "Nearly all FP32 weights move at all rates shown; below 1e-3 fewer and fewer BF16 weights do.")
@@ -629,9 +629,9 @@ tensors = {name: t[t != 0].cpu().double() for name, t in tensors.items()}
 # %% name="histogram"
 figure = Figure(figsize=(8, 4), layout="constrained")
 axes = figure.add_subplot()
-for (name, t), colour in zip(tensors.items(), COLOURS, strict=False):
+for (name, t), color in zip(tensors.items(), COLORS, strict=False):
     counts, edges = np.histogram(torch.log2(t.abs()).numpy(), bins=np.arange(-60, 12))
-    axes.step(edges[:-1], 100 * counts / counts.sum(), where="post", color=colour, label=name)
+    axes.step(edges[:-1], 100 * counts / counts.sum(), where="post", color=color, label=name)
 for i, name in enumerate(("FP16", "E5M2", "E4M3")):
     low, high = math.log2(table[name][2]) - 1, math.log2(table[name][0])  # half the smallest still rounds up
     axes.plot([low, high], [-1.5 - 1.2 * i] * 2, color="black", lw=3, solid_capstyle="butt")

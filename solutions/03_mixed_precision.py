@@ -19,8 +19,8 @@
 import math
 
 from helpers import (
-    COLOURS,
-    TENANTS,
+    CATEGORIES,
+    COLORS,
     Claims,
     MemoryMeter,
     Prediction,
@@ -28,6 +28,8 @@ from helpers import (
     SmallGPT,
     autocast_rule,
     cast_path,
+    category_bars,
+    category_table,
     check,
     compare,
     device_name,
@@ -43,8 +45,6 @@ from helpers import (
     show,
     sign_of_life,
     sixteen_bit_dtype,
-    tenant_bars,
-    tenant_table,
 )
 
 # %% name="setup_torch" setup=true
@@ -407,7 +407,7 @@ half_guess = Prediction(f"{HALF} peak as a share of FP32's", my_guess, "")
 # %% name="measure_bf16"
 cnn[HALF] = measured_step(lambda: SmallCNN(32), images, labels, half)
 half_guess.reveal(cnn[HALF].peak_bytes / cnn["FP32"].peak_bytes)
-print(tenant_table(cnn))
+print(category_table(cnn))
 
 # %% [markdown] name="bf16_explained"
 # The table shows each category's own maximum, at whatever moment it occurs, so a column adds up to more than its peak. *last/first* divides the last
@@ -440,13 +440,13 @@ print({dtype: f"{size / 2**20:.2f} MiB" for dtype, size in kept.items()})
 
 # %% name="measure_gpt"
 gpt = {name: measured_step(SmallGPT, ids, next_ids, dtype) for name, dtype in {"FP32": FP32, HALF: half}.items()}
-print(tenant_table(gpt))
+print(category_table(gpt))
 
 # %% name="plot_bars"
 bars = {f"CNN {name}": meter.at_peak for name, meter in cnn.items()}
 bars |= {f"GPT {name}": meter.at_peak for name, meter in gpt.items()}
 show(
-    tenant_bars(bars, TENANTS, "Categories at the peak of a training step"),
+    category_bars(bars, CATEGORIES, "Categories at the peak of a training step"),
     "Bars by category: 16 bits shrink the activations of both models; parameters and optimizer state stay as they were.",
 )
 
@@ -794,8 +794,8 @@ print("your scales and GradScaler's agree in every step:", yours == scales)
 # %% name="plot_scaler"
 figure = Figure(figsize=(7, 3), layout="constrained")
 axes = figure.add_subplot()
-axes.step(range(60), [math.log2(scale) for scale in scales], where="post", color=COLOURS[0], label="scale")
-axes.plot(skipped, [math.log2(scales[step]) for step in skipped], "x", color=COLOURS[4], label="step skipped")
+axes.step(range(60), [math.log2(scale) for scale in scales], where="post", color=COLORS[0], label="scale")
+axes.plot(skipped, [math.log2(scales[step]) for step in skipped], "x", color=COLORS[4], label="step skipped")
 axes.set(title="GradScaler at work", xlabel="step", ylabel="log2 of the scale")
 axes.legend(frameon=False)
 show(figure, "The scale halves at every step until the gradients fit, then rises now and then and is pushed back.")
@@ -904,7 +904,7 @@ def gradient_error(step, dtype):
 gpt["policy"] = measured_step(SmallGPT, ids, next_ids, half, step=policy_step)
 errors = {name: gradient_error(step, half) for name, step in {"autocast": train_step, "policy": policy_step}.items()}
 policy_guess.reveal(errors["policy"] / errors["autocast"])
-print(tenant_table(gpt))
+print(category_table(gpt))
 for name, error in errors.items():
     print(f"{name:10} gradient off by {error:.1e}")
 

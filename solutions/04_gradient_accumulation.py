@@ -20,7 +20,7 @@ import contextlib
 import math
 
 from helpers import (
-    COLOURS,
+    COLORS,
     ByteNets,
     Claims,
     MemoryMeter,
@@ -29,6 +29,7 @@ from helpers import (
     SmallGPT,
     accumulation_timeline,
     benchmark,
+    category_table,
     check,
     device_name,
     digits,
@@ -39,7 +40,6 @@ from helpers import (
     pick_device,
     show,
     sign_of_life,
-    tenant_table,
     text_table,
 )
 
@@ -240,14 +240,14 @@ large = digits(device, size=16)
 images, labels = large.train_x[:256].clone(), large.train_y[:256].clone()
 with sign_of_life("seven sizes of micro-batches"):
     cnn = {m: measured(images, labels, m) for m in (256, 128, 64, 32, 16, 8, 4)}
-print(tenant_table({"256": cnn[256], "4 x 64": cnn[64], "32 x 8": cnn[8]}))
+print(category_table({"256": cnn[256], "4 x 64": cnn[64], "32 x 8": cnn[8]}))
 
 # %% name="memory_figure"
 figure = Figure(figsize=(7, 3.2), layout="constrained")
 axes = figure.add_subplot()
-axes.plot(list(cnn), [m.peak_bytes / MiB for m in cnn.values()], "o-", color=COLOURS[0], label="peak")
+axes.plot(list(cnn), [m.peak_bytes / MiB for m in cnn.values()], "o-", color=COLORS[0], label="peak")
 axes.plot(
-    list(cnn), [m.largest["activations"] / MiB for m in cnn.values()], "s--", color=COLOURS[4], label="activations"
+    list(cnn), [m.largest["activations"] / MiB for m in cnn.values()], "s--", color=COLORS[4], label="activations"
 )
 axes.set(title="256 digits in micro-batches", xlabel="rows in a micro-batch", ylabel="MiB", ylim=(0, None))
 axes.legend(frameon=False)
@@ -794,11 +794,11 @@ claims.figure("512 -> 2,048 rows, fewer steps", "6,000 parameters, critical size
 # %% name="critical_figure"
 figure = Figure(figsize=(7, 3.4), layout="constrained")
 axes = figure.add_subplot()
-axes.loglog(batches, [n / b for b, n in means.items()], "o-", base=2, color=COLOURS[0], label="steps")
-axes.loglog(batches, list(means.values()), "s-", base=2, color=COLOURS[4], label="rows")
+axes.loglog(batches, [n / b for b, n in means.items()], "o-", base=2, color=COLORS[0], label="steps")
+axes.loglog(batches, list(means.values()), "s-", base=2, color=COLORS[4], label="rows")
 fitted = [fewest * (1 + b / critical) for b in batches]
-axes.loglog(batches, fitted, ":", base=2, color=COLOURS[7], label="the formula, fitted")
-axes.axvline(critical, color=COLOURS[7], ls="--", lw=1)
+axes.loglog(batches, fitted, ":", base=2, color=COLORS[7], label="the formula, fitted")
+axes.axvline(critical, color=COLORS[7], ls="--", lw=1)
 axes.set(title="Until the loss is 2.6, mean of three seeds", xlabel="rows per step", ylabel="needed")
 axes.legend(frameon=False)
 show(figure, "Steps fall in proportion at first and then level out; rows are level at first and then rise.")

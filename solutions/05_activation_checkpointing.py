@@ -22,7 +22,7 @@ import textwrap
 import warnings
 
 from helpers import (
-    COLOURS,
+    COLORS,
     Claims,
     MemoryMeter,
     Prediction,
@@ -606,8 +606,8 @@ segments_guess.reveal(best["GPT blocks"])
 # %% name="segments_figure"
 figure = Figure(figsize=(7, 3.4), layout="constrained")
 axes = figure.add_subplot()
-for (name, curve), colour, marker in zip(curves.items(), (COLOURS[4], COLOURS[0]), "os", strict=True):
-    axes.loglog(counts, curve, marker + "-", base=2, color=colour, label=name)
+for (name, curve), color, marker in zip(curves.items(), (COLORS[4], COLORS[0]), "os", strict=True):
+    axes.loglog(counts, curve, marker + "-", base=2, color=color, label=name)
 axes.set(title="24 layers in segments", xlabel="segments", ylabel="peak of activations, in inputs", xticks=counts)
 axes.set_xticklabels(counts)
 axes.legend(frameon=False)
@@ -938,12 +938,12 @@ print(text_table(table))
 figure = Figure(figsize=(9, 3.8), layout="constrained")
 left, right = figure.subplots(1, 2)
 front = sorted(ways[name] for name, by in dominated_by.items() if not by)
-left.plot(*zip(*front, strict=True), color=COLOURS[7], lw=1)
-looks = zip(itertools.cycle(COLOURS), itertools.cycle("osD^v<>P"), strict=False)
-for (name, (peak, more)), (colour, marker) in zip(ways.items(), looks, strict=False):
+left.plot(*zip(*front, strict=True), color=COLORS[7], lw=1)
+looks = zip(itertools.cycle(COLORS), itertools.cycle("osD^v<>P"), strict=False)
+for (name, (peak, more)), (color, marker) in zip(ways.items(), looks, strict=False):
     low, middle, high = quartiles[name]
-    left.plot(peak, more, marker, color=colour, ls="", label=name)
-    right.errorbar(peak, middle, [[middle - low], [high - middle]], fmt=marker, color=colour, capsize=3)
+    left.plot(peak, more, marker, color=color, ls="", label=name)
+    right.errorbar(peak, middle, [[middle - low], [high - middle]], fmt=marker, color=color, capsize=3)
 figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8)
 limits = (0, 1.1 * before.peak_bytes / MiB)
 left.set(title="in arithmetic", xlabel="peak, MiB", ylabel="more FLOPs than plain, %", xlim=limits)

@@ -22,7 +22,7 @@ import tempfile
 from pathlib import Path
 
 from helpers import (
-    COLOURS,
+    COLORS,
     CachingAllocator,
     Claims,
     MemoryMeter,
@@ -153,12 +153,12 @@ times, allocated, reserved = zip(*replay(meter.lifetimes, allocator), strict=Tru
 milliseconds = [max(0, when - meter.began) / 1e6 for when in times]  # weights are older than the log
 figure = Figure(figsize=(8, 3.4), layout="constrained")
 axes = figure.add_subplot()
-for label, values, colour in (
-    ("reserved", reserved, COLOURS[7]),
-    ("peak allocated", list(itertools.accumulate(allocated, max)), COLOURS[4]),
-    ("allocated", allocated, COLOURS[0]),
+for label, values, color in (
+    ("reserved", reserved, COLORS[7]),
+    ("peak allocated", list(itertools.accumulate(allocated, max)), COLORS[4]),
+    ("allocated", allocated, COLORS[0]),
 ):
-    axes.step(milliseconds, [v / MiB for v in values], where="post", color=colour, label=label)
+    axes.step(milliseconds, [v / MiB for v in values], where="post", color=color, label=label)
 axes.set(title="Two training steps: three figures (simulated)", xlabel="milliseconds", ylabel="MiB", ylim=(0, None))
 axes.legend(frameon=False, loc="lower right")
 show(figure, "Allocated rises and falls twice; peak allocated and reserved only rise.")
@@ -839,8 +839,8 @@ def on_gpu(capacity_MiB, expandable_segments):
         title = f"out of memory: {error}\nThe curves show the same step without a limit."
     times, allocated, reserved = zip(*log, strict=True)
     milliseconds = [max(0, when - meter.began) / 1e6 for when in times]
-    for label, values, colour in (("reserved", reserved, "#DDDDDD"), ("allocated", allocated, COLOURS[0])):
-        axes.fill_between(milliseconds, [v / MiB for v in values], step="post", color=colour, label=label)
+    for label, values, color in (("reserved", reserved, "#DDDDDD"), ("allocated", allocated, COLORS[0])):
+        axes.fill_between(milliseconds, [v / MiB for v in values], step="post", color=color, label=label)
     axes.legend(frameon=False, loc="lower right")
     axes.set_title(title, fontsize=9)
     axes.axhline(capacity_MiB, color="black", lw=1)

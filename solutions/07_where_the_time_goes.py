@@ -22,7 +22,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 from helpers import (
-    COLOURS,
+    COLORS,
     Claims,
     Prediction,
     SmallGPT,
@@ -233,10 +233,10 @@ said, subject = "turning point / (2 x peak / bandwidth)", f"{wide} x {wide}, FP3
 claims.figure(said, subject, turn / (2 * peak / reading), "x")
 figure = Figure(figsize=(7, 3.6), layout="constrained")
 axes = figure.add_subplot()
-axes.loglog(batches, [1e3 * s for s in sweep], "o", base=2, color=COLOURS[4], label="measured")
+axes.loglog(batches, [1e3 * s for s in sweep], "o", base=2, color=COLORS[4], label="measured")
 predicted = [1e3 * max(4 * wide**2 / reading, 2 * batch * wide**2 / peak) for batch in batches]
-axes.loglog(batches, predicted, base=2, color=COLOURS[0], label="roofline, by hand")
-axes.axvline(turn, color=COLOURS[7], ls=":", label="turning point, measured")
+axes.loglog(batches, predicted, base=2, color=COLORS[0], label="roofline, by hand")
+axes.axvline(turn, color=COLORS[7], ls=":", label="turning point, measured")
 axes.set(title=f"A linear layer of width {wide}", xlabel="rows in the batch", ylabel="milliseconds")
 axes.legend(frameon=False)
 show(
@@ -287,9 +287,9 @@ print(f"a layer of width 4: {per_layer * 1e6:.1f} µs, of which F.linear {per_fu
 print(f"an addition of two numbers: {launch * 1e6:.1f} µs")
 figure = Figure(figsize=(7, 3.4), layout="constrained")
 axes = figure.add_subplot()
-axes.loglog(widths, [1e6 * s for s in stack_seconds.values()], "o-", base=2, color=COLOURS[4], label="measured")
+axes.loglog(widths, [1e6 * s for s in stack_seconds.values()], "o-", base=2, color=COLORS[4], label="measured")
 arithmetic = [1e6 * LAYERS * 2 * ROWS * w * w / peak_here for w in widths]
-axes.loglog(widths, arithmetic, "--", base=2, color=COLOURS[0], label="FLOPs / peak")
+axes.loglog(widths, arithmetic, "--", base=2, color=COLORS[0], label="FLOPs / peak")
 axes.set(title=f"{LAYERS} linear layers, {ROWS} rows", xlabel="width", ylabel="microseconds", ylim=(1, None))
 axes.legend(frameon=False)
 show(figure, "Microseconds over width: flat for small widths, then rising; the arithmetic alone starts far below.")
@@ -570,11 +570,11 @@ def time_line(events, title, until=math.inf):
         around.append((start + event["dur"], phase))
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     axes = figure.add_subplot()
-    colours = dict(zip(("forward", *PHASES.values()), COLOURS, strict=False))
+    colors = dict(zip(("forward", *PHASES.values()), COLORS, strict=False))
     for (phase, depth), pieces in bars.items():
-        axes.broken_barh(pieces, (depth - 0.45, 0.9), color=colours[phase], edgecolor="white", lw=0.3)
+        axes.broken_barh(pieces, (depth - 0.45, 0.9), color=colors[phase], edgecolor="white", lw=0.3)
     for phase in dict.fromkeys(phase for phase, _ in bars):
-        axes.plot([], [], "s", color=colours[phase], label=phase)
+        axes.plot([], [], "s", color=colors[phase], label=phase)
     deepest = max(depth for _, depth in bars)
     axes.set(title=title, xlabel="milliseconds, under the profiler", ylabel="level of nesting")
     axes.set(ylim=(deepest + 0.6, -0.6), yticks=range(deepest + 1))
@@ -1106,9 +1106,9 @@ def layer_on(gpu, width, batch):
     axes = figure.add_subplot()
     along = [2.0**k for k in range(-2, 14)]
     roof = [min(sheet.flops16, sheet.bandwidth * i) for i in along]
-    axes.loglog(along, [r / 1e12 for r in roof], color=COLOURS[0], label="data sheet")
+    axes.loglog(along, [r / 1e12 for r in roof], color=COLORS[0], label="data sheet")
     reached = min(sheet.flops16, sheet.bandwidth * flops / nbytes)
-    axes.loglog(flops / nbytes, reached / 1e12, "o", color=COLOURS[4], markersize=9, label="the layer, at most")
+    axes.loglog(flops / nbytes, reached / 1e12, "o", color=COLORS[4], markersize=9, label="the layer, at most")
     bound = "arithmetic" if reached == sheet.flops16 else "memory"
     seconds = max(flops / sheet.flops16, nbytes / sheet.bandwidth)
     axes.set(title=f"{gpu}, width {width:,}, {batch:,} rows: bound by {bound}, {1e6 * seconds:.2f} µs plus a launch")

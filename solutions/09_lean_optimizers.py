@@ -18,8 +18,8 @@ import math
 import statistics
 
 from helpers import (
-    COLOURS,
-    TENANTS,
+    CATEGORIES,
+    COLORS,
     Claims,
     GiB,
     MemoryMeter,
@@ -29,6 +29,7 @@ from helpers import (
     SmallCNN,
     SmallGPT,
     ViT,
+    category_bars,
     check,
     compare,
     device_name,
@@ -44,7 +45,6 @@ from helpers import (
     sign_of_life,
     state_bytes,
     static_bars,
-    tenant_bars,
 )
 
 # %% name="setup_torch" setup=true
@@ -358,9 +358,9 @@ zero_guess.reveal(lost["equal steps", 256])
 share = (v.flatten().view(-1, 256) / v.flatten().view(-1, 256).amax(1, keepdim=True)).flatten()
 figure = Figure(figsize=(7.5, 3), layout="constrained")
 axes = figure.add_subplot()
-axes.hist(share[share > 0].log10().cpu().numpy(), bins=80, color=COLOURS[0])
-for (name, (_, book)), colour in zip(BOOKS.items(), COLOURS[3:], strict=False):
-    axes.axvline(math.log10(book[1].item() / 2), color=colour, lw=2, label=f"{name}: zero to the left of this")
+axes.hist(share[share > 0].log10().cpu().numpy(), bins=80, color=COLORS[0])
+for (name, (_, book)), color in zip(BOOKS.items(), COLORS[3:], strict=False):
+    axes.axvline(math.log10(book[1].item() / 2), color=color, lw=2, label=f"{name}: zero to the left of this")
 axes.set(title="Adam's second moment, as a share of its block's largest", xlabel="power of ten", ylabel="numbers")
 axes.legend(frameon=False)
 show(
@@ -604,9 +604,9 @@ for name, meter in implemented.items():
 
 # %% name="foreach_figure"
 show(
-    tenant_bars(
+    category_bars(
         {name: m.at_peak for name, m in implemented.items()},
-        TENANTS,
+        CATEGORIES,
         "AdamW's three implementations: memory at the peak by category",
     ),
     "Equal bars for parameters, gradients and state; foreach has temporaries as large as the parameters on top.",
@@ -624,7 +624,7 @@ def print_moment(meter):
     made = {}
     for life in meter.lifetimes:
         alive = life.start <= meter.peak_time and (life.end is None or life.end > meter.peak_time)
-        if alive and life.tenant in ("temporaries", "kernel workspace"):
+        if alive and life.category in ("temporaries", "kernel workspace"):
             made.setdefault(str(life.op), []).append(life.nbytes)
     for operation, sizes in made.items():
         if sum(sizes) > matrix / 100:
@@ -799,7 +799,7 @@ for name, put_inside in {
 outside, inside = implemented["fused"], metered(fused_adamw, inside=True)
 for name, meter in {"step after the backward pass": outside, "step inside": inside}.items():
     share = meter.largest["gradients"] / phi / 4
-    there = ", ".join(f"{tenant} {held / phi:.2f}" for tenant, held in meter.at_peak.items() if held > phi / 100)
+    there = ", ".join(f"{category} {held / phi:.2f}" for category, held in meter.at_peak.items() if held > phi / 100)
     print(f"{name:30} most gradients alive {share:5.0%}, peak {meter.peak_bytes / phi:5.2f} bytes per parameter")
     print(f"   in {meter.peak_at}: {there}")
 show(
@@ -852,8 +852,8 @@ claims.record("T13", "the step inside the backward pass lowers the peak", "GPT, 
 # %% name="sweep_figure"
 figure = Figure(figsize=(7.5, 3.6), layout="constrained")
 axes = figure.add_subplot()
-for (name, meters), colour, marker in zip(sweep.items(), COLOURS, "osD", strict=False):
-    axes.plot(SIZES, [m.peak_bytes / MiB for m in meters], marker + "-", color=colour, label=name)
+for (name, meters), color, marker in zip(sweep.items(), COLORS, "osD", strict=False):
+    axes.plot(SIZES, [m.peak_bytes / MiB for m in meters], marker + "-", color=color, label=name)
 axes.set(title="Three setups for the same GPT", xlabel="tokens in a batch", ylabel="peak, MiB", ylim=(0, None))
 axes.legend(frameon=False)
 show(

@@ -23,7 +23,7 @@ import time
 import warnings
 
 from helpers import (
-    COLOURS,
+    COLORS,
     Claims,
     MemoryMeter,
     Prediction,
@@ -434,7 +434,7 @@ def step(model):
 
 
 def peak_of(fn, model):
-    with MemoryMeter(model, by_tenant=False) as meter:
+    with MemoryMeter(model, by_category=False) as meter:
         fn()
     return meter.peak_bytes
 
@@ -451,7 +451,7 @@ for name, row in seen.items():
 # %% [markdown] name="kept_explained"
 # Inductor recomputes pointwise results. It saves each matmul's *input* (for the gradient of its weight) and GELU's input (for GELU's derivative): 2 + 8 + 8 MiB. It could even recompute the input of `down` from that of GELU, which would save another 8 MiB. It does not, because a matmul reads its input from memory. If only the backend `aot_eager` can run, the figure is higher.
 #
-# (Two instruments: autograd reports what it saves. The meter, with `by_tenant=False`, reads the allocator's log, which sees inside compiled graphs. Counting by category needs single operations, so it would run compiled code uncompiled.)
+# (Two instruments: autograd reports what it saves. The meter, with `by_category=False`, reads the allocator's log, which sees inside compiled graphs. Counting by category needs single operations, so it would run compiled code uncompiled.)
 
 # %% name="kept_claims"
 less = seen["eager"]["peak"] / seen["compiled"]["peak"]
@@ -797,7 +797,7 @@ figure = Figure(figsize=(7.5, 2.2), layout="constrained")
 axes = figure.add_subplot()
 tiles = ("seen", "seen", "this tile", "later", "later")
 for number, words in enumerate(tiles):
-    axes.barh(0, 1, left=number, color=COLOURS[{"seen": 0, "this tile": 4, "later": 7}[words]], edgecolor="white")
+    axes.barh(0, 1, left=number, color=COLORS[{"seen": 0, "this tile": 4, "later": 7}[words]], edgecolor="white")
     axes.text(number + 0.5, 0, words, ha="center", va="center", color="white")
 axes.text(1, -0.85, "largest, total, weighted", ha="center")
 axes.annotate("", (3.6, -0.8), (1.75, -0.8), arrowprops={"arrowstyle": "->"})

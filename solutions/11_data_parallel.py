@@ -19,7 +19,7 @@ import contextlib
 import time
 
 from helpers import (
-    TENANTS,
+    CATEGORIES,
     Claims,
     Collectives,
     Diary,
@@ -28,6 +28,7 @@ from helpers import (
     Prediction,
     SmallCNN,
     SmallGPT,
+    category_bars,
     check,
     device_name,
     digits,
@@ -39,7 +40,6 @@ from helpers import (
     ranks_device,
     run_ranks,
     show,
-    tenant_bars,
     text_table,
     torchrun,
 )
@@ -578,7 +578,7 @@ def held_in_a_step(kind):
             gpt_loss(wrapped, part).backward()
             optimizer.step()
     after = next(stage.held_after for stage in meter.stages if stage.name == "backward")
-    static = sum(meter.largest[tenant] for tenant in ("parameters", "gradients", "optimizer state"))
+    static = sum(meter.largest[category] for category in ("parameters", "gradients", "optimizer state"))
     return meter.at_peak, static, sum(after.values())
 
 
@@ -596,7 +596,7 @@ table += [
 ]
 print(text_table(table))
 show(
-    tenant_bars({name: at_peak for name, (at_peak, _, _) in held.items()}, TENANTS, "At the peak, on one rank"),
+    category_bars({name: at_peak for name, (at_peak, _, _) in held.items()}, CATEGORIES, "At the peak, on one rank"),
     "Parameters and optimizer state are the same in all runs; DDP adds one more block the size of the gradients and halves the activations.",
 )
 kept = held[ddp][1] / held[first][1]

@@ -22,7 +22,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from helpers import (
-    COLOURS,
+    COLORS,
     Claims,
     Prediction,
     RankError,
@@ -438,8 +438,8 @@ def waiting_figure(standard_deviation_in_ms, rank_0_is_slower_by_percent):
     means = [step_times(n, standard_deviation_in_ms, slow).mean() for n in counts]
     figure = Figure(figsize=(7, 3.2), layout="constrained")
     axes = figure.add_subplot()
-    axes.semilogx(counts, means, "o-", base=2, color=COLOURS[0], label="the job's step")
-    axes.axhline(100, ls=":", color="grey", label="mean of a healthy rank")
+    axes.semilogx(counts, means, "o-", base=2, color=COLORS[0], label="the job's step")
+    axes.axhline(100, ls=":", color="gray", label="mean of a healthy rank")
     axes.set(title="Simulated: a step lasts until the slowest rank is done", xlabel="ranks", ylabel="milliseconds")
     axes.set_ylim(90, 200)
     axes.legend(frameon=False, loc="upper left")

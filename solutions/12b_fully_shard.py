@@ -301,7 +301,7 @@ def initialize():
 
 # %% name="meta_measured"
 def measured_start(start):
-    with MemoryMeter(device=rank_device(), by_tenant=False) as profile:
+    with MemoryMeter(device=rank_device(), by_category=False) as profile:
         model = start()
     return profile.peak_bytes, [p.to_local().double().sum().item() for p in model.parameters()]
 
@@ -615,10 +615,10 @@ plans = dict(
 )
 seventy = {n: plan.peak_allocated_bytes for n, plan in plans.items()}
 lines = [["GiB per rank", *(f"{n:,} ranks" for n in RANKS)]]
-for tenant in plans[8].at_peak:
-    held = [plan.at_peak[tenant] / GiB for plan in plans.values()]
+for category in plans[8].at_peak:
+    held = [plan.at_peak[category] / GiB for plan in plans.values()]
     if max(held) > 0.005:
-        lines.append([tenant, *(f"{size:.2f}" for size in held)])
+        lines.append([category, *(f"{size:.2f}" for size in held)])
 lines.append(["PEAK", *(f"{size / GiB:.2f}" for size in seventy.values())])
 lines.append(["reserved, up to", *(f"{plan.reserved_bytes[1] / GiB:.2f}" for plan in plans.values())])
 print(text_table(lines))

@@ -804,7 +804,7 @@ def layer_peak(name):
     with torch.no_grad():
         x = model.norms[0](model.enter(model.embedding(joint[0].to(rank_device())).flatten(1)))
     x.requires_grad_()
-    with MemoryMeter(device=rank_device(), by_tenant=False) as profile:
+    with MemoryMeter(device=rank_device(), by_category=False) as profile:
         model.blocks[0](x).square().mean().backward()
     return profile.peak_bytes
 

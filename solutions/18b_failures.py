@@ -26,7 +26,7 @@ from datetime import timedelta
 
 # %% name="setup_helpers" setup=true
 from helpers import (
-    COLOURS,
+    COLORS,
     Claims,
     Fleet,
     Prediction,
@@ -578,7 +578,7 @@ def fleet_line(gpus, interval_minutes, spares, timeout_seconds, compare_hours):
     shares, _ = average(settings | {"compare": 3600 * compare_hours}, runs=3)
     axes = (figure := Figure(figsize=(8, 2.8), layout="constrained")).add_subplot()
     rest = {use: 100 * share for use, share in shares.items() if use != "training"}
-    axes.barh(list(rest), list(rest.values()), color=COLOURS[4])
+    axes.barh(list(rest), list(rest.values()), color=COLORS[4])
     axes.invert_yaxis()
     axes.set(title=f"Goodput {shares['training']:.1%} (simulated): what takes the rest", xlabel="% of 54 days")
     return figure

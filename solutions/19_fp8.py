@@ -22,7 +22,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from helpers import (
-    COLOURS,
+    COLORS,
     E2M1,
     Claims,
     LinearLog,
@@ -30,6 +30,7 @@ from helpers import (
     Prediction,
     Recipe,
     SmallGPT,
+    category_table,
     check,
     compare,
     device_name,
@@ -46,7 +47,6 @@ from helpers import (
     range_ruler,
     show,
     supports,
-    tenant_table,
     to_e2m1,
 )
 
@@ -496,8 +496,8 @@ for power in powers:
 # %% name="outlier_figure"
 figure = Figure(figsize=(7.5, 3.2), layout="constrained")
 axes = figure.add_subplot()
-for (method, line), colour in zip(curves.items(), (COLOURS[7], COLOURS[4], COLOURS[0]), strict=True):
-    axes.semilogy(powers, line, "o-", color=colour, label=method, ms=4)
+for (method, line), color in zip(curves.items(), (COLORS[7], COLORS[4], COLORS[0]), strict=True):
+    axes.semilogy(powers, line, "o-", color=color, label=method, ms=4)
 axes.set(
     title="One channel grows: the error of the others", xlabel="log2 of the factor on that channel", ylabel="error, %"
 )
@@ -899,9 +899,9 @@ for recipe, change in recipes.items() if HAS_TORCHAO else ():
 figure = Figure(figsize=(7.5, 3.4), layout="constrained")
 axes = figure.add_subplot()
 shown = ("BF16", "FP8 by hand", "FP8, no scales", "torchao rowwise")
-for name, colour in zip(shown, (COLOURS[0], COLOURS[1], COLOURS[4], COLOURS[2]), strict=True):
+for name, color in zip(shown, (COLORS[0], COLORS[1], COLORS[4], COLORS[2]), strict=True):
     look = {"lw": 5, "alpha": 0.4} if name == "BF16" else {"lw": 1.5, "ls": "--" if "torchao" in name else "-"}
-    axes.plot(losses.get(name, []), color=colour, label=name, **look)
+    axes.plot(losses.get(name, []), color=color, label=name, **look)
 axes.set(title="Training a small GPT, same seed and batches", xlabel="step", ylabel="loss")
 figure.legend(loc="outside right upper", frameon=False)
 show(figure, "BF16 and FP8 with scales follow one curve; FP8 without scales falls more slowly and stays above.")
@@ -954,15 +954,15 @@ runs["keeps both"] = metered(lambda model: to_float8(model, keep_x=True, keep_w=
 held = {
     name: next(stage for stage in meter.stages if stage.name == "forward").held_after for name, meter in runs.items()
 }
-tenants = [tenant for tenant in held["BF16"] if any(row[tenant] for row in held.values())]
+categories = [category for category in held["BF16"] if any(row[category] for row in held.values())]
 print(f"{'held after forward':18}" + "".join(f"{name:>13}" for name in held))
-for tenant in tenants:
-    print(f"{tenant:18}" + "".join(f"{human_bytes(row[tenant]):>13}" for row in held.values()))
+for category in categories:
+    print(f"{category:18}" + "".join(f"{human_bytes(row[category]):>13}" for row in held.values()))
 total = {name: sum(row.values()) for name, row in held.items()}
 print(f"{'sum':18}" + "".join(f"{human_bytes(n):>13}" for n in total.values()))
 memory_guess.reveal(total["torchao" if HAS_TORCHAO else "keeps BF16"] / total["BF16"])
 print(f"\nthe most that each category held in the whole step (last/first: {list(runs)[-1]} over BF16):")
-print(tenant_table(runs))
+print(category_table(runs))
 claims.record(
     "T24", "FP8 compute saves no memory by itself", "GPT, 2 layers of 256, held after forward",
     total["keeps BF16"] / total["BF16"], "x BF16", 0.98, 1.2,

@@ -23,7 +23,7 @@ from pathlib import Path
 
 # %% name="setup_helpers" setup=true
 from helpers import (
-    TENANTS,
+    CATEGORIES,
     Claims,
     GiB,
     MemoryMeter,
@@ -33,6 +33,8 @@ from helpers import (
     Recipe,
     TokensLine,
     byte_tokenizer,
+    category_bars,
+    category_table,
     check,
     compare,
     count_flops,
@@ -55,8 +57,6 @@ from helpers import (
     real_model,
     show,
     supports,
-    tenant_bars,
-    tenant_table,
     text_table,
 )
 from helpers.exercises.lora.nf4 import LEVELS
@@ -295,13 +295,15 @@ def measured(model):
 
 setups = {"full": lambda model: model, "LoRA by hand": by_hand, "PEFT": with_peft, "PEFT + ckpt": checkpointed}
 meters = {name: measured(setup(copy.deepcopy(base))) for name, setup in setups.items()}
-print(tenant_table(meters))
+print(category_table(meters))
 full, lora, peft_meter, ckpt = meters.values()
 activations_guess.reveal(lora.largest["activations"] / full.largest["activations"])
 
 # %% name="memory_picture"
 show(
-    tenant_bars({name: meter.at_peak for name, meter in meters.items()}, TENANTS, "At the peak of a training step"),
+    category_bars(
+        {name: meter.at_peak for name, meter in meters.items()}, CATEGORIES, "At the peak of a training step"
+    ),
     "LoRA keeps most of the activations of full training; its gradients and optimizer state are gone before the peak, or too small to see. Checkpointing shrinks the activations.",
 )
 claims.record(

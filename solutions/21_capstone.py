@@ -26,7 +26,7 @@ from pathlib import Path
 
 # %% name="setup_helpers" setup=true
 from helpers import (
-    TENANTS,
+    CATEGORIES,
     Claims,
     GiB,
     KiB,
@@ -296,7 +296,7 @@ peaks = {name: meter.peak_bytes for name, meter in meters.items()}
 last = LADDER[-1].name
 autocast_guess.reveal(first / peaks[LADDER[1].name])
 ladder_guess.reveal(first / peaks[last])
-shown = [t for t in TENANTS if any(m.at_peak[t] >= KiB for m in meters.values())]
+shown = [t for t in CATEGORIES if any(m.at_peak[t] >= KiB for m in meters.values())]
 lines = [["KiB at the peak", *(t.split()[0] for t in shown), "PEAK", "less"]]
 for name, meter in meters.items():
     held = [f"{meter.at_peak[t] / KiB:,.0f}" for t in shown]

@@ -6,9 +6,9 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..core.colours import COLOURS
+from ..core.colors import COLORS
 
-_COLOUR = {torch.float32: COLOURS[0], torch.bfloat16: COLOURS[1], torch.float16: COLOURS[1]}
+_COLOR = {torch.float32: COLORS[0], torch.bfloat16: COLORS[1], torch.float16: COLORS[1]}
 _NAME = {torch.float32: "FP32", torch.bfloat16: "BF16", torch.float16: "FP16"}
 _STEP, _WIDTH = 2.4, 1.3  # from box to box, and of a box
 
@@ -33,26 +33,26 @@ def cast_path(
         computes = x.dtype
         if given != computes:
             axes.text(left - 0.6, 0.16, "cast", ha="center", style="italic")
-        for place, colour in ((left - 1.1, _COLOUR[given]), (left - 0.55, _COLOUR[computes])):
-            axes.annotate("", (left, 0), (place, 0), arrowprops=arrow | {"color": colour})
-        axes.text(left - 0.6, -0.3, _NAME[given], ha="center", color=_COLOUR[given], fontsize=9)
-        _box(axes, left, 0, f"{name}\nin {_NAME[computes]}", _COLOUR[computes])
+        for place, color in ((left - 1.1, _COLOR[given]), (left - 0.55, _COLOR[computes])):
+            axes.annotate("", (left, 0), (place, 0), arrowprops=arrow | {"color": color})
+        axes.text(left - 0.6, -0.3, _NAME[given], ha="center", color=_COLOR[given], fontsize=9)
+        _box(axes, left, 0, f"{name}\nin {_NAME[computes]}", _COLOR[computes])
         weight = next(operation.parameters(), None) if isinstance(operation, torch.nn.Module) else None
         if weight is not None:
-            _box(axes, left, 1.5, f"weight\n{_NAME[weight.dtype]}", _COLOUR[weight.dtype])
+            _box(axes, left, 1.5, f"weight\n{_NAME[weight.dtype]}", _COLOR[weight.dtype])
             middle = left + _WIDTH / 2
-            for top, colour in ((1.15, _COLOUR[weight.dtype]), (0.75, _COLOUR[computes])):
-                axes.annotate("", (middle, 0.35), (middle, top), arrowprops=arrow | {"color": colour})
+            for top, color in ((1.15, _COLOR[weight.dtype]), (0.75, _COLOR[computes])):
+                axes.annotate("", (middle, 0.35), (middle, top), arrowprops=arrow | {"color": color})
             axes.text(middle + 0.12, 0.68, "cast", style="italic")
     end = len(operations) * _STEP - _STEP + _WIDTH
-    axes.annotate("", (end + 0.9, 0), (end, 0), arrowprops=arrow | {"color": _COLOUR[x.dtype]})
-    axes.text(end + 0.4, -0.3, _NAME[x.dtype], ha="center", color=_COLOUR[x.dtype], fontsize=9)
+    axes.annotate("", (end + 0.9, 0), (end, 0), arrowprops=arrow | {"color": _COLOR[x.dtype]})
+    axes.text(end + 0.4, -0.3, _NAME[x.dtype], ha="center", color=_COLOR[x.dtype], fontsize=9)
     axes.set(xlim=(-1.3, end + 1.1), ylim=(-0.6, 2))
     axes.axis("off")
     return figure
 
 
-def _box(axes: Axes, left: float, height: float, text: str, colour: str) -> None:
-    axes.barh(height, _WIDTH, left=left, height=0.7, color=colour)
-    letters = "black" if colour == COLOURS[1] else "white"
+def _box(axes: Axes, left: float, height: float, text: str, color: str) -> None:
+    axes.barh(height, _WIDTH, left=left, height=0.7, color=color)
+    letters = "black" if color == COLORS[1] else "white"
     axes.text(left + _WIDTH / 2, height, text, ha="center", va="center", color=letters, fontsize=9)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..core.colours import COLOURS
+from ..core.colors import COLORS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,11 +25,11 @@ def levels_picture(scaled: Tensor, levels: dict[str, Sequence[float]]) -> "Figur
     figure = Figure(figsize=(8, 3), layout="constrained")
     axes = figure.add_subplot()
     counts, edges = torch.histogram(scaled.float().cpu(), bins=80, range=(-1, 1))
-    axes.stairs(counts / counts.max(), edges, fill=True, color=COLOURS[7], alpha=0.4)
+    axes.stairs(counts / counts.max(), edges, fill=True, color=COLORS[7], alpha=0.4)
     for row, (name, places) in enumerate(levels.items()):
         nearest = (scaled[:, None] - torch.tensor(places, device=scaled.device)).abs().argmin(1)
         most = nearest.bincount(minlength=len(places)).max().item() / len(scaled)
-        axes.vlines(places, -0.22 * row - 0.22, -0.22 * row - 0.04, color=COLOURS[row], lw=2)
+        axes.vlines(places, -0.22 * row - 0.22, -0.22 * row - 0.04, color=COLORS[row], lw=2)
         axes.text(1.05, -0.22 * row - 0.13, f"{name}: the fullest level gets {most:.0%}", va="center", fontsize=9)
     axes.set(
         title="Weights of a block, divided by their largest magnitude", xlabel="w / scale", xlim=(-1.05, 2), yticks=[]

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from ..core.colours import COLOURS
+from ..core.colors import COLORS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_FROZEN, _TRAINED, _SAVED = "#CCCCCC", COLOURS[1], COLOURS[0]
+_FROZEN, _TRAINED, _SAVED = "#CCCCCC", COLORS[1], COLORS[0]
 # Matrices as they are multiplied: left edge, bottom, width, height, words, color.
 _BOXES = (
     (0.0, 0.9, 0.9, 1.6, "x\ntokens\nx in", _SAVED),
@@ -31,8 +31,8 @@ def lora_picture() -> "Figure":
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     axes = figure.add_subplot()
     axes.set_axis_off()
-    for left, bottom, width, height, words, colour in _BOXES:
-        axes.add_patch(Rectangle((left, bottom), width, height, facecolor=colour, edgecolor="black", alpha=0.8))
+    for left, bottom, width, height, words, color in _BOXES:
+        axes.add_patch(Rectangle((left, bottom), width, height, facecolor=color, edgecolor="black", alpha=0.8))
         axes.text(left + width / 2, bottom + height / 2, words, ha="center", va="center", fontsize=8)
     for begin, end in _ARROWS:
         axes.annotate("", end, begin, arrowprops={"arrowstyle": "->"})
@@ -40,6 +40,6 @@ def lora_picture() -> "Figure":
     axes.text(5.95, 0.95, "α / r", ha="left", va="center", fontsize=9)
     axes.set(xlim=(-0.2, 9), ylim=(0, 3.8))
     legend = {"frozen: no gradient, no moments": _FROZEN, "trained": _TRAINED, "saved for the backward pass": _SAVED}
-    handles = [Patch(facecolor=colour, edgecolor="black", label=words) for words, colour in legend.items()]
+    handles = [Patch(facecolor=color, edgecolor="black", label=words) for words, color in legend.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     return figure

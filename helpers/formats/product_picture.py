@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from ..core.colours import COLOURS
+from ..core.colors import COLORS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _SIDES = {"tokens": 1.7, "in": 1.1, "out": 2.3}  # lengths, all different, so that a transpose shows
-_FORMATS = {"E4M3": COLOURS[0], "E5M2": COLOURS[1], "BF16": "#BBBBBB"}
+_FORMATS = {"E4M3": COLORS[0], "E5M2": COLORS[1], "BF16": "#BBBBBB"}
 _LABEL = {"facecolor": "white", "edgecolor": "none", "pad": 1.5, "alpha": 0.85}
 _PRODUCTS = (  # result, left, right; each: name, its rows, its columns, its format
     (("y", "tokens", "out", "BF16"), ("x", "tokens", "in", "E4M3"), ("wᵀ", "in", "out", "E4M3")),

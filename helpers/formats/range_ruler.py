@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from ..core.colours import COLOURS
+from ..core.colors import COLORS
 
 
 def range_ruler(
@@ -20,10 +20,10 @@ def range_ruler(
     figure = Figure(figsize=(7.5, 3.3), layout="constrained")
     axes = figure.add_subplot()
     bottom, middle, top = np.log2(limits)
-    axes.axvspan(bottom, middle, color=COLOURS[1], alpha=0.2, label="subnormal")
-    axes.axvspan(middle, top, color=COLOURS[1], alpha=0.5, label="normal")
+    axes.axvspan(bottom, middle, color=COLORS[1], alpha=0.2, label="subnormal")
+    axes.axvspan(middle, top, color=COLORS[1], alpha=0.5, label="normal")
     percent = np.full(len(magnitudes), 100 / len(magnitudes))
-    axes.hist(np.log2(magnitudes), bins=np.arange(span[0], span[1] + 1), weights=percent, color=COLOURS[0])
+    axes.hist(np.log2(magnitudes), bins=np.arange(span[0], span[1] + 1), weights=percent, color=COLORS[0])
     axes.set(title=title, xlabel="log2 of the size", ylabel="% of the numbers", xlim=span)
     figure.legend(loc="outside right upper", frameon=False)
     return figure

@@ -44,9 +44,9 @@ def _files(size: int) -> tuple[list[bytes], Tensor]:
 
     data = digits(size=size)
     low, high = data.train_x.min(), data.train_x.max()
-    grey = (255 * (data.train_x - low) / (high - low)).byte()
+    gray = (255 * (data.train_x - low) / (high - low)).byte()
     files = []
-    for image in grey[:, 0].numpy():  # (size, size)
+    for image in gray[:, 0].numpy():  # (size, size)
         file = io.BytesIO()
         Image.fromarray(image).convert("RGBA").save(file, "png")  # in colors, as cameras write them
         files.append(file.getvalue())

@@ -2,15 +2,15 @@
 
 from matplotlib.figure import Figure
 
-from ..core.colours import COLOURS
+from ..core.colors import COLORS
 
 _BOXES = (  # center, text, color
-    ((1.1, 1.5), "main process:\ndraws the order", COLOURS[7]),
-    ((4.6, 2.5), "worker 0:\nreads, decodes, stacks", COLOURS[1]),
-    ((4.6, 0.5), "worker 1:\nreads, decodes, stacks", COLOURS[1]),
-    ((8.0, 1.5), "shared memory:\nbatches in hand", COLOURS[4]),
-    ((10.8, 1.5), "thread: pins\n(for a GPU)", COLOURS[7]),
-    ((13.3, 1.5), "the loop:\ntakes in order", COLOURS[2]),
+    ((1.1, 1.5), "main process:\ndraws the order", COLORS[7]),
+    ((4.6, 2.5), "worker 0:\nreads, decodes, stacks", COLORS[1]),
+    ((4.6, 0.5), "worker 1:\nreads, decodes, stacks", COLORS[1]),
+    ((8.0, 1.5), "shared memory:\nbatches in hand", COLORS[4]),
+    ((10.8, 1.5), "thread: pins\n(for a GPU)", COLORS[7]),
+    ((13.3, 1.5), "the loop:\ntakes in order", COLORS[2]),
 )
 _ARROWS = (  # from edge to edge
     ((2.1, 1.9), (3.25, 2.4)),
@@ -30,8 +30,8 @@ def loader_path() -> Figure:
         axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": "#555555"})
     for y, text in ((2.55, "indices of batches\n0, 2, 4, …"), (0.45, "indices of batches\n1, 3, 5, …")):
         axes.text(1.7, y, text, ha="center", va="center", fontsize=8)
-    for (x, y), text, colour in _BOXES:
-        look = {"boxstyle": "round,pad=0.5", "facecolor": "white", "edgecolor": colour, "linewidth": 2}
+    for (x, y), text, color in _BOXES:
+        look = {"boxstyle": "round,pad=0.5", "facecolor": "white", "edgecolor": color, "linewidth": 2}
         axes.text(x, y, text, ha="center", va="center", fontsize=9, bbox=look)
     axes.set(xlim=(-0.2, 14.5), ylim=(-0.1, 3.1))
     axes.set_axis_off()

@@ -14,7 +14,7 @@ import torch
 from matplotlib.figure import Figure
 from torch.utils.data import DataLoader
 
-from ..core.colours import COLOURS
+from ..core.colors import COLORS
 from .digit_files import DigitFiles
 
 Bar = tuple[float, float]  # start and end, in seconds
@@ -124,9 +124,9 @@ class LoaderTimeline:
         axes = figure.add_subplot()
         look = {"edgecolor": "white", "linewidth": 0.5, "height": 0.8}
         for start, end in self.steps:
-            axes.barh(0, 1e3 * (end - start), left=1e3 * (start - zero), color=COLOURS[2], **look)
+            axes.barh(0, 1e3 * (end - start), left=1e3 * (start - zero), color=COLORS[2], **look)
         for lane, start, end in self.batches:
-            axes.barh(1 + lanes.index(lane), 1e3 * (end - start), left=1e3 * (start - zero), color=COLOURS[1], **look)
+            axes.barh(1 + lanes.index(lane), 1e3 * (end - start), left=1e3 * (start - zero), color=COLORS[1], **look)
         axes.set(title=title, xlabel="milliseconds", yticks=range(len(names)), yticklabels=names)
         axes.set_xlim(0, 1e3 * self.seconds)
         axes.invert_yaxis()

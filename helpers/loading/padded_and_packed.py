@@ -5,10 +5,10 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ..core.colours import COLOURS
+from ..core.colors import COLORS
 
 _PADDING = "#E6E6E6"
-_TINTS = (COLOURS[0], COLOURS[1], COLOURS[2])  # neighbors differ
+_TINTS = (COLORS[0], COLORS[1], COLORS[2])  # neighbors differ
 
 
 def padded_and_packed(lengths: np.ndarray, document: Tensor) -> Figure:

@@ -37,7 +37,7 @@ class Block:
 
     address: int
     nbytes: int
-    tenant: str
+    category: str
     start: int
     op: Op
     end: int | None = None
@@ -75,14 +75,14 @@ class Count(TorchDispatchMode):
 
     # -- whose it is
 
-    def track(self, tensor: object, tenant: str | None = None) -> Block | None:
-        """Find or make the block of `tensor`; a `tenant` given is written on it."""
+    def track(self, tensor: object, category: str | None = None) -> Block | None:
+        """Find or make the block of `tensor`; a `category` given is written on it."""
         if not isinstance(tensor, Tensor) or tensor.device.type != self._device_type:
             return None
         tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor, what this rank holds
         if tensor.layout is not torch.strided:
             for part in sparse_parts(tensor):
-                self.track(part, tenant)
+                self.track(part, category)
             return None
         try:
             storage = tensor.untyped_storage()
@@ -91,9 +91,9 @@ class Count(TorchDispatchMode):
             return None
         if not address:
             return None
-        return self.track_storage(storage, address, tenant)
+        return self.track_storage(storage, address, category)
 
-    def track_storage(self, storage: torch.UntypedStorage, address: int, tenant: str | None = None) -> Block:
+    def track_storage(self, storage: torch.UntypedStorage, address: int, category: str | None = None) -> Block:
         """Find or make the block of `storage`, which lies at `address`."""
         key = storage._cdata
         block = self._live.get(key)
@@ -102,13 +102,13 @@ class Count(TorchDispatchMode):
                 self._finalizers.append(weakref.finalize(storage, self._end, key))
             else:  # resized
                 block.end = self._clock()
-                tenant = tenant or block.tenant
-            block = Block(address, storage.nbytes(), tenant or "temporaries", self._clock(), self._op)
+                category = category or block.category
+            block = Block(address, storage.nbytes(), category or "temporaries", self._clock(), self._op)
             block.recomputed = self._recomputing
             self._live[key] = block
             self.blocks.append(block)
-        elif tenant:
-            block.tenant = tenant
+        elif category:
+            block.category = category
         return block
 
     def _end(self, key: int) -> None:
@@ -121,8 +121,8 @@ class Count(TorchDispatchMode):
         with its version, which autograd leaves to its hooks to compare.
         """
         block = self.track(tensor)
-        if block and block.tenant == "temporaries":
-            block.tenant = "activations"
+        if block and block.category == "temporaries":
+            block.category = "activations"
         return tensor.detach(), tensor._version
 
     @classmethod
@@ -241,7 +241,7 @@ class Count(TorchDispatchMode):
             self._op = Op(self._clock(), phase, _name(func), module)
             self.ops.append(self._op)
         result = func(*args, **(kwargs or {}))
-        casts_parameter = func is _TO_COPY and first is not None and first.tenant == "parameters"
+        casts_parameter = func is _TO_COPY and first is not None and first.category == "parameters"
         for tensor in flat_tensors((result,)):
             self.track(tensor, "weight copies" if casts_parameter else None)
         self.observe(func, args, kwargs or {}, result)
@@ -261,11 +261,12 @@ class Count(TorchDispatchMode):
                 ends[run], run = op.when, None
         starts = sorted(ends)
         for block in self.blocks:
-            if block.recomputed and block.tenant in ("temporaries", "activations"):
+            if block.recomputed and block.category in ("temporaries", "activations"):
                 at = bisect.bisect_right(starts, block.start) - 1
                 end = ends[starts[at]] if at >= 0 else None
                 survived = block.end is None or (end is not None and block.end >= end)
-                block.tenant = "recomputed activations" if survived or block.tenant == "activations" else "temporaries"
+                kept = survived or block.category == "activations"
+                block.category = "recomputed activations" if kept else "temporaries"
 
     def close(self) -> None:
         """Stop waiting for storages to be freed."""

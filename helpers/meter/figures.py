@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..core.colours import COLOURS
+from ..core.colors import COLORS
 from ..core.units import MiB
 
 _MOST_LEGS = 16  # more lines would hide the picture
@@ -14,21 +14,21 @@ _MOST_LEGS = 16  # more lines would hide the picture
 
 def memory_timeline(
     timeline: Sequence[tuple[float, Mapping[str, int], object]],
-    tenants: Sequence[str],
+    categories: Sequence[str],
     title: str,
     legs: Sequence[tuple[float, str]] = (),
 ) -> Figure:
-    """Draw bytes by tenant over time, stacked.
+    """Draw bytes by category over time, stacked.
 
     Args:
-        timeline: (seconds, bytes by tenant, operation) in order.
-        tenants: gives each tenant its place and its color.
+        timeline: (seconds, bytes by category, operation) in order.
+        categories: gives each category its place and its color.
         title: of the figure.
         legs: (seconds, name) at which forward, backward and optimizer step begin: marked where there are a few.
     """
     figure = Figure(figsize=(8, 3.6), layout="constrained")
     axes = figure.add_subplot(title=title)
-    draw_timeline(axes, timeline, tenants)
+    draw_timeline(axes, timeline, categories)
     mark_legs(axes, legs, timeline[-1][0] if timeline else 0.0)
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles[::-1], labels[::-1], loc="outside right upper", frameon=False)
@@ -56,27 +56,27 @@ def mark_legs(axes: Axes, legs: Sequence[tuple[float, str]], seconds: float) -> 
 
 
 def draw_timeline(
-    axes: Axes, timeline: Sequence[tuple[float, Mapping[str, int], object]], tenants: Sequence[str]
+    axes: Axes, timeline: Sequence[tuple[float, Mapping[str, int], object]], categories: Sequence[str]
 ) -> None:
-    """Draw bytes by tenant over time into `axes`."""
+    """Draw bytes by category over time into `axes`."""
     milliseconds = np.array([seconds for seconds, _, _ in timeline]) * 1e3
-    present = [t for t in tenants if any(held[t] for _, held, _ in timeline)]
+    present = [t for t in categories if any(held[t] for _, held, _ in timeline)]
     layers = np.array([[held[t] for _, held, _ in timeline] for t in present]) / MiB
-    colours = [COLOURS[tenants.index(t)] for t in present]
+    colors = [COLORS[categories.index(t)] for t in present]
     if present:
-        axes.stackplot(milliseconds, layers, labels=present, colors=colours, step="post")
+        axes.stackplot(milliseconds, layers, labels=present, colors=colors, step="post")
     axes.set(xlabel="milliseconds", ylabel="MiB", ylim=(0, None))
     axes.margins(x=0)
 
 
 def memory_blocks(
-    blocks: Sequence[tuple[float, float, int, str]], tenants: Sequence[str], seconds: float, title: str, most: int
+    blocks: Sequence[tuple[float, float, int, str]], categories: Sequence[str], seconds: float, title: str, most: int
 ) -> Figure:
     """Draw stretches of memory one by one, stacked in order of birth; those above one that ends move down.
 
     Args:
-        blocks: (start, end, bytes, tenant), times in seconds.
-        tenants: gives each tenant its color.
+        blocks: (start, end, bytes, category), times in seconds.
+        categories: gives each category its color.
         seconds: how long the block took.
         title: of the figure.
         most: how many blocks to draw; the smaller ones are left out.
@@ -102,27 +102,27 @@ def memory_blocks(
     for i, points in corners.items():
         times = 1e3 * np.array([min(when, seconds) for when, _ in points])
         low = np.array([height for _, height in points]) / MiB
-        tenant = chosen[i][3]
-        label = None if tenant in named else tenant
-        named.add(tenant)
-        colour = COLOURS[tenants.index(tenant)]
-        axes.fill_between(times, low, low + chosen[i][2] / MiB, color=colour, label=label, edgecolor="white", lw=0.3)
+        category = chosen[i][3]
+        label = None if category in named else category
+        named.add(category)
+        color = COLORS[categories.index(category)]
+        axes.fill_between(times, low, low + chosen[i][2] / MiB, color=color, label=label, edgecolor="white", lw=0.3)
     axes.set(title=title, xlabel="milliseconds", ylabel="MiB", ylim=(0, None))
     axes.margins(x=0)
     figure.legend(loc="outside right upper", frameon=False)
     return figure
 
 
-def tenant_bars(at_peak: Mapping[str, Mapping[str, int]], tenants: Sequence[str], title: str) -> Figure:
-    """Draw one stacked bar a run. `at_peak` maps the run's name to its bytes by tenant."""
+def category_bars(at_peak: Mapping[str, Mapping[str, int]], categories: Sequence[str], title: str) -> Figure:
+    """Draw one stacked bar a run. `at_peak` maps the run's name to its bytes by category."""
     figure = Figure(figsize=(8, 0.7 + 0.5 * len(at_peak) + 0.6), layout="constrained")
     axes = figure.add_subplot()
     names = list(at_peak)
     left = np.zeros(len(names))
-    for tenant, colour in zip(tenants, COLOURS, strict=True):
-        width = np.array([at_peak[name][tenant] for name in names]) / MiB
+    for category, color in zip(categories, COLORS, strict=True):
+        width = np.array([at_peak[name][category] for name in names]) / MiB
         if width.any():
-            axes.barh(names, width, left=left, color=colour, label=tenant)
+            axes.barh(names, width, left=left, color=color, label=category)
             left += width
     axes.invert_yaxis()
     axes.set(title=title, xlabel="MiB at the peak")

@@ -1,8 +1,8 @@
 """How long each stretch of memory lived, and whose it was: the count's blocks joined with the allocator's log.
 
 The two are joined by address and time. What the allocator held and no tensor explains is the scratch space of a
-kernel: a tenant of its own, **kernel workspace**. What tensors hold and the log does not know is older than the log, or
-did not come from this allocator (a NumPy array).
+kernel: a category of its own, **kernel workspace**. What tensors hold and the log does not know is older than the log,
+or did not come from this allocator (a NumPy array).
 """
 
 import bisect
@@ -23,7 +23,7 @@ class Lifetime:
     start: int
     end: int | None
     nbytes: int
-    tenant: str
+    category: str
     op: Op
 
 
@@ -34,7 +34,7 @@ class Join:
     Attributes:
         began: when the session began, in ns.
         now: what the log reports after this moment is left out.
-        unexplained: the tenant of allocations that belong to no block.
+        unexplained: the category of allocations that belong to no block.
         rounding: the allocator hands out multiples of this many bytes.
     """
 
@@ -69,13 +69,13 @@ class Join:
                     foreign[block.address] = life
                     result.append(life)
             else:
-                result.append(Lifetime(block.start, block.end, block.nbytes, block.tenant, block.op))
+                result.append(Lifetime(block.start, block.end, block.nbytes, block.category, block.op))
         for allocation in (a for allocations in (log or {}).values() for a in allocations):
             start, end, nbytes = allocation.start, allocation.end, allocation.nbytes
             block = claimed.get(id(allocation))
             if block:
                 end = block.end if end is None else end  # the log misses what is freed while it is being read
-                result.append(Lifetime(start, end, nbytes, block.tenant, block.op))
+                result.append(Lifetime(start, end, nbytes, block.category, block.op))
             elif start <= self.now:
                 result.append(Lifetime(start, end, nbytes, self.unexplained, op_at(ops, start)))
         return result
@@ -87,10 +87,10 @@ class Join:
         memory from elsewhere, counts from when an operation first touched it.
         """
         nbytes = -(-block.nbytes // self.rounding) * self.rounding
-        unclaimed = block.tenant in ("temporaries", "activations")  # an input stays one when autograd saves it
-        tenant = "inputs and other" if unclaimed else block.tenant
+        unclaimed = block.category in ("temporaries", "activations")  # an input stays one when autograd saves it
+        category = "inputs and other" if unclaimed else block.category
         start = self.began - 1 if block.start < self.began else block.start
-        return Lifetime(start, block.end, nbytes, tenant, NO_OP)
+        return Lifetime(start, block.end, nbytes, category, NO_OP)
 
 
 def _allocation_at(block: Block, allocations: list[Allocation]) -> Allocation | None:

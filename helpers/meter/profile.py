@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..core.units import human_bytes
+from .categories import CATEGORIES
 from .lifetime import Lifetime
 from .operation import NO_OP, Op, op_at
 from .snapshot import write_snapshot
-from .tenants import TENANTS
 
 if TYPE_CHECKING:  # matplotlib takes most of a second, and ranks and graders draw nothing
     from matplotlib.figure import Figure
 
 
 class Moment(NamedTuple):
-    """Bytes by tenant after a change, `seconds` after the start of the block, and the operation at work."""
+    """Bytes by category after a change, `seconds` after the start of the block, and the operation at work."""
 
     seconds: float
     held: dict[str, int]
@@ -38,7 +38,7 @@ class Stage(NamedTuple):
 
 
 def _nothing() -> dict[str, int]:
-    return dict.fromkeys(TENANTS, 0)
+    return dict.fromkeys(CATEGORIES, 0)
 
 
 @dataclass(eq=False, repr=False)
@@ -49,8 +49,8 @@ class MemoryProfile:
         device_type: "cuda", "mps" or "cpu".
         method: "allocator" (every byte the allocator handed out) or "counted" (tensors only).
         peak_bytes: most bytes held at once by anything the block touched or allocated.
-        at_peak: those bytes by tenant; they sum to `peak_bytes`.
-        largest: the most each tenant held at any moment (these do not add up to the peak).
+        at_peak: those bytes by category; they sum to `peak_bytes`.
+        largest: the most each category held at any moment (these do not add up to the peak).
         peak_at: the phase, the operation and the module during which the peak was reached.
         stages: forward, backward and optimizer step, each with its peak and with what it left behind.
         lifetimes: every stretch of memory that lived in the block.
@@ -95,27 +95,27 @@ class MemoryProfile:
         self.peak_at = "some operation (measured without looking)"
 
     def _changes(self) -> list[tuple[int, int, str]]:
-        """Return (time, change in bytes, tenant), in order of time."""
-        changes = [(life.start, life.nbytes, life.tenant) for life in self.lifetimes]
+        """Return (time, change in bytes, category), in order of time."""
+        changes = [(life.start, life.nbytes, life.category) for life in self.lifetimes]
         changes += [
-            (life.end, -life.nbytes, life.tenant)
+            (life.end, -life.nbytes, life.category)
             for life in self.lifetimes
             if life.end is not None and life.end <= self.ended
         ]
         return sorted(changes, key=lambda change: change[0])
 
     def _find_peak(self) -> None:
-        """Go through all changes in order of time and note the peak, and the most of each tenant."""
+        """Go through all changes in order of time and note the peak, and the most of each category."""
         self.peak_time = self.began
         held, total, began = _nothing(), 0, False
-        for when, delta, tenant in [*self._changes(), (self.ended, 0, TENANTS[0])]:
+        for when, delta, category in [*self._changes(), (self.ended, 0, CATEGORIES[0])]:
             if when >= self.began and not began:  # what was held from the start
                 began, self.largest = True, dict(held)
                 self.peak_bytes, self.at_peak = total, dict(held)
-            held[tenant] += delta
+            held[category] += delta
             total += delta
             if began:
-                self.largest[tenant] = max(self.largest[tenant], held[tenant])
+                self.largest[category] = max(self.largest[category], held[category])
                 if total > self.peak_bytes:
                     self.peak_bytes, self.at_peak, self.peak_time = total, dict(held), when
         if self.peak_bytes:
@@ -148,10 +148,10 @@ class MemoryProfile:
         for (begin, leg), end in zip(cuts, ends, strict=False):
             peak = 0
             while at < len(changes) and changes[at][0] <= end:
-                when, delta, tenant = changes[at]
+                when, delta, category = changes[at]
                 if when > begin:
                     peak = max(peak, total)
-                held[tenant] += delta
+                held[category] += delta
                 total += delta
                 at += 1
             self.stages.append(Stage(leg, max(peak, total), dict(held)))
@@ -160,30 +160,30 @@ class MemoryProfile:
 
     @functools.cached_property
     def timeline(self) -> list[Moment]:
-        """What each tenant held after each change."""
+        """What each category held after each change."""
         held, moments = _nothing(), []
-        for when, delta, tenant in self._changes():
-            held[tenant] += delta
+        for when, delta, category in self._changes():
+            held[category] += delta
             if when >= self.began:
                 moments.append(Moment((when - self.began) / 1e9, dict(held), op_at(self.ops, when)))
         return moments
 
     def plot(self, title: str = "Memory during the block") -> "Figure":
-        """Draw what each tenant held over time, and where forward, backward and step begin."""
+        """Draw what each category held over time, and where forward, backward and step begin."""
         from .figures import memory_timeline
 
-        return memory_timeline(self.timeline, TENANTS, title, self.legs)
+        return memory_timeline(self.timeline, CATEGORIES, title, self.legs)
 
     def plot_blocks(self, title: str = "Memory, block by block", blocks: int = 300) -> "Figure":
         """Draw the largest `blocks` stretches of memory one by one, as PyTorch's memory viewer does, and the legs."""
         stretches = [
-            ((life.start - self.began) / 1e9, ((life.end or self.ended) - self.began) / 1e9, life.nbytes, life.tenant)
+            ((life.start - self.began) / 1e9, ((life.end or self.ended) - self.began) / 1e9, life.nbytes, life.category)
             for life in self.lifetimes
         ]
         from .figures import mark_legs, memory_blocks
 
         seconds = (self.ended - self.began) / 1e9
-        figure = memory_blocks(stretches, TENANTS, seconds, title, blocks)
+        figure = memory_blocks(stretches, CATEGORIES, seconds, title, blocks)
         mark_legs(figure.axes[0], self.legs, seconds)
         return figure
 
@@ -192,14 +192,14 @@ class MemoryProfile:
         write_snapshot(path, self.lifetimes, self.began)
 
     def _rows(self) -> list[tuple[str, str, str]]:
-        held = [(tenant, nbytes) for tenant, nbytes in self.at_peak.items() if nbytes]
+        held = [(category, nbytes) for category, nbytes in self.at_peak.items() if nbytes]
         return [(t, human_bytes(n), f"{n / self.peak_bytes:.0%}") for t, n in held]
 
     def _headline(self) -> str:
         return f"peak {human_bytes(self.peak_bytes)} ({self.method}, {self.device_type}) in {self.peak_at}"
 
     def __str__(self) -> str:
-        lines = [f"  {tenant:<23}{nbytes:>12}{share:>6}" for tenant, nbytes, share in self._rows()]
+        lines = [f"  {category:<23}{nbytes:>12}{share:>6}" for category, nbytes, share in self._rows()]
         if self.reserved_bytes:
             lines.append(f"  reserved by the allocator: {human_bytes(self.reserved_bytes)}")
         return "\n".join([self._headline(), *lines, *self.notes])

@@ -37,15 +37,15 @@ class MemoryMeter:
 
     The `MemoryProfile` is filled when the block ends. The meter itself can be used again: each block gets a new one.
 
-    Meters nest: one inside another measures its own block, and knows the tenants of both. Memory that other threads
-    allocate is not seen. `torch.func` works inside only with `by_tenant=False`, because it allows no hooks on saved
-    tensors. A function that `torch.compile` has made runs uncompiled inside, except with `by_tenant=False`.
+    Meters nest: one inside another measures its own block, and knows the categories of both. Memory that other threads
+    allocate is not seen. `torch.func` works inside only with `by_category=False`, because it allows no hooks on saved
+    tensors. A function that `torch.compile` has made runs uncompiled inside, except with `by_category=False`.
 
     Args:
         model: whose parameters and buffers to recognise.
         optimizer: whose state to recognise; several in a list.
         device: where to measure; default: where the model is, or the fastest device.
-        by_tenant: False measures the peak alone, at almost no cost: of the tenants, only parameters, gradients and
+        by_category: False measures the peak alone, at almost no cost: of the categories, only parameters, gradients and
             optimizer state are told apart, and on a GPU none.
 
     Attributes:
@@ -60,14 +60,14 @@ class MemoryMeter:
         model: nn.Module | None = None,
         optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | None = None,
         device: torch.device | None = None,
-        by_tenant: bool = True,
+        by_category: bool = True,
     ) -> None:
         self._model = model
         single = isinstance(optimizer, torch.optim.Optimizer)
         self._optimizers = [optimizer] if single else list(optimizer or ())
         first = next(model.parameters(), None) if model is not None else None
         self._device = device or (first.device if first is not None else pick_device())
-        self._by_tenant = by_tenant
+        self._by_category = by_category
         self._stack: contextlib.ExitStack | None = None
         self.profile = MemoryProfile(self._device.type, self.method)
 
@@ -79,7 +79,7 @@ class MemoryMeter:
     @property
     def _reads_statistics(self) -> bool:
         """Whether CUDA's own statistics are enough."""
-        return self._device.type == "cuda" and not self._by_tenant
+        return self._device.type == "cuda" and not self._by_category
 
     def __getattr__(self, name: str) -> Any:
         """Point to the profile when a figure is asked of the meter."""
@@ -112,8 +112,8 @@ class MemoryMeter:
         if self._session.device != self._device:
             raise RuntimeError(f"A meter of {self._session.device} is measuring; {self._device} has to wait its turn.")
         counting = self._session.counting
-        if self._outer and self._by_tenant and not counting:
-            self.profile.notes.append("The meter around this one tells no tenants apart, so this one cannot either.")
+        if self._outer and self._by_category and not counting:
+            self.profile.notes.append("The meter around this one tells no categories apart, so this one cannot either.")
         if compiled:
             self.profile.notes.append(
                 "The model is compiled, and inside a meter of single operations it runs uncompiled."
@@ -133,7 +133,7 @@ class MemoryMeter:
         if free:
             stack.callback(profiler_lock.release)
         logging = free and not torch.autograd._profiler_enabled()
-        return Session(self._device, not logging or (self._by_tenant and not compiled), logging)
+        return Session(self._device, not logging or (self._by_category and not compiled), logging)
 
     # -- after the block
 

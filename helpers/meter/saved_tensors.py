@@ -9,7 +9,7 @@ from torch import Tensor
 def saved_tensor_bytes(forward: Callable[[], object], besides: Iterable[Tensor] = ()) -> int:
     """Run `forward()` and return the bytes of the tensors that are saved for its backward pass.
 
-    It asks autograd itself, so it includes what a compiled graph saves, which the meter's count by tenant cannot see.
+    It asks autograd itself, so it includes what a compiled graph saves, which the meter's count by category cannot see.
 
     Args:
         forward: called once; its result is dropped.

@@ -35,7 +35,7 @@ class Session:
 
     Args:
         device: where to measure.
-        counting: whether to see each operation, and so tell all tenants apart.
+        counting: whether to see each operation, and so tell all categories apart.
         logging: whether to read the allocator's log.
     """
 
@@ -67,7 +67,7 @@ class Session:
             self.log = None
 
     def lifetimes(self, now: int) -> list[Lifetime]:
-        """Return what has lived until `now`: the count's tenants, with the log's bytes and times where it has any."""
+        """Return what has lived until `now`: the count's categories, with the log's bytes and times where known."""
         self.count.label_recomputed()
         unexplained = "kernel workspace" if self.counting else "temporaries"
         rounding = CUDA_ROUNDING if self.device.type == "cuda" else 1

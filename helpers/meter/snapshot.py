@@ -16,7 +16,7 @@ def write_snapshot(path: str | Path, lifetimes: Sequence[Lifetime], began: int) 
     """Write `lifetimes` to `path`; what is older than `began` (ns) appears to be allocated then."""
     trace: list[dict[str, Any]] = []
     for number, life in enumerate(lifetimes):
-        frame = {"name": life.op.name, "filename": f"{life.tenant}; {life.op.phase} {life.op.module}", "line": 0}
+        frame = {"name": life.op.name, "filename": f"{life.category}; {life.op.phase} {life.op.module}", "line": 0}
         event = {"addr": (number + 1) << 32, "size": life.nbytes, "stream": 0, "frames": [frame]}
         trace.append(event | {"action": "alloc", "time_us": max(life.start, began) // 1000})
         if life.end is not None:

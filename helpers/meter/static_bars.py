@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from matplotlib.figure import Figure
 
-from ..core.colours import COLOURS
-from .tenants import TENANTS
+from ..core.colors import COLORS
+from .categories import CATEGORIES
 
 _KEPT = ("parameters", "gradients", "optimizer state")
 
@@ -20,8 +20,10 @@ def static_bars(state: Mapping[str, float], weights: float = 4.0) -> Figure:
     figure = Figure(figsize=(8, 1.3 + 0.4 * len(state)), layout="constrained")
     axes = figure.add_subplot()
     left = [0.0] * len(state)
-    for tenant, widths in zip(_KEPT, ([weights] * len(state), [weights] * len(state), [*state.values()]), strict=True):
-        axes.barh(list(state), widths, left=left, color=COLOURS[TENANTS.index(tenant)], label=tenant)
+    for category, widths in zip(
+        _KEPT, ([weights] * len(state), [weights] * len(state), [*state.values()]), strict=True
+    ):
+        axes.barh(list(state), widths, left=left, color=COLORS[CATEGORIES.index(category)], label=category)
         left = [start + width for start, width in zip(left, widths, strict=True)]
     axes.bar_label(axes.containers[-1], labels=[f"{total:.1f}" for total in left], padding=4)
     axes.invert_yaxis()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
-from ..core.colours import COLOURS
+from ..core.colors import COLORS
 from .phases import PHASES
 
 if TYPE_CHECKING:
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 # Gaps and what is unexplained are gray.
 _LOOKS = {
-    "product": COLOURS[0],
-    "convolution": COLOURS[3],
-    "attention": COLOURS[4],
-    "norm": COLOURS[2],
-    "pointwise": COLOURS[1],
-    "copy": COLOURS[6],
-    "collective": COLOURS[8],
-    "other": COLOURS[5],
-    "gap": COLOURS[7],
+    "product": COLORS[0],
+    "convolution": COLORS[3],
+    "attention": COLORS[4],
+    "norm": COLORS[2],
+    "pointwise": COLORS[1],
+    "copy": COLORS[6],
+    "collective": COLORS[8],
+    "other": COLORS[5],
+    "gap": COLORS[7],
 }
 
 
@@ -32,13 +32,13 @@ def phase_bars(parts: "Sequence[Part]", unexplained: float, title: str) -> Figur
     figure = Figure(figsize=(8, 0.9 + 0.42 * len(rows)), layout="constrained")
     axes = figure.add_subplot(title=title, xlabel="milliseconds")
     left = dict.fromkeys(phases, 0.0)
-    for kind, colour in _LOOKS.items():
+    for kind, color in _LOOKS.items():
         widths = [1e3 * sum(p.seconds for p in parts if p.phase == phase and p.kind == kind) for phase in phases]
         if any(widths):
             label = "Python and launches" if kind == "gap" else kind
-            axes.barh(phases, widths, left=list(left.values()), color=colour, label=label)
+            axes.barh(phases, widths, left=list(left.values()), color=color, label=label)
             left = {phase: left[phase] + width for phase, width in zip(phases, widths, strict=True)}
-    axes.barh(["unexplained"], [1e3 * unexplained], color="none", edgecolor=COLOURS[7], hatch="///")
+    axes.barh(["unexplained"], [1e3 * unexplained], color="none", edgecolor=COLORS[7], hatch="///")
     axes.invert_yaxis()
     figure.legend(loc="outside right upper", frameon=False)
     return figure

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..core.colours import COLOURS
-from ..meter.tenants import TENANTS
+from ..core.colors import COLORS
+from ..meter.categories import CATEGORIES
 from ..planner.catalog.archs import arch_names
 from ..planner.catalog.clusters import CLUSTERS
 from ..planner.catalog.gpus import GPUS
@@ -179,5 +179,5 @@ def to_json() -> dict[str, Any]:
         "controls": {kind: [asdict(each) for each in controls] for kind, controls in CONTROLS.items()},
         "exports": EXPORT_NAMES,
         "longest": longest,
-        "colors": dict(zip(TENANTS, COLOURS, strict=True)) | {"communication buffers": "#444444"},
+        "colors": dict(zip(CATEGORIES, COLORS, strict=True)) | {"communication buffers": "#444444"},
     }

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from ..core.colours import COLOURS
+from ..core.colors import COLORS
 
 LOOK = {"F": (0, "forward"), "B": (1, "backward"), "I": (4, "input gradient"), "W": (2, "weight gradient")}
 MOST_NUMBERS = 26  # bars of a row in which there is room for the number of the micro-batch
@@ -66,10 +66,10 @@ class Timeline:
                     label = {"ha": "center", "va": "center", "color": "white", "fontsize": 8}
                     axes.text(left + width / 2, rank, str(entry.micro_batch), **label)
             for (kind, chunk), spans in bars.items():
-                style = {"facecolor": COLOURS[LOOK[kind][0]], "alpha": 0.6**chunk, "edgecolor": "white", "lw": 0.6}
+                style = {"facecolor": COLORS[LOOK[kind][0]], "alpha": 0.6**chunk, "edgecolor": "white", "lw": 0.6}
                 axes.broken_barh(spans, (rank - 0.4, 0.8), **style)
         for kind in sorted({entry.kind for diary in self.diaries for entry in diary}, key=list(LOOK).index):
-            axes.plot([], [], "s", color=COLOURS[LOOK[kind][0]], label=LOOK[kind][1])
+            axes.plot([], [], "s", color=COLORS[LOOK[kind][0]], label=LOOK[kind][1])
         figure.legend(loc="outside lower right", ncols=4, frameon=False, fontsize=8)
         axes.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
         axes.invert_yaxis()

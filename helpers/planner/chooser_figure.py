@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ..core.colours import COLOURS
+from ..core.colors import COLORS
 from ..core.units import GiB
 from .chooser import Choice, choose
 
@@ -25,8 +25,8 @@ def chooser_figure(gpu: str, model: str, tokens: int, sequences: int) -> "Figure
     most = max(choices[0].room_bytes, *(c.reserved_bytes for c in choices)) / GiB
     for place, c in enumerate(choices):
         reserved = "" if place else "reserved, up to"
-        axes.barh(place, c.reserved_bytes / GiB, color="white", edgecolor=COLOURS[7], label=reserved)
-        axes.barh(place, c.peak_bytes / GiB, color=COLOURS[2 if c.fits else 4], label="")
+        axes.barh(place, c.reserved_bytes / GiB, color="white", edgecolor=COLORS[7], label=reserved)
+        axes.barh(place, c.peak_bytes / GiB, color=COLORS[2 if c.fits else 4], label="")
         at = c.reserved_bytes / GiB + 0.01 * most
         axes.text(at, place, _words(c, choices[0].seconds), va="center", fontsize=8, backgroundcolor="white")
     axes.axvline(choices[0].room_bytes / GiB, color="black", ls="--", label=f"room on {gpu}")

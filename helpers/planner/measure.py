@@ -82,7 +82,7 @@ def measure_recipe(recipe: TrainingConfig, device: torch.device | None = None) -
             model.compile()
         batches = itertools.cycle([make_micro_batch(recipe, spec, seq) for seq in recipe.lengths or (recipe.seq,)])
         held = nn.ModuleList([model, *objective.others])
-        with MemoryMeter(held, optimizers, device, by_tenant=False) as meter:
+        with MemoryMeter(held, optimizers, device, by_category=False) as meter:
             for _ in range(simulated_steps(recipe)):
                 began = _now(device)
                 for _ in range(recipe.gradient_accumulation_steps):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.progress_line import progress_line
 from ..core.units import GiB, MiB, human_bytes
-from ..meter.tenants import TENANTS
+from ..meter.categories import CATEGORIES
 from .allocator import OutOfMemory
 from .catalog.clusters import Cluster
 from .catalog.gpus import GPUS, Gpu, find_gpu
@@ -38,7 +38,7 @@ class Plan:
 
     Attributes:
         peak_allocated_bytes: what `torch.cuda.max_memory_allocated()` will say after two steps.
-        at_peak: that peak by tenant.
+        at_peak: that peak by category.
         peak_at: the phase, operation and module in which it is reached.
         reserved_bytes: the two figures between which `torch.cuda.max_memory_reserved()` will lie.
         reserved_because: sentences on what separates reserved from allocated.
@@ -277,7 +277,7 @@ def _plan_of(simulation: "Simulation", gpus: Sequence[Gpu]) -> Plan:
     return Plan(
         recipe=recipe,
         peak_allocated_bytes=played.peak_allocated,
-        at_peak={tenant: played.at_peak.get(tenant, 0) for tenant in TENANTS},
+        at_peak={category: played.at_peak.get(category, 0) for category in CATEGORIES},
         peak_at=str(played.op),
         reserved_bytes=(low, _highest_reserved(played.peak_reserved)),
         reserved_because=_reasons(recipe, played.peak_reserved),

@@ -34,7 +34,7 @@ class Change:
         option: as the command has it.
         meaning: in words.
         fields: of the recipe.
-        saves: tenants whose bytes it can save; () for any.
+        saves: categories whose bytes it can save; () for any.
         trains_all: whether the whole model is still trained, on sequences as long.
     """
 
@@ -158,7 +158,7 @@ class RemedySearch:
     def _may_suffice(self, change: Change) -> bool:
         """Return whether there would be room if all went that the change can save at the peak."""
         held = self._base.at_peak
-        saved = sum(held.get(tenant, 0) for tenant in change.saves or held)
+        saved = sum(held.get(category, 0) for category in change.saves or held)
         return self._base.peak_allocated_bytes - saved <= self._room
 
     def tried(self, changes: tuple[Change, ...]) -> Remedy | None:

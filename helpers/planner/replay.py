@@ -18,7 +18,7 @@ class Replay:
 
     Attributes:
         peak_allocated, peak_reserved: bytes.
-        at_peak: the allocated peak by tenant, in bytes.
+        at_peak: the allocated peak by category, in bytes.
         op: the operation that reached it.
         peaks: phase -> (its peak in bytes, the operation that reached it).
     """
@@ -50,11 +50,11 @@ def replay(blocks: Sequence["Block"], expandable: bool, capacity: int | None = N
     for _, ends, block in events:
         if ends:
             memory = allocated.pop(id(block))
-            held[block.tenant] -= memory.size
+            held[block.category] -= memory.size
             allocator.release(memory)
             continue
         memory = allocated[id(block)] = allocator.allocate(block.nbytes)
-        held[block.tenant] += memory.size
+        held[block.category] += memory.size
         phase = block.op.phase.partition(" (")[0]
         if allocator.allocated > result.peaks.get(phase, (0, ""))[0]:
             result.peaks[phase] = (allocator.allocated, block.op.name)

@@ -4,15 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from ..core.colours import COLOURS
+from ..core.colors import COLORS
 from ..core.units import MiB
 from .allocator import Block
 
 _LOOKS = {
-    "in use": {"facecolor": COLOURS[0], "edgecolor": "white"},
+    "in use": {"facecolor": COLORS[0], "edgecolor": "white"},
     "free": {"facecolor": "#DDDDDD", "edgecolor": "white"},
     "never bought": {"facecolor": "white", "edgecolor": "#BBBBBB", "hatch": "///"},
-    "wanted": {"facecolor": COLOURS[1], "edgecolor": "white"},
+    "wanted": {"facecolor": COLORS[1], "edgecolor": "white"},
 }
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..core.colours import COLOURS
+from ..core.colors import COLORS
 from ..core.units import GiB
 from .catalog.gpus import find_gpu
 from .plan import Plan
@@ -52,8 +52,8 @@ class TokensLine:
         axes = figure.add_subplot()
         for reserved, style, mark, name in ((False, "-", "o", "allocated"), (True, "--", "s", "reserved, at most")):
             here = self.at(tokens, reserved) / GiB
-            axes.plot((0, _END), [self.at(t, reserved) / GiB for t in (0, _END)], style, color=COLOURS[0])
-            axes.plot(tokens, here, mark, color=COLOURS[1], label=f"{here:.1f} GiB {name}")
+            axes.plot((0, _END), [self.at(t, reserved) / GiB for t in (0, _END)], style, color=COLORS[0])
+            axes.plot(tokens, here, mark, color=COLORS[1], label=f"{here:.1f} GiB {name}")
         axes.axhline(find_gpu(gpu).total / GiB, color="black", ls=":", label=gpu)
         axes.set(title=title, xlabel="tokens in a micro-batch", ylabel="GiB", ylim=(0, None))
         figure.legend(loc="outside right upper", frameon=False)

@@ -145,7 +145,7 @@ class _Worker:
             dist.barrier()
         function, args = cloudpickle.loads(self._task.work)
         self.send("ready", device.type)
-        meter = MemoryMeter(device=device, by_tenant=False) if self._task.measure else None
+        meter = MemoryMeter(device=device, by_category=False) if self._task.measure else None
         with meter or contextlib.nullcontext():
             start = time.perf_counter()
             result = function(*args)

@@ -34,7 +34,7 @@ class Allocation:
         module: whose forward pass made it.
         phase, ended: in which it was made and freed; `ended` is "" while it lives.
         recomputed: whether activation checkpointing made it a second time.
-        category: one of `helpers.meter.tenants`; "" while nothing is known.
+        category: one of `helpers.meter.categories`; "" while nothing is known.
         born, died: places in the ledger's list of events; -1 while it lives.
         reserved: bytes that the allocator held right after it.
     """

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ..meter.tenants import TENANTS
+from ..meter.categories import CATEGORIES
 from .ledger import BACKWARD, FORWARD, SETUP, UPDATE, Allocation, Ledger
 
 
@@ -32,7 +32,7 @@ class Owners:
     Attributes:
         allocated: all of it.
         phase, line: where the program was; "" before its first allocation.
-        categories: in the order of `helpers.meter.tenants`.
+        categories: in the order of `helpers.meter.categories`.
         modules: by the module that made them, blocks of a kind together ("model.layers.*.mlp.up_proj").
         lines: by the line of the program.
         largest: the largest single block.
@@ -98,7 +98,7 @@ def owners_at(ledger: Ledger, index: int, at: int) -> Owners:
         categories[category_of(record)] += record.nbytes
         owners.lines[record.line] += record.nbytes
         owners.modules[_module(record, names)] += record.nbytes
-    owners.categories = {name: categories[name] for name in TENANTS if categories[name]}
+    owners.categories = {name: categories[name] for name in CATEGORIES if categories[name]}
     owners.largest = max(alive, key=lambda record: record.nbytes)
     return owners
 

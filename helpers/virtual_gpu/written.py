@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..core.units import GiB, MiB
-from ..meter.tenants import TENANTS
+from ..meter.categories import CATEGORIES
 from .ledger import Allocation, Ledger
 from .owners import category_of
 
@@ -20,12 +20,12 @@ _POINTS = 4000  # of a picture or a trace: the largest of each stretch is drawn
 
 
 def held_by_category(ledger: Ledger, index: int) -> np.ndarray:
-    """Return the bytes that GPU `index` holds after each event, of each tenant: (events, tenants)."""
-    changes = np.zeros((len(ledger.events) + 1, len(TENANTS)), dtype=np.int64)
+    """Return the bytes that GPU `index` holds after each event, of each category: (events, categories)."""
+    changes = np.zeros((len(ledger.events) + 1, len(CATEGORIES)), dtype=np.int64)
     for place, record in enumerate(ledger.events):
         if record.index == index:
             sign = 1 if record.born == place else -1
-            changes[place + 1, TENANTS.index(category_of(record))] = sign * record.nbytes
+            changes[place + 1, CATEGORIES.index(category_of(record))] = sign * record.nbytes
     return changes.cumsum(0)
 
 
@@ -33,18 +33,18 @@ def write_timeline(path: str | Path, ledger: Ledger, index: int, title: str) -> 
     """Draw the memory of GPU `index` by category over the program; the file's ending says in which format."""
     from matplotlib.figure import Figure
 
-    from ..core.colours import COLOURS
+    from ..core.colors import COLORS
 
     places, held = _thinned(held_by_category(ledger, index))
     unit, name = (GiB, "GiB") if held.sum(1).max() >= GiB else (MiB, "MiB")
-    present = [number for number in range(len(TENANTS)) if held[:, number].any()]
+    present = [number for number in range(len(CATEGORIES)) if held[:, number].any()]
     figure = Figure(figsize=(9, 4), layout="constrained")
     axes = figure.add_subplot(title=title)
     axes.stackplot(
         places,
         held[:, present].T / unit,
-        labels=[TENANTS[number] for number in present],
-        colors=[COLOURS[number] for number in present],
+        labels=[CATEGORIES[number] for number in present],
+        colors=[COLORS[number] for number in present],
         step="post",
     )
     for number, mark in enumerate(ledger.marks, start=1):
@@ -117,7 +117,7 @@ def write_trace(path: str | Path, ledger: Ledger, index: int) -> None:
             "pid": index,
             "name": "memory",
             "ts": int(place),
-            "args": dict(zip(TENANTS, row.tolist(), strict=True)),
+            "args": dict(zip(CATEGORIES, row.tolist(), strict=True)),
         }
         for place, row in zip(places, held, strict=True)
     ]

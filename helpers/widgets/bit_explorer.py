@@ -5,7 +5,7 @@ import html
 from ..core.notebook import in_notebook
 from ..formats.float_format import FORMATS, FloatFormat
 
-_COLOURS = ("#D55E00", "#E69F00", "#56B4E9")  # sign, exponent, fraction
+_COLORS = ("#D55E00", "#E69F00", "#56B4E9")  # sign, exponent, fraction
 
 
 def explain_bits(value: float) -> str:
@@ -50,7 +50,7 @@ def explore_bits(value: float = 0.1, name: str = "FP16") -> None:
         for place, bit in enumerate(f"{pattern:0{form().bits}b}"):
             part = 0 if place == 0 else 1 if place <= form().exponent_bits else 2
             button = ipywidgets.ToggleButton(value=bit == "1", description=bit, layout={"width": "2em", "padding": "0"})
-            button.layout.border = f"2px solid {_COLOURS[part]}"
+            button.layout.border = f"2px solid {_COLORS[part]}"
             button.observe(toggled, names="value")
             buttons.append(button)
         row.children = buttons

@@ -1,33 +1,33 @@
-"""What a plan of a layout looks like: the memory of each pipeline rank by tenant, and its row of a table."""
+"""What a plan of a layout looks like: the memory of each pipeline rank by category, and its row of a table."""
 
 from collections import Counter
 
 from matplotlib.figure import Figure
 
-from ..core.colours import COLOURS
+from ..core.colors import COLORS
 from ..core.units import GiB, human_bytes
-from ..meter.tenants import TENANTS
+from ..meter.categories import CATEGORIES
 from ..planner.layout.layout_plan import LayoutPlan
 from ..planner.search.found import Found
 
-ORDER = (*TENANTS, "communication buffers")  # each has its color in every figure of the course
-_COLOURS = dict(zip(ORDER, (*COLOURS, "#444444"), strict=True))
+ORDER = (*CATEGORIES, "communication buffers")  # each has its color in every figure of the course
+_COLORS = dict(zip(ORDER, (*COLORS, "#444444"), strict=True))
 ROW = ("GiB", "fits", "s a step", "MFU", "GPU-h per 1e9 tokens")
 
 
 def memory_bars(plan: LayoutPlan) -> Figure:
     """Draw a bar for each pipeline rank: what it holds at its fullest moment, and how much room there is."""
     whole = sum((rank.peak for rank in plan.ranks), Counter())
-    tenants = [*ORDER, *sorted(set(whole) - set(ORDER))]
+    categories = [*ORDER, *sorted(set(whole) - set(ORDER))]
     figure = Figure(figsize=(10, 1.5 + 0.32 * len(plan.ranks)), layout="constrained")
     axes = figure.add_subplot()
     left = [0.0] * len(plan.ranks)
-    for tenant in tenants:
-        if not whole[tenant]:
+    for category in categories:
+        if not whole[category]:
             continue
-        widths = [rank.peak[tenant] / GiB for rank in plan.ranks]
+        widths = [rank.peak[category] / GiB for rank in plan.ranks]
         axes.barh(
-            range(len(widths)), widths, left=left, color=_COLOURS.get(tenant, "#bbbbbb"), label=tenant, height=0.7
+            range(len(widths)), widths, left=left, color=_COLORS.get(category, "#bbbbbb"), label=category, height=0.7
         )
         left = [before + width for before, width in zip(left, widths, strict=True)]
     room, most = plan.cluster.gpu.room / GiB, max(left)
@@ -50,7 +50,7 @@ def memory_bars(plan: LayoutPlan) -> Figure:
 def memory_alt(plan: LayoutPlan) -> str:
     """Say in words what the bars show."""
     worst, room = plan.worst, plan.cluster.gpu.room
-    parts = ", ".join(f"{tenant} {human_bytes(nbytes)}" for tenant, nbytes in worst.peak.most_common(4))
+    parts = ", ".join(f"{category} {human_bytes(nbytes)}" for category, nbytes in worst.peak.most_common(4))
     fits = "fits into" if plan.fits else "does not fit into"
     who = f"the fullest of {len(plan.ranks)} pipeline ranks" if len(plan.ranks) > 1 else "each rank"
     return f"Bars of memory: {who} holds {human_bytes(worst.nbytes)}, which {fits} {human_bytes(room)}: {parts}."

@@ -5,7 +5,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ..core.colours import COLOURS
+from ..core.colors import COLORS
 from .explore import explore
 
 SMALLEST_SUBNORMAL = -24  # log2 of the smallest positive FP16 number
@@ -34,15 +34,15 @@ def loss_scale_figure(gradient: Tensor, log2_scale: int) -> Figure:
     axes = figure.add_subplot()
     bins = np.arange(-60, 41)
     weights = np.full(len(exponents), 100 / max(1, len(exponents)))
-    axes.hist(exponents, bins=bins, weights=weights, color=COLOURS[0], histtype="stepfilled")  # one shape draws faster
+    axes.hist(exponents, bins=bins, weights=weights, color=COLORS[0], histtype="stepfilled")  # one shape draws faster
     bands = (
-        (-60, SMALLEST_SUBNORMAL - 1, COLOURS[4], f"becomes zero: {share['lost']:.1%}"),
-        (SMALLEST_SUBNORMAL - 1, SMALLEST_NORMAL, COLOURS[1], f"subnormal: {share['blurred']:.1%}"),
-        (SMALLEST_NORMAL, LARGEST, COLOURS[2], f"full precision: {share['kept']:.1%}"),
-        (LARGEST, 40, COLOURS[8], f"becomes inf: {share['overflowed']:.1%}"),
+        (-60, SMALLEST_SUBNORMAL - 1, COLORS[4], f"becomes zero: {share['lost']:.1%}"),
+        (SMALLEST_SUBNORMAL - 1, SMALLEST_NORMAL, COLORS[1], f"subnormal: {share['blurred']:.1%}"),
+        (SMALLEST_NORMAL, LARGEST, COLORS[2], f"full precision: {share['kept']:.1%}"),
+        (LARGEST, 40, COLORS[8], f"becomes inf: {share['overflowed']:.1%}"),
     )
-    for start, end, colour, label in bands:
-        axes.axvspan(start, end, color=colour, alpha=0.25, label=label)
+    for start, end, color, label in bands:
+        axes.axvspan(start, end, color=color, alpha=0.25, label=label)
     axes.set(xlim=(-60, 40), xlabel="log2 of |gradient x loss scale|", ylabel="% of gradients")
     axes.set_title(f"Loss scale 2^{log2_scale}")
     figure.legend(loc="outside right upper", frameon=False)

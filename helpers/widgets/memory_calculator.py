@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from ..core.colours import COLOURS
+from ..core.colors import COLORS
 from ..core.files import atomic_write
 from ..core.units import GiB, human_bytes
-from ..meter.tenants import TENANTS
+from ..meter.categories import CATEGORIES
 from ..planner import Recipe, plan_many
 from .explore import explore
 
@@ -41,9 +41,9 @@ START = ("llama-3.2-1b", 1, 1024, "bf16-amp", "AdamW", "none", 0)
 
 
 class Answer(NamedTuple):
-    """What the picture shows of a plan: bytes of each of `TENANTS` at the peak, the reserved interval, the moment."""
+    """What the picture shows of a plan: bytes by `CATEGORIES` at the peak, the reserved interval, the moment."""
 
-    tenants: list[int]
+    categories: list[int]
     reserved: tuple[int, int]
     peak_at: str
 
@@ -58,14 +58,14 @@ def explore_memory() -> None:
 
 
 def calculator_figure(answer: Answer) -> Figure:
-    """Draw the tenants of the peak as one bar, the reserved interval as another, and GPU sizes as lines."""
+    """Draw the categories of the peak as one bar, the reserved interval as another, and GPU sizes as lines."""
     figure = Figure(figsize=(8, 2.9), layout="constrained")
     axes = figure.add_subplot()
     left = 0.0
-    for tenant, colour, held in zip(TENANTS, COLOURS, answer.tenants, strict=True):
+    for category, color, held in zip(CATEGORIES, COLORS, answer.categories, strict=True):
         width = held / GiB
         if width >= 0.005:  # less would be labeled 0.00
-            axes.barh("allocated", width, left=left, color=colour, label=f"{tenant}: {width:.2f}")
+            axes.barh("allocated", width, left=left, color=color, label=f"{category}: {width:.2f}")
             left += width
     low, high = (n / GiB for n in answer.reserved)
     axes.barh("reserved", low, color="#DDDDDD")
@@ -77,7 +77,7 @@ def calculator_figure(answer: Answer) -> Figure:
             box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
             axes.text(size, 0.5, name, ha="center", va="center", fontsize=8, bbox=box)
     axes.invert_yaxis()
-    title = f"peak {human_bytes(sum(answer.tenants))}\n{answer.peak_at}"
+    title = f"peak {human_bytes(sum(answer.categories))}\n{answer.peak_at}"
     axes.set(xlim=(0, widest), xlabel="GiB", title=title)
     axes.title.set_fontsize(9)
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
@@ -88,8 +88,8 @@ def write_table() -> None:
     """Plan every combination and write the table: half an hour on two cores."""
     rows = []
     for plan in plan_many([_recipe(knobs) for knobs in _combinations()], progress=True):
-        tenants = [plan.at_peak[tenant] for tenant in TENANTS]
-        rows.append(json.dumps(Answer(tenants, plan.reserved_bytes, plan.peak_at)))
+        categories = [plan.at_peak[category] for category in CATEGORIES]
+        rows.append(json.dumps(Answer(categories, plan.reserved_bytes, plan.peak_at)))
     atomic_write(TABLE, "[\n" + ",\n".join(rows) + "\n]\n")
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 
 from ..core.units import MiB, human_bytes
+from ..meter.categories import CATEGORIES
 from ..meter.figures import draw_timeline, mark_legs
 from ..meter.profile import MemoryProfile
-from ..meter.tenants import TENANTS
 from .explore import explore
 
 
@@ -28,11 +28,11 @@ def timelines_figure(profiles: Mapping[str, MemoryProfile], upper: str, lower: s
         now = next((moment for moment in reversed(moments) if moment.seconds <= seconds), moments[0])
         passed = [moment for moment in moments if seconds - hundredth < moment.seconds <= seconds]
         moment = max((now, *passed), key=lambda moment: sum(moment.held.values()))
-        draw_timeline(axes, moments, TENANTS)
+        draw_timeline(axes, moments, CATEGORIES)
         mark_legs(axes, profiles[name].legs, moments[-1].seconds)
         axes.axvline(1e3 * seconds, color="black", lw=1.5)
         held = sorted(moment.held.items(), key=lambda item: -item[1])
-        largest = ", ".join(f"{tenant} {nbytes / MiB:.1f}" for tenant, nbytes in held[:3] if nbytes)
+        largest = ", ".join(f"{category} {nbytes / MiB:.1f}" for category, nbytes in held[:3] if nbytes)
         axes.set_title(f"{name}, {human_bytes(sum(moment.held.values()))} (MiB: {largest})\n{moment.op}", fontsize=10)
         legend |= dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
     most = max(sum(moment.held.values()) for name in (upper, lower) for moment in profiles[name].timeline)

@@ -45,7 +45,7 @@ def test_what_could_not_be_measured_is_saved_and_counts_as_neither(claims, tmp_p
     report = lab_report(Claims())  # from the file alone
     assert "2 claims" in report.html
     assert "1 held, 1 did not; 1 could not be measured." in report.html
-    assert "<td>not measured here</td>" in report.html  # in no verdict's colour
+    assert "<td>not measured here</td>" in report.html  # in no verdict's color
     assert repr(report) == "Lab report: 2 claims in 1 lab, 1 held"
 
 

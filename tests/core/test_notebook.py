@@ -2,7 +2,7 @@
 
 import io
 
-from helpers import COLOURS, show
+from helpers import COLORS, show
 from helpers.core import notebook
 from helpers.core.notebook import size_on_page, to_png
 
@@ -17,7 +17,7 @@ from PIL import Image
 def figure():
     figure = Figure(figsize=(5, 2))
     axes = figure.add_axes((0, 0, 1, 1), frameon=False)
-    axes.bar(range(len(COLOURS)), np.ones(len(COLOURS)), color=COLOURS, width=1)
+    axes.bar(range(len(COLORS)), np.ones(len(COLORS)), color=COLORS, width=1)
     return figure
 
 
@@ -27,10 +27,10 @@ def test_a_picture_has_twice_the_pixels_that_it_takes_on_a_page(figure):
     assert Image.open(io.BytesIO(to_png(figure))).size == (800, 320)
 
 
-def test_colours_stay_what_they_were(figure):
+def test_colors_stay_what_they_were(figure):
     pixels = np.asarray(Image.open(io.BytesIO(to_png(figure))).convert("RGB")).reshape(-1, 3).astype(int)
-    for colour in COLOURS:
-        wanted = np.array(to_rgb(colour)) * 255
+    for color in COLORS:
+        wanted = np.array(to_rgb(color)) * 255
         assert np.abs(pixels - wanted).max(1).min() <= 8
 
 

@@ -42,7 +42,7 @@ def test_each_decision_has_a_question_and_a_best_answer_that_fits():
     assert set(decisions()) == set(DECISIONS)
 
 
-def test_the_grid_has_a_box_for_each_rank_and_a_colour_for_each_node():
+def test_the_grid_has_a_box_for_each_rank_and_a_color_for_each_node():
     figure = grid_picture({"pipeline": 2, "data": 3, "tensor": 2}, node=4)
     boxes = figure.axes[0].patches
     assert len(boxes) == 12

@@ -1,6 +1,6 @@
 """Picture of what a forward and a backward pass keep: heights and order are those of checkpointing."""
 
-from helpers import COLOURS, kept_over_time
+from helpers import COLORS, kept_over_time
 
 from matplotlib.colors import to_hex
 
@@ -13,7 +13,7 @@ def test_heights_are_the_tensors_held():
 
 def test_each_block_runs_again_before_its_backward_pass():
     _, below = kept_over_time(blocks=2, keeps=3).axes
-    forward, again, backward = (to_hex(COLOURS[i]) for i in (3, 1, 2))
-    colours = [to_hex(bar.get_facecolor()) for bar in below.patches]
-    assert colours == [forward, forward, again, backward, again, backward]
+    forward, again, backward = (to_hex(COLORS[i]) for i in (3, 1, 2))
+    colors = [to_hex(bar.get_facecolor()) for bar in below.patches]
+    assert colors == [forward, forward, again, backward, again, backward]
     assert [text.get_text() for text in below.texts] == ["0", "1", "1", "1", "0", "0"]

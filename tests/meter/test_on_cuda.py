@@ -20,9 +20,9 @@ def test_peak_is_max_memory_allocated(make, recipe):
     model, x, y = model.to(GPU), x.to(GPU), y.to(GPU)
     optimizers, step = recipe(model)
     step(x, y)  # the optimizer's state and the libraries' workspaces appear
-    for by_tenant in (True, False):
+    for by_category in (True, False):
         torch.cuda.reset_peak_memory_stats()
-        with MemoryMeter(model, optimizers, by_tenant=by_tenant) as meter:
+        with MemoryMeter(model, optimizers, by_category=by_category) as meter:
             step(x, y)
         counted = torch.cuda.max_memory_allocated()
         assert meter.peak_bytes + meter.outside_bytes == pytest.approx(counted, rel=1e-3)
@@ -40,7 +40,7 @@ def test_a_fused_optimizer_takes_the_same_step_with_less_memory(family):
             for p in model.parameters():
                 p.grad = torch.full_like(p, 0.5)
             before = torch.cuda.memory_allocated()
-            with MemoryMeter(model, optimizer, by_tenant=False) as meter:
+            with MemoryMeter(model, optimizer, by_category=False) as meter:
                 optimizer.step()
         results.append(torch.cat([p.detach().flatten() for p in model.parameters()]).cpu())
         extra.append(meter.peak_bytes - before)

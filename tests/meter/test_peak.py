@@ -3,7 +3,7 @@
 import itertools
 import warnings
 
-from helpers import TENANTS, MemoryMeter, MiB
+from helpers import CATEGORIES, MemoryMeter, MiB
 from helpers.meter.optimizer_state import state_tensors
 from helpers.planner.simulate.blocks import find_blocks
 
@@ -46,7 +46,7 @@ def test_peak_is_the_allocators_to_a_tenth_of_a_percent(make, recipe):
     assert meter.method == "allocator"
     assert meter.peak_bytes == pytest.approx(truth, rel=1e-3)
     assert sum(meter.at_peak.values()) == meter.peak_bytes
-    assert set(meter.at_peak) == set(TENANTS)
+    assert set(meter.at_peak) == set(CATEGORIES)
     assert bool(meter.largest["recomputed activations"]) == (recipe is checkpointed and bool(find_blocks(model)))
     trained = sum(p.nbytes for p in model.parameters() if p.requires_grad)
     if recipe is step_in_backward:
@@ -110,24 +110,24 @@ def test_a_compiled_function_is_measured_quietly(capfd):
     compiled = torch.compile(lambda x: (x.sin() + 1).cos(), backend="aot_eager")
     x = torch.randn(2**16)
     compiled(x)
-    for by_tenant in (True, False):
+    for by_category in (True, False):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            with MemoryMeter(by_tenant=by_tenant) as meter:
+            with MemoryMeter(by_category=by_category) as meter:
                 compiled(x)
         assert meter.peak_bytes >= 2 * x.nbytes
-        assert bool(meter.at_peak["inputs and other"]) is by_tenant
+        assert bool(meter.at_peak["inputs and other"]) is by_category
     assert capfd.readouterr().err == ""
 
 
-def test_peak_only_agrees_and_tells_no_tenants_apart():
+def test_peak_only_agrees_and_tells_no_categories_apart():
     model, x, y = cnn()
     optimizer = torch.optim.AdamW(model.parameters())
     step = lambda: training_step(model, optimizer, x, y, None)  # noqa: E731
     step()
     with MemoryMeter(model, optimizer) as full:
         step()
-    with MemoryMeter(model, optimizer, by_tenant=False) as peak:
+    with MemoryMeter(model, optimizer, by_category=False) as peak:
         step()
     known = storages(x, y)  # nobody told it of the inputs
     assert peak.peak_bytes == pytest.approx(full.peak_bytes - known, rel=1e-3)

@@ -110,7 +110,7 @@ def test_a_closure_is_forward_and_a_failed_step_is_over():
 
 def test_a_peak_inside_is_not_the_start():
     model, x, _ = cnn()
-    with MemoryMeter(model, by_tenant=False) as meter:
+    with MemoryMeter(model, by_category=False) as meter:
         model(x).sum().backward()
     assert meter.peak_at == "some operation"
 

@@ -203,4 +203,4 @@ def test_a_machine_that_is_busy_while_the_clocks_are_aligned_shifts_nothing(monk
         monkeypatch.undo()
         for _ in range(50):
             torch.ones(50_000).sum()  # gone long before the 3 ms are over
-    assert "inputs and other" not in {x.tenant for x in profile.lifetimes}
+    assert "inputs and other" not in {x.category for x in profile.lifetimes}

@@ -1,13 +1,13 @@
 """Tables made from profiles."""
 
-from helpers import tenant_table
+from helpers import category_table
 
 from .profiles import small_and_large
 
 
-def test_tenant_table_compares_last_with_first():
+def test_category_table_compares_last_with_first():
     profiles = small_and_large()
-    lines = tenant_table(profiles).splitlines()
+    lines = category_table(profiles).splitlines()
     assert len({len(line) for line in lines}) == 1
     assert lines[-1].startswith("PEAK")
     ratio = profiles["large"].peak_bytes / profiles["small"].peak_bytes

@@ -30,7 +30,7 @@ def buffer_bytes(recipe: Recipe) -> int:
     return sum(buffer.nbytes for buffer in spec_of(recipe).build(recipe, recipe.weight_dtype).buffers())
 
 
-def test_tenants_of_full_training_in_bf16():
+def test_categories_of_full_training_in_bf16():
     recipe = Recipe(GPT2, micro_batch_size=1, seq=32)
     answer = plan(recipe)
     weights = 2 * answer.parameters + buffer_bytes(recipe)
@@ -61,7 +61,7 @@ def test_optimizers_keep_what_they_keep():
 def test_fused_needs_no_second_copy_of_the_parameters():
     def temporaries(how):
         blocks = simulate(Recipe(GPT2, seq=32, optimizer_impl=how), repeat=False).blocks
-        made = [b for b in blocks if b.tenant == "temporaries" and b.op.phase == "optimizer step"]
+        made = [b for b in blocks if b.category == "temporaries" and b.op.phase == "optimizer step"]
         return sum(b.nbytes for b in made) / 2  # two steps
 
     assert temporaries("foreach") == pytest.approx(2 * GPT2_PARAMETERS, rel=0.01)
@@ -168,7 +168,7 @@ def test_a_failed_plan_leaves_nothing_behind(tmp_path):
 
 
 @pytest.mark.slow
-def test_zero_stages_share_out_one_tenant_more_each():
+def test_zero_stages_share_out_one_category_more_each():
     base = Recipe(GPT2, precision="fp32", seq=32)
     over = {zero: ParallelConfig(shard=4, zero=zero) for zero in ZEROS}
     n = 4 * GPT2_PARAMETERS
@@ -193,11 +193,11 @@ def test_zero_stages_share_out_one_tenant_more_each():
 def test_zero3_holds_a_part_of_everything_and_a_gathered_layer():
     recipe = Recipe(GPT2, precision="fp32", seq=32, parallel=ParallelConfig(shard=8))
     answer = simulate(recipe)
-    parameters = sum(b.nbytes for b in answer.blocks if b.tenant == "parameters")
+    parameters = sum(b.nbytes for b in answer.blocks if b.category == "parameters")
     assert parameters == pytest.approx(
         4 * GPT2_PARAMETERS / 8 + buffer_bytes(recipe), rel=0.05
     )  # buffers are not sharded
-    assert any(b.tenant == "weight copies" for b in answer.blocks)
+    assert any(b.category == "weight copies" for b in answer.blocks)
 
 
 def test_offloading_moves_bytes_to_the_host():

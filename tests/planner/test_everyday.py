@@ -137,7 +137,7 @@ def test_a_quantized_base_is_split_as_it_is_packed(base):
     one, eight = (
         simulate(replace(recipe, parallel=ParallelConfig(shard=ranks))).blocks for ranks in (1, 8)
     )  # a parameter lives from the first event on
-    held = [sum(b.nbytes for b in blocks if b.tenant == "parameters" and b.end is None) for blocks in (one, eight)]
+    held = [sum(b.nbytes for b in blocks if b.category == "parameters" and b.end is None) for blocks in (one, eight)]
     scales = 4 * IN_A_BLOCK // 64 * 4  # buffers, which each rank keeps
     assert (held[0] - scales) / (held[1] - scales) == pytest.approx(8, rel=0.1)
     offloaded = plan(replace(recipe, parallel=ParallelConfig(shard=8), offload="all"))

@@ -57,7 +57,7 @@ def test_peaks_are_those_of_each_rank():
     assert run_ranks(work, 2, measure=False).peak_bytes == [0, 0]
 
 
-def test_a_meter_inside_tells_tenants_apart():
+def test_a_meter_inside_tells_categories_apart():
     def work():
         from helpers import MemoryMeter
 

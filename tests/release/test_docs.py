@@ -9,9 +9,9 @@ from helpers.course.build.front_page import README, pages
 from helpers.course.build.import_graph import imported_rooms, room_picture, room_table
 from helpers.course.build.picture import POINTS, held_over_time
 from helpers.course.build.source import sources
+from helpers.meter.categories import CATEGORIES
 from helpers.meter.count import Block
 from helpers.meter.operation import NO_OP
-from helpers.meter.tenants import TENANTS
 
 import pytest
 import yaml
@@ -142,11 +142,11 @@ def test_the_picture_adds_up_and_loses_no_peak():
         Block(3, 7, "temporaries", 6, NO_OP, end=7),
     ]
     held = held_over_time(blocks)
-    assert held.shape[0] == len(TENANTS)
+    assert held.shape[0] == len(CATEGORIES)
     assert held.shape[1] <= POINTS
     assert held.sum(axis=0).max() == 157
-    assert held[TENANTS.index("parameters"), -1] == 100
-    assert held[TENANTS.index("activations"), -1] == 0
+    assert held[CATEGORIES.index("parameters"), -1] == 100
+    assert held[CATEGORIES.index("activations"), -1] == 0
 
 
 def test_no_page_has_marks_of_a_merge():

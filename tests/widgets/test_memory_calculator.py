@@ -5,7 +5,7 @@ import random
 
 from helpers import plan_many
 from helpers.core.units import human_bytes
-from helpers.meter.tenants import TENANTS
+from helpers.meter.categories import CATEGORIES
 from helpers.widgets import memory_calculator as calculator
 
 import pytest
@@ -19,8 +19,8 @@ def test_every_combination_is_there_and_the_start_is_one():
     assert calculator.START in answers
     for answer in answers.values():
         low, high = answer.reserved
-        assert 0 < 0.9 * sum(answer.tenants) < low < high
-        assert len(answer.tenants) == len(TENANTS)
+        assert 0 < 0.9 * sum(answer.categories) < low < high
+        assert len(answer.categories) == len(CATEGORIES)
 
 
 @pytest.mark.slow
@@ -32,7 +32,7 @@ def test_answers_are_what_the_planner_says():
     candidates = [knobs for knobs in answers if whole or knobs[0] == smallest]
     chosen = random.Random(sample_seed()).sample(candidates, 40 if whole else 6)
     for knobs, plan in zip(chosen, plan_many([calculator._recipe(knobs) for knobs in chosen]), strict=True):
-        said = calculator.Answer([plan.at_peak[t] for t in TENANTS], plan.reserved_bytes, plan.peak_at)
+        said = calculator.Answer([plan.at_peak[t] for t in CATEGORIES], plan.reserved_bytes, plan.peak_at)
         found = answers[knobs]._replace(reserved=tuple(answers[knobs].reserved))
         assert said == found, f"{knobs}: run python -m helpers plans"
 
@@ -47,13 +47,13 @@ def test_the_table_is_written_in_the_order_in_which_it_is_read(tmp_path, monkeyp
     answers = calculator._answers()
     calculator._answers.cache_clear()
     assert [knobs[1:3] for knobs in answers] == [(1, 32), (1, 128), (8, 32), (8, 128)]
-    sizes = [sum(answer.tenants) for answer in answers.values()]
+    sizes = [sum(answer.categories) for answer in answers.values()]
     assert sizes[0] < sizes[1] < sizes[3]
 
 
 def test_the_picture_says_the_peak_and_draws_only_gpus_in_its_range():
     answer = calculator._answers()[calculator.START]
     (axes,) = calculator.calculator_figure(answer).axes
-    assert axes.get_title().startswith(f"peak {human_bytes(sum(answer.tenants))}")
+    assert axes.get_title().startswith(f"peak {human_bytes(sum(answer.categories))}")
     assert answer.peak_at in axes.get_title()
     assert [text.get_text() for text in axes.texts] == ["8 GiB", "16 GiB", "24 GiB"]

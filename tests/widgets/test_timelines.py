@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from helpers import TENANTS
+from helpers import CATEGORIES
 from helpers.meter.operation import Op
 from helpers.meter.profile import Moment
 from helpers.widgets.timelines import timelines_figure
@@ -37,7 +37,7 @@ def test_both_steps_fit_into_their_pictures_whichever_is_above():
 
 def test_the_title_of_a_long_operation_stays_inside_the_picture():
     op = Op(0, "backward (recomputing)", "aten.native_layer_norm.default", "blocks.3.block.norm_2 (LayerNorm)")
-    held = dict.fromkeys(TENANTS, 0) | {
+    held = dict.fromkeys(CATEGORIES, 0) | {
         "optimizer state": 7 * 2**20,
         "recomputed activations": 5 * 2**20,
         "temporaries": 3 * 2**20,

@@ -11,10 +11,10 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from ...core.colours import COLOURS
+from ...core.colors import COLORS
 from ...core.units import GiB
+from ...meter.categories import CATEGORIES
 from ...meter.count import Block
-from ...meter.tenants import TENANTS
 from ...planner.recipe import Recipe
 from ...planner.simulate import simulate
 from .front_page import DOCS
@@ -25,17 +25,17 @@ POINTS = 400  # enough for the eye
 
 
 def held_over_time(blocks: list[Block]) -> np.ndarray:
-    """Return the bytes that each tenant holds at up to `POINTS` moments: (tenants, moments)."""
+    """Return the bytes that each category holds at up to `POINTS` moments: (categories, moments)."""
     last = max(block.end or block.start for block in blocks)
     changes: Counter = Counter()
     for block in blocks:
-        tenant = TENANTS.index(block.tenant)
-        changes[tenant, block.start] += block.nbytes
+        category = CATEGORIES.index(block.category)
+        changes[category, block.start] += block.nbytes
         if block.end is not None:
-            changes[tenant, block.end] -= block.nbytes
-    held = np.zeros((len(TENANTS), last + 1))
-    for (tenant, moment), nbytes in changes.items():
-        held[tenant, moment] = nbytes
+            changes[category, block.end] -= block.nbytes
+    held = np.zeros((len(CATEGORIES), last + 1))
+    for (category, moment), nbytes in changes.items():
+        held[category, moment] = nbytes
     held = held.cumsum(axis=1)
     edges = np.unique(np.linspace(0, last + 1, POINTS + 1).astype(int))
     totals = held.sum(axis=0)
@@ -44,15 +44,15 @@ def held_over_time(blocks: list[Block]) -> np.ndarray:
 
 
 def draw(held: np.ndarray) -> Figure:
-    """Draw bytes by tenant over the course of the two steps."""
+    """Draw bytes by category over the course of the two steps."""
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     axes = figure.add_subplot(title="Two training steps of GPT-2: who holds memory, and when")
-    present = [i for i in range(len(TENANTS)) if held[i].any()]
+    present = [i for i in range(len(CATEGORIES)) if held[i].any()]
     axes.stackplot(
         np.arange(held.shape[1]),
         held[present] / GiB,
-        labels=[TENANTS[i] for i in present],
-        colors=[COLOURS[i] for i in present],
+        labels=[CATEGORIES[i] for i in present],
+        colors=[COLORS[i] for i in present],
     )
     axes.set(
         xlabel="time (counted in allocations); two steps of two micro-batches", ylabel="GiB", xticks=[], ylim=(0, None)

@@ -3,9 +3,9 @@
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ...core.colours import COLOURS
+from ...core.colors import COLORS
 
-_LOOKS = {"forward": COLOURS[3], "forward again": COLOURS[1], "backward": COLOURS[2]}
+_LOOKS = {"forward": COLORS[3], "forward again": COLORS[1], "backward": COLORS[2]}
 
 
 def _passes(blocks: int, keeps: int, checkpointed: bool) -> list[tuple[str, int, int]]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...core.colours import COLOURS
+from ...core.colors import COLORS
 from ...planner.layout.layout_plan import LayoutPlan
 
 if TYPE_CHECKING:  # matplotlib takes most of a second to import, and ranks draw nothing
@@ -31,8 +31,8 @@ def grid_picture(sizes: Mapping[str, int], node: int) -> "Figure":
     axes = figure.add_subplot()
     for rank in range(total):
         row, column = divmod(rank, width)
-        colour = COLOURS[(rank // node) % len(COLOURS)]
-        axes.add_patch(Rectangle((column, -row), 0.92, 0.8, facecolor=colour, edgecolor="white"))
+        color = COLORS[(rank // node) % len(COLORS)]
+        axes.add_patch(Rectangle((column, -row), 0.92, 0.8, facecolor=color, edgecolor="white"))
         axes.text(column + 0.46, 0.4 - row, f"rank {rank}", ha="center", va="center", color="white", fontsize=9)
     for row in range(rows):
         words, rest = [], row
@@ -42,7 +42,7 @@ def grid_picture(sizes: Mapping[str, int], node: int) -> "Figure":
         axes.text(-0.12, 0.4 - row, ", ".join(reversed(words)), ha="right", va="center", fontsize=9)
     for column in range(width):
         axes.text(column + 0.46, 1.0, f"{inner} {column}", ha="center", fontsize=9)
-    axes.set(xlim=(-1.6, width + 0.1), ylim=(0.1 - rows, 1.4), title=f"one colour a node of {node}")
+    axes.set(xlim=(-1.6, width + 0.1), ylim=(0.1 - rows, 1.4), title=f"one color a node of {node}")
     axes.set_axis_off()
     axes.title.set_visible(True)
     return figure
@@ -58,8 +58,8 @@ def parts_picture(plans: Mapping[str, LayoutPlan]) -> "Figure":
     for number, part in enumerate(_PARTS):
         widths = [plan.parts.get(part, 0.0) * plan.seconds for plan in plans.values()]
         if max(widths) > 0.003 * max(plan.seconds for plan in plans.values()):
-            colour = COLOURS[number % len(COLOURS)]
-            axes.barh(range(len(widths)), widths, left=left, color=colour, label=_WORDS.get(part, part), height=0.7)
+            color = COLORS[number % len(COLORS)]
+            axes.barh(range(len(widths)), widths, left=left, color=color, label=_WORDS.get(part, part), height=0.7)
             left = [before + more for before, more in zip(left, widths, strict=True)]
     axes.set(xlabel="seconds of one step, of an average rank", yticks=range(len(plans)), yticklabels=list(plans))
     axes.invert_yaxis()
@@ -80,8 +80,8 @@ def crossing_picture(tokens: Sequence[int], sent: Mapping[str, Sequence[float]])
 
     figure = Figure(figsize=(6.4, 3.2), layout="constrained")
     axes = figure.add_subplot()
-    for colour, (name, nbytes) in zip(COLOURS, sent.items(), strict=False):
-        axes.plot(tokens, [n / 1e6 for n in nbytes], "o-", color=colour, label=name)
+    for color, (name, nbytes) in zip(COLORS, sent.items(), strict=False):
+        axes.plot(tokens, [n / 1e6 for n in nbytes], "o-", color=color, label=name)
     axes.set(xscale="log", yscale="log", xlabel="tokens of a micro-batch", ylabel="MB sent by a rank")
     axes.set_xticks(tokens, [str(n) for n in tokens])
     axes.minorticks_off()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...core.colours import COLOURS
+from ...core.colors import COLORS
 
 if TYPE_CHECKING:  # matplotlib takes most of a second to import, and ranks draw nothing
     from matplotlib.axes import Axes
@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # matplotlib takes most of a second to import, and ranks draw
     from .clock import ClockedRing
 
 _BLANK = "#EEEEEE"
-_KINDS = {"forward": COLOURS[0], "backward": COLOURS[1]}
+_KINDS = {"forward": COLORS[0], "backward": COLORS[1]}
 
 
 def _figure(width: float, height: float) -> "tuple[Figure, Axes]":
@@ -22,11 +22,11 @@ def _figure(width: float, height: float) -> "tuple[Figure, Axes]":
     return figure, figure.add_subplot()
 
 
-def _box(axes: "Axes", at: tuple[float, float], colour: str, text: str = "") -> None:
+def _box(axes: "Axes", at: tuple[float, float], color: str, text: str = "") -> None:
     """Draw a unit square at its upper left corner, with a word in it."""
     from matplotlib.patches import Rectangle
 
-    axes.add_patch(Rectangle(at, 1, 1, facecolor=colour, edgecolor="white", linewidth=1.5))
+    axes.add_patch(Rectangle(at, 1, 1, facecolor=color, edgecolor="white", linewidth=1.5))
     if text:
         axes.text(at[0] + 0.5, at[1] + 0.5, text, ha="center", va="center", color="white", fontsize=9)
 
@@ -37,7 +37,7 @@ def ring_picture(ranks: int) -> "Figure":
     for rank in range(ranks):
         for step in range(ranks):
             block = (rank - step) % ranks
-            _box(axes, (step * 1.5, rank), COLOURS[block % len(COLOURS)], f"k{block} v{block}")
+            _box(axes, (step * 1.5, rank), COLORS[block % len(COLORS)], f"k{block} v{block}")
             if step < ranks - 1:
                 arrow = {"arrowstyle": "->", "color": "#666666", "lw": 0.9}
                 axes.annotate(
@@ -52,7 +52,7 @@ def ring_picture(ranks: int) -> "Figure":
 
 
 def scores_picture(order: Sequence[Sequence[int]], title: str) -> "Figure":
-    """Draw the scores, cut into chunks of rows and columns, coloured by the rank that computes them.
+    """Draw the scores, cut into chunks of rows and columns, colored by the rank that computes them.
 
     Args:
         order: the chunks of each rank.
@@ -64,7 +64,7 @@ def scores_picture(order: Sequence[Sequence[int]], title: str) -> "Figure":
     for row in sorted(owner):
         for column in range(len(owner)):
             seen = column <= row
-            _box(axes, (column, row), COLOURS[owner[row] % len(COLOURS)] if seen else _BLANK)
+            _box(axes, (column, row), COLORS[owner[row] % len(COLORS)] if seen else _BLANK)
             if column == row:  # half of it is masked
                 axes.fill([column, column + 1, column + 1], [row, row, row + 1], color=_BLANK)
     idle = 1 - sum(work) / len(work) / max(work)
@@ -84,11 +84,11 @@ def timeline_picture(run: "ClockedRing", title: str) -> "Figure":
     figure, axes = _figure(7.5, 1.1 + 0.4 * len(run.diaries))
     begin = min(entry.start for diary in run.diaries for entry in diary)
     for rank, diary in enumerate(run.diaries):
-        for kind, colour in _KINDS.items():
+        for kind, color in _KINDS.items():
             spans = [(e.start - begin, e.end - e.start) for e in diary if e.kind == kind]
-            axes.broken_barh(spans, (rank - 0.4, 0.8), facecolor=colour, edgecolor="white", lw=0.6)
-    for kind, colour in _KINDS.items():
-        axes.plot([], [], "s", color=colour, label=kind)
+            axes.broken_barh(spans, (rank - 0.4, 0.8), facecolor=color, edgecolor="white", lw=0.6)
+    for kind, color in _KINDS.items():
+        axes.plot([], [], "s", color=color, label=kind)
     figure.legend(loc="outside lower right", ncols=2, frameon=False, fontsize=8)
     axes.set_yticks(range(len(run.diaries)), [f"rank {rank}" for rank in range(len(run.diaries))])
     axes.invert_yaxis()

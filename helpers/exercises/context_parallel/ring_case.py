@@ -165,7 +165,7 @@ def _run(case: RingCase, look: Look) -> Evidence:
 
 def _peak_in_blocks(case: RingCase, call: Callable[[], Any]) -> float:
     """Return the peak of a call, in blocks of this rank's keys."""
-    with MemoryMeter(device=case.mine[0].device, by_tenant=False) as profile:
+    with MemoryMeter(device=case.mine[0].device, by_category=False) as profile:
         kept = call()
     del kept
     return profile.peak_bytes / case.mine[1].nbytes

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from ...core.colours import COLOURS
+from ...core.colors import COLORS
 from .diary import Diary
 
 
@@ -21,11 +21,11 @@ def ring_figure(ranks: int = 4) -> Figure:
                 x, y, full = rank * (ranks + 1.6) + piece, step * 1.35, holds[rank][piece] == ranks
                 shade = holds[rank][piece] / ranks
                 leaves = step < rounds and piece == (rank - step) % ranks
-                box = {"facecolor": COLOURS[2] if full else COLOURS[0], "alpha": 0.9 if full else 0.15 + 0.45 * shade}
+                box = {"facecolor": COLORS[2] if full else COLORS[0], "alpha": 0.9 if full else 0.15 + 0.45 * shade}
                 axes.add_patch(Rectangle((x, y), 0.92, 0.92, lw=0, **box))
                 axes.text(x + 0.46, y + 0.48, holds[rank][piece], ha="center", va="center", fontsize=9)
                 if leaves:
-                    axes.add_patch(Rectangle((x, y), 0.92, 0.92, fill=False, lw=2.2, edgecolor=COLOURS[4]))
+                    axes.add_patch(Rectangle((x, y), 0.92, 0.92, fill=False, lw=2.2, edgecolor=COLORS[4]))
         before = [list(row) for row in holds]
         for rank in range(ranks):
             piece = (rank - step - 1) % ranks  # arrives from the left
@@ -46,9 +46,9 @@ def bucket_timeline(diary: Diary) -> Figure:
     """Draw the backward pass and, below it, each bucket from the moment it was sent to the moment it was back."""
     figure = Figure(figsize=(7, 0.9 + 0.24 * (len(diary.entries) + 1)), layout="constrained")
     axes = figure.add_subplot()
-    axes.barh("backward pass", 1e3 * diary.computed, color=COLOURS[0])
+    axes.barh("backward pass", 1e3 * diary.computed, color=COLORS[0])
     for index, entry in enumerate(diary.entries):
-        axes.barh(f"bucket {index}", 1e3 * (entry.answered - entry.asked), left=1e3 * entry.asked, color=COLOURS[4])
+        axes.barh(f"bucket {index}", 1e3 * (entry.answered - entry.asked), left=1e3 * entry.asked, color=COLORS[4])
     axes.axvline(1e3 * diary.computed, color="black", lw=1, ls=":")
     axes.invert_yaxis()
     axes.set(title="Buckets are sent during the backward pass (rank 0)", xlabel="milliseconds")
@@ -60,9 +60,9 @@ def link_figure(sweep: Sequence[tuple[int, float]], alpha: float, beta: float) -
     figure = Figure(figsize=(7, 3.2), layout="constrained")
     axes = figure.add_subplot()
     sizes = [nbytes for nbytes, _ in sweep]
-    axes.loglog(sizes, [1e6 * s for _, s in sweep], "o", color=COLOURS[0], label="measured")
-    axes.loglog(sizes, [1e6 * (alpha + n / beta) for n in sizes], "-", color=COLOURS[4], label=r"$\alpha + n / \beta$")
-    axes.axhline(1e6 * alpha, color="grey", lw=1, ls=":", label=r"$\alpha$")
+    axes.loglog(sizes, [1e6 * s for _, s in sweep], "o", color=COLORS[0], label="measured")
+    axes.loglog(sizes, [1e6 * (alpha + n / beta) for n in sizes], "-", color=COLORS[4], label=r"$\alpha + n / \beta$")
+    axes.axhline(1e6 * alpha, color="gray", lw=1, ls=":", label=r"$\alpha$")
     axes.set(title="What an all-reduce of two ranks costs", xlabel="bytes", ylabel="microseconds")
     axes.legend(frameon=False)
     return figure
@@ -73,10 +73,10 @@ def scaling_figure(speeds: Mapping[str, Sequence[float]]) -> Figure:
     figure = Figure(figsize=(7, 3.4), layout="constrained")
     axes = figure.add_subplot()
     ranks: list[int] = []
-    for (name, speed), colour in zip(speeds.items(), (COLOURS[4], COLOURS[0]), strict=False):
+    for (name, speed), color in zip(speeds.items(), (COLORS[4], COLORS[0]), strict=False):
         ranks = [2**i for i in range(len(speed))]
-        axes.loglog(ranks, speed, "o-", base=2, color=colour, label=name)
-    axes.loglog(ranks, ranks, ":", base=2, color="grey", label="N times")
+        axes.loglog(ranks, speed, "o-", base=2, color=color, label=name)
+    axes.loglog(ranks, ranks, ":", base=2, color="gray", label="N times")
     axes.set(title="Model of scaling: speed-up over one GPU", xlabel="GPUs", ylabel="times")
     axes.set_xticks(ranks, [str(n) for n in ranks])
     axes.legend(frameon=False)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from ...core.colours import COLOURS
+from ...core.colors import COLORS
 from .rank_log import RankLog
 
 
@@ -17,8 +17,8 @@ def rank_lanes(logs: Sequence[RankLog]) -> Figure:
         waits = [(call.asked, call.answered - call.asked) for call in log.calls if call.answered is not None]
         lost = [call.asked for call in log.calls if call.answered is None]
         labels = (None, None) if rank else ("waits in a collective", "never answered")
-        axes.broken_barh(waits, (rank - 0.35, 0.7), color=COLOURS[0], label=labels[0])
-        axes.plot(lost, [rank] * len(lost), "x", color=COLOURS[4], label=labels[1])
+        axes.broken_barh(waits, (rank - 0.35, 0.7), color=COLORS[0], label=labels[0])
+        axes.plot(lost, [rank] * len(lost), "x", color=COLORS[4], label=labels[1])
     axes.set_yticks(range(len(logs)), [f"rank {rank}, exit {log.exit_code}" for rank, log in enumerate(logs)])
     axes.invert_yaxis()
     same = all(len(set(step)) == 1 for step in zip(*(log.checksums for log in logs), strict=False))
@@ -31,8 +31,8 @@ def spike_figure(curves: Mapping[str, Sequence[float]], spike_at: int) -> Figure
     """Draw the test loss of several ways to deal with a spike."""
     figure = Figure(figsize=(7, 3.4), layout="constrained")
     axes = figure.add_subplot()
-    for (name, losses), colour in zip(curves.items(), (COLOURS[4], COLOURS[1], COLOURS[0], COLOURS[2]), strict=False):
-        axes.semilogy(losses, color=colour, label=name)
+    for (name, losses), color in zip(curves.items(), (COLORS[4], COLORS[1], COLORS[0], COLORS[2]), strict=False):
+        axes.semilogy(losses, color=color, label=name)
     axes.axvline(spike_at, color="black", lw=0.8, ls=":")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")

@@ -73,7 +73,7 @@ def _train(make_sharded: MakeSharded, seed: int) -> tuple[Evidence, nn.Module, t
         losses.append(loss.item() / n)
     evidence = {
         "losses": losses,
-        "static": sum(meter.profile.largest[tenant] for tenant in ("parameters", "gradients", "optimizer state")),
+        "static": sum(meter.profile.largest[category] for category in ("parameters", "gradients", "optimizer state")),
         "trained": trained,
         "block": block,
         "peak": meter.profile.peak_bytes,

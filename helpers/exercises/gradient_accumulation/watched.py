@@ -72,7 +72,7 @@ def peaks(make: Callable[[int], tuple[nn.Module, tuple[Tensor, Tensor]]], micro_
         model, batch = make(micro_batches * micro_batch)
         for p in model.parameters():
             p.grad = torch.zeros_like(p)
-        with MemoryMeter(model, by_tenant=False) as meter:
+        with MemoryMeter(model, by_category=False) as meter:
             answer(model, *batch, micro_batch)
         found.append(meter.peak_bytes)
     each = (found[1] - found[0]) / (MANY - FEW)

@@ -11,14 +11,14 @@ from .inputs import leaf
 EXPERTS = 5
 
 
-def _choices(seed: int, tokens: int, k: int, favour: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
+def _choices(seed: int, tokens: int, k: int, favor: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(tokens, EXPERTS, generator=generator, dtype=torch.float64)
-    logits = logits + torch.tensor(favour, dtype=torch.float64)
+    logits = logits + torch.tensor(favor, dtype=torch.float64)
     return logits, logits.topk(k, dim=1).indices
 
 
-ROUTERS = {  # tokens, k, how experts are favoured
+ROUTERS = {  # tokens, k, how experts are favored
     "k = 1": (12, 1, [0.0] * EXPERTS),
     "k = 2, uneven": (20, 2, [2.0, 0.0, 0.0, 1.0, 0.0]),
     "k = 3, an expert without tokens": (12, 3, [0.0, 0.0, -60.0, 0.0, 0.0]),
@@ -28,8 +28,8 @@ ROUTERS = {  # tokens, k, how experts are favoured
 
 def _losses(seed: int, balance_loss: Any) -> Evidence:
     seen = {}
-    for case, (tokens, k, favour) in ROUTERS.items():
-        logits, chosen = _choices(seed, tokens, k, favour)
+    for case, (tokens, k, favor) in ROUTERS.items():
+        logits, chosen = _choices(seed, tokens, k, favor)
         before = leaf(logits)
         loss = balance_loss(before * 1, chosen.clone())
         if isinstance(loss, torch.Tensor) and loss.requires_grad and loss.dim() == 0:

@@ -28,21 +28,21 @@ class Drawn:
     goal: Tensor
 
 
-def drawn(seed: int, tokens: int, favour: list[float], k: int = 2, dtype: torch.dtype = torch.float64) -> Drawn:
+def drawn(seed: int, tokens: int, favor: list[float], k: int = 2, dtype: torch.dtype = torch.float64) -> Drawn:
     """Draw `tokens` tokens, each of which chooses k experts.
 
     Args:
-        favour: how much each expert is favoured; below -50 it is never chosen while there are k others.
+        favor: how much each expert is favored; below -50 it is never chosen while there are k others.
     """
     generator = torch.Generator().manual_seed(seed)
 
     def numbers(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
-    likes = numbers(tokens, len(favour)) + torch.tensor(favour, dtype=torch.float64)
+    likes = numbers(tokens, len(favor)) + torch.tensor(favor, dtype=torch.float64)
     chosen = likes.argsort(dim=1, descending=True)[:, :k]
     weights = likes.gather(1, chosen).softmax(dim=1)
-    up, down = numbers(len(favour), HIDDEN, WIDTH), numbers(len(favour), WIDTH, HIDDEN)
+    up, down = numbers(len(favor), HIDDEN, WIDTH), numbers(len(favor), WIDTH, HIDDEN)
     rest = [numbers(tokens, WIDTH) for _ in range(2)]
     return Drawn(rest[0].to(dtype), chosen, weights.to(dtype), up.to(dtype), down.to(dtype), rest[1].to(dtype))
 

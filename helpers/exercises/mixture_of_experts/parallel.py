@@ -19,7 +19,7 @@ NAMES = ("the output", "the gradient of x", "of the weights", "of up", "of down"
 
 
 def _cases(ranks: int) -> dict[str, tuple[list[int], list[float], int, torch.dtype]]:
-    """Return for each case: tokens of each rank, how its 2·ranks experts are favoured, k, and the dtype."""
+    """Return for each case: tokens of each rank, how its 2·ranks experts are favored, k, and the dtype."""
     even, sizes = [0.0] * (2 * ranks), list(TOKENS[:ranks])
     return {
         "any load": (sizes, even, 2, torch.float64),
@@ -61,8 +61,8 @@ def _compared(given: Drawn, sizes: list[int], expert_parallel: Any, group: dist.
 
 def _in_the_world(seed: int, expert_parallel: Any) -> Evidence:
     seen = {}
-    for case, (sizes, favour, k, dtype) in _cases(dist.get_world_size()).items():
-        given = drawn(seed, sum(sizes), favour, k, dtype)
+    for case, (sizes, favor, k, dtype) in _cases(dist.get_world_size()).items():
+        given = drawn(seed, sum(sizes), favor, k, dtype)
         seen[case] = _compared(given, sizes, expert_parallel, dist.group.WORLD)
     return seen
 

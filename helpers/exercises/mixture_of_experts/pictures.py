@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...core.colours import COLOURS
+from ...core.colors import COLORS
 
 if TYPE_CHECKING:  # matplotlib takes most of a second to import, and ranks draw nothing
     from matplotlib.axes import Axes
@@ -19,11 +19,11 @@ def _canvas(width: float, height: float, panels: int = 1) -> "tuple[Figure, list
     return figure, [first, *(figure.add_subplot(1, panels, i + 2, sharey=first) for i in range(panels - 1))]
 
 
-def _box(axes: "Axes", at: tuple[float, float], size: tuple[float, float], colour: str) -> None:
+def _box(axes: "Axes", at: tuple[float, float], size: tuple[float, float], color: str) -> None:
     """Draw a filled rectangle at its lower left corner."""
     from matplotlib.patches import Rectangle
 
-    axes.add_patch(Rectangle(at, *size, facecolor=colour, edgecolor="white", linewidth=2, zorder=2.5))
+    axes.add_patch(Rectangle(at, *size, facecolor=color, edgecolor="white", linewidth=2, zorder=2.5))
 
 
 def layer_picture() -> "Figure":
@@ -34,10 +34,10 @@ def layer_picture() -> "Figure":
         y = 3 - token
         for expert, weight in pair:
             axes.plot(
-                [1, 3.4, 4.6, 7], [y, 3 - expert, 3 - expert, y], color=COLOURS[token], lw=1 + 5 * weight, alpha=0.6
+                [1, 3.4, 4.6, 7], [y, 3 - expert, 3 - expert, y], color=COLORS[token], lw=1 + 5 * weight, alpha=0.6
             )
         for x, text in ((0.5, f"token {token}"), (7.5, "sum")):
-            _box(axes, (x - 0.5, y - 0.3), (1, 0.6), COLOURS[token])
+            _box(axes, (x - 0.5, y - 0.3), (1, 0.6), COLORS[token])
             axes.text(x, y, text, ha="center", va="center", color="white", fontsize=9)
     for expert in range(4):
         _box(axes, (3.4, 3 - expert - 0.3), (1.2, 0.6), "#555555")
@@ -59,25 +59,25 @@ def loads_picture(runs: "Mapping[str, Tensor]", layer: int = 0) -> "Figure":
     figure, panels = _canvas(3.2 * len(runs) + 1.2, 3, len(runs))
     for axes, (name, loads) in zip(panels, runs.items(), strict=True):
         shares = loads[:, layer].T.numpy()  # (experts, steps)
-        colours = [COLOURS[i % len(COLOURS)] for i in range(len(shares))]
-        axes.stackplot(range(shares.shape[1]), 100 * shares, colors=colours, edgecolor="white", linewidth=0.3)
+        colors = [COLORS[i % len(COLORS)] for i in range(len(shares))]
+        axes.stackplot(range(shares.shape[1]), 100 * shares, colors=colors, edgecolor="white", linewidth=0.3)
         axes.set(title=name, xlabel="step", xlim=(0, shares.shape[1] - 1), ylim=(0, 100))
     panels[0].set_ylabel(f"% of the choices in block {layer}, by expert")
     return figure
 
 
 def exchange_picture(rows: Sequence[Sequence[int]]) -> "Figure":
-    """Draw a table of how many rows each rank sends to each other; what stays at home is grey."""
+    """Draw a table of how many rows each rank sends to each other; what stays at home is gray."""
     figure, (axes,) = _canvas(5, 3.4)
     n, most = len(rows), max(map(max, rows))
     for i, line in enumerate(rows):
         for j, number in enumerate(line):
-            _box(axes, (j, n - 1 - i), (1, 1), "#DDDDDD" if i == j else COLOURS[i % len(COLOURS)])
+            _box(axes, (j, n - 1 - i), (1, 1), "#DDDDDD" if i == j else COLORS[i % len(COLORS)])
             dark = "black" if i == j else "white"
             axes.text(
                 j + 0.5, n - 0.5 - i, number, ha="center", va="center", color=dark, fontsize=9 + 5 * number / most
             )
-        axes.text(-0.15, n - 0.5 - i, f"from rank {i}", ha="right", va="center", color=COLOURS[i % len(COLOURS)])
+        axes.text(-0.15, n - 0.5 - i, f"from rank {i}", ha="right", va="center", color=COLORS[i % len(COLORS)])
         axes.text(i + 0.5, n + 0.12, f"to {i}", ha="center")
         axes.text(i + 0.5, -0.35, f"{sum(line[i] for line in rows)}", ha="center", weight="bold")
     axes.text(-0.15, -0.35, "rows that arrive", ha="right")
@@ -91,7 +91,7 @@ def mesh_picture(replicas: int, ranks: int) -> "Figure":
     figure, (axes,) = _canvas(6.4, 3.2)
     for i in range(replicas):
         for j in range(ranks):
-            _box(axes, (3 * j, -1.6 * i), (2.2, 1), COLOURS[j % len(COLOURS)])
+            _box(axes, (3 * j, -1.6 * i), (2.2, 1), COLORS[j % len(COLORS)])
             text = f"rank {i * ranks + j}\nbatch {i * ranks + j}, experts {'ABCDEFGH'[j]}"
             axes.text(3 * j + 1.1, -1.6 * i + 0.5, text, ha="center", va="center", color="white", fontsize=9)
     arrow = {"arrowstyle": "<->", "color": "black"}

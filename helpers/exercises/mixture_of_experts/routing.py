@@ -102,7 +102,7 @@ class BiasOnlyChooses(Check):
         return _wrong_route(seen, expected)
 
 
-CASES = {  # tokens, k, how the experts are favoured
+CASES = {  # tokens, k, how the experts are favored
     "k = 2": (TOKENS, 2, [0.0] * EXPERTS),
     "k = 1": (TOKENS, 1, [0.0] * EXPERTS),
     "k = 3, uneven": (TOKENS, 3, [3.0, 0.0, 0.0, 2.0, 0.0, 0.0]),
@@ -127,9 +127,9 @@ class SortsByExpert(Check):
     @staticmethod
     def probe(seed: int, _: Any, permute: Any, *__: Any) -> Evidence:
         seen = {}
-        for case, (tokens, k, favour) in CASES.items():
-            given = drawn(seed, tokens, favour, k)
-            goal = drawn(seed + 1, tokens * k, favour).x
+        for case, (tokens, k, favor) in CASES.items():
+            given = drawn(seed, tokens, favor, k)
+            goal = drawn(seed + 1, tokens * k, favor).x
             before = leaf(given.x)
             rows, counts, source = permute(before * 1, given.chosen.clone(), EXPERTS)
             if rows.requires_grad and len(rows) == len(source) == len(goal):

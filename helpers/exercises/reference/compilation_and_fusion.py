@@ -11,7 +11,7 @@ import os
 import tempfile
 import time
 import warnings
-from helpers import COLOURS, Claims, MemoryMeter, Prediction, Recipe, benchmark, check, compare, device_name, explore, find_gpu, hint, human_bytes, numbers_beyond_cache, pick_device, plan_deep, planned, saved_tensor_bytes, show, sign_of_life, traffic, why_no_compiler, written_kernels
+from helpers import COLORS, Claims, MemoryMeter, Prediction, Recipe, benchmark, check, compare, device_name, explore, find_gpu, hint, human_bytes, numbers_beyond_cache, pick_device, plan_deep, planned, saved_tensor_bytes, show, sign_of_life, traffic, why_no_compiler, written_kernels
 from helpers.core.device import synchronize
 from helpers.planner.catalog import find_model
 import torch

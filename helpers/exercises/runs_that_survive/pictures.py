@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from ...core.colours import COLOURS
+from ...core.colors import COLORS
 from ...planner.goodput import goodput
 from .killed_run import KilledRun
 
@@ -29,17 +29,17 @@ def goodput_figure(
         minutes = [factor * young / 60 for factor in measured]
         means = [statistics.mean(shares) for shares in measured.values()]
         axes.fill_between(
-            minutes, list(map(min, measured.values())), list(map(max, measured.values())), color=COLOURS[0], alpha=0.2
+            minutes, list(map(min, measured.values())), list(map(max, measured.values())), color=COLORS[0], alpha=0.2
         )
-        axes.plot(minutes, means, "o-", color=COLOURS[0], label="mean of the runs; shaded: from the worst to the best")
+        axes.plot(minutes, means, "o-", color=COLORS[0], label="mean of the runs; shaded: from the worst to the best")
         best = max(means)
     if exact:
         factors = [2 ** (i / 8) for i in range(-40, 41)]
         shares = [100 * goodput(factor * young, **exact) for factor in factors]
-        axes.plot([factor * young / 60 for factor in factors], shares, color=COLOURS[0], label="computed")
+        axes.plot([factor * young / 60 for factor in factors], shares, color=COLORS[0], label="computed")
         best = max(shares)
         axes.set_ylim(0, 100)
-    axes.axvline(young / 60, color=COLOURS[4], ls=":", label=f"Young: {young / 60:.1f} minutes")
+    axes.axvline(young / 60, color=COLORS[4], ls=":", label=f"Young: {young / 60:.1f} minutes")
     axes.set_xscale("log")
     axes.set(title=f"Goodput; at best {best:.1f} %", xlabel="minutes between checkpoints", ylabel="% of the time")
     axes.legend(frameon=False)
@@ -53,7 +53,7 @@ def parts_figure(runs: Mapping[str, KilledRun]) -> Figure:
     left = [0.0] * len(runs)
     for index, part in enumerate(next(iter(runs.values())).parts):
         seconds = [run.parts[part] for run in runs.values()]
-        axes.barh(list(runs), seconds, left=left, color=COLOURS[(2, 4, 1, 7)[index]], label=part)
+        axes.barh(list(runs), seconds, left=left, color=COLORS[(2, 4, 1, 7)[index]], label=part)
         left = [a + b for a, b in zip(left, seconds, strict=True)]
     axes.invert_yaxis()
     axes.set(title="What the time went to", xlabel="seconds")
@@ -66,8 +66,8 @@ def losses_figure(through: Sequence[float], left_out: Mapping[str, Sequence[floa
     figure = Figure(figsize=(9, 4.6), layout="constrained")
     panels = figure.subplots(2, 3, sharex=True, sharey=True).flat
     for axes, (part, losses) in zip(panels, left_out.items(), strict=False):
-        axes.plot(range(len(through)), through, color=COLOURS[7], lw=2.5, alpha=0.6)
-        axes.plot(range(resumed_at, resumed_at + len(losses)), losses, color=COLOURS[4], lw=1.2)
+        axes.plot(range(len(through)), through, color=COLORS[7], lw=2.5, alpha=0.6)
+        axes.plot(range(resumed_at, resumed_at + len(losses)), losses, color=COLORS[4], lw=1.2)
         axes.axvline(resumed_at, color="black", lw=0.8, ls=":")
         axes.set_title(f"without {part}", fontsize=10)
     figure.supxlabel("step")

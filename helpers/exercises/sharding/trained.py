@@ -14,7 +14,7 @@ from ...core.device import rank_device
 from ...meter.recorder import MemoryMeter
 from ...ranks.collectives import Collectives
 
-TENANTS = ("parameters", "gradients", "optimizer state")
+CATEGORIES = ("parameters", "gradients", "optimizer state")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def train(step: Callable[[], Any], watch: nn.Module, optimizer: torch.optim.Opti
         with meter, Collectives() as sent:
             loss = step()
         losses.append(joint(loss))
-    static = sum(meter.profile.largest[tenant] for tenant in TENANTS)
+    static = sum(meter.profile.largest[category] for category in CATEGORIES)
     return Trained(losses, static, meter.profile.peak_bytes, sent)
 
 

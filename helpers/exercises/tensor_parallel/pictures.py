@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...core.colours import COLOURS
+from ...core.colors import COLORS
 
 if TYPE_CHECKING:  # matplotlib takes most of a second to import, and ranks draw nothing
     from matplotlib.axes import Axes
@@ -23,11 +23,11 @@ def _canvas(width: float, height: float, panels: int = 1) -> "tuple[Figure, list
     return figure, axes
 
 
-def _box(axes: "Axes", at: tuple[float, float], size: tuple[float, float], colour: str) -> None:
+def _box(axes: "Axes", at: tuple[float, float], size: tuple[float, float], color: str) -> None:
     """Draw a filled rectangle at its lower left corner."""
     from matplotlib.patches import Rectangle
 
-    axes.add_patch(Rectangle(at, *size, facecolor=colour, edgecolor="white", linewidth=2))
+    axes.add_patch(Rectangle(at, *size, facecolor=color, edgecolor="white", linewidth=2))
 
 
 def _matrix(axes: "Axes", at: tuple[float, float], size: tuple[float, float], cut: str = "") -> None:
@@ -40,7 +40,7 @@ def _matrix(axes: "Axes", at: tuple[float, float], size: tuple[float, float], cu
     for rank in (0, 1):
         corner = (x + rank * width / 2, y) if across else (x, y + (1 - rank) * height / 2)
         part = (width / 2, height) if across else (width, height / 2)
-        _box(axes, corner, part, COLOURS[rank])
+        _box(axes, corner, part, COLORS[rank])
         axes.text(corner[0] + part[0] / 2, corner[1] + part[1] / 2, rank, ha="center", va="center", color="white")
 
 
@@ -59,7 +59,7 @@ def split_picture() -> "Figure":
     _matrix(rows, (2.9, 0), (2, 2), "rows")
     for rank in (0, 1):
         x = 6 + 2.6 * rank
-        _box(rows, (x, 0.3), (2, 1.4), COLOURS[rank])
+        _box(rows, (x, 0.3), (2, 1.4), COLORS[rank])
         rows.text(x + 1, 1, rank, ha="center", va="center", color="white")
     rows.text(8.3, 1, "+", ha="center", va="center", fontsize=12)
     rows.text(8.3, 2.35, "Y, two partial sums", ha="center", va="center", fontsize=12)
@@ -73,10 +73,10 @@ def crossing_picture() -> "Figure":
     figure, (axes,) = _canvas(8.4, 2.7)
     for rank in (0, 1):
         for i, name in enumerate(("column", "gelu", "row")):
-            _box(axes, (3.2 + 2 * i, 1.3 * (1 - rank)), (1.5, 0.9), COLOURS[rank])
+            _box(axes, (3.2 + 2 * i, 1.3 * (1 - rank)), (1.5, 0.9), COLORS[rank])
             axes.text(3.95 + 2 * i, 1.3 * (1 - rank) + 0.45, name, ha="center", va="center", color="white", fontsize=9)
         axes.text(
-            2.95, 1.3 * (1 - rank) + 0.45, f"rank {rank}", ha="right", va="center", color=COLOURS[rank], fontsize=8
+            2.95, 1.3 * (1 - rank) + 0.45, f"rank {rank}", ha="right", va="center", color=COLORS[rank], fontsize=8
         )
     for x, name, forward, backward in ((0.3, "Enter", "pass on", "sum"), (9.2, "Leave", "sum", "pass on")):
         _box(axes, (x, 0), (1.5, 2.2), _WHOLE)
@@ -101,12 +101,12 @@ def heads_picture(owners: Sequence[Sequence[int]], kv_heads: int) -> "Figure":
     heads = sum(map(len, owners))
     head = 0
     for rank, serving in enumerate(owners):
-        colour = COLOURS[rank % len(COLOURS)]
-        axes.text(head + (len(serving) - 1) / 2, 2.75, f"rank {rank}", ha="center", color=colour)
+        color = COLORS[rank % len(COLORS)]
+        axes.text(head + (len(serving) - 1) / 2, 2.75, f"rank {rank}", ha="center", color=color)
         for kv_head in serving:
             below = (kv_head + 0.5) * heads / kv_heads - 0.5
-            axes.plot([head, below], [1.7, 0.7], color=colour, lw=1.5)
-            _box(axes, (head - 0.4, 1.7), (0.8, 0.8), colour)
+            axes.plot([head, below], [1.7, 0.7], color=color, lw=1.5)
+            _box(axes, (head - 0.4, 1.7), (0.8, 0.8), color)
             axes.text(head, 2.1, head, ha="center", va="center", color="white")
             head += 1
     for kv_head in range(kv_heads):
@@ -124,7 +124,7 @@ def mesh_picture(data: int, tensor: int) -> "Figure":
     figure, (axes,) = _canvas(6.4, 3.2)
     for i in range(data):
         for j in range(tensor):
-            _box(axes, (3 * j, -1.6 * i), (2.2, 1), COLOURS[j % len(COLOURS)])
+            _box(axes, (3 * j, -1.6 * i), (2.2, 1), COLORS[j % len(COLORS)])
             words = f"rank {i * tensor + j}\nbatch {i}, half {j}" if tensor == 2 else f"rank {i * tensor + j}"
             axes.text(3 * j + 1.1, -1.6 * i + 0.5, words, ha="center", va="center", color="white", fontsize=9)
     arrow = {"arrowstyle": "<->", "color": "black"}

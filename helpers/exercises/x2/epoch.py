@@ -77,7 +77,7 @@ def _activations(train_epoch: Any, seed: int) -> int:
         x, y = rows_of_classes(8 * 16)
         pairs = list(zip(x.split(16), y.split(16), strict=True))
         scheduler = Logged(optimizer, lambda _: 1.0)
-        with MemoryMeter(model, optimizer, by_tenant=False) as meter:
+        with MemoryMeter(model, optimizer, by_category=False) as meter:
             train_epoch(
                 model, optimizer, scheduler, F.cross_entropy, lambda start, p=pairs: iter(p[start:]), accumulate
             )

@@ -279,7 +279,7 @@ def _peaks(accumulated_step: Any) -> Evidence:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         peaks[name] = {}
         for micro_batch in (16 * smallest, 4 * smallest, smallest):
-            with MemoryMeter(model, optimizer, by_tenant=False) as meter:  # torch.func allows nothing else
+            with MemoryMeter(model, optimizer, by_category=False) as meter:  # torch.func allows nothing else
                 accumulated_step(model, optimizer, _counted, x, y, micro_batch, _alone)
             peaks[name][str(micro_batch)] = meter.peak_bytes - x.nbytes - y.nbytes
     return peaks

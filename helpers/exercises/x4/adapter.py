@@ -126,7 +126,7 @@ class CountIsPredicted(Check):
                 break  # it makes models: the larger ones would not fit anywhere
             config = llama_config(**sizes)
             before = config.to_dict()
-            with MemoryMeter(device=torch.device("cpu"), by_tenant=False) as meter:
+            with MemoryMeter(device=torch.device("cpu"), by_category=False) as meter:
                 count = trained_parameters(config, rank)
             counts.append(int(count))
             kinds.add(type(count).__name__)

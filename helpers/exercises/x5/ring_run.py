@@ -108,7 +108,7 @@ def memory(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evide
     rank = dist.get_rank(group)
     gc.freeze()  # what this process was born with need not be looked through again
     _both(ring, shard_of(seed, case, rank), group)  # the first call imports what it needs
-    meter = MemoryMeter(device=torch.device("cpu"), by_tenant=False)
+    meter = MemoryMeter(device=torch.device("cpu"), by_category=False)
     seen = {}
     q, k, v, grad = _fresh(seed, case, rank)
     with LastMessage() as last, meter as profile:

@@ -88,7 +88,7 @@ def _pass(model: nn.Module) -> Evidence:
 def _peak(build: Callable[..., nn.Module], seed: int) -> int:
     """Return the peak of a start with many layers."""
     mesh = mesh_of((4,))
-    with MemoryMeter(device=torch.device("cpu"), by_tenant=False) as meter:
+    with MemoryMeter(device=torch.device("cpu"), by_category=False) as meter:
         build(lambda: Model(WIDE, MANY), mesh, torch.float32, seed)
     return meter.peak_bytes
 

@@ -119,7 +119,7 @@ def _growth(train_step: Callable[..., Any], seed: int) -> int:
         model = sharded(seed, mesh_of((4,)))
         optimizer = _optimizer(model, adam=False)
         pairs = _micro_batches(seed, _Case((MANY_ROWS,) * count), 0)
-        with MemoryMeter(device=torch.device("cpu"), by_tenant=False) as meter:
+        with MemoryMeter(device=torch.device("cpu"), by_category=False) as meter:
             train_step(model, optimizer, pairs, OFF)
         peaks.append(meter.peak_bytes)
     return peaks[1] - peaks[0]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from matplotlib.figure import Figure
 
-from ...core.colours import COLOURS
+from ...core.colors import COLORS
 from .roofline import Roofline
 
 _LOW, _HIGH = 1e-2, 1e4  # FLOP for each byte, of the axis
@@ -28,11 +28,11 @@ def roofline_figure(roofline: Roofline, measured: Mapping[str, tuple[float, floa
         ridge = max(peaks.values()) / slope
         label = f"{where}: {slope / 1e9:,.0f} GB/s"
         axes.plot((_LOW, ridge), (_LOW * slope, ridge * slope), style, color="black", label=label)
-    for colour, (dtype, peak) in zip(COLOURS, peaks.items(), strict=False):
+    for color, (dtype, peak) in zip(COLORS, peaks.items(), strict=False):
         begins = peak / max(slopes.values())
-        axes.plot((begins, _HIGH), (peak, peak), color=colour, label=f"{dtype}: {peak / 1e9:,.0f} GFLOP/s")
+        axes.plot((begins, _HIGH), (peak, peak), color=color, label=f"{dtype}: {peak / 1e9:,.0f} GFLOP/s")
     for i, (name, (flops, nbytes, seconds)) in enumerate((measured or {}).items()):
-        axes.plot(flops / nbytes, flops / seconds, "o", color=COLOURS[-1 - i % len(COLOURS)], label=name)
+        axes.plot(flops / nbytes, flops / seconds, "o", color=COLORS[-1 - i % len(COLORS)], label=name)
     axes.set(xscale="log", yscale="log", xlabel="FLOP for each byte moved", ylabel="FLOP/s")
     axes.grid(alpha=0.3)
     figure.legend(loc="outside lower center", ncols=2, frameon=False)

@@ -63,7 +63,7 @@ def _optimizers(rows: int, width: int, place: dict) -> None:
 def _images(images: int, channels: int, side: int, place: dict) -> None:
     """Run a stage of a convolutional network on x (images, channels, side, side), and patches of a transformer."""
     x = torch.randn(images, channels, side, side, **place, requires_grad=True)
-    grey = torch.randn(images, 1, side, side, **place)
+    gray = torch.randn(images, 1, side, side, **place)
     layers = nn.Sequential(
         nn.Conv2d(channels, 2 * channels, 3, padding=1, bias=False),
         nn.BatchNorm2d(2 * channels),
@@ -73,7 +73,7 @@ def _images(images: int, channels: int, side: int, place: dict) -> None:
         nn.AdaptiveAvgPool2d(1),
     ).to(**place)
     first, patches = nn.Conv2d(1, channels, 3, padding=1).to(**place), nn.Conv2d(1, channels, 4, stride=4).to(**place)
-    (layers(x + first(grey)).mean() + patches(grey).mean()).backward()
+    (layers(x + first(gray)).mean() + patches(gray).mean()).backward()
 
 
 def _attention(batch: int, length: int, head: int, place: dict) -> None:

@@ -123,7 +123,9 @@ class LayoutPlan:
             f"  peak allocated {human_bytes(worst.nbytes)} on pipeline rank {self.ranks.index(worst)}, {worst.at}",
             f"  reserved {low / GiB:,.1f} to {high / GiB:,.1f} GiB if there is room",
         ]
-        lines += [f"    {tenant:<23}{human_bytes(n):>12}" for tenant, n in worst.peak.most_common() if n > GiB // 100]
+        lines += [
+            f"    {category:<23}{human_bytes(n):>12}" for category, n in worst.peak.most_common() if n > GiB // 100
+        ]
         return "\n".join(lines)
 
     def role_table(self) -> list[tuple[str, ...]]:

@@ -131,4 +131,4 @@ def _line(few: Place, more: Place, times: int) -> Place:
 
 
 def _extrapolated(few: Counter[str], more: Counter[str], times: int) -> Counter[str]:
-    return Counter({tenant: few[tenant] + times * (more[tenant] - few[tenant]) for tenant in {*few, *more}})
+    return Counter({category: few[category] + times * (more[category] - few[category]) for category in {*few, *more}})

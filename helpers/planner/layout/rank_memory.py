@@ -34,7 +34,7 @@ class RankMemory:
     """The fullest moment of a rank.
 
     Attributes:
-        peak: bytes by tenant then.
+        peak: bytes by category then.
         at: the action, and the place in it.
         in_flight: the most micro-batches whose activations it held at once, over all its stages.
     """
@@ -133,8 +133,8 @@ def _after(held: Held, done: "Sequence[_Passed]") -> Held:
     """Return what is held when all of `done` is; actions that are alike change it alike."""
     result = held.copy()
     for each, times in Counter(done).items():
-        for tenant in {*each.before, *each.after}:
-            result[tenant] += times * (each.after[tenant] - each.before[tenant])
+        for category in {*each.before, *each.after}:
+            result[category] += times * (each.after[category] - each.before[category])
     return result
 
 
@@ -175,7 +175,7 @@ def _passed(layout: Layout, kind: str, places: Sequence[Place]) -> _Passed:
 
 def first_half(layout: Layout, places: Sequence[Place]) -> list[Place]:
     """Return places as they are while weights' gradients are not made, and what they need is not freed."""
-    kept = {tenant: places[0].start[tenant] for tenant in OF_WEIGHTS}
+    kept = {category: places[0].start[category] for category in OF_WEIGHTS}
     waiting: Held = Counter()
     halves = []
     for place in places:
@@ -199,4 +199,4 @@ def waiting_gradients(layout: Layout, places: Sequence[Place]) -> Held:
 
 def _moved(held: Held, start: Held, end: Held) -> Held:
     """Return `held` changed as from `start` to `end`."""
-    return Counter({tenant: held[tenant] + end[tenant] - start[tenant] for tenant in {*held, *start, *end}})
+    return Counter({category: held[category] + end[category] - start[category] for category in {*held, *start, *end}})

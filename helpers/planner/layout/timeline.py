@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ...core.colours import COLOURS
+from ...core.colors import COLORS
 from ..config import RecipeError
 from . import stage_run as runs
 from .layout_plan import LayoutPlan
@@ -23,18 +23,18 @@ from .schedule import BACKWARD, FOR_INPUT, FOR_WEIGHTS, FORWARD
 
 BUBBLE = "#e4e4e4"
 PASSES = {
-    FORWARD: ("forward", COLOURS[0]),
-    BACKWARD: ("backward", COLOURS[1]),
+    FORWARD: ("forward", COLORS[0]),
+    BACKWARD: ("backward", COLORS[1]),
     FOR_INPUT: ("backward: inputs' gradients", "#f5cd79"),
-    FOR_WEIGHTS: ("backward: weights' gradients", COLOURS[2]),
+    FOR_WEIGHTS: ("backward: weights' gradients", COLORS[2]),
 }
-UPDATE = ("update", COLOURS[7])
-_SHARDS = ("waits for data-parallel ranks", COLOURS[8])
+UPDATE = ("update", COLORS[7])
+_SHARDS = ("waits for data-parallel ranks", COLORS[8])
 WAITS = {  # by the part of a timing; what is not here is the chip's own work
-    "launch": ("waits for its host", COLOURS[6]),
-    "tensor": ("waits for tensor ranks", COLOURS[4]),
-    "context": ("waits for context ranks", COLOURS[5]),
-    "expert": ("waits for expert ranks", COLOURS[3]),
+    "launch": ("waits for its host", COLORS[6]),
+    "tensor": ("waits for tensor ranks", COLORS[4]),
+    "context": ("waits for context ranks", COLORS[5]),
+    "expert": ("waits for expert ranks", COLORS[3]),
     **dict.fromkeys(("shard", "replicate", "data", "expert shard"), _SHARDS),
 }
 MANY = 3000  # bars from which on they are pixels, so that an SVG stays small
@@ -49,7 +49,7 @@ class Bar:
     rank: int
     thin: bool
     what: str
-    colour: str
+    color: str
     begin: float
     end: float
     label: str = ""
@@ -62,10 +62,10 @@ def bars(plan: LayoutPlan) -> Iterator[Bar]:
     done = max([span.end for spans in plan.spans for span in spans] + plan.reduced)
     for rank, spans in enumerate(plan.spans):
         for span in spans:
-            what, colour = PASSES[span.action.kind]
+            what, color = PASSES[span.action.kind]
             later_piece = span.action.stage >= ranks  # of a rank that holds several pieces of the model
             label = str(span.action.micro_batch)
-            yield Bar(rank, False, what, colour, span.begin, span.end, label, 0.6 if later_piece else 1.0)
+            yield Bar(rank, False, what, color, span.begin, span.end, label, 0.6 if later_piece else 1.0)
             yield from _waits(rank, waited(plan, span), span.begin)
         if plan.reduced[rank] > spans[-1].end:
             yield Bar(rank, False, *_SHARDS, spans[-1].end, plan.reduced[rank])
@@ -88,9 +88,9 @@ def waited(plan: LayoutPlan, span: Span) -> Counter[str]:
 
 
 def _waits(rank: int, parts: Counter[str], at: float) -> Iterator[Bar]:
-    for part, (what, colour) in WAITS.items():
+    for part, (what, color) in WAITS.items():
         if parts[part] > 0:
-            yield Bar(rank, True, what, colour, at, at + parts[part])
+            yield Bar(rank, True, what, color, at, at + parts[part])
             at += parts[part]
 
 
@@ -104,12 +104,12 @@ def draw_timeline(plan: LayoutPlan) -> Figure:
         axes.broken_barh([(0, plan.seconds * scale)], (rank - 0.4, 0.55), color=BUBBLE)
     rows: dict[tuple[int, bool, str, float], list[Bar]] = {}
     for bar in drawn:
-        rows.setdefault((bar.rank, bar.thin, bar.colour, bar.alpha), []).append(bar)
-    for (rank, thin, colour, alpha), row in rows.items():
+        rows.setdefault((bar.rank, bar.thin, bar.color, bar.alpha), []).append(bar)
+    for (rank, thin, color, alpha), row in rows.items():
         place = (rank + 0.18, 0.2) if thin else (rank - 0.4, 0.55)
         edge = {"edgecolor": "white", "linewidth": 0.0 if thin or len(drawn) > MANY else 0.4}
         pieces = [(bar.begin * scale, (bar.end - bar.begin) * scale) for bar in row]
-        axes.broken_barh(pieces, place, facecolor=colour, alpha=alpha, rasterized=len(drawn) > MANY, **edge)
+        axes.broken_barh(pieces, place, facecolor=color, alpha=alpha, rasterized=len(drawn) > MANY, **edge)
     _number(axes, [bar for bar in drawn if bar.label], plan.seconds, scale)
     axes.set(
         title=f"{plan.layout.ranks} x {plan.cluster.gpu.name}: {plan.layout.summary}",
@@ -127,13 +127,13 @@ def _handles(plan: LayoutPlan, drawn: list[Bar]) -> list[Patch]:
     """Return the legend: passes, the bubble, and those waits that can be seen."""
     seconds: Counter[tuple[bool, str, str]] = Counter()
     for bar in drawn:
-        seconds[bar.thin or bar.what == _SHARDS[0], bar.what, bar.colour] += bar.end - bar.begin
+        seconds[bar.thin or bar.what == _SHARDS[0], bar.what, bar.color] += bar.end - bar.begin
     ranks = plan.layout.pipeline
     least = TOO_LITTLE * plan.seconds * ranks
-    passes = [(what, colour) for thin, what, colour in seconds if not thin]
-    waits = [(what, colour) for (thin, what, colour), whole in seconds.items() if thin and whole >= least]
+    passes = [(what, color) for thin, what, color in seconds if not thin]
+    waits = [(what, color) for (thin, what, color), whole in seconds.items() if thin and whole >= least]
     bubble = [("bubble", BUBBLE)] if ranks > 1 else []
-    return [Patch(color=colour, label=what) for what, colour in (*passes, *bubble, *waits)]
+    return [Patch(color=color, label=what) for what, color in (*passes, *bubble, *waits)]
 
 
 def _number(axes: Axes, passes: list[Bar], seconds: float, scale: float) -> None:

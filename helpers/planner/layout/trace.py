@@ -69,7 +69,7 @@ class Place:
     Attributes:
         name: "pre", "layer 3" or "post".
         events: in order.
-        start, peak, end: bytes alive by tenant, at its beginning, at its fullest moment and at its end.
+        start, peak, end: bytes alive by category, at its beginning, at its fullest moment and at its end.
         recomputed_flops: FLOPs that checkpointing does a second time.
     """
 
@@ -158,8 +158,8 @@ class Trace(Count):
         """Pack hook of autograd: a buffer that is saved for the backward pass is an activation from then on."""
         packed = super().pack(tensor)
         block = self.track(tensor)
-        if block and block.tenant == BUFFERS:
-            block.tenant = "activations"
+        if block and block.category == BUFFERS:
+            block.category = "activations"
         return packed
 
     def observe(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -194,8 +194,8 @@ class Trace(Count):
         self.close()
         unwritten = self.work.never_written
         for block in self.blocks:  # what `fully_shard` gathers and reduces
-            if block.op.name.startswith(("fsdp.", "c10d.")) and block.tenant in ("temporaries", "weight copies"):
-                block.tenant = BUFFERS
+            if block.op.name.startswith(("fsdp.", "c10d.")) and block.category in ("temporaries", "weight copies"):
+                block.category = BUFFERS
         blocks = [block for block in self.blocks if block.nbytes and block not in unwritten]
         self._label_kept(blocks)
         self._counted = blocks
@@ -241,8 +241,8 @@ class Trace(Count):
         begins = [entry.tick for _, entry in self._log if isinstance(entry, _Bound) and entry.place == "pre"]
         for block in blocks:
             at = bisect.bisect_right(begins, block.start)
-            if block.tenant == "temporaries" and at < len(begins) and (block.end is None or block.end > begins[at]):
-                block.tenant = "activations"
+            if block.category == "temporaries" and at < len(begins) and (block.end is None or block.end > begins[at]):
+                block.category = "activations"
 
 
 def _nbytes(tensor: Tensor) -> int:
@@ -250,7 +250,7 @@ def _nbytes(tensor: Tensor) -> int:
 
 
 def _moments(blocks: Sequence[Block], ticks: Sequence[int]) -> list[tuple[Counter[str], Counter[str]]]:
-    """Return, for each time, the bytes alive by tenant then, and at the fullest moment before the next time."""
+    """Return, for each time, the bytes alive by category then, and at the fullest moment before the next time."""
     changes = [(block.start, 1, block) for block in blocks]
     changes += [(block.end, -1, block) for block in blocks if block.end is not None]
     changes.sort(key=lambda change: change[0])
@@ -275,5 +275,5 @@ def _apply(change: tuple[int, int, Block], held: Counter[str]) -> int:
     """Enter a beginning or an end of a block in `held`, and return by how much the total changes."""
     _, sign, block = change
     size = sign * -(-block.nbytes // ROUNDING) * ROUNDING
-    held[block.tenant] += size
+    held[block.category] += size
     return size

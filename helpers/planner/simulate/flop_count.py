@@ -10,7 +10,7 @@ from ...meter.flops import flops_of
 from .cuda_kernels import scratch_bytes
 from .work_count import WorkCount
 
-HOST = "host"  # tenant of what offloading keeps off the GPU
+HOST = "host"  # category of what offloading keeps off the GPU
 
 
 class FlopCount(Count):

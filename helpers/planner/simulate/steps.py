@@ -221,7 +221,7 @@ def simulated_steps(recipe: TrainingConfig) -> int:
 def _read(strategy: Strategy, count: FlopCount, blocks: list[Block], sizes: dict[str, Any], steps: int) -> Simulation:
     """Return the result of a count over so many `steps`; `blocks` are those of two."""
     recipe = strategy.recipe
-    lasting = [b for b in count.blocks if b.tenant == "optimizer state" and b.end is None]
+    lasting = [b for b in count.blocks if b.category == "optimizer state" and b.end is None]
     state = sum(block.nbytes for block in lasting if block.nbytes > COUNTER)
     host = 0
     if recipe.offload != "none" or recipe.paged:
@@ -269,10 +269,10 @@ def _on_the_gpu(blocks: list[Block], recipe: TrainingConfig) -> list[Block]:
     counters_on_host = recipe.optimizer_impl != "fused"  # Adam's step counters are CPU scalars unless it is fused
 
     def on_host(block: Block) -> bool:
-        counter = block.tenant == "optimizer state" and block.nbytes <= COUNTER
-        state = block.tenant == "optimizer state"
+        counter = block.category == "optimizer state" and block.nbytes <= COUNTER
+        state = block.category == "optimizer state"
         updating = state or block.op.phase == "optimizer step"
-        offloaded = block.tenant == HOST or (updating and recipe.offload != "none") or (state and recipe.paged)
+        offloaded = block.category == HOST or (updating and recipe.offload != "none") or (state and recipe.paged)
         return offloaded or not block.nbytes or (counter and counters_on_host)
 
     return [block for block in blocks if not on_host(block)]

@@ -23,7 +23,7 @@ FUSED_KINDS = ("pointwise", "norm", "copy")
 FUSED = "compiled.chain"  # name of the work of a chain
 _OVERWRITES = ("aten.copy_", "aten.fill_", "aten.zero_")  # read nothing of their first operand
 _NEW_STATE = ("aten.zeros_like", "aten.full_like")  # of an optimizer, in the first step only
-_PASSING = ("temporaries", "activations", "recomputed activations")  # tenants of what chains make
+_PASSING = ("temporaries", "activations", "recomputed activations")  # categories of what chains make
 _Region = tuple[Block, int, int]  # what is read: of this memory, from this place on, so many bytes
 
 
@@ -125,7 +125,7 @@ class WorkCount:
     @property
     def never_written(self) -> set[Block]:
         """The memory that eager mode writes and a compiled step does not need."""
-        return {block for chain in self._chains for block in chain.made if block.tenant in _PASSING}
+        return {block for chain in self._chains for block in chain.made if block.category in _PASSING}
 
     def _regions(self, values: Iterable[Any]) -> Iterator[_Region]:
         for tensor in flat_tensors(values):

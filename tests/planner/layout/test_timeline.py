@@ -66,7 +66,7 @@ def test_the_updates_end_the_step(plan):
     assert {bar.begin for bar in updates} == {done}
 
 
-def test_the_picture_names_ranks_and_colours(plan):
+def test_the_picture_names_ranks_and_colors(plan):
     figure = draw_timeline(plan)
     (axes,) = figure.axes
     assert len(axes.get_yticklabels()) == plan.layout.pipeline

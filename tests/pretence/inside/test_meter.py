@@ -26,7 +26,7 @@ def step():
     return once
 
 
-def test_by_tenant_it_is_the_allocators_peak_and_what_was_there_before_is_known(step):
+def test_by_category_it_is_the_allocators_peak_and_what_was_there_before_is_known(step):
     other = torch.empty(10**6, dtype=torch.uint8, device="cuda")
     torch.cuda.reset_peak_memory_stats()
     with MemoryMeter(step.model, step.optimizer) as profile:
@@ -39,7 +39,7 @@ def test_by_tenant_it_is_the_allocators_peak_and_what_was_there_before_is_known(
 
 
 def test_the_peak_alone_is_read_from_the_statistics(step):
-    with MemoryMeter(step.model, step.optimizer, by_tenant=False) as profile:
+    with MemoryMeter(step.model, step.optimizer, by_category=False) as profile:
         step()
     assert profile.peak_bytes == torch.cuda.max_memory_allocated()
     assert profile.reserved_bytes >= profile.peak_bytes

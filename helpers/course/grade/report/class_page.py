@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ....core.colours import COLOURS
+from ....core.colors import COLORS
 from ....exercises.base import Outcome
 from ..judge.result import Result
 from ..store.conditions import Conditions
@@ -126,7 +126,7 @@ def _histogram(name: str, totals: list[float], maximum: float) -> Markup:
     figure = Figure(figsize=(5.2, 2.6), layout="constrained")
     axes = figure.add_subplot()
     points = range(round(maximum) + 1)
-    axes.bar(points, [counts[n] for n in points], color=COLOURS[0], width=0.8)
+    axes.bar(points, [counts[n] for n in points], color=COLORS[0], width=0.8)
     axes.set(title=f"{name.upper()}: points reached", xlabel="points", ylabel="submissions", xticks=points)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     words = ", ".join(f"{counts[n]} with {n}" for n in points if counts[n])
@@ -137,9 +137,9 @@ def _bars(name: str, misses: list[Miss], tried: int) -> Markup:
     figure = Figure(figsize=(6.2, 0.9 + 0.3 * len(misses)), layout="constrained")
     axes = figure.add_subplot()
     checks, wrong = [miss.check for miss in misses], [miss.count for miss in misses]
-    axes.barh(checks, wrong, color=COLOURS[4], height=0.7, label="wrong")
+    axes.barh(checks, wrong, color=COLORS[4], height=0.7, label="wrong")
     if any(miss.blank for miss in misses):
-        axes.barh(checks, [m.blank for m in misses], left=wrong, color=COLOURS[7], height=0.7, label="not attempted")
+        axes.barh(checks, [m.blank for m in misses], left=wrong, color=COLORS[7], height=0.7, label="not attempted")
         axes.legend(frameon=False, fontsize=8, labelcolor=_INK)
     axes.invert_yaxis()
     axes.set(

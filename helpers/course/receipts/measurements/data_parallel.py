@@ -33,6 +33,6 @@ def _train() -> tuple[float, int]:
     wrap = DistributedDataParallel if dist.get_world_size() > 1 else None
     trainer = Trainer(gpt(device), device, torch.bfloat16, change=wrap)
     seconds = benchmark(trainer.step, runs=10 if device.type == "cuda" else 3).median
-    with MemoryMeter(trainer.model, trainer.stepper, device, by_tenant=False) as meter:
+    with MemoryMeter(trainer.model, trainer.stepper, device, by_category=False) as meter:
         trainer.step()
     return seconds, meter.peak_bytes

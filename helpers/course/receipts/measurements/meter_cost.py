@@ -15,12 +15,12 @@ def measure(claims: Claims, device: torch.device) -> None:
     subject = gpt(device)
     trainer = Trainer(subject, device)
 
-    def metered(by_tenant: bool) -> None:
-        with MemoryMeter(trainer.model, trainer.stepper, by_tenant=by_tenant):
+    def metered(by_category: bool) -> None:
+        with MemoryMeter(trainer.model, trainer.stepper, by_category=by_category):
             trainer.step()
 
-    for words, by_tenant in {"peak only": False, "by tenant": True}.items():
-        slower = 1 / compare(trainer.step, lambda by_tenant=by_tenant: metered(by_tenant), runs=5).speedup
+    for words, by_category in {"peak only": False, "by category": True}.items():
+        slower = 1 / compare(trainer.step, lambda by_category=by_category: metered(by_category), runs=5).speedup
         claims.figure(f"a step under the meter, {words}, takes", subject.words, slower, "x")
     began = time.perf_counter()
     metered(True)

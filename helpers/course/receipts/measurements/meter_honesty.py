@@ -14,17 +14,17 @@ _SAID = "the meter's peak is the allocator's"
 
 
 def measure(claims: Claims, device: torch.device) -> None:
-    """Record measured / counted peak of a step: by tenant, and of the peak alone."""
+    """Record measured / counted peak of a step: by category, and of the peak alone."""
     if device.type != "cuda":
         raise Skip("the meter is held against CUDA's own statistics, and this is no CUDA GPU")
     for words, trainer in _trainers(device):
         trainer.step()  # the optimizer's state appears
-        for by_tenant in (True, False):
+        for by_category in (True, False):
             torch.cuda.reset_peak_memory_stats(device)
-            with MemoryMeter(trainer.model, trainer.stepper, device, by_tenant=by_tenant) as profile:
+            with MemoryMeter(trainer.model, trainer.stepper, device, by_category=by_category) as profile:
                 trainer.step()
             counted = torch.cuda.max_memory_allocated(device)
-            subject = words if by_tenant else f"{words}, peak only"
+            subject = words if by_category else f"{words}, peak only"
             # Not of the meter's concern, but of the allocator's: the batch and the libraries' workspaces.
             ratio = (profile.peak_bytes + profile.outside_bytes) / counted
             claims.record("meter", _SAID, subject, ratio, "", 0.999, 1.001)

@@ -39,7 +39,7 @@ def _compare(claims: Claims, device: torch.device) -> None:
 
 def _peak(trainer: Trainer) -> int:
     trainer.step()
-    with MemoryMeter(trainer.model, trainer.stepper, by_tenant=False) as meter:
+    with MemoryMeter(trainer.model, trainer.stepper, by_category=False) as meter:
         trainer.step()
     return meter.peak_bytes
 

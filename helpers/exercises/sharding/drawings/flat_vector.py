@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ....core.colours import COLOURS
+from ....core.colors import COLORS
 from ..layout import shard_size
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ def flat_vector_figure(parameters: Mapping[str, int], ranks: int) -> "Figure":
     figure = Figure(figsize=(8, 1.5), layout="constrained")
     axes = figure.add_subplot()
     left = 0
-    for (name, numbers), colour in zip(parameters.items(), COLOURS, strict=False):
-        axes.barh(1, numbers, left=left, color=colour, alpha=0.5, edgecolor="white", height=0.8)
+    for (name, numbers), color in zip(parameters.items(), COLORS, strict=False):
+        axes.barh(1, numbers, left=left, color=color, alpha=0.5, edgecolor="white", height=0.8)
         axes.text(left + numbers / 2, 1, name, ha="center", va="center", fontsize=9)
         left += numbers
     if padding := size * ranks - left:

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from ....core.colours import COLOURS
+from ....core.colors import COLORS
 from ....core.units import GiB
 from ....planner import find_gpu
-from .shards import TENANTS
+from .shards import CATEGORIES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,11 +21,11 @@ def gpus_figure(stage: str, ranks: int, activations_in_GiB: float) -> "Figure":
     figure = Figure(figsize=(7, 1.9), layout="constrained")
     axes = figure.add_subplot()
     left = 0.0
-    for (tenant, each, sharded_from), colour in zip(TENANTS, COLOURS, strict=False):
+    for (category, each, sharded_from), color in zip(CATEGORIES, COLORS, strict=False):
         size = PARAMETERS * each / GiB / (ranks if number >= sharded_from else 1)
-        axes.barh("one rank", size, left=left, color=colour, label=tenant)
+        axes.barh("one rank", size, left=left, color=color, label=category)
         left += size
-    axes.barh("one rank", activations_in_GiB, left=left, color=COLOURS[3], label="activations")
+    axes.barh("one rank", activations_in_GiB, left=left, color=COLORS[3], label="activations")
     for name, line in (("rtx-4090-24gb", ":"), ("h100-80gb", "--")):
         axes.axvline(find_gpu(name).total / GiB, color="black", ls=line, label=name)
     total = left + activations_in_GiB

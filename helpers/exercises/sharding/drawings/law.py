@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ....core.colours import COLOURS
+from ....core.colors import COLORS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ORDER = (COLOURS[7], COLOURS[1], COLOURS[2], COLOURS[0])
+ORDER = (COLORS[7], COLORS[1], COLORS[2], COLORS[0])
 
 
 def law_figure(held: Mapping[int, Mapping[int, float]]) -> "Figure":
@@ -17,9 +17,9 @@ def law_figure(held: Mapping[int, Mapping[int, float]]) -> "Figure":
 
     figure = Figure(figsize=(7, 3.2), layout="constrained")
     axes = figure.add_subplot()
-    for (stage, by_ranks), colour in zip(held.items(), ORDER, strict=True):
+    for (stage, by_ranks), color in zip(held.items(), ORDER, strict=True):
         label = f"ZeRO-{stage}" if stage else "DDP"
-        axes.plot(list(by_ranks), list(by_ranks.values()), "o-", color=colour, label=label)
+        axes.plot(list(by_ranks), list(by_ranks.values()), "o-", color=color, label=label)
     title = "Parameters, gradients and optimizer state on one rank"
     axes.set(title=title, xlabel="ranks", ylabel="bytes per parameter", ylim=(0, 18), xticks=(1, 2, 4))
     axes.legend(frameon=False)

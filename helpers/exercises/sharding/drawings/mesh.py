@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ....core.colours import COLOURS
+from ....core.colors import COLORS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,11 +19,11 @@ def mesh_figure(rows: int, columns: int, names: tuple[str, str]) -> "Figure":
     for row in range(rows):
         corner = (-0.38, row - 0.25)
         label = f'"{names[1]}": parts of one model' if row == 0 else None
-        axes.add_patch(FancyBboxPatch(corner, columns - 0.24, 0.5, edgecolor=COLOURS[0], label=label, **box))
+        axes.add_patch(FancyBboxPatch(corner, columns - 0.24, 0.5, edgecolor=COLORS[0], label=label, **box))
     for column in range(columns):
         corner = (column - 0.25, -0.36)
         label = f'"{names[0]}": the same part' if column == 0 else None
-        axes.add_patch(FancyBboxPatch(corner, 0.5, rows - 0.28, edgecolor=COLOURS[1], ls="--", label=label, **box))
+        axes.add_patch(FancyBboxPatch(corner, 0.5, rows - 0.28, edgecolor=COLORS[1], ls="--", label=label, **box))
     for rank in range(rows * columns):
         axes.text(rank % columns, rank // columns, f"rank {rank}", ha="center", va="center")
     axes.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))

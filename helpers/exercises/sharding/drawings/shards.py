@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from ....core.colours import COLOURS
+from ....core.colors import COLORS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TENANTS = (("parameters", 4, 3), ("gradients", 4, 2), ("optimizer state", 8, 1))  # bytes each, sharded from stage
+CATEGORIES = (("parameters", 4, 3), ("gradients", 4, 2), ("optimizer state", 8, 1))  # bytes each, sharded from stage
 
 
 def shards_figure(ranks: int = 4) -> "Figure":
@@ -21,13 +21,13 @@ def shards_figure(ranks: int = 4) -> "Figure":
     for stage, axes in enumerate(figure.subplots(1, 4, sharey=True)):
         for rank in range(ranks):
             left = 0.0
-            for (tenant, nbytes, sharded_from), colour in zip(TENANTS, COLOURS, strict=False):
-                label = tenant if rank == stage == 0 else None
-                axes.barh(rank, nbytes, left=left, height=0.7, color=colour, alpha=0.15)
+            for (category, nbytes, sharded_from), color in zip(CATEGORIES, COLORS, strict=False):
+                label = category if rank == stage == 0 else None
+                axes.barh(rank, nbytes, left=left, height=0.7, color=color, alpha=0.15)
                 whole = stage < sharded_from
                 width = nbytes if whole else nbytes / ranks
                 start = left if whole else left + rank * width
-                axes.barh(rank, width, left=start, height=0.7, color=colour, label=label)
+                axes.barh(rank, width, left=start, height=0.7, color=color, label=label)
                 left += nbytes
         axes.set(title=f"ZeRO-{stage}" if stage else "DDP", xticks=[], yticks=range(ranks))
         axes.set_yticklabels([f"rank {rank}" for rank in range(ranks)])

@@ -1,4 +1,4 @@
-"""Whose bytes they are: tenants against what arithmetic says."""
+"""Whose bytes they are: categories against what arithmetic says."""
 
 from helpers import MemoryMeter, SmallGPT, state_bytes
 
@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from .training import CPU, checkpointed, cnn, gpt, training_step
 
 
-def test_tenants_of_a_linear_layer_are_what_arithmetic_says():
+def test_categories_of_a_linear_layer_are_what_arithmetic_says():
     model = nn.Linear(256, 512, bias=False)
     weight = 256 * 512 * 4
     optimizer = torch.optim.Adam(model.parameters(), foreach=False)

@@ -1,4 +1,4 @@
-# tenant by tenant
+# category by category
 
 
 def resident_bytes(model, scheme):

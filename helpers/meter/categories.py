@@ -1,7 +1,7 @@
-"""Who holds memory: the tenants by which every figure of bytes in this course is split.
+"""Who holds memory: the categories by which every figure of bytes in this course is split.
 
 PyTorch's own memory profiler has categories for the same purpose (`torch.profiler._memory_profiler.Category`). They
-map to the tenants like this:
+map to the categories like this:
 
     PARAMETER        parameters (the profiler has no word for buffers, which count as parameters here)
     GRADIENT         gradients
@@ -14,7 +14,7 @@ map to the tenants like this:
 Copies of weights that autocast makes have no category of their own there.
 """
 
-TENANTS = (
+CATEGORIES = (
     "parameters",
     "gradients",
     "optimizer state",
