@@ -19,8 +19,8 @@ PAGES = [
 # What is not written -> what is, or how to say it.
 OUT = {
     r"hand-ins?": "submission",
-    r"colors?|colored|greys?|centre|licence": "American spelling",
-    r"neighbours?|favor\w*|behaviours?|modell\w+|labelled|cancelled|learnt|misspelt": "American spelling",
+    r"colours?|coloured|greys?|centre|licence": "American spelling",
+    r"neighbours?|favour\w*|behaviours?|modell\w+|labelled|cancelled|learnt|misspelt": "American spelling",
     r"(?:initial|normal|minim|maxim|optim|synchron|material|organ|recogn)is(?:e|ed|es|ing|ation)": "American spelling",
     r"how many percent": "what percentage",
     r"diary": "log",
@@ -58,7 +58,7 @@ def test_help_uses_the_words_of_the_field(command):
 
 
 def test_the_list_finds_what_it_is_for():
-    assert wrong("Each hand-in has a color.") == ["hand-in: submission", "color: American spelling"]
+    assert wrong("Each hand-in has a colour.") == ["hand-in: submission", "colour: American spelling"]
     assert wrong("Synchronised, normalised, optimised") == ["Synchronised: American spelling"]
     assert wrong("It is otherwise precise, a promise; advise him.") == []
 
