@@ -13,6 +13,7 @@ from helpers.exercises.base import Check, Evidence, Part
 MARK = "\u2042 evidence \u2042"
 QUOTED = {
     "text": "the message of an error that the answer raised, beside the error's name",
+    **{f"files_{which}": "names of files, after keys of a state" for which in ("missing", "beside", "differ")},
     "at": "the phase, the operation and the module of a peak, as the meter names them",
 }
 

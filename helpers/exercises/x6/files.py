@@ -62,9 +62,10 @@ def _not_saved(seen: Evidence, *scenes: str) -> str | None:
                 return f"step {step} was saved, and no entry of the folder is called step-{step}."
             if form == FILE:
                 return f"the checkpoint of step {step} is a file; it is a directory with a file KEY.pt for each entry."
-            if form["missing"] or form["more"]:
-                what = f"lacks {form['missing'][0]}" if form["missing"] else f"also holds {form['more'][0]}"
-                return f"the directory of step {step} {what}; it has a file KEY.pt for each entry of the state."
+            if missing := form["files_missing"]:
+                return f"the directory of step {step} lacks {missing[0]}: each entry has a file KEY.pt."
+            if beside := form["files_beside"]:
+                return f"the directory of step {step} also holds {beside[0]}, and the state has no such entry."
     return None
 
 
@@ -90,8 +91,8 @@ class NewestComesBack(OneObservation):
         if any(scene["changed"] for scene in seen["scenes"].values() if "changed" in scene):
             return "save changed the state that it was given."
         for step, form in (pair for name in ("mixed", "three") for pair in seen["scenes"][name]["forms"]):
-            if form["differ"]:
-                return f"torch.load of {form['differ'][0]} in the directory of step {step} does not give that entry."
+            if differ := form["files_differ"]:
+                return f"torch.load of {differ[0]} in the directory of step {step} does not give that entry."
         loads = seen["loads"]
         newest = [(f"after saving step {step}", "small", step) for step in SERIES]
         newest.append(("step 8 has the newest date, as after a copy", "usual", 10))

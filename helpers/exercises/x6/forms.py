@@ -19,11 +19,14 @@ def form_of(folder: Path, step: int, state: dict[str, Any]) -> Form:
         return None
     if entry.is_symlink() or not entry.is_dir():
         return FILE
+    both = [key for key in state if (entry / f"{key}.pt").is_file()]
     want, got = {f"{key}.pt" for key in state}, {path.name for path in entry.glob("*.pt")}
     return {
-        "missing": sorted(want - got),
-        "more": sorted(got - want),
-        "differ": [f"{key}.pt" for key in state if f"{key}.pt" in got and not _holds(entry / f"{key}.pt", state[key])],
+        "files_missing": sorted(want - got),
+        "files_beside": sorted(got - want),
+        "files_differ": [
+            f"{key}.pt" for key in state if f"{key}.pt" in got and not _holds(entry / f"{key}.pt", state[key])
+        ],
     }
 
 
