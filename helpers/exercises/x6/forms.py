@@ -24,9 +24,7 @@ def form_of(folder: Path, step: int, state: dict[str, Any]) -> Form:
     return {
         "files_missing": sorted(want - got),
         "files_beside": sorted(got - want),
-        "files_differ": [
-            f"{key}.pt" for key in state if f"{key}.pt" in got and not _holds(entry / f"{key}.pt", state[key])
-        ],
+        "files_differ": [f"{key}.pt" for key in both if not _holds(entry / f"{key}.pt", state[key])],
     }
 
 
