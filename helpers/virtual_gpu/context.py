@@ -47,7 +47,8 @@ def virtual_gpu(
         dry.traffic = ledger.traffic = Traffic()
     run = DryRun(machine.gpu, ledger, seen, world)
     try:
-        with Steps(ledger, steps):
+        with Steps(ledger, steps) as counted:
+            dry.wrote = counted.wrote
             yield run
     finally:
         run.close()

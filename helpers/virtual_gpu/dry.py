@@ -34,6 +34,7 @@ class DryMode(Pretence):
 
     Attributes:
         seen: called with the work of each operation on a GPU.
+        wrote: called with each tensor on a GPU that an operation has written to.
     """
 
     def __init__(self, refusals: Refusals, waits: Waits) -> None:
@@ -41,10 +42,11 @@ class DryMode(Pretence):
         self._waits = waits
         self._works: dict[Any, Work | None] = {}
         self.seen: Any = None
+        self.wrote: Any = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Take apart what consists of other operations: in inference mode nothing else has done it before."""
-        if torch.is_inference_mode_enabled() and _is_composite(func):
+        """Take apart what consists of other operations: for tensors of inference nothing else has done it before."""
+        if _is_composite(func) and (torch.is_inference_mode_enabled() or any(map(Tensor.is_inference, _tensors(args)))):
             with self:
                 return func.decompose(*args, **(kwargs or {}))
         return super().__torch_dispatch__(func, types, args, kwargs)
@@ -87,6 +89,9 @@ class DryMode(Pretence):
             self._learn_constant(name, args, result)
         if self.seen is not None and index is not None:
             self._see(key, (func, args, kwargs, result))
+        if self.wrote is not None and index is not None:
+            for tensor in _written(func, args, kwargs):
+                self.wrote(tensor)
         return result
 
     def _communicate(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -160,9 +165,8 @@ class DryMode(Pretence):
     @staticmethod
     def _is_small(func: Any, args: Any, kwargs: dict[str, Any], specs: Any) -> bool:
         """Say whether all that an operation returns and writes is small."""
-        written = [argument(place, args, kwargs) for place in effects_of(func).writes]
         return all(is_small(_numel(spec), spec.dtype) for spec in _each(specs)) and all(
-            is_small(tensor.numel(), tensor.dtype) for tensor in _tensors(written)
+            is_small(tensor.numel(), tensor.dtype) for tensor in _written(func, args, kwargs)
         )
 
     @staticmethod
@@ -208,6 +212,10 @@ def _is_composite(func: Any) -> bool:
     """Say whether an operation is made of others, for its gradient's sake."""
     key = torch._C.DispatchKey.CompositeImplicitAutograd
     return isinstance(func, torch._ops.OpOverload) and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+
+
+def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> Iterable[Tensor]:
+    return _tensors(argument(place, args, kwargs) for place in effects_of(func).writes)
 
 
 def _made(spec: Any) -> Any:

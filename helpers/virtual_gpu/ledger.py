@@ -7,6 +7,7 @@ lives on into the backward pass.
 
 import weakref
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +75,7 @@ class Ledger:
         self.arrivals: Counter[int] = Counter()
         self.over = 0
         self._names: dict[int, str] = {}
-        self.updating = False
+        self.updating = self.backward_seen = False
         self._stepping: weakref.ref[torch.optim.Optimizer] | None = None
         self._roots: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._references: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
@@ -162,8 +163,14 @@ class Ledger:
             self._names[id(reference)] = names.get(id(module), type(module).__name__)
         return self._names
 
+    def with_gradients(self) -> Iterator[torch.Tensor]:
+        """Yield the parameters of all models that ran which have gradients."""
+        for root in list(self._roots):
+            yield from (parameter for parameter in root.parameters() if parameter.grad is not None)
+
     def _phase(self) -> tuple[str, bool]:
         if torch._C._current_graph_task_id() != -1:
+            self.backward_seen = True
             return (UPDATE if self.updating else BACKWARD), not self.updating and torch.is_grad_enabled()
         if self.updating:
             return UPDATE, False

@@ -6,9 +6,13 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
+from torch import Tensor
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from . import stand_ins
+from .homes import storage_of
 from .ledger import Ledger
 
 
@@ -20,7 +24,8 @@ class Steps:
     """Watches all optimizers while it is entered.
 
     With one optimizer a step ends when it has stepped. With several (a GAN, an optimizer for each parameter), a step
-    ends when one that has already stepped begins again.
+    ends when one that has already stepped begins again. Without any, a step ends at the first module that runs after
+    the program itself has written to weights that have gradients.
 
     Args:
         ledger: is told of updates and of the ends of steps.
@@ -31,6 +36,9 @@ class Steps:
         self._ledger, self._limit = ledger, limit
         self._alone: bool | None = None  # whether there is one optimizer; None before the first step
         self._this_step: set[int] = set()
+        self._by_hand: bool | None = None  # whether there is no optimizer; None before the first backward pass
+        self._weights: set[int] = set()  # storages
+        self._next_forward: RemovableHandle | None = None  # the hook that ends a step by hand
         self.count = 0
 
     def __enter__(self) -> "Steps":
@@ -45,18 +53,49 @@ class Steps:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for handle in self._handles:
             handle.remove()
+        if self._next_forward is not None:
+            self._forget_forward()
+            self._ledger.end_step()
         stand_ins.steps = 0
+
+    def wrote(self, tensor: Tensor) -> None:
+        """Note that an operation has written to `tensor`: it may be a weight, without an optimizer."""
+        if self._by_hand is False or not self._ledger.backward_seen or self._next_forward is not None:
+            return
+        if self._by_hand is None:
+            self._by_hand = not self._optimizers()
+        if not self._by_hand or torch._C._current_graph_task_id() != -1:
+            return
+        if not self._weights:
+            self._weights = set(map(_address, self._ledger.with_gradients())) - {0}
+        if _address(tensor) in self._weights:
+            self._ledger.label_modules()  # while the gradients live
+            self._next_forward = register_module_forward_pre_hook(self._begin_by_hand)
+
+    def _begin_by_hand(self, *_: Any) -> None:
+        self._forget_forward()
+        self._end()
+
+    def _forget_forward(self) -> None:
+        if self._next_forward is not None:
+            self._next_forward.remove()
+            self._next_forward = None
+
+    def _optimizers(self) -> set[Any]:
+        return set(filter(_is_optimizer, gc.get_objects())) - set(self._others)
 
     def _before(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if id(optimizer) in self._this_step:
             self._end()
+        self._by_hand = False
+        self._forget_forward()
         self._ledger.before_update(optimizer)
 
     def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._ledger.after_update(optimizer)
         self._this_step.add(id(optimizer))
         if self._alone is None:
-            self._alone = len(set(filter(_is_optimizer, gc.get_objects())) - set(self._others)) == 1
+            self._alone = len(self._optimizers()) == 1
         if self._alone:
             self._end()
 
@@ -69,6 +108,11 @@ class Steps:
             self._ledger.label_modules()
             self._ledger.over = len(self._ledger.events)
             raise EnoughStepsError
+
+
+def _address(tensor: Tensor) -> int:
+    storage = storage_of(tensor)
+    return 0 if storage is None else storage.data_ptr()
 
 
 def _is_optimizer(thing: object) -> bool:

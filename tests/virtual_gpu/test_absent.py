@@ -77,10 +77,13 @@ def test_a_model_that_is_not_known_is_one_clear_line(run):
 
 
 READS = """
+import importlib.metadata, pathlib
 import numpy as np, torch
 data = np.memmap("data/train.bin", dtype=np.uint16, mode="r")
 x = torch.from_numpy(data[:512].astype(np.int64)).cuda()
 text = open("input.txt").read()
+assert pathlib.Path("input.txt").read_text() == text
+assert importlib.metadata.distribution("numpy").read_text("nothing.txt") is None  # which Python looks for by itself
 model = torch.nn.Embedding(256, 8).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 model(x).sum().backward()

@@ -381,6 +381,34 @@ def test_steps_on_the_cpu_are_not_steps_on_the_gpu(dry_run):
     assert "without an optimizer step on the GPU" in err
 
 
+BY_HAND = """
+    import sys
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(nn.Linear(512, 512), nn.BatchNorm1d(512), nn.Linear(512, 4)).cuda()
+    for batch in range(int(sys.argv[1])):
+        for _ in range(2):
+            model(torch.ones(8, 512).cuda()).sum().backward()
+        print("turn", batch)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        for weight in model.parameters():
+            weight.data.mul_(0.99)
+            weight.data.add_(weight.grad, alpha=-0.1)
+        model.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("batches", "steps"), [(9, 3), (2, 2)])
+def test_steps_without_an_optimizer_are_counted(dry_run, batches, steps):
+    code, out, err = dry_run(BY_HAND, str(batches), options=("--gpu", "t4", "--json"))
+    report = json.loads(out.splitlines()[-1])
+    assert code == 0, err
+    assert report["finished_steps"] == out.count("turn ") == steps
+    assert report["at_peak"]["categories"]["parameters"] > 512 * 512 * 4
+    assert report["at_peak"]["categories"]["gradients"] > 512 * 512 * 4
+
+
 def test_the_cause_of_an_error_is_printed_before_it(dry_run):
     code, _, err = dry_run("""
         try:

@@ -122,7 +122,10 @@ def test_inference_mode_asks_for_the_same_values(run, unknown):
         target = torch.zeros(6400, dtype=torch.int64).to("cuda")
         _, chosen = unknown.topk(5, 1, True, True)
         correct = chosen.t().eq(target[None])
-        assert correct[:5].flatten().sum(dtype=torch.float32).item() == 5 * 6400 / 64
+        right = correct[:5].flatten().sum(dtype=torch.float32)
+        assert right.item() == 5 * 6400 / 64
         assert F.linear(unknown, torch.ones(3, 64).to("cuda")).shape == (6400, 3)
         assert F.dropout(unknown, 0.5).reshape(64, -1).contiguous().device.type == "cuda"
+    assert right.item() == 5 * 6400 / 64  # a tensor of inference mode stays one outside
+    assert right.reshape(1).expand(2).sum().item() == 2 * 5 * 6400 / 64
     assert {words for _, words, _ in run.waits.assumed} == {"value of one element"}

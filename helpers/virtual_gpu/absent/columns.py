@@ -54,9 +54,9 @@ TEXT_WORDS, SHORT_WORDS, CLASSES = 1500, 60, 10  # words of a row's text and of 
 _SHORT_ROWS = 8
 
 
-TEXT, SHORT, LABEL, NUMBER, FRACTION, IMAGE, WORDS, TAGS, ANSWERS, TRUTH = (
+TEXT, SHORT, LABEL, NUMBER, FRACTION, IMAGE, WORDS, TAGS, ANSWERS, TRUTH, ENDINGS = (
     *("text", "short", "label", "number", "fraction"),
-    *("image", "words", "tags", "answers", "truth"),
+    *("image", "words", "tags", "answers", "truth", "endings"),
 )
 CHATS = {  # kind of column -> roles of its messages
     "ask": ("user",),
@@ -82,6 +82,7 @@ gsm8k deepmath metamath: question=short answer=short: train test
 squad: id=short title=short context=text question=short answers=answers: train validation
 samsum dialogsum: id=short dialogue=text summary=short: train validation test
 cnn_dailymail: article=text highlights=short id=short: train validation test
+hellaswag: ind=number ctx=short endings=endings label=label: train validation test
 xsum billsum: document=text summary=short text=text: train validation test
 sentence-transformers/stsb: sentence1=short sentence2=short score=fraction: train validation test
 sentence-transformers: anchor=short positive=short negative=short: train dev test
@@ -126,6 +127,7 @@ def value(kind: str, row: int) -> Any:
         TAGS: lambda: [(row + i) % 9 for i in range(SHORT_WORDS)],
         ANSWERS: lambda: {"text": [_text(3, row)], "answer_start": [0]},
         TRUTH: lambda: row % 2 == 0,
+        ENDINGS: lambda: [_text(SHORT_WORDS, row + i) for i in range(4)],
     }
     return makers[kind]()
 

@@ -89,6 +89,7 @@ def _features(kinds: dict[str, str], features: Any, value: Any) -> Any:
         columns.TAGS: [ClassLabel(names=[f"tag {number}" for number in range(9)])],
         columns.ANSWERS: {"text": [value("string")], "answer_start": [value("int32")]},
         columns.TRUTH: value("bool"),
+        columns.ENDINGS: [value("string")],
     }
     chat = [{"role": value("string"), "content": value("string")}]
     return features({name: chat if kind in columns.CHATS else types[kind] for name, kind in kinds.items()})

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from ..patches import Patches
+from ..user_line import is_users
 from ..waits import Waits
 from .columns import TEXT, value
+from .folders import is_data
 
 _ELEMENTS, _LINES = 2**22, 1000
 _VISIBLE = 95  # of `string.printable`: programs look for letters of their own among those of the text
@@ -38,7 +40,7 @@ def install(patches: Patches, waits: Waits) -> None:
         return base_load(file, *args, **kwargs)
 
     def read(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if mode in ("r", "rt") and _is_missing(file) and str(file).endswith(".txt"):
+        if mode in ("r", "rt") and _is_missing(file) and str(file).endswith(".txt") and _is_asked_for(file):
             waits.assume("file", f"{Path(file).name}: made-up text")
             return io.StringIO(_text())
         return base_open(file, mode, *args, **kwargs)
@@ -91,6 +93,17 @@ def _urllib(patches: Patches, module: Any, waits: Waits) -> None:
 
 def _is_missing(file: Any) -> bool:
     return isinstance(file, (str, os.PathLike)) and not os.path.exists(file)
+
+
+def _is_asked_for(file: Any) -> bool:
+    """Say whether the program opens the file, or a library one that is called like data.
+
+    Python itself looks for a `top_level.txt` of every package.
+    """
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "pathlib":
+        frame = frame.f_back
+    return is_users(frame) or is_data(file)
 
 
 def _numbers(dtype: Any) -> Any:
