@@ -760,15 +760,19 @@ critical_guess = Prediction("Steps with 512 rows / with 2,048", my_guess, "times
 
 # %% name="critical"
 nets, target, seeds = ByteNets(device), 2.6, (1, 2, 3)
-batches, rows_needed, threads = (8, 32, 128, 512, 2048), {}, torch.get_num_threads()
+batches, rows_needed, best, threads = (8, 32, 128, 512, 2048), {}, {}, torch.get_num_threads()
 torch.set_num_threads(1)  # so small a network gains nothing from a second thread
 for batch in batches:
     rates = [0.001 * batch**0.5 * 2**k for k in (0, 1, 2, 3)]  # around a square-root rule
     tuned = 0.95 ** (batch / 512)  # remembers as many rows, whatever the batch
     with sign_of_life(f"training with {batch} rows per step, three times"):
-        rows_needed[batch] = [nets.rows_until(target, batch, rates, [tuned] * 4, seed)[0] for seed in seeds]
+        runs = [nets.rows_until(target, batch, rates, [tuned] * 4, seed) for seed in seeds]
+    rows_needed[batch] = [rows for rows, _ in runs]
+    best[batch] = np.median([rates[np.argmin(losses)] for _, losses in runs])
     low, mean, high = min(rows_needed[batch]), np.mean(rows_needed[batch]), max(rows_needed[batch])
-    print(f"{batch:5} rows per step: {mean / batch:7.0f} steps, {mean:8,.0f} rows (from {low:,} to {high:,})")
+    print(
+        f"{batch:5} rows per step: {mean / batch:7.0f} steps, {mean:8,.0f} rows (from {low:,} to {high:,}), rate {best[batch]:.4f}"
+    )
 torch.set_num_threads(threads)
 means = {batch: np.mean(rows) for batch, rows in rows_needed.items()}
 fewer = (means[512] / 512) / (means[2048] / 2048)
@@ -802,6 +806,21 @@ axes.axvline(critical, color=COLORS[7], ls="--", lw=1)
 axes.set(title="Until the loss is 2.6, mean of three seeds", xlabel="rows per step", ylabel="needed")
 axes.legend(frameon=False)
 show(figure, "Steps fall in proportion at first and then level out; rows are level at first and then rise.")
+
+# %% [markdown] name="rate_text"
+# The last column answers an old question: by how much does a larger batch raise the best learning rate? Eight ranks instead of one, or eight micro-batches, make a batch of eight times the rows.
+# For SGD, Goyal et al. (2017) multiply the rate by 8, too (**linear scaling**): eight small steps in nearly the same direction are one step of eight times the length. That works while the gradient
+# changes little on the way. The length of Adam's steps does not depend on the gradient's, and the usual first guess there is the square root. Compare it with the column: from 8 to 2,048 rows, the root is 16. (The four rates tried span a factor of 8 around that rule.)
+
+# %% name="rate"
+grown = best[2048] / best[8]
+print(
+    f"from 8 to 2,048 rows the best of four rates grows {grown:.0f} x; linear scaling says 256 x, the square root 16 x"
+)
+
+# %% [markdown] name="rate_explained"
+# The rates tried differ by factors of two, so read the column that coarsely. Up to 128 rows the root fits. Near the critical batch size and beyond, the best rate grows more slowly: a gradient with
+# little noise left does not allow longer steps. Either rule is a first guess for a search, not a replacement for one.
 
 # %% [markdown] name="betas_text"
 # Four times the batch costs no extra rows only if the steps fall fourfold. Here it starts at about the critical size, where a larger batch still saves steps, but
