@@ -141,7 +141,7 @@ my_guess = None  # MiB
 ### BEGIN GUESS
 my_guess = (
     4 * 3.2 + 3.2 + 4 * 8 * 128 * 4 * 128 * 16 / 2**20
-)  # five times the weights, and 16 numbers a token, layer and channel
+)  # five times the weights, and 16 numbers per token, layer and channel
 ### END GUESS
 peak_guess = Prediction("Peak of one training step", my_guess, "MiB")
 
@@ -355,7 +355,7 @@ for name, meter in schemes.items():
     held = next(stage for stage in meter.stages if stage.name == "backward").held_after  # just before the step
     kinds = ("parameters", "gradients", "optimizer state", "inputs and other")
     rule = (sum(held[kind] for kind in kinds) - x.nbytes) / each
-    said = "Adam in mixed precision: 16 bytes a parameter"
+    said = "Adam in mixed precision: 16 bytes per parameter"
     claims.record("C2", said, f"{name}, 8 linear layers", rule, "bytes", 15.5, 16.5)
 n7 = parameters["Llama-2-7B"]
 for words, low, high, measured in (

@@ -1,4 +1,4 @@
-"""What training keeps from step to step, in bytes a parameter."""
+"""What training keeps from step to step, in bytes per parameter."""
 
 from collections.abc import Mapping
 
@@ -28,6 +28,6 @@ def static_bars(state: Mapping[str, float], weights: float = 4.0) -> Figure:
     axes.bar_label(axes.containers[-1], labels=[f"{total:.1f}" for total in left], padding=4)
     axes.invert_yaxis()
     axes.margins(x=0.1)
-    axes.set(title="What stays from step to step", xlabel="bytes a parameter")
+    axes.set(title="What stays from step to step", xlabel="bytes per parameter")
     figure.legend(loc="outside right upper", frameon=False)
     return figure

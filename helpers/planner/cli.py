@@ -177,7 +177,7 @@ def _all(ranks: int) -> str:
 
 
 def _rates(result: Plan, ranks: int) -> tuple[int, float, tuple[float, float, float]]:
-    """Return GPUs, parameters, and tokens a second of all GPUs: expected, at least, at most."""
+    """Return GPUs, parameters, and tokens per second of all GPUs: expected, at least, at most."""
     if len(result.forecasts) != 1:
         raise RecipeError("--run-tokens needs the seconds of a step on one kind of GPU: name a --gpu or a --cluster.")
     (each,) = result.forecasts.values()

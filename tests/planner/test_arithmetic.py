@@ -210,4 +210,4 @@ def test_offloading_moves_bytes_to_the_host():
     assert everything.at_peak["parameters"] < 0.05 * n
     assert plain.peak_allocated_bytes > optimizer.peak_allocated_bytes > everything.peak_allocated_bytes
     eight = plan(replace(base, optimizer="adamw-8bit", optimizer_impl="foreach", offload="optimizer"))
-    assert eight.host_bytes == pytest.approx(n / 2, rel=0.05)  # two bytes a parameter
+    assert eight.host_bytes == pytest.approx(n / 2, rel=0.05)  # two bytes per parameter

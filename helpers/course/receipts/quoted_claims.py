@@ -19,7 +19,7 @@ _ZERO = "[ZeRO](https://arxiv.org/abs/1910.02054)"
 
 QUOTED_CLAIMS = {
     "C1": QuotedClaim("Weights of 7B parameters take 28 GB in FP32, of 70B 280 GB", "arithmetic; tutorials"),
-    "C2": QuotedClaim("Adam in mixed precision takes 16 bytes a parameter", f"{_ZERO}, section 3.1"),
+    "C2": QuotedClaim("Adam in mixed precision takes 16 bytes per parameter", f"{_ZERO}, section 3.1"),
     "C3": QuotedClaim(
         "Adam's state for 7B takes 84 GB with the FP32 copy of the weights, 56 GB without", f"after {_ZERO}"
     ),

@@ -16,7 +16,12 @@ from .decisions import WITHIN, best_known, decisions
 
 ASKED = {"ranks": "gpus", "seq": "seq", "tokens": "tokens", "precision": "precision"}  # of a layout: of a question
 _NOT_ASKED = "the planner was not asked, for the layout answers another question."
-_ASKED_WORDS = {"ranks": "GPUs", "seq": "tokens in a sequence", "tokens": "tokens a step", "precision": "for precision"}
+_ASKED_WORDS = {
+    "ranks": "GPUs",
+    "seq": "tokens in a sequence",
+    "tokens": "tokens per step",
+    "precision": "for precision",
+}
 
 
 @lru_cache(maxsize=64)

@@ -138,7 +138,7 @@ class KeepsPace(Check):
             if got["restarted"]:
                 return f"{case}: the second epoch had other worker processes than the first: each epoch starts them."
             rule = (
-                f"one needs {1e3 * batch * latency:.0f} ms a batch, a step takes {1e3 * step:.0f} ms, so {needed} "
+                f"one needs {1e3 * batch * latency:.0f} ms per batch, a step takes {1e3 * step:.0f} ms, so {needed} "
                 f"{'keeps' if needed == 1 else 'keep'} the device fed"
             )
             allowed = max(needed + SPARE, int(-(-batch * got["took"] // step)) + 1)

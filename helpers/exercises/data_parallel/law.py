@@ -8,7 +8,7 @@ from ..base import Check, Evidence
 
 Fit = Callable[[Sequence[tuple[int, float]]], tuple[float, float]]
 SIZES = tuple(1024 * 4**exponent for exponent in range(8))  # 1 KiB to 16 MiB
-LINKS = {"slow": (2e-4, 3e8), "fast": (8e-6, 5e10)}  # alpha in seconds, beta in bytes a second
+LINKS = {"slow": (2e-4, 3e8), "fast": (8e-6, 5e10)}  # alpha in seconds, beta in bytes per second
 NOISY = 0.05  # each measurement is off by up to so much
 ROOM = 0.25  # how far alpha and beta may be off then
 

@@ -210,7 +210,7 @@ class CompiledVocabularyLoss(VocabularyLoss):
 class KernelVocabularyLoss(torch.autograd.Function):
     """The same in Transformer Engine's kernel: the logits' gradient takes their own place, in 16 bits.
 
-    Ranks gather three numbers a token: a maximum, a sum and the label's logit (its pytorch/triton/cross_entropy.py).
+    Ranks gather three numbers per token: a maximum, a sum and the label's logit (its pytorch/triton/cross_entropy.py).
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""LoRA on the shape of Llama-2-7B, with random weights: peak, reserved memory and tokens a second."""
+"""LoRA on the shape of Llama-2-7B, with random weights: peak, reserved memory and tokens per second."""
 
 from dataclasses import replace
 

@@ -18,7 +18,7 @@ _SEQ = 2048
 
 
 def measure(claims: Claims, device: torch.device) -> None:
-    """Record the peak of a step beside what was predicted, and tokens a second."""
+    """Record the peak of a step beside what was predicted, and tokens per second."""
     skip_without(device, _ROOM, "a 7B model in NF4")
     if find_spec("bitsandbytes") is None:
         raise Skip("a 7B model in NF4 needs bitsandbytes")
