@@ -43,7 +43,7 @@ from helpers import (
     profile_step,
     roofline_figure,
     show,
-    text_table,
+    show_table,
     works_of,
 )
 from helpers.core.device import synchronize
@@ -191,7 +191,7 @@ try:
         predicted, bound = operation_seconds(flops, nbytes, peak, bandwidth, launch)
         figures = (f"{flops / nbytes:.2f}", f"{1e3 * seconds:.3f}", f"{1e3 * predicted:.3f}")
         rows_of_table.append((name, *figures, bound))
-    print(text_table(rows_of_table))
+    show_table(rows_of_table)
 except NotImplementedError:
     print("Fill in the answer cell first.")
 
@@ -629,7 +629,7 @@ for kind in sorted({*kinds, *measured_kinds} - {"gap"}, key=lambda kind: -measur
     table.append((kind, f"{expected:.2f}", f"{found:.2f}", f"{found - expected:+.2f}"))
 gap = 1e3 * measured_kinds.get("gap", 0.0)
 table.append(("launches / gaps", f"{1e3 * launches:.2f}", f"{gap:.2f}", f"{gap - 1e3 * launches:+.2f}"))
-print(text_table(table))
+show_table(table)
 worst = max(table[1:], key=lambda row: abs(float(row[3])))
 print(f"\nmost of the rest: {worst[0]}")
 a_row, a_layer = torch.randn(BATCH * LENGTH, WIDTH, device=device), model.blocks[0].mlp[0]

@@ -42,8 +42,8 @@ from helpers import (
     rotate,
     script_as_notebook,
     show,
+    show_table,
     sign_of_life,
-    text_table,
 )
 
 # %% name="setup_torch" setup=true
@@ -438,7 +438,7 @@ files_guess.reveal(speedup["files"][-1])
 table = [("speedup over no workers", *(f"{n} workers" for n in counts[1:]))]
 table += [(name, *(f"{each:.1f}" for each in values[1:])) for name, values in speedup.items()]
 table.append((f"the cores, at most {cores}", *(str(min(n, cores)) for n in counts[1:])))
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="scaling_explained"
 # - Workers hide **waiting** almost without limit.

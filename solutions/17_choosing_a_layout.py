@@ -32,7 +32,7 @@ from helpers import (
     pick_device,
     run_ranks,
     show,
-    text_table,
+    show_table,
     toy_batch,
     toy_stages,
 )
@@ -89,7 +89,7 @@ for place, (name, gpus, tokens) in PLACES.items():
             str(tokens),
         )
     )
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="nine_guess_text"
 # Sequences have 8,192 tokens. Weights are kept in FP32, and matmuls run in BF16.
@@ -131,7 +131,7 @@ for (model, place), answer in answers.items():
         found = answer.best[0]
         row = name_of(found.layout), f"{found.nbytes / GiB:.0f}", f"{found.seconds:.3g}", f"{found.mfu:.0%}"
     table.append((f"{model}, {place}", f"{answer.layouts:,}", *row))
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="losers_text"
 # What would people have tried instead, and why does it lose? Losers are listed only where something fits.
@@ -146,7 +146,7 @@ for pair in (("llama-3.1-8b", "one node"), ("llama-3.1-8b", "4090s"), ("llama-3.
 table = [("8B on one node: the ten best", "s per step", "from", "to")]
 for found in answers["llama-3.1-8b", "one node"].best:
     table.append((name_of(found.layout), *(f"{value:.2f}" for value in (found.seconds, found.low, found.high))))
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="losers_explained"
 # Memory rules out most layouts before any timing: all layouts of the two larger models on eight GPUs, and every layout that keeps parameters, gradients and optimizer state whole. Among those that fit, the ten best differ by less than the planner's own error (*from* and *to*), so treat them as a group of equals. On the 4090s every block is recomputed, because 22 GiB is tight.
@@ -306,7 +306,7 @@ for name, nbytes in sent(SIZES, 0, model, M).items():
     ratio = counted[0][name] / nbytes
     table.append((name, f"{nbytes:,.0f} B", f"{counted[0][name]:,.0f} B", f"{ratio:.4f}"))
     claims.record("T40", f"bytes along {name}, by formula", "2 x 2 x 2, 8 ranks", ratio, "of predicted", 0.98, 1.02)
-print(text_table(table))
+show_table(table)
 worst = max(loss_off, gradient_off)
 claims.record("T40", "a 2 x 2 x 2 grid equals one process", "loss and all gradients", worst, "relative", 0, 1e-5)
 
@@ -475,7 +475,7 @@ for (model, place), answer in answers.items():
 
 # %% name="laws_table"
 laws_guess.reveal(sum(slower) / len(slower), how="planned")
-print(text_table(table))
+show_table(table)
 print(f"bytes, formula / planner:   {min(memory_ratios):.2f} to {max(memory_ratios):.2f}")
 print(f"seconds, formula / planner: {min(time_ratios):.2f} to {max(time_ratios):.2f}")
 claims.figure("three formulas, longer than the search's best", "worst of the questions, planned", max(slower), "%")
@@ -531,7 +531,7 @@ enough = {
 table = [("planned: tokens of a micro-batch", "waits for data ranks", "MFU")]
 for tokens, plan in enough.items():
     table.append((f"{tokens:,}", f"{plan.parts['shard']:.0%}", f"{plan.mfu:.0%}"))
-print(text_table(table))
+show_table(table)
 few, many = (100 * enough[tokens].parts["shard"] for tokens in (1024, 8192))
 claims.figure("waits for gathers, too few tokens per GPU", "planned: 8B, 64 H100, 1,024 tokens", few, "%")
 claims.figure("waits for gathers, enough tokens per GPU", "planned: 8B, 64 H100, 8,192 tokens", many, "%")
@@ -731,7 +731,7 @@ for place, price in PRICES.items():
     table.append((place, *cells))
 dollars = {place: made["dollars"] for place, made in bills.items()}
 cards_guess.reveal(dollars["4090s"][1] / dollars["one node"][1], how="planned")
-print(text_table(table))
+show_table(table)
 days = bills["4090s"]["days"][1] / bills["one node"]["days"][1]
 peaks = CLUSTERS["dgx-h100"].gpu.flops16 / CLUSTERS["8x-4090"].gpu.flops16
 print(f"days on 4090s / on H100: {days:.1f}; peak FLOP/s of an H100 / of a 4090: {peaks:.1f}")

@@ -42,7 +42,7 @@ from helpers import (
     pick_device,
     run_ranks,
     show,
-    text_table,
+    show_table,
     torn_files,
 )
 
@@ -75,7 +75,7 @@ for run in PUBLISHED_RUNS:
     each, small = f"{1000 * run.per_gpu_day:.2f}", f"{1 / (64 * run.per_gpu_day):.0f}"
     hours = f"{run.hours_between:.1f}"
     table.append((run.name, f"{run.gpus:,}", f"{run.days:g}", str(run.failures), each, hours, small))
-print(text_table(table))
+show_table(table)
 for run in PUBLISHED_RUNS:
     print(f"{run.name}: {run.counted} ({run.source})")
 
@@ -186,7 +186,7 @@ for gpus in (1_024, 16_384, 100_000):
     every = best_interval(SAVE, mtbf)
     share = WEEK / wall_clock(WEEK, every, SAVE, RESTART, random_failures(mtbf, 50 * WEEK, seed=1))
     table.append((f"{gpus:,}", f"{mtbf / 3600:.1f}", f"{every / 60:.0f} minutes", f"{share:.0%}"))
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="killed_text"
 # Meta reports more than 90 % for Llama 3; our one minute and ten minutes are assumptions. On the last line the restarts dominate, and no interval helps against them.
@@ -218,7 +218,7 @@ for name, run in runs.items():
         claims.not_measured("T41", "the replay predicts a run", f"{name}; this machine was too busy")
     else:
         claims.record("T41", "the replay predicts a run", f"killed {name}", run.seconds / replayed, "x", 0.8, 1.3)
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="killed_explained"
 # Young's formula leaves the restarts out. The bars show what they take here, where a restart imports PyTorch. *Replayed* is your `wall_clock`, given the times at which this process was really killed, and the average duration of its steps, saves and restarts. With so few kills, chance decides which run is fastest; the curve above was an average.
@@ -267,7 +267,7 @@ table = [("left out", "first loss off by", "mean loss", "largest difference")]
 for part, losses in left_out.items():
     apart = [abs(a - b) for a, b in zip(losses, right, strict=True)]
     table.append((part, f"{apart[0]:.2g}", f"{worse[part]:+.0%}", f"{max(apart):.2g}"))
-print(text_table(table))
+show_table(table)
 print("with all six, the losses are the same to the last bit:", resumed(()) == right)
 show(
     losses_figure(through.losses, left_out, 35),
@@ -545,7 +545,7 @@ with tempfile.TemporaryDirectory() as folder:
 staged_guess.reveal(staged / own)
 table = [("12 steps, 3 checkpoints", "the loop waits, s", "total, s")]
 table += [(way, f"{waited:.2f}", f"{seconds:.2f}") for way, (waited, seconds) in times.items() if way != "warm up"]
-print(text_table(table))
+show_table(table)
 print(f"staged on each rank: {human_bytes(staged)}; its own parameters: {human_bytes(own)}")
 slower = {way: times[way][1] - times["none"][1] for way in ("save", "async_save")}
 said, subject = "async checkpoints cost (almost) no time", "2 ranks on the CPU, sharded, AdamW"
@@ -589,7 +589,7 @@ explore(
 # ## 7 · What this run measured
 
 # %% name="summary"
-print(text_table([("under real kills", "goodput"), *((name, f"{run.goodput:.0%}") for name, run in runs.items())]))
+show_table([("under real kills", "goodput"), *((name, f"{run.goodput:.0%}") for name, run in runs.items())])
 claims
 
 # %% [markdown] name="recap"
