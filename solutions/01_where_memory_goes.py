@@ -6,7 +6,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | name what fills memory in a training step and when the peak occurs; derive the "16 bytes per parameter" rule and say when it is 18; estimate training compute as 6ND; say how activations grow with batch, sequence, width and depth; predict the peak of a GPT to within 10 % |
+# | After this you can | name what fills memory in a training step and when the peak occurs; derive the "16 bytes per parameter" rule and say when it is 18; estimate training compute as 6ND; say how activations grow with batch, sequence, width and depth; predict the peak of a GPT to within 10% |
 # | Time | 110 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU if there is one |
@@ -79,7 +79,7 @@ claims.record("C1", "70B weights: 280 GB in FP32", "Llama-2-70B", 4 * parameters
 # The parameter count also tells you the amount of arithmetic. In a matmul, each weight costs one multiplication and one addition per token in the forward
 # pass, and twice that in the backward pass, which computes two gradients: one for the weights and one for the inputs. That makes 6 FLOPs per parameter and
 # token, or **6ND** for N parameters and D tokens. The formula leaves out attention scores, norms and activation functions. It also counts the input embedding, which is
-# a lookup and not a matmul: 2 % of Llama-2-7B's parameters.
+# a lookup and not a matmul: 2% of Llama-2-7B's parameters.
 #
 # Llama-2-7B was trained on 2 trillion tokens in 184,320 hours of A100 time (published: Touvron et al. 2023, table 2). An A100's data sheet promises 312 TFLOP/s in BF16.
 #
@@ -98,8 +98,8 @@ mfu_guess.reveal(100 * llama_flops / (184_320 * 3600 * 312e12), how="from publis
 print(f"6ND = {llama_flops:.2g} FLOPs: {llama_flops / 312e12 / 3600 / 24 / 365:.1f} years on one A100 at its peak rate")
 
 # %% [markdown] name="scale_explained"
-# With attention's own FLOPs added, this ratio is called **model FLOPs utilization** (MFU). At 4,096 tokens, attention adds about 8 % to Llama-2-7B's 6ND if only the causal
-# half counts, and 16 % as the PaLM paper counts it. Values of 35 to 50 % are typical of good runs; [[where_the_time_goes]] explains where the rest goes.
+# With attention's own FLOPs added, this ratio is called **model FLOPs utilization** (MFU). At 4,096 tokens, attention adds about 8% to Llama-2-7B's 6ND if only the causal
+# half counts, and 16% as the PaLM paper counts it. Values of 35 to 50% are typical of good runs; [[where_the_time_goes]] explains where the rest goes.
 #
 # So far these are weights *at rest*. Training also stores gradients, optimizer state and activations. PyTorch's profiler calls these kinds of memory
 # **categories**, and so do we. To see them, take a model that is small enough for this machine and built like the large ones.
@@ -560,7 +560,7 @@ print(f"in memory at once: {together}")
 # `SmallGPT(vocabulary, context, layers, width)` in FP32 with AdamW, `foreach=True`. It builds no model and creates no tensor. It computes with five
 # integers, so it also works for models that fit on no machine you have.
 #
-# The check measures five GPTs of very different shapes and accepts predictions **within 10 %** for all of them. You need:
+# The check measures five GPTs of very different shapes and accepts predictions **within 10%** for all of them. You need:
 #
 # - the number of parameters: token embedding (shared with the output layer), position embedding and final norm; each block has four matrices (`qkv`: 3 × width², `out`: width²,
 #   the MLP: 8 × width²), their biases (9 × width together) and two norms (4 × width together);
@@ -590,12 +590,12 @@ gpt_peak = check("where_memory_goes.peak", gpt_peak)
 hint("where_memory_goes.peak")
 
 # %% [markdown] name="peak_explained"
-# Did you pass? Ten percent leaves room for a forgotten norm. The table at the end shows how close you are; better than 1 % is possible.
+# Did you pass? Ten percent leaves room for a forgotten norm. The table at the end shows how close you are; better than 1% is possible.
 
 # %% [markdown] name="temporaries_text"
 # ## 8 · Temporaries, reserve, fragmentation
 #
-# "Temporaries, the allocator's reserve and fragmentation add 20 to 30 % in practice." This sentence mixes several things. Temporaries are tensors,
+# "Temporaries, the allocator's reserve and fragmentation add 20 to 30% in practice." This sentence mixes several things. Temporaries are tensors,
 # and you have measured them. The **reserve** is memory that CUDA's allocator has taken from the GPU and not returned: it keeps freed memory for the next
 # request, in blocks that may not fit. The planner replays every allocation of a step through the allocator's rules, so it can tell the two apart for models that do
 # not fit here. [[Profiling_and_oom_clinic]] explains those rules.

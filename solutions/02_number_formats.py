@@ -299,7 +299,7 @@ stall_guess.reveal(float(np.exp(np.interp(0.5, moving["BF16"], np.log(rates)))))
 # ### Your turn: stochastic rounding
 #
 # 1.001 lies between the BF16 numbers 1 and 1.0078. Rounding to nearest always gives 1. Stochastic rounding rounds up at random, with a probability of 0.001 /
-# 0.0078 = 13 %. Any single result is worse, but the **mean** of many is right.
+# 0.0078 = 13%. Any single result is worse, but the **mean** of many is right.
 #
 # **Contract.** `stochastic_round(x)` takes an FP32 tensor of any shape and returns a BF16 tensor of the same shape. The numbers in `x` are finite; some may be
 # subnormal.
@@ -415,8 +415,8 @@ for beta_2 in (0.999, 0.99, 0.95):
     print(f"beta_2 {beta_2:5}: second moment {exact:.2g} in FP32, {narrow:.2g} in BF16: {narrow / exact:.2f} times")
 
 # %% [markdown] name="second_moment_explained"
-# With β₂ = 0.999, the second moment in BF16 rises with large gradients but cannot fall: a decay of 0.1 % is less than half a gap, so 0.999 v rounds back to v. Adam divides by
-# the root of v, and its steps stay too small for as long as the run lasts. With β₂ = 0.99 the decay of 1 % is only a few gaps, and v gets stuck at several times its value. With 0.95, v falls almost
+# With β₂ = 0.999, the second moment in BF16 rises with large gradients but cannot fall: a decay of 0.1% is less than half a gap, so 0.999 v rounds back to v. Adam divides by
+# the root of v, and its steps stay too small for as long as the run lasts. With β₂ = 0.99 the decay of 1% is only a few gaps, and v gets stuck at several times its value. With 0.95, v falls almost
 # as in FP32. A short run with steady gradients does not show any of this. A run whose gradients start large, or spike once, does. With the default β₂, keep the second moment in FP32 or
 # round it stochastically.
 #

@@ -428,7 +428,7 @@ after, more_flops = runs["every block"]
 #
 # ### What the articles say
 #
-# One says "2 to 3 times less memory", another "40 to 50 % of the activations saved". Both say "30 to 33 % slower".
+# One says "2 to 3 times less memory", another "40 to 50% of the activations saved". Both say "30 to 33% slower".
 #
 # **Predict.** On this device, how much longer does a forward and backward pass take with every block checkpointed?
 
@@ -638,7 +638,7 @@ with sign_of_life("80 blocks in four kinds of segments"):
 #
 # ## 4 · Every second, every third
 #
-# If some memory is left, checkpoint only some of the blocks. For every second or third block, one article promises "60 to 70 % of the saving for 10 to 15 % of
+# If some memory is left, checkpoint only some of the blocks. For every second or third block, one article promises "60 to 70% of the saving for 10 to 15% of
 # the time".
 
 # %% name="every"

@@ -983,7 +983,7 @@ for name, matrix_of in (
 #
 # Does it train as well? There are three subjects: a convolutional network and a vision transformer on the digits, and **a language model** on English text, on which Adafactor and Muon are judged. Each optimizer gets its own learning rate for each network, the best of three by the loss on held-out data, with one seed. Then each trains from fresh seeds: three on the digits, two on the text. (Muon is for matrices, and a convolution's weight is not a matrix. It runs here with your `orthogonalize`, in FP32: BF16 matmuls are slow on many CPUs.)
 #
-# A short run can mislead in two ways. If the learning rate falls early, an optimizer that starts slowly stays behind. So on the text it stays constant after the warm-up, and falls only over the last 30 % of the 200 steps. And a model may not have learned what it is compared on. So the table also has the **unigram loss**, which a model reaches that knows only how frequent each token is, and the step in which a run gets clearly below it.
+# A short run can mislead in two ways. If the learning rate falls early, an optimizer that starts slowly stays behind. So on the text it stays constant after the warm-up, and falls only over the last 30% of the 200 steps. And a model may not have learned what it is compared on. So the table also has the **unigram loss**, which a model reaches that knows only how frequent each token is, and the step in which a run gets clearly below it.
 #
 # **Predict** by how much the language model's test loss is higher with Adafactor than with AdamW (negative: lower).
 

@@ -223,7 +223,7 @@ for nbytes in SIZES:
 #
 # - `sweep` is a list of pairs (bytes, seconds) of two or more sizes, in any order. Do not change it.
 # - Where the seconds follow the formula, the function finds its two numbers.
-# - Where every measurement of a sweep from 1 KiB to 16 MiB is off by up to 5 %, alpha and beta are off by at most a quarter: an error in the largest message must not determine alpha.
+# - Where every measurement of a sweep from 1 KiB to 16 MiB is off by up to 5%, alpha and beta are off by at most a quarter: an error in the largest message must not determine alpha.
 # - alpha is never below 0, whatever the noise.
 #
 # Two well-chosen sizes are enough. Least squares works as well if you weight the sizes.

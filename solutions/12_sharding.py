@@ -380,7 +380,7 @@ claims.record("C14", swapped, f"ZeRO-3, {subject}", said[3].count("all_reduce"),
 #
 # Stage 3 must also wait for a gather before each block, unless the next block's parameters travel while the current block computes. Then the gather is hidden if it takes no longer than the computation. A forward pass needs 2 FLOPs per parameter and token, and a gather moves 2 bytes per parameter in BF16. Both are proportional to the number of parameters, so the size of the block cancels.
 #
-# H100s compute at 40 % of their BF16 peak, 396 TFLOP/s. Inside a machine of eight, each sends 450 GB/s over NVLink: a forward pass hides its gathers if each GPU has 880 tokens. To other machines, each GPU has a network port of 50 GB/s.
+# H100s compute at 40% of their BF16 peak, 396 TFLOP/s. Inside a machine of eight, each sends 450 GB/s over NVLink: a forward pass hides its gathers if each GPU has 880 tokens. To other machines, each GPU has a network port of 50 GB/s.
 #
 # **Predict.** Now two such machines share one copy of the parameters, 16 GPUs in one ring. How many tokens per GPU does it take?
 

@@ -958,7 +958,7 @@ claims.record(
 #
 # ### How long, for a real model
 #
-# Take the shape of Llama-2-7B (32 layers of width 4,096) and a micro-batch of one sequence of 4,096 tokens in BF16 on 8 H100s. Over N ranks an all-reduce sends 2 (N − 1) / N times its message ([[data_parallel]]). In the cluster of this calculation, NVLink carries 450 GB/s per GPU in each direction inside a machine, and each GPU has 50 GB/s of InfiniBand to other machines. The matmuls reach 40 % of the GPUs' peak.
+# Take the shape of Llama-2-7B (32 layers of width 4,096) and a micro-batch of one sequence of 4,096 tokens in BF16 on 8 H100s. Over N ranks an all-reduce sends 2 (N − 1) / N times its message ([[data_parallel]]). In the cluster of this calculation, NVLink carries 450 GB/s per GPU in each direction inside a machine, and each GPU has 50 GB/s of InfiniBand to other machines. The matmuls reach 40% of the GPUs' peak.
 #
 # **Predict.** Split this model over 8 GPUs in 8 machines. What percentage of the time do the GPUs wait for tensor parallelism's all-reduces?
 
@@ -1025,7 +1025,7 @@ for name, link in (("NVLink", cluster.inside), ("InfiniBand", cluster.outside)):
     for chunks in (1, 2, 8):
         took = step_seconds(computing, nbytes / link, chunks)
         waits[name, chunks] = 100 * (1 - computing / took)
-        row = (f"{nbytes / 1e9:.2f} GB", str(chunks), f"{1000 * took:.0f} ms", f"{waits[name, chunks]:.0f} %")
+        row = (f"{nbytes / 1e9:.2f} GB", str(chunks), f"{1000 * took:.0f} ms", f"{waits[name, chunks]:.0f}%")
         table.append((name, *row))
 show_table(table)
 async_guess.reveal(waits["NVLink", 8], "calculated")

@@ -311,7 +311,7 @@ hint("pipeline.one_f_one_b")
 
 # %% name="stuck"
 no_warm_up = Pipeline.of(lambda rank, ranks, m: [(kind, i) for i in range(m) for kind in "FB"], 4, 8)
-print(f"no warm-up: idle {no_warm_up.simulated().idle:.0f} %, in flight {no_warm_up.in_flight}")
+print(f"no warm-up: idle {no_warm_up.simulated().idle:.0f}%, in flight {no_warm_up.in_flight}")
 mixed = Pipeline([no_warm_up.schedules[0][:4], gpipe(1, 2, 2)], in_a_row(2), 2)
 try:
     mixed.simulated()
@@ -447,7 +447,7 @@ show_table(table)
 # %% [markdown] name="message_explained"
 # GPipe pays for six messages, three forward and three back. 1F1B pays in every turn, because each rank always waits for the micro-batch that it has just sent on: it holds as few as possible, so it has no spare micro-batch to work on. The interleaved schedule sends v times as many messages and pays most, so it needs faster links than 1F1B. Megatron-LM and PyTorch warm it up with R − r − 1 more forward passes than you did. That takes more memory and keeps spare micro-batches ready. Section 6 has PyTorch's list.
 #
-# Is a message that takes a quarter of a forward pass realistic? Take Llama-2-7B in four stages, one sequence of 4,096 tokens per micro-batch, BF16, and H100s at 40 % of their peak:
+# Is a message that takes a quarter of a forward pass realistic? Take Llama-2-7B in four stages, one sequence of 4,096 tokens per micro-batch, BF16, and H100s at 40% of their peak:
 
 # %% name="message_seconds"
 parameters, width, tokens = 6.74e9, 4096, 4096
@@ -461,7 +461,7 @@ print(f"a stage's forward pass takes {1000 * forward:.0f} ms")
 show_table(table)
 
 # %% [markdown] name="message_seconds_explained"
-# Under 1F1B nothing hides these messages, but on the links of a GPU cluster they are short. At 1.9 % of a forward pass, the 28 messages that 1F1B waited for add half a tick to a step of 57, or 1 %. That is why a pipeline is the method for slow links. The quarter in the simulation corresponds to a link of about 4 GB/s, or to a stage with much less work.
+# Under 1F1B nothing hides these messages, but on the links of a GPU cluster they are short. At 1.9% of a forward pass, the 28 messages that 1F1B waited for add half a tick to a step of 57, or 1%. That is why a pipeline is the method for slow links. The quarter in the simulation corresponds to a link of about 4 GB/s, or to a stage with much less work.
 #
 # ## 5 · Zero bubble: a backward pass in two parts
 #
@@ -785,7 +785,7 @@ print(first)
 show(first.figure(equal), "Long bars without gaps in the last row; gaps in all other rows.")
 show(second.figure(moved), "Bars of nearly the same length in all rows, as with equal stages.")
 for name, run in runs.items():
-    print(f"{name}: idle {run.bubble:.0f} %, a step of {run.ideal.duration:.0f} blocks' forward passes at best")
+    print(f"{name}: idle {run.bubble:.0f}%, a step of {run.ideal.duration:.0f} blocks' forward passes at best")
 note("the slowest stage sets the pace", equal, first, first.ideal.idle, second.ideal.idle)
 
 # %% [markdown] name="unequal_explained"
@@ -851,7 +851,7 @@ show_table([("1F1B, 8 micro-batches", "all-gathers", "reduce-scatters"), *rows])
 #
 # ### Explore: schedules
 #
-# This is a simulation in which messages take no time. With eight ranks, how many micro-batches bring the bubble below 10 % with each schedule? And how many does rank 0 hold then?
+# This is a simulation in which messages take no time. With eight ranks, how many micro-batches bring the bubble below 10% with each schedule? And how many does rank 0 hold then?
 
 
 # %% name="play"

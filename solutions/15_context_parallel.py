@@ -811,7 +811,7 @@ def waiting(order):
 documents_guess.reveal(waiting(zigzag(RANKS))[0], how="counted")
 for name, order in (("contiguous", contiguous_order(RANKS)), ("zigzag", zigzag(RANKS))):
     share, work = waiting(order)
-    print(f"{name}: waiting {share:.0f} %; scores of each rank: {', '.join(f'{scores:,}' for scores in work)}")
+    print(f"{name}: waiting {share:.0f}%; scores of each rank: {', '.join(f'{scores:,}' for scores in work)}")
 
 # %% [markdown] name="documents_explained"
 # Zigzag is fair for **one** causal triangle. Here the most expensive rows, those at the end of the long document, lie in the middle of the sequence, and one rank has them all. Zigzag is even worse than the contiguous order.
@@ -1009,7 +1009,7 @@ table = [("4 ranks", "first", "second")]
 table += [
     ("saved for the backward pass: one process, ring", human_bytes(peaks[1][1]), human_bytes(peaks[4][1])),
     ("peak of attention: one process, ring", human_bytes(peaks[1][0]), human_bytes(peaks[4][0])),
-    ("waiting: contiguous, zigzag", f"{in_sequence.share:.0f} %", f"{zigzagged.share:.0f} %"),
+    ("waiting: contiguous, zigzag", f"{in_sequence.share:.0f}%", f"{zigzagged.share:.0f}%"),
     ("sent: ring, Ulysses (8 K/V heads)", *(human_bytes(sent[4, 8][way][0]) for way in ("ring", "ulysses"))),
     ("sent: ring, Ulysses (2 K/V heads)", *(human_bytes(sent[4, 2][way][0]) for way in ("ring", "ulysses"))),
 ]

@@ -163,7 +163,7 @@ print(f"parameters, mixture / dense MLP: {mixture[0] / mlp[0]:.3f}")
 print(f"FLOPs, mixture / dense MLP:      {mixture[1] / mlp[1]:.3f}")
 
 # %% [markdown] name="one_guess_text"
-# Four times the parameters cost the same FLOPs; the 3 % on top of both ratios is the router. The **total** parameters determine memory: weights, gradients and optimizer state. The **active** parameters determine FLOPs.
+# Four times the parameters cost the same FLOPs; the 3% on top of both ratios is the router. The **total** parameters determine memory: weights, gradients and optimizer state. The **active** parameters determine FLOPs.
 #
 # Some mixtures use k = 1 (the *Switch Transformer*).
 #
@@ -450,7 +450,7 @@ alone_drop_guess.reveal(dropped["no balancing", 1.25][0])
 table = [("capacity factor", "1.25", "2", "dropless")]
 for name in MIXTURES:
     cells = [dropped[name, factor] for factor in (1.25, 2.0, None)]
-    table.append((name, *(f"{share:.1f} % dropped, loss {loss:.3f}" for share, loss in cells)))
+    table.append((name, *(f"{share:.1f}% dropped, loss {loss:.3f}" for share, loss in cells)))
 show_table(table)
 
 # %% [markdown] name="drop_explained"
@@ -516,7 +516,7 @@ for name in flops:
     other = f"{runs[f'{name}, seed 1'].test:.3f}" if f"{name}, seed 1" in runs else ""
     table.append((name, f"{runs[name].test:.3f}", other, f"{count:,}", f"{flops[name] / 1e6:.0f} M"))
 show_table(table)
-print(f"gap closed: {gaps[0]:.0f} % and {gaps[1]:.0f} %; total / active parameters: {ratio:.2f}")
+print(f"gap closed: {gaps[0]:.0f}% and {gaps[1]:.0f}%; total / active parameters: {ratio:.2f}")
 print(f"FLOPs to the same loss, dense 512 / mixture: {savings[0]:.2f} and {savings[1]:.2f}")
 said = "the loss of a larger dense model at the FLOPs of the active part"
 claims.record("C19", said, "gap closed, 8 experts, k = 2, mean of two seeds", sum(gaps) / 2, "%", 80, math.inf)

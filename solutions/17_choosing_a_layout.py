@@ -295,7 +295,7 @@ counted = [
     for *_, sent_by in results
 ]
 wrong_guess.reveal(off(mixed, SIZES["data"])[1])
-print(f"along tensor go {100 * counted[0]['tensor'] / sum(counted[0].values()):.0f} % of a rank's bytes")
+print(f"along tensor go {100 * counted[0]['tensor'] / sum(counted[0].values()):.0f}% of a rank's bytes")
 
 # %% name="grid_table"
 loss_off, gradient_off = off(results, SIZES["data"])
@@ -471,7 +471,7 @@ for (model, place), answer in answers.items():
     slower.append(100 * (real.seconds / top.seconds - 1))
     memory_ratios.append(memory(chosen) / real.nbytes)
     time_ratios.append(seconds(chosen, CLUSTERS[asked.cluster]) / real.seconds)
-    table.append((f"{model}, {place}", chosen.summary, "yes" if real.fits else "no", f"{slower[-1]:.0f} %"))
+    table.append((f"{model}, {place}", chosen.summary, "yes" if real.fits else "no", f"{slower[-1]:.0f}%"))
 
 # %% name="laws_table"
 laws_guess.reveal(sum(slower) / len(slower), how="planned")
@@ -516,7 +516,7 @@ claims.figure("tensor parallel over two nodes / inside one", "planned: 8B, 16 H1
 claims.figure("tensor parallel inside a node / none", "planned: 8B, 16 H100, 8 / 1 ranks", inside, "x")
 
 # %% [markdown] name="tensor_rule_explained"
-# These figures are planned, for tensor ranks that wait for every message. With `tensor_overlap` they wait less, and a difference within the planner's error of about 15 % decides nothing. The direction is clear. A rank's arithmetic stays about the same here, because t tensor ranks share a micro-batch of t sequences. But each all-reduce carries t sequences, so a rank sends 2 (t − 1) times one sequence's message, and waiting grows with t on any link. Two full nodes are connected through eight network ports each, so the network alone does not explain the loss. The rule tells you **where** to put tensor ranks that memory (or a batch too small to split further) forces on you. It does not tell you to use any.
+# These figures are planned, for tensor ranks that wait for every message. With `tensor_overlap` they wait less, and a difference within the planner's error of about 15% decides nothing. The direction is clear. A rank's arithmetic stays about the same here, because t tensor ranks share a micro-batch of t sequences. But each all-reduce carries t sequences, so a rank sends 2 (t − 1) times one sequence's message, and waiting grows with t on any link. Two full nodes are connected through eight network ports each, so the network alone does not explain the loss. The rule tells you **where** to put tensor ranks that memory (or a batch too small to split further) forces on you. It does not tell you to use any.
 #
 # ### Enough tokens
 #
@@ -602,7 +602,7 @@ for name, question in decisions().items():
 #
 # - answers the question: its `arch`, all its `gpus`, its `seq`, and its number of `sequences` per step (`shard` × `replicate` × `micro_batch_size` × `micro_batches`);
 # - fits in memory;
-# - takes at most 10 % longer than the best layout that the search knows.
+# - takes at most 10% longer than the best layout that the search knows.
 #
 # Besides what your formulas know, a layout has `context` ranks with `context_method` "ring" or "all-to-all", `replicate`, `zero`, `engine` ("torchtitan", "megatron" or "pytorch"), `reshard_after_forward`, and recompute "selective". `help(Layout)` lists everything. `candidates` and your formulas give a first list. Evaluating a proposal with `plan_layout(layout, question.cluster)` takes up to 20 seconds, so think before you try.
 

@@ -103,7 +103,7 @@ for run in PUBLISHED_RUNS:
 # - A failure during a save makes that checkpoint worthless. A failure at the exact moment at which a save ends comes too late: the checkpoint counts. A failure during a restart begins the restart again.
 # - Failures after the end change nothing.
 #
-# `best_interval(save, mtbf)` returns how many seconds to train between two checkpoints. Its goodput must be within 1 % of the best. Failures come at random, one every `mtbf` seconds on average, and `save` is at most a tenth of `mtbf`. (Restarts cost the same for every interval.)
+# `best_interval(save, mtbf)` returns how many seconds to train between two checkpoints. Its goodput must be within 1% of the best. Failures come at random, one every `mtbf` seconds on average, and `save` is at most a tenth of `mtbf`. (Restarts cost the same for every interval.)
 
 
 # %% name="interval" answer=true reveal=true
@@ -169,8 +169,8 @@ goodputs = {
 means = {factor: statistics.mean(shares) for factor, shares in goodputs.items()}
 best = max(means.values())
 rare_guess.reveal(best - means[4], how="simulated")
-print(f"Young's interval is {young / 60:.0f} minutes: {means[1]:.1f} %; the best of all is {best:.1f} %")
-print(f"√(save · M), without the 2, is 0.7 of Young's: {means[0.7]:.1f} %")
+print(f"Young's interval is {young / 60:.0f} minutes: {means[1]:.1f}%; the best of all is {best:.1f}%")
+print(f"√(save · M), without the 2, is 0.7 of Young's: {means[0.7]:.1f}%")
 show(goodput_figure(young, goodputs), "Goodput by interval: a flat top around Young's interval, steep on both sides.")
 claims.record("C22", "Young's interval is close to the best", "simulated week", best - means[1], "points lost", 0, 1)
 
@@ -189,7 +189,7 @@ for gpus in (1_024, 16_384, 100_000):
 show_table(table)
 
 # %% [markdown] name="killed_text"
-# Meta reports more than 90 % for Llama 3; our one minute and ten minutes are assumptions. On the last line the restarts dominate, and no interval helps against them.
+# Meta reports more than 90% for Llama 3; our one minute and ten minutes are assumptions. On the last line the restarts dominate, and no interval helps against them.
 #
 # ### Real kills
 #
@@ -234,14 +234,14 @@ print("parts:", ", ".join(Training.PARTS))
 # %% [markdown] name="parts_guess_text"
 # Without interruption it does 70 steps. Then six runs resume after step 35. Each of them lacks one part of the saved state and keeps that part's initial value.
 #
-# **Predict.** How many of the six mistakes would you notice? (Noticing means that the mean loss of the next 35 steps is more than 10 % above the correct one.)
+# **Predict.** How many of the six mistakes would you notice? (Noticing means that the mean loss of the next 35 steps is more than 10% above the correct one.)
 
 # %% name="parts_guess"
 my_guess = None  # of 6
 ### BEGIN GUESS
 my_guess = 4
 ### END GUESS
-notice_guess = Prediction("Mean loss more than 10 % higher", my_guess, "of 6", difference=True)
+notice_guess = Prediction("Mean loss more than 10% higher", my_guess, "of 6", difference=True)
 
 # %% name="parts_left_out"
 through = Training(70)
@@ -394,7 +394,7 @@ content[len(content) // 2] ^= 64  # one bit
 print("a bit changed, and torch.load reads:", torch.load(io.BytesIO(content))["weights"].unique().tolist())
 
 # %% [markdown] name="torn_explained"
-# And the old file is gone, too. A program that saves for 1 % of its time is hit during a save once in a hundred kills. That is rare enough that tests miss it.
+# And the old file is gone, too. A program that saves for 1% of its time is hit during a save once in a hundred kills. That is rare enough that tests miss it.
 #
 # **Rename.** `os.replace(draft, name)` is **atomic**: a reader sees the old file or the new one, never a mixture. So write under another name and *publish* with a rename. This holds on a local or network file system. Most object stores, ordinary S3 buckets among them, have no rename: there a "rename" is a copy and a deletion. With these, upload all parts first, and a small manifest last.
 #

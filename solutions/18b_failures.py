@@ -522,7 +522,7 @@ show(spike_figure(long, 65), "Four curves of the test loss. Only the one that is
 # - `spares`: nodes that stand by. Without one the job waits until a broken node is repaired;
 # - `compare`: seconds between two comparisons of step times and of gradients on the same rows (section 3), each of which takes 60 s.
 #
-# The rest is assumed: a restart takes ten minutes and a repair a day. Every 2.7 days a straggler slows the job by 15 % until a comparison finds it. Twenty times a day healthy ranks pause, for a minute on average.
+# The rest is assumed: a restart takes ten minutes and a repair a day. Every 2.7 days a straggler slows the job by 15% until a comparison finds it. Twenty times a day healthy ranks pause, for a minute on average.
 #
 # **Predict.** With a checkpoint every half hour and one comparison per day, what percentage of the training that is lost and repeated is due to silent corruption?
 
@@ -567,7 +567,7 @@ claims.figure(
 # %% [markdown] name="fleet_explained"
 # A node that dies costs the time since the last checkpoint, minutes. Corruption costs everything since it began, because each checkpoint since then contains it. Until a comparison finds it, no checkpoint helps. So keep checkpoints from *before* the last comparison, too.
 #
-# Comparing often and saving often help. The last two columns change one setting of the third. (Llama 3's authors report more than 90 % for the real run.) A short timeout ends hangs early, and also ends healthy jobs that only paused. About seven nodes are in repair at any time, so with four spares 16,384 GPUs wait for one node almost half of the time.
+# Comparing often and saving often help. The last two columns change one setting of the third. (Llama 3's authors report more than 90% for the real run.) A short timeout ends hangs early, and also ends healthy jobs that only paused. About seven nodes are in repair at any time, so with four spares 16,384 GPUs wait for one node almost half of the time.
 #
 # Explore the settings. What is the highest goodput that you find at 16,384 GPUs? Which setting stops mattering at 1,024?
 

@@ -296,7 +296,7 @@ def draw_ruler(tensor, format, log2_scale):
     x, dtype, scale = EXAMPLES[tensor], {"E4M3": E4M3, "E5M2": E5M2}[format], 2.0**log2_scale
     info = torch.finfo(dtype)
     ends = (info.smallest_normal * info.eps * scale, info.smallest_normal * scale, info.max * scale)
-    said = f"error {error(x, dtype, scale):.1%}, lost {lost(x, dtype, scale):.1f} %"
+    said = f"error {error(x, dtype, scale):.1%}, lost {lost(x, dtype, scale):.1f}%"
     return range_ruler(x[x != 0].abs().cpu().numpy(), ends, f"{tensor} in {format}: {said}", (-46, 22))
 
 
@@ -384,7 +384,7 @@ table = [(name, f"{clipped(kind):.1f}%", f"{clipped(kind, 2):.1f}%") for kind, n
 show_table([("steps that clip", "no margin", "margin 2x"), *table])
 
 # %% [markdown] name="history_explained"
-# If the 17 amaxes came in random order, the newest would be the largest once in 17 steps, or 5.9 %. The difference is due to a **trend**: a rising amax sets records more often, a falling one hardly ever.
+# If the 17 amaxes came in random order, the newest would be the largest once in 17 steps, or 5.9%. The difference is due to a **trend**: a rising amax sets records more often, a falling one hardly ever.
 #
 # Headroom is cheap in *floating point*: a margin of 2 gives up one power of two at the bottom and no fraction bit. Errors by method:
 
@@ -842,10 +842,10 @@ table = [(f"{seed}", *(f"{ends[name, seed]:.4f}" for name in compared)) for seed
 show_table([("seed", *compared), *table])
 by_seed = [ends["BF16", seed] for seed in range(3)]
 spread = 100 * (max(by_seed) / min(by_seed) - 1)
-print(f"BF16 with another seed: up to {spread:.2f} %")
+print(f"BF16 with another seed: up to {spread:.2f}%")
 for name in ("hybrid", "E4M3 throughout"):
     offs = [100 * (ends[name, seed] / ends["BF16", seed] - 1) for seed in range(3)]
-    print(f"{name}: off from BF16 by " + ", ".join(f"{off:+.2f} %" for off in offs))
+    print(f"{name}: off from BF16 by " + ", ".join(f"{off:+.2f}%" for off in offs))
     claims.record(
         "T24", "FP8 matters less than the seed", f"GPT, 3 seeds, {name}, mean distance by BF16's spread",
         sum(map(abs, offs)) / 3 / spread, "x", 0, 1,
@@ -892,7 +892,7 @@ recipes = {
 for recipe, change in recipes.items() if HAS_TORCHAO else ():
     _, losses[f"torchao {recipe}"] = train(change)
     end, off = last(f"torchao {recipe}")
-    print(f"torchao {recipe:20} loss {end:.3f} ({off:+.1f} % off BF16)")
+    print(f"torchao {recipe:20} loss {end:.3f} ({off:+.1f}% off BF16)")
     claims.record(
         "T24", "torchao's float8 trains like BF16", f"GPT, {STEPS} steps, {recipe}, loss", off, "% off", -3, 3
     )
@@ -1094,7 +1094,7 @@ if HAS_FP8_UNITS and importlib.util.find_spec("transformer_engine") is not None:
     for chosen in (DelayedScaling(amax_history_len=16), Float8CurrentScaling()):
         run = f"Transformer Engine, {type(chosen).__name__}"
         _, losses[run] = train_with_transformer_engine(chosen)
-        print(f"{run}: loss {last(run)[0]:.3f} ({last(run)[1]:+.1f} % off BF16)")
+        print(f"{run}: loss {last(run)[0]:.3f} ({last(run)[1]:+.1f}% off BF16)")
 else:
     print("Transformer Engine does not run here: it needs a GPU with FP8 units and the package transformer_engine.")
 
@@ -1248,7 +1248,7 @@ if HAS_TORCHAO:
 #
 # An error of a tenth on every operand is too much for a plain cast. NVIDIA's NVFP4 recipe (2025, a 12B model on 10 trillion tokens) adds four things:
 #
-# - **Some layers stay in BF16**: about 15 % of the linear layers, most of them at the end of the network, along with embedding, head, norms and attention's own matmuls.
+# - **Some layers stay in BF16**: about 15% of the linear layers, most of them at the end of the network, along with embedding, head, norms and attention's own matmuls.
 # - **16 × 16 blocks for weights**, so that forward and backward pass see the same weights.
 # - **Stochastic rounding of gradients**: round up with a probability equal to the distance from the lower neighbor, as a share of the step. The mean of many such roundings is the number itself.
 # - **A random Hadamard transform** of both operands of the weight gradient, along the summed dimension: multiply every 16 values by an orthogonal matrix H of ±1/4. (HᵀA)ᵀ(HᵀB) = AᵀB, so the result is unchanged, but an outlier is spread over its block before it is rounded.
@@ -1322,7 +1322,7 @@ for factor in (1, 4, 8, 16, 32):
 show_table(table)
 
 # %% [markdown] name="nvfp4_explained"
-# By this measure the transform does not pay off. Without it, a large token swallows its neighbors, which round toward zero. With it, the outlier's own rounding error is spread over the neighbors. NVIDIA's ablation still finds a lower loss with the transform, on the weight gradient and nowhere else. So the error of one tensor does not decide what trains. A comparison with BF16 over many tokens does: NVIDIA reports a loss within 1 % of FP8's for most of the run and about 1.5 % at its end. torchao 0.18 has the recipe as a prototype for Blackwell (`NVFP4TrainingConfig`).
+# By this measure the transform does not pay off. Without it, a large token swallows its neighbors, which round toward zero. With it, the outlier's own rounding error is spread over the neighbors. NVIDIA's ablation still finds a lower loss with the transform, on the weight gradient and nowhere else. So the error of one tensor does not decide what trains. A comparison with BF16 over many tokens does: NVIDIA reports a loss within 1% of FP8's for most of the run and about 1.5% at its end. torchao 0.18 has the recipe as a prototype for Blackwell (`NVFP4TrainingConfig`).
 
 # %% [markdown] name="measured_text"
 # ## 12 · What this run measured

@@ -158,7 +158,7 @@ claims.record("T25", "merged and unmerged LoRA are equal", "nn.Linear(64, 48), r
 #
 # ### How many parameters
 #
-# Guides to LoRA say "about 20 million, 0.1 to 1 %" for a 7B model with r = 16 on q, k, v and o. Let us count them with **PEFT**, Hugging Face's library of adapters. `get_peft_model` freezes a model and puts an adapter beside each layer named in `target_modules`.
+# Guides to LoRA say "about 20 million, 0.1 to 1%" for a 7B model with r = 16 on q, k, v and o. Let us count them with **PEFT**, Hugging Face's library of adapters. `get_peft_model` freezes a model and puts an adapter beside each layer named in `target_modules`.
 
 # %% name="count"
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]

@@ -379,7 +379,7 @@ tried, RATES = {"adamw": (4e-3, 8e-3, 16e-3), "signum": (2e-3, 4e-3, 8e-3, 16e-3
 runs = [LadderRun(replace(base, optimizer=o), rate, 0, KEPT, (KEPT, TRAINED)) for o in tried for rate in tried[o]]
 for run, (loss, right) in all_of(runs).items():
     name = run.rung.optimizer
-    print(f"{name:7} {run.rate:g}: loss {loss:.3f} on {TRAINED - KEPT} held-out images, {right:.1f} % right")
+    print(f"{name:7} {run.rate:g}: loss {loss:.3f} on {TRAINED - KEPT} held-out images, {right:.1f}% right")
     RATES.setdefault(name, []).append((loss, run.rate))
 RATES = {optimizer: min(found)[1] for optimizer, found in RATES.items()}
 print("chosen:", RATES)
@@ -430,19 +430,19 @@ found = all_of(list(runs.values()))
 losses = {name: [found[runs[name, seed]][0] for seed in seeds] for name, (_, seeds) in variants.items()}
 for name, (_, seeds) in variants.items():
     right = statistics.mean(found[runs[name, seed]][1] for seed in seeds)
-    print(f"{name:30} {right:.2f} % right, loss " + " ".join(f"{loss:.3f}" for loss in losses[name]))
+    print(f"{name:30} {right:.2f}% right, loss " + " ".join(f"{loss:.3f}" for loss in losses[name]))
 more = statistics.mean(losses["last rung"]) - statistics.mean(losses["rung 0"])
 least_more, most_more = ttest_rel(losses["last rung"], losses["rung 0"]).confidence_interval(0.95)
 pairs_guess.reveal(more)
-print(f"{len(PAIRS)} pairs: {more:+.3f} of loss, 95 % interval {least_more:+.3f} to {most_more:+.3f}")
+print(f"{len(PAIRS)} pairs: {more:+.3f} of loss, 95% interval {least_more:+.3f} to {most_more:+.3f}")
 swamped = [b - a for a, b in zip(losses["last rung"], losses["last rung, rounded to nearest"], strict=False)]
 points = [found[runs["last rung", seed]][1] - found[runs["rung 0", seed]][1] for seed in PAIRS]
 low_points, high_points = ttest_rel(points, [0.0] * len(points)).confidence_interval(0.95)
-print(f"accuracy: {statistics.mean(points):+.2f} points, 95 % interval {low_points:+.2f} to {high_points:+.2f}")
+print(f"accuracy: {statistics.mean(points):+.2f} points, 95% interval {low_points:+.2f} to {high_points:+.2f}")
 print("rounded to nearest, against the last rung: " + ", ".join(f"{d:+.3f}" for d in swamped))
 
 # %% name="ladder_claims"
-TWENTY = 18, math.inf  # "up to 20x" is tested more than once in this lab by one rule: 20x is reached, within 10 %
+TWENTY = 18, math.inf  # "up to 20x" is tested more than once in this lab by one rule: 20x is reached, within 10%
 claims.record("C12", "20x less peak memory", subject, first / peaks[last], "times", *TWENTY)
 paired = f"{subject}, {len(PAIRS)} pairs of {LadderRun.updates} updates"
 

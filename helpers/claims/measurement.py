@@ -34,7 +34,10 @@ class Measurement:
     @property
     def figure(self) -> str:
         """The figure as printed: three digits and the unit."""
-        return "-" if self.measured is None else f"{self.measured:.3g} {self.unit}"
+        if self.measured is None:
+            return "-"
+        space = "" if self.unit.startswith("%") else " "
+        return f"{self.measured:.3g}{space}{self.unit}"
 
     @property
     def verdict(self) -> str:

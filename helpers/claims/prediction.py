@@ -54,7 +54,7 @@ class Prediction:
             error = f"{ratio:.2f}x too {more}" if ratio >= 1 else f"{1 / ratio:.2f}x too {less}"
             within = abs(ratio - 1) <= 0.1
             yours = f"You said {_shown(self.guess)} {self.unit}".rstrip()
-            print(f"  {yours}: {'within 10 %' if within else error}.")
+            print(f"  {yours}: {'within 10%' if within else error}.")
         else:
             yours = f"You said {_shown(self.guess)} {self.unit}".rstrip()
             print(f"  {yours}: off by {_shown(abs(self.guess - measured))}.")

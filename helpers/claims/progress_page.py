@@ -21,7 +21,7 @@ td.n, th.n { text-align: right; white-space: nowrap }
 </style></head><body>
 <h1>Your progress</h1>
 <p>{{ labs|length }} lab{{ "s" if labs|length != 1 }}, {{ guesses }} prediction{{ "s" if guesses != 1 }},
-{{ near }} of them within 10 %; {{ solved }} of {{ checks }} checks passed.
+{{ near }} of them within 10%; {{ solved }} of {{ checks }} checks passed.
 Written on {{ today }} from {{ path }}, which stays on this machine. Delete that file to start again.</p>
 {% for name, lab in labs.items() %}
 <h2>{{ name }}</h2>
@@ -87,14 +87,14 @@ def progress_page(labs: dict[str, LabProgress], path: Path) -> str:
 
 
 def is_near(guess: Guess) -> bool:
-    """Return whether a guess lies within 10 % of the answer."""
+    """Return whether a guess lies within 10% of the answer."""
     return abs(guess.guess - guess.measured) <= 0.1 * abs(guess.measured)
 
 
 def how_far(guess: Guess) -> str:
     """Say how far a guess is off: a factor, or a distance where the sign or a zero forbids one."""
     if is_near(guess):
-        return "within 10 %"
+        return "within 10%"
     if guess.difference or not guess.measured or guess.guess / guess.measured <= 0:
         return f"off by {abs(guess.guess - guess.measured):,.4g} {guess.unit}".rstrip()
     ratio = guess.guess / guess.measured
