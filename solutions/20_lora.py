@@ -1002,7 +1002,7 @@ for name, (_, said) in rungs.items():
         said = None
     rows.append((name, peaks[name], said or ""))
 rows += [(f"Llama-3.1-8B: {name}", one.peak_allocated_bytes, "") for name, one in eight.items()]
-table = [(name, f"{size / GiB:.1f} GiB", f"{size / 1e9:.1f}", said) for name, size, said in rows]
+table = [(name, f"{size / GiB:.1f} GiB", f"{size / 1e9:.1f}", str(said)) for name, size, said in rows]
 show_table([("7B, 512 tokens", "planned", "in GB", "guides say"), *table])
 cast = 2 * 2 * 128256 * 4096  # embedding and head, two more bytes each
 print(f"casting embedding and head of 128,256 tokens to FP32 adds {cast / GiB:.1f} GiB")
