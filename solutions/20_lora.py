@@ -224,7 +224,7 @@ def make_llama():
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=256, hidden_size=128, intermediate_size=256, num_hidden_layers=3, num_attention_heads=4,
-            max_position_embeddings=LENGTH, tie_word_embeddings=False,
+            max_position_embeddings=4 * LENGTH, tie_word_embeddings=False,
         )
     ).to(device)  # fmt: skip
 
