@@ -21,7 +21,7 @@ from .trial import try_answer
 PAGE = ROOT / "docs" / "checks.md"
 KEPT = Path(__file__).with_name("alone.json")
 GIVEN = "given"  # it says what the answer gets, and promises nothing
-NOBODY = "nobody"  # it asks for something that no check looks at
+UNCHECKED = "unchecked"  # it requires something that no check looks at
 
 # By part, for each clause in order: the checks that judge it.
 JUDGED: dict[str, tuple[str, ...]] = {
@@ -193,11 +193,11 @@ JUDGED: dict[str, tuple[str, ...]] = {
 }
 HEAD = """# What the checks judge
 
-Every clause of the contracts of the graded exercises, and the checks that judge it. "given" stands where a clause says what an answer gets and asks for nothing; "nobody" where it asks for something that no check looks at.
+This page is for people who change the checks. It lists every clause of the contracts of the graded exercises, and the checks that judge it. "given" marks a clause that describes an answer's inputs and requires nothing; "unchecked" marks a requirement that no check covers.
 `python -m tests.mutants.clauses` writes this page.
 
-A mutant is the reference with one mistake. Each is meant for one check, which must reject it. "Alone" counts those that no other check of its part rejects: without this check they would get full points. Where a part has
-one check, that is all of them. "not run" stands where nobody has tried: `python -m tests.mutants.clauses --measure PART` does.
+A mutant is the reference with one mistake. Each is meant for one check, which must reject it. "Alone" counts the mutants that no other check of the part rejects: without this check they would get full points. If a part has
+one check, that is all of its mutants. "not run" means that this has not been measured; `python -m tests.mutants.clauses --measure PART` measures it.
 """
 
 

@@ -2,11 +2,12 @@
 
 import re
 
+from ..receipts.quoted_claims import QUOTED_CLAIMS
 from .card import card
 from .source import Source, sources
 
 TECHNIQUES = {
-    "T1": "Why scale hurts: the weights of large models against the memory of GPUs",
+    "T1": "Why scale hurts: the weights of large models compared with the memory of GPUs",
     "T2": "The categories of GPU memory: parameters, gradients, optimizer state, activations and the rest",
     "T3": "FP32, FP16, BF16 and two FP8 formats: sign, exponent, fraction, range, and which tensor takes which",
     "T4": "Mixed precision with autocast: which operation runs in which type",
@@ -19,7 +20,7 @@ TECHNIQUES = {
     "T11": "Data loading: workers, pinned memory, prefetching, and how to tell that the loader is the limit",
     "T12": "In-place operations: what they save, and when autograd forbids them",
     "T13": "Lean optimizers: SGD, 8-bit Adam, fused and foreach, the step inside the backward pass",
-    "T14": "Memory profiling: counters, snapshots, a profile stage by stage",
+    "T14": "Memory profiling: counters, snapshots, and a profile of each stage",
     "T15": "The OOM clinic: read the error, find the peak and its owner, choose the remedy",
     "T16": "TorchScript, which is deprecated, and what replaced it",
     "T17": "Kernel fusion: eager, compiled and hand-written kernels",
@@ -28,7 +29,7 @@ TECHNIQUES = {
     "T20": "Tensor parallel: column- and row-parallel layers by hand, then PyTorch's",
     "T21": "FSDP: wrapping, precision policies, offloading",
     "T22": "DeepSpeed: ZeRO stages 1 to 3, offloading, its configuration",
-    "T23": "More than one machine: launching, checkpoints, resuming on another number of ranks",
+    "T23": "More than one machine: launching, checkpoints, resuming on a different number of ranks",
     "T24": "FP8 training: formats, scaling recipes, and the libraries that do it",
     "T25": "Fine-tuning 7B within 24 GB, step by step",
     "T26": "Recipes by memory size, each tried with the planner",
@@ -48,10 +49,10 @@ TECHNIQUES = {
     "T40": "Choosing a layout, and the cost of a whole run",
     "T41": "Runs that survive: goodput, checkpoint intervals, silent errors, loss spikes",
     "T42": "A real fine-tune: chat template, loss on answers only, scores before and after",
-    "T43": "Large batches: critical batch size, learning rate, and when accumulation buys nothing",
+    "T43": "Large batches: critical batch size, learning rate, and when accumulation gains nothing",
 }
 PITFALLS = {
-    "P1": "A small update that a 16-bit weight swallows",
+    "P1": "Small updates that are lost when a 16-bit weight is rounded",
     "P2": "FP16 gradients that become zero",
     "P3": "Autocast around the backward pass, clipping scaled gradients, names that PyTorch has removed",
     "P4": "Accumulation: the undivided loss, an uneven last micro-batch, token weights, BatchNorm, the scheduler",
@@ -62,10 +63,11 @@ PITFALLS = {
 
 
 def code_tables() -> str:
-    """Return the tables of techniques and pitfalls, each code with links to its labs."""
+    """Return the tables of techniques, pitfalls and claims, each code with links to its labs."""
     labs = _labs_by_code()
+    claims = {code: claim.words for code, claim in QUOTED_CLAIMS.items()}
     parts = []
-    for heading, codes in (("Techniques", TECHNIQUES), ("Pitfalls", PITFALLS)):
+    for heading, codes in (("Techniques", TECHNIQUES), ("Pitfalls", PITFALLS), ("Claims", claims)):
         lines = [f"## {heading}", "", "| Code | What | Labs |", "|---|---|---|"]
         lines += [f"| {code} | {what} | {_links(labs.get(code, []))} |" for code, what in codes.items()]
         parts.append("\n".join(lines))
@@ -75,7 +77,7 @@ def code_tables() -> str:
 def _labs_by_code() -> dict[str, list[Source]]:
     found: dict[str, list[Source]] = {}
     for source in sources():
-        for code in re.findall(r"[TP]\d+", card(source)["Syllabus"]):
+        for code in re.findall(r"[TPC]\d+", card(source)["Syllabus"]):
             found.setdefault(code, []).append(source)
     return found
 

@@ -80,5 +80,5 @@ def _long_list() -> str:
 
 def _attacks() -> str:
     count = len(list((ROOT / "tests" / "attacks" / "hand_ins").glob("*.py")))
-    earns = "each must get exactly the points that it earns, and must not change the result of any other"
-    return f"{count} hostile submissions are part of the tests; {earns}."
+    earns = "Each must get exactly the points that it earns, and must not change the result of any other."
+    return f"The tests include {count} hostile submissions. {earns}"

@@ -98,16 +98,14 @@ def routes() -> Iterator[dict[str, Any]]:
 
 
 def weeks_table() -> str:
-    """Return the table of docs/paths.md: each week's subject, labs, hours and what is handed in."""
+    """Return the table of docs/paths.md: each week's subject, labs, hours and what is due."""
     known = _by_topic()
-    lines = ["| Week | Subject | Labs | Time | To hand in |", "|---|---|---|---|---|"]
+    lines = ["| Week | Subject | Labs | Time | Due |", "|---|---|---|---|---|"]
     for number, (subject, names) in enumerate(WEEKS, start=1):
         chosen = [known[name] for name in names]
         labs = " · ".join(_link(source, "../labs/") for source in chosen if not source.graded)
-        handed_in = (
-            " · ".join(_link(source, "../labs/") for source in chosen if source.graded) or "guesses, at the start"
-        )
-        lines.append(f"| {number} | {subject} | {labs} | {_hours(chosen)} | {handed_in} |")
+        due = " · ".join(_link(source, "../labs/") for source in chosen if source.graded) or "guesses, not graded"
+        lines.append(f"| {number} | {subject} | {labs} | {_hours(chosen)} | {due} |")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""What is said about the techniques of this course: the C rows of its syllabus, and where it is said.
+"""What is claimed about the techniques of this course: the C rows of its syllabus, with their sources.
 
 "Tutorials" are articles for practitioners, which copy such figures from each other without measuring. The figures go
 back to papers, which often claim less than what tutorials make of them.
@@ -18,24 +18,27 @@ class QuotedClaim:
 _ZERO = "[ZeRO](https://arxiv.org/abs/1910.02054)"
 
 QUOTED_CLAIMS = {
-    "C1": QuotedClaim("Weights of 7B parameters take 28 GB in FP32, of 70B 280 GB", "arithmetic; tutorials"),
+    "C1": QuotedClaim(
+        "In FP32, the weights of a 7B model take 28 GB, and those of a 70B model 280 GB", "arithmetic; tutorials"
+    ),
     "C2": QuotedClaim("Adam in mixed precision takes 16 bytes per parameter", f"{_ZERO}, section 3.1"),
     "C3": QuotedClaim(
         "Adam's state for 7B takes 84 GB with the FP32 copy of the weights, 56 GB without", f"after {_ZERO}"
     ),
     "C4": QuotedClaim(
-        "Activations grow with batch, width and layers, with the square of the sequence where scores are kept; they "
-        "can exceed the parameters",
+        "Activations grow with batch, width and layers, and with the square of the sequence if attention scores are "
+        "kept; they can exceed the parameters",
         "[Korthikanti et al.](https://arxiv.org/abs/2205.05198), [FlashAttention](https://arxiv.org/abs/2205.14135)",
     ),
     "C5": QuotedClaim(
         "Temporaries, the allocator's reserve and fragmentation add 20 to 30 %", f"tutorials; cf. {_ZERO}, 3.2"
     ),
     "C6": QuotedClaim(
-        "Ranges of FP16, BF16, E4M3 and E5M2", "[FP8 formats for deep learning](https://arxiv.org/abs/2209.05433)"
+        "FP16, BF16, E4M3 and E5M2 have their published ranges",
+        "[FP8 formats for deep learning](https://arxiv.org/abs/2209.05433)",
     ),
     "C7": QuotedClaim(
-        "Mixed precision: half the memory, twice the speed, the same accuracy",
+        "Mixed precision halves the memory and doubles the speed, at the same accuracy",
         "tutorials, after [Micikevicius et al.](https://arxiv.org/abs/1710.03740)",
     ),
     "C8": QuotedClaim(
@@ -47,14 +50,16 @@ QUOTED_CLAIMS = {
         "activations",
         "tutorials, after [Chen et al.](https://arxiv.org/abs/1604.06174)",
     ),
-    "C10": QuotedClaim("Pinned memory: copies 2 to 3 times faster and asynchronous; 4 to 8 workers a GPU", "tutorials"),
+    "C10": QuotedClaim(
+        "Pinned memory: copies 2 to 3 times faster and asynchronous; 4 to 8 workers per GPU", "tutorials"
+    ),
     "C11": QuotedClaim("SGD instead of Adam saves two thirds of the optimizer's memory", "tutorials"),
     "C12": QuotedClaim(
         "All together: up to 20 times less peak memory at the same accuracy",
         "[pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim) and the article it belongs to",
     ),
     "C13": QuotedClaim(
-        "DDP: the memory of one GPU on each, N times the speed; each gradient all-reduced once",
+        "DDP needs on each GPU the memory of a single one, is N times as fast, and all-reduces each gradient once",
         "[PyTorch Distributed](https://arxiv.org/abs/2006.15704); tutorials",
     ),
     "C14": QuotedClaim(
@@ -67,7 +72,7 @@ QUOTED_CLAIMS = {
         "tutorials, after [LoRA](https://arxiv.org/abs/2106.09685)",
     ),
     "C17": QuotedClaim(
-        "Ring attention: the memory of attention on a rank is 1/N, and its messages hide behind arithmetic",
+        "With ring attention, each rank needs 1/N of attention's memory, and the messages hide behind arithmetic",
         "[Ring Attention](https://arxiv.org/abs/2310.01889)",
     ),
     "C18": QuotedClaim(
@@ -79,8 +84,8 @@ QUOTED_CLAIMS = {
         "[Switch Transformers](https://arxiv.org/abs/2101.03961), [DeepSeekMoE](https://arxiv.org/abs/2401.06066)",
     ),
     "C20": QuotedClaim(
-        "Tensor parallel beyond a node loses, so tensor ranks in the node and pipelines between nodes; shard until "
-        "communication shows, and give each GPU enough tokens to hide it",
+        "Tensor parallelism across nodes is slow, so use tensor ranks inside a node and pipelines between nodes; shard "
+        "until communication shows, and give each GPU enough tokens to hide it",
         "[Narayanan et al.](https://arxiv.org/abs/2104.04473), "
         "[The Ultra-Scale Playbook](https://huggingface.co/spaces/nanotron/ultrascale-playbook); tutorials",
     ),
@@ -90,11 +95,11 @@ QUOTED_CLAIMS = {
         "[Daly](https://doi.org/10.1016/j.future.2004.11.016)",
     ),
     "C24": QuotedClaim(
-        "A training step takes 6 FLOPs for each parameter and token",
+        "A training step takes 6 FLOPs per parameter and token",
         "[Kaplan et al.](https://arxiv.org/abs/2001.08361), section 2.1; tutorials",
     ),
     "C26": QuotedClaim(
-        "A batch beyond the critical size buys nothing; small batches need no accumulation",
+        "A batch larger than the critical size gains nothing; small batches need no accumulation",
         "[McCandlish et al.](https://arxiv.org/abs/1812.06162), [Marek et al.](https://arxiv.org/abs/2507.07101)",
     ),
 }

@@ -111,7 +111,8 @@ def claims_table(receipts: list[Receipt]) -> str:
 
 
 def _summary(results: list[ClaimResults]) -> str:
-    lines = ["## In short", "", "A claim held *so far* where a part of it, listed below, is not measured yet."]
+    so_far = "*Held so far* means that a part of the claim, listed below, has not been measured yet."
+    lines = ["## In short", "", so_far]
     for said, theirs in by_verdict(results).items():
         lines += ["", f"**{said.capitalize()}** ({len(theirs)})", ""]
         lines += [f"- {each.claim}: {each.words}" for each in theirs]
@@ -119,15 +120,16 @@ def _summary(results: list[ClaimResults]) -> str:
 
 
 def _missing(results: list[ClaimResults]) -> str:
-    lines = ["## Not measured yet", "", "`make gpu` on such a machine fills these in.", ""]
-    lines += [_line(("Claim", "What is said", "It takes")), _line(["---"] * 3)]
+    how = "`make gpu` measures these on a machine with the hardware that the last column names."
+    lines = ["## Not measured yet", "", how, ""]
+    lines += [_line(("Claim", "Statement", "Needs")), _line(["---"] * 3)]
     lines += [_line((each.claim, said, needed)) for each, said, needed in not_measured(results)]
     return "\n".join(lines) if not_measured(results) else "## Not measured yet\n\nNothing is left."
 
 
 def _section(results: ClaimResults) -> str:
     said = results.verdict.capitalize()
-    lines = [f"## {results.claim} · {results.words}", "", f"Said in: {results.source}. **{said}.**"]
+    lines = [f"## {results.claim} · {results.words}", "", f"Source: {results.source}. **{said}.**"]
     if results.measurements:
         head = ("Measured", "On what", *results.devices)
         lines += ["", _line(head), _line(["---"] * len(head))]
