@@ -123,9 +123,9 @@ def _add_ranks(group: _Group) -> None:
     group.number("--ep", "expert parallel: ranks that split the experts", "--expert", dest="expert")
     rest = "data-parallel ranks that split state (default: all GPUs that the other options leave)"
     group.number("--dp-shard", rest, "--data-shard", dest="shard")
-    groups = "groups of such ranks (default 1, or as many as --gpus and --dp-shard imply)"
+    groups = "groups of --dp-shard ranks (default 1, or as many as --gpus and --dp-shard imply)"
     group.number("--dp-replicate", groups, "--replicate", dest="replicate")
-    stage = "what they split: 0 nothing (DDP), 1 optimizer state, 2 also gradients, 3 also parameters (FSDP)"
+    stage = "what data ranks split: 0 nothing (DDP), 1 optimizer state, 2 also gradients, 3 also parameters (FSDP)"
     group.option("--zero-stage", stage, "--zero", "--shard", dest="zero", type=_zero, metavar="{0,1,2,3}")
     group.option("--schedule", "order of the pipeline's micro-batches", choices=SCHEDULES)
     group.number("--virtual-stages", "parts of the model per pipeline rank")
@@ -162,13 +162,13 @@ def _add_answer(group: _Group) -> None:
     ):
         group.option(flag, text, action="store_true")
     group.option("--timeline", "draw a step on several GPUs as an SVG, PNG or PDF", metavar="FILE")
-    exports = "in place of an answer: a training script (pytorch or trainer), or the configuration of an engine"
+    exports = "instead of an answer, a training script (pytorch or trainer) or the configuration of an engine"
     group.option("--export", exports, metavar="NAME")
     group.option("--wrap", "with --export: also print the job that starts it", choices=WRAPS)
     from_file = "plan the run that a file describes: Megatron-LM, NeMo, torchtitan, Axolotl, DeepSpeed, Accelerate"
     group.option("--from", from_file, metavar="FILE", dest="from_file")
     group.option("--rows", "plan many runs, one per line (docs/planner.md lists the fields)", metavar="FILE.jsonl")
-    group.option("--out", "where the answers to --rows go, or what --export writes", metavar="FILE")
+    group.option("--out", "file for the answers to --rows, or for --export", metavar="FILE")
 
 
 def _add_whole_run(group: _Group) -> None:

@@ -40,7 +40,7 @@ def reports_of(path: str) -> list[Report]:
     if isinstance(found, str):
         message = read_message(found)
         if message is None:
-            raise RecipeError(f"{path} holds no out-of-memory message, and is not a memory snapshot.")
+            raise RecipeError(f"{path} has no out-of-memory message and is not a memory snapshot.")
         return [of_message(message)]
     try:
         gpus = gpus_of(found)
