@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="the exercises that you assigned, such as x1 x2; default: all that were submitted",
     )
-    parser.add_argument("--seed", type=int, help="repeat a run; default: that of the run in --out, or a fresh one")
+    parser.add_argument("--seed", type=int, help="seed of the inputs; default: that of the run in --out, or a new one")
     parser.add_argument(
         "--jobs", type=int, default=cores(), metavar="N", help="submissions graded at a time; default: one per core"
     )

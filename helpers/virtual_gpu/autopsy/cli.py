@@ -12,7 +12,7 @@ from .snapshot import gpus_of
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options."""
-    parser.add_argument("file", metavar="FILE", help="a memory snapshot, or a text with the message; - for stdin")
+    parser.add_argument("file", metavar="FILE", help="a memory snapshot, or a text with the message; - reads stdin")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
