@@ -11,6 +11,8 @@ export OMP_WAIT_POLICY := PASSIVE
 export GOMP_SPINCOUNT ?= 2000
 export KMP_BLOCKTIME ?= 1
 endif
+# Compiled code is kept: hundreds of processes would compile the helpers again, and pytest each file of tests.
+unexport PYTHONDONTWRITEBYTECODE
 READY := .venv/.ready
 # JupyterLab's question about news, which would lie over the first lab, is answered for this environment.
 SETTINGS := .venv/share/jupyter/lab/settings
@@ -63,7 +65,7 @@ test-changed: lint
 lines: $(READY)
 	@$(BIN)/python -m tests.release.lines
 
-# Every solved notebook; `make test` runs the graded exercises and one in eight labs, others each day.
+# Every solved notebook; `make test` runs one in eleven, others each day.
 notebooks: $(READY)
 	WHOLE_LABS=1 $(NBVAL)
 

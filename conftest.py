@@ -1,13 +1,16 @@
 """How tests share a machine: one thread for each process, long files first, and a sample of what takes long."""
 
 import os
+import zlib
+from collections import defaultdict
 from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
 
-from tests.costs import family, slow_families
-from tests.sampling import has_its_day, sample, sample_seed, share_seed
+from tests.costs import SLOW, costs, family, pieces, slow_families, spread
+from tests.cpu_meter import CpuMeter
+from tests.sampling import days_turn, runs_whole, sample, sample_seed, share_seed
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # set before torch is imported, and inherited by kernels and scripts
     os.environ["OMP_NUM_THREADS"] = "1"  # or the processes that run beside each other would all crawl
@@ -40,15 +43,24 @@ def pytest_report_header() -> str:
     return f"sample: seed {sample_seed()} (set SAMPLE_SEED to repeat; WHOLE_LABS=1 runs everything)"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure what tests take where COSTS names a file."""
+    runs_tests = hasattr(config, "workerinput") or not config.getoption("numprocesses", 0)
+    if (report := os.environ.get("COSTS")) and runs_tests:
+        config.pluginmanager.register(CpuMeter(Path(report)))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests of long files in front, mark the slow ones and those of today; cuda wants a GPU."""
     items.sort(key=lambda item: item.path.name not in LONG)
     decided = {family(item.nodeid) for item in items if item.get_closest_marker("slow")}  # by whoever wrote them
+    undecided = slow_families() - decided
     for item in items:
-        if family(item.nodeid) in slow_families() - decided:
+        if family(item.nodeid) in undecided:
             item.add_marker("slow")
-        if item.get_closest_marker("slow") and has_its_day(_sharing(item)):
-            item.add_marker("today")
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    for item in slow if runs_whole() else _of_today(slow):
+        item.add_marker("today")
     wanting = [item for item in items if item.get_closest_marker("cuda")]
     if wanting:
         import torch
@@ -57,10 +69,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
 
 
-def _sharing(item: pytest.Item) -> str:
-    """Return the name of the class whose tests share a set-up, or of the test."""
-    shared = item.getparent(pytest.Class)
-    return shared.nodeid if shared else item.nodeid
+def _of_today(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests whose day it is. All days of a round take about the same, by what families cost."""
+    groups, seconds = defaultdict(list), {}
+    for item in items:
+        groups[_together(item)].append(item)
+    for name, group in groups.items():
+        parts = {family(item.nodeid): pieces(family(item.nodeid)) if "#" in name else 1 for item in group}
+        known = {each: costs()[each].daily if each in costs() else SLOW / 2 for each in parts}
+        seconds[name] = sum(known[each] / number for each, number in parts.items())
+    day_of = spread(seconds)
+    return [item for name, group in groups.items() if days_turn(day_of[name]) for item in group]
+
+
+def _together(item: pytest.Item) -> str:
+    """Return the name of what runs on one day: a class, tests that share a set-up, or a part of a family."""
+    if shared := item.getparent(pytest.Class):
+        return shared.nodeid
+    if "[" in item.nodeid:
+        return f"{family(item.nodeid)}#{zlib.crc32(item.nodeid.encode()) % pieces(family(item.nodeid))}"
+    known = item._fixtureinfo.name2fixturedefs
+    own = [name for name in item._fixtureinfo.argnames for each in known.get(name, ()) if each.scope == "module"]
+    return f"{item.path}::{own[0]}" if own else item.nodeid
 
 
 _server_of: list[Path] = []  # the folder whose tests the fork server serves
@@ -75,8 +105,8 @@ def own_server(request: pytest.FixtureRequest) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Let nbval run the graded exercises and one in eight labs; all of them under WHOLE_LABS."""
+    """Let nbval run one in eleven solved notebooks, graded or not; all of them under WHOLE_LABS."""
     if collection_path.suffix != ".ipynb":
         return None
-    labs = [path for path in sorted(collection_path.parent.glob("*.ipynb")) if "_x" not in path.name]
-    return True if collection_path in set(labs) - set(sample(labs, one_in=8)) else None
+    notebooks = sorted(collection_path.parent.glob("*.ipynb"))
+    return True if collection_path in set(notebooks) - set(sample(notebooks, one_in=11)) else None

@@ -29,6 +29,7 @@ from .core.real_model import RealModelError as RealModelError
 from .core.real_model import find_real_model as find_real_model
 from .core.real_model import real_model as real_model
 from .core.sign_of_life import sign_of_life as sign_of_life
+from .core.table import show_table as show_table
 from .core.table import text_table as text_table
 from .core.units import GiB as GiB
 from .core.units import KiB as KiB

@@ -6,7 +6,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | name what fills memory in a training step and when the peak occurs; derive the "16 bytes per parameter" rule and say when it is 18; estimate training compute as 6ND; say how activations grow with batch, sequence, width and depth; predict the peak of a GPT to within 10 % |
+# | After this you can | name what fills memory in a training step and when the peak occurs; derive the "16 bytes per parameter" rule and say when it is 18; estimate training compute as 6ND; say how activations grow with batch, sequence, width and depth; predict the peak of a GPT to within 10% |
 # | Time | 110 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU if there is one |
@@ -35,6 +35,7 @@ from helpers import (
     pick_device,
     plan_many,
     show,
+    show_table,
 )
 
 import numpy as np
@@ -64,10 +65,11 @@ parameters = {
     "Llama-2-70B": count_parameters("llama-2-70b"),
     "GPT-3 175B": 175_000_000_000,
 }
-print(f"{'':14}{'parameters':>18}{'FP32':>10}{'16 bit':>10}   GPUs for the 16-bit weights alone: of 80 GB, of 288 GB")
+table = [("", "parameters", "FP32", "16 bit", "GPUs for the 16-bit weights alone: of 80 GB", "of 288 GB")]
 for name, n in parameters.items():
-    gpus = [math.ceil(2 * n / size) for size in (80e9, 288e9)]
-    print(f"{name:14}{n:>18,}{4 * n / 1e9:>7.0f} GB{2 * n / 1e9:>7.0f} GB   {gpus[0]}, {gpus[1]}")
+    gpus = [f"{math.ceil(2 * n / size)}" for size in (80e9, 288e9)]
+    table.append((name, f"{n:,}", f"{4 * n / 1e9:.0f} GB", f"{2 * n / 1e9:.0f} GB", *gpus))
+show_table(table)
 claims.record("C1", "7B weights: 28 GB in FP32", "Llama-2-7B", 4 * parameters["Llama-2-7B"] / 1e9, "GB", 26.6, 29.4)
 claims.record("C1", "70B weights: 280 GB in FP32", "Llama-2-70B", 4 * parameters["Llama-2-70B"] / 1e9, "GB", 266, 294)
 
@@ -77,7 +79,7 @@ claims.record("C1", "70B weights: 280 GB in FP32", "Llama-2-70B", 4 * parameters
 # The parameter count also tells you the amount of arithmetic. In a matmul, each weight costs one multiplication and one addition per token in the forward
 # pass, and twice that in the backward pass, which computes two gradients: one for the weights and one for the inputs. That makes 6 FLOPs per parameter and
 # token, or **6ND** for N parameters and D tokens. The formula leaves out attention scores, norms and activation functions. It also counts the input embedding, which is
-# a lookup and not a matmul: 2 % of Llama-2-7B's parameters.
+# a lookup and not a matmul: 2% of Llama-2-7B's parameters.
 #
 # Llama-2-7B was trained on 2 trillion tokens in 184,320 hours of A100 time (published: Touvron et al. 2023, table 2). An A100's data sheet promises 312 TFLOP/s in BF16.
 #
@@ -96,8 +98,8 @@ mfu_guess.reveal(100 * llama_flops / (184_320 * 3600 * 312e12), how="from publis
 print(f"6ND = {llama_flops:.2g} FLOPs: {llama_flops / 312e12 / 3600 / 24 / 365:.1f} years on one A100 at its peak rate")
 
 # %% [markdown] name="scale_explained"
-# With attention's own FLOPs added, this ratio is called **model FLOPs utilization** (MFU). At 4,096 tokens, attention adds about 8 % to Llama-2-7B's 6ND if only the causal
-# half counts, and 16 % as the PaLM paper counts it. Values of 35 to 50 % are typical of good runs; [[where_the_time_goes]] explains where the rest goes.
+# With attention's own FLOPs added, this ratio is called **model FLOPs utilization** (MFU). At 4,096 tokens, attention adds about 8% to Llama-2-7B's 6ND if only the causal
+# half counts, and 16% as the PaLM paper counts it. Values of 35 to 50% are typical of good runs; [[where_the_time_goes]] explains where the rest goes.
 #
 # So far these are weights *at rest*. Training also stores gradients, optimizer state and activations. PyTorch's profiler calls these kinds of memory
 # **categories**, and so do we. To see them, take a model that is small enough for this machine and built like the large ones.
@@ -167,9 +169,12 @@ show(
     step.plot("One training step, by category"),
     "Activations grow through the forward pass; in the backward pass they shrink while gradients grow.",
 )
+kinds = [kind for kind in step.at_peak if any(s.held_after[kind] > 0.02 * step.peak_bytes for s in step.stages)]
+table = [("stage", "peak", *(f"leaves {kind}" for kind in kinds))]
 for stage in step.stages:
-    left = [(kind, human_bytes(held)) for kind, held in stage.held_after.items() if held > 0.02 * step.peak_bytes]
-    print(f"{stage.name:15} peak {human_bytes(stage.peak_bytes):>10}, leaves {', '.join(map(' '.join, left))}")
+    left = [human_bytes(stage.held_after[kind]) for kind in kinds]
+    table.append((stage.name, human_bytes(stage.peak_bytes), *left))
+show_table(table)
 
 # %% [markdown] name="timeline_explained"
 # From left to right: in the *forward* pass, activations pile up layer by layer. In the *backward* pass, each layer uses and frees its activations while its
@@ -329,9 +334,9 @@ rows = {
 }
 rows["peak"] = [meter.peak_bytes / each for meter in schemes.values()]
 rows["left after the step"] = [sum(meter.stages[-1].held_after.values()) / each for meter in schemes.values()]
-print(f"{'bytes per parameter':24}" + "".join(f"{name:>16}" for name in schemes))
-for kind, figures in rows.items():
-    print(f"{kind:24}" + "".join(f"{figure:>16.2f}" for figure in figures))
+table = [("bytes per parameter", *schemes)]
+table += [(kind, *(f"{figure:.2f}" for figure in figures)) for kind, figures in rows.items()]
+show_table(table)
 
 # %% [markdown] name="schemes_explained"
 # Each row is the maximum of that category. These maxima occur at different moments, so a column need not add up to its peak.
@@ -555,7 +560,7 @@ print(f"in memory at once: {together}")
 # `SmallGPT(vocabulary, context, layers, width)` in FP32 with AdamW, `foreach=True`. It builds no model and creates no tensor. It computes with five
 # integers, so it also works for models that fit on no machine you have.
 #
-# The check measures five GPTs of very different shapes and accepts predictions **within 10 %** for all of them. You need:
+# The check measures five GPTs of very different shapes and accepts predictions **within 10%** for all of them. You need:
 #
 # - the number of parameters: token embedding (shared with the output layer), position embedding and final norm; each block has four matrices (`qkv`: 3 × width², `out`: width²,
 #   the MLP: 8 × width²), their biases (9 × width together) and two norms (4 × width together);
@@ -585,12 +590,12 @@ gpt_peak = check("where_memory_goes.peak", gpt_peak)
 hint("where_memory_goes.peak")
 
 # %% [markdown] name="peak_explained"
-# Did you pass? Ten percent leaves room for a forgotten norm. The table at the end shows how close you are; better than 1 % is possible.
+# Did you pass? Ten percent leaves room for a forgotten norm. The table at the end shows how close you are; better than 1% is possible.
 
 # %% [markdown] name="temporaries_text"
 # ## 8 · Temporaries, reserve, fragmentation
 #
-# "Temporaries, the allocator's reserve and fragmentation add 20 to 30 % in practice." This sentence mixes several things. Temporaries are tensors,
+# "Temporaries, the allocator's reserve and fragmentation add 20 to 30% in practice." This sentence mixes several things. Temporaries are tensors,
 # and you have measured them. The **reserve** is memory that CUDA's allocator has taken from the GPU and not returned: it keeps freed memory for the next
 # request, in blocks that may not fit. The planner replays every allocation of a step through the allocator's rules, so it can tell the two apart for models that do
 # not fit here. [[Profiling_and_oom_clinic]] explains those rules.
@@ -613,7 +618,7 @@ recipes = [
     Recipe("llama-3.2-1b", micro_batch_size=1, seq=1024, precision="bf16"),
     Recipe("llama-3.2-1b", micro_batch_size=1, seq=1024, precision="bf16", lora_rank=16, checkpointing="every"),
 ]
-lines = [f"{'':70}{'temporaries':>12}{'reserve':>9}{'together':>10}   peak in"]
+table = [("recipe", "temporaries", "reserve", "together", "peak in")]
 added = []
 for answer in plan_many(recipes):
     passing = answer.at_peak["temporaries"] + answer.at_peak["kernel workspace"]
@@ -622,13 +627,13 @@ for answer in plan_many(recipes):
     total = 100 * (reserved / rest - 1)
     kept_back = (reserved - answer.peak_allocated_bytes) / rest
     operation = answer.peak_at.split(" in ")[0].split("aten.")[-1]
-    lines.append(f"{answer.recipe.summary:70}{passing / rest:>12.0%}{kept_back:>9.0%}{total:>9.0f} %   {operation}")
+    table.append((answer.recipe.summary, f"{passing / rest:.0%}", f"{kept_back:.0%}", f"{total:.0f}%", operation))
     added.append(total)
     claims.record(
         "C5", "temporaries and reserve add 20 to 30 %", f"planned: {answer.recipe.summary}", total, "%", 20, 30
     )
 temporaries_guess.reveal(added[0], how="planned")
-print("\n".join(lines))
+show_table(table)
 
 # %% [markdown] name="temporaries_explained"
 # There is no such constant. Temporaries depend on the operation at the peak: in the softmax of a large vocabulary they are copies of the logits, in
@@ -654,7 +659,7 @@ explore_memory()
 # ## 10 · Claims and measurements
 
 # %% name="summary"
-print(category_table(runs))
+show_table(category_table(runs))
 print()
 sizes = {"vocabulary": 256, "context": 128, "layers": 4, "width": 128}
 for batch in (1, 8, 32):

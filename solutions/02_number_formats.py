@@ -33,6 +33,7 @@ from helpers import (
     pick_device,
     python_source,
     show,
+    show_table,
     sign_of_life,
 )
 
@@ -94,10 +95,11 @@ for name, form in FORMATS.items():
     else:
         largest, smallest, in_one = info.max, info.smallest_normal * info.eps, 2**form.fraction_bits
     table[name] = largest, 2.0 ** (1 - form.bias), smallest, in_one
-print(f"{'':6}{'largest':>12}{'smallest normal':>17}{'smallest':>12}{'numbers in [1, 2)':>19}{'decimal digits':>16}")
+rows = [("format", "largest", "smallest normal", "smallest", "numbers in [1, 2)", "decimal digits")]
 for name, (largest, normal, smallest, in_one) in table.items():
     digits = math.log10(2 * in_one)
-    print(f"{name:6}{largest:>12.5g}{normal:>17.3g}{smallest:>12.3g}{in_one:>19,}{digits:>16.1f}")
+    rows.append((name, f"{largest:.5g}", f"{normal:.3g}", f"{smallest:.3g}", f"{in_one:,}", f"{digits:.1f}"))
+show_table(rows)
 
 # %% name="range_claims"
 reach = table["BF16"][0] / table["FP32"][0]
@@ -297,7 +299,7 @@ stall_guess.reveal(float(np.exp(np.interp(0.5, moving["BF16"], np.log(rates)))))
 # ### Your turn: stochastic rounding
 #
 # 1.001 lies between the BF16 numbers 1 and 1.0078. Rounding to nearest always gives 1. Stochastic rounding rounds up at random, with a probability of 0.001 /
-# 0.0078 = 13 %. Any single result is worse, but the **mean** of many is right.
+# 0.0078 = 13%. Any single result is worse, but the **mean** of many is right.
 #
 # **Contract.** `stochastic_round(x)` takes an FP32 tensor of any shape and returns a BF16 tensor of the same shape. The numbers in `x` are finite; some may be
 # subnormal.
@@ -413,8 +415,8 @@ for beta_2 in (0.999, 0.99, 0.95):
     print(f"beta_2 {beta_2:5}: second moment {exact:.2g} in FP32, {narrow:.2g} in BF16: {narrow / exact:.2f} times")
 
 # %% [markdown] name="second_moment_explained"
-# With β₂ = 0.999, the second moment in BF16 rises with large gradients but cannot fall: a decay of 0.1 % is less than half a gap, so 0.999 v rounds back to v. Adam divides by
-# the root of v, and its steps stay too small for as long as the run lasts. With β₂ = 0.99 the decay of 1 % is only a few gaps, and v gets stuck at several times its value. With 0.95, v falls almost
+# With β₂ = 0.999, the second moment in BF16 rises with large gradients but cannot fall: a decay of 0.1% is less than half a gap, so 0.999 v rounds back to v. Adam divides by
+# the root of v, and its steps stay too small for as long as the run lasts. With β₂ = 0.99 the decay of 1% is only a few gaps, and v gets stuck at several times its value. With 0.95, v falls almost
 # as in FP32. A short run with steady gradients does not show any of this. A run whose gradients start large, or spike once, does. With the default β₂, keep the second moment in FP32 or
 # round it stochastically.
 #
@@ -542,14 +544,12 @@ made = {
 }
 late_guess.reveal(made["BF16", 1e-4][1])
 names = {"nearest": "BF16 weights, nearest", "stochastic": "BF16 weights, stochastic", "Kahan": "BF16 weights, Kahan"}
-print(
-    f"{'learning rate':>14} {'storage':26}{'loss falls in 40 steps':>24}{'of FP32':>9}{'in 150 steps':>14}{'of FP32':>9}"
-)
+rows = [("storage", "learning rate", "loss falls in 40 steps", "of FP32", "in 150 steps", "of FP32")]
 for (kind, lr), shares in sorted(made.items(), key=lambda item: item[0][1]):
-    line = "".join(
-        f"{fall:>{w}.4f}{share:>8.0f}%" for fall, share, w in zip(falls[kind, lr], shares, (24, 14), strict=False)
-    )
-    print(f"{lr:>14g} {names.get(kind, kind):26}{line}")
+    figures = [f"{f:.4f} {s:.0f}%" for f, s in zip(falls[kind, lr], shares, strict=False)]
+    cells = " ".join(figures).split()
+    rows.append((names.get(kind, kind), f"{lr:g}", *cells, *[""] * (4 - len(cells))))
+show_table(rows)
 
 # %% [markdown] name="tune_parts_text"
 # In section 4, nearly all weights stopped moving at 1e-5. How does the run still get this far? For individual steps, look at how many weights move and at how
@@ -567,10 +567,11 @@ parts_guess = Prediction("Loss reduction in step 40, BF16 weights to nearest", m
 # %% name="tune_parts"
 nearest_steps, exact_steps = steps_of["nearest", 1e-5], steps_of["FP32", 1e-5]
 parts_guess.reveal(100 * nearest_steps[39][1] / exact_steps[39][1])
-print(f"{'at 1e-5, step':>14}{'weights that move':>19}{'reduction, of FP32 in the same step':>38}")
+rows = [("at 1e-5, step", "weights that move", "reduction, of FP32 in the same step")]
 for step in (0, 10, 20, 30, 39):
     moved, slope = nearest_steps[step]
-    print(f"{step + 1:>14}{moved:>19.1%}{slope / exact_steps[step][1]:>38.0%}")
+    rows.append((f"{step + 1}", f"{moved:.1%}", f"{slope / exact_steps[step][1]:.0%}"))
+show_table(rows)
 
 # %% [markdown] name="tune_explained"
 # - A new AdamW divides each gradient by its own size, so at first every weight moves by about the learning rate. The update of section 4 came after 60
@@ -655,9 +656,9 @@ lost = {
     name: {form: 100 * (t.to(FORMATS[form].dtype).double() == 0).double().mean().item() for form in FORMATS}
     for name, t in tensors.items()
 }
-print(f"{'becomes zero, %':26}" + "".join(f"{form:>8}" for form in FORMATS))
-for name, shares in lost.items():
-    print(f"{name:26}" + "".join(f"{share:>8.1f}" for share in shares.values()))
+rows = [("becomes zero, %", *FORMATS)]
+rows += [(name, *(f"{share:.1f}" for share in shares.values())) for name, shares in lost.items()]
+show_table(rows)
 
 # %% [markdown] name="which_text"
 # ## 7 · Which tensor needs which format
@@ -684,15 +685,16 @@ def rounded(t, form, scaled):
 
 narrow = [name for name in FORMATS if name != "FP32"]
 zeros = {}
-print(f"{'':38}" + "".join(f"{form:>10}" for form in narrow))
+rows = [("median error", *narrow)]
 for name in ("weights", "gradients of activations", "Adam's second moment"):
     t = tensors[name]
     for scaled in (False, True):
         errors = [((rounded(t, form, scaled) - t) / t).abs().median().item() for form in narrow]
         label = f"{name}, {'scaled' if scaled else 'unscaled'}"
-        print(f"{label:38}" + "".join(f"{error:>10.1e}" for error in errors))
+        rows.append((label, *(f"{error:.1e}" for error in errors)))
     zeros[name] = {form: 100 * (rounded(t, form, True) == 0).double().mean().item() for form in narrow}
-    print(f"{'  zeros when scaled, %':38}" + "".join(f"{share:>10.1f}" for share in zeros[name].values()))
+    rows.append(("zeros when scaled, %", *(f"{share:.1f}" for share in zeros[name].values())))
+show_table(rows)
 moments_guess.reveal(zeros["Adam's second moment"]["E4M3"])
 
 # %% [markdown] name="which_explained"
@@ -727,11 +729,12 @@ for lr in rates:
         "P1", said, f"GPT, 150 steps at {lr:g}, share of FP32's loss reduction", made["BF16", lr][1], "%", 0, 10
     )
 claims.figure("FP16 makes small gradients zero", "GPT, gradients of activations", vanished, "%")
-print(f"{'':6}{'bits':>5}{'largest':>12}{'smallest':>11}{'epsilon':>11}   gradients of activations lost, unscaled")
+rows = [("format", "bits", "largest", "smallest", "epsilon", "gradients of activations lost, unscaled")]
 for name, form in FORMATS.items():
     largest, _, smallest, in_one = table[name]
     share = lost["gradients of activations"][name]
-    print(f"{name:6}{form.bits:>5}{largest:>12.3g}{smallest:>11.2g}{1 / in_one:>11.2g}   {share:.1f} %")
+    rows.append((name, f"{form.bits}", f"{largest:.3g}", f"{smallest:.2g}", f"{1 / in_one:.2g}", f"{share:.1f}%"))
+show_table(rows)
 claims
 
 # %% [markdown] name="recap"

@@ -43,6 +43,7 @@ from helpers import (
     parallel_map,
     pick_device,
     show,
+    show_table,
     sign_of_life,
     sixteen_bit_dtype,
 )
@@ -407,7 +408,7 @@ half_guess = Prediction(f"{HALF} peak as a share of FP32's", my_guess, "")
 # %% name="measure_bf16"
 cnn[HALF] = measured_step(lambda: SmallCNN(32), images, labels, half)
 half_guess.reveal(cnn[HALF].peak_bytes / cnn["FP32"].peak_bytes)
-print(category_table(cnn))
+show_table(category_table(cnn))
 
 # %% [markdown] name="bf16_explained"
 # The table shows each category's own maximum, at whatever moment it occurs, so a column adds up to more than its peak. *last/first* divides the last
@@ -440,7 +441,7 @@ print({dtype: f"{size / 2**20:.2f} MiB" for dtype, size in kept.items()})
 
 # %% name="measure_gpt"
 gpt = {name: measured_step(SmallGPT, ids, next_ids, dtype) for name, dtype in {"FP32": FP32, HALF: half}.items()}
-print(category_table(gpt))
+show_table(category_table(gpt))
 
 # %% name="plot_bars"
 bars = {f"CNN {name}": meter.at_peak for name, meter in cnn.items()}
@@ -904,7 +905,7 @@ def gradient_error(step, dtype):
 gpt["policy"] = measured_step(SmallGPT, ids, next_ids, half, step=policy_step)
 errors = {name: gradient_error(step, half) for name, step in {"autocast": train_step, "policy": policy_step}.items()}
 policy_guess.reveal(errors["policy"] / errors["autocast"])
-print(category_table(gpt))
+show_table(category_table(gpt))
 for name, error in errors.items():
     print(f"{name:10} gradient off by {error:.1e}")
 

@@ -39,8 +39,8 @@ from helpers import (
     human_bytes,
     pick_device,
     show,
+    show_table,
     sign_of_life,
-    text_table,
 )
 
 import numpy as np
@@ -154,7 +154,7 @@ for dtype in (torch.float64, torch.float32, torch.bfloat16):
     errors = [distance(each.float(), right32) for each in (full, parts)]
     row = (str(dtype).removeprefix("torch."), f"{torch.finfo(dtype).eps:.1e}", f"{away:.1e}")
     table.append(row + tuple(f"{error:.1e}" if dtype == torch.bfloat16 else "" for error in errors))
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="swamping_text"
 # The distance follows the format's epsilon, so it is rounding error. In BF16 four micro-batches are about as far from FP32's gradient as the full batch is:
@@ -199,7 +199,7 @@ for m in (64, 16, 4, 1):
     table.append((str(m), *(f"{away:.1e}" for away in sums[m]), by_dtype))
 growth = sums[1][0] / sums[64][0]
 swamping_guess.reveal(growth)
-print(text_table(table))
+show_table(table)
 claims.figure("BF16 sums: micro-batches of 1 / of 64, distance", "MLP, pure BF16", growth, "times")
 
 # %% [markdown] name="equal_explained"
@@ -240,7 +240,7 @@ large = digits(device, size=16)
 images, labels = large.train_x[:256].clone(), large.train_y[:256].clone()
 with sign_of_life("seven sizes of micro-batches"):
     cnn = {m: measured(images, labels, m) for m in (256, 128, 64, 32, 16, 8, 4)}
-print(category_table({"256": cnn[256], "4 x 64": cnn[64], "32 x 8": cnn[8]}))
+show_table(category_table({"256": cnn[256], "4 x 64": cnn[64], "32 x 8": cnn[8]}))
 
 # %% name="memory_figure"
 figure = Figure(figsize=(7, 3.2), layout="constrained")
@@ -418,7 +418,7 @@ table = [("", "time", "lowest to highest", "peak")]
 for name, these in ratios.items():
     spread = f"{these.min():.1f} to {these.max():.1f}"
     table.append((name, f"{paces[name]:.1f} x", spread, human_bytes(peaks[name])))
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="time_explained"
 # Time grows as micro-batches shrink. Checkpointing the full batch of this CNN takes more time than 4 × 64 and saves less. So cut the batch as
@@ -470,7 +470,7 @@ for name, make in makers.items():
     (right_move, right_loss, _), (naive_move, naive_loss, _) = trained(accumulate, make), trained(naive, make)
     longer = (naive_move.norm() / right_move.norm()).item()
     table.append((name, f"{longer:.3f}", f"{right_loss:.3f}", f"{naive_loss:.3f}"))
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="clip_text"
 # Adam divides by the size of the gradient, so its update does not change, and neither does its loss after 40 updates. SGD's update is four times as
@@ -493,7 +493,7 @@ for method in (accumulate, naive):
     move, loss, share = trained(method, makers["SGD"], clip=1.0)
     table.append((method.__name__, f"{share:.0%}", f"{move.norm().item():.3f}", f"{loss:.3f}"))
 clip_guess.reveal(100 * share)
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="adam_explained"
 # With the naive gradient, far more updates are clipped: the threshold has a different meaning. The clipped gradient has the same length, so the first updates look alike.
@@ -951,7 +951,7 @@ for m, meter in cnn.items():
     table.append(
         (f"{256 // m} x {m}", human_bytes(meter.peak_bytes), share, f"{pace:.1f} x" if pace else "-", f"{away:.1e}")
     )
-print(text_table(table))
+show_table(table)
 print("(the last column is for a network without BatchNorm)")
 claims
 

@@ -39,8 +39,8 @@ from helpers import (
     pick_device,
     saved_tensor_bytes,
     show,
+    show_table,
     sign_of_life,
-    text_table,
 )
 
 # %% name="setup_torch" setup=true
@@ -428,7 +428,7 @@ after, more_flops = runs["every block"]
 #
 # ### What the articles say
 #
-# One says "2 to 3 times less memory", another "40 to 50 % of the activations saved". Both say "30 to 33 % slower".
+# One says "2 to 3 times less memory", another "40 to 50% of the activations saved". Both say "30 to 33% slower".
 #
 # **Predict.** On this device, how much longer does a forward and backward pass take with every block checkpointed?
 
@@ -538,7 +538,7 @@ work = {name: count_flops(operation) for name, operation in operations.items()}
 table = [("forward pass of a block", "of its FLOPs", "of its time")]
 for name, seconds in lasts.items():
     table.append((name, f"{work[name] / sum(work.values()):.0%}", f"{seconds / sum(lasts.values()):.0%}"))
-print(text_table(table))
+show_table(table)
 whole = np.median(taken["plain"])
 own_cost = np.median(tiny["checkpointed"] - tiny["plain"] - tiny["forward"])
 print(f"\nforward pass of all blocks: {again / whole:.0%} of a plain step")
@@ -638,7 +638,7 @@ with sign_of_life("80 blocks in four kinds of segments"):
 #
 # ## 4 · Every second, every third
 #
-# If some memory is left, checkpoint only some of the blocks. For every second or third block, one article promises "60 to 70 % of the saving for 10 to 15 % of
+# If some memory is left, checkpoint only some of the blocks. For every second or third block, one article promises "60 to 70% of the saving for 10 to 15% of
 # the time".
 
 # %% name="every"
@@ -932,7 +932,7 @@ for name, (peak, more) in ways.items():
     low, middle, high = quartiles[name]
     spread, by = f"{low:.0f} to {high:.0f} %", dominated_by[name]
     table.append((name, f"{peak:.1f} MiB", f"{more:.1f} %", f"{middle:.0f} %", spread, by[0] if by else "-"))
-print(text_table(table))
+show_table(table)
 
 # %% name="pareto_figure"
 figure = Figure(figsize=(9, 3.8), layout="constrained")
@@ -987,7 +987,7 @@ for name in chosen:
     low, middle, high = more_time(taken, name)
     spread, narrow = f"{low:.0f} to {high:.0f} %", f"{quartiles[name][1]:.0f} %"
     table.append((name, f"{100 * (work[name] / work['plain'] - 1):.1f} %", f"{middle:.0f} %", spread, narrow))
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="moved_task"
 # With wide layers, Python's share is small, and the time that a selective policy adds falls to a fraction of what it was. Compare the middle halves before you rank
@@ -1154,7 +1154,7 @@ with sign_of_life("compiling a block three times"):
 table = [("budget", "saved", "of budget 1")]
 for budget, kept_bytes in compiled.items():
     table.append((f"{budget:.1f}", human_bytes(kept_bytes), f"{kept_bytes / compiled[1.0]:.0%}"))
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="budget_explained"
 # The saved bytes follow the budget. No policy runs while the model trains: the choice was made once, when the block was compiled.
@@ -1256,7 +1256,7 @@ for name, (peak, more) in peaks.items():
     low, middle, high = quartiles[name]
     share, spread = f"{peak / before.peak_bytes:.0%}", f"{low:.0f} to {high:.0f} %"
     table.append((name, human_bytes(peak), share, f"{more:.1f} %", f"{middle:.0f} %", spread))
-print(text_table(table))
+show_table(table)
 print("(moved away: on a CPU, to files that the system caches in RAM; the peak does not count them)")
 claims
 

@@ -41,6 +41,7 @@ from helpers import (
     pick_device,
     segments_figure,
     show,
+    show_table,
     sign_of_life,
     stage_table,
 )
@@ -182,10 +183,9 @@ if device.type == "cuda":
 optimizer.zero_grad()
 with MemoryMeter(model, optimizer) as meter:
     train_step(model, optimizer, ids)
-print(stage_table(meter))
-print(
-    f"\npeak {human_bytes(meter.peak_bytes)} in {meter.peak_at}; the largest tensors alive then:\n{peak_table(meter)}"
-)
+show_table(stage_table(meter))
+print(f"peak {human_bytes(meter.peak_bytes)} in {meter.peak_at}; the largest tensors alive then:")
+show_table(peak_table(meter))
 
 # %% [markdown] name="snapshot_text"
 # ## 3 · Snapshots
@@ -898,7 +898,7 @@ patient = SmallGPT(context=64, layers=2, width=64).to(device)
 optimizer = torch.optim.SGD(patient.parameters(), lr=0.1)
 with MemoryMeter(patient, optimizer) as meter_a:
     sick_train_and_log(patient, optimizer, batches)
-print(stage_table(meter_a))
+show_table(stage_table(meter_a))
 show(
     meter_a.plot("Patient A"),
     "Activations rise in four steps like a staircase: nothing is freed until the function returns.",
@@ -969,7 +969,7 @@ with MemoryMeter(head) as meter_b:
 alive = [life for life in meter_b.lifetimes if life.start <= meter_b.peak_time < (life.end or math.inf)]
 as_large = sum(life.nbytes >= 1024 * 4000 * 4 for life in alive)  # CUDA's blocks may be a little larger
 logits_guess.reveal(as_large)
-print(peak_table(meter_b, rows=4))
+show_table(peak_table(meter_b, rows=4))
 
 # %% [markdown] name="task_b"
 # Three: the log-softmax, its gradient, and the gradient of the logits. The logits themselves have been freed, because no variable refers to them and the
@@ -1143,7 +1143,8 @@ with MemoryMeter(tower, optimizer) as meter_d:
         optimizer.step()
 copies = meter_d.at_peak["temporaries"] / sum(p.nbytes for p in tower.parameters())
 Prediction("Temporaries at the peak", my_guess, "copies of the parameters").reveal(copies)
-print(f"{stage_table(meter_d)}\n\npeak {human_bytes(meter_d.peak_bytes)} in {meter_d.peak_at}")
+show_table(stage_table(meter_d))
+print(f"peak {human_bytes(meter_d.peak_bytes)} in {meter_d.peak_at}")
 
 # %% [markdown] name="task_d"
 # The state is needed. The temporaries are not. `foreach` runs each operation of Adam over *all* parameters before it starts the next operation, so every
@@ -1266,7 +1267,8 @@ sgd = torch.optim.SGD(regressor.parameters(), lr=0.1)
 examples = [tuple(torch.randn(512, 256, device=device) for _ in range(2)) for _ in range(2)]
 with MemoryMeter(regressor, sgd) as meter_f:
     sick_train(regressor, sgd, examples)
-print(f"{stage_table(meter_f)}\n\npeak {human_bytes(meter_f.peak_bytes)} in {meter_f.peak_at}")
+show_table(stage_table(meter_f))
+print(f"peak {human_bytes(meter_f.peak_bytes)} in {meter_f.peak_at}")
 
 # %% [markdown] name="task_f"
 # <details><summary>Diagnosis</summary>

@@ -43,7 +43,7 @@ from helpers import (
     profile_step,
     roofline_figure,
     show,
-    text_table,
+    show_table,
     works_of,
 )
 from helpers.core.device import synchronize
@@ -191,7 +191,7 @@ try:
         predicted, bound = operation_seconds(flops, nbytes, peak, bandwidth, launch)
         figures = (f"{flops / nbytes:.2f}", f"{1e3 * seconds:.3f}", f"{1e3 * predicted:.3f}")
         rows_of_table.append((name, *figures, bound))
-    print(text_table(rows_of_table))
+    show_table(rows_of_table)
 except NotImplementedError:
     print("Fill in the answer cell first.")
 
@@ -415,7 +415,7 @@ for width in (128, 1024, 4096):
             claims.record("C24", said, subject, 100 * (share - 1), "%", -10, 10)
 
 # %% [markdown] name="six_explained"
-# With T below about half of W, 6·N·D is within 10 %. At 8,192 tokens it is off even at the width of an 8B model. Then count, or add 12·T·W per token and layer for the full square.
+# With T below about half of W, 6·N·D is within 10%. At 8,192 tokens it is off even at the width of an 8B model. Then count, or add 12·T·W per token and layer for the full square.
 #
 # Make one prediction now and keep it until section 6.
 #
@@ -610,7 +610,7 @@ in_step = max(kinds.total(), launches) if device.type == "cuda" else kinds.total
 timing = benchmark(step, runs=9)
 simple_guess.reveal(1e3 * timing.median)
 off = 100 * (in_step / timing.median - 1)
-print(f"roofline, operation by operation: {1e3 * in_step:.1f} ms, {off:+.0f} %; the step: {timing}")
+print(f"roofline, operation by operation: {1e3 * in_step:.1f} ms, {off:+.0f}%; the step: {timing}")
 said, subject = "the roofline predicts a step within 25 %", "GPT, 4 blocks of width 128"
 if max(timing.spread, roofline.spread) > 0.25:
     print("The runs differ too much, here or when the roofline was measured: no verdict.")
@@ -629,7 +629,7 @@ for kind in sorted({*kinds, *measured_kinds} - {"gap"}, key=lambda kind: -measur
     table.append((kind, f"{expected:.2f}", f"{found:.2f}", f"{found - expected:+.2f}"))
 gap = 1e3 * measured_kinds.get("gap", 0.0)
 table.append(("launches / gaps", f"{1e3 * launches:.2f}", f"{gap:.2f}", f"{gap - 1e3 * launches:+.2f}"))
-print(text_table(table))
+show_table(table)
 worst = max(table[1:], key=lambda row: abs(float(row[3])))
 print(f"\nmost of the rest: {worst[0]}")
 a_row, a_layer = torch.randn(BATCH * LENGTH, WIDTH, device=device), model.blocks[0].mlp[0]
@@ -653,7 +653,7 @@ print(f"all matmuls, within the step: {of_step:.2f} x the roofline's time")
 #
 # ### Your turn
 #
-# **Contract.** `utilization(parameters, layers, width, length, tokens, seconds, peak, recomputed)` returns the pair (MFU, HFU), each a fraction: 0.4 for 40 %.
+# **Contract.** `utilization(parameters, layers, width, length, tokens, seconds, peak, recomputed)` returns the pair (MFU, HFU), each a fraction: 0.4 for 40%.
 #
 # - `parameters` is the number of parameters in matmuls. `tokens` is the number of tokens in a step of `seconds`, in sequences of `length`. `peak` is in FLOP/s.
 # - The model needs 6 FLOPs per parameter and token, plus the attention of each layer at the full square, forward and backward (section 4).

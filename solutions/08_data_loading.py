@@ -42,8 +42,8 @@ from helpers import (
     rotate,
     script_as_notebook,
     show,
+    show_table,
     sign_of_life,
-    text_table,
 )
 
 # %% name="setup_torch" setup=true
@@ -438,7 +438,7 @@ files_guess.reveal(speedup["files"][-1])
 table = [("speedup over no workers", *(f"{n} workers" for n in counts[1:]))]
 table += [(name, *(f"{each:.1f}" for each in values[1:])) for name, values in speedup.items()]
 table.append((f"the cores, at most {cores}", *(str(min(n, cores)) for n in counts[1:])))
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="scaling_explained"
 # - Workers hide **waiting** almost without limit.
@@ -533,7 +533,7 @@ for (prefetch, every), (idle, model_idle) in shares.items():
 # %% [markdown] name="prefetch_explained"
 # Line by line:
 #
-# - **1 in flight.** While a slow batch is made (120 ms), the device has two steps left: batch 2, just taken, and batch 3, already finished. Then it waits. The other six steps of the eight take 6 × 15 = 90 ms. That makes 8 × 15 = 120 ms of work in 120 + 90 = 210 ms: idle for 43 %, and a little more for the first fill.
+# - **1 in flight.** While a slow batch is made (120 ms), the device has two steps left: batch 2, just taken, and batch 3, already finished. Then it waits. The other six steps of the eight take 6 × 15 = 90 ms. That makes 8 × 15 = 120 ms of work in 120 + 90 = 210 ms: idle for 43%, and a little more for the first fill.
 # - **4 in flight**: the idle share falls.
 # - **8 in flight**: there is no further gain, and the queue is not the cause. Batches are dealt **in turn**, so with two workers batches 4, 12 and 20 all go to the same one. It is still working on them long after the other has finished, however long the queue is.
 # - **Every seventh slow**: the same work, but now both workers share the slow batches, and the device idles less.
@@ -959,9 +959,7 @@ if device.type == "cuda":
     claims.record(*COPIES, copies.speedup, "x", 2, 3)
     pageable, at_once = (call_share(block, at, copies.before.median), call_share(pinned, at, copies.after.median))
     print(f"64 MiB, pageable -> pinned: {copies}")
-    print(
-        f"a non_blocking call returns after {at_once:.0f} % of its copy; trap 1: from pageable memory {pageable:.0f} %"
-    )
+    print(f"a non_blocking call returns after {at_once:.0f}% of its copy; trap 1: from pageable memory {pageable:.0f}%")
 else:
     claims.not_measured(*COPIES)
     print("No copies to time here: they need a CUDA GPU.")

@@ -32,8 +32,8 @@ from helpers import (
     padded_and_packed,
     script_as_notebook,
     show,
+    show_table,
     sign_of_life,
-    text_table,
 )
 
 # %% name="setup_torch" setup=true
@@ -572,7 +572,7 @@ longer_guess.reveal(100 * needed(2048, 64)[2])
 table = [("row length", *(f"blocks of {block}" for block in (16, 64, 128)))]
 for row_length in (256, 512, 1024, 2048):
     table.append((f"{row_length:,}", *(f"{needed(row_length, block)[2]:.0%}" for block in (16, 64, 128))))
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="play_explained"
 # The documents do not get longer, so the number of blocks that they need along the diagonal grows with the row's length. The number of blocks in the causal mask grows with its square. In long rows a kernel that skips blocks is worth much more, and so are small blocks; but small blocks make poor use of a GPU's matrix units.
@@ -597,7 +597,7 @@ table += [
     ),
     ("batches lost by a resume: sampler's count, loop's", f"{sampler.handed_out - 5}", f"{len(whole) - len(both)}"),
 ]
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="recap"
 # ## Recap

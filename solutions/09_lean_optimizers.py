@@ -42,6 +42,7 @@ from helpers import (
     pick_device,
     planned,
     show,
+    show_table,
     sign_of_life,
     state_bytes,
     static_bars,
@@ -154,10 +155,11 @@ def state_of(name):
 with sign_of_life("a step of each optimizer"):
     state = {name: state_of(name) for name in OPTIMIZERS}
 adafactor_guess.reveal(state["Adafactor"])
-print(f"\n{'bytes per parameter':20}{'by formula':>11}{'measured':>11}")
+table = [("bytes per parameter", "by formula", "measured")]
 for name, formula in FORMULA.items():
-    found = f"{state[name]:>11.4f}" if name in state else f"{'-':>11}"
-    print(f"{name:20}{sum(map(formula, make_gpt().parameters())) / phi:>11.4f}{found}")
+    found = f"{state[name]:.4f}" if name in state else "-"
+    table.append((name, f"{sum(map(formula, make_gpt().parameters())) / phi:.4f}", found))
+show_table(table)
 unfactored = sum(4 * p.numel() for p in make_gpt().parameters() if p.dim() < 2) / phi
 print(f"of Adafactor's state, biases and norms, which it does not factor: {unfactored:.4f}")
 
@@ -198,10 +200,10 @@ for name in ("AdamW", "SGD, momentum", "SGD"):
     weights, gradients = (sum(t.nbytes for t in ts) for ts in (masters, [m.grad for m in masters]))
     for way, nbytes in zip(ways, (kept, weights + kept, weights + gradients + kept), strict=True):
         ways[way][name] = nbytes / phi
-print(f"{'bytes per parameter':27}" + "".join(f"{name:>15}" for name in ways["state only"]))
+table = [("bytes per parameter", *ways["state only"])]
+show_table(table + [(way, *(f"{nbytes:.2f}" for nbytes in row.values())) for way, row in ways.items()])
 thirds = 0
 for way, row in ways.items():
-    print(f"{way:27}" + "".join(f"{nbytes:>15.2f}" for nbytes in row.values()))
     for name in ("SGD", "SGD, momentum"):
         saved = 100 * (1 - row[name] / row["AdamW"])
         thirds += 63 <= saved <= 70
@@ -342,7 +344,7 @@ def second_moment():
 
 v = second_moment()
 lost = {}
-print(f"{'code book':15}{'block':>15}{'bytes per number':>16}{'decode to 0':>16}{'median error':>14}")
+table = [("code book", "block", "bytes per number", "decode to 0", "median error")]
 for name, (_, book) in BOOKS.items():
     for block in (256, v.numel()):
         codes, scales = encode(v, book, block)
@@ -351,7 +353,8 @@ for name, (_, book) in BOOKS.items():
         error = ((back - v).abs() / v)[v > 0].median().item()
         size = "whole tensor" if block > 256 else f"{block}"
         stored = (codes.nbytes + scales.nbytes) / v.numel()
-        print(f"{name:15}{size:>15}{stored:>16.4f}{lost[name, block]:>14.1f} %{error:>13.1%}")
+        table.append((name, size, f"{stored:.4f}", f"{lost[name, block]:.1f}%", f"{error:.1%}"))
+show_table(table)
 zero_guess.reveal(lost["equal steps", 256])
 
 # %% name="books_figure"
@@ -530,17 +533,19 @@ def apart(a, b):
     return sum(abs(x - y) for x, y in zip(a[0], b[0], strict=True)) / len(a[0])
 
 
-print(f"{'':22}{'rate':>6}{'apart, in seeds':>17}{'test loss, by seed':>21}{'accuracy':>16}")
+table = [("optimizer", "rate", "apart, in seeds", "test loss, seed 0", "seed 1", "accuracy, seed 0", "seed 1")]
 for lr in (best, RATES[0]):
     with sign_of_life(f"{len(SEEDS) * len(LOW)} trainings at a rate of {lr:g}"):
         runs = {name: [train(make_mlp, make, lr, seed, epochs=4) for seed in SEEDS] for name, make in LOW.items()}
     exact = runs["Adam, FP32"]
     for name, (one, two) in runs.items():
         off = sum(map(apart, (one, two), exact)) / 2 / apart(*exact)
-        print(f"{name:22}{lr:>6g}{off:>17.2f}{one[1]:>14.3f}{two[1]:>7.3f}{one[2]:>9.1f}{two[2]:>5.1f} %")
+        scores = [f"{run[1]:.3f}" for run in (one, two)] + [f"{run[2]:.1f}%" for run in (one, two)]
+        table.append((name, f"{lr:g}", f"{off:.2f}", *scores))
         if name != "Adam, FP32":
             worse = (one[1] + two[1]) / sum(run[1] for run in exact)
             claims.record("T13", "fewer bits, as good a test loss", f"MLP, {name}, rate {lr:g}", worse, "of FP32's", 0, 1.15)  # fmt: skip
+show_table(table)
 
 # %% [markdown] name="quality_explained"
 # *Apart* is the distance between a loss curve and the FP32 one, in units of the distance between two FP32 seeds.
@@ -695,12 +700,13 @@ with sign_of_life("a step of each optimizer"):
     peaks |= {name: metered(make) for name, make in OPTIMIZERS.items() if name != "AdamW"}
 torch.compiler.set_stance("default")
 peak_guess.reveal(peaks["Adam8, yours"].peak_bytes / phi)
-print(f"the largest matrix: {matrix / phi:.2f} bytes per parameter of the model\n")
-print(f"{'bytes per parameter':21}{'state':>6}{'transient':>10}{'(matrices)':>11}{'PEAK':>7}  reached in")
+print(f"the largest matrix: {matrix / phi:.2f} bytes per parameter of the model")
+table = [("bytes per parameter", "state", "transient", "(matrices)", "PEAK", "reached in")]
 for name, meter in peaks.items():
     kept, passing = meter.at_peak["optimizer state"], meter.at_peak["temporaries"] + meter.at_peak["kernel workspace"]
-    figures = f"{kept / phi:>6.2f}{passing / phi:>10.2f}{passing / matrix:>11.1f}{meter.peak_bytes / phi:>7.2f}"
-    print(f"{name:21}{figures}  {meter.peak_at}")
+    figures = (kept / phi, passing / phi, passing / matrix, meter.peak_bytes / phi)
+    table.append((name, *(f"{figure:.2f}" for figure in figures), meter.peak_at))
+show_table(table)
 
 # %% [markdown] name="moment_text"
 # *Transient* memory is alive at the peak and freed after it. Here it is, again by operation:
@@ -977,7 +983,7 @@ for name, matrix_of in (
 #
 # Does it train as well? There are three subjects: a convolutional network and a vision transformer on the digits, and **a language model** on English text, on which Adafactor and Muon are judged. Each optimizer gets its own learning rate for each network, the best of three by the loss on held-out data, with one seed. Then each trains from fresh seeds: three on the digits, two on the text. (Muon is for matrices, and a convolution's weight is not a matrix. It runs here with your `orthogonalize`, in FP32: BF16 matmuls are slow on many CPUs.)
 #
-# A short run can mislead in two ways. If the learning rate falls early, an optimizer that starts slowly stays behind. So on the text it stays constant after the warm-up, and falls only over the last 30 % of the 200 steps. And a model may not have learned what it is compared on. So the table also has the **unigram loss**, which a model reaches that knows only how frequent each token is, and the step in which a run gets clearly below it.
+# A short run can mislead in two ways. If the learning rate falls early, an optimizer that starts slowly stays behind. So on the text it stays constant after the warm-up, and falls only over the last 30% of the 200 steps. And a model may not have learned what it is compared on. So the table also has the **unigram loss**, which a model reaches that knows only how frequent each token is, and the step in which a run gets clearly below it.
 #
 # **Predict** by how much the language model's test loss is higher with Adafactor than with AdamW (negative: lower).
 
@@ -1094,7 +1100,7 @@ seeds_of = {pair: range(1, 3) if pair[0] == "GPT" else range(3) for pair in RATE
 jobs = [(*pair, rate[pair], seed) for pair in RATES_OF for seed in seeds_of[pair]]
 found = train_all(jobs, data, text.test_x)
 behind = {}
-print(f"{'':16}{'accuracy (%) or test loss, by seed':>36}{'mean':>9}{'behind AdamW':>16}")
+table = [("model, optimizer", "accuracy (%) or test loss, by seed", "mean", "behind AdamW")]
 for net, rival in RATES_OF:
     column = 0 if net == "GPT" else 1  # a loss is better if it is lower, an accuracy if it is higher
     scores, adamw = (
@@ -1104,9 +1110,10 @@ for net, rival in RATES_OF:
     behind[net, rival] = sign * (statistics.mean(scores) - statistics.mean(adamw))
     error = math.sqrt((statistics.variance(adamw) + statistics.variance(scores)) / len(scores))
     digits_shown = 3 if net == "GPT" else 1
-    gap = "" if rival == "AdamW" else f"{behind[net, rival]:>8.{digits_shown}f} ± {error:.{digits_shown}f}"
-    by_seed = "".join(f"{score:>9.{digits_shown}f}" for score in scores)
-    print(f"{net + ', ' + rival:16}{by_seed:>36}{statistics.mean(scores):>9.{digits_shown}f}{gap}")
+    gap = "" if rival == "AdamW" else f"{behind[net, rival]:.{digits_shown}f} ± {error:.{digits_shown}f}"
+    by_seed = "  ".join(f"{score:.{digits_shown}f}" for score in scores)
+    table.append((f"{net}, {rival}", by_seed, f"{statistics.mean(scores):.{digits_shown}f}", gap))
+show_table(table)
 unigram = UNIGRAM[text.test_x[1 : 64 * LM_LENGTH + 1].cpu()].mean().item()
 print(f"GPT's test ids: unigram loss {unigram:.3f}")
 for rival in ("Muon", "Adafactor", "AdamW"):
@@ -1306,10 +1313,11 @@ SEVEN = {
     "Adafactor, for-loop, inside": step_inside | {"optimizer": "adafactor", "optimizer_impl": "for-loop"},
 }
 seven = dict(zip(SEVEN, planned([Recipe(**job | change) for change in SEVEN.values()]), strict=True))
-for name, need in seven.items():
-    size = need.peak_allocated_bytes
-    print(f"{name:34}{size / GiB:>7.1f} GiB planned  {size / need.parameters:>6.1f} bytes per parameter")
-print(f"4 + 4 bytes per parameter over a bus of 25 GB/s: {8 * need.parameters / 25e9:.1f} s")
+count = next(iter(seven.values())).parameters
+sizes = {name: need.peak_allocated_bytes for name, need in seven.items()}
+table = [(name, f"{size / GiB:.1f} GiB", f"{size / count:.1f}") for name, size in sizes.items()]
+show_table([("7B", "planned", "bytes per parameter"), *table])
+print(f"4 + 4 bytes per parameter over a bus of 25 GB/s: {8 * count / 25e9:.1f} s")
 
 # %% [markdown] name="seven_explained"
 # Every weight is trained in FP32 in all of these. On top of its weights, the last line holds the largest gradient with its temporaries (the embedding has 32,000 × 4,096 numbers), the logits, and the inputs of the blocks.
@@ -1353,9 +1361,9 @@ explore(
 peaks |= {name: meters[0] for name, meters in sweep.items() if "inside" in name}  # at 16 tokens
 peaks |= {f"{name}, inside": metered(OPTIMIZERS[name], inside=True) for name in ("Adafactor", "SGD")}
 first = peaks["AdamW, foreach"].peak_bytes
-for name, meter in sorted(peaks.items(), key=lambda item: -item[1].peak_bytes):
-    size = meter.peak_bytes
-    print(f"{name:24}{human_bytes(size):>11}{size / phi:>7.2f} bytes per parameter{first / size:>6.1f}x less")
+sizes = sorted(((meter.peak_bytes, name) for name, meter in peaks.items()), reverse=True)
+table = [(name, human_bytes(size), f"{size / phi:.2f}", f"{first / size:.1f}x") for size, name in sizes]
+show_table([("", "peak", "bytes per parameter", "less by"), *table])
 claims
 
 # %% [markdown] name="recap"

@@ -40,7 +40,7 @@ from helpers import (
     ranks_device,
     run_ranks,
     show,
-    text_table,
+    show_table,
     torchrun,
 )
 from helpers.core.device import synchronize
@@ -223,7 +223,7 @@ for nbytes in SIZES:
 #
 # - `sweep` is a list of pairs (bytes, seconds) of two or more sizes, in any order. Do not change it.
 # - Where the seconds follow the formula, the function finds its two numbers.
-# - Where every measurement of a sweep from 1 KiB to 16 MiB is off by up to 5 %, alpha and beta are off by at most a quarter: an error in the largest message must not determine alpha.
+# - Where every measurement of a sweep from 1 KiB to 16 MiB is off by up to 5%, alpha and beta are off by at most a quarter: an error in the largest message must not determine alpha.
 # - alpha is never below 0, whatever the noise.
 #
 # Two well-chosen sizes are enough. Least squares works as well if you weight the sizes.
@@ -255,7 +255,7 @@ ranks, table = 2, [("all-reduce", "algorithm bandwidth", "bus bandwidth")]
 for nbytes in SIZES[::2]:
     algorithm = nbytes / measured[nbytes] / 1e9
     table.append((human_bytes(nbytes), f"{algorithm:.3f} GB/s", f"{algorithm * 2 * (ranks - 1) / ranks:.3f} GB/s"))
-print(text_table(table))
+show_table(table)
 for nbytes in HELD_OUT:
     off = (alpha + nbytes / beta) / measured[nbytes]
     print(f"{human_bytes(nbytes)}, not in the sweep: the formula predicts {off:.2f} times the measured time")
@@ -594,7 +594,7 @@ table += [
     (name, human_bytes(static), human_bytes(after), human_bytes(sum(at_peak.values())))
     for name, (at_peak, static, after) in held.items()
 ]
-print(text_table(table))
+show_table(table)
 show(
     category_bars({name: at_peak for name, (at_peak, _, _) in held.items()}, CATEGORIES, "At the peak, on one rank"),
     "Parameters and optimizer state are the same in all runs; DDP adds one more block the size of the gradients and halves the activations.",

@@ -39,7 +39,7 @@ from helpers import (
     ranks_device,
     run_ranks,
     show,
-    text_table,
+    show_table,
     waiting_bars,
     write_flight_record,
 )
@@ -516,7 +516,7 @@ for rank, (said, recorded) in enumerate(outcome):
     print(f"rank {rank}: {said}; {recorded} calls recorded")
 if calls:
     rows = [[f"{name} {sizes}" for name, sizes, _ in own] for own in calls.values()]
-    print(text_table([("rank", *(f"call {n + 1}" for n in range(3))), *((str(r), *row) for r, row in enumerate(rows))]))
+    show_table([("rank", *(f"call {n + 1}" for n in range(3))), *((str(r), *row) for r, row in enumerate(rows))])
 else:
     print("This version of PyTorch records no calls of gloo; from 2.13 on it does.")
 

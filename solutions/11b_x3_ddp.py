@@ -22,7 +22,18 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-from helpers import SmallCNN, check, device_name, digits, hint, pick_device, rank_device, ranks_device, run_ranks
+from helpers import (
+    SmallCNN,
+    check,
+    device_name,
+    digits,
+    hint,
+    pick_device,
+    rank_device,
+    ranks_device,
+    run_ranks,
+    show_table,
+)
 from helpers.core.device import synchronize
 from helpers.exercises.x3.broken import DIAGNOSES, compare_diagnoses, observe, symptoms_table
 
@@ -287,7 +298,7 @@ except RuntimeError as error:  # NotImplementedError is one, too
 for number, words in DIAGNOSES.items():
     print(f"{number}: {words}")
 print()
-print(symptoms_table(observe()))
+show_table(symptoms_table(observe()))
 
 # %% [markdown] name="diagnose_text"
 # Which program suffers from what? Write a number from 1 to 6 for each letter. Each number occurs once.

@@ -33,7 +33,7 @@ from helpers import (
     ranks_device,
     run_ranks,
     show,
-    text_table,
+    show_table,
 )
 from helpers.core.progress_line import progress_line
 from helpers.exercises.sharding import drawings
@@ -329,7 +329,7 @@ for n, by_stage in runs.items():
             right, unit = formula[stage](n), 4 / 8  # bytes per parameter of one block's gradients, unsharded
             said = f"ZeRO-{stage}: {right:.2f} bytes per parameter, or up to a block's gradients more"
             claims.record("C14", said, "8 blocks, by hand, 4 ranks", held, "bytes", right * 0.99, right + unit)
-print(text_table(table))
+show_table(table)
 
 # %% name="stages_figure"
 held = {stage: {n: got[stage].static / phi for n, got in runs.items() if stage in got} for stage in formula}
@@ -380,7 +380,7 @@ claims.record("C14", swapped, f"ZeRO-3, {subject}", said[3].count("all_reduce"),
 #
 # Stage 3 must also wait for a gather before each block, unless the next block's parameters travel while the current block computes. Then the gather is hidden if it takes no longer than the computation. A forward pass needs 2 FLOPs per parameter and token, and a gather moves 2 bytes per parameter in BF16. Both are proportional to the number of parameters, so the size of the block cancels.
 #
-# H100s compute at 40 % of their BF16 peak, 396 TFLOP/s. Inside a machine of eight, each sends 450 GB/s over NVLink: a forward pass hides its gathers if each GPU has 880 tokens. To other machines, each GPU has a network port of 50 GB/s.
+# H100s compute at 40% of their BF16 peak, 396 TFLOP/s. Inside a machine of eight, each sends 450 GB/s over NVLink: a forward pass hides its gathers if each GPU has 880 tokens. To other machines, each GPU has a network port of 50 GB/s.
 #
 # **Predict.** Now two such machines share one copy of the parameters, 16 GPUs in one ring. How many tokens per GPU does it take?
 
@@ -410,7 +410,7 @@ for name in ("dgx-a100", "dgx-h100"):
         all_reduce = tokens_that_hide(2 * 4, 4, rate, link)  # 2 x gradients in FP32, behind the backward pass
         figures = (f"{tokens:,.0f}" for tokens in (forward, backward, all_reduce))
         table.append((f"{cluster.gpu.name}, {where}", f"{link / 1e9:.0f}", *figures))
-print(text_table(table))
+show_table(table)
 hidden_guess.reveal(tokens_that_hide(2, 2, rate, ports), "calculated")
 
 # %% [markdown] name="hidden_explained"

@@ -38,7 +38,7 @@ from helpers import (
     ranks_device,
     run_ranks,
     show,
-    text_table,
+    show_table,
 )
 from helpers.core.progress_line import progress_line
 from helpers.exercises.sharding import drawings
@@ -220,7 +220,7 @@ for make, got in {make_sharded: fsdp[make_sharded], **policies}.items():
     volume = got.sent.volume / (FP32 * phi)
     row = (f"{got.losses[-1]:.6f}", f"{got.static / phi:.2f}", f"{volume:.2f}", human_bytes(got.peak))
     table.append((make.__name__, *row))
-print(text_table(table))
+show_table(table)
 halved = policies[in_bf16].sent.volume / (FP32 * phi)
 said = "BF16 policy: gathers halve, reduction stays FP32"
 claims.record("T21", said, "4 ranks", halved, "x parameters in FP32", 1.99, 2.01)
@@ -324,7 +324,7 @@ for start, ranks in variants.items():
     right, copied = numbers[start] == numbers[start_whole], numbers[start][0] == numbers[start][1]
     peaks = human_bytes(ranks[0][0]), human_bytes(max(peak for peak, _ in ranks[1:]))
     table.append((start.__name__, *("yes" if answer else "no" for answer in (right, copied)), *peaks))
-print(text_table(table))
+show_table(table)
 others = max(peak for peak, _ in variants[load_by_hand][1:])
 meta_guess.reveal(others / (FP32 * phi))
 claims.record(
@@ -585,7 +585,7 @@ for shape in ((1, 4), (2, 2)):
     crossing = along[1] if shape == (1, 4) else 2 * along[0]  # of a ring of four, one rank of two sends to the other
     volumes = [f"{volume:.2f} Φ" for volume in (*along, crossing)]
     table.append((f"{shape[0]} x {shape[1]}", f"{here:.2f}", *volumes, f"{loss:.6f}"))
-print(text_table(table))
+show_table(table)
 
 claims.record("T21", "HSDP: between machines, the gradients of a shard", "2 x 2", along[0], "x parameters", 0.49, 0.51)
 
@@ -621,7 +621,7 @@ for category in plans[8].at_peak:
         lines.append([category, *(f"{size:.2f}" for size in held)])
 lines.append(["PEAK", *(f"{size / GiB:.2f}" for size in seventy.values())])
 lines.append(["reserved, up to", *(f"{plan.reserved_bytes[1] / GiB:.2f}" for plan in plans.values())])
-print(text_table(lines))
+show_table(lines)
 seventy_guess.reveal(seventy[8] / GiB, "planned")
 said, subject = "70B trains on 8 x 80 GB (79.1 GiB)", "BF16, AdamW, 2,048 tokens, planned"
 claims.figure(said, subject, plans[8].reserved_bytes[1] / GiB, "GiB reserved, up to")

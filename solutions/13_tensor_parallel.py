@@ -32,7 +32,7 @@ from helpers import (
     run_ranks,
     saved_tensor_bytes,
     show,
-    text_table,
+    show_table,
 )
 from helpers.exercises.tensor_parallel.mesh_traffic import MeshTraffic
 from helpers.exercises.tensor_parallel.pictures import crossing_picture, heads_picture, mesh_picture, split_picture
@@ -233,7 +233,7 @@ tried = {
     for name, leave in naive_ways.items()
 }
 autograd_guess.reveal(right_gradients(tried[by_torch]))
-print(text_table([COLUMNS, *(table_row(name, results) for name, results in tried.items())]))
+show_table([COLUMNS, *(table_row(name, results) for name, results in tried.items())])
 (mine, right), (other, _) = (of_before for *_, of_before in tried[plain])
 print(f"{plain}, `before`: the ranks' gradients differ by {relative(other, mine):.2g}", end="")
 print(f"; their sum is off by {relative(mine + other, right):.1g}")
@@ -325,7 +325,7 @@ hint("tensor_parallel.layers")
 # %% name="ways"
 ways = {"same, then Leave": (same, Leave.apply), "Enter, then Leave": (Enter.apply, Leave.apply)}
 tried |= {name: run_ranks(mlp_on_ranks, 2, *way, device=where, measure=False).results for name, way in ways.items()}
-print(text_table([COLUMNS, *(table_row(name, results) for name, results in tried.items())]))
+show_table([COLUMNS, *(table_row(name, results) for name, results in tried.items())])
 farthest = max(distance for distances, *_ in tried["Enter, then Leave"] for distance in distances)
 claims.record("T20", "column and row layers equal one process", "MLP, 2 ranks, FP64", farthest, "relative", 0, 1e-12)
 
@@ -562,7 +562,7 @@ table = [("4 ranks", "rank 1's shard, distance from rank 0's", "its dropout mask
 for name, seed_of_rank in {"one seed for all": lambda rank: 7, "a seed for each": lambda rank: 7 + rank}.items():
     far, differ = run_ranks(random_numbers, RANKS, seed_of_rank, device=where, measure=False).results[1]
     table.append((name, f"{far:.2g}", f"{differ:.2f}"))
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="random_explained"
 # With one seed for all ranks, the four shards of a matrix are equal. In an MLP all ranks then compute the same partial sums, get the same gradients and stay equal: the wide layer is as good as one a quarter as wide. With a seed for each rank, the residual stream gets different masks on different ranks, and their copies of it are no longer equal. So Megatron-LM keeps two generators: one with the same state on all ranks of a tensor-parallel group, one with the rank added to the seed. Code between split and merge uses the second. On CUDA `DTensor` gives each shard its own range of one state, so shards differ; on the CPU it does not ([[fully_shard]]).
@@ -799,7 +799,7 @@ whole_units = {name: 16 * (share - 1 / RANKS) / (1 - 1 / RANKS) for name, share 
 sent = {"tensor": 1.0, "sequence": sequence_sent, "sequence, gathered again": again[2]}
 table = [("4 ranks", "saved, of one process", "complete units", "bytes sent")]
 table += [(name, f"{share:.3f}", f"{whole_units[name]:.2f}", f"{sent[name]:.2f} x") for name, share in shares.items()]
-print(text_table(table))
+show_table(table)
 claims.record(
     "T20", "sequence parallelism cuts all activations", "sequence parallel", sequence_share, "of one process", 0, 0.27
 )
@@ -944,7 +944,7 @@ table = [("data x tensor", "weights off by", "gradient's norm", "one process", "
 for (data, tensor), (far, norm, right, sent) in runs.items():
     traffic = (f"{sent[d]:,} B" for d in ("data", "tensor"))
     table.append((f"{data} x {tensor}", f"{far:.1e}", f"{norm:.5f}", f"{right:.5f}", *traffic))
-print(text_table(table))
+show_table(table)
 claims.record(
     "T20", "three clipped AdamW steps on a 2 x 2 mesh equal one process", "block", runs[2, 2][0], "relative", 0, 1e-4
 )
@@ -958,7 +958,7 @@ claims.record(
 #
 # ### How long, for a real model
 #
-# Take the shape of Llama-2-7B (32 layers of width 4,096) and a micro-batch of one sequence of 4,096 tokens in BF16 on 8 H100s. Over N ranks an all-reduce sends 2 (N − 1) / N times its message ([[data_parallel]]). In the cluster of this calculation, NVLink carries 450 GB/s per GPU in each direction inside a machine, and each GPU has 50 GB/s of InfiniBand to other machines. The matmuls reach 40 % of the GPUs' peak.
+# Take the shape of Llama-2-7B (32 layers of width 4,096) and a micro-batch of one sequence of 4,096 tokens in BF16 on 8 H100s. Over N ranks an all-reduce sends 2 (N − 1) / N times its message ([[data_parallel]]). In the cluster of this calculation, NVLink carries 450 GB/s per GPU in each direction inside a machine, and each GPU has 50 GB/s of InfiniBand to other machines. The matmuls reach 40% of the GPUs' peak.
 #
 # **Predict.** Split this model over 8 GPUs in 8 machines. What percentage of the time do the GPUs wait for tensor parallelism's all-reduces?
 
@@ -984,7 +984,7 @@ table = [("bytes per rank", "", "NVLink", "InfiniBand")]
 for name, nbytes in sent.items():
     seconds = (nbytes / link for link in (cluster.inside, cluster.outside))
     table.append((name, f"{nbytes / 1e9:.2f} GB", *(f"{1000 * s:.1f} ms" for s in seconds)))
-print(text_table(table))
+show_table(table)
 print(f"{parameters / 1e9:.2f} billion parameters; computing one sequence on {ranks} GPUs: {1000 * computing:.0f} ms")
 waiting = next(iter(sent.values())) / cluster.outside
 volume_guess.reveal(100 * waiting / (waiting + computing), "calculated")
@@ -1025,9 +1025,9 @@ for name, link in (("NVLink", cluster.inside), ("InfiniBand", cluster.outside)):
     for chunks in (1, 2, 8):
         took = step_seconds(computing, nbytes / link, chunks)
         waits[name, chunks] = 100 * (1 - computing / took)
-        row = (f"{nbytes / 1e9:.2f} GB", str(chunks), f"{1000 * took:.0f} ms", f"{waits[name, chunks]:.0f} %")
+        row = (f"{nbytes / 1e9:.2f} GB", str(chunks), f"{1000 * took:.0f} ms", f"{waits[name, chunks]:.0f}%")
         table.append((name, *row))
-print(text_table(table))
+show_table(table)
 async_guess.reveal(waits["NVLink", 8], "calculated")
 
 # %% [markdown] name="async_explained"

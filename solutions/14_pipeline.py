@@ -41,7 +41,7 @@ from helpers import (
     rank_device,
     run_ranks,
     show,
-    text_table,
+    show_table,
     torch_order,
     toy_batch,
     toy_stages,
@@ -233,7 +233,7 @@ show(
 )
 table = [("micro-batches", "(R - 1) / (m + R - 1)", "idle, clocked")]
 table += [(str(m), f"{3 / (m + 3):.1%}", "too busy" if run.busy else f"{run.idle:.1f}%") for m, run in sweep.items()]
-print(text_table(table))
+show_table(table)
 
 
 def note(said, subject, run, ideal, rival):
@@ -311,7 +311,7 @@ hint("pipeline.one_f_one_b")
 
 # %% name="stuck"
 no_warm_up = Pipeline.of(lambda rank, ranks, m: [(kind, i) for i in range(m) for kind in "FB"], 4, 8)
-print(f"no warm-up: idle {no_warm_up.simulated().idle:.0f} %, in flight {no_warm_up.in_flight}")
+print(f"no warm-up: idle {no_warm_up.simulated().idle:.0f}%, in flight {no_warm_up.in_flight}")
 mixed = Pipeline([no_warm_up.schedules[0][:4], gpipe(1, 2, 2)], in_a_row(2), 2)
 try:
     mixed.simulated()
@@ -350,7 +350,7 @@ onefoneb_growth = held["1F1B, m = 16"][0] / held["1F1B, m = 4"][0]
 onefoneb_held.reveal(onefoneb_growth)
 table = [("activations held", *(f"rank {rank}" for rank in range(4)))]
 table += [(name, *map(human_bytes, nbytes)) for name, nbytes in held.items()]
-print(text_table(table))
+show_table(table)
 claims.record("T19", "GPipe holds all m micro-batches", "rank 0 of 4, m = 16 / 4", gpipe_growth, "times", 3.8, 4.2)
 claims.record("T19", "1F1B holds R - r, whatever m", "rank 0 of 4, m = 16 / 4", onefoneb_growth, "times", 0.95, 1.05)
 last = held["GPipe, m = 8"][3] / held["1F1B, m = 8"][3]
@@ -409,7 +409,7 @@ print(f"messages: {run.messages} against {runs['1F1B'].messages} with 1F1B")
 bytes_held = {"1F1B": held["1F1B, m = 8"], **activations_held({"interleaved": thin})}
 table = [("activations held", *(f"rank {rank}" for rank in range(4)))]
 table += [(name, *map(human_bytes, nbytes)) for name, nbytes in bytes_held.items()]
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="interleaved_explained"
 # The bubble is about half as large: (R − 1) / (v m + R − 1). The cost is shown below the figure: more messages, and more activations on the later ranks. (Rank 0 holds twice as many micro-batches, each half as large.)
@@ -442,12 +442,12 @@ slow = {name: slow_link(line) for name, line in many.items()}
 message_guess.reveal(slow["1F1B"][1] - slow["1F1B"][0], "simulated")
 table = [("16 micro-batches", "ticks", "ticks with messages", "longer")]
 table += [(name, f"{a:g}", f"{b:g}", f"{b / a - 1:.0%}") for name, (a, b) in slow.items()]
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="message_explained"
 # GPipe pays for six messages, three forward and three back. 1F1B pays in every turn, because each rank always waits for the micro-batch that it has just sent on: it holds as few as possible, so it has no spare micro-batch to work on. The interleaved schedule sends v times as many messages and pays most, so it needs faster links than 1F1B. Megatron-LM and PyTorch warm it up with R − r − 1 more forward passes than you did. That takes more memory and keeps spare micro-batches ready. Section 6 has PyTorch's list.
 #
-# Is a message that takes a quarter of a forward pass realistic? Take Llama-2-7B in four stages, one sequence of 4,096 tokens per micro-batch, BF16, and H100s at 40 % of their peak:
+# Is a message that takes a quarter of a forward pass realistic? Take Llama-2-7B in four stages, one sequence of 4,096 tokens per micro-batch, BF16, and H100s at 40% of their peak:
 
 # %% name="message_seconds"
 parameters, width, tokens = 6.74e9, 4096, 4096
@@ -458,10 +458,10 @@ for name, rate in links.items():
     message = tokens * width * 2 / (rate * 1e9)
     table.append((name, f"{rate:g}", f"{1000 * message:.2f} ms", f"{message / forward:.1%}"))
 print(f"a stage's forward pass takes {1000 * forward:.0f} ms")
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="message_seconds_explained"
-# Under 1F1B nothing hides these messages, but on the links of a GPU cluster they are short. At 1.9 % of a forward pass, the 28 messages that 1F1B waited for add half a tick to a step of 57, or 1 %. That is why a pipeline is the method for slow links. The quarter in the simulation corresponds to a link of about 4 GB/s, or to a stage with much less work.
+# Under 1F1B nothing hides these messages, but on the links of a GPU cluster they are short. At 1.9% of a forward pass, the 28 messages that 1F1B waited for add half a tick to a step of 57, or 1%. That is why a pipeline is the method for slow links. The quarter in the simulation corresponds to a link of about 4 GB/s, or to a stage with much less work.
 #
 # ## 5 · Zero bubble: a backward pass in two parts
 #
@@ -542,7 +542,7 @@ note("split backward: bubble of (R - 1) / (3 m + R - 1)", "4 ranks, 8 micro-batc
 bytes_held |= activations_held({"zero bubble": line})
 table = [("activations held", *(f"rank {rank}" for rank in range(4)))]
 table += [(name, *map(human_bytes, nbytes)) for name, nbytes in bytes_held.items()]
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="zero_explained"
 # Despite the name, one bubble remains: each rank waits R − 1 ticks before its first input gradient, when it has no weight gradients yet. The schedule costs rank 0 no memory; the later ranks, which held less, now hold more.
@@ -668,7 +668,7 @@ for name, joint in (("each stage's own norm", False), ("the joint norm", True)):
     update = (torch.cat([weights for _, weights in ranks]) - right).norm() / (right - before).norm()
     norms = ", ".join(f"{norms[0]:.4f}" for norms, _ in ranks)
     table.append((name, norms, f"{right_norms[0]:.4f}", f"{update.item():.1e}"))
-print(text_table(table))
+show_table(table)
 claims.record("T19", "joint norm: three clipped steps of one process", "4 stages", update.item(), "relative", 0, 1e-3)
 
 # %% [markdown] name="torch_list_text"
@@ -682,7 +682,7 @@ many["PyTorch's interleaved"] = Pipeline(results[0][2], in_a_row(4, 2), 16, Cost
 table = [("16 micro-batches", "in flight", "ticks", "ticks with messages")]
 for name, line in list(many.items())[2:]:
     table.append((name, str(line.in_flight), *(f"{ticks:g}" for ticks in slow_link(line))))
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="zbv_text"
 # The longer warm-up changes nothing while messages are quick, and keeps the step short where they are slow.
@@ -726,7 +726,7 @@ if kind := getattr(schedules, "ScheduleDualPipeV", None):
     lists["DualPipeV"] = Pipeline(on_cpu(with_torch, kind, 8, in_a_vee(4))[0][2], in_a_vee(4), 8, Costs.thin(2))
 for name, line in lists.items():
     table.append((name, f"{line.simulated().idle:.1f}%", f"{line.simulated().duration:g}", str(line.in_flight)))
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="unequal_text"
 # The bubble is the same. DualPipeV splits fewer backward passes and holds one more thin micro-batch on each rank; its gain is the overlap, which this simulation leaves out.
@@ -785,7 +785,7 @@ print(first)
 show(first.figure(equal), "Long bars without gaps in the last row; gaps in all other rows.")
 show(second.figure(moved), "Bars of nearly the same length in all rows, as with equal stages.")
 for name, run in runs.items():
-    print(f"{name}: idle {run.bubble:.0f} %, a step of {run.ideal.duration:.0f} blocks' forward passes at best")
+    print(f"{name}: idle {run.bubble:.0f}%, a step of {run.ideal.duration:.0f} blocks' forward passes at best")
 note("the slowest stage sets the pace", equal, first, first.ideal.idle, second.ideal.idle)
 
 # %% [markdown] name="unequal_explained"
@@ -842,7 +842,7 @@ ways = {
 counts = on_cpu(sharded, ways, 8)[3]
 gathers_guess.reveal(counts["PyTorch's"][0])
 rows = [(name, *map(str, both)) for name, both in counts.items()]
-print(text_table([("1F1B, 8 micro-batches", "all-gathers", "reduce-scatters"), *rows]))
+show_table([("1F1B, 8 micro-batches", "all-gathers", "reduce-scatters"), *rows])
 
 # %% [markdown] name="gathers_explained"
 # - **Our engine, default options**: each pass of each micro-batch gathers the stage again, and each backward pass reduces gradients. The traffic grows with the number of micro-batches, and a pipeline needs many.
@@ -851,7 +851,7 @@ print(text_table([("1F1B, 8 micro-batches", "all-gathers", "reduce-scatters"), *
 #
 # ### Explore: schedules
 #
-# This is a simulation in which messages take no time. With eight ranks, how many micro-batches bring the bubble below 10 % with each schedule? And how many does rank 0 hold then?
+# This is a simulation in which messages take no time. With eight ranks, how many micro-batches bring the bubble below 10% with each schedule? And how many does rank 0 hold then?
 
 
 # %% name="play"
@@ -893,7 +893,7 @@ for name, line, thickness in (
     table.append(
         (name, f"{ran.idle:.1f}%", f"{ticks:g}", f"{line.in_flight[0] / thickness * 8 / line.micro_batches:g}")
     )
-print(text_table(table))
+show_table(table)
 claims
 
 # %% [markdown] name="recap"

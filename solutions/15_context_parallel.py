@@ -32,7 +32,7 @@ from helpers import (
     run_ranks,
     saved_tensor_bytes,
     show,
-    text_table,
+    show_table,
 )
 from helpers.core.progress_line import progress_line
 from helpers.exercises.context_parallel.attend import attend, attend_backward
@@ -98,7 +98,7 @@ table += [(f"{length:,}", *map(human_bytes, both)) for length, both in kept.item
 plain_growth, fused_growth = (b / a for a, b in zip(kept[256], kept[1024], strict=True))
 plain_guess.reveal(plain_growth)
 print(f"with fused attention: {fused_growth:.2f} times")
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="grows_explained"
 # Scores grow with the square of the sequence length, all other activations linearly. Fused attention removes the square. What is left is linear, and it is the problem of this lab.
@@ -132,7 +132,7 @@ for name, plan in plans.items():
             "yes" if plan.fits else "no",
         )
     )
-print(text_table(table))
+show_table(table)
 print(f"blocks recomputed and almost no logits: {human_bytes(no_logits)}; with twice the tokens {human_bytes(doubled)}")
 
 # %% [markdown] name="plan_explained"
@@ -443,7 +443,7 @@ for n in (2, 4):
     worst = [max(far) for far in zip(*results, strict=True)]
     table.append((f"{n} ranks, off by at most", *(f"{far:.1e}" for far in worst)))
     claims.record("T38", "ring attention equals one process", f"{n} ranks, FP32", max(worst), "relative", 0, 1e-5)
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="traffic_guess_text"
 # ### What it sends
@@ -521,7 +521,7 @@ memory_guess.reveal(peaks[4][0] / peaks[1][0])
 table = [("ranks", "saved for the backward pass", "peak of a rank", "in blocks of its keys")]
 for n, (peak, kept_bytes, unit) in peaks.items():
     table.append((str(n), human_bytes(kept_bytes), human_bytes(peak), f"{peak / unit:.1f}"))
-print(text_table(table))
+show_table(table)
 print(f"(all scores of the whole sequence would take {human_bytes(4 * 2048**2 * 4)})")
 for what, i in (("saved for the backward pass", 1), ("peak of both passes", 0)):
     share = peaks[4][i] / peaks[1][i]
@@ -722,7 +722,7 @@ for n in (2, 4):
             0,
             1e-5,
         )
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="wrong_text"
 # Here are three controls that should fail. The first two are correct for data parallelism, the third only if all ranks count equally many labels. All three look right in the code:
@@ -778,7 +778,7 @@ for name, way in (("labels after cutting", labels_after_cutting), ("positions fr
     table.append((name, f"{results[0][0]:.4f}", f"{loss:.1e}", f"{gradient:.1e}"))
 mean = run_ranks(mean_of_means, RANKS, device=where, measure=False).results[0]
 table.append(("a mean of means, contiguous", f"{mean:.4f}", f"{abs(mean / right[0].item() - 1):.1e}", ""))
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="wrong_explained"
 # None of the three raises an error, and no loss looks alarming: the model is untrained, and every answer is equally bad. The gradients show it. Each rank has two wrong or missing labels, except the last, whose two chunks are adjacent. In the mean of means, rank 0 has the prompt and few labels, and each of its labels counts several times as much as it should.
@@ -811,7 +811,7 @@ def waiting(order):
 documents_guess.reveal(waiting(zigzag(RANKS))[0], how="counted")
 for name, order in (("contiguous", contiguous_order(RANKS)), ("zigzag", zigzag(RANKS))):
     share, work = waiting(order)
-    print(f"{name}: waiting {share:.0f} %; scores of each rank: {', '.join(f'{scores:,}' for scores in work)}")
+    print(f"{name}: waiting {share:.0f}%; scores of each rank: {', '.join(f'{scores:,}' for scores in work)}")
 
 # %% [markdown] name="documents_explained"
 # Zigzag is fair for **one** causal triangle. Here the most expensive rows, those at the end of the long document, lie in the middle of the sequence, and one rank has them all. Zigzag is even worse than the contiguous order.
@@ -939,7 +939,7 @@ for n, kv_heads in ((2, 8), (4, 8), (2, 2), (4, 2)):
     far = max(distance for _, distance in got.values())
     table.append((str(n), "8", str(kv_heads), *shown, f"{ratios[n, kv_heads]:.2f}", f"{far:.0e}"))
 grouped_guess.reveal(ratios[2, 2])
-print(text_table(table))
+show_table(table)
 
 # %% name="ulysses_claims"
 for way, name in (("ring", "the ring"), ("ulysses", "Ulysses")):
@@ -1009,11 +1009,11 @@ table = [("4 ranks", "first", "second")]
 table += [
     ("saved for the backward pass: one process, ring", human_bytes(peaks[1][1]), human_bytes(peaks[4][1])),
     ("peak of attention: one process, ring", human_bytes(peaks[1][0]), human_bytes(peaks[4][0])),
-    ("waiting: contiguous, zigzag", f"{in_sequence.share:.0f} %", f"{zigzagged.share:.0f} %"),
+    ("waiting: contiguous, zigzag", f"{in_sequence.share:.0f}%", f"{zigzagged.share:.0f}%"),
     ("sent: ring, Ulysses (8 K/V heads)", *(human_bytes(sent[4, 8][way][0]) for way in ("ring", "ulysses"))),
     ("sent: ring, Ulysses (2 K/V heads)", *(human_bytes(sent[4, 2][way][0]) for way in ("ring", "ulysses"))),
 ]
-print(text_table(table))
+show_table(table)
 claims
 
 # %% [markdown] name="recap"

@@ -34,8 +34,8 @@ from helpers import (
     ranks_device,
     run_ranks,
     show,
+    show_table,
     sign_of_life,
-    text_table,
 )
 from helpers.exercises.mixture_of_experts import pictures
 from helpers.exercises.mixture_of_experts.parcels import Parcels
@@ -163,7 +163,7 @@ print(f"parameters, mixture / dense MLP: {mixture[0] / mlp[0]:.3f}")
 print(f"FLOPs, mixture / dense MLP:      {mixture[1] / mlp[1]:.3f}")
 
 # %% [markdown] name="one_guess_text"
-# Four times the parameters cost the same FLOPs; the 3 % on top of both ratios is the router. The **total** parameters determine memory: weights, gradients and optimizer state. The **active** parameters determine FLOPs.
+# Four times the parameters cost the same FLOPs; the 3% on top of both ratios is the router. The **total** parameters determine memory: weights, gradients and optimizer state. The **active** parameters determine FLOPs.
 #
 # Some mixtures use k = 1 (the *Switch Transformer*).
 #
@@ -450,8 +450,8 @@ alone_drop_guess.reveal(dropped["no balancing", 1.25][0])
 table = [("capacity factor", "1.25", "2", "dropless")]
 for name in MIXTURES:
     cells = [dropped[name, factor] for factor in (1.25, 2.0, None)]
-    table.append((name, *(f"{share:.1f} % dropped, loss {loss:.3f}" for share, loss in cells)))
-print(text_table(table))
+    table.append((name, *(f"{share:.1f}% dropped, loss {loss:.3f}" for share, loss in cells)))
+show_table(table)
 
 # %% [markdown] name="drop_explained"
 # A capacity has two costs. Tokens lose the work of the busy experts, and the slots of underused experts stay empty. Which tokens are dropped depends on the rest of the batch.
@@ -515,8 +515,8 @@ for name in flops:
     count = sum(p.numel() for p in models[name].parameters())
     other = f"{runs[f'{name}, seed 1'].test:.3f}" if f"{name}, seed 1" in runs else ""
     table.append((name, f"{runs[name].test:.3f}", other, f"{count:,}", f"{flops[name] / 1e6:.0f} M"))
-print(text_table(table))
-print(f"gap closed: {gaps[0]:.0f} % and {gaps[1]:.0f} %; total / active parameters: {ratio:.2f}")
+show_table(table)
+print(f"gap closed: {gaps[0]:.0f}% and {gaps[1]:.0f}%; total / active parameters: {ratio:.2f}")
 print(f"FLOPs to the same loss, dense 512 / mixture: {savings[0]:.2f} and {savings[1]:.2f}")
 said = "the loss of a larger dense model at the FLOPs of the active part"
 claims.record("C19", said, "gap closed, 8 experts, k = 2, mean of two seeds", sum(gaps) / 2, "%", 80, math.inf)
@@ -592,7 +592,7 @@ for name, profile in profiles.items():
     table.append(
         (name, *(human_bytes(profile.largest.get(kind, 0)) for kind in KINDS), human_bytes(profile.peak_bytes))
     )
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="shared_text"
 # Parameters, gradients and optimizer state follow the total parameters: the mixture needs as much as dense 512. Its activations exceed those of dense 128, because each token has k copies and their results.
@@ -749,7 +749,7 @@ table = [("ranks", "off by", "rows of each rank, both layers")]
 for (n, case), results in steps.items():
     rows = " ".join(f"{sum(rows):,}" for *_, rows in results)
     table.append((f"{n}, {case}", f"{max(far for far, *_ in results):.1e}", rows))
-print(text_table(table))
+show_table(table)
 farthest = max(far for results in steps.values() for far, *_ in results)
 said, subject = "expert parallel equals one process", "2 and 4 ranks, loss and experts' gradients"
 claims.record("T39", said, subject, farthest, "relative", 0, 1e-5)
@@ -779,7 +779,7 @@ for name in ("bias", "no balancing", "no token for the last rank"):
     ratios[name] = sum(left) / RANKS
     table.append((name, f"{ratios[name]:.3f}", f"{max(left):.2f}", f"{busiest[name]:.2f} x"))
 total_guess.reveal(ratios["no balancing"])
-print(text_table(table))
+show_table(table)
 said = "a rank sends 4 n k C (N - 1) / N numbers per layer"
 claims.record("T39", said, "bias, mean of 4 ranks", ratios["bias"], "of the formula", 0.98, 1.02)
 claims.figure("rows of the busiest rank, without balancing", "4 ranks", busiest["no balancing"], "x mean")
@@ -812,7 +812,7 @@ def layer_peak(name):
 layer_peaks = {name: run_ranks(layer_peak, RANKS, name, device=where, measure=False).results for name in MIXTURES}
 busiest_guess.reveal(max(layer_peaks["no balancing"]) / max(layer_peaks["bias"]))
 table = [("4 ranks", *(f"rank {rank}" for rank in range(RANKS)))]
-print(text_table([*table, *((name, *map(human_bytes, peaks)) for name, peaks in layer_peaks.items())]))
+show_table([*table, *((name, *map(human_bytes, peaks)) for name, peaks in layer_peaks.items())])
 
 # %% [markdown] name="torch_text"
 # All ranks have the same tokens and the same number of parameters. Only the routing differs. Part of each peak is the same on every rank: its own tokens and their copies. The rest follows the rows that it receives. On a GPU that an even load would nearly fill, the busiest rank runs out of memory first, in whichever step the router happens to favor its experts. Imbalance can end a run with an OOM long before the loss shows it.
@@ -967,7 +967,7 @@ table = [("2 x 2, worst of 4 ranks", "shared off by", "experts off by", "norm of
 for name, results in tried.items():
     worst = [f"{max(far[i] for far, *_ in results):.1e}" for i in (0, 1)]
     table.append((name, *worst, f"{results[0][1]:.2f} x", f"{results[0][2]:.3f}"))
-print(text_table([*table, ("one process", "", "", "", f"{alone:.3f}")]))
+show_table([*table, ("one process", "", "", "", f"{alone:.3f}")])
 
 # %% [markdown] name="groups_explained"
 # - `over_all` averages the gradients of *different* experts that happen to have the same shape and name on their ranks. It raises no error and no warning. The loss still falls, only less, because everything else learns correctly and experts still learn what they have in common. Without a correct run to compare with, you would not notice. `DistributedDataParallel` does worse: when it is constructed, it overwrites every rank's experts with rank 0's, because names and shapes agree. Exclude them (`DistributedDataParallel._set_params_and_buffers_to_ignore_for_model`).
@@ -1011,7 +1011,7 @@ def norms(replicas):
 table = [("1 x 4 (replica x expert)", "this rank's norm", "squares summed over expert", "one process")]
 for rank, row in enumerate(run_ranks(norms, RANKS, 1, device=where, measure=False).results):
     table.append((f"rank {rank}", *(f"{norm:.4f}" for norm in row)))
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="summary_text"
 # With DTensor parameters (FSDP2), `clip_grad_norm_` does this sum itself, if all parameters are on one mesh. Experts on a mesh of their own need code like that above.

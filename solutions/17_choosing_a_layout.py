@@ -32,7 +32,7 @@ from helpers import (
     pick_device,
     run_ranks,
     show,
-    text_table,
+    show_table,
     toy_batch,
     toy_stages,
 )
@@ -89,7 +89,7 @@ for place, (name, gpus, tokens) in PLACES.items():
             str(tokens),
         )
     )
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="nine_guess_text"
 # Sequences have 8,192 tokens. Weights are kept in FP32, and matmuls run in BF16.
@@ -131,7 +131,7 @@ for (model, place), answer in answers.items():
         found = answer.best[0]
         row = name_of(found.layout), f"{found.nbytes / GiB:.0f}", f"{found.seconds:.3g}", f"{found.mfu:.0%}"
     table.append((f"{model}, {place}", f"{answer.layouts:,}", *row))
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="losers_text"
 # What would people have tried instead, and why does it lose? Losers are listed only where something fits.
@@ -146,7 +146,7 @@ for pair in (("llama-3.1-8b", "one node"), ("llama-3.1-8b", "4090s"), ("llama-3.
 table = [("8B on one node: the ten best", "s per step", "from", "to")]
 for found in answers["llama-3.1-8b", "one node"].best:
     table.append((name_of(found.layout), *(f"{value:.2f}" for value in (found.seconds, found.low, found.high))))
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="losers_explained"
 # Memory rules out most layouts before any timing: all layouts of the two larger models on eight GPUs, and every layout that keeps parameters, gradients and optimizer state whole. Among those that fit, the ten best differ by less than the planner's own error (*from* and *to*), so treat them as a group of equals. On the 4090s every block is recomputed, because 22 GiB is tight.
@@ -295,7 +295,7 @@ counted = [
     for *_, sent_by in results
 ]
 wrong_guess.reveal(off(mixed, SIZES["data"])[1])
-print(f"along tensor go {100 * counted[0]['tensor'] / sum(counted[0].values()):.0f} % of a rank's bytes")
+print(f"along tensor go {100 * counted[0]['tensor'] / sum(counted[0].values()):.0f}% of a rank's bytes")
 
 # %% name="grid_table"
 loss_off, gradient_off = off(results, SIZES["data"])
@@ -306,7 +306,7 @@ for name, nbytes in sent(SIZES, 0, model, M).items():
     ratio = counted[0][name] / nbytes
     table.append((name, f"{nbytes:,.0f} B", f"{counted[0][name]:,.0f} B", f"{ratio:.4f}"))
     claims.record("T40", f"bytes along {name}, by formula", "2 x 2 x 2, 8 ranks", ratio, "of predicted", 0.98, 1.02)
-print(text_table(table))
+show_table(table)
 worst = max(loss_off, gradient_off)
 claims.record("T40", "a 2 x 2 x 2 grid equals one process", "loss and all gradients", worst, "relative", 0, 1e-5)
 
@@ -471,11 +471,11 @@ for (model, place), answer in answers.items():
     slower.append(100 * (real.seconds / top.seconds - 1))
     memory_ratios.append(memory(chosen) / real.nbytes)
     time_ratios.append(seconds(chosen, CLUSTERS[asked.cluster]) / real.seconds)
-    table.append((f"{model}, {place}", chosen.summary, "yes" if real.fits else "no", f"{slower[-1]:.0f} %"))
+    table.append((f"{model}, {place}", chosen.summary, "yes" if real.fits else "no", f"{slower[-1]:.0f}%"))
 
 # %% name="laws_table"
 laws_guess.reveal(sum(slower) / len(slower), how="planned")
-print(text_table(table))
+show_table(table)
 print(f"bytes, formula / planner:   {min(memory_ratios):.2f} to {max(memory_ratios):.2f}")
 print(f"seconds, formula / planner: {min(time_ratios):.2f} to {max(time_ratios):.2f}")
 claims.figure("three formulas, longer than the search's best", "worst of the questions, planned", max(slower), "%")
@@ -516,7 +516,7 @@ claims.figure("tensor parallel over two nodes / inside one", "planned: 8B, 16 H1
 claims.figure("tensor parallel inside a node / none", "planned: 8B, 16 H100, 8 / 1 ranks", inside, "x")
 
 # %% [markdown] name="tensor_rule_explained"
-# These figures are planned, for tensor ranks that wait for every message. With `tensor_overlap` they wait less, and a difference within the planner's error of about 15 % decides nothing. The direction is clear. A rank's arithmetic stays about the same here, because t tensor ranks share a micro-batch of t sequences. But each all-reduce carries t sequences, so a rank sends 2 (t − 1) times one sequence's message, and waiting grows with t on any link. Two full nodes are connected through eight network ports each, so the network alone does not explain the loss. The rule tells you **where** to put tensor ranks that memory (or a batch too small to split further) forces on you. It does not tell you to use any.
+# These figures are planned, for tensor ranks that wait for every message. With `tensor_overlap` they wait less, and a difference within the planner's error of about 15% decides nothing. The direction is clear. A rank's arithmetic stays about the same here, because t tensor ranks share a micro-batch of t sequences. But each all-reduce carries t sequences, so a rank sends 2 (t − 1) times one sequence's message, and waiting grows with t on any link. Two full nodes are connected through eight network ports each, so the network alone does not explain the loss. The rule tells you **where** to put tensor ranks that memory (or a batch too small to split further) forces on you. It does not tell you to use any.
 #
 # ### Enough tokens
 #
@@ -531,7 +531,7 @@ enough = {
 table = [("planned: tokens of a micro-batch", "waits for data ranks", "MFU")]
 for tokens, plan in enough.items():
     table.append((f"{tokens:,}", f"{plan.parts['shard']:.0%}", f"{plan.mfu:.0%}"))
-print(text_table(table))
+show_table(table)
 few, many = (100 * enough[tokens].parts["shard"] for tokens in (1024, 8192))
 claims.figure("waits for gathers, too few tokens per GPU", "planned: 8B, 64 H100, 1,024 tokens", few, "%")
 claims.figure("waits for gathers, enough tokens per GPU", "planned: 8B, 64 H100, 8,192 tokens", many, "%")
@@ -602,7 +602,7 @@ for name, question in decisions().items():
 #
 # - answers the question: its `arch`, all its `gpus`, its `seq`, and its number of `sequences` per step (`shard` × `replicate` × `micro_batch_size` × `micro_batches`);
 # - fits in memory;
-# - takes at most 10 % longer than the best layout that the search knows.
+# - takes at most 10% longer than the best layout that the search knows.
 #
 # Besides what your formulas know, a layout has `context` ranks with `context_method` "ring" or "all-to-all", `replicate`, `zero`, `engine` ("torchtitan", "megatron" or "pytorch"), `reshard_after_forward`, and recompute "selective". `help(Layout)` lists everything. `candidates` and your formulas give a first list. Evaluating a proposal with `plan_layout(layout, question.cluster)` takes up to 20 seconds, so think before you try.
 
@@ -731,7 +731,7 @@ for place, price in PRICES.items():
     table.append((place, *cells))
 dollars = {place: made["dollars"] for place, made in bills.items()}
 cards_guess.reveal(dollars["4090s"][1] / dollars["one node"][1], how="planned")
-print(text_table(table))
+show_table(table)
 days = bills["4090s"]["days"][1] / bills["one node"]["days"][1]
 peaks = CLUSTERS["dgx-h100"].gpu.flops16 / CLUSTERS["8x-4090"].gpu.flops16
 print(f"days on 4090s / on H100: {days:.1f}; peak FLOP/s of an H100 / of a 4090: {peaks:.1f}")

@@ -42,7 +42,7 @@ from helpers import (
     pick_device,
     run_ranks,
     show,
-    text_table,
+    show_table,
     torn_files,
 )
 
@@ -75,7 +75,7 @@ for run in PUBLISHED_RUNS:
     each, small = f"{1000 * run.per_gpu_day:.2f}", f"{1 / (64 * run.per_gpu_day):.0f}"
     hours = f"{run.hours_between:.1f}"
     table.append((run.name, f"{run.gpus:,}", f"{run.days:g}", str(run.failures), each, hours, small))
-print(text_table(table))
+show_table(table)
 for run in PUBLISHED_RUNS:
     print(f"{run.name}: {run.counted} ({run.source})")
 
@@ -103,7 +103,7 @@ for run in PUBLISHED_RUNS:
 # - A failure during a save makes that checkpoint worthless. A failure at the exact moment at which a save ends comes too late: the checkpoint counts. A failure during a restart begins the restart again.
 # - Failures after the end change nothing.
 #
-# `best_interval(save, mtbf)` returns how many seconds to train between two checkpoints. Its goodput must be within 1 % of the best. Failures come at random, one every `mtbf` seconds on average, and `save` is at most a tenth of `mtbf`. (Restarts cost the same for every interval.)
+# `best_interval(save, mtbf)` returns how many seconds to train between two checkpoints. Its goodput must be within 1% of the best. Failures come at random, one every `mtbf` seconds on average, and `save` is at most a tenth of `mtbf`. (Restarts cost the same for every interval.)
 
 
 # %% name="interval" answer=true reveal=true
@@ -169,8 +169,8 @@ goodputs = {
 means = {factor: statistics.mean(shares) for factor, shares in goodputs.items()}
 best = max(means.values())
 rare_guess.reveal(best - means[4], how="simulated")
-print(f"Young's interval is {young / 60:.0f} minutes: {means[1]:.1f} %; the best of all is {best:.1f} %")
-print(f"√(save · M), without the 2, is 0.7 of Young's: {means[0.7]:.1f} %")
+print(f"Young's interval is {young / 60:.0f} minutes: {means[1]:.1f}%; the best of all is {best:.1f}%")
+print(f"√(save · M), without the 2, is 0.7 of Young's: {means[0.7]:.1f}%")
 show(goodput_figure(young, goodputs), "Goodput by interval: a flat top around Young's interval, steep on both sides.")
 claims.record("C22", "Young's interval is close to the best", "simulated week", best - means[1], "points lost", 0, 1)
 
@@ -186,10 +186,10 @@ for gpus in (1_024, 16_384, 100_000):
     every = best_interval(SAVE, mtbf)
     share = WEEK / wall_clock(WEEK, every, SAVE, RESTART, random_failures(mtbf, 50 * WEEK, seed=1))
     table.append((f"{gpus:,}", f"{mtbf / 3600:.1f}", f"{every / 60:.0f} minutes", f"{share:.0%}"))
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="killed_text"
-# Meta reports more than 90 % for Llama 3; our one minute and ten minutes are assumptions. On the last line the restarts dominate, and no interval helps against them.
+# Meta reports more than 90% for Llama 3; our one minute and ten minutes are assumptions. On the last line the restarts dominate, and no interval helps against them.
 #
 # ### Real kills
 #
@@ -218,7 +218,7 @@ for name, run in runs.items():
         claims.not_measured("T41", "the replay predicts a run", f"{name}; this machine was too busy")
     else:
         claims.record("T41", "the replay predicts a run", f"killed {name}", run.seconds / replayed, "x", 0.8, 1.3)
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="killed_explained"
 # Young's formula leaves the restarts out. The bars show what they take here, where a restart imports PyTorch. *Replayed* is your `wall_clock`, given the times at which this process was really killed, and the average duration of its steps, saves and restarts. With so few kills, chance decides which run is fastest; the curve above was an average.
@@ -234,14 +234,14 @@ print("parts:", ", ".join(Training.PARTS))
 # %% [markdown] name="parts_guess_text"
 # Without interruption it does 70 steps. Then six runs resume after step 35. Each of them lacks one part of the saved state and keeps that part's initial value.
 #
-# **Predict.** How many of the six mistakes would you notice? (Noticing means that the mean loss of the next 35 steps is more than 10 % above the correct one.)
+# **Predict.** How many of the six mistakes would you notice? (Noticing means that the mean loss of the next 35 steps is more than 10% above the correct one.)
 
 # %% name="parts_guess"
 my_guess = None  # of 6
 ### BEGIN GUESS
 my_guess = 4
 ### END GUESS
-notice_guess = Prediction("Mean loss more than 10 % higher", my_guess, "of 6", difference=True)
+notice_guess = Prediction("Mean loss more than 10% higher", my_guess, "of 6", difference=True)
 
 # %% name="parts_left_out"
 through = Training(70)
@@ -267,7 +267,7 @@ table = [("left out", "first loss off by", "mean loss", "largest difference")]
 for part, losses in left_out.items():
     apart = [abs(a - b) for a, b in zip(losses, right, strict=True)]
     table.append((part, f"{apart[0]:.2g}", f"{worse[part]:+.0%}", f"{max(apart):.2g}"))
-print(text_table(table))
+show_table(table)
 print("with all six, the losses are the same to the last bit:", resumed(()) == right)
 show(
     losses_figure(through.losses, left_out, 35),
@@ -394,7 +394,7 @@ content[len(content) // 2] ^= 64  # one bit
 print("a bit changed, and torch.load reads:", torch.load(io.BytesIO(content))["weights"].unique().tolist())
 
 # %% [markdown] name="torn_explained"
-# And the old file is gone, too. A program that saves for 1 % of its time is hit during a save once in a hundred kills. That is rare enough that tests miss it.
+# And the old file is gone, too. A program that saves for 1% of its time is hit during a save once in a hundred kills. That is rare enough that tests miss it.
 #
 # **Rename.** `os.replace(draft, name)` is **atomic**: a reader sees the old file or the new one, never a mixture. So write under another name and *publish* with a rename. This holds on a local or network file system. Most object stores, ordinary S3 buckets among them, have no rename: there a "rename" is a copy and a deletion. With these, upload all parts first, and a small manifest last.
 #
@@ -545,7 +545,7 @@ with tempfile.TemporaryDirectory() as folder:
 staged_guess.reveal(staged / own)
 table = [("12 steps, 3 checkpoints", "the loop waits, s", "total, s")]
 table += [(way, f"{waited:.2f}", f"{seconds:.2f}") for way, (waited, seconds) in times.items() if way != "warm up"]
-print(text_table(table))
+show_table(table)
 print(f"staged on each rank: {human_bytes(staged)}; its own parameters: {human_bytes(own)}")
 slower = {way: times[way][1] - times["none"][1] for way in ("save", "async_save")}
 said, subject = "async checkpoints cost (almost) no time", "2 ranks on the CPU, sharded, AdamW"
@@ -589,7 +589,7 @@ explore(
 # ## 7 · What this run measured
 
 # %% name="summary"
-print(text_table([("under real kills", "goodput"), *((name, f"{run.goodput:.0%}") for name, run in runs.items())]))
+show_table([("under real kills", "goodput"), *((name, f"{run.goodput:.0%}") for name, run in runs.items())])
 claims
 
 # %% [markdown] name="recap"

@@ -44,8 +44,8 @@ from helpers import (
     read_logs,
     run_ranks,
     show,
+    show_table,
     spike_figure,
-    text_table,
     torchrun_job,
 )
 from helpers.exercises.reference.runs_that_survive import Checkpoints, DataOrder
@@ -150,7 +150,7 @@ for name, agree in (("the signal is ignored", False), ("the ranks agree, save an
     with tempfile.TemporaryDirectory() as folder:
         saved, done = run_ranks(until_preempted, 2, folder, agree, device="cpu", measure=False).results[0]
         table.append((name, str(done), str(saved), str(done - saved)))
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="program_text"
 # Without the flag the job loses everything since the last periodic checkpoint. With it, nothing is lost, if one step and one save fit into the grace period. Measure both before you rely on it.
@@ -477,7 +477,7 @@ def spiked(bad):
         before, worst, end = curves[way][64], max(curves[way][65:]), curves[way][-1]
         grown = max(memory[65:]) / memory[64]
         table.append((way, f"{before:.2f}", f"{worst:.2f}", f"{end:.3f}", f"{grown:.0f} x", str(done)))
-    print(text_table(table))
+    show_table(table)
     return curves
 
 
@@ -522,7 +522,7 @@ show(spike_figure(long, 65), "Four curves of the test loss. Only the one that is
 # - `spares`: nodes that stand by. Without one the job waits until a broken node is repaired;
 # - `compare`: seconds between two comparisons of step times and of gradients on the same rows (section 3), each of which takes 60 s.
 #
-# The rest is assumed: a restart takes ten minutes and a repair a day. Every 2.7 days a straggler slows the job by 15 % until a comparison finds it. Twenty times a day healthy ranks pause, for a minute on average.
+# The rest is assumed: a restart takes ten minutes and a repair a day. Every 2.7 days a straggler slows the job by 15% until a comparison finds it. Twenty times a day healthy ranks pause, for a minute on average.
 #
 # **Predict.** With a checkpoint every half hour and one comparison per day, what percentage of the training that is lost and repeated is due to silent corruption?
 
@@ -559,7 +559,7 @@ corrupt_guess.reveal(100 * lost["corruption"] / lost.total(), how="simulated")
 uses = list(averages["as above"][0])
 table = [("% of 54 days", *SETTINGS)]
 table += [(use, *(f"{100 * shares[use]:.1f}" for shares, _ in averages.values())) for use in uses]
-print(text_table(table))
+show_table(table)
 claims.figure(
     "goodput of 16,384 GPUs, simulated", "a checkpoint per half hour", averages["as above"][0]["training"], ""
 )
@@ -567,7 +567,7 @@ claims.figure(
 # %% [markdown] name="fleet_explained"
 # A node that dies costs the time since the last checkpoint, minutes. Corruption costs everything since it began, because each checkpoint since then contains it. Until a comparison finds it, no checkpoint helps. So keep checkpoints from *before* the last comparison, too.
 #
-# Comparing often and saving often help. The last two columns change one setting of the third. (Llama 3's authors report more than 90 % for the real run.) A short timeout ends hangs early, and also ends healthy jobs that only paused. About seven nodes are in repair at any time, so with four spares 16,384 GPUs wait for one node almost half of the time.
+# Comparing often and saving often help. The last two columns change one setting of the third. (Llama 3's authors report more than 90% for the real run.) A short timeout ends hangs early, and also ends healthy jobs that only paused. About seven nodes are in repair at any time, so with four spares 16,384 GPUs wait for one node almost half of the time.
 #
 # Explore the settings. What is the highest goodput that you find at 16,384 GPUs? Which setting stops mattering at 1,024?
 
@@ -692,10 +692,10 @@ print(f"your diagnosis names the right rank in {right} of 20 jobs")
 # %% name="summary"
 table = [("the job was", "diagnosed as", "steps in which checksums differ")]
 table += [(name, str(diagnose(logs)), str(differ[name])) for name, logs in jobs.items()]
-print(text_table(table))
+show_table(table)
 table = [("reaction to a spike", "4 bad batches: test loss at the end", "24 bad batches")]
 table += [(way, f"{curves[way][-1]:.3f}", f"{long[way][-1]:.3f}") for way in WAYS]
-print(text_table(table))
+show_table(table)
 claims
 
 # %% [markdown] name="recap"

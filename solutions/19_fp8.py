@@ -46,6 +46,7 @@ from helpers import (
     quantize_blockwise,
     range_ruler,
     show,
+    show_table,
     supports,
     to_e2m1,
 )
@@ -73,9 +74,8 @@ print("FP8 matmuls:", "on the GPU's FP8 units" if HAS_FP8_UNITS else "emulated, 
 # %% name="casts"
 numbers = torch.tensor([0.1, 1.06, 300.0, 448.0, 1000.0, 1e6, 1e-3, 1e-6, torch.inf, torch.nan])
 
-print(f"{'':>8}{'E4M3':>12}{'E5M2':>12}")
-for x in numbers:
-    print(f"{x.item():>8g}{x.to(E4M3).item():>12.5g}{x.to(E5M2).item():>12.5g}")
+casts = [(f"{x.item():g}", f"{x.to(E4M3).item():.5g}", f"{x.to(E5M2).item():.5g}") for x in numbers]
+show_table([("number", "E4M3", "E5M2"), *casts])
 
 # %% [markdown] name="casts_explained"
 # Both ends are traps. Just above zero the numbers are subnormal and the steps coarse: E4M3 turns 0.001 into almost twice that, and smaller numbers **underflow to zero**. What happens above the maximum depends on the version of PyTorch: the maximum, infinity or NaN. So we clamp before the cast, and a number that is too large **saturates** at the maximum. NaN stays NaN, so that a broken step is visible.
@@ -178,12 +178,13 @@ amaxes, kept = log.amaxes, log.tensors  # (layer, kind) -> amax of each step; (s
 losses = {}
 _, losses["BF16"] = train(lambda model: log.attach(linears(model)))
 print(f"loss {losses['BF16'][0]:.2f} -> {losses['BF16'][-1]:.2f} in {STEPS} steps")
-print(f"{'largest magnitude':24}" + "".join(f"{f'step {step}':>10}" for step in KEEP))
+table = [("largest magnitude", *(f"step {step}" for step in KEEP))]
 for layer, kind in (("blocks.0.qkv", "x"), ("blocks.1.mlp.2", "x"), ("blocks.0.qkv", "w")):
-    print(f"{layer + ' ' + kind:24}" + "".join(f"{amaxes[layer, kind][step]:>10.2g}" for step in KEEP))
+    table.append((f"{layer} {kind}", *(f"{amaxes[layer, kind][step]:.2g}" for step in KEEP)))
 for which, choose in (("smallest", min), ("largest", max)):
     row = [choose(series[step] for (_, kind), series in amaxes.items() if kind == "g") for step in KEEP]
-    print(f"{f'g of 8 layers, {which}':24}" + "".join(f"{amax:>10.2g}" for amax in row))
+    table.append((f"g of 8 layers, {which}", *(f"{amax:.2g}" for amax in row)))
+show_table(table)
 
 # %% [markdown] name="unscaled_text"
 # ## 3 · The control: no scale
@@ -209,12 +210,13 @@ def over_layers(measure, step, kind):
 
 lost_guess.reveal(over_layers(lambda t, _: lost(t, E5M2), 59, "g"))
 middle = torch.cat([t.abs().flatten() for (step, _, kind), t in kept.items() if (step, kind) == (59, "g")]).median()
-print(f"E5M2 rounds anything up to {2.0**-17:.1e} to zero; half of the gradients are below {middle:.1e}\n")
-print(f"{'no scale, step 59':20}{'lost E4M3':>11}{'lost E5M2':>11}{'error E4M3':>12}{'error E5M2':>12}")
+print(f"E5M2 rounds anything up to {2.0**-17:.1e} to zero; half of the gradients are below {middle:.1e}")
+table = [("no scale, step 59", "lost E4M3", "lost E5M2", "error E4M3", "error E5M2")]
 for kind, name in KINDS.items():
     row = [over_layers(lambda t, _, d=d: lost(t, d), 59, kind) for d in (E4M3, E5M2)]
     row += [over_layers(lambda t, _, d=d: 100 * error(t, d), 59, kind) for d in (E4M3, E5M2)]
-    print(f"{name:20}{row[0]:>9.1f} %{row[1]:>9.1f} %{row[2]:>10.1f} %{row[3]:>10.1f} %")
+    table.append((name, *(f"{figure:.1f}%" for figure in row)))
+show_table(table)
 claims.record(
     "T24", "gradients need a scale", "E4M3 without one, error", over_layers(lambda t, _: error(t, E4M3), 59, "g"),
     "relative", 0.9, 1.1,
@@ -248,12 +250,12 @@ current_scale = check("fp8.scale", current_scale)
 hint("fp8.scale")
 
 # %% name="scale_by_hand"
-
-print(f"{'scaled, step 59':20}{'lost E4M3':>11}{'lost E5M2':>11}{'error E4M3':>12}{'error E5M2':>12}")
+table = [("scaled, step 59", "lost E4M3", "lost E5M2", "error E4M3", "error E5M2")]
 for kind, name in KINDS.items():
     row = [over_layers(lambda t, _, d=d: lost(t, d, current_scale(t, d)), 59, kind) for d in (E4M3, E5M2)]
     row += [over_layers(lambda t, _, d=d: 100 * error(t, d, current_scale(t, d)), 59, kind) for d in (E4M3, E5M2)]
-    print(f"{name:20}{row[0]:>9.1f} %{row[1]:>9.1f} %{row[2]:>10.1f} %{row[3]:>10.1f} %")
+    table.append((name, *(f"{figure:.1f}%" for figure in row)))
+show_table(table)
 FORMULA = {dtype: torch.finfo(dtype).eps / (32 * np.log(2)) ** 0.5 for dtype in (E4M3, E5M2, BF16)}  # eps is 2^-m
 print("formula, below:", *(f"{str(dtype)[6:]} {expected:.2%}" for dtype, expected in FORMULA.items()))
 scaled = [over_layers(lambda t, _, d=d: error(t, d, current_scale(t, d)), 59, "g") for d in (E4M3, E5M2)]
@@ -294,7 +296,7 @@ def draw_ruler(tensor, format, log2_scale):
     x, dtype, scale = EXAMPLES[tensor], {"E4M3": E4M3, "E5M2": E5M2}[format], 2.0**log2_scale
     info = torch.finfo(dtype)
     ends = (info.smallest_normal * info.eps * scale, info.smallest_normal * scale, info.max * scale)
-    said = f"error {error(x, dtype, scale):.1%}, lost {lost(x, dtype, scale):.1f} %"
+    said = f"error {error(x, dtype, scale):.1%}, lost {lost(x, dtype, scale):.1f}%"
     return range_ruler(x[x != 0].abs().cpu().numpy(), ends, f"{tensor} in {format}: {said}", (-46, 22))
 
 
@@ -378,12 +380,11 @@ def clipped(kind, margin=1.0):
 
 
 clip_guess.reveal(clipped("g"))
-print(f"{'steps that clip':20}{'no margin':>12}{'margin 2x':>12}")
-for kind, name in KINDS.items():
-    print(f"{name:20}{clipped(kind):>10.1f} %{clipped(kind, 2):>10.1f} %")
+table = [(name, f"{clipped(kind):.1f}%", f"{clipped(kind, 2):.1f}%") for kind, name in KINDS.items()]
+show_table([("steps that clip", "no margin", "margin 2x"), *table])
 
 # %% [markdown] name="history_explained"
-# If the 17 amaxes came in random order, the newest would be the largest once in 17 steps, or 5.9 %. The difference is due to a **trend**: a rising amax sets records more often, a falling one hardly ever.
+# If the 17 amaxes came in random order, the newest would be the largest once in 17 steps, or 5.9%. The difference is due to a **trend**: a rising amax sets records more often, a falling one hardly ever.
 #
 # Headroom is cheap in *floating point*: a margin of 2 gives up one power of two at the bottom and no fraction bit. Errors by method:
 
@@ -427,9 +428,10 @@ for step in KEEP:
 
             by_method[step, method][kind, form] = over_layers(both, step, kind)
 for number, what in enumerate(("error, %", "lost, %")):
-    print(f"{what:10}{'':16}" + "".join(f"{f'{kind} in {form}':>12}" for kind, form in CASES))
+    table = [(what, *(f"{kind} in {form}" for kind, form in CASES))]
     for (step, method), row in by_method.items():
-        print(f"  step {step:<3} {method:16}" + "".join(f"{row[case][number]:>12.2f}" for case in CASES))
+        table.append((f"step {step}, {method}", *(f"{row[case][number]:.2f}" for case in CASES)))
+    show_table(table)
 
 # %% name="scaling_claims"
 late = {method: by_method[KEEP[-1], method] for method in METHODS}
@@ -507,9 +509,8 @@ show(
     figure,
     "INT8's error climbs at once. E4M3's is flat up to about 2^12, then rises; with blocks it rises later and less.",
 )
-print(f"{'factor':>8}" + "".join(f"{method:>22}" for method in curves))
-for i, power in enumerate(powers):
-    print(f"{f'2^{power}':>8}" + "".join(f"{line[i]:>20.2f} %" for line in curves.values()))
+table = [(f"2^{power}", *(f"{line[i]:.2f}%" for line in curves.values())) for i, power in enumerate(powers)]
+show_table([("factor", *curves), *table])
 room = np.log2(torch.finfo(E4M3).max / torch.finfo(E4M3).smallest_normal)
 print(f"E4M3's normal numbers span {room:.1f} powers of two")
 one = curves["E4M3, one scale"]
@@ -717,7 +718,7 @@ def gradients(function, dtype):
 
 
 right = gradients(F.linear, torch.float32)
-print(f"{'off from FP32 by':24}{'gradient of x':>15}{'gradient of w':>15}")
+table = [("off from FP32 by", "gradient of x", "gradient of w")]
 for name, function in {
     "BF16": F.linear,
     "FP8": lambda x, w: Float8Product.apply(x, w, current_scale, scaled_mm, True, True),
@@ -725,9 +726,10 @@ for name, function in {
     "FP8 without scales": lambda x, w: Float8Product.apply(x, w, no_scale, scaled_mm, False, False),
 }.items():
     off = [((a - b).norm() / b.norm()).item() for a, b in zip(gradients(function, BF16), right, strict=True)]
-    print(f"{name:24}{off[0]:>15.2%}{off[1]:>15.2%}")
+    table.append((name, f"{off[0]:.2%}", f"{off[1]:.2%}"))
     if name == "FP8":
         measured = off
+show_table(table)
 gradient_guess.reveal(100 * measured[1])
 
 # %% [markdown] name="agree_text"
@@ -742,11 +744,12 @@ def by_formula(a, b):
 
 
 print(f"with random signs the error would be {(FORMULA[E5M2] ** 2 + FORMULA[E4M3] ** 2) ** 0.5:.2%}")
-print(f"{'':16}{'larger than random':>20}{'formula':>12}{'measured':>10}")
+table = [("", "larger than random by", "formula", "measured")]
 for name, factors, found in (("gradient of x", (g, w), measured[0]), ("gradient of w", (g.t(), x), measured[1])):
     expected, larger = by_formula(*factors)
-    print(f"{name:16}{larger:>18.2f} x{expected:>12.2%}{found:>10.2%}")
+    table.append((name, f"{larger:.2f}x", f"{expected:.2%}", f"{found:.2%}"))
     claims.record("T24", "error of a matmul by the formula", f"{name}, {layer}, FP8", found / expected, "x", 0.9, 1.1)
+show_table(table)
 
 # %% [markdown] name="gradient_explained"
 # So the error depends on two fraction widths and on one property of the tensors. It does not depend on how many terms are summed, *if* the sum is kept in FP32, as ours is. Hopper's units keep about 14 bits of a running sum, as DeepSeek found. `use_fast_accum=False` moves partial sums to FP32 from time to time, at some cost in speed. That matters most for the longest sums, those of the weight gradient.
@@ -790,11 +793,11 @@ models["FP8 by hand"], losses["FP8 by hand"] = train(to_float8)
 models["FP8, delayed"], losses["FP8, delayed"] = train(to_delayed)
 models["FP8, no scales"], losses["FP8, no scales"] = train(lambda model: to_float8(model, scale_of=no_scale))
 loss_guess.reveal(abs(last("FP8 by hand")[1]))
-print(f"{'':16}{'loss':>8}{'off BF16':>11}{'zero weight gradients':>24}")
+table = [("", "loss", "off BF16", "zero weight gradients")]
 for name, model in models.items():
     end, off = last(name)
-    print(f"{name:16}{end:>8.3f}{off:>9.1f} %{silent(model):>22.1f} %")
-print(f"{'BF16':16}{last('BF16')[0]:>8.3f}")
+    table.append((name, f"{end:.3f}", f"{off:.1f}%", f"{silent(model):.1f}%"))
+show_table([*table, ("BF16", f"{last('BF16')[0]:.3f}", "", "")])
 
 # %% [markdown] name="noise_text"
 # Does a difference of this size mean anything? And does the backward pass need E5M2? We add a version with **E4M3 throughout**, and two more seeds for each.
@@ -835,15 +838,14 @@ for seed in range(3):
     for name, change in compared.items():
         if (name, seed) not in ends:
             ends[name, seed] = sum(train(change, seed=seed)[1][-10:]) / 10
-print("seed" + "".join(f"{name:>18}" for name in compared))
-for seed in range(3):
-    print(f"{seed:>4}" + "".join(f"{ends[name, seed]:>18.4f}" for name in compared))
+table = [(f"{seed}", *(f"{ends[name, seed]:.4f}" for name in compared)) for seed in range(3)]
+show_table([("seed", *compared), *table])
 by_seed = [ends["BF16", seed] for seed in range(3)]
 spread = 100 * (max(by_seed) / min(by_seed) - 1)
-print(f"BF16 with another seed: up to {spread:.2f} %")
+print(f"BF16 with another seed: up to {spread:.2f}%")
 for name in ("hybrid", "E4M3 throughout"):
     offs = [100 * (ends[name, seed] / ends["BF16", seed] - 1) for seed in range(3)]
-    print(f"{name}: off from BF16 by " + ", ".join(f"{off:+.2f} %" for off in offs))
+    print(f"{name}: off from BF16 by " + ", ".join(f"{off:+.2f}%" for off in offs))
     claims.record(
         "T24", "FP8 matters less than the seed", f"GPT, 3 seeds, {name}, mean distance by BF16's spread",
         sum(map(abs, offs)) / 3 / spread, "x", 0, 1,
@@ -890,7 +892,7 @@ recipes = {
 for recipe, change in recipes.items() if HAS_TORCHAO else ():
     _, losses[f"torchao {recipe}"] = train(change)
     end, off = last(f"torchao {recipe}")
-    print(f"torchao {recipe:20} loss {end:.3f} ({off:+.1f} % off BF16)")
+    print(f"torchao {recipe:20} loss {end:.3f} ({off:+.1f}% off BF16)")
     claims.record(
         "T24", "torchao's float8 trains like BF16", f"GPT, {STEPS} steps, {recipe}, loss", off, "% off", -3, 3
     )
@@ -955,14 +957,12 @@ held = {
     name: next(stage for stage in meter.stages if stage.name == "forward").held_after for name, meter in runs.items()
 }
 categories = [category for category in held["BF16"] if any(row[category] for row in held.values())]
-print(f"{'held after forward':18}" + "".join(f"{name:>13}" for name in held))
-for category in categories:
-    print(f"{category:18}" + "".join(f"{human_bytes(row[category]):>13}" for row in held.values()))
+table = [(category, *(human_bytes(row[category]) for row in held.values())) for category in categories]
 total = {name: sum(row.values()) for name, row in held.items()}
-print(f"{'sum':18}" + "".join(f"{human_bytes(n):>13}" for n in total.values()))
+show_table([("held after forward", *held), *table, ("sum", *map(human_bytes, total.values()))])
 memory_guess.reveal(total["torchao" if HAS_TORCHAO else "keeps BF16"] / total["BF16"])
 print(f"\nthe most that each category held in the whole step (last/first: {list(runs)[-1]} over BF16):")
-print(category_table(runs))
+show_table(category_table(runs))
 claims.record(
     "T24", "FP8 compute saves no memory by itself", "GPT, 2 layers of 256, held after forward",
     total["keeps BF16"] / total["BF16"], "x BF16", 0.98, 1.2,
@@ -1018,12 +1018,12 @@ n = 2048 if device.type == "cpu" else 2 ** math.ceil(math.log2(numbers_beyond_ca
 a = torch.randn(n, n, device=device, dtype=BF16)
 operands = {x.dtype: 2 * x.nbytes for x in (a, quantize(a, E4M3))}  # both factors of a matmul
 casts = 2 * n * n * (2 + 2 + 1)  # each factor: read for its amax, read again, write FP8
-for name, moved in (
-    ("BF16 matmul", operands[BF16] + 2 * n * n),
-    ("FP8 matmul", operands[E4M3] + 2 * n * n),
-    ("FP8 matmul and two casts", operands[E4M3] + 2 * n * n + casts),
-):
-    print(f"{name:28}{human_bytes(moved):>12}")
+moved = {
+    "BF16 matmul": operands[BF16] + 2 * n * n,
+    "FP8 matmul": operands[E4M3] + 2 * n * n,
+    "FP8 matmul and two casts": operands[E4M3] + 2 * n * n + casts,
+}
+show_table([("bytes moved, by count", ""), *((name, human_bytes(nbytes)) for name, nbytes in moved.items())])
 cast = compare(a.clone, lambda: quantize(a, E4M3, current_scale(a, E4M3)), runs=7)
 print(f"amax and cast, not compiled, take as long as {1 / cast.speedup:.1f} copies of the tensor on this {device.type}")
 bytes_a_second, bf16_products, fp8_products = 3.35e12, 989e12, 1979e12  # data sheet of the H100 SXM
@@ -1094,7 +1094,7 @@ if HAS_FP8_UNITS and importlib.util.find_spec("transformer_engine") is not None:
     for chosen in (DelayedScaling(amax_history_len=16), Float8CurrentScaling()):
         run = f"Transformer Engine, {type(chosen).__name__}"
         _, losses[run] = train_with_transformer_engine(chosen)
-        print(f"{run}: loss {last(run)[0]:.3f} ({last(run)[1]:+.1f} % off BF16)")
+        print(f"{run}: loss {last(run)[0]:.3f} ({last(run)[1]:+.1f}% off BF16)")
 else:
     print("Transformer Engine does not run here: it needs a GPU with FP8 units and the package transformer_engine.")
 
@@ -1168,13 +1168,13 @@ x, w, g = (kept[59, "blocks.0.mlp.0", kind] for kind in "xwg")
 try:
     bits = [[mx_quantize(side)[0].view(torch.uint8) for side in (t, t.t().contiguous())] for t in (x, w, g)]
     stored = [100 * (rows != columns.t()).float().mean().item() for rows, columns in bits]
-    print(f"{'numbers that differ':32}" + "".join(f"{name:>14}" for name in KINDS.values()))
-    print(f"{'MXFP8, the bytes stored':32}" + "".join(f"{d:>12.1f} %" for d in stored))
+    table = [("numbers that differ", *KINDS.values()), ("MXFP8, the bytes stored", *(f"{d:.1f}%" for d in stored))]
     for name, rounded in (("MXFP8", mxfp8_by_learner), ("E4M3, FP32 scales", e4m3_blocks), ("MXFP4", mxfp4)):
         differ = [100 * (rounded(t) != rounded(t.t().contiguous()).t()).float().mean().item() for t in (x, w, g)]
-        print(f"{name + ', times scales':32}" + "".join(f"{d:>12.2f} %" for d in differ))
+        table.append((f"{name}, times scales", *(f"{d:.2f}%" for d in differ)))
         if name == "MXFP8":
             claims.record("T24", "MX copies agree in value", "weights, rows and columns", differ[1], "% differ", 0, 2)
+    show_table(table)
 except NotImplementedError:
     print("This table appears once mx_quantize is written.")
 print(f"two copies in MXFP8: {2 * 8.25} bits a number; BF16: 16")
@@ -1212,15 +1212,16 @@ FORMATS_TRIED = {
     "MXFP4": (4 + 8 / 32, mxfp4),
 }
 found = {}
-print(f"{'error, step 59':28}{'bits':>6}" + "".join(f"{name:>14}" for name in KINDS.values()))
+table = [("error, step 59", "bits", *KINDS.values())]
 for name, (bits, function) in FORMATS_TRIED.items():
     try:
         row = [over_layers(lambda t, _, f=function: ((f(t) - t).norm() / t.norm()).item(), 59, kind) for kind in KINDS]
     except NotImplementedError:
-        print(f"{name:28}{bits:>6.4g}   appears once mx_quantize is written")
+        print(f"{name} appears once mx_quantize is written")
         continue
     found[name] = row
-    print(f"{name:28}{bits:>6.4g}" + "".join(f"{100 * e:>12.2f} %" for e in row))
+    table.append((name, f"{bits:.4g}", *(f"{100 * e:.2f}%" for e in row)))
+show_table(table)
 print(f"formula for one fraction bit: {2.0**-1 / (32 * np.log(2)) ** 0.5:.1%}")
 
 # %% [markdown] name="blocks_explained"
@@ -1247,7 +1248,7 @@ if HAS_TORCHAO:
 #
 # An error of a tenth on every operand is too much for a plain cast. NVIDIA's NVFP4 recipe (2025, a 12B model on 10 trillion tokens) adds four things:
 #
-# - **Some layers stay in BF16**: about 15 % of the linear layers, most of them at the end of the network, along with embedding, head, norms and attention's own matmuls.
+# - **Some layers stay in BF16**: about 15% of the linear layers, most of them at the end of the network, along with embedding, head, norms and attention's own matmuls.
 # - **16 × 16 blocks for weights**, so that forward and backward pass see the same weights.
 # - **Stochastic rounding of gradients**: round up with a probability equal to the distance from the lower neighbor, as a share of the step. The mean of many such roundings is the number itself.
 # - **A random Hadamard transform** of both operands of the weight gradient, along the summed dimension: multiply every 16 values by an orthogonal matrix H of ±1/4. (HᵀA)ᵀ(HᵀB) = AᵀB, so the result is unchanged, but an outlier is spread over its block before it is rounded.
@@ -1277,10 +1278,11 @@ g = kept[59, "blocks.0.mlp.0", "g"]
 many = 64
 rounded = {"nearest": [nvfp4(g)] * many, "stochastic": [nvfp4(g, stochastically) for _ in range(many)]}
 off = {}
-print(f"{'rounding of g':16}{'once':>10}{f'mean of {many}':>12}")
+table = [("rounding of g", "once", f"mean of {many}")]
 for name, copies in rounded.items():
     off[name] = [((t - g).norm() / g.norm()).item() for t in (copies[0], sum(copies) / many)]
-    print(f"{name:16}{off[name][0]:>10.2%}{off[name][1]:>12.2%}")
+    table.append((name, *(f"{figure:.2%}" for figure in off[name])))
+show_table(table)
 stochastic_guess.reveal(off["stochastic"][0] / off["nearest"][0])
 claims.record(
     "T24", "stochastic rounding averages out", f"g in NVFP4, mean of {many}, stochastic / nearest",
@@ -1309,17 +1311,18 @@ def rotated_back(t):
 
 x = kept[59, "blocks.0.mlp.0", "x"]
 neighbors = [token for token in range(16) if token != 5]
-print(f"{'factor':>8}{'NVFP4':>10}{'with transform':>18}   error of the 15 neighbors")
+table = [("factor", "error of the 15 neighbors, NVFP4", "with transform")]
 for factor in (1, 4, 8, 16, 32):
     spiked = x.clone()
     spiked[5] *= factor
     spiked = spiked.t().contiguous()  # blocks along tokens
     results = nvfp4(spiked), rotated_back(nvfp4(rotated(spiked)))
     shown = [((t - spiked)[:, neighbors].norm() / spiked[:, neighbors].norm()).item() for t in results]
-    print(f"{factor:>8}{shown[0]:>10.1%}{shown[1]:>18.1%}")
+    table.append((f"{factor}", *(f"{figure:.1%}" for figure in shown)))
+show_table(table)
 
 # %% [markdown] name="nvfp4_explained"
-# By this measure the transform does not pay off. Without it, a large token swallows its neighbors, which round toward zero. With it, the outlier's own rounding error is spread over the neighbors. NVIDIA's ablation still finds a lower loss with the transform, on the weight gradient and nowhere else. So the error of one tensor does not decide what trains. A comparison with BF16 over many tokens does: NVIDIA reports a loss within 1 % of FP8's for most of the run and about 1.5 % at its end. torchao 0.18 has the recipe as a prototype for Blackwell (`NVFP4TrainingConfig`).
+# By this measure the transform does not pay off. Without it, a large token swallows its neighbors, which round toward zero. With it, the outlier's own rounding error is spread over the neighbors. NVIDIA's ablation still finds a lower loss with the transform, on the weight gradient and nowhere else. So the error of one tensor does not decide what trains. A comparison with BF16 over many tokens does: NVIDIA reports a loss within 1% of FP8's for most of the run and about 1.5% at its end. torchao 0.18 has the recipe as a prototype for Blackwell (`NVFP4TrainingConfig`).
 
 # %% [markdown] name="measured_text"
 # ## 12 · What this run measured

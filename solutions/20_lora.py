@@ -56,8 +56,8 @@ from helpers import (
     python_source,
     real_model,
     show,
+    show_table,
     supports,
-    text_table,
 )
 from helpers.exercises.lora.nf4 import LEVELS
 
@@ -158,7 +158,7 @@ claims.record("T25", "merged and unmerged LoRA are equal", "nn.Linear(64, 48), r
 #
 # ### How many parameters
 #
-# Guides to LoRA say "about 20 million, 0.1 to 1 %" for a 7B model with r = 16 on q, k, v and o. Let us count them with **PEFT**, Hugging Face's library of adapters. `get_peft_model` freezes a model and puts an adapter beside each layer named in `target_modules`.
+# Guides to LoRA say "about 20 million, 0.1 to 1%" for a 7B model with r = 16 on q, k, v and o. Let us count them with **PEFT**, Hugging Face's library of adapters. `get_peft_model` freezes a model and puts an adapter beside each layer named in `target_modules`.
 
 # %% name="count"
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
@@ -224,7 +224,7 @@ def make_llama():
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=256, hidden_size=128, intermediate_size=256, num_hidden_layers=3, num_attention_heads=4,
-            max_position_embeddings=LENGTH, tie_word_embeddings=False,
+            max_position_embeddings=4 * LENGTH, tie_word_embeddings=False,
         )
     ).to(device)  # fmt: skip
 
@@ -295,7 +295,7 @@ def measured(model):
 
 setups = {"full": lambda model: model, "LoRA by hand": by_hand, "PEFT": with_peft, "PEFT + ckpt": checkpointed}
 meters = {name: measured(setup(copy.deepcopy(base))) for name, setup in setups.items()}
-print(category_table(meters))
+show_table(category_table(meters))
 full, lora, peft_meter, ckpt = meters.values()
 activations_guess.reveal(lora.largest["activations"] / full.largest["activations"])
 
@@ -331,7 +331,7 @@ claims.figure(
 # %% name="frozen"
 frozen = copy.deepcopy(base)
 last = full.largest["activations"]
-print(f"{'everything trained':34}{human_bytes(last):>10}")
+table = [("activations", "saved", "change"), ("everything trained", human_bytes(last), "")]
 for part, names in {
     "MLPs and head frozen": ("mlp", "lm_head"),
     "and the norms": ("norm",),
@@ -341,11 +341,11 @@ for part, names in {
         if any(word in name for word in names):
             p.requires_grad_(False)
     now = measured(copy.deepcopy(frozen)).largest["activations"]
-
-    print(f"{part:34}{human_bytes(now):>10}  {human_bytes(last - now):>10} less")
+    table.append((part, human_bytes(now), f"{human_bytes(last - now)} less"))
     last = now
 lora_adds = lora.largest["activations"] - last
-print(f"{'and q, k, v, o, with LoRA beside':34}{human_bytes(last + lora_adds):>10}  {human_bytes(lora_adds):>10} more")
+table.append(("and q, k, v, o, with LoRA beside", human_bytes(last + lora_adds), f"{human_bytes(lora_adds)} more"))
+show_table(table)
 
 # %% [markdown] name="frozen_explained"
 # A *frozen* linear layer no longer needs its input, which it saved for its own weight gradient. That is the first line, MLPs and head. The norms saved their normalized inputs for the gradients of their weights. Once the embedding is frozen, nothing below the first norm is trained, so that norm need not save its input.
@@ -995,16 +995,15 @@ reserved = {name: one.reserved_bytes[1] for name, one in by_name.items()}
 
 # %% name="ladder"
 static = 2 * total + 16 * trained_at_7b  # the base in BF16; in FP32 the adapters, their gradients and two moments
-print(f"{'7B, 512 tokens':28}{'planned':>10}{'in GB':>8}{'guides say':>12}")
+rows = []
 for name, (_, said) in rungs.items():
     if name == "+ LoRA r=16":
-        print(f"{'+ LoRA, without activations':28}{static / GiB:>6.1f} GiB{static / 1e9:>8.1f}{said:>12}")
+        rows.append(("+ LoRA, without activations", static, said))
         said = None
-    print(f"{name:28}{peaks[name] / GiB:>6.1f} GiB{peaks[name] / 1e9:>8.1f}{said or '':>12}")
-for name, one in eight.items():
-    print(
-        f"{'Llama-3.1-8B: ' + name:28}{one.peak_allocated_bytes / GiB:>6.1f} GiB{one.peak_allocated_bytes / 1e9:>8.1f}"
-    )
+    rows.append((name, peaks[name], said or ""))
+rows += [(f"Llama-3.1-8B: {name}", one.peak_allocated_bytes, "") for name, one in eight.items()]
+table = [(name, f"{size / GiB:.1f} GiB", f"{size / 1e9:.1f}", str(said)) for name, size, said in rows]
+show_table([("7B, 512 tokens", "planned", "in GB", "guides say"), *table])
 cast = 2 * 2 * 128256 * 4096  # embedding and head, two more bytes each
 print(f"casting embedding and head of 128,256 tokens to FP32 adds {cast / GiB:.1f} GiB")
 lora_guess.reveal(peaks["+ checkpointing"] / GiB, "planned")
@@ -1071,7 +1070,7 @@ profiles = {name: profile_step(step) for name, step in steps.items()}
 table = [("milliseconds", *steps)]
 for kind in dict.fromkeys(kind for profiled in profiles.values() for kind in profiled.by_kind()):
     table.append((kind, *(f"{1e3 * profiled.by_kind().get(kind, 0):.1f}" for profiled in profiles.values())))
-print(text_table(table))
+show_table(table)
 
 # %% name="pace_planned"
 on = "h100-80gb"
@@ -1082,7 +1081,7 @@ for name, one in zip(recipes, plans, strict=True):
         bound = max(forecast.bounds, key=forecast.bounds.get)
         cells = f"{one.flops / 1e12:.1f}", f"{1e3 * forecast.seconds:.0f}", f"{forecast.mfu:.0%}", bound
         rows.append((name, *cells))
-print(text_table(rows))
+show_table(rows)
 
 # %% [markdown] name="pace_explained"
 # On a small model LoRA gives back most of the time that it saves, perhaps more. Compare the rows. *product* (matmuls): more than a quarter of the FLOPs is gone, but LoRA's own matmuls are thin, and rank 8 or 16 is far too narrow to keep a processor busy ([[where_the_time_goes]]). *pointwise*: the optimizer's pass over all weights is gone, but each adapter scales its result and adds it to the layer's output, on tensors as large as that output.
@@ -1127,14 +1126,15 @@ explore(
 # How many tokens fit on the 4090 with a BF16 base, and how many with NF4? There are two answers. **Safe**: leave room for everything that the allocator may reserve ([[profiling_and_oom_clinic]]), as in the table of claims. **At most**: let allocated bytes leave a tenth of the GPU free, a rule of thumb. Find both with the sliders; the next cell computes them.
 
 # %% name="fits"
-print(f"{'tokens: safe .. at most':16}" + "".join(f"{gpu:>18}" for gpu in GPUS))
+table = [("tokens: safe .. at most", *GPUS)]
 for base_in in ("BF16", "NF4"):
     cells = []
     for gpu in GPUS:
         line = line_of(base_in, gpu)
         sure, most = line.fit(gpu)
         cells.append(f"{sure:,} .. {most:,}" if line.computes_on(gpu) else "no BF16")
-    print(f"{base_in:23}" + "".join(f"{cell:>18}" for cell in cells))
+    table.append((base_in, *cells))
+show_table(table)
 
 # %% [markdown] name="fits_explained"
 # Between the two figures the allocator must release its cache from time to time, which costs time, and gaps between blocks may leave too little room. Only a recipe's own plan decides whether it runs there: `plan(recipe).fits` replays its allocations by the allocator's rules on a GPU of that size (exercise X4). The line goes through 1,024 and 4,096 tokens; far to the right it is an extrapolation.

@@ -56,7 +56,7 @@ from helpers import (
     run_open_rung,
     seven_rungs,
     show,
-    text_table,
+    show_table,
     training_script,
 )
 
@@ -271,7 +271,7 @@ subject = f"ViT, {phi:,} parameters, batch {BATCH}, rungs 0 to {len(LADDER) - 1}
 meters = {base.name: measured(base)}
 first = meters[base.name].peak_bytes
 print(meters[base.name])
-print(peak_table(meters[base.name], 5))
+show_table(peak_table(meters[base.name], 5))
 
 # %% [markdown] name="guess_text"
 # Nearly all of the peak is activations: 512 images × 5 tokens × 4 blocks.
@@ -301,7 +301,7 @@ lines = [["KiB at the peak", *(t.split()[0] for t in shown), "PEAK", "less"]]
 for name, meter in meters.items():
     held = [f"{meter.at_peak[t] / KiB:,.0f}" for t in shown]
     lines.append([name, *held, f"{meter.peak_bytes / KiB:,.0f}", f"{first / meter.peak_bytes:.1f}x"])
-print(text_table(lines))
+show_table(lines)
 by_micro = peaks[LADDER[1].name] / peaks[LADDER[2].name]
 print(f"your rungs 2 to 5, in FP32: peak {human_bytes(my_meter.peak_bytes)}, the batch included")
 headline = f"{first / peaks[last]:.1f}x = {by_micro:.1f}x by micro-batches, {first / peaks[last] / by_micro:.1f}x by all the rest"
@@ -355,7 +355,7 @@ for name, peak in peaks.items():
     slower, least, most = times(paces[base.name], paces[name])
     table.append([name, human_bytes(peak), f"{first / peak:.1f}x", f"{slower:.1f}x", f"{least:.1f} to {most:.1f}"])
 time_guess.reveal(times(paces[LADDER[1].name], paces[last])[0])
-print(text_table(table))
+show_table(table)
 
 # %% [markdown] name="cost_text"
 # Read the column in steps. Rung 1 costs most of the time where a CPU has no units for BF16, and gains time on a GPU. Small micro-batches keep a processor less busy. Checkpointed blocks run their forward pass twice, which is a third more arithmetic (a backward pass costs two forward passes), and more than a third of the time in small pieces, where an operation mostly costs its call ([[activation_checkpointing]]).
@@ -379,7 +379,7 @@ tried, RATES = {"adamw": (4e-3, 8e-3, 16e-3), "signum": (2e-3, 4e-3, 8e-3, 16e-3
 runs = [LadderRun(replace(base, optimizer=o), rate, 0, KEPT, (KEPT, TRAINED)) for o in tried for rate in tried[o]]
 for run, (loss, right) in all_of(runs).items():
     name = run.rung.optimizer
-    print(f"{name:7} {run.rate:g}: loss {loss:.3f} on {TRAINED - KEPT} held-out images, {right:.1f} % right")
+    print(f"{name:7} {run.rate:g}: loss {loss:.3f} on {TRAINED - KEPT} held-out images, {right:.1f}% right")
     RATES.setdefault(name, []).append((loss, run.rate))
 RATES = {optimizer: min(found)[1] for optimizer, found in RATES.items()}
 print("chosen:", RATES)
@@ -430,19 +430,19 @@ found = all_of(list(runs.values()))
 losses = {name: [found[runs[name, seed]][0] for seed in seeds] for name, (_, seeds) in variants.items()}
 for name, (_, seeds) in variants.items():
     right = statistics.mean(found[runs[name, seed]][1] for seed in seeds)
-    print(f"{name:30} {right:.2f} % right, loss " + " ".join(f"{loss:.3f}" for loss in losses[name]))
+    print(f"{name:30} {right:.2f}% right, loss " + " ".join(f"{loss:.3f}" for loss in losses[name]))
 more = statistics.mean(losses["last rung"]) - statistics.mean(losses["rung 0"])
 least_more, most_more = ttest_rel(losses["last rung"], losses["rung 0"]).confidence_interval(0.95)
 pairs_guess.reveal(more)
-print(f"{len(PAIRS)} pairs: {more:+.3f} of loss, 95 % interval {least_more:+.3f} to {most_more:+.3f}")
+print(f"{len(PAIRS)} pairs: {more:+.3f} of loss, 95% interval {least_more:+.3f} to {most_more:+.3f}")
 swamped = [b - a for a, b in zip(losses["last rung"], losses["last rung, rounded to nearest"], strict=False)]
 points = [found[runs["last rung", seed]][1] - found[runs["rung 0", seed]][1] for seed in PAIRS]
 low_points, high_points = ttest_rel(points, [0.0] * len(points)).confidence_interval(0.95)
-print(f"accuracy: {statistics.mean(points):+.2f} points, 95 % interval {low_points:+.2f} to {high_points:+.2f}")
+print(f"accuracy: {statistics.mean(points):+.2f} points, 95% interval {low_points:+.2f} to {high_points:+.2f}")
 print("rounded to nearest, against the last rung: " + ", ".join(f"{d:+.3f}" for d in swamped))
 
 # %% name="ladder_claims"
-TWENTY = 18, math.inf  # "up to 20x" is tested more than once in this lab by one rule: 20x is reached, within 10 %
+TWENTY = 18, math.inf  # "up to 20x" is tested more than once in this lab by one rule: 20x is reached, within 10%
 claims.record("C12", "20x less peak memory", subject, first / peaks[last], "times", *TWENTY)
 paired = f"{subject}, {len(PAIRS)} pairs of {LadderRun.updates} updates"
 
@@ -479,7 +479,7 @@ show(
 
 # %% name="floor"
 final = meters[last]
-print(peak_table(final, 12))
+show_table(peak_table(final, 12))
 
 # %% [markdown] name="laws_text"
 # The shapes of the model explain every one of them. The peak is in the backward pass of the last MLP, with one block of one micro-batch recomputed: at its matmul if that takes scratch, as on many CPUs, otherwise a moment later, in Signum's hook.
@@ -524,7 +524,7 @@ scratch = final.at_peak["kernel workspace"] - formulas(32)["kernel workspace"][0
 total = sum(expected for expected, _ in formulas(32).values()) + scratch
 floor.append(["sum, with scratch", f"{final.peak_bytes:,}", f"{total:,}", f"{final.peak_bytes - total:,}"])
 assert sum(final.at_peak.values()) == final.peak_bytes
-print(text_table(floor))
+show_table(floor)
 print()
 for category, (_, why) in formulas(32).items():
     print(f"{category:24}{why}")
@@ -559,7 +559,7 @@ for name, meter in (curve | {"32, no random state": shrunk(32, keep_random=False
     activations = held["activations"] + held["recomputed activations"]
     categories = (static, activations, held["temporaries"], held["kernel workspace"], meter.peak_bytes)
     lines.append([name, *(f"{n / KiB:,.0f}" for n in categories), f"{first / meter.peak_bytes:.1f}x"])
-print(text_table(lines))
+show_table(lines)
 print(f"\nwith 4 images the peak is in {smallest.peak_at}")
 print(f"if only weights and running means were left: {first / static:.0f}x")
 
@@ -599,7 +599,7 @@ for name, (said, _) in PUBLISHED.items():
     errors[name] = 0.0 if least <= said <= most else (least if said < least else most) / said - 1
     batch = vit[name].recipe.micro_batch_size * vit[name].recipe.gradient_accumulation_steps
     lines.append([name, f"{batch}", f"{said:.2f}", f"{least:.2f} to {most:.2f}", f"{errors[name]:.0%}"])
-print(text_table(lines))
+show_table(lines)
 logged = [said for said, _ in PUBLISHED.values()]
 print(f"first log / last log: {logged[0] / logged[-1]:.1f}x")
 print(f"of this, a factor of {logged[2] / logged[3]:.2f} is a batch of 16 instead of 64: a different training run")
@@ -642,7 +642,7 @@ for model, batch, micro, shared in (("vit-l-16", 64, 4, {}), ("llama-3.2-1b", 16
         lines.append([name, gb, f"{less:.1f}x", slower, loss])
     weights = top.parameters
     bound = 4 + (top.peak_allocated_bytes - 16 * weights) / (4 * weights)
-    print(text_table(lines))
+    show_table(lines)
     print(
         f"16 bytes per parameter {16 * weights / 1e9:.2f} GB, 4 bytes {4 * weights / 1e9:.2f} GB: at most {bound:.1f}x\n"
     )
@@ -755,7 +755,7 @@ for line, (card, _) in (GUIDE | REPAIRED).items():
     most, phase = need.reserved_bytes[1], need.peak_at.partition(":")[0]
     allocated, *rest = (f"{n / GiB:.2f}" for n in (need.peak_allocated_bytes, most, has, has - most))
     rows_shown.append([line, allocated, phase, *rest, verdict(need, card)])
-print(text_table(rows_shown))
+show_table(rows_shown)
 lines_guess.reveal(sum(verdict(needs[line], card) == "fits" for line, (card, _) in GUIDE.items()), "planned")
 for line, (card, recipe) in GUIDE.items():
     subject_line, reserved = f"{recipe.model}, planned, reserved", needs[line].reserved_bytes[1] / GiB
@@ -809,7 +809,7 @@ for name, (_, other, *said) in LINES.items():
     less, (words, *between) = plans[other].peak_allocated_bytes / size, said
     lines.append([name, f"{size / GiB:.2f}", f"{less:.2f}x", words, other])
     claims.record("T27", f"{name}: memory {words}", "GPT-2, 8 x 1,024 tokens, planned", less, "times less", *between)
-print(text_table(lines))
+show_table(lines)
 
 # %% [markdown] name="memory_explained"
 # - **Mixed precision** does not halve this model, because most of its peak is activations that stay in FP32: the logits, 50,257 wide, and the loss's tensors of the same size. A factor without its model means nothing.
@@ -834,7 +834,7 @@ for name, said in {"DDP, 8 ranks": "8x", "FSDP, 8 ranks": "8x", "offloaded optim
         faster[name, wire] = several.recipe.ranks * one / (several.roofline_seconds["a100-80gb"] + sent / rate)
     speeds = [f"{faster[name, w]:.2f}x" if several.sent_bytes or w == "PCIe" else "-" for w in WIRES]
     lines.append([name, human_bytes(sent), *speeds, said])
-print(text_table(lines))
+show_table(lines)
 for (name, wire), times_faster in faster.items():
     claims.figure(f"{name}: speed, lower bound", f"GPT-2, A100, planned with {wire}", times_faster, "x")
 

@@ -1,20 +1,36 @@
-"""What tests cost: `tests/costs.json` holds seconds per family, and each that takes more than `SLOW` is slow unless its
-own marks say which of its tests are.
+"""What tests cost: `tests/costs.json` holds seconds per family. A family that takes more than `SLOW` is slow, unless
+its own marks say which of its tests are, and each slow test has its day in a round of `ROUND` days.
 
-A family is a test function with all its parameters, and its cost the sum over these, set-up included. To renew it:
-`WHOLE_LABS=1 pytest -n 2 --junitxml=build/tests.xml`, then `python -m tests.costs build/tests.xml`. A sampled run would
-make slow families look cheap.
+A family is a test function with all its parameters, and its cost the sum over these, set-up included: in a whole run,
+and on one day of those that `sample` draws from. Seconds are those of the processor, of all processes that a test
+starts: `WHOLE_LABS=1 COSTS=build/costs.jsonl pytest -n 2` writes them on Linux (`tests/cpu_meter.py`), and
+`python -m tests.costs build/costs.jsonl` reads them. A sampled run would make slow families look cheap: read with
+`--sampled`, it renews the families that are not sampled.
 """
 
+import argparse
 import json
+import math
+import os
+import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from xml.etree import ElementTree
+from typing import NamedTuple
 
 COSTS = Path(__file__).with_name("costs.json")
 SLOW = 1.5  # seconds
+ROUND = 7  # days
+PIECE = 20.0  # seconds; the tests of a family that takes longer on one day are spread over several days
+
+
+class Cost(NamedTuple):
+    """Seconds of a family: of all its tests, and of those that `sample` leaves on one day."""
+
+    whole: float
+    daily: float
 
 
 def family(nodeid: str) -> str:
@@ -23,35 +39,80 @@ def family(nodeid: str) -> str:
 
 
 @cache
+def costs() -> dict[str, Cost]:
+    """Return what is known of the families that take long."""
+    if not COSTS.exists():
+        return {}
+    return {name: Cost(*seconds) for name, seconds in json.loads(COSTS.read_text(encoding="utf-8")).items()}
+
+
+@cache
 def slow_families() -> set[str]:
     """Return the families that take more than `SLOW` seconds, all tests together."""
-    costs = json.loads(COSTS.read_text(encoding="utf-8")) if COSTS.exists() else {}
-    return {name for name, seconds in costs.items() if seconds > SLOW}
+    return {name for name, cost in costs().items() if cost.whole > SLOW}
+
+
+def spread(seconds: dict[str, float], days: int = ROUND) -> dict[str, int]:
+    """Return a day for each name, so that all days take about the same: the longest first, each to the emptiest day."""
+    load, day_of = [0.0] * days, {}
+    for name in sorted(seconds, key=lambda name: (-seconds[name], name)):
+        day_of[name] = load.index(min(load))
+        load[day_of[name]] += seconds[name]
+    return day_of
+
+
+def pieces(name: str) -> int:
+    """Return over how many days the tests of a family with parameters are spread."""
+    known = costs().get(name)
+    return min(ROUND, math.ceil(known.daily / PIECE)) or 1 if known else 1
 
 
 def read_report(report: Path) -> dict[str, float]:
-    """Return the seconds of each family in a JUnit report; skipped tests do not count."""
+    """Return the seconds of each family in a report of `tests/cpu_meter.py`; of a test run twice the last counts."""
+    lines = [json.loads(line) for line in report.read_text(encoding="utf-8").splitlines()]
     seconds: dict[str, float] = defaultdict(float)
-    for case in ElementTree.parse(report).iter("testcase"):
-        if case.find("skipped") is None:
-            seconds[_nodeid(case.attrib["classname"], case.attrib["name"])] += float(case.attrib["time"])
+    for test, took in {line["test"]: line["seconds"] for line in lines}.items():
+        seconds[family(test)] += took
     return dict(seconds)
 
 
-def _nodeid(classname: str, name: str) -> str:
-    """Return `tests/a/test_b.py::test_c` for "tests.a.test_b" and "test_c[1]", with the class between them if any."""
-    parts = classname.split(".")
-    module = next(i for i, part in enumerate(parts) if part.startswith("test_")) + 1
-    return "::".join(["/".join(parts[:module]) + ".py", *parts[module:], family(name)])
+def count(listed: Iterable[str]) -> Counter[str]:
+    """Return how many tests each family has in what `pytest --collect-only -q` prints."""
+    return Counter(family(line.strip()) for line in listed if "::" in line and line.startswith("tests/"))
 
 
-def main(report: str) -> None:
+def _collected(whole: bool) -> Counter[str]:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q"]
+    settings = {"WHOLE_LABS": "1"} if whole else {"WHOLE_LABS": "", "SAMPLE_SEED": "0"}
+    listed = subprocess.run(command, cwd=COSTS.parents[1], env=os.environ | settings, capture_output=True, text=True)
+    return count(listed.stdout.splitlines())
+
+
+def renewed(
+    known: dict[str, Cost], seconds: dict[str, float], shares: dict[str, float], sampled: bool
+) -> dict[str, Cost]:
+    """Return the costs after a run that took `seconds`; `shares` says which part of a family one day runs."""
+    new = {name: took for name, took in seconds.items() if not sampled or shares.get(name, 1.0) == 1.0}
+    whole = {name: cost.whole for name, cost in known.items()} | new
+    return {
+        name: Cost(round(took, 1), round(took * shares.get(name, 1.0), 1))
+        for name, took in sorted(whole.items())
+        if took > SLOW / 2
+    }
+
+
+def main(argv: list[str] | None = None) -> None:
     """Write what a report measured; families that it lacks keep their costs."""
-    known = json.loads(COSTS.read_text(encoding="utf-8")) if COSTS.exists() else {}
-    costs = known | {name: round(seconds, 1) for name, seconds in read_report(Path(report)).items()}
-    kept = {name: seconds for name, seconds in sorted(costs.items()) if seconds > SLOW / 2}
-    COSTS.write_text(json.dumps(kept, indent=0) + "\n", encoding="utf-8", newline="\n")
+    parser = argparse.ArgumentParser(prog="python -m tests.costs", description=__doc__.partition("\n")[0])
+    parser.add_argument("report", type=Path)
+    parser.add_argument("--sampled", action="store_true", help="the run was sampled: renew what is never sampled")
+    asked = parser.parse_args(argv)
+    whole, day = _collected(whole=True), _collected(whole=False)
+    shares = {name: day[name] / number for name, number in whole.items()}
+    costs_now = renewed(costs(), read_report(asked.report), shares, asked.sampled)
+    lines = [f"{json.dumps(name)}: {json.dumps(cost)}" for name, cost in costs_now.items()]
+    COSTS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8", newline="\n")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

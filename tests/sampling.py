@@ -1,9 +1,9 @@
 """What `make test` runs of the tests that take too long to run every time: another part each day.
 
 Two samples are drawn. Of a large family, `sample` takes one case in so many, each in turn. Of all tests marked slow,
-those "of today" run, one in five. Both depend on a seed, which is the day unless the environment variable SAMPLE_SEED
-sets it. WHOLE_LABS=1 runs everything, and CHANGED_TOPICS="x1 lora" all answers of these topics beside the sample
-(`tests/changed.py` sets it).
+those "of today" run, each once in a round of a week. Both depend on a seed, which is the day unless the environment
+variable SAMPLE_SEED sets it. WHOLE_LABS=1 runs everything, and CHANGED_TOPICS="x1 lora" all answers of these topics
+beside the sample (`tests/changed.py` sets it).
 """
 
 import os
@@ -14,9 +14,10 @@ from typing import TypeVar
 
 import pytest
 
+from .costs import ROUND
+
 Item = TypeVar("Item")
 CHANGED_TOPICS = "CHANGED_TOPICS"
-SLOW_ONE_IN = 5
 _DAY = 24 * 60 * 60  # seconds
 
 
@@ -47,9 +48,13 @@ def sample(items: Sequence[Item], one_in: int, topic: Callable[[Item], str] | No
     return [item for number, item in enumerate(items) if runs(number, item)]
 
 
-def has_its_day(test: str) -> bool:
-    """Say whether a slow test is one of today's: drawn by its name and the seed, since turns could miss each other."""
-    return runs_whole() or zlib.crc32(f"{sample_seed()} {test}".encode()) % SLOW_ONE_IN == 0
+def days_turn(day: int) -> bool:
+    """Say whether it is the turn of this day of a round: each has one in every round, and never the same for long.
+
+    Days that always kept their place could miss the turns of a `sample` for good.
+    """
+    round_, today = divmod(sample_seed(), ROUND)
+    return (day + zlib.crc32(str(round_).encode())) % ROUND == today
 
 
 def sample_with_quick(

@@ -8,7 +8,8 @@ from helpers.core.files import ROOT
 
 import pytest
 
-from .sampling import has_its_day, sample, sample_seed, sample_with_quick, share_seed
+from .costs import ROUND
+from .sampling import days_turn, sample, sample_seed, sample_with_quick, share_seed
 
 ITEMS = [f"item {i}" for i in range(17)]
 
@@ -79,13 +80,12 @@ def test_pytest_prints_the_seed_and_how_to_repeat_it():
     assert "sample: seed 7 (set SAMPLE_SEED to repeat; WHOLE_LABS=1 runs everything)" in out
 
 
-def test_about_one_slow_test_in_five_has_its_day_and_each_has_one_soon(monkeypatch):
-    tests = [f"tests/test_it.py::test_case[{n}]" for n in range(200)]
-    days = []
-    for day in range(60):
+def test_each_day_has_its_turn_once_in_a_round_and_meets_every_turn_of_a_sample(monkeypatch):
+    met, turns = set(), []
+    for day in range(ROUND * 60):
         monkeypatch.setenv("SAMPLE_SEED", str(day))
-        days.append({test for test in tests if has_its_day(test)})
-    assert all(15 <= len(day) <= 75 for day in days)
-    assert set.union(*days) == set(tests)
-    monkeypatch.setenv("WHOLE_LABS", "1")
-    assert all(has_its_day(test) for test in tests)
+        (turn,) = [n for n in range(ROUND) if days_turn(n)]
+        met.add((day % 14, turn))  # a sample of one in two rounds
+        turns = [turn] if day % ROUND == 0 else [*turns, turn]
+        assert len(set(turns)) == len(turns)
+    assert len(met) == 14 * ROUND

@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+from ..core.units import with_unit
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -34,7 +36,7 @@ class Measurement:
     @property
     def figure(self) -> str:
         """The figure as printed: three digits and the unit."""
-        return "-" if self.measured is None else f"{self.measured:.3g} {self.unit}"
+        return "-" if self.measured is None else with_unit(f"{self.measured:.3g}", self.unit)
 
     @property
     def verdict(self) -> str:

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 from numbers import Real
 
+from ..core.units import with_unit
 from .progress import Guess, remember_guess
 
 
@@ -43,7 +44,7 @@ class Prediction:
             measured: the figure.
             how: what to call it where it comes from somewhere else: "simulated".
         """
-        print(f"{self.question}: {how} {_shown(measured)} {self.unit}".rstrip())
+        print(f"{self.question}: {how} {with_unit(_shown(measured), self.unit)}")
         if self.guess is not None:
             remember_guess(self.question, Guess(float(self.guess), float(measured), self.unit, self.difference))
         if self.guess is None:
@@ -53,10 +54,10 @@ class Prediction:
             more, less = ("high", "low") if measured > 0 else ("far below zero", "close to zero")
             error = f"{ratio:.2f}x too {more}" if ratio >= 1 else f"{1 / ratio:.2f}x too {less}"
             within = abs(ratio - 1) <= 0.1
-            yours = f"You said {_shown(self.guess)} {self.unit}".rstrip()
-            print(f"  {yours}: {'within 10 %' if within else error}.")
+            yours = f"You said {with_unit(_shown(self.guess), self.unit)}"
+            print(f"  {yours}: {'within 10%' if within else error}.")
         else:
-            yours = f"You said {_shown(self.guess)} {self.unit}".rstrip()
+            yours = f"You said {with_unit(_shown(self.guess), self.unit)}"
             print(f"  {yours}: off by {_shown(abs(self.guess - measured))}.")
 
 

@@ -7,6 +7,7 @@ from datetime import date
 from pathlib import Path
 
 from ..core.files import atomic_write
+from ..core.units import with_unit
 from .progress import Guess, LabProgress, default_file, progress_file, read_progress
 
 _PAGE = """<!doctype html>
@@ -21,15 +22,15 @@ td.n, th.n { text-align: right; white-space: nowrap }
 </style></head><body>
 <h1>Your progress</h1>
 <p>{{ labs|length }} lab{{ "s" if labs|length != 1 }}, {{ guesses }} prediction{{ "s" if guesses != 1 }},
-{{ near }} of them within 10 %; {{ solved }} of {{ checks }} checks passed.
+{{ near }} of them within 10%; {{ solved }} of {{ checks }} checks passed.
 Written on {{ today }} from {{ path }}, which stays on this machine. Delete that file to start again.</p>
 {% for name, lab in labs.items() %}
 <h2>{{ name }}</h2>
 {% if lab.guesses %}<h3>Predicted</h3><div class="wide"><table>
 <tr><th>Question</th><th class="n">Your guess</th><th class="n">Answer</th><th>How far off</th></tr>
 {% for question, guess in lab.guesses.items() %}<tr><td>{{ question }}</td>
-<td class="n">{{ shown(guess.guess) }} {{ guess.unit }}</td>
-<td class="n">{{ shown(guess.measured) }} {{ guess.unit }}</td><td>{{ how_far(guess) }}</td></tr>
+<td class="n">{{ shown(guess.guess, guess.unit) }}</td>
+<td class="n">{{ shown(guess.measured, guess.unit) }}</td><td>{{ how_far(guess) }}</td></tr>
 {% endfor %}</table></div>{% endif %}
 {% if lab.checks %}<h3>Solved</h3><div class="wide"><table>
 <tr><th>Check</th><th>Last run</th><th class="n">Points</th></tr>
@@ -81,21 +82,21 @@ def progress_page(labs: dict[str, LabProgress], path: Path) -> str:
         checks=len(checks),
         today=date.today().isoformat(),
         path=path,
-        shown=lambda figure: f"{figure:,.4g}" if abs(figure) < 1e4 else f"{figure:,.0f}",
+        shown=lambda figure, unit: with_unit(f"{figure:,.4g}" if abs(figure) < 1e4 else f"{figure:,.0f}", unit),
         how_far=how_far,
     )
 
 
 def is_near(guess: Guess) -> bool:
-    """Return whether a guess lies within 10 % of the answer."""
+    """Return whether a guess lies within 10% of the answer."""
     return abs(guess.guess - guess.measured) <= 0.1 * abs(guess.measured)
 
 
 def how_far(guess: Guess) -> str:
     """Say how far a guess is off: a factor, or a distance where the sign or a zero forbids one."""
     if is_near(guess):
-        return "within 10 %"
+        return "within 10%"
     if guess.difference or not guess.measured or guess.guess / guess.measured <= 0:
-        return f"off by {abs(guess.guess - guess.measured):,.4g} {guess.unit}".rstrip()
+        return f"off by {with_unit(f'{abs(guess.guess - guess.measured):,.4g}', guess.unit)}"
     ratio = guess.guess / guess.measured
     return f"{ratio:,.3g} times the answer"

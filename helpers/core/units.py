@@ -28,3 +28,12 @@ def human_flops(rate: float) -> str:
     """
     size, unit = (1e12, "TFLOP/s") if rate >= 1e12 else (1e9, "GFLOP/s")
     return f"{rate / size:.3g} {unit}"
+
+
+def with_unit(figure: str, unit: str) -> str:
+    """Write `figure` with its unit; a percent sign takes no space.
+
+    >>> with_unit("2.5", "ms"), with_unit("12", "% of FP32's"), with_unit("3", "")
+    ('2.5 ms', "12% of FP32's", '3')
+    """
+    return figure + unit if unit.startswith("%") else f"{figure} {unit}".rstrip()

@@ -109,7 +109,7 @@ def _where_to_look(case: str) -> str:
 
 
 class PredictsThePeak(Check):
-    """The peak of a training step within 10 % of the measurement, for GPTs of many shapes."""
+    """The peak of a training step within 10% of the measurement, for GPTs of many shapes."""
 
     hint = "List the tensors in memory at each of the two moments; then compare your sum with the GPT of section 2."
     # Each tells other terms apart: (what it stresses, sizes).
@@ -160,7 +160,7 @@ class PredictsThePeak(Check):
         if not wrong:
             return None
         listed = "; ".join(f"{name}: {ratio:.2f} times the measurement" for name, ratio in wrong.items())
-        return f"Off by more than 10 % for {listed}. {_advice(wrong)}"
+        return f"Off by more than 10% for {listed}. {_advice(wrong)}"
 
 
 def _advice(wrong: dict[str, float]) -> str:

@@ -75,5 +75,5 @@ class Timeline:
         axes.invert_yaxis()
         unit = "milliseconds" if self.unit == "s" else self.unit
         pale = " (later chunks are paler)" if any(len({e.stage for e in diary}) > 1 for diary in self.diaries) else ""
-        axes.set(title=f"{title}: idle {self.idle:.1f} %", xlabel=unit + pale)
+        axes.set(title=f"{title}: idle {self.idle:.1f}%", xlabel=unit + pale)
         return figure

@@ -324,7 +324,7 @@ def _reasons(recipe: TrainingConfig, peak_reserved: int) -> list[str]:
     return [
         f"the allocator keeps what was freed, {kept}: {human_bytes(peak_reserved)} in a replay of its rules",
         "workspaces of cuBLAS: 8 MiB for each of two threads, 32 MiB on Hopper",
-        "scratch of other libraries, and another PyTorch's order of allocations: -3 to +11 % in published figures",
+        "scratch of other libraries, and another PyTorch's order of allocations: -3 to +11% in published figures",
     ]
 
 

@@ -9,8 +9,9 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from ..meter.operations_seen import OperationWatch
 
 # Names in the dispatcher -> names in torch.distributed, and which argument holds the whole message.
 NAMES = {
@@ -65,7 +66,7 @@ class Collective(NamedTuple):
         return {"all_reduce": 2, "recv": 0, "barrier": 0}.get(self.name, 1) * self.nbytes
 
 
-class Collectives(TorchDispatchMode):
+class Collectives(OperationWatch):
     """Records the collectives of the code in its `with` block, also while a memory meter runs.
 
     >>> with Collectives() as collectives:  # doctest: +SKIP
@@ -86,11 +87,8 @@ class Collectives(TorchDispatchMode):
     ) -> None:
         super().__exit__(kind, error, trace)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Run the operation; record it if it is a collective."""
-        result = func(*args, **(kwargs or {}))
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Record the operation if it is a collective."""
         name = func._schema.name.partition("::")[2]
         if func.namespace == "c10d" and name in NAMES:
             plain, at = NAMES[name]
@@ -98,7 +96,6 @@ class Collectives(TorchDispatchMode):
         elif func.namespace == "_c10d_functional" and name in FUNCTIONAL:
             plain, gathered = FUNCTIONAL[name]
             self.calls.append(Collective(plain, _nbytes(result if gathered else args[0])))
-        return result
 
     def count(self, name: str) -> int:
         """Return how often the collective called `name` was called."""

@@ -9,7 +9,7 @@ import pytest
     ("guess", "says"),
     [
         (None, "not guessed"),
-        (10.5, "within 10 %"),
+        (10.5, "within 10%"),
         (20, "2.00x too high"),
         (4, "2.50x too low"),
         (0, "You said 0 MiB: off by 10."),
@@ -43,7 +43,7 @@ def test_large_numbers_are_written_out(capsys):
 
 def test_a_figure_that_was_not_measured_is_called_something_else(capsys):
     Prediction("Idle", 27.0, "%", difference=True).reveal(27.3, "simulated")
-    assert "Idle: simulated 27.3 %" in capsys.readouterr().out
+    assert "Idle: simulated 27.3%" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("guess", ["19 MiB", float("nan"), float("inf"), True, [3]])

@@ -30,7 +30,7 @@ def test_the_page_shows_guesses_and_checks(folder, capsys):
     Prediction("And then?", 1.05, "MiB").reveal(1.0)
     remember_checks("memory.bytes", [("counts_all", True, 2, 2), ("counts_once", False, 0, 1)])
     text = page(folder, capsys)
-    assert "2 predictions,\n1 of them within 10 %" in text
+    assert "2 predictions,\n1 of them within 10%" in text
     assert "1 of 2 checks passed" in text
     assert "How many &lt;bytes&gt;?" in text
     assert "0.5 times the answer" in text
@@ -60,7 +60,7 @@ def test_a_file_of_an_earlier_version_is_read(folder, capsys):
 @pytest.mark.parametrize(
     ("guess", "words"),
     [
-        (Guess(11.0, 10.0, "s"), "within 10 %"),
+        (Guess(11.0, 10.0, "s"), "within 10%"),
         (Guess(30.0, 10.0, "s"), "3 times the answer"),
         (Guess(5.0, 0.0, "s"), "off by 5 s"),
         (Guess(-5.0, 10.0, "s"), "off by 15 s"),

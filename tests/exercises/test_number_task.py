@@ -1,15 +1,15 @@
 """Numbers in words as a task: what is held out, and what a model of bytes makes of it."""
 
 from helpers import NumberTask, byte_tokenizer
-from helpers.exercises.reference.lora import pack
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 
 @pytest.fixture(scope="module")
 def task():
+    from helpers.exercises.reference.lora import pack  # and PEFT: eight seconds that collecting tests need not take
+
     made = NumberTask(byte_tokenizer(), torch.device("cpu"))
     made.pack = pack
     return made
@@ -17,6 +17,8 @@ def task():
 
 @pytest.fixture(scope="module")
 def model():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     return LlamaForCausalLM(LlamaConfig(vocab_size=256, **sizes)).eval()

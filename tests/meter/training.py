@@ -9,18 +9,10 @@ from helpers.planner.simulate.blocks import find_blocks
 import pytest
 import torch
 import torch.nn.functional as F
-from peft import LoraConfig, get_peft_model
+import transformers
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
 
 CPU = torch.device("cpu")
 
@@ -87,24 +79,26 @@ SIZES = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 4, "n
 
 
 def llama():
-    config = LlamaConfig(vocab_size=500, num_key_value_heads=2, use_cache=False, **SIZES)
-    return hugging_face(LlamaForCausalLM, config)
+    config = transformers.LlamaConfig(vocab_size=500, num_key_value_heads=2, use_cache=False, **SIZES)
+    return hugging_face(transformers.LlamaForCausalLM, config)
 
 
 def llama_lora():
+    from peft import LoraConfig, get_peft_model  # eight seconds that collecting tests need not take
+
     model, x, y = llama()
     model.model = get_peft_model(model.model, LoraConfig(r=4, target_modules=["q_proj", "v_proj"], lora_dropout=0.1))
     return model, x, y
 
 
 def bert():
-    return hugging_face(BertForMaskedLM, BertConfig(vocab_size=500, **SIZES))
+    return hugging_face(transformers.BertForMaskedLM, transformers.BertConfig(vocab_size=500, **SIZES))
 
 
 def gpt2_eager():
-    config = GPT2Config(vocab_size=500, n_embd=64, n_layer=4, n_head=4, use_cache=False)
+    config = transformers.GPT2Config(vocab_size=500, n_embd=64, n_layer=4, n_head=4, use_cache=False)
     config._attn_implementation = "eager"
-    return hugging_face(GPT2LMHeadModel, config)
+    return hugging_face(transformers.GPT2LMHeadModel, config)
 
 
 def training_step(model, optimizer, x, y, dtype):

@@ -121,7 +121,7 @@ class BringsBackWhatWasSaved(Check):
                 return f"When {case}: nothing was fetched with get in the backward pass."
             off = relative_distance(got["gradient"], want["gradient"])
             if not off <= 1e-9:
-                return f"When {case}, the gradient is off by {100 * off:.3g} %."
+                return f"When {case}, the gradient is off by {100 * off:.3g}%."
         return None
 
 

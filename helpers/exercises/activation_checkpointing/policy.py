@@ -9,27 +9,26 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
+from ...meter.operations_seen import OperationWatch
 from ..base import Check, Evidence
 
 KeepCostly = Callable[[float], Callable[[], Any]]
 _PRODUCTS = ("mm", "addmm", "bmm")
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(OperationWatch):
     """Counts operations by name and by the shapes of the tensors that they take."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: Counter[str] = Counter()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         name = func._overloadpacket.__name__
         name = "attention" if name.startswith("_scaled_dot_product") and "backward" not in name else name
         self.seen[f"{name} of {[tuple(a.shape) for a in args if isinstance(a, Tensor)]}"] += 1
-        return func(*args, **(kwargs or {}))
 
 
 def _runs_again(

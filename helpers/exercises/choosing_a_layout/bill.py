@@ -67,7 +67,7 @@ class DaysAtLikelySpeed(OnBills):
     """Likely days: steps times likely seconds, divided by the mean of the two goodputs."""
 
     what, ends, cases, look = "days", ("likely",), (0, 1), "Goodput is the share of the time that is training."
-    hint = "At a goodput of 90 % the run takes 1 / 0.9 as long. A day has 86,400 seconds."
+    hint = "At a goodput of 90% the run takes 1 / 0.9 as long. A day has 86,400 seconds."
 
 
 class EndsBelongTogether(OnBills):

@@ -6,11 +6,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from ...core.device import pick_device
+from ...meter.operations_seen import OperationWatch
 from ...meter.recorder import MemoryMeter
 from ..base import Check, Evidence
 from ..probing.distance import relative_distance
@@ -93,21 +93,19 @@ class MatchesAttention(Check):
         return None
 
 
-class _Tiles(TorchDispatchMode):
+class _Tiles(OperationWatch):
     """Notes the largest pair of last dimensions that a product makes, other than those with the width of a head."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.width, self.largest = width, [0, 0]
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         name = func._schema.name.removeprefix("aten::")
         for tensor in tree_leaves(result):
             is_product = "mm" in name or name in ("matmul", "linear", "einsum")
             if is_product and isinstance(tensor, Tensor) and tensor.dim() > 1 and tensor.shape[-1] != self.width:
                 self.largest = max(self.largest, sorted(tensor.shape[-2:], reverse=True))
-        return result
 
 
 class ScoresNeverWhole(Check):

@@ -4,11 +4,12 @@ from typing import Any
 
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ...meter.operations_seen import OperationWatch
 
-class LogitsWatcher(TorchDispatchMode):
+
+class LogitsWatcher(OperationWatch):
     """Notes how many rows of logits each operation makes, and how many products have the width of the gradients."""
 
     def __init__(self, width: int, vocabulary: int) -> None:
@@ -21,8 +22,7 @@ class LogitsWatcher(TorchDispatchMode):
         self._made: dict[int, StorageWeakRef] = {}
         self.short = ""  # the first softmax, or the like, whose result has 16 bits
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         name = func._schema.name.removeprefix("aten::")
         product = "mm" in name or name in ("linear", "matmul", "addmv", "mv", "dot")
         for tensor in tree_leaves(result):
@@ -43,7 +43,6 @@ class LogitsWatcher(TorchDispatchMode):
             self._remember(tensor)
             if rows > self.most:
                 self.most, self.most_by = rows, name
-        return result
 
     def _remember(self, tensor: Tensor) -> None:
         reference = StorageWeakRef(tensor.untyped_storage())

@@ -92,5 +92,5 @@ def timeline_picture(run: "ClockedRing", title: str) -> "Figure":
     figure.legend(loc="outside lower right", ncols=2, frameon=False, fontsize=8)
     axes.set_yticks(range(len(run.diaries)), [f"rank {rank}" for rank in range(len(run.diaries))])
     axes.invert_yaxis()
-    axes.set(title=f"{title}: idle {run.idle:.0f} %", xlabel="seconds")
+    axes.set(title=f"{title}: idle {run.idle:.0f}%", xlabel="seconds")
     return figure

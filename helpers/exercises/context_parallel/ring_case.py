@@ -11,9 +11,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...meter.flops import flops_of
+from ...meter.operations_seen import OperationWatch
 from ...meter.recorder import MemoryMeter
 from ...ranks.collectives import Collectives
 from ..base import Evidence
@@ -171,19 +171,15 @@ def _peak_in_blocks(case: RingCase, call: Callable[[], Any]) -> float:
     return profile.peak_bytes / case.mine[1].nbytes
 
 
-class _Outside(TorchDispatchMode):
+class _Outside(OperationWatch):
     """Counts the FLOPs of products that are not made within `attend` and `attend_backward`."""
 
     flops = 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Run the operation and count it."""
-        result = func(*args, **(kwargs or {}))
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Count the operation."""
         if not attending():
-            self.flops += flops_of(func, args, kwargs or {}, result)
-        return result
+            self.flops += flops_of(func, args, kwargs, result)
 
 
 def _products_outside(call: Callable[[], Any], inputs: Sequence[Tensor]) -> float:

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
+from ...meter.operations_seen import OperationWatch
 
 POINT_TO_POINT = {"send": "send", "recv_": "recv", "recv_any_source_": "recv"}
 
 
-class Messages(TorchDispatchMode):
+class Messages(OperationWatch):
     """Records sends, receives and collectives of the code in its `with` block, in order.
 
     Attributes:
@@ -21,10 +21,8 @@ class Messages(TorchDispatchMode):
         self.received: list[tuple[int, int]] = []
         self.collectives: list[str] = []
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Run the operation; record it if it goes to other ranks."""
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Record the operation if it goes to other ranks."""
         if func.namespace in ("c10d", "_c10d_functional"):
             name = func._schema.name.partition("::")[2]
             kind = POINT_TO_POINT.get(name)
@@ -34,7 +32,6 @@ class Messages(TorchDispatchMode):
                 log.append((-1 if name == "recv_any_source_" else int(args[2]), nbytes))
             elif not name.startswith("wait"):
                 self.collectives.append(name.rstrip("_"))
-        return func(*args, **(kwargs or {}))
 
     @property
     def nbytes(self) -> int:

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...meter.operations_seen import OperationWatch
 from ..base import Check, Evidence
 from ..probing.cases import cases_on_ranks
 from ..probing.distance import relative_distance
@@ -84,7 +84,7 @@ BRANCHES = {
 }
 
 
-class _Calls(TorchDispatchMode):
+class _Calls(OperationWatch):
     """Notes of each all-reduce its bytes, how many gradients had arrived, and whether the backward pass was over."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -103,14 +103,13 @@ class _Calls(TorchDispatchMode):
         """Begin a step."""
         self.arrived, self.over, self.calls = 0, False, []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if func.namespace == "c10d":
             name = func._schema.name.partition("::")[2]
             if name.startswith("allreduce"):
                 self.calls.append((sum(t.nbytes for t in args[0]), self.arrived, self.over))
             else:
                 self.others.append(name.rstrip("_"))
-        return func(*args, **(kwargs or {}))
 
 
 def _made(seed: int, run: _Run) -> _Net:

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...meter.operations_seen import OperationWatch
 from ..base import Check, Evidence
 from .product_log import ProductLog, wrong_call
 from .products import drawn_matrices, wrong_gradient
@@ -26,7 +26,7 @@ class _Scales:
         return 2 * x.detach().float().abs().amax() / LAST[dtype]
 
 
-class _Casts(TorchDispatchMode):
+class _Casts(OperationWatch):
     """Counts the numbers that are rounded to E5M2; matrices of the shape of one of `others` do not count."""
 
     def __init__(self, *others: Tensor) -> None:
@@ -34,13 +34,11 @@ class _Casts(TorchDispatchMode):
         self.others = [shape for t in others for shape in (t.shape, t.t().shape)]
         self.numbers = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         given = [a for a in args if isinstance(a, Tensor)]
         copies = func.overloadpacket.__name__ in ("_to_copy", "copy_") and given and result.shape not in self.others
         if copies and result.dtype == torch.float8_e5m2 and given[-1].dtype != torch.float8_e5m2:
             self.numbers += result.numel()
-        return result
 
 
 @dataclass(frozen=True)

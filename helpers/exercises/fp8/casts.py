@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...meter.operations_seen import OperationWatch
 from ..base import Check, Evidence
 
 FORMATS = {"E4M3": torch.float8_e4m3fn, "E5M2": torch.float8_e5m2}
@@ -95,16 +95,15 @@ class SaturatesAndKeepsNan(Check):
         return _off(seen, expected)
 
 
-class Reads(TorchDispatchMode):
+class Reads(OperationWatch):
     """Counts the values that Python reads: on a GPU it waits for each."""
 
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         self.count += func.overloadpacket.__name__ in ("_local_scalar_dense", "is_nonzero", "nonzero", "equal")
-        return func(*args, **(kwargs or {}))
 
 
 def _scaled(current_scale: Callable[..., Any], x: Tensor, name: str) -> Evidence:

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...meter.operations_seen import OperationWatch
 from ...meter.recorder import MemoryMeter
 from ..base import Check, Evidence
 from ..probing.distance import relative_distance
@@ -35,18 +35,17 @@ CASES = {  # the simple ones first, so that a diagnosis names the simplest that 
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "linear", "dot")
 
 
-class _Products(TorchDispatchMode):
+class _Products(OperationWatch):
     """Counts the matrix products that read the memory of `weight`."""
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
         self.address, self.count = weight.untyped_storage().data_ptr(), 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if func.overloadpacket.__name__ in PRODUCTS:
-            given = [a for a in (*args, *(kwargs or {}).values()) if isinstance(a, Tensor)]
+            given = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
             self.count += any(a.untyped_storage().data_ptr() == self.address for a in given)
-        return func(*args, **(kwargs or {}))
 
 
 def _off(case: str, got: list[float], want: list[float], base: list[float]) -> str | None:

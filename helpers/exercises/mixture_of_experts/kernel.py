@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...meter.operations_seen import OperationWatch
 from ..base import Check, Evidence
 from ..tensor_parallel.said import noted, wrong_tensor
 from .layer import COUNTS, EXPERTS
@@ -96,19 +96,18 @@ class ReadsNoCounts(Check):
         return "The host reads values of a tensor on the device. On a GPU it waits there for the router to finish."
 
 
-class _Matmuls(TorchDispatchMode):
+class _Matmuls(OperationWatch):
     """Counts the matmuls in its `with` block, by name."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: dict[str, int] = {}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation and count it if it is a matmul."""
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Count the operation if it is a matmul."""
         name = func.overloadpacket.__name__
         if name in MATMULS:
             self.seen[name] = self.seen.get(name, 0) + 1
-        return func(*args, **(kwargs or {}))
 
 
 class TakesTwoMatmuls(Check):

@@ -47,14 +47,11 @@ class Parcels(Collectives):
         super().__enter__()
         return self
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Run the operation; if it is a collective, note what left and what arrived."""
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """If the operation is a collective, note what left and what arrived."""
         before = len(self.calls)
-        result = super().__torch_dispatch__(func, types, args, kwargs)
+        super().see(func, args, kwargs, result)
         self.parcels += [_parcel(call, args, result) for call in self.calls[before:]]
-        return result
 
     @property
     def left(self) -> int:

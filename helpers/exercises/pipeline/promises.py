@@ -52,8 +52,8 @@ def too_slow(case: Case, lists: Lists, ideal: float, best: Lists) -> str | None:
         idle = max(0.0, 100 * (1 - (1 - ran.idle / 100) * ran.duration / ideal))
         least = simulate(best, in_a_row(case.ranks, case.chunks))
         return (
-            f"the step takes {ran.duration:g} ticks (idle {ran.idle:.0f} %); {ideal:g} are enough "
-            f"(idle {idle:.0f} %). {longest_avoidable_wait(ran, least, case.ranks)}"
+            f"the step takes {ran.duration:g} ticks (idle {ran.idle:.0f}%); {ideal:g} are enough "
+            f"(idle {idle:.0f}%). {longest_avoidable_wait(ran, least, case.ranks)}"
         )
     return None
 

@@ -9,7 +9,7 @@ import math
 import tempfile
 import textwrap
 import warnings
-from helpers import COLORS, Claims, MemoryMeter, Prediction, SmallGPT, benchmark, check, count_flops, device_name, english, explore, hint, human_bytes, kept_over_time, pick_device, saved_tensor_bytes, show, sign_of_life, text_table
+from helpers import COLORS, Claims, MemoryMeter, Prediction, SmallGPT, benchmark, check, count_flops, device_name, english, explore, hint, human_bytes, kept_over_time, pick_device, saved_tensor_bytes, show, show_table, sign_of_life
 import numpy as np
 import torch
 import torch.nn.functional as F

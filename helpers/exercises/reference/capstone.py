@@ -13,7 +13,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from helpers import CATEGORIES, Claims, GiB, KiB, LadderRun, LadderTask, MemoryMeter, ParallelConfig, Prediction, Recipe, Rung, Signum, benchmark, check, choose, chooser_figure, device_name, explore, find_gpu, hint, human_bytes, lab_report, ladder_figure, parallel_map, peak_table, pick_device, planned, run_open_rung, seven_rungs, show, text_table, training_script
+from helpers import CATEGORIES, Claims, GiB, KiB, LadderRun, LadderTask, MemoryMeter, ParallelConfig, Prediction, Recipe, Rung, Signum, benchmark, check, choose, chooser_figure, device_name, explore, find_gpu, hint, human_bytes, lab_report, ladder_figure, parallel_map, peak_table, pick_device, planned, run_open_rung, seven_rungs, show, show_table, training_script
 import numpy as np
 import torch
 import torch.nn.functional as F

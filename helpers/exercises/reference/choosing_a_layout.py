@@ -6,7 +6,7 @@ Written by `python -m helpers build`; change the source, not this file.
 import itertools
 import math
 from dataclasses import replace
-from helpers import Claims, Collectives, Engine, GiB, Prediction, check, device_name, hint, human_bytes, in_a_row, layout_explorer, pick_device, run_ranks, show, text_table, toy_batch, toy_stages
+from helpers import Claims, Collectives, Engine, GiB, Prediction, check, device_name, hint, human_bytes, in_a_row, layout_explorer, pick_device, run_ranks, show, show_table, toy_batch, toy_stages
 from helpers.exercises.choosing_a_layout import pictures
 from helpers.exercises.choosing_a_layout.decisions import best_known, decisions
 from helpers.exercises.choosing_a_layout.model_of_blocks import ModelOfBlocks

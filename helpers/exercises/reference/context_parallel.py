@@ -4,7 +4,7 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 from dataclasses import replace
-from helpers import Claims, Collectives, MemoryMeter, Prediction, RankError, check, device_name, explore, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks, saved_tensor_bytes, show, text_table
+from helpers import Claims, Collectives, MemoryMeter, Prediction, RankError, check, device_name, explore, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks, saved_tensor_bytes, show, show_table
 from helpers.core.progress_line import progress_line
 from helpers.exercises.context_parallel.attend import attend, attend_backward
 from helpers.exercises.context_parallel.clock import clock_rings

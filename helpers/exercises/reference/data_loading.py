@@ -12,7 +12,7 @@ import statistics
 import threading
 import time
 import warnings
-from helpers import Claims, DigitFiles, LoaderTimeline, PickledByValue, Prediction, SmallCNN, benchmark, check, compare, decode, explore, hint, human_bytes, loader_path, pick_device, rotate, script_as_notebook, show, sign_of_life, text_table
+from helpers import Claims, DigitFiles, LoaderTimeline, PickledByValue, Prediction, SmallCNN, benchmark, check, compare, decode, explore, hint, human_bytes, loader_path, pick_device, rotate, script_as_notebook, show, show_table, sign_of_life
 import numpy as np
 import psutil
 import torch

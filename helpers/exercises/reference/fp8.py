@@ -10,7 +10,7 @@ import logging
 import math
 from collections import defaultdict
 from dataclasses import replace
-from helpers import COLORS, E2M1, Claims, LinearLog, MemoryMeter, Prediction, Recipe, SmallGPT, category_table, check, compare, device_name, english, explore, float8_products_picture, floor_power_of_two, hint, human_bytes, numbers_beyond_cache, pick_device, planned, quantize_blockwise, range_ruler, show, supports, to_e2m1
+from helpers import COLORS, E2M1, Claims, LinearLog, MemoryMeter, Prediction, Recipe, SmallGPT, category_table, check, compare, device_name, english, explore, float8_products_picture, floor_power_of_two, hint, human_bytes, numbers_beyond_cache, pick_device, planned, quantize_blockwise, range_ruler, show, show_table, supports, to_e2m1
 import numpy as np
 import torch
 import torch.nn.functional as F

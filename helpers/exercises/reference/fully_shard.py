@@ -7,7 +7,7 @@ import itertools
 import tempfile
 import warnings
 from pathlib import Path
-from helpers import Claims, GiB, MemoryMeter, MiB, ParallelConfig, Prediction, Recipe, check, device_name, hint, human_bytes, pick_device, planned, rank_device, ranks_device, run_ranks, show, text_table
+from helpers import Claims, GiB, MemoryMeter, MiB, ParallelConfig, Prediction, Recipe, check, device_name, hint, human_bytes, pick_device, planned, rank_device, ranks_device, run_ranks, show, show_table
 from helpers.core.progress_line import progress_line
 from helpers.exercises.sharding import drawings
 from helpers.exercises.sharding.blocks import Blocks, rank_rows

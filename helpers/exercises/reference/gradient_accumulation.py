@@ -5,7 +5,7 @@ Written by `python -m helpers build`; change the source, not this file.
 
 import contextlib
 import math
-from helpers import COLORS, ByteNets, Claims, MemoryMeter, Prediction, SmallCNN, SmallGPT, accumulation_timeline, benchmark, category_table, check, device_name, digits, english, explore, hint, human_bytes, pick_device, show, sign_of_life, text_table
+from helpers import COLORS, ByteNets, Claims, MemoryMeter, Prediction, SmallCNN, SmallGPT, accumulation_timeline, benchmark, category_table, check, device_name, digits, english, explore, hint, human_bytes, pick_device, show, show_table, sign_of_life
 import numpy as np
 import torch
 import torch.distributed as dist

@@ -4,7 +4,7 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 import math
-from helpers import CATEGORIES, COLORS, Claims, MemoryMeter, Prediction, SmallCNN, SmallGPT, autocast_rule, cast_path, category_bars, category_table, check, compare, device_name, digits, english, explore_loss_scale, fp32_computed_as, fp32_precision, has_tf32, hint, parallel_map, pick_device, show, sign_of_life, sixteen_bit_dtype
+from helpers import CATEGORIES, COLORS, Claims, MemoryMeter, Prediction, SmallCNN, SmallGPT, autocast_rule, cast_path, category_bars, category_table, check, compare, device_name, digits, english, explore_loss_scale, fp32_computed_as, fp32_precision, has_tf32, hint, parallel_map, pick_device, show, show_table, sign_of_life, sixteen_bit_dtype
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure

@@ -5,7 +5,7 @@ Written by `python -m helpers build`; change the source, not this file.
 
 import copy
 import math
-from helpers import Claims, MemoryMeter, Prediction, check, compare, count_flops, device_name, english, hint, human_bytes, model_flops, parallel_map, pick_device, rank_device, ranks_device, run_ranks, show, sign_of_life, text_table
+from helpers import Claims, MemoryMeter, Prediction, check, compare, count_flops, device_name, english, hint, human_bytes, model_flops, parallel_map, pick_device, rank_device, ranks_device, run_ranks, show, show_table, sign_of_life
 from helpers.exercises.mixture_of_experts import pictures
 from helpers.exercises.mixture_of_experts.parcels import Parcels
 from helpers.exercises.mixture_of_experts.trained import batch_at, loss_on_test_text, train

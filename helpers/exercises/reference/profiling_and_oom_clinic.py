@@ -10,7 +10,7 @@ import os
 import pickle
 import tempfile
 from pathlib import Path
-from helpers import COLORS, CachingAllocator, Claims, MemoryMeter, OutOfMemory, Prediction, PretendGPU, SmallGPT, check, compare, device_name, explore, explore_timelines, hint, human_bytes, peak_table, pick_device, segments_figure, show, sign_of_life, stage_table
+from helpers import COLORS, CachingAllocator, Claims, MemoryMeter, OutOfMemory, Prediction, PretendGPU, SmallGPT, check, compare, device_name, explore, explore_timelines, hint, human_bytes, peak_table, pick_device, segments_figure, show, show_table, sign_of_life, stage_table
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure

@@ -13,7 +13,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from helpers import PUBLISHED_RUNS, Claims, Prediction, Training, check, device_name, explore, goodput_figure, hint, human_bytes, killed_runs, losses_figure, parts_figure, pick_device, run_ranks, show, text_table, torn_files
+from helpers import PUBLISHED_RUNS, Claims, Prediction, Training, check, device_name, explore, goodput_figure, hint, human_bytes, killed_runs, losses_figure, parts_figure, pick_device, run_ranks, show, show_table, torn_files
 import numpy as np
 import torch
 import torch.distributed as dist

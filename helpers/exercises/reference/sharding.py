@@ -6,7 +6,7 @@ Written by `python -m helpers build`; change the source, not this file.
 import importlib.util
 import json
 import os
-from helpers import Claims, Prediction, check, deepspeed_config, device_name, explore, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks, show, text_table
+from helpers import Claims, Prediction, check, deepspeed_config, device_name, explore, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks, show, show_table
 from helpers.core.progress_line import progress_line
 from helpers.exercises.sharding import drawings
 from helpers.exercises.sharding.blocks import Blocks, rank_rows

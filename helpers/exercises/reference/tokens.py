@@ -9,7 +9,7 @@ import time
 import warnings
 from pathlib import Path
 from pydoc_data.topics import topics
-from helpers import PickledByValue, PickledStream, Prediction, TokenFile, check, explore, hint, human_bytes, padded_and_packed, script_as_notebook, show, sign_of_life, text_table
+from helpers import PickledByValue, PickledStream, Prediction, TokenFile, check, explore, hint, human_bytes, padded_and_packed, script_as_notebook, show, show_table, sign_of_life
 import numpy as np
 import psutil
 import torch

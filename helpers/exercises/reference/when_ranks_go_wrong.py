@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
-from helpers import COLORS, Claims, Prediction, RankError, SmallCNN, calls_in, check, device_name, digits, explore, flight_report, hint, pick_device, rank_device, ranks_device, run_ranks, show, text_table, waiting_bars, write_flight_record
+from helpers import COLORS, Claims, Prediction, RankError, SmallCNN, calls_in, check, device_name, digits, explore, flight_report, hint, pick_device, rank_device, ranks_device, run_ranks, show, show_table, waiting_bars, write_flight_record
 import numpy as np
 import torch
 import torch.distributed as dist

@@ -4,7 +4,7 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 import math
-from helpers import Claims, MemoryMeter, Prediction, Recipe, SmallCNN, SmallGPT, category_bars, category_table, check, count_parameters, device_name, digits, explore_memory, hint, human_bytes, pick_device, plan_many, show
+from helpers import Claims, MemoryMeter, Prediction, Recipe, SmallCNN, SmallGPT, category_bars, category_table, check, count_parameters, device_name, digits, explore_memory, hint, human_bytes, pick_device, plan_many, show, show_table
 import numpy as np
 import torch
 import torch.nn.functional as F

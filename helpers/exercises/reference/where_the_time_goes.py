@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
-from helpers import COLORS, Claims, Prediction, SmallGPT, benchmark, check, compare, count_flops, device_name, english, explore, find_gpu, hint, kept_roofline, measure_roofline, model_flops, numbers_beyond_cache, pick_device, profile_step, roofline_figure, show, text_table, works_of
+from helpers import COLORS, Claims, Prediction, SmallGPT, benchmark, check, compare, count_flops, device_name, english, explore, find_gpu, hint, kept_roofline, measure_roofline, model_flops, numbers_beyond_cache, pick_device, profile_step, roofline_figure, show, show_table, works_of
 from helpers.core.device import synchronize
 import torch
 import torch.nn.functional as F

@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from helpers import SmallCNN, check, device_name, digits, hint, pick_device, rank_device, ranks_device, run_ranks
+from helpers import SmallCNN, check, device_name, digits, hint, pick_device, rank_device, ranks_device, run_ranks, show_table
 from helpers.core.device import synchronize
 from helpers.exercises.x3.broken import DIAGNOSES, compare_diagnoses, observe, symptoms_table
 import torch

@@ -41,7 +41,7 @@ def goodput_figure(
         axes.set_ylim(0, 100)
     axes.axvline(young / 60, color=COLORS[4], ls=":", label=f"Young: {young / 60:.1f} minutes")
     axes.set_xscale("log")
-    axes.set(title=f"Goodput; at best {best:.1f} %", xlabel="minutes between checkpoints", ylabel="% of the time")
+    axes.set(title=f"Goodput; at best {best:.1f}%", xlabel="minutes between checkpoints", ylabel="% of the time")
     axes.legend(frameon=False)
     return figure
 

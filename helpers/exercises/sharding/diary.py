@@ -34,15 +34,12 @@ class Diary(Collectives):
         super().__init__()
         self.events: list[Event] = []
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Run the operation; record it if it is a collective."""
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Record the operation if it is a collective."""
         before = len(self.calls)
-        result = super().__torch_dispatch__(func, types, args, kwargs)
+        super().see(func, args, kwargs, result)
         for call in self.calls[before:]:
             self.events.append(_event(call, args))
-        return result
 
     def note(self, text: str) -> None:
         """Write `text` down between the collectives."""

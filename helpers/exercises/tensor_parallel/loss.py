@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ...meter.operations_seen import OperationWatch
 from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
 from ..probing.cases import case_name, cases_on_ranks
@@ -201,19 +201,15 @@ class HandlesLargeLogits(Check):
         return _wrong(seen, expected, LARGE)
 
 
-class _LargestTensor(TorchDispatchMode):
+class _LargestTensor(OperationWatch):
     """Notes how many numbers the largest tensor has that an operation returns."""
 
     def __init__(self) -> None:
         super().__init__()
         self.most = 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         self.most = max([self.most, *(t.numel() for t in tree_leaves(result) if isinstance(t, Tensor))])
-        return result
 
 
 def _sent(seed: int, cross_entropy: Loss) -> Evidence:

@@ -25,16 +25,13 @@ class MeshTraffic(Collectives):
         self._names = {mesh.get_group(name).group_name: name for name in mesh.mesh_dim_names or ()}
         self._sent: Counter[str] = Counter(dict.fromkeys(self._names.values(), 0))
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Run the operation; if it is a collective, note its bytes under the dimension of its group."""
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """If the operation is a collective, note its bytes under the dimension of its group."""
         before = len(self.calls)
-        result = super().__torch_dispatch__(func, types, args, kwargs)
+        super().see(func, args, kwargs, result)
         if made := self.calls[before:]:
             names = (self._names.get(_group_name(argument)) for argument in args)
             self._sent[next(filter(None, names), "another group")] += sum(call.volume for call in made)
-        return result
 
     def by_dimension(self) -> dict[str, int]:
         """Return the bytes that this rank sends in a ring of many ranks, by dimension."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...core.table import text_table
+from ...core.table import show_table
 from ...ranks.collectives import Collective
 
 Guess = tuple[str, int] | None
@@ -26,7 +26,7 @@ class ProductTable:
             right, guessed = right + hit, guessed + (guess is not None)
             remark = "" if guess is None else "as you said" if hit else _difference(tuple(guess), measured)
             rows.append((case, _words([guess] if guess else []), _words(measured), remark))
-        print(text_table(rows))
+        show_table(rows)
         if guessed:
             print(f"{right} of {len(seen)} as you said.")
         else:

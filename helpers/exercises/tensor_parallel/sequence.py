@@ -5,9 +5,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ...meter.operations_seen import OperationWatch
 from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
 from ..probing.cases import case_name, cases_on_ranks
@@ -33,19 +33,16 @@ def _strided(tensor: Tensor) -> Tensor:
     return tensor.transpose(0, -1).contiguous().transpose(0, -1)
 
 
-class _Layouts(TorchDispatchMode):
+class _Layouts(OperationWatch):
     """Notes whether a collective gets a tensor that is not contiguous: gloo takes it, NCCL does not."""
 
     def __init__(self) -> None:
         super().__init__()
         self.strided = False
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if func.namespace in ("c10d", "_c10d_functional"):
             self.strided |= any(isinstance(t, Tensor) and not t.is_contiguous() for t in tree_leaves(args))
-        return func(*args, **(kwargs or {}))
 
 
 def _passed(Gather: Any, Scatter: Any, seed: int, strided: bool) -> Evidence:

@@ -6,25 +6,24 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...meter.operations_seen import OperationWatch
 from ..base import Check, Evidence
 from .shared import CLIP_OFF, PRECISIONS, scaler_for, setting
 
 ROUNDING = {"float32": 1e-4, "bfloat16": 2.0**-7, "float16": 2.0**-10}  # of a gradient of this dtype: twice its own
 
 
-class _Roots(TorchDispatchMode):
+class _Roots(OperationWatch):
     """Notes the dtype of what backward passes start from: autograd makes a one of its kind."""
 
     def __init__(self) -> None:
         super().__init__()
         self.dtypes: set[str] = set()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if func is torch.ops.aten.ones_like.default and args[0].dim() == 0 and args[0].is_floating_point():
             self.dtypes.add(str(args[0].dtype).removeprefix("torch."))
-        return func(*args, **(kwargs or {}))
 
 
 def _watched(scaler: torch.amp.GradScaler | None, roots: _Roots) -> torch.amp.GradScaler | None:

@@ -17,7 +17,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
 from ...core.data import digits
-from ...core.table import text_table
 from ...ranks.collectives import Collectives
 from ...ranks.run import run_ranks
 
@@ -64,8 +63,8 @@ def observe() -> dict[str, Symptoms]:
     return found
 
 
-def symptoms_table(found: Mapping[str, Symptoms]) -> str:
-    """Return the symptoms as a table."""
+def symptoms_table(found: Mapping[str, Symptoms]) -> list[tuple[str, ...]]:
+    """Return the symptoms as rows for `show_table`, the header first."""
     rows = [
         ("program", "loss", "replicas apart", f"rows of {ROWS} on rank 0", "all-reduces per update", "first update")
     ]
@@ -73,7 +72,7 @@ def symptoms_table(found: Mapping[str, Symptoms]) -> str:
         losses = " -> ".join(f"{loss:.2f}" for loss in each.losses)
         apart = " -> ".join(f"{far:.2g}" for far in each.apart)
         rows.append((name, losses, apart, str(each.seen), f"{each.all_reduces:g}", f"{each.length:.2f} x"))
-    return text_table(rows)
+    return rows
 
 
 def compare_diagnoses(answers: Mapping[str, int | None]) -> None:

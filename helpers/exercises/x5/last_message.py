@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
+from ...meter.operations_seen import OperationWatch
 from ...meter.profile import MemoryProfile
 from ...meter.session import clock
 
 
-class LastMessage(TorchDispatchMode):
+class LastMessage(OperationWatch):
     """Notes when the code in its `with` block called `torch.distributed` for the last time.
 
     Attributes:
@@ -17,14 +16,10 @@ class LastMessage(TorchDispatchMode):
 
     when = 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Run the operation and note the time of a message."""
-        result = func(*args, **(kwargs or {}))
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Note the time of a message."""
         if func.namespace in ("c10d", "_c10d_functional"):
             self.when = clock()
-        return result
 
 
 def most_since(when: int, profile: MemoryProfile) -> int:

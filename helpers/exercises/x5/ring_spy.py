@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ...meter.flops import flops_of
+from ...meter.operations_seen import OperationWatch
 from ...ranks.collectives import NAMES
 from ..base import Evidence
 
@@ -20,7 +20,7 @@ def _bytes(tensors: Any) -> int:
     return sum(tensor.nbytes for tensor in tree_leaves(tensors) if isinstance(tensor, torch.Tensor))
 
 
-class RingSpy(TorchDispatchMode):
+class RingSpy(OperationWatch):
     """Sees what the code in its `with` block sends and multiplies, as one rank of `group`.
 
     Attributes:
@@ -36,19 +36,15 @@ class RingSpy(TorchDispatchMode):
         self.collectives: Counter[str] = Counter()
         self.flops = 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Run the operation and note it."""
-        result = func(*args, **(kwargs or {}))
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Note the operation."""
         name = func._schema.name.partition("::")[2]
         if func.namespace == "c10d":
             self._note(name, args)
         elif func.namespace == "_c10d_functional" and not name.startswith("wait"):
             self.collectives[name] += max(_bytes(args), _bytes(result))
         else:
-            self.flops += flops_of(func, args, kwargs or {}, result)
-        return result
+            self.flops += flops_of(func, args, kwargs, result)
 
     def _note(self, name: str, args: tuple[Any, ...]) -> None:
         """Note a call of `torch.distributed`."""
