@@ -44,7 +44,7 @@ lab: port $(READY)
 port:
 	@case "$(PORT)" in ''|*[!0-9]*) echo "PORT must be a number, such as 'make lab PORT=8890'; got '$(PORT)'."; exit 2;; esac
 	@if test "$(PORT)" -lt 1024 -o "$(PORT)" -gt 65535; then \
-	  echo "PORT must lie between 1024 and 65535; got $(PORT)."; exit 2; fi
+	  echo "PORT must be between 1024 and 65535; got $(PORT)."; exit 2; fi
 
 lint: $(READY)
 	$(BIN)/ruff check .

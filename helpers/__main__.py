@@ -42,7 +42,7 @@ COMMANDS = {
     "plan": Command(".planner.cli", "predict the memory and the seconds of a training recipe"),
     "page": Command(".page.cli", "open the planner as a page in the browser: one GPU, or many"),
     "layout": Command(".planner.search.cli", "search for the best layout of a model on many GPUs"),
-    "dry-run": Command(".virtual_gpu.cli", "run a training script without its GPU: its memory, and what holds it"),
+    "dry-run": Command(".virtual_gpu.cli", "run a training script without its GPU; show its memory, and what holds it"),
     "autopsy": Command(
         ".virtual_gpu.autopsy.cli", "find out what filled a real GPU, from a snapshot or an error message"
     ),
@@ -58,11 +58,11 @@ COMMANDS = {
     "handout": Command(".course.handout", "copy the course for learners, without solved notebooks and tests"),
     "build": Command(".course.build.cli", "build the notebooks from their sources"),
     "site": Command(".course.build.site_cli", "render the solved labs as static pages with an index and a search"),
-    "receipts": Command(".course.receipts.cli", "run every lab and measurement here and keep the figures (minutes)"),
+    "receipts": Command(".course.receipts.cli", "run every lab and measurement here and save the figures (minutes)"),
     "gpu": Command(".course.gpu_lane.cli", "run everything that needs an NVIDIA GPU; resumable"),
     "plans": Command(".course.build.tables_cli", "renew all plans that the labs keep (half an hour)"),
     "searches": Command(".course.build.tables_cli", "renew all searches for layouts that the labs keep (an hour)"),
-    "chooser": Command(".course.build.tables_cli", "renew what the capstone's recipe chooser answers from (minutes)"),
+    "chooser": Command(".course.build.tables_cli", "renew the table behind the capstone's recipe chooser (minutes)"),
 }
 GROUPS = {"learners, and anyone with a GPU": "doctor", "instructors": "grade", "authors of the course": "build"}
 """For whom the commands from this one on are."""

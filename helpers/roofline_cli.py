@@ -48,5 +48,5 @@ def run(args: argparse.Namespace) -> int:
         apart = f"the runs of one measurement lay {roofline.spread:.0%} apart"
         console.print(f"The machine was busy: {apart}. Measure again when it is quiet.")
     path = keep_roofline(roofline)
-    console.print(f"Kept in {path}." if path else "Not kept, because TAS_PROGRESS is off.")
+    console.print(f"Saved in {path}." if path else "Not saved, because TAS_PROGRESS is off.")
     return 0

@@ -39,8 +39,8 @@ print(f"memory meter: {MemoryMeter().method}")
 # %% [markdown] name="machine_text"
 # ## 1 · Your machine
 #
-# Every lab runs on the machine you have. On a GPU the figures come from CUDA's allocator, on a CPU from the log of PyTorch's CPU allocator. The
-# **bytes** are equally real in both places. The **seconds** belong to your device, so a lab compares two ways of doing something in the same run and
+# Every lab runs on the machine you have. On a GPU the figures come from CUDA's allocator, and on a CPU from the log of PyTorch's CPU allocator. The
+# **bytes** are equally real in both places. The **seconds** depend on your device, so a lab compares two ways of doing something in the same run and
 # never tells you what to expect in milliseconds.
 
 # %% name="machine"
@@ -52,11 +52,11 @@ for name, dtype in {"FP32": torch.float32, "BF16": torch.bfloat16, "FP16": torch
 #
 # ## 2 · Predict
 #
-# If a course only hands you numbers, you forget them by Friday. So before each figure, you write down a guess. A wrong guess costs nothing here and is
-# not recorded. Guessing is also the best way to find out what you believe.
+# If a course only hands you numbers, you forget them by Friday. So before each figure, you write down a guess. A wrong guess costs nothing. Guesses are
+# saved on your machine, and `python -m helpers progress` shows how far off each one was.
 #
 # The model below is a single linear layer from 1,024 to 1,024 features, without a bias. **How many MiB do its parameters hold** in FP32? Replace
-# `None` with your number. (This first one is arithmetic, to show how it works; the later ones are not.)
+# `None` with your number. (This first prediction is plain arithmetic, to show how predictions work.)
 
 # %% name="guess_parameters"
 my_guess = None  # MiB
@@ -115,15 +115,15 @@ step_guess.reveal(meter.peak_bytes / 2**20)
 # ## 5 · Explain
 #
 # If you said 16, you counted parameters, gradients and Adam's two averages, as most people do. The measurement is higher. A difference between a prediction and a
-# measurement is never "overhead": it has a name. Ask the meter what held the bytes at the peak, and during which operation.
+# measurement is never just "overhead": every byte of it has a cause. Ask the meter what held the bytes at the peak, and during which operation.
 
 # %% name="explain"
 print(meter)
 
 # %% [markdown] name="explained"
-# There it is. The peak comes during the optimizer's step, and **temporaries** are part of it: to compute its update, Adam makes two tensors as large
-# as the parameter it works on. This model has a single parameter tensor, so together they are twice the size of the model. They live only for a
-# moment, but at that moment the memory has to be there. ([[Lean_optimizers]] shows how to avoid them.)
+# There it is. The peak comes during the optimizer's step, and **temporaries** are part of it: to compute its update, Adam makes two tensors, each as
+# large as the parameter it works on. This model has a single parameter tensor, so the two take twice as much memory as the whole model. They exist
+# only for a moment, but at that moment they need memory. ([[Lean_optimizers]] shows how to avoid them.)
 #
 # Here is the same step as a picture. Read it from left to right: forward, backward, optimizer step.
 
@@ -136,8 +136,8 @@ show(
 # %% [markdown] name="check_text"
 # ## 6 · Check
 #
-# Every exercise has a check in the very next cell. It prints one verdict per line. A failed check tells you what it saw and where to look.
-# Results stay on your machine: `.progress/progress.json` keeps them, and `python -m helpers doctor` shows them. Here is your first.
+# Every answer cell has a check in the next cell, which prints one verdict per line. A failed check shows what it saw and where to look.
+# Results stay on your machine, in `.progress/progress.json`. Here is your first task.
 #
 # ### Your turn: count bytes
 #
@@ -163,8 +163,8 @@ hint("start_here.bytes")
 # %% [markdown] name="failing_text"
 # ### A check that fails
 #
-# A check is worth something only if wrong answers fail it. Here is a plausible wrong one: it assumes that every number takes 4 bytes. See how the
-# check catches it, and how its diagnosis points to the cause.
+# A check is useful only if wrong answers fail it. Here is a plausible wrong answer: it assumes that every number takes 4 bytes. See how the
+# check rejects it, and how the diagnosis points to the cause.
 
 
 # %% name="failing"
@@ -178,7 +178,7 @@ assumes_fp32 = check("start_here.bytes", assumes_fp32, counts=False)  # not your
 # ## 7 · Time
 #
 # Seconds are harder than bytes: the first calls are slow, a GPU is still working through its queue when your clock stops, and the machine has other
-# things to do. `compare` warms up, waits for the device, and runs two functions in turn. **Predict:** one function gets a batch 16 times larger than
+# things to do. `compare` warms up, waits for the device, and runs two functions in turn. **Predict:** one function gets a batch 16 times as large as
 # the other's. How many times as long does it take?
 
 # %% name="guess_time"
@@ -195,8 +195,8 @@ time_guess.reveal(timing.speedup)
 print(timing)
 
 # %% [markdown] name="time_explained"
-# Rarely 16. A call has costs that do not grow with the batch, such as starting the operation and reading the weights. If your figure is below 16, the
-# large batch gets more out of the device per row. That is one reason to want more memory.
+# The answer is rarely 16. A call has costs that do not grow with the batch, such as starting the operation and reading the weights. If your figure is
+# below 16, a row takes less time in the large batch. That is one reason to want more memory.
 
 # %% name="bytes_of_a_7b"
 print("7 billion parameters in FP32:", human_bytes(7e9 * 4), "in 16 bits:", human_bytes(7e9 * 2))
@@ -204,12 +204,12 @@ print("7 billion parameters in FP32:", human_bytes(7e9 * 4), "in 16 bits:", huma
 # %% [markdown] name="recap"
 # ## How to go on
 #
-# - Techniques, claims and pitfalls have codes (T4, C7, P2), which you find on each lab's card; `docs/codes.md` says what they mean. A **claim** is a
-#   figure that people repeat; the labs test it.
+# - Each lab's card lists the codes of its techniques, pitfalls and claims (T4, P2, C7); `docs/codes.md` explains them. A **claim** is a
+#   published statement, often repeated, that the labs test.
 # - **Labs** teach a technique: predict, measure, explain, explore. The practice tasks carry no points, and each solution is one click away, below the
 #   check.
 # - **Exercises** (X1 to X7) are separate notebooks and are graded. You submit the notebook.
-# - **Solved notebooks** for everything are in `solutions/`. Look once you have tried.
-# - Stuck cell? **Kernel → Restart Kernel and Run All Cells** starts over; you lose nothing but the variables.
+# - **Solved notebooks** for everything are in `solutions/`. Try first, then look.
+# - If a cell hangs, **Kernel → Restart Kernel and Run All Cells** starts over. You lose only the variables.
 #
 # Next: [[where_memory_goes]], **Where memory goes**, where you meet everything that holds memory in a training step.

@@ -1,5 +1,5 @@
 """What was claimed, what was predicted and what was measured, and the record of it.
 
-A prediction, a claim with its measurement, the receipt of a machine, a learner's progress. The
-measuring itself is in `meter`.
+It holds predictions, claims with their measurements, the receipts of machines, and learners' progress. The measuring
+itself is in `meter`.
 """

@@ -48,10 +48,10 @@ class Prediction:
         if self.guess is not None:
             remember_guess(self.question, Guess(float(self.guess), float(measured), self.unit, self.difference))
         if self.guess is None:
-            print("  You have not guessed. Put a number into the cell above: being wrong costs nothing here.")
+            print("  You have not guessed. Put a number into the cell above; a wrong guess costs nothing.")
         elif not self.difference and measured and self.guess / measured > 0:
             ratio = self.guess / measured
-            more, less = ("high", "low") if measured > 0 else ("far below zero", "near to zero")
+            more, less = ("high", "low") if measured > 0 else ("far below zero", "close to zero")
             error = f"{ratio:.2f}x too {more}" if ratio >= 1 else f"{1 / ratio:.2f}x too {less}"
             within = abs(ratio - 1) <= 0.1
             yours = f"You said {with_unit(_shown(self.guess), self.unit)}"

@@ -40,7 +40,7 @@ Written on {{ today }} from {{ path }}, which stays on this machine. Delete that
 {% endfor %}</table></div>{% endif %}
 {% if lab.claims %}<p class="quiet">{{ lab.claims|length }} figure{{ "s" if lab.claims|length != 1 }} measured for its
 table of claims.</p>{% endif %}
-{% else %}<p>Nothing is saved yet. Notebooks that run in JupyterLab save what you predict and solve.</p>
+{% else %}<p>Nothing is saved yet. Notebooks save what you predict and solve when you run them in JupyterLab.</p>
 {% endfor %}</body></html>
 """
 

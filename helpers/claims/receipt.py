@@ -80,7 +80,7 @@ class Receipt:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ReceiptError(f"{path.name} is not a receipt: {error}") from error
         if digest != _digest(body):
-            raise ReceiptError(f"{path.name} was changed by hand: its digest does not fit. Run: make receipts")
+            raise ReceiptError(f"{path.name} was changed by hand: its digest does not match. Run: make receipts")
         return receipt
 
 

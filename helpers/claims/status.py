@@ -17,7 +17,7 @@ def status(path: Path | None = None) -> None:
     path = path or progress_file() or default_file()
     labs = read_progress(path)
     if not labs:
-        print("Nothing measured or checked in a notebook yet on this machine.")
+        print("Nothing has been measured or checked in a notebook on this machine yet.")
         return
     print(text_table([_HEADER, *(_row(name, lab) for name, lab in labs.items())]))
     print(f"\nSaved in {path}, and nowhere else. Delete the file to start again. As a page: python -m helpers progress")

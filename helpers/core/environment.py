@@ -69,7 +69,7 @@ def quiet_loggers() -> None:
 def idle_threads() -> str:
     """Say how long OpenMP's idle threads spin in this process, and why."""
     if torch_came_first:
-        return "not as the course wants them: torch was imported first. Restart, and import helpers first"
+        return "not set by the course: torch was imported first. Restart, and import helpers first"
     how = "spin briefly, then sleep" if _is_passive() else "spin"
     return f"{how} (OMP_WAIT_POLICY={os.environ['OMP_WAIT_POLICY']})"
 

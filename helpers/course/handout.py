@@ -25,9 +25,9 @@ def run(args: argparse.Namespace) -> int:
         RecipeError: the folder exists, or this is no checkout of the course.
     """
     if args.to.exists():
-        raise RecipeError(f"{args.to} is there already; name a new folder.")
+        raise RecipeError(f"{args.to} already exists; name a new folder.")
     if not (ROOT / "labs").is_dir():
-        raise RecipeError("There are no labs beside this package: run it in a checkout of the course.")
+        raise RecipeError("There are no labs next to this package: run the command in a checkout of the course.")
     args.to.mkdir(parents=True)
     for name in GIVEN:
         source = ROOT / name

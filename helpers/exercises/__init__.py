@@ -1,4 +1,4 @@
-"""Exercises and their checks: one file a topic, or a folder, all built from the `Check` and `Part` of `base.py`."""
+"""Exercises and their checks: one file or folder per topic, all built from the `Check` and `Part` of `base.py`."""
 
 from .checking import check
 from .hints import hint

@@ -91,7 +91,7 @@ class MemoryMeter:
 
     def __enter__(self) -> MemoryProfile:
         if self._stack is not None:
-            raise RuntimeError("This meter is measuring already; make another one for the block inside.")
+            raise RuntimeError("This meter is already measuring; use another one for the inner block.")
         self.profile = MemoryProfile(self._device.type, self.method)
         with contextlib.ExitStack() as stack:  # if anything fails, all is undone
             self._begin(stack)

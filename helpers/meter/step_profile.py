@@ -160,13 +160,13 @@ class StepProfile:
         return f"{seconds / self.seconds:.0%}"
 
     def _headline(self) -> str:
-        return f"{self.timing} a step; {_METHODS[self.method]}"
+        return f"{self.timing} per step; {_METHODS[self.method]}"
 
     def _cost(self) -> str:
         added = self.events * self.event_seconds
         return (
-            f"Under the profiler {self.profiled}. It recorded {self.events} events in a step, and {added * 1e3:.2f} ms "
-            f"({self.event_seconds * 1e6:.2f} µs an event) are taken off the parts."
+            f"Under the profiler {self.profiled}. It recorded {self.events} events per step, so {added * 1e3:.2f} ms "
+            f"({self.event_seconds * 1e6:.2f} µs per event) are subtracted from the parts."
         )
 
 

@@ -75,7 +75,7 @@ def _alone() -> Iterator[None]:
     """Hold the one profiler of this process."""
     if torch.autograd._profiler_enabled() or not profiler_lock.acquire(blocking=False):
         holders = "torch.profiler, a MemoryMeter, or run_ranks with measure=True"
-        raise RuntimeError(f"A profiler is running already ({holders}); end it first.")
+        raise RuntimeError(f"A profiler is already running ({holders}); end it first.")
     try:
         yield
     finally:

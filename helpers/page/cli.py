@@ -25,11 +25,11 @@ def run(args: argparse.Namespace) -> int:
     from .server import Page
 
     if not 1024 <= args.port <= 65535:
-        raise RecipeError(f"--port is {args.port}; it must lie between 1024 and 65535.")
+        raise RecipeError(f"--port is {args.port}; it must be between 1024 and 65535.")
     try:
         page = Page(args.port)
     except OSError as error:
-        raise RecipeError(f"Port {args.port} is not free ({error.strerror}): choose another by --port.") from None
+        raise RecipeError(f"Port {args.port} is not free ({error.strerror}): choose another with --port.") from None
     with page, contextlib.suppress(KeyboardInterrupt):
         print(f"The planner is at {page.address}; Ctrl-C ends it.", flush=True)
         threading.Thread(target=page.warm_up, daemon=True).start()

@@ -104,23 +104,21 @@ _RUN = (
 
 def _one() -> list[Control]:
     return [
-        _choose("model", "model", "llama-2-7b", [*model_names(), (OWN, "a config.json of your own")]),
+        _choose("model", "model", "llama-2-7b", [*model_names(), (OWN, "your own config.json")]),
         _choose("gpu", "GPU", "rtx-4090-24gb", [*_GPU_NAMES, ("", "another size")]),
-        _number("budget", "its memory, GiB"),
+        _number("budget", "GPU memory, GiB"),
         _number("seq", "sequence length, tokens", 2048),
         _number("micro_batch_size", "micro-batch", 1),
         _number("gradient_accumulation_steps", "micro-batches per step", 1),
         _choose("precision", "precision", "bf16", _PRECISION),
-        _choose("lora_rank", "trains", 16, _LORA),
-        _choose(
-            "quantize", "frozen base in", "none", [(q, "16 or 32 bits" if q == "none" else q) for q in QUANTIZATIONS]
-        ),
+        _choose("lora_rank", "training", 16, _LORA),
+        _choose("quantize", "frozen base", "none", [(q, "16 or 32 bits" if q == "none" else q) for q in QUANTIZATIONS]),
         _choose("optimizer", "optimizer", "adamw", OPTIMIZERS),
         _choose("checkpointing", "activation checkpointing", "full", CHECKPOINTINGS),
         *_RUN,
-        _choose("optimizer_impl", "optimizer's kernels", "foreach", IMPLEMENTATIONS, more=True),
+        _choose("optimizer_impl", "optimizer kernels", "foreach", IMPLEMENTATIONS, more=True),
         _choose("attention", "attention", "sdpa", ATTENTIONS, more=True),
-        _choose("offload", "in host memory", "none", OFFLOADS, more=True),
+        _choose("offload", "kept in host memory", "none", OFFLOADS, more=True),
         _number("image_size", "image size, pixels", more=True),
         _switch("compile", "torch.compile"),
         _switch("step_in_backward", "optimizer step in backward"),
@@ -130,7 +128,7 @@ def _one() -> list[Control]:
 
 def _many() -> list[Control]:
     return [
-        _choose("model", "model", "llama-3.1-8b", [*arch_names(), (OWN, "a config.json of your own")]),
+        _choose("model", "model", "llama-3.1-8b", [*arch_names(), (OWN, "your own config.json")]),
         _choose("cluster", "cluster", "dgx-h100", _CLUSTER_NAMES),
         _number("gpus", "GPUs", 8),
         _number("seq", "sequence length, tokens", 8192),

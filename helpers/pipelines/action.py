@@ -34,7 +34,7 @@ class Action(NamedTuple):
         """
         entry = cls(*action) if not isinstance(action, str) else cls(action, -1)
         if entry.kind not in tuple(KINDS) or entry.micro_batch < 0 or entry.chunk < 0:
-            raise ValueError(f"{action!r} is no action: say which of {', '.join(KINDS)}, and which micro-batch.")
+            raise ValueError(f"{action!r} is not an action: give one of {', '.join(KINDS)}, and a micro-batch.")
         return entry
 
     def __str__(self) -> str:

@@ -3,7 +3,6 @@
 import argparse
 from typing import Any
 
-from .catalog.clusters import CLUSTERS
 from .config import (
     ATTENTIONS,
     CONTEXTS,
@@ -61,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_training(group: _Group) -> None:
     group.option("--model", "a model from the catalog, or a Hugging Face config", metavar="NAME|config.json")
     group.number("--micro-batch-size", "sequences or images in a micro-batch", "--batch")
-    steps = "micro-batches per step and data rank (default 1; in a pipeline, the number of stages)"
+    steps = "micro-batches per step and data rank (default 1, or the pipeline's stages)"
     group.number("--gradient-accumulation-steps", steps, "--accumulate", "--micro-batches")
     group.number("--seq", "tokens in a sequence")
     group.number("--image-size", "pixels per side (default: the model's own)")
@@ -121,11 +120,11 @@ def _add_ranks(group: _Group) -> None:
     group.number("--pp", "pipeline parallel: stages of consecutive blocks", "--pipeline", dest="pipeline")
     group.number("--cp", "context parallel: ranks that split each sequence", "--context", dest="context")
     group.number("--ep", "expert parallel: ranks that split the experts", "--expert", dest="expert")
-    rest = "data-parallel ranks that split state (default: all GPUs that the other options leave)"
+    rest = "data-parallel ranks that split state (default: all GPUs that are left)"
     group.number("--dp-shard", rest, "--data-shard", dest="shard")
-    groups = "groups of such ranks (default 1, or as many as --gpus and --dp-shard imply)"
+    groups = "groups of --dp-shard ranks (default 1, or as many as --gpus and --dp-shard imply)"
     group.number("--dp-replicate", groups, "--replicate", dest="replicate")
-    stage = "what they split: 0 nothing (DDP), 1 optimizer state, 2 also gradients, 3 also parameters (FSDP)"
+    stage = "data ranks split: 0 nothing, 1 optimizer state, 2 + gradients, 3 + parameters"
     group.option("--zero-stage", stage, "--zero", "--shard", dest="zero", type=_zero, metavar="{0,1,2,3}")
     group.option("--schedule", "order of the pipeline's micro-batches", choices=SCHEDULES)
     group.number("--virtual-stages", "parts of the model per pipeline rank")
@@ -142,7 +141,7 @@ def _add_ranks(group: _Group) -> None:
 def _add_hardware(group: _Group) -> None:
     group.option("--gpu", "a GPU from the catalog, or this machine; default: the common ones", metavar="NAME|this")
     group.option("--budget", "a GPU with this much memory", type=float, metavar="GiB")
-    group.option("--cluster", f"one of {', '.join(CLUSTERS)}", metavar="NAME")
+    group.option("--cluster", "a cluster from the catalog, such as dgx-h100; --list shows all", metavar="NAME")
     group.number("--gpus-per-node", "GPUs in a node (default: the cluster's)")
     measured = "rates of your own machine: a table of matmuls, nccl-tests, roofline --json, or runs"
     group.option("--rates", f"{measured} (docs/planner.md)", metavar="FILE")
@@ -155,20 +154,20 @@ def _add_hardware(group: _Group) -> None:
 def _add_answer(group: _Group) -> None:
     for flag, text in (
         ("--json", "print JSON"),
-        ("--list", "show the models and GPUs of the catalog"),
+        ("--list", "show the models, GPUs and clusters of the catalog"),
         ("--roles", "print a table of all pipeline ranks"),
         ("--largest-batch", "find the largest micro-batch that fits"),
         ("--measure", "also train two real steps on this machine's GPU"),
     ):
         group.option(flag, text, action="store_true")
     group.option("--timeline", "draw a step on several GPUs as an SVG, PNG or PDF", metavar="FILE")
-    exports = "in place of an answer: a training script (pytorch or trainer), or the configuration of an engine"
+    exports = "instead of an answer, a training script (pytorch or trainer) or the configuration of an engine"
     group.option("--export", exports, metavar="NAME")
     group.option("--wrap", "with --export: also print the job that starts it", choices=WRAPS)
     from_file = "plan the run that a file describes: Megatron-LM, NeMo, torchtitan, Axolotl, DeepSpeed, Accelerate"
     group.option("--from", from_file, metavar="FILE", dest="from_file")
     group.option("--rows", "plan many runs, one per line (docs/planner.md lists the fields)", metavar="FILE.jsonl")
-    group.option("--out", "where the answers to --rows go, or what --export writes", metavar="FILE")
+    group.option("--out", "file for the answers to --rows, or for --export", metavar="FILE")
 
 
 def _add_whole_run(group: _Group) -> None:

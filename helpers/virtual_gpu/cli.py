@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the script and print the report. Returns 0, 2 for bad input, or the script's own exit code."""
     if args.steps < 1 or args.gpus < 1 or args.nodes < 1:
-        raise RecipeError("--steps, --gpus and --nodes are at least 1.")
+        raise RecipeError("--steps, --gpus and --nodes must be at least 1.")
     ranks = args.gpus * args.nodes
     if not 0 <= args.rank < ranks:
         raise RecipeError(f"--rank {args.rank} is not one of {ranks}: ranks count from 0.")

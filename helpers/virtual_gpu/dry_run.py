@@ -185,7 +185,7 @@ class DryRun:
         largest = self.largest_batches
         if largest:
             rooms = ", ".join(f"{name} {count:,}" for name, count in largest.items() if count)
-            lines.append(f"Largest batch (here {batch_of(self.ledger):,}), if the rest stays: {rooms or 'none fits'}")
+            lines.append(f"Largest batch (here {batch_of(self.ledger):,}), all else equal: {rooms or 'none fits'}")
         return lines
 
     def _owner_lines(self) -> list[str]:
@@ -196,7 +196,7 @@ class DryRun:
         for title, rows in (("By module", owners.modules), ("By line", owners.lines)):
             lines += ["", title, *_table(dict(rows.most_common()), _ROWS)]
         if self.ledger.refusals or not self.fits.get(self.gpu, True):
-            lines += ["", "What to change; the first is the least trouble:", *(f"  {cure}" for cure in self.cures)]
+            lines += ["", "What to change, easiest first:", *(f"  {cure}" for cure in self.cures)]
         return lines
 
     def _time_lines(self) -> list[str]:
@@ -214,7 +214,7 @@ class DryRun:
         if self.world is None:
             return []
         rows = [row for row in collective_rows(self.ledger, self.gpu, self.world) if row["calls"]]
-        lines = ["", f"Collectives of rank {self.world.rank} of {self.world.size} in a step"]
+        lines = ["", f"Collectives of rank {self.world.rank} of {self.world.size} per step"]
         for row in rows:
             seconds = "" if row["seconds"] is None else f"  {seconds_in_words(row['seconds'])}"
             name = f"{row['name']} of {row['ranks']} ranks"
@@ -226,12 +226,12 @@ class DryRun:
         for title, rows in (
             ("The host waits for the GPU", self.waits.synchronizations),
             ("Copies from pageable memory", self.waits.pageable_copies),
-            ("Values that a dry run does not have, and what stood in for them", self.waits.assumed),
+            ("Values that a dry run does not have, and their stand-ins", self.waits.assumed),
         ):
             if rows:
                 lines += ["", title]
                 for (line, *words), times in rows.most_common(_ROWS):
-                    nbytes = [] if words else [f"{human_bytes(self.waits.pageable_bytes[line])} in all"]
+                    nbytes = [] if words else [f"{human_bytes(self.waits.pageable_bytes[line])} in total"]
                     lines.append(f"  {times:>6} x  {short(line)}  {': '.join([*words, *nbytes])}")
                 lines += [f"  and {len(rows) - _ROWS} more"] if len(rows) > _ROWS else []
         return lines

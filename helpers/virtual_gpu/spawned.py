@@ -19,7 +19,7 @@ def install(patches: Patches, world: World | None, waits: Waits) -> None:
     def spawn(fn: Any, args: Any = (), nprocs: int = 1, *_: Any, **__: Any) -> Any:
         if nprocs != node:
             raise AbsentError(
-                f"The script starts {nprocs} processes, and a node has {node} GPUs here: --gpus {nprocs}."
+                f"The script starts {nprocs} processes, but a node has {node} GPUs here. Use --gpus {nprocs}."
             )
         waits.assume("torch.multiprocessing.spawn", f"process {local} of {nprocs} runs, the others do not")
         fn(local, *args)

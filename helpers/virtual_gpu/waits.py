@@ -47,9 +47,7 @@ class Waits:
         """
         line = place().line
         if self.strict:
-            raise ValueWithoutDataError(
-                f"{line}: {_WORDS.get(what, what)} asks for a value that a dry run does not have."
-            )
+            raise ValueWithoutDataError(f"{line}: {_WORDS.get(what, what)} needs a value that a dry run does not have.")
         self.assumed[line, _WORDS.get(what, what), value] += 1
 
 

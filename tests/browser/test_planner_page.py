@@ -202,7 +202,7 @@ def test_a_config_of_ones_own_a_link_and_a_script(tab, page_server):
     link = parse_qs(urlsplit(tab.url).query)
     assert (link["model"], link["gpu"], link["seq"]) == (["gpt2"], ["t4-16gb"], ["128"])
     tab.goto(page_server + "?model=gpt5&seq=256&gpu=h100-80gb")
-    tab.get_by_text("The link says model gpt5").wait_for()
+    tab.get_by_text("The link asks for model gpt5").wait_for()
 
 
 def test_many_gpus_their_timeline_and_the_engines_config(tab, page_server):

@@ -22,7 +22,7 @@ def test_prediction(capsys, guess, says):
     assert says in out
 
 
-@pytest.mark.parametrize(("guess", "says"), [(-1, "10.00x too near to zero"), (-20, "2.00x too far below zero")])
+@pytest.mark.parametrize(("guess", "says"), [(-1, "10.00x too close to zero"), (-20, "2.00x too far below zero")])
 def test_prediction_of_a_negative_number(capsys, guess, says):
     Prediction("SGD against AdamW", guess, "points").reveal(-10.0)
     assert says in capsys.readouterr().out

@@ -92,7 +92,7 @@ def test_a_broken_file_does_no_harm(claims, junk, tmp_path, monkeypatch):
 def test_status_counts_labs_claims_checks_and_points(claims, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TAS_PROGRESS", str(tmp_path))
     status()
-    assert capsys.readouterr().out.startswith("Nothing measured or checked")
+    assert capsys.readouterr().out.startswith("Nothing has been measured or checked")
     monkeypatch.setenv("JPY_SESSION_NAME", "labs/00_start_here.ipynb")
     claims._repr_html_()
 
@@ -113,4 +113,4 @@ def test_status_counts_labs_claims_checks_and_points(claims, tmp_path, monkeypat
     assert str(tmp_path) in output
     (tmp_path / "progress.json").unlink()
     status()
-    assert "Nothing measured" in capsys.readouterr().out
+    assert "Nothing has been measured" in capsys.readouterr().out

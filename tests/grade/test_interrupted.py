@@ -182,7 +182,7 @@ def test_interrupted_it_writes_what_is_done_says_how_to_go_on_and_leaves_nothing
     assert process.returncode == 130
     assert err == (
         "Interrupted; 2 of 3 submissions are graded and written. "
-        "The same command (without --fresh) goes on from there.\n"
+        "The same command (without --fresh) continues from there.\n"
     )
     assert psutil.wait_procs(children, timeout=5)[1] == []
     rows = rows_of((out / "gradebook.csv").read_text(encoding="utf-8"))

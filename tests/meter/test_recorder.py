@@ -132,7 +132,7 @@ def test_gradients_of_gradients_are_unchanged():
 
 def test_entering_twice_is_refused_and_harms_nothing():
     meter, model = MemoryMeter(device=CPU), nn.Linear(4, 4)
-    with meter, pytest.raises(RuntimeError, match="measuring already"), meter:
+    with meter, pytest.raises(RuntimeError, match="already measuring"), meter:
         pass
     with torch.autograd.graph.disable_saved_tensors_hooks("not here"), pytest.raises(RuntimeError), MemoryMeter(model):
         pass

@@ -43,7 +43,7 @@ def words(capsys):
 def test_it_is_measured_printed_and_kept(measured, tmp_path, capsys):
     assert main(["roofline"]) == 0
     printed = words(capsys)
-    for figure in ("123 GFLOP/s", "20 GB/s", "30 µs + bytes / (2 GB/s)", "Kept in"):
+    for figure in ("123 GFLOP/s", "20 GB/s", "30 µs + bytes / (2 GB/s)", "Saved in"):
         assert figure in printed
     assert "busy" not in printed
     assert (tmp_path / "roofline.json").exists()
@@ -59,7 +59,7 @@ def test_a_busy_machine_is_named(measured, capsys):
 def test_who_wants_nothing_kept_is_told(measured, monkeypatch, capsys):
     monkeypatch.setenv("TAS_PROGRESS", "off")
     assert main(["roofline"]) == 0
-    assert "Not kept" in words(capsys)
+    assert "Not saved" in words(capsys)
 
 
 def test_without_a_process_group_the_rest_is_kept(measured, monkeypatch, capsys):

@@ -198,7 +198,7 @@ def test_a_second_profiler_is_refused_in_one_line():
     def step():
         return torch.ones(3) + 1
 
-    refused = functools.partial(pytest.raises, RuntimeError, match="A profiler is running already")
+    refused = functools.partial(pytest.raises, RuntimeError, match="A profiler is already running")
     with MemoryMeter(), refused():
         profiled(step)
     with profile(activities=[ProfilerActivity.CPU]), refused():

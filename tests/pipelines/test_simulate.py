@@ -52,7 +52,7 @@ def test_a_micro_batch_is_held_until_its_last_action():
 
 @pytest.mark.parametrize("entry", [("X", 0), ("FB", 0), ("F", -1), "F0"])
 def test_what_is_no_action_is_refused(entry):
-    with pytest.raises(ValueError, match="is no action"):
+    with pytest.raises(ValueError, match="is not an action"):
         Action.of(entry)
 
 

@@ -170,13 +170,17 @@ def errors(plans: list[Plan]) -> tuple[float, float]:
 
 
 def headline(plans: list[Plan]) -> str:
-    """Sum the comparison up in two sentences."""
+    """Sum the comparison up in three sentences."""
     median, largest = errors(plans)
-    misses = [abs(error(figure, plan)) for figure, plan in zip(FIGURES, plans, strict=True) if verdict(figure, plan)]
+    pairs = list(zip(FIGURES, plans, strict=True))
+    allocated = [pair for pair in pairs if pair[0].metric == "allocated"]
+    misses = [abs(error(*pair)) for pair in allocated if verdict(*pair)]
+    reserved = [error(*pair) for pair in pairs if pair[0].metric == "reserved"]
     return (
-        f"Compared with {len(FIGURES)} figures that others measured and published, the memory allocated at the peak "
-        f"has a median error of {median:.1%} and a maximum of {largest:.1%}. That leaves out {len(misses)} misses of "
-        f"up to {max(misses):.1%}; the table lists them, with their causes where they are known."
+        f"Compared with {len(allocated)} published measurements of the memory allocated at the peak, the median error "
+        f"is {median:.1%} and the largest {largest:.1%}, not counting {len(misses)} misses of up to {max(misses):.1%}. "
+        f"Of {len(reserved)} figures of reserved memory, {reserved.count(0)} are inside the planned interval. "
+        "The table lists all figures, with the known causes of misses."
     )
 
 

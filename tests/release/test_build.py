@@ -281,7 +281,7 @@ def test_a_lab_is_inserted_by_renaming_files(course):
             "marks no solution",
         ),
         ('name="double_check" points=2', "points=2", "has no name"),
-        (" answer=true reveal=true", "", "that is no answer marks a solution"),
+        (" answer=true reveal=true", "", "that is not an answer marks a solution"),
         ("# %%\nprint", "# %% [raw]\n# print", "raw cell"),
         ("    ### END SOLUTION", "### END SOLUTION\nscale = 2", "'double': its stub would raise before it defines"),
     ],

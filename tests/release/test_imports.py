@@ -106,8 +106,8 @@ POLICIES = [  # torch imported first or not, the environment; what is said, and 
     ("", {}, "spin briefly, then sleep (OMP_WAIT_POLICY=PASSIVE)", "2000"),
     ("", {"GOMP_SPINCOUNT": "7"}, "spin briefly, then sleep (OMP_WAIT_POLICY=PASSIVE)", "7"),
     ("", {"OMP_WAIT_POLICY": "ACTIVE"}, "spin (OMP_WAIT_POLICY=ACTIVE)", "None"),
-    ("import torch", {}, "not as the course wants them: torch was imported first", "2000"),
-    ("import torch", {"OMP_WAIT_POLICY": "passive"}, "not as the course wants them: torch was imported first", "2000"),
+    ("import torch", {}, "not set by the course: torch was imported first", "2000"),
+    ("import torch", {"OMP_WAIT_POLICY": "passive"}, "not set by the course: torch was imported first", "2000"),
     ("import torch", {"OMP_WAIT_POLICY": "ACTIVE"}, "spin (OMP_WAIT_POLICY=ACTIVE)", "None"),
     ("import torch", {"OMP_WAIT_POLICY": "PASSIVE"} | SPIN, "spin briefly, then sleep", "2000"),
 ]

@@ -127,8 +127,8 @@ def test_it_tells_fragmentation_from_a_full_gpu(report):
         return report(gpu.snapshot(gaps, **segment)).causes
 
     pieces = refused([400 * MiB] * 4)
-    assert f"{ME}:20 asked for 1.00 GiB, and 10.00 MiB were free." in pieces[0]
-    assert "Fragmentation: 1.56 GiB lie unused" in pieces[1]
+    assert f"{ME}:20 asked for 1.00 GiB, but only 10.00 MiB was free." in pieces[0]
+    assert "Fragmentation: 1.56 GiB is unused" in pieces[1]
     assert "expandable_segments:True" in pieces[1]
     assert len(refused([100 * MiB])) == 1
     assert len(refused([400 * MiB] * 4, is_expandable=True)) == 1
@@ -225,8 +225,8 @@ class Hostile:
         (pickle.dumps({"segments": [{"blocks": [{}]}]}), "not a memory snapshot that PyTorch writes"),
         (pickle.dumps([1, 2]), "not a memory snapshot"),
         (pickle.dumps("text")[:-3], "not a memory snapshot"),
-        (b"all is well", "holds no out-of-memory message"),
-        (b"", "holds no out-of-memory message"),
+        (b"all is well", "has no out-of-memory message"),
+        (b"", "has no out-of-memory message"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, capsys, content, words):

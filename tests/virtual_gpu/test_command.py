@@ -139,7 +139,7 @@ def test_its_own_traceback_names_its_own_lines_alone(dry_run):
     [
         (["no_such_file.py"], "no_such_file.py is not a file"),
         (["--gpu", "rtx-9999", "x.py"], "'rtx-9999' is not in the catalog"),
-        (["--steps", "0", "x.py"], "--steps, --gpus and --nodes are at least 1"),
+        (["--steps", "0", "x.py"], "--steps, --gpus and --nodes must be at least 1"),
         (["-m", "no_such_module_here"], "no_such_module_here is not a module"),
         (["--gpus", "4", "--rank", "4", __file__], "--rank 4 is not one of 4"),
         (["--timeline", "nowhere/x.svg", __file__], "nowhere is not a folder"),
@@ -364,7 +364,7 @@ def test_one_of_the_processes_that_a_script_spawns_runs(dry_run):
     assert lines_with(out, "process 2 of 4 runs")
     code, out, err = dry_run(SPAWNS)
     assert code == 2
-    assert "starts 4 processes, and a node has 1 GPUs here: --gpus 4." in err
+    assert "starts 4 processes, but a node has 1 GPUs here. Use --gpus 4." in err
 
 
 def test_steps_on_the_cpu_are_not_steps_on_the_gpu(dry_run):

@@ -137,7 +137,7 @@ def select(names: list[str]) -> list[Source]:
     chosen = [source for source in known if not names or source.name.startswith(tuple(names))]
     for name in names:
         if not any(source.name.startswith(name) for source in known):
-            raise BuildError(f"No source is called {name!r}. There are: {', '.join(s.name for s in known)}.")
+            raise BuildError(f"No source is called {name!r}. The sources are: {', '.join(s.name for s in known)}.")
     return chosen
 
 

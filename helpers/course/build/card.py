@@ -23,5 +23,5 @@ def minutes(source: Source) -> tuple[int, int]:
     """
     found = _MINUTES.search(card(source)["Time"])
     if found is None:
-        raise ValueError(f"{source.name}: the card's Time says no minutes.")
+        raise ValueError(f"{source.name}: the card's Time has no minutes.")
     return int(found[1]), int(found[2] or found[1])

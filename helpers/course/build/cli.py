@@ -9,7 +9,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="a source, or the beginning of its name; default: all")
     parser.add_argument("--check", action="store_true", help="build nothing; fail when a notebook is stale")
     parser.add_argument(
-        "--shares", action="store_true", help="build nothing; show how much of each lab's code is only read"
+        "--shares", action="store_true", help="build nothing; show how much of each lab's code learners only read"
     )
     parser.add_argument("--rerun", action="store_true", help="also run solutions whose source has not changed")
 

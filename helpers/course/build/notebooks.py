@@ -86,7 +86,7 @@ def _check(cell: NotebookNode, lab: str) -> None:
     if re.search(r"^### END SOLUTION\n+\S", cell.source, flags=re.MULTILINE):
         raise BuildError(f"{lab}: {name!r}: its stub would raise before it defines.")
     if not cell.metadata.get("answer") and "### BEGIN SOLUTION" in cell.source:
-        raise BuildError(f"{lab}: a cell that is no answer marks a solution: {cell.source[:60]!r}")
+        raise BuildError(f"{lab}: a cell that is not an answer marks a solution: {cell.source[:60]!r}")
 
 
 def _identify(cells: list[NotebookNode], lab: str) -> None:

@@ -87,13 +87,13 @@ def _chosen(args: argparse.Namespace) -> list[LaneStep]:
     steps = lane_steps(args.device, args.again)
     chosen = [step for step in steps if not args.only or fnmatch.fnmatch(step.name, args.only)]
     if not chosen:
-        raise LaneError(f"No step fits {args.only!r}: --list shows all.")
+        raise LaneError(f"No step matches {args.only!r}: --list shows them all.")
     return chosen
 
 
 def _device(kind: str) -> torch.device:
     if kind == "cuda" and not torch.cuda.is_available():
-        raise LaneError("PyTorch sees no NVIDIA GPU here. To try the lane itself: --device cpu")
+        raise LaneError("PyTorch sees no NVIDIA GPU here. To try the command without one: --device cpu")
     return torch.device(kind)
 
 

@@ -74,7 +74,7 @@ class Lane:
             code = run_limited(step.command, self._environment(), min(self.limit, room), log)
         seconds = round(time.monotonic() - began, 1)
         if code is None and room < self.limit:
-            return Outcome(INTERRUPTED, "the budget was spent; it is run anew", seconds, step.digest)
+            return Outcome(INTERRUPTED, "the budget ran out; the step will run again", seconds, step.digest)
         if code is None:
             return Outcome(FAILED, f"it took more than {self.limit:.0f} s", seconds, step.digest)
         words = self._last_line(start) or f"it printed nothing and ended with code {code}"

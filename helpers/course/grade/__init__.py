@@ -1,4 +1,4 @@
-"""Grade a folder of submissions: `grade` is the way in.
+"""Grade a folder of submissions: `grade` is the entry point.
 
 The rooms, in the order in which a submission passes through them: `intake` finds its answers, `run` runs them, `judge`
 reaches verdicts, `store` keeps results, `report` writes what people read.

@@ -63,7 +63,7 @@ class ClassRun:
             self.report.write(_in_order(results))
             raise KeyboardInterrupt(
                 f"Interrupted; {len(results)} of {len(hand_ins)} submissions are graded and written. "
-                "The same command (without --fresh) goes on from there."
+                "The same command (without --fresh) continues from there."
             ) from None
         self.report.write(_in_order(results))
         return _in_order(results)
@@ -97,7 +97,7 @@ class ClassRun:
             missing = self.bench.lacks([hand_in.source for hand_in in to_run.values()])
             if missing:
                 names = ", ".join(sorted(source.exercise for source in missing))
-                self.console.print(f"The reference answers of {names} run first: a minute or two.")
+                self.console.print(f"The reference answers of {names} run first, which takes a minute or two.")
                 began = time.perf_counter()
                 for reference in [workers.submit(self.bench.expected, source) for source in missing]:
                     reference.result()

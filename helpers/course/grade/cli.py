@@ -20,9 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=(),
         metavar="X",
-        help="what you set, such as x1 x2; default: whatever was submitted",
+        help="the exercises that you assigned, such as x1 x2; default: all that were submitted",
     )
-    parser.add_argument("--seed", type=int, help="repeat a run; default: that of the run in --out, or a fresh one")
+    parser.add_argument("--seed", type=int, help="seed of the inputs; default: that of the run in --out, or a new one")
     parser.add_argument(
         "--jobs", type=int, default=cores(), metavar="N", help="submissions graded at a time; default: one per core"
     )
@@ -31,18 +31,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--timeout", type=float, default=default.timeout, metavar="S", help="seconds one cell may take")
     parser.add_argument("--fresh", action="store_true", help="forget the results in --out and draw a new seed")
-    parser.add_argument("--regrade", metavar="NAME", help="run these students again (* and ? match), changed or not")
-    parser.add_argument("--roster", type=Path, metavar="CSV", help="who is who: columns folder, name, id, email")
-    parser.add_argument("--policy", type=Path, metavar="TOML", help="what checks are worth, and partial credit")
-    parser.add_argument("--anonymous", action="store_true", help="use random names in everything that people read")
-    parser.add_argument("--email", metavar="FROM", help="write drafts of letters to the students in the roster")
+    parser.add_argument("--regrade", metavar="NAME", help="grade these students again (* and ? match), changed or not")
+    parser.add_argument(
+        "--roster", type=Path, metavar="CSV", help="names and ids of the students: columns folder, name, id, email"
+    )
+    parser.add_argument("--policy", type=Path, metavar="TOML", help="points of checks, and partial credit")
+    parser.add_argument("--anonymous", action="store_true", help="use random names on pages and in tables")
+    parser.add_argument("--email", metavar="FROM", help="write draft e-mails to the students in the roster")
     parser.add_argument("--watch", action="store_true", help="grade again after each new submission, until interrupted")
 
 
 def _slice(text: str) -> tuple[int, int]:
     number, _, parts = text.partition("/")
     if not (number.isdecimal() and parts.isdecimal()):
-        raise argparse.ArgumentTypeError(f"I/N is wanted, such as 2/4; got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected I/N, such as 2/4; got {text!r}")
     return int(number), int(parts)
 
 

@@ -101,7 +101,7 @@ def _hand_ins(submissions: Path, exercises: list[Source], settings: GradingOptio
     except OSError as error:
         raise GradeError(f"{submissions} cannot be read: {error.strerror}.") from None
     if not hand_ins and not settings.watch:
-        raise GradeError(f"{submissions} holds no folders, archives or notebooks of students.")
+        raise GradeError(f"{submissions} has no folders, archives or notebooks of students.")
     if settings.regrade and not any(settings.regrades(hand_in.student) for hand_in in hand_ins):
         raise GradeError(f"No student's name matches --regrade {settings.regrade!r}.")
     return settings.mine(hand_ins if settings.exercise else _submitted(hand_ins))
@@ -165,8 +165,8 @@ def _print_summary(results: list[Result], report: Report, console: Console) -> N
     console.print(table)
     out = report.out
     console.print(
-        f"{out / 'class.html'} sums up, {out / 'gradebook.csv'} has all points, {out / 'feedback'} a page per student "
-        f"(seed {report.conditions.seed}).",
+        f"{out / 'class.html'} is the summary, {out / 'gradebook.csv'} has all points, and {out / 'feedback'} has a "
+        f"page per student (seed {report.conditions.seed}).",
         markup=False,
         soft_wrap=True,
     )

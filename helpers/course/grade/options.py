@@ -65,7 +65,7 @@ class GradingOptions:
         if parts > 1 and self.seed is None:
             raise GradeError("--slice needs --seed, the same for all slices: results count only for one seed.")
         if self.email is not None and not (self.roster and re.fullmatch(r"[^@\s]+@[^@\s]+", self.email)):
-            raise GradeError("--email takes the address that letters come from, and needs --roster with the students'.")
+            raise GradeError("--email is the address of the sender, and needs --roster for the students' addresses.")
 
     def set_exercises(self, sources: Sequence[Source]) -> list[Source]:
         """Return the exercises that can have been set, in the order of their names.

@@ -26,6 +26,6 @@ def expected_evidence(source: Source, conditions: Conditions, servers: WarmServe
         if set(expected[cell]) != names or not all(v.passed for v in judge(part, expected[cell], expected[cell])):
             raise GradeError(
                 f"The reference solution of {source.name} does not pass its own check {part.name} on this machine; "
-                f"nobody was graded. Try a longer --timeout (now {conditions.timeout:g} s)."
+                f"no submission was graded. Try a longer --timeout (now {conditions.timeout:g} s)."
             )
     return expected

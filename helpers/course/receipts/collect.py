@@ -124,7 +124,7 @@ def _earlier(empty: Receipt, folder: Path) -> Receipt:
     try:
         return Receipt.read(path) if path.exists() else empty
     except ReceiptError as error:
-        print(f"{error} Beginning anew.")
+        print(f"{error} Starting over.")
         return empty
 
 

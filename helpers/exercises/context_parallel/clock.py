@@ -95,7 +95,7 @@ def clock_rings(step: Callable[..., Any], ranks: int, orders: Mapping[str, Any])
     progress_line("")
     for name, run in best.items():
         if run.busy:
-            print(f"{name}: this machine is busy, so repeat this cell later; until then what was counted has to do.")
+            print(f"{name}: this machine is busy, so repeat this cell later; until then, rely on the counted figures.")
     return best
 
 

@@ -1,4 +1,4 @@
-"""Many layouts from a file: a line of JSON each, as others publish their runs."""
+"""Many layouts from a file, with one line of JSON per layout: runs as other people publish them."""
 
 from .answers import answer_rows
 

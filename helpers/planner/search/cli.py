@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", metavar="NAME|config.json", help="a model from the catalog, or a Hugging Face config"
     )
-    parser.add_argument("--gpus", type=int, metavar="N", help="how many GPUs")
+    parser.add_argument("--gpus", type=int, metavar="N", help="number of GPUs")
     parser.add_argument(
         "--gpu", default="h100", metavar="NAME", help=f"a GPU, or one of {', '.join(CLUSTERS)} (default h100)"
     )

@@ -1,4 +1,4 @@
-"""What a real GPU ran out of: reads a memory snapshot or an out-of-memory message, and names what to change first.
+"""Why a real GPU ran out of memory: reads a snapshot or an out-of-memory message, and names what to change first.
 
 python -m helpers autopsy snapshot.pickle          python -m helpers autopsy message.txt
 

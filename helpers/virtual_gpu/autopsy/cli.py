@@ -12,7 +12,7 @@ from .snapshot import gpus_of
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options."""
-    parser.add_argument("file", metavar="FILE", help="a memory snapshot, or a text with the message; - for stdin")
+    parser.add_argument("file", metavar="FILE", help="a memory snapshot, or a text with the message; - reads stdin")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
@@ -40,7 +40,7 @@ def reports_of(path: str) -> list[Report]:
     if isinstance(found, str):
         message = read_message(found)
         if message is None:
-            raise RecipeError(f"{path} holds no out-of-memory message, and is not a memory snapshot.")
+            raise RecipeError(f"{path} has no out-of-memory message and is not a memory snapshot.")
         return [of_message(message)]
     try:
         gpus = gpus_of(found)

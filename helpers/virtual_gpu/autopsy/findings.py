@@ -52,8 +52,8 @@ class Report:
     def __str__(self) -> str:
         parts = [self.title]
         parts += [f"  {human_bytes(nbytes):>12}  {name}" for name, nbytes in self.figures.items()]
-        parts += ["", "What happened", *(f"  {cause}" for cause in self.causes or ["Nothing ran out."])]
-        for title, rows in (("Who holds the memory", self.categories), ("By line", self.lines)):
+        parts += ["", "What happened", *(f"  {cause}" for cause in self.causes or ["The memory did not run out."])]
+        for title, rows in (("What holds the memory", self.categories), ("By line", self.lines)):
             if rows:
                 parts += [
                     "",
@@ -65,11 +65,11 @@ class Report:
         if self.growing:
             parts += ["", "What grows"]
             for growth in self.growing[:_ROWS]:
-                rise = f"{human_bytes(growth.a_step)} a step, " if growth.a_step else ""
+                rise = f"{human_bytes(growth.a_step)} per step, " if growth.a_step else ""
                 held = f"{human_bytes(growth.in_all)} in {growth.blocks} blocks"
                 parts.append(f"  {growth.line}: {rise}{held}")
         if self.cures:
-            parts += ["", "What to change; the first is the least trouble:", *(f"  {cure}" for cure in self.cures)]
+            parts += ["", "What to change, easiest first:", *(f"  {cure}" for cure in self.cures)]
         return "\n".join(parts)
 
 
@@ -83,20 +83,22 @@ def of_snapshot(number: int, gpu: GpuSnapshot) -> Report:
     report.figures = {"allocated": gpu.allocated, "reserved": gpu.reserved, "largest free piece": gpu.largest_gap}
     if gpu.refused is not None:
         asked, free, frames = gpu.refused
-        report.figures |= {"asked for when it failed": asked, "free on the GPU then": free}
-        report.causes.append(f"{user_line(frames)} asked for {human_bytes(asked)}, and {human_bytes(free)} were free.")
+        report.figures |= {"requested when it failed": asked, "free on the GPU at that moment": free}
+        report.causes.append(
+            f"{user_line(frames)} asked for {human_bytes(asked)}, but only {human_bytes(free)} was free."
+        )
         if unused >= asked > gpu.largest_gap and not gpu.expandable:
             report.causes.append(
-                f"Fragmentation: {human_bytes(unused)} lie unused in PyTorch's segments, the largest piece of them is "
+                f"Fragmentation: {human_bytes(unused)} is unused in PyTorch's segments, but the largest free piece is "
                 f"{human_bytes(gpu.largest_gap)}. {_EXPANDABLE}"
             )
     elif unused > max(2**28, gpu.allocated // 4) and not gpu.expandable:
-        report.causes.append(f"{human_bytes(unused)} are reserved and unused. {_EXPANDABLE}")
+        report.causes.append(f"{human_bytes(unused)} is reserved but unused. {_EXPANDABLE}")
     for growth in report.growing[:1]:
         rise = f" by {human_bytes(growth.a_step)} with each step" if growth.a_step else ""
         report.causes.append(
-            f"A leak: what {growth.line} makes is kept, and grows{rise}. Keep numbers (`.item()`) or `.detach()`ed "
-            "tensors, and look for lists, caches and hooks that hold them."
+            f"A leak: memory allocated at {growth.line} is not freed and grows{rise}. Keep numbers (`.item()`) or "
+            "`.detach()`ed tensors instead, and look for lists, caches and hooks that hold tensors."
         )
     held = Owners(gpu.allocated, categories=dict(categories))
     report.cures = cures_for(held, 0 if gpu.expandable else max(0, unused))
@@ -107,12 +109,12 @@ def of_message(message: Message) -> Report:
     """Return the autopsy of an out-of-memory message."""
     report = Report(f"GPU {message.gpu}: {human_bytes(message.asked)} did not fit")
     known = {
-        "asked for": message.asked,
+        "requested": message.asked,
         "the GPU's memory": message.total,
         "free": message.free,
         "this process": message.process,
         "allocated by tensors": message.allocated,
-        "reserved and unused": message.unused,
+        "reserved but unused": message.unused,
         "other processes": message.others,
     }
     report.figures = {name: nbytes for name, nbytes in known.items() if nbytes is not None}
@@ -123,12 +125,12 @@ def of_message(message: Message) -> Report:
     optimizing = any("torch/optim" in file.replace("\\", "/") for file, _, _ in message.frames)
     backward = any("autograd" in file for file, _, _ in message.frames)
     if optimizing:
-        report.causes.append("It was the optimizer's step: at the first one, Adam's two states are made.")
+        report.causes.append("It failed in the optimizer's step. The first step allocates Adam's two states.")
     elif backward:
-        report.causes.append("It was the backward pass: saved activations and gradients are there together.")
+        report.causes.append("It failed in the backward pass, which holds saved activations and gradients together.")
     report.causes.append(
-        "A message does not say whose the memory is. A snapshot does: torch.cuda.memory._record_memory_history(), "
-        "and _dump_snapshot() when it fails."
+        "A message does not show what holds the memory. A snapshot does: call torch.cuda.memory's "
+        "_record_memory_history() at the start, and _dump_snapshot() when the program fails."
     )
     return report
 
@@ -140,10 +142,10 @@ def _causes(message: Message) -> list[str]:
     if (message.others or 0) > _NOTABLE:
         causes.append(f"Other processes hold {human_bytes(message.others or 0)} of this GPU: end them (nvidia-smi).")
     if message.unused is not None and message.unused >= message.asked:
-        causes.append(f"Fragmentation: more lies unused in PyTorch's segments than was asked for. {_EXPANDABLE}")
+        causes.append(f"Fragmentation: PyTorch's segments have more unused memory than was requested. {_EXPANDABLE}")
     elif message.allocated is not None and message.total and message.allocated > 0.8 * message.total:
         causes.append(
-            "The tensors of this process fill the GPU: half the batch with twice the gradient accumulation, then "
+            "The tensors of this process fill the GPU. Try half the batch with twice the gradient accumulation, then "
             "activation checkpointing, then leaner optimizer state."
         )
     return causes

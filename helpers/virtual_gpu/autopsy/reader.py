@@ -10,7 +10,7 @@ from ...planner import RecipeError
 
 class _PlainData(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it holds {module}.{name}, which no snapshot does")
+        raise pickle.UnpicklingError(f"it contains {module}.{name}, which no snapshot does")
 
 
 def read(path: str) -> dict[str, Any] | str:

@@ -90,7 +90,7 @@ def test_checkpoints_and_files_of_macos_are_left_out(tmp_path):
 def test_another_exercise_under_the_name_counts_for_the_other(tmp_path):
     put(tmp_path / "ada" / NAME, text(X2))
     assert_whole(first(tmp_path, X2), [NAME])
-    assert_problem(first(tmp_path), "missing", f"{NAME} holds {X2.name}")
+    assert_problem(first(tmp_path), "missing", f"{NAME} contains {X2.name}")
 
 
 @pytest.mark.parametrize("source", EXERCISES, ids=lambda source: source.exercise)

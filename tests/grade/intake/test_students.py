@@ -78,7 +78,7 @@ def test_stray_files_are_named_in_one_line(tmp_path, capsys):
     os.mkfifo(tmp_path / "pipe")
     assert {h.student for h in collect(tmp_path, EXERCISES)} == {"ada"}
     out = capsys.readouterr().out
-    assert out == "Not looked at: .hidden, caf\\udce9.txt, new\\nline.txt, notes.pdf, pipe.\n"
+    assert out == "Skipped: .hidden, caf\\udce9.txt, new\\nline.txt, notes.pdf, pipe.\n"
 
 
 ODD_NAMES = [

@@ -70,7 +70,7 @@ def test_moodle_gets_only_students_it_can_find():
         (b"folder,name\nada,Ada\n", "lacks id, email"),
         (b"", "lacks folder, name, id, email"),
         (b"folder,name,id,email\nada,A,1,a\nada,B,2,b\n", "'ada' twice, again in line 3"),
-        (b"folder,name,id,email\n,A,1,a\n", "names no folder in line 2"),
+        (b"folder,name,id,email\n,A,1,a\n", "has no folder name in line 2"),
         (b"folder,name,id,email\nad\xe9,A,1,a\n", "is not CSV in UTF-8"),
         (b'folder,name,id,email\n"ada,A,1,a\n', "is not CSV in UTF-8"),
     ],

@@ -43,7 +43,7 @@ def test_a_mistake_is_counted_over_classes_and_has_a_page(tmp_path, capsys):
         "x1-scale_grows-2.html",
     ]
     page = (out / "x1-scale_grows-1.html").read_text(encoding="utf-8")
-    assert "Made by 3." in page
+    assert "Submissions with this mistake: 3." in page
     assert "2 of 2" in page
     assert "1 of 2" in page
     assert "<b>" not in (out / "x1-scale_grows-2.html").read_text(encoding="utf-8")

@@ -30,7 +30,7 @@ def test_a_page_says_what_was_expected_what_came_and_shows_the_code_beside():
 
 def test_one_reason_for_many_checks_is_said_once():
     checks = [v.check for v in result().verdicts]
-    assert page(missing()).count("was not handed in; no notebook") == 1
+    assert page(missing()).count("was not submitted; no notebook") == 1
     assert "Must hold" not in page(missing())
     died = page(result(missed=dict.fromkeys(checks, "Did not run: the kernel died"), status="crashed"))
     assert died.count("Did not run: the kernel died") == 3  # once a part

@@ -39,7 +39,7 @@ def test_without_a_policy_nothing_changes():
     [
         ("[worth", "is not TOML"),
         ("[bonus]\nx = 1", "has 'bonus'"),
-        ('[worth]\n"x1.no_such" = 1', "[worth] x1.no_such, which there is not"),
+        ('[worth]\n"x1.no_such" = 1', "[worth] x1.no_such, which does not exist"),
         ('[worth]\n"x1.scale_grows" = -1', "must be a number from 0 to 100"),
         ("[credit]\nmissed = true", "must be a number from 0 to 1"),
         ("[credit]\nmissed = nan", "must be a number from 0 to 1"),

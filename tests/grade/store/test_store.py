@@ -100,8 +100,8 @@ def test_output_folders_that_will_not_do_are_one_line(tmp_path, graders, capsys)
     cases = [
         (tmp_path / "file", "cannot be written"),
         (tmp_path / "file" / "below", "cannot be written"),
-        (tmp_path / "class", "lies in the folder of the submissions"),
-        (tmp_path / "class" / "ada" / "out", "lies in the folder of the submissions"),
+        (tmp_path / "class", "is inside the folder of the submissions"),
+        (tmp_path / "class" / "ada" / "out", "is inside the folder of the submissions"),
     ]
     if os.path.isdir("/proc/self"):
         cases.append((Path("/proc/grades"), "cannot be written"))
@@ -132,7 +132,7 @@ def test_two_graders_do_not_share_a_folder_and_a_dead_one_does_not_hold_it(tmp_p
     try:
         assert other.stdout.readline() == "held\n"
         assert main(["grade", str(tmp_path / "class"), "--out", str(tmp_path / "out")]) == 2
-        assert f"Another grader (process {other.pid}) is at work" in capsys.readouterr().err
+        assert f"Another grader (process {other.pid}) is working" in capsys.readouterr().err
         assert graders == []
     finally:
         other.kill()

@@ -85,9 +85,9 @@ def _parsed(data: bytes | bytearray) -> Any:
         text = _without_outputs(data).decode("utf-8-sig")
         return json.loads(text, parse_int=float)  # float: no integer is too long for it
     except UnicodeError:
-        raise NotebookError("is not a notebook: it is no text in UTF-8") from None
+        raise NotebookError("is not a notebook: it is not UTF-8 text") from None
     except RecursionError:
-        raise NotebookError("is not a notebook: it is nested without end") from None
+        raise NotebookError("is not a notebook: it is nested too deeply") from None
     except json.JSONDecodeError as error:
         half = error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated")
         why = "it breaks off before its end" if half else f"it is not JSON ({error.msg})"
@@ -120,7 +120,7 @@ def _without_outputs(data: bytes | bytearray) -> bytes:
     if end_at is None:
         parts.append(data[start:])
     if sum(map(len, parts)) > _LARGEST_REST:
-        raise NotebookError(f"has more than {_LARGEST_REST >> 20} MiB beside its outputs")
+        raise NotebookError(f"has more than {_LARGEST_REST >> 20} MiB besides its outputs")
     return b"".join(parts)
 
 

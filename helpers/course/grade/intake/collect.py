@@ -78,7 +78,7 @@ def collect(submissions: Path, exercises: list[Source]) -> list[HandIn]:
     """
     places, strays = _places(submissions, exercises)
     if strays:
-        print(f"Not looked at: {_listed(strays, most=10)}.")
+        print(f"Skipped: {_listed(strays, most=10)}.")
     outlines = [outline(source) for source in sources() if source not in exercises]
     outlines = [outline(source) for source in exercises] + outlines
     names: set[str] = set()
@@ -203,7 +203,7 @@ def _flags_of_choice(
         sentences = [f"{n.path} {n.problem}" for n in broken]
         flags.append(f"Not readable beside it: {_listed(sentences, length=200)}.")
     if search.closed:
-        flags.append(f"Not looked into: {_listed(search.closed, length=200)}.")
+        flags.append(f"Skipped: {_listed(search.closed, length=200)}.")
     return flags
 
 
@@ -215,18 +215,18 @@ def _unreadable(broken: list[_Notebook], search: Search) -> tuple[str, str] | No
 
 
 def _missing(source: Source, notebooks: list[_Notebook], search: Search) -> str:
-    """Say that nothing was handed in for `source`, and what was handed in instead."""
+    """Say that nothing was submitted for `source`, and what was submitted instead."""
     expected = f"{source.name}.ipynb"
     for notebook in notebooks:
         if _rank(notebook.file, source) < 2 and notebook.home:
-            return f"{expected} was not handed in: {_shown(notebook.path)} holds {notebook.home.name}."
+            return f"{expected} was not submitted: {_shown(notebook.path)} contains {notebook.home.name}."
     others = [f"{n.path} ({n.description()})" for n in notebooks]
     text = f"the notebooks there: {_listed(others, length=160)}" if others else "there is no notebook in the folder"
     if search.others:
         text += f"; other files: {_listed(search.others)}"
     if search.links:
         text += f"; links, which are not followed: {_listed(search.links)}"
-    return f"{expected} was not handed in; {text}."
+    return f"{expected} was not submitted; {text}."
 
 
 def _listed(names: Iterable[str], most: int = 4, length: int = 80) -> str:

@@ -25,7 +25,7 @@ _LARGEST_INNER = 64 * 2**20  # bytes of an archive within an archive
 _LONGEST_READ = 8 * 2**20  # bytes that `zipfile` may ask for at once: its table of contents
 _ENDINGS = (".ipynb", ".ipynb.txt", ".ipynb.json")  # the last two: what browsers make of the first
 _READ = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
-_TOO_DEEP = f"was not looked into: it lies more than {DEEPEST} folders deep"
+_TOO_DEEP = f"was not opened: it is more than {DEEPEST} folders deep"
 
 
 class _Refused(Exception):
@@ -104,7 +104,7 @@ class Search:
             room = max(0, MOST_FILES - self._files)
             inside = sorted(islice(entries, room + 1), key=lambda entry: entry.name)
         if len(inside) > room:
-            self.closed.append(f"{shown or folder.name} holds too much: only {MOST_FILES:,} files were looked at")
+            self.closed.append(f"{shown or folder.name} has too many files: only {MOST_FILES:,} were examined")
         self._files += len(inside[:room])
         for entry in inside[:room]:
             path = f"{shown}/{entry.name}" if shown else entry.name
@@ -160,7 +160,7 @@ class Search:
                 members = sorted(archive.infolist(), key=lambda m: (m.filename.count("/"), m.filename))
                 self._files += len(members)
                 if self._files > MOST_FILES:
-                    raise _Refused(f"was not looked into: it holds too much, more than {MOST_FILES:,} files")
+                    raise _Refused(f"was not opened: it has more than {MOST_FILES:,} files")
                 for member in members:
                     yield from self._member(archive, member, shown, depth)
         except (OSError, _Refused):
@@ -201,7 +201,7 @@ class Search:
         if member.flag_bits & 1:
             raise _Refused("is encrypted")
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others unpack without limit
-            raise _Refused("is packed in a way that is not read; zip it the ordinary way")
+            raise _Refused("uses an unsupported kind of compression; zip it the usual way")
         try:
             with archive.open(member) as file:
                 return self._read(file, member.file_size, largest)
@@ -223,7 +223,7 @@ class _Careful(io.BufferedIOBase):
 
     def read(self, size: int | None = -1) -> bytes:
         if size is not None and size > _LONGEST_READ:
-            raise _Refused("was not looked into: its table of contents is too long")
+            raise _Refused("was not opened: its table of contents is too long")
         return self._file.read(size)
 
 
@@ -233,11 +233,11 @@ def _opened(path: Path) -> io.BufferedIOBase:
     if stat.S_ISLNK(mode):
         raise _Refused("is a link, which is not followed")
     if not stat.S_ISREG(mode):
-        raise _Refused("is no regular file")
+        raise _Refused("is not a regular file")
     file = os.fdopen(os.open(path, _READ), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # it was changed meanwhile
         file.close()
-        raise _Refused("is no regular file")
+        raise _Refused("is not a regular file")
     return file
 
 
@@ -257,4 +257,4 @@ def _why(error: OSError | _Refused) -> str:
 
 
 def _broken(error: Exception) -> str:
-    return f"is no archive that can be read ({' '.join(str(error).split())[:80] or type(error).__name__})"
+    return f"is not a readable archive ({' '.join(str(error).split())[:80] or type(error).__name__})"

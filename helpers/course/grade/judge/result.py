@@ -91,10 +91,10 @@ def evidence_of(run: Run, cell: str) -> dict[str, Evidence]:
     for check, report in reports_of(run, cell).items():
         if report.get("changed_meanwhile"):
             what = ", ".join(report["changed_meanwhile"][:3])
-            evidence[check] = {"stopped": f"while this check ran, {what} was replaced, so nobody knows what it saw."}
+            evidence[check] = {"stopped": f"while this check ran, {what} was replaced, so nothing it saw is reliable."}
         elif report.get("elsewhere"):
             evidence[check] = {
-                "stopped": "while this check ran, the answer worked on other threads, where it cannot look."
+                "stopped": "while this check ran, the answer worked on other threads, which the check cannot observe."
             }
         elif check:
             evidence[check] = report.get("evidence")
@@ -173,12 +173,12 @@ def _status(run: Run, verdicts: list[Verdict], tampered: bool) -> tuple[str, str
     if not run.finished:
         last = list(run.records.values())[-1:]
         where = f"in the cell {last[0].cell}: {last[0].error}" if last else "before the first cell"
-        return "crashed", f"The run broke off {where}; what ran before it counts."
+        return "crashed", f"The run ended {where}; what ran before that counts."
     died = next(filter(None, (_death(run, cell) for cell in run.records)), None)
     if died:
         return "crashed", f"In a part {died}; what ran before it, and the other parts, count."
     if tampered:
-        return "needs review", "A check did not run as it was written: see the flags."
+        return "needs review", "A check did not run as written: see the flags."
     if all(verdict.outcome is Outcome.NOT_ATTEMPTED for verdict in verdicts):
         return "graded", "No answer was attempted."
     blank = [verdict.check for verdict in verdicts if verdict.outcome is Outcome.NOT_ATTEMPTED]

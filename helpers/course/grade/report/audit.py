@@ -11,12 +11,12 @@ from .feedback import PAGES, page_name
 _MEANINGS = (
     (
         r"replaced .* while ",
-        "Something that the check rests on was another one while it ran. The check got no points. Look for what "
-        "replaced it: a test of the learner's own that was left in, or an attempt to change what is measured.",
+        "Something that the check depends on was replaced while it ran. The check got no points. Look for the code "
+        "that replaced it: a student's own test that was left in, or an attempt to change what is measured.",
     ),
     (
         r"replaced .* put back",
-        "It was restored before the checks ran, so no check saw it. Cells that try things out do this without intent.",
+        "It was restored before the checks ran, so no check saw it. Students' own experiments often cause this.",
     ),
     (
         r"worked on other threads",
@@ -33,15 +33,15 @@ _MEANINGS = (
     ),
     (
         r"\w+, line \d+: ",
-        "The code holds something that an honest answer does not need. It costs nothing. Read the marked line.",
+        "The code contains something that an honest answer does not need. This costs no points. Read the marked line.",
     ),
     (
         r"\w+: .*\(.*\)$",
-        "While the answer ran, its own lines asked Python or the system for this. It costs nothing. Where frames, the "
-        "garbage collector or C are named, see whether the code looks for the check's own variables.",
+        "While the answer ran, its own lines used this part of Python or the system. This costs no points. If frames, "
+        "the garbage collector or C are named, see whether the code looks for the check's own variables.",
     ),
 )
-_OTHER = "Something about the file or the code is unusual. It costs nothing."
+_OTHER = "Something about the file or the code is unusual. This costs no points."
 
 
 @dataclass(frozen=True)

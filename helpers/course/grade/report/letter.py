@@ -17,7 +17,7 @@ def letter(sender: str, person: Person, results: list[Result], page: str) -> str
     message["Subject"] = "Feedback: " + ", ".join(r.exercise.upper() for r in results)
     message["X-Unsent"] = "1"
     lines = [f"{r.exercise.upper()}: {r.total} of {r.maximum} points ({r.status}). {r.reason}" for r in results]
-    text = "\n".join([f"Dear {_one_line(person.name)},", "", *lines, "", "The attached page says more."])
+    text = "\n".join([f"Dear {_one_line(person.name)},", "", *lines, "", "The attached page has the details."])
     message.set_content(text.encode(errors="replace").decode() + "\n")
     attached = page.encode(errors="backslashreplace")
     message.add_attachment(attached, maintype="text", subtype="html", filename="feedback.html")

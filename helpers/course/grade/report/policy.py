@@ -83,7 +83,7 @@ def read_policy(path: Path) -> Policy:
 
 def _examine(path: Path, where: str, value: Any, known: bool, most: int) -> None:
     if not known:
-        raise PolicyError(f"The policy {path} has {where}, which there is not.")
+        raise PolicyError(f"The policy {path} has {where}, which does not exist.")
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
         raise PolicyError(f"The policy {path} has {where} = {value!r}; it must be a number from 0 to {most}.")
 

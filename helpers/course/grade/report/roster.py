@@ -51,7 +51,7 @@ def read_roster(path: Path) -> dict[str, Person]:
     for line, row in rows:
         folder, *rest = ((row.get(name) or "").strip() for name in COLUMNS)
         if not folder:
-            raise RosterError(f"The roster {path} names no folder in line {line}.")
+            raise RosterError(f"The roster {path} has no folder name in line {line}.")
         if folder in people:
             raise RosterError(f"The roster {path} names the folder {folder!r} twice, again in line {line}.")
         people[folder] = Person(folder, *rest)

@@ -36,14 +36,14 @@ def open_store(out: Path, submissions: Path) -> Iterator["Store"]:
         StoreError: `out` cannot be written, lies among the submissions, or another grader is at work there.
     """
     if out.resolve().is_relative_to(submissions.resolve()):
-        raise StoreError(f"{out} lies in the folder of the submissions. Give --out a folder elsewhere.")
+        raise StoreError(f"{out} is inside the folder of the submissions. Choose another folder for --out.")
     lock = FileLock(out / "grader.lock")
     try:
         (out / "results").mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout:
         who = _read(out / "run.json").get("process", "unknown")
-        raise StoreError(f"Another grader (process {who}) is at work in {out}. Wait for it, or give --out.") from None
+        raise StoreError(f"Another grader (process {who}) is working in {out}. Wait for it, or give --out.") from None
     except (OSError, NotImplementedError) as error:  # the second: a file system without locks
         why = getattr(error, "strerror", None) or error
         raise StoreError(f"Results cannot be written to {out}: {why}.") from None
