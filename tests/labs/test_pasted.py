@@ -133,3 +133,29 @@ def test_the_checkpoints_of_lab_18_pass_no_check_of_x6():
     found = verdicts("x6.files", run_answers(ONE_FILE))
     assert [verdict.check for verdict in found if verdict.passed] == []
     assert all("is a file" in verdict.diagnosis for verdict in found)
+
+
+# Lab 18b's class, and its loop.
+EVERY_STEP = """
+from helpers.exercises.reference.failures import Preemption
+
+
+def preemptible(job):
+    notice, step = Preemption(), job.resume()
+    while step < job.steps:
+        running = job.launch(notice.flag().item())
+        step += 1
+        stop = notice.agreed(running.total())
+        if stop or step % job.every == 0 or step == job.steps:
+            job.save(step)
+        if stop and step < job.steps:
+            raise SystemExit(job.requeue)
+    return step
+"""
+
+
+@pytest.mark.slow
+def test_the_preemption_of_lab_18b_passes_no_check_of_x6():
+    found = verdicts("x6.preempt", run_answers(EVERY_STEP))
+    assert [verdict.check for verdict in found if verdict.passed] == []
+    assert ["the device had nothing to do" in found[0].diagnosis, "is killed" in found[1].diagnosis] == [True, True]
