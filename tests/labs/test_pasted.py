@@ -158,4 +158,4 @@ def preemptible(job):
 def test_the_preemption_of_lab_18b_passes_no_check_of_x6():
     found = verdicts("x6.preempt", run_answers(EVERY_STEP))
     assert [verdict.check for verdict in found if verdict.passed] == []
-    assert ["the device had nothing to do" in found[0].diagnosis, "is killed" in found[1].diagnosis] == [True, True]
+    assert "the device had nothing to do" in found[0].diagnosis
