@@ -166,3 +166,29 @@ def build(make_model, mesh, dtype, seed):
 @pytest.mark.slow
 def test_the_start_of_lab_12b_passes_no_check_of_x7():
     assert [verdict.check for verdict in verdicts("x7.build", run_answers(ON_META)) if verdict.passed] == []
+
+
+# Lab 18b's class, and its loop.
+EVERY_STEP = """
+from helpers.exercises.reference.failures import Preemption
+
+
+def preemptible(job):
+    notice, step = Preemption(), job.resume()
+    while step < job.steps:
+        running = job.launch(notice.flag().item())
+        step += 1
+        stop = notice.agreed(running.total())
+        if stop or step % job.every == 0 or step == job.steps:
+            job.save(step)
+        if stop and step < job.steps:
+            raise SystemExit(job.requeue)
+    return step
+"""
+
+
+@pytest.mark.slow
+def test_the_preemption_of_lab_18b_passes_no_check_of_x6():
+    found = verdicts("x6.preempt", run_answers(EVERY_STEP))
+    assert [verdict.check for verdict in found if verdict.passed] == []
+    assert "the device had nothing to do" in found[0].diagnosis
