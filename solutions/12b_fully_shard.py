@@ -191,9 +191,9 @@ lower = fsdp[one_unit].peak / got.peak
 claims.record("T21", "smaller units, lower peak", "4 ranks, whole model / each block", lower, "times", 1.2, 10)
 
 # %% [markdown] name="units_explained"
-# The losses are those of DDP. The static bytes and the bytes sent are those of your stage 3, in as many messages: three per block. "About N times less" is true of the static part but not of the peak: gathered units and flat copies of gradients are not divided by N. (Messages travel while the ranks compute, so the peak differs by up to a MiB from rank to rank and from run to run. The tables show the rank with the highest peak.)
+# The losses are those of DDP. The static bytes and the bytes sent are those of your stage 3, in as many messages: three per block. The claim that FSDP needs "about N times less memory" is true of the static part but not of the peak: gathered units and flat copies of gradients are not divided by N. (Messages travel while the ranks compute, so the peak differs by up to a MiB from rank to rank and from run to run. The tables show the rank with the highest peak.)
 #
-# Smaller units save more than the seven blocks' parameters. At the end of a unit's backward pass all its gradients are there, and next to them the buffer in which they are packed for the reduce-scatter. So a unit costs two to three times its size.
+# Smaller units save more than the seven blocks' parameters. At the end of a unit's backward pass all its gradients are there, and next to them the buffer in which they are packed for the reduce-scatter. So a unit costs at least twice its size. The table shows more than that for units of one block, because the next unit's parameters are already there and activations are not divided.
 #
 # The last line is `reshard_after_forward=False`: parameters stay gathered from the forward to the backward pass. That sends 2 Φ instead of 3 Φ, but at the peak all parameters are complete. It pays if links are slow and parameters are small compared with the rest. (It sends as much as ZeRO-2. Between steps the parameters are still sharded.)
 #
@@ -393,7 +393,7 @@ clip_guess.reveal(apart[0][1])
 #
 # `torch.nn.utils.clip_grad_norm_` is right on `DTensor`s **of one mesh**, because their norm includes the all-reduce of the squares. The norm that it returns is a `DTensor`, too: `full_tensor()` makes a plain tensor of it.
 #
-# On parameters of two meshes it raises an error, as do fused and foreach optimizers. That happens when tensor parallelism splits some layers and leaves others alone; [[tensor_parallel]] shows it, and the cure. With a pipeline it sees one stage only, so the squares must be added over the stages, too ([[pipeline]]). And it is wrong on local tensors, such as the shards of [[sharding]]: there, all-reduce the sum of squares yourself.
+# On parameters of two meshes it raises an error. Where some parameters are plain tensors and others are not, fused and foreach optimizers fail, too. Both happen when tensor parallelism splits some layers and leaves others alone; [[tensor_parallel]] shows it, and the cure. With a pipeline it sees one stage only, so the squares must be added over the stages, too ([[pipeline]]). And it is wrong on local tensors, such as the shards of [[sharding]]: there, all-reduce the sum of squares yourself.
 #
 # ### Your turn: accumulate, clip, step
 #
@@ -429,7 +429,7 @@ accumulated_step = check("fully_shard.step", accumulated_step)
 hint("fully_shard.step")
 
 # %% [markdown] name="step_text"
-# First the bytes of section 3, with three ways to take a step of four micro-batches: a loop that reduces each time, your step, and your step with parameters that stay gathered from one micro-batch to the next. Then your clipping: with SGD at a learning rate of 1 the weights move by exactly the clipped gradient.
+# First come the bytes promised in section 3, with three ways to take a step of four micro-batches: a loop that reduces each time, your step, and your step with parameters that stay gathered from one micro-batch to the next. Then your clipping: with SGD at a learning rate of 1 the weights move by exactly the clipped gradient.
 
 
 # %% name="accumulate"
@@ -544,7 +544,7 @@ order_guess.reveal(ordering["optimizer, shard"].peak / ordering["shard, optimize
 claims.record("T21", "optimizer before fully_shard: nothing trains", "3 steps", losses[-1] / losses[0], "", 1, 1)
 
 # %% [markdown] name="order_explained"
-# `fully_shard` replaces the parameters with new ones. An optimizer that was built before it holds the old ones, which no module uses anymore and which get no gradients. So it makes no moments, which is why its peak is *lower*, and the loss stays where it was. There is no error and no warning, and nothing trains.
+# `fully_shard` replaces the parameters with new ones. An optimizer that was built before it holds the old ones, which no module uses anymore and which get no gradients. So every rank keeps a full copy of the old parameters, and the loss stays where it was. The optimizer never makes its moments, but they would be sharded, so they save less than the copy costs. There is no error and no warning, and nothing trains.
 #
 # Checkpointing and sharding in either order gave the same losses and the same messages here. While a checkpointed block is recomputed in the backward pass, `fully_shard` notices, gathers it once and does not free it in between.
 #
@@ -749,7 +749,7 @@ claims
 # - Turning sync off saves reductions and costs the memory of all gradients. Keeping parameters gathered as well sends 2 Φ per step.
 # - Clip by the joint norm, on one mesh. Build the optimizer after sharding, or nothing trains.
 # - Reserved memory, not allocated, decides whether a plan fits. More ranks do not reduce what is not sharded.
-# - Sharded checkpoints can be loaded on any number of ranks, saved synchronously or not.
+# - Sharded checkpoints can be loaded on any number of ranks, whether saved synchronously or not.
 #
 # **What to reach for when.** The parameters do not fit on one GPU: `fully_shard`, with each block a unit. Links between machines are slow: a mesh of two dimensions. One layer or the sequence does not fit: [[tensor_parallel]]. Not enough GPUs: offload, which is slow.
 #

@@ -180,9 +180,12 @@ class Count(TorchDispatchMode):
             self.track(buffer, "parameters")
 
     def label_state(self, optimizer: torch.optim.Optimizer) -> None:
-        """Label the state of `optimizer`."""
+        """Label the state of `optimizer`, and count the parameters that it holds: they need not be the model's."""
         for tensor in state_tensors(optimizer):
             self.track(tensor, "optimizer state")
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self.track(parameter)
 
     def _enter_and_leave(self, label: str) -> tuple[Callable[..., None], Callable[..., None]]:
         return lambda *_: self._modules.append(label), lambda *_: self._leave(label)

@@ -40,6 +40,17 @@ def test_tied_weights_are_counted_once():
     assert meter.peak_bytes == once
 
 
+def test_parameters_that_only_the_optimizer_still_holds_are_counted():
+    model = nn.Linear(256, 512, bias=False)
+    optimizer = torch.optim.SGD(model.parameters())
+    model.weight = nn.Parameter(torch.zeros(1, 256))
+    with MemoryMeter(model, optimizer) as meter:
+        model(torch.ones(1, 256)).sum().backward()
+        optimizer.step()
+    assert meter.largest["inputs and other"] >= 256 * 512 * 4
+    assert meter.largest["parameters"] == 256 * 4
+
+
 def test_frozen_parameters_get_no_gradients():
     model, x, y = cnn()
     model.features.requires_grad_(False)

@@ -1,7 +1,6 @@
 """The recipe chooser: its table is whole and is the planner's; answers are ranked and quick."""
 
 import json
-import time
 from types import SimpleNamespace
 
 from helpers import choose, plan_deep, plan_many
@@ -34,10 +33,9 @@ def test_what_fits_comes_first_and_fastest_first(gpu, model):
     assert all(c.recipe.gradient_accumulation_steps == 16 and c.recipe.micro_batch_size == 1 for c in choices)
 
 
-def test_answers_come_at_once_and_time_grows_with_the_batch():
-    began = time.perf_counter()
+def test_nothing_is_simulated_and_time_grows_with_the_batch(monkeypatch):
+    monkeypatch.setattr("torch._subclasses.FakeTensorMode.__init__", None)  # a simulation begins with it
     few, many = ({c.name: c for c in choose("h100-80gb", "llama-2-7b", 2048, batch)} for batch in (4, 64))
-    assert time.perf_counter() - began < 0.6
     for name, c in few.items():
         assert many[name].peak_bytes == c.peak_bytes
         assert c.seconds < many[name].seconds <= 16 * c.seconds * (1 + 1e-9)

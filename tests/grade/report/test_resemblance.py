@@ -62,14 +62,16 @@ def test_stubs_and_short_answers_are_not_compared():
     assert pairs_of(X1, [("a", stubs(X1)), ("b", stubs(X1)), ("c", short), ("d", short), ("e", {})]) == []
 
 
-def test_thirty_students_are_compared_within_seconds_whatever_they_wrote():
+def test_what_few_students_wrote_cannot_slow_the_comparison_of_all():
     nasty = ['"\\' * 40_000, "'''" + 'a\\"' * 40_000, '"""' * 40_000, "(" * 90_000, "rb'" * 30_000, "1." * 50_000]
     right = list(topics()["x2"].right.values())
-    hand_ins = [(f"s{n}", {"all": right[n % 2]}) for n in range(24)]
-    hand_ins += [(f"n{n}", {"all": text}) for n, text in enumerate(nasty)]
-    begin = time.perf_counter()
-    assert len(pairs_of(GRADED[1], hand_ins)) == 2 * 12 * 11 // 2
-    assert time.perf_counter() - begin < 10
+    usual = [(f"s{n}", {"all": right[n % 2]}) for n in range(24)]
+    seconds = []  # of this process, so that a busy machine changes nothing
+    for hand_ins in (usual, usual + [(f"n{n}", {"all": text}) for n, text in enumerate(nasty)]):
+        begin = time.process_time()
+        assert len(pairs_of(GRADED[1], hand_ins)) == 2 * 12 * 11 // 2
+        seconds.append(time.process_time() - begin)
+    assert seconds[1] < 20 * seconds[0]
 
 
 def test_pairs_become_flags_in_the_final_gradebook(tmp_path):
