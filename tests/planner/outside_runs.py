@@ -129,7 +129,10 @@ def _of_bigscience(row: Mapping[str, Any]) -> dict[str, Any]:
     line |= {**_ranks(row), "global_batch_size": row["global_batch"], "stage": "fullest"}
     line["precision"] = str(row["precision"]).partition(" ")[0]
     held = row.get("measured_mem_gb")
-    return line | {"zero": f"zero{row['zero_stage']}", "measured": {"bytes": held * 1e9 if held else None}}
+    return line | {
+        "zero": f"zero{row['zero_stage']}",
+        "measured": {"bytes of nvidia-smi": held * 1e9 if held else None},
+    }
 
 
 def _of_simumax(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,8 +173,9 @@ def lines_of(rows: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], C
 def table(lines: Iterable[Mapping[str, Any]], answers: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the errors of forecasts by source and by what was measured."""
     groups: dict[tuple[str, str], list[float]] = defaultdict(list)
+    fields = {"seconds": "step_seconds", "bytes": "peak_allocated_bytes", "bytes of nvidia-smi": "device_bytes"}
     for line, answer in zip(lines, answers, strict=True):
-        for kind, field in (("seconds", "step_seconds"), ("bytes", "peak_allocated_bytes")):
+        for kind, field in fields.items():
             measured = line["measured"].get(kind)
             if measured and not answer["error"]:
                 groups[line["source"], kind].append(answer[field] / measured - 1)

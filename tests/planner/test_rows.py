@@ -25,7 +25,7 @@ ODD = (None, "", "many", -1, 0, 1.5, 3, True, [], {}, [8], {"a": 1}, float("nan"
 def read_only(monkeypatch):
     """Nothing is planned: how a layout is simulated is asked elsewhere."""
     figures = ("seconds", "low", "high", "tokens_per_second", "mfu", "hfu", "bound_by", "grade")
-    worst, first = SimpleNamespace(nbytes=2), SimpleNamespace(nbytes=1)
+    worst, first = SimpleNamespace(nbytes=2, apart=0), SimpleNamespace(nbytes=1, apart=0)
     plan = SimpleNamespace(worst=worst, ranks=[first, worst], **dict.fromkeys(figures, 1))
 
     def plan_of(layout, cluster):

@@ -45,6 +45,10 @@ class Layout(ParallelConfig):
         deferred_logits: of so many micro-batches, megatron's last stage keeps the gradients of the logits until all
             passes are done; -1 for all.
         micro_batch_group: how many micro-batches an interleaved stage takes before the next one; 0 for `pipeline`.
+        deepspeed: whether megatron's ranks run under DeepSpeed's pipeline engine. Its FP16 adds up gradients in 16
+            bits; its `BF16_Optimizer` in an FP32 vector, beside which those of the last pass live on until the next
+            backward pass (`update_hp_grads(clear_lp_grads=False)` in its runtime/pipe/engine.py).
+        ends_as_blocks: whether the embedding and the head count as a block each where stages get equal shares.
 
     Raises:
         RecipeError: values that are unknown, or cannot be combined.
@@ -77,6 +81,8 @@ class Layout(ParallelConfig):
     loss: str = "in place"
     deferred_logits: int = 0
     micro_batch_group: int = 0
+    deepspeed: bool = False
+    ends_as_blocks: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,6 +129,7 @@ class Layout(ParallelConfig):
             (adapters and bool(arch.experts or arch.kv_lora), "Adapters go with dense models and plain attention."),
             (self.fp8_params and not adapters, "fp8_params without adapters: no weight of eight bits is trained."),
             (self.fp8_params and self.precision != "fp8", "fp8_params wants precision fp8."),
+            (self.deepspeed and self.engine != "megatron", "deepspeed goes with engine megatron."),
         ]
 
     def _conflicts(self) -> list[tuple[bool, str]]:
@@ -225,9 +232,11 @@ class Layout(ParallelConfig):
         Where there is a stage or two more than blocks, the head is a stage by itself, and the embedding.
         """
         stages = self.pipeline * self.virtual_stages
-        least, more = divmod(self.arch.layers, stages)
+        ends = 2 if self.ends_as_blocks and stages > 1 else 0
+        least, more = divmod(self.arch.layers + ends, stages)
         first = stages - self.arch.layers - 1  # of the stages with a block, where not all have one
         sizes = [least + (stage < more) for stage in range(stages)]
+        sizes = [size - bool(ends and stage in (0, stages - 1)) for stage, size in enumerate(sizes)]
         if first >= 0:
             sizes = [int(first <= stage < stages - 1) for stage in range(stages)]
         starts = [sum(sizes[:stage]) for stage in range(stages)]

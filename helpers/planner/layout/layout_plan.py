@@ -3,14 +3,21 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...core.units import GiB, human_bytes
+from ...core.units import GiB, MiB, human_bytes
 from ..catalog.clusters import Cluster
 from ..catalog.layout_rates import LayoutRates, layout_rates
 from ..grades import DOES_NOT_FIT, grade
 from .layout import Layout
 from .long_stage import run_long_stage
 from .pipeline import Span
-from .rank_memory import RankMemory, add_standing, add_workspaces, rank_memory, share_dummies
+from .rank_memory import (
+    RankMemory,
+    add_standing,
+    add_update_of_deepspeed,
+    add_workspaces,
+    rank_memory,
+    share_dummies,
+)
 from .schedule import orders
 from .stage_run import ActionKey, StageKind
 from .step_time import StepTime
@@ -21,6 +28,11 @@ from .unsplit import add_unsplit
 # buffers of many sizes on several streams: torchtitan's and torchao's printed peaks of reserved memory over what is
 # planned here. (pytorch/torchtitan#165 prints reserved over active memory: 1.36, 1.21 and 1.18 times.)
 RESERVED = {"torchtitan": (1.38, 1.585), "megatron": (1.0, 1.15), "pytorch": (1.0, 1.15)}
+# What a process has outside PyTorch's allocator: the context with kernels, 1573 MiB on an A100 (BLOOM's
+# chronicles-prequel.md), and buffers of communicators. NCCL takes 9.2 MiB per channel and peer (4 MiB, 512 KiB and
+# 4.7 MiB for its three protocols, src/init.cc); some ten groups with 8 to 24 channels make 1 to 3 GiB of that.
+CONTEXT = 1573 * MiB
+COMMUNICATORS = 2 * GiB
 
 
 @dataclass
@@ -149,6 +161,12 @@ def reserved_bytes(layout: Layout, cluster: Cluster, held: int) -> tuple[int, in
     return int(low if held > cluster.gpu.room else max(held, low)), int(high)
 
 
+def device_bytes(layout: Layout, cluster: Cluster, rank: RankMemory) -> int:
+    """Return what nvidia-smi will show of a rank: reserved memory, the CUDA context and NCCL's buffers."""
+    low, high = reserved_bytes(layout, cluster, rank.nbytes + rank.apart)
+    return (low + high) // 2 + CONTEXT + (COMMUNICATORS if layout.ranks > 1 else 0)
+
+
 def plan_layout(
     layout: Layout, cluster: Cluster, rates: LayoutRates | None = None, tell: Callable[[str], None] = lambda stage: None
 ) -> LayoutPlan:
@@ -175,6 +193,9 @@ def plan_layout(
         rank_memory(layout, order[rank], {s: stage_runs[kinds[s]] for s in range(rank, len(kinds), layout.pipeline)})
         for rank in range(layout.pipeline)
     ]
+    if layout.deepspeed:
+        for number, rank in enumerate(ranks):
+            add_update_of_deepspeed(rank, layout, [stage_runs[kind] for kind in kinds[number :: layout.pipeline]])
     if layout.transformer_engine:
         for number, rank in enumerate(ranks):
             add_workspaces(rank, layout, cluster.gpu)

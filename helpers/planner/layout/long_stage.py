@@ -37,6 +37,7 @@ def run_key(layout: Layout) -> Layout:
         micro_batches=min(3, layout.micro_batches),
         micro_batch_group=0,
         deferred_logits=0,
+        ends_as_blocks=False,
     )
     if layout.arch.experts:
         return plain

@@ -9,7 +9,7 @@ every norm's) is kept as well: the weights' gradients are made of them.
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -26,6 +26,7 @@ from .trace import Place
 
 Held = Counter[str]
 WAITING = "gradients that wait"
+_BUCKET = 500_000_000  # elements: `reduce_bucket_size` in DeepSpeed's runtime/zero/config.py
 OF_WEIGHTS = ("gradients", "activations")  # which the weights' half of a backward pass makes, and frees
 
 
@@ -37,11 +38,13 @@ class RankMemory:
         peak: bytes by category then.
         at: the action, and the place in it.
         in_flight: the most micro-batches whose activations it held at once, over all its stages.
+        apart: bytes of the update's temporary tensors that are larger than any segment that the passes have left.
     """
 
     peak: Held
     at: str
     in_flight: int
+    apart: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -97,6 +100,20 @@ def add_workspaces(rank: RankMemory, layout: Layout, gpu: Gpu) -> None:
     each = 32 * MiB if layout.deterministic else gpu.cublas_workspace or 0
     own = 0 if layout.own_modules else (32 if large else 4) * MiB
     rank.peak["kernel workspace"] += 2 * each + own
+
+
+def add_update_of_deepspeed(rank: RankMemory, layout: Layout, stages: Iterable[StageRun]) -> None:
+    """Add what DeepSpeed takes for an update after the last pass: long vectors, for which the allocator asks anew.
+
+    BF16: all gradients once more in 16 bits, which is what data ranks send (`allreduce_bucket` and
+    `communication_data_type` in its runtime/engine.py). FP16: the bucket of 5e8 elements, and a rank's share of the
+    gradients in 16 bits and in 32 (`reduce_gradients` and `step` in its runtime/zero/stage_1_and_2.py).
+    """
+    parameters = sum(stage.parameters + stage.expert_parameters for stage in stages)
+    if not layout.narrow_gradients:
+        rank.apart = 2 * parameters if layout.data > 1 else 0
+    elif layout.zero != "none":
+        rank.apart = 2 * _BUCKET + (2 + 4) * parameters // layout.shards
 
 
 def share_dummies(rank: RankMemory, layout: Layout, kinds: Sequence[StageKind]) -> None:

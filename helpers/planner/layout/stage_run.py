@@ -17,7 +17,7 @@ from ..simulate.contexts import default_modes, no_collector, resizing_counted
 from .decoder import Experts, Stage
 from .layout import Layout
 from .parallelize import LOW, StageKind, give_memory, parallelize, process_group, weight_dtype
-from .trace import BUFFERS, Life, Place, Trace
+from .trace import BUFFERS, Life, Moment, Place, Trace
 
 FIRST, NEXT, LAST = "first", "next", "last"  # of a step's micro-batches; a single one is the last
 BEFORE, FORWARD, BACKWARD, UPDATE = "before", "forward", "backward", "update"
@@ -46,8 +46,17 @@ class StageRun:
     repeats: int = 0
 
 
-def run_stage(layout: Layout, kind: StageKind) -> StageRun:
-    """Run a stage of `layout` and return what its actions do."""
+def run_stage(layout: Layout, kind: StageKind, every: bool = False) -> StageRun:
+    """Run a stage of `layout` and return what its actions do.
+
+    Args:
+        layout: of which stage.
+        kind: what the stage consists of.
+        every: run a step's first and last micro-batch and one between also where one stands for all: megatron's
+            gradients are in a buffer from the first pass on.
+    """
+    names = micro_batches_of(layout.micro_batches)
+    alone = layout.engine == "megatron" and not every
     with warnings.catch_warnings(), default_modes(), process_group(layout) as meshes:
         warnings.simplefilter("ignore")  # of libraries about fake weights
         trace = Trace(meshes.names)
@@ -56,10 +65,32 @@ def run_stage(layout: Layout, kind: StageKind) -> StageRun:
             with hooks:
                 stage = parallelize(layout, kind, trace, meshes)
                 training = _Training(layout, kind, stage, trace)
-                training.run()
+                training.run([LAST] if alone else names)
                 places = trace.places()
-                lives = trace.lives((BEFORE, "")) if layout.engine == "megatron" else ()
+                lives = trace.lives((BEFORE, "")) if layout.engine == "megatron" else []
+                if alone:
+                    places, lives = _alike(places, lives, names)
                 return StageRun(places, training.dense, training.expert, lives, kind.dense + kind.mixed)
+
+
+def _alike(
+    places: dict[ActionKey, list[Place]], lives: Sequence[Life], names: Sequence[str]
+) -> tuple[dict[ActionKey, list[Place]], list[Life]]:
+    """Return what several micro-batches do of which one was run."""
+    passes = {key: own for key, own in places.items() if key[0] in (FORWARD, BACKWARD)}
+    rest = {key: own for key, own in places.items() if key not in passes}
+    several = {(kind, name): own for (kind, _), own in passes.items() for name in names}
+    update = {key: rest.pop(key) for key in [(UPDATE, "")]}
+
+    def moved(moment: Moment | None, name: str) -> Moment | None:
+        return moment._replace(action=(moment.action[0], name)) if moment and moment.action in passes else moment
+
+    copies = []
+    for life in lives:
+        own = any(moment and moment.action in passes for moment in (life.born, life.died))
+        mine = names if own and life.born else names[:1]
+        copies += [Life(life.nbytes, moved(life.born, name), moved(life.died, name)) for name in mine]
+    return rest | several | update, copies
 
 
 def weight_shapes(layout: Layout, kind: StageKind) -> set[tuple[int, int]]:
@@ -151,6 +182,9 @@ class _Training:
         narrow = weight_dtype(self.layout) if self.layout.narrow_gradients else torch.float32
         self.buffer = torch.empty(self.dense + self.expert, dtype=narrow)
         self.trace.track(self.buffer, "gradients")
+        if self.layout.deepspeed and not self.layout.narrow_gradients:
+            self.of_last_pass = torch.empty(self.dense + self.expert, dtype=weight_dtype(self.layout))
+            self.trace.track(self.of_last_pass, "gradients")
         shapes = dummy_shapes(self.layout, self.kind)
         self.dummies = [torch.empty(shape, dtype=weight_dtype(self.layout)) for shape in shapes]
         for dummy in self.dummies:
@@ -162,10 +196,9 @@ class _Training:
         for parameter in self.trained:
             parameter.register_post_accumulate_grad_hook(drop)
 
-    def run(self) -> None:
-        """Take a step whose first half makes the optimizer's state; then record one."""
+    def run(self, which: Sequence[str]) -> None:
+        """Take a step whose first half makes the optimizer's state; then record one of these micro-batches."""
         self._update_once()
-        which = micro_batches_of(self.layout.micro_batches)
         passes = [(kind, micro_batch) for kind in (FORWARD, BACKWARD) for micro_batch in which]
         alternate = self.layout.pipeline == 1 or (self.kind.last and self.layout.schedule != "gpipe")
         if alternate:  # a backward pass after each forward pass: the order decides what is still gathered

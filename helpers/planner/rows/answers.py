@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..config import RecipeError
-from ..layout.layout_plan import LayoutPlan, plan_layout, reserved_bytes
+from ..layout.layout_plan import LayoutPlan, device_bytes, plan_layout, reserved_bytes
 from ..rates.applied import applied
 from .line import Question, read_line
 
@@ -58,6 +58,7 @@ FIELDS = (
     "id",
     "peak_allocated_bytes",
     "reserved_bytes",
+    "device_bytes",
     "grade",
     "step_seconds",
     "step_seconds_interval",
@@ -71,10 +72,12 @@ FIELDS = (
 
 
 def _figures(question: Question, plan: LayoutPlan) -> dict[str, Any]:
-    held = question.logged(plan).nbytes
+    rank = question.logged(plan)
+    held = rank.nbytes
     return {
         "peak_allocated_bytes": held,
         "reserved_bytes": list(reserved_bytes(plan.layout, plan.cluster, held)),
+        "device_bytes": device_bytes(plan.layout, plan.cluster, rank),
         "grade": plan.grade,
         "step_seconds": plan.seconds,
         "step_seconds_interval": [plan.low, plan.high],

@@ -29,6 +29,9 @@ class Habits:
         data_overlap: see `Layout`.
         lora_targets, lora_dropout: see `Layout`, of its adapters.
         own_length: whether a run of which no length is said has its model's: 8,192 tokens for Llama 3.
+        deepspeed: see `Layout`.
+        shares_ends: whether a model with two blocks less than its stages would share has its embedding and its head
+            count as blocks: see `ends_as_blocks` of `Layout`.
         fused_loss: which loss it takes where a line has it fused: see `Layout.loss`.
         pace: measured / forecast seconds on the source's machine.
         network: GB/s between nodes that each of its GPUs has; 0.0 where it is as in the catalog.
@@ -66,6 +69,8 @@ class Habits:
     lora_dropout: float = 0.0
     own_length: bool = False
     fused_loss: str = "fused"
+    deepspeed: bool = False
+    shares_ends: bool = False
 
 
 _MEGATRON = Habits(
@@ -87,8 +92,15 @@ _OLD_MEGATRON = Habits(
 )
 
 # Megatron-DeepSpeed of 2022: no compiler and no flash attention; data ranks send after the last pass of a pipeline.
+# Its dropout is 0.1, but one kernel adds the bias, drops and adds the stream; planned apart, these would take too long.
 _DEEPSPEED = replace(
-    _OLD_MEGATRON, precision="fp16-amp", zero="zero1", fused=False, attention="eager", data_overlap=False
+    _OLD_MEGATRON,
+    precision="fp16-amp",
+    zero="zero1",
+    fused=False,
+    attention="eager",
+    data_overlap=False,
+    deepspeed=True,
 )
 
 # By the `framework` of a line.
@@ -153,8 +165,10 @@ HABITS = {
     ),
     "megatron-deepspeed": _DEEPSPEED,
     # bigscience's Jean Zay: four links of 100 Gb/s in a node of eight A100 (chronicles-prequel.md, the BLOOM paper).
-    # Its seconds are 1.15 to 1.23 times the forecast's; no link or matmul here says why.
-    "bigscience": replace(_DEEPSPEED, network=6.25, pace=1.18),
+    # It writes down what nvidia-smi shows (`device_bytes` of an answer), and gives the embedding a block's share where
+    # 2 + layers divide by the stages ("Rebalancing layers"). Its seconds are 1.15 to 1.23 times the forecast's; no link
+    # or matmul here says why.
+    "bigscience": replace(_DEEPSPEED, network=6.25, pace=1.18, shares_ends=True),
     # MLPerf's submissions train with NeMo; their adapters are those of attention, with dropout.
     "mlperf": replace(_LLAMA, lora_dropout=0.1),
     "dgxc-benchmarking": _LLAMA,

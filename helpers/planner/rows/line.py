@@ -150,7 +150,9 @@ def read_line(line: Mapping[str, Any]) -> Question:
         cuda_graphs=bool(read("cuda_graphs", habits.cuda_graphs, note=False)),
         engine=_engine(habits, zero, precision),
         transformer_engine=_engine(habits, zero, precision) == "megatron",
-        **_of_megatron(read, habits),
+        deepspeed=habits.deepspeed and _engine(habits, zero, precision) == "megatron",
+        ends_as_blocks=_ends_as_blocks(read, habits, arch.layers, sizes["pipeline"] * virtual),
+        **_of_megatron(read, habits, precision),
         **adapters_of(read, habits, precision),
     )
     return _question(read, habits, layout, cluster)
@@ -173,7 +175,13 @@ def _attention(read: _Reader, habits: Habits, cluster: Cluster) -> str:
     return {"unfused": "eager", "flash": "fused"}.get(said, said)
 
 
-def _of_megatron(read: _Reader, habits: Habits) -> dict[str, Any]:
+def _ends_as_blocks(read: _Reader, habits: Habits, layers: int, stages: int) -> bool:
+    """Return whether the embedding and the head count as blocks where blocks are shared out to stages."""
+    made_for_it = stages > 1 and layers % stages > 0 and (layers + 2) % stages == 0
+    return bool(read("ends_as_blocks", habits.shares_ends and made_for_it, note=made_for_it and habits.shares_ends))
+
+
+def _of_megatron(read: _Reader, habits: Habits, precision: str) -> dict[str, Any]:
     """Return what a line says of options that Megatron has, and of how ranks send."""
     own = str(read("transformer_impl", "transformer_engine", note=False))
     if own not in ("transformer_engine", "local"):
@@ -181,7 +189,7 @@ def _of_megatron(read: _Reader, habits: Habits) -> dict[str, Any]:
     return {
         "own_modules": own == "local",
         "packed": habits.packed,
-        "narrow_gradients": not read("wide_gradients", True, note=False),
+        "narrow_gradients": not read("wide_gradients", not (habits.deepspeed and precision == "fp16-amp"), note=False),
         "loss": _loss(read("fused_loss", False, note=False), habits),
         "deferred_logits": _whole(read("deferred_logits", 0, note=False), "deferred_logits", -1),
         "micro_batch_group": _whole(read("micro_batch_group", 0, note=False), "micro_batch_group", 0),
@@ -190,7 +198,7 @@ def _of_megatron(read: _Reader, habits: Habits) -> dict[str, Any]:
         "context_method": str(read("context_method", "ring", note=False)),
         "attention_mask": bool(read("attention_mask", habits.attention_mask, note=False)),
         "deterministic": bool(read("deterministic", False, note=False)),
-        "wgrad_fusion": bool(read("wgrad_fusion", True, note=False)),
+        "wgrad_fusion": bool(read("wgrad_fusion", not habits.deepspeed, note=False)),
     }
 
 
