@@ -6,6 +6,8 @@ from helpers.planner import RecipeError
 from helpers.planner.catalog import find_model, model_names
 from helpers.planner.catalog.archs import arch_names, arch_of
 from helpers.planner.catalog.configs import CONFIGS
+from helpers.planner.catalog.models import _context, find_context, kind_of, make_config
+from helpers.planner.layout.arch import arch_of_config
 
 import pytest
 
@@ -29,6 +31,17 @@ def config(tmp_path):
 @pytest.mark.parametrize("name", arch_names())
 def test_counts_are_the_published_ones(name):
     assert arch_of(name).count() == pytest.approx((PARAMETERS | MIXTURES)[name], rel=0.01)
+
+
+def test_the_catalog_states_what_transformers_makes_of_it():
+    """So that neither a layout nor a refusal has to wait for transformers."""
+    for name, published in CONFIGS.items():
+        config = make_config(name, published.model_type, dict(published.sizes))
+        kind = kind_of(name, config, published.model_type)[0]
+        assert find_context(name) == ((0, False) if kind == "ImageClassification" else _context(config)), name
+        assert (kind == "CausalLM") == (name in arch_names()), name
+        if kind == "CausalLM":
+            assert arch_of(name) == arch_of_config(name, config.get_text_config()), name
 
 
 @pytest.mark.parametrize("name", PRINTED)

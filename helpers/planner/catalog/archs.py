@@ -12,16 +12,15 @@ from typing import Any
 
 from ..config import RecipeError
 from ..layout.arch import Arch, arch_of_config
-from .configs import CONFIGS
+from .configs import CONFIGS, ENCODERS
 from .models import kind_of, make_config, model_names, read_config
 
 OFF = 0.05  # by which parameters may differ: biases and norms of small models
-_ENCODERS = ("bert", "resnet")
 
 
 def arch_names() -> list[str]:
     """Return the names of all models of the catalog that a layout can train."""
-    return [name for name, config in CONFIGS.items() if config.model_type not in _ENCODERS]
+    return [name for name, config in CONFIGS.items() if config.model_type not in ENCODERS]
 
 
 def arch_of(name: str) -> Arch:
@@ -32,6 +31,8 @@ def arch_of(name: str) -> Arch:
     """
     if name in model_names() and name not in CONFIGS:
         raise RecipeError(f"{name} is no causal language model of a published size, and layouts are of these.")
+    if name in CONFIGS:
+        return _published(name)
     model_type, sizes = read_config(name)
     from transformers import CONFIG_MAPPING
 
@@ -43,9 +44,16 @@ def arch_of(name: str) -> Arch:
     if kind_of(name, config, model_type)[0] != "CausalLM":
         raise RecipeError(f"{name} is no causal language model, and layouts are of these.")
     arch = arch_of_config(name, config.get_text_config())
-    if name not in CONFIGS:
-        _compare(name, arch, config.get_text_config())
+    _compare(name, arch, config.get_text_config())
     return arch
+
+
+def _published(name: str) -> Arch:
+    """Return the sizes of a model of the catalog, which states all that matters: transformers takes seconds to load."""
+    known = CONFIGS[name]
+    if known.model_type in ENCODERS:
+        raise RecipeError(f"{name} is no causal language model, and layouts are of these.")
+    return arch_of_config(name, SimpleNamespace(**known.sizes, model_type=known.model_type))
 
 
 def _compare(name: str, arch: Arch, config: Any) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # how configs call the number of a mixture's experts
 
+ENCODERS = ("bert", "resnet")  # types of models that write no text
+
 
 @dataclass(frozen=True)
 class PublishedConfig:
@@ -27,6 +29,11 @@ class PublishedConfig:
     def context(self) -> int:
         """Its longest sequence; 0 when it looks at images."""
         return self.sizes.get("max_position_embeddings", 0)
+
+    @property
+    def rotates(self) -> bool:
+        """Whether its positions are rotations, which go on beyond `context`."""
+        return self.model_type not in ("gpt2", *ENCODERS)
 
     @property
     def mixture(self) -> bool:
@@ -60,9 +67,8 @@ def _qwen3(source: str, shape: dict[str, int], **experts: int) -> PublishedConfi
 
 
 def _gpt2(source: str, width: int, layers: int, heads: int, context: int = 1024) -> PublishedConfig:
-    return PublishedConfig(
-        source, "gpt2", {"max_position_embeddings": context, "n_embd": width, "n_layer": layers, "n_head": heads}
-    )
+    shape = {"n_embd": width, "n_layer": layers, "n_head": heads, "tie_word_embeddings": True}
+    return PublishedConfig(source, "gpt2", {"vocab_size": 50257, "max_position_embeddings": context, **shape})
 
 
 def _mixtral(source: str, shape: dict[str, int], context: int) -> PublishedConfig:

@@ -245,6 +245,8 @@ def find_context(name: str) -> tuple[int, bool]:
     """
     if name in IMAGE_MODELS or name == "small-gpt":
         return find_model(name).context, False
+    if name in CONFIGS:
+        return CONFIGS[name].context, CONFIGS[name].rotates
     from transformers import CONFIG_MAPPING
 
     model_type, sizes = read_config(name)
