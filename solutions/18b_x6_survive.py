@@ -1,21 +1,22 @@
 # %% [markdown] name="title"
 # # X6 · A run that survives
 #
-# **Graded exercise, 10 points.** You write a training loop on two ranks that may be killed at any moment. Started again, on two ranks or on one, it ends with the weights of the uninterrupted run, to the last bit. And its disk does not fill up.
+# **Graded exercise, 10 points.** You write a training loop on two ranks that may be killed at any moment. Started again, on two ranks or on one, it ends with the weights of the uninterrupted run, to the last bit. And its disk does not fill up. Then you write a loop that a scheduler preempts: it saves in time, or not at all.
 #
 # | | |
 # |---|---|
-# | After this you can | publish a checkpoint of several files so that neither a kill nor a power cut leaves you with a torn checkpoint, or with none; find the newest intact one; list what a checkpoint must hold, and prove it; continue on fewer ranks with the same bits |
-# | Time | 90 to 120 minutes |
+# | After this you can | publish a checkpoint of several files so that neither a kill nor a power cut leaves you with a torn checkpoint, or with none; find the newest intact one; list what a checkpoint must hold, and prove it; continue on fewer ranks with the same bits; stop all ranks after the same step when one of them gets a signal, and save if the time suffices |
+# | Time | 105 to 120 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (2 processes) |
 # | Before this | [[data_parallel]], [[runs_that_survive]] |
 # | Syllabus | X6 |
 #
-# There are three answer cells, each followed by its check. A fourth check runs all of it together. The checks start real processes (over gloo on the CPU, so that every machine gives the same verdict) and kill them. Each takes a few seconds. Run them as often as you like. Save the notebook when you are done: it is your submission, and its name must stay the same.
+# There are four answer cells, each followed by its check. A fifth check runs the first three together. The checks start real processes (over gloo on the CPU, so that every machine gives the same verdict) and kill them. Each takes a few seconds. Run them as often as you like. Save the notebook when you are done: it is your submission, and its name must stay the same.
 
 # %% name="setup" setup=true
 import hashlib
+import math
 import os
 import shutil
 import signal
@@ -34,7 +35,7 @@ device = pick_device()
 print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks run on the CPU")
 
 # %% [markdown] name="files_task"
-# ## Part 1 · Checkpoints on a disk (4 points)
+# ## Part 1 · Checkpoints on a disk (3 points)
 #
 # Lab 18 writes a checkpoint as one file. Here it is a directory with a file for each part of the state, so that another program can read the weights alone. A directory cannot be replaced in one step, and no single file can vouch for the others, so most of lab 18's code does not help.
 #
@@ -111,7 +112,7 @@ def clear(folder):
     ### END SOLUTION
 
 
-# %% name="files_check" points=4
+# %% name="files_check" points=3
 check("x6.files", save, load)
 
 # %% name="files_hint"
@@ -159,7 +160,7 @@ check("x6.gradient", gradient)
 hint("x6.gradient")
 
 # %% [markdown] name="train_task"
-# ## Part 3 · The run (3 points)
+# ## Part 3 · The run (2 points)
 #
 # **Contract.** `train(job)` is the program of one rank, the same at every start. It finds out whether there is something to continue, and returns the trained model when step `job.steps` is done.
 #
@@ -210,16 +211,68 @@ def train(job):
     ### END SOLUTION
 
 
-# %% name="train_check" points=3
+# %% name="train_check" points=2
 check("x6.train", train)
 
 # %% name="train_hint"
 hint("x6.train")
 
-# %% [markdown] name="survive_text"
-# ## Part 4 · All of it (1 point)
+# %% [markdown] name="preempt_task"
+# ## Part 4 · Preempted (2 points)
 #
-# There is nothing more to write. This check runs your four functions together, and kills the ranks inside a save, at a start, in a step, and twice in succession.
+# A scheduler takes the machines back. It sends a signal, and SIGKILL some seconds later. In lab 18b every rank read the flags of a step right after it. On a GPU that makes the host wait for the device in each step. Here the flags arrive one step late, and the seconds may not suffice for a save.
+#
+# **Contract.** `preemptible(job)` is the program of one rank, the same at every start. It continues from the newest checkpoint, and runs until step `job.steps` is saved or the job is preempted.
+#
+# 1. `job.resume()`, called once, restores the newest checkpoint and returns how many steps are done. `job.launch(note)` launches the next step on the device and returns an object `running` at once. The step's all-reduce of the gradients also adds `note`, a number, over all ranks; `running.total()` waits until the step has ended and returns this sum. `job.save(step)` waits for all launched steps and publishes their state under this number; SIGKILL in a save leaves the older checkpoints as they are. All ranks call these functions in the same order, or they wait for each other forever.
+# 2. **Signals.** From before `job.resume()` until the end, SIGTERM and SIGUSR1 have a handler. Either of them may come on any rank, at any moment (also in `job.resume` and `job.save`), on one rank or on both, and more than once. The handler only notes the signal and the time: it raises nothing, and calls nothing of `job` but `job.clock()`.
+# 3. **The device always has work.** A rank waits for step n only after it has launched step n + 1. The exceptions are steps after which it saves or stops. There the rank waits for the last step as well, and its total counts. Ranks talk through `job` alone, and there is no further synchronization while the run goes on.
+# 4. **One step for all.** If a rank was signaled before it called `job.launch` for step n, its note says so, and no rank launches step n + 2. All ranks stop after the same step. Without a signal no rank stops.
+# 5. **The time.** A rank is killed `job.grace[number]` seconds after it gets signal `number` (say, 40 for SIGTERM and 120 for SIGUSR1), and the first rank that is killed ends the job. Each signal counts from its own arrival, and none postpones an earlier kill. `job.clock()` gives the seconds on this rank's machine; the clocks of the machines differ. `job.least(x)` waits for all ranks and returns the smallest of their numbers. Call it once, when the ranks have agreed to stop.
+# 6. **Saving.** `job.save` is called after every `job.every` steps, after the last step and after the step at which the ranks stop (once, if it is several of these). At a stop it is called only if, when the last step has ended, each rank has at least `job.save_seconds` left. If not, the older checkpoint remains.
+# 7. **The end.** When step `job.steps` is saved, `preemptible` returns `job.steps`, also after a signal. Otherwise it raises `SystemExit(job.requeue)`, on every rank: with this exit code the scheduler starts the job again. No step before the newest checkpoint is repeated.
+#
+# (In the check ranks and signals are real, and seconds are simulated. If ranks do not call the same function, the check stops them.)
+
+
+# %% name="preempt" answer=true
+def preemptible(job):
+    ### BEGIN SOLUTION
+    kills = [math.inf]  # when a signal will have this rank killed, by its own clock
+
+    def note(number, frame):
+        kills.append(job.clock() + job.grace[number])
+
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, note)
+    step = saved = job.resume()
+    running, stop = None, False
+    while step < job.steps and not stop:
+        before, running = running, job.launch(float(len(kills) > 1))
+        step += 1
+        stop = before is not None and before.total() > 0
+        if stop or step % job.every == 0 or step == job.steps:
+            stop = running.total() > 0 or stop
+            running = None
+            if not stop or job.least(min(kills) - job.clock()) >= job.save_seconds:
+                job.save(step)
+                saved = step
+    if saved < job.steps:
+        raise SystemExit(job.requeue)
+    return step
+    ### END SOLUTION
+
+
+# %% name="preempt_check" points=2
+check("x6.preempt", preemptible)
+
+# %% name="preempt_hint"
+hint("x6.preempt")
+
+# %% [markdown] name="survive_text"
+# ## Part 5 · Killed anywhere (1 point)
+#
+# There is nothing more to write. This check runs `save`, `load`, `gradient` and `train` together, and kills the ranks inside a save, at a start, in a step, and twice in succession.
 
 # %% name="survive_check" points=1
 check("x6.survive", save, load, gradient, train)
@@ -317,5 +370,5 @@ with tempfile.TemporaryDirectory() as scratch:
 # python -m helpers grade SUBMISSIONS --out GRADES
 # ```
 #
-# Grading takes only your three answer cells, runs them with different random numbers, kills at other moments, and runs the same nine checks.
+# Grading takes only your four answer cells, runs them with different random numbers, kills at other moments, and runs the same nine checks.
 # Changes elsewhere in the notebook neither help nor hurt.

@@ -44,6 +44,7 @@ class Plan:
         reserved_because: sentences on what separates reserved from allocated.
         floor_bytes: parameters, their gradients and the optimizer's state; no plain run of this recipe can need less.
         grades: whether it "fits" each GPU asked about, next to the CUDA context, is "tight" or "does not fit".
+        room_bytes: of each of these GPUs, what is left for the allocator.
         roofline_seconds: a lower bound of a step on each GPU: FLOPs over peak FLOP/s, or traffic over bandwidth.
         forecasts: how long a step will take on each GPU; of several ranks on the cluster asked about; none with
             offloading, where the host works, too.
@@ -74,6 +75,7 @@ class Plan:
     host_bytes: int
     parameters: int
     trained: int
+    room_bytes: dict[str, int] = field(default_factory=dict)
     peaks: dict[str, tuple[int, str]] = field(default_factory=dict)
     forecasts: dict[str, Forecast] = field(default_factory=dict)
     remedies: list[dict[str, Any]] = field(default_factory=list)
@@ -100,6 +102,8 @@ class Plan:
         lines += [f"    {t:<23}{human_bytes(n):>12}" for t, n in self.at_peak.items() if n >= MiB // 10]
         lines.append(f"  reserved        {human_bytes(low)} to {human_bytes(high)}, because of")
         lines += [f"    - {reason}" for reason in self.reserved_because]
+        if len(self.room_bytes) == 1:
+            lines.append(f"  {self._spare(*next(iter(self.room_bytes.items())))}")
         lines.append(f"  {self.flops / 1e12:,.2f} TFLOP per step, {self.recomputed_share:.0%} of them recomputed")
         if self.sent_bytes:
             lines.append(f"  {human_bytes(self.sent_bytes)} sent by each rank per step")
@@ -107,6 +111,15 @@ class Plan:
             where = "of paged state, on the host where the GPU is full" if self.recipe.paged else "in the host's memory"
             lines.append(f"  {human_bytes(self.host_bytes)} {where}")
         return "\n".join([*lines, *self._remedy_lines()])
+
+    def _spare(self, gpu: str, room: int) -> str:
+        """Say how much of the GPU is left, or how much too small it is."""
+        spare = room - self.reserved_bytes[1]
+        if self.peak_allocated_bytes > room:
+            left = f"{human_bytes(self.peak_allocated_bytes - room)} too little"
+        else:
+            left = f"{human_bytes(spare)} to spare" if spare >= 0 else f"up to {human_bytes(-spare)} too little"
+        return f"{gpu} has {human_bytes(room)} for the allocator: {left}"
 
     def _speed(self, gpu: str, grade: str) -> str:
         """Say how long a step takes; where there is no forecast, how long at least; "" where it does not fit."""
@@ -283,6 +296,7 @@ def _plan_of(simulation: "Simulation", gpus: Sequence[Gpu]) -> Plan:
         reserved_because=_reasons(recipe, played.peak_reserved),
         floor_bytes=_floor(simulation, strategy),
         grades={gpu.name: _grade(simulation, played, gpu) for gpu in gpus},
+        room_bytes={gpu.name: gpu.room for gpu in gpus},
         roofline_seconds={
             gpu.name: gpu.roofline_seconds(simulation.flops, traffic, recipe.precision) for gpu in gpus if gpu.bandwidth
         },

@@ -210,8 +210,10 @@ class DryMode(Pretence):
 @functools.cache
 def _is_composite(func: Any) -> bool:
     """Say whether an operation is made of others, for its gradient's sake."""
+    if not isinstance(func, torch._ops.OpOverload) or func.namespace == "prim":  # asks a fake tensor for its device
+        return False
     key = torch._C.DispatchKey.CompositeImplicitAutograd
-    return isinstance(func, torch._ops.OpOverload) and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
 
 
 def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> Iterable[Tensor]:

@@ -40,6 +40,7 @@ def make_hollow(tensor: Tensor) -> Tensor:
         storage.hollow = True
         storage.__dict__.pop("mean", None)
         storage.__dict__.pop("choices", None)
+        storage.__dict__.pop("parts", None)
     return tensor
 
 
@@ -63,7 +64,10 @@ def _mapped(nbytes: int) -> Tensor:
 
 
 def hint(tensor: Tensor, name: str) -> Any:
-    """Return what is known of a hollow tensor without its values: its "mean", or among how many "choices" it picks."""
+    """Return what is known of a hollow tensor without its values.
+
+    Its "mean", among how many "choices" it picks, or its "parts": a few numbers, None for each that is unknown.
+    """
     storage = storage_of(tensor)
     return None if storage is None else storage.__dict__.get(name)
 

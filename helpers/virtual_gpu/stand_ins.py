@@ -22,6 +22,8 @@ aten = torch.ops.aten
 _PICKS = {"topk", "argmax", "argmin", "multinomial", "sort", "argsort", "max", "min"}
 _KEEPS = {"any", "all", "clone", "_to_copy", "mean", "amax", "amin", "max", "min", "sum", "contiguous"}
 _KEEPS_CHOICES = {"clone", "_to_copy", "sort", "cat", "stack", "gather", "index", "index_select"}
+_SAME = {"clone", "_to_copy", "contiguous"}
+_FEW = 64  # numbers in a tensor of which each is known or not for itself
 _FINITE = {"isnan": 0.0, "isinf": 0.0, "isposinf": 0.0, "isneginf": 0.0, "isfinite": 1.0}
 steps = 0  # optimizer steps so far: losses fall with them
 _PATIENCE = 100  # times that a line gets the same answer, before a loop that waits for the other one gets that
@@ -31,7 +33,8 @@ _script: list[bool] = []  # the answers that are known beforehand, the next one 
 
 def number(tensor: Tensor) -> float | int | bool:
     """Return the stand-in for the value of a tensor with one element."""
-    mean = hint(tensor, "mean")
+    parts = _parts_of(tensor) if tensor.numel() == 1 else [None]
+    mean = hint(tensor, "mean") if parts[0] is None else parts[0]
     if tensor.dtype is torch.bool:
         return True if mean is None else mean > 0
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
@@ -73,6 +76,9 @@ def decided(tensor: Tensor, line: str) -> float | int | bool:
 
 def fill(tensor: Tensor, source: Tensor) -> Tensor:
     """Write stand-ins for the values of the hollow `source` into `tensor`, which is to have data; return it."""
+    if hint(source, "parts"):
+        parts = [number(source) if part is None else part for part in _parts_of(source)]
+        return tensor.copy_(torch.tensor(parts, dtype=tensor.dtype).view(tensor.shape))
     mean = hint(source, "mean")
     if mean is None or tensor.dtype.is_floating_point or tensor.dtype is torch.bool or tensor.numel() < 2:
         return tensor.fill_(number(source))
@@ -108,6 +114,21 @@ def learn(name: str, args: Any, result: Any) -> None:
     if name in _KEEPS_CHOICES and tensors:
         give_hint(outputs[0], "choices", hint(tensors[0], "choices"))
     give_hint(outputs[0], "mean", _mean(name, args, tensors, outputs[0]))
+    if name in ("stack", "cat", *_SAME) and outputs[0].numel() <= _FEW:
+        parts = [part for tensor in (args[0] if name not in _SAME else args[:1]) for part in _parts_of(tensor)]
+        if len(parts) == outputs[0].numel() and any(part is not None for part in parts):
+            give_hint(outputs[0], "parts", parts)
+
+
+def _parts_of(tensor: Tensor) -> list[float | None]:
+    """Return the value of each of a few numbers; None where it is unknown."""
+    if not is_hollow(tensor):
+        return [float(value) for value in tensor.flatten()] if tensor.numel() <= _FEW else []
+    parts = hint(tensor, "parts")
+    if parts is None or not tensor.is_contiguous():
+        return [None] * min(tensor.numel(), _FEW)
+    start = int(tensor.storage_offset())
+    return list(parts[start : start + tensor.numel()])
 
 
 def _learn_choices(name: str, args: Any, outputs: list[Tensor]) -> None:

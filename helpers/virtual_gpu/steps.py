@@ -35,6 +35,7 @@ class Steps:
     def __init__(self, ledger: Ledger, limit: int | None) -> None:
         self._ledger, self._limit = ledger, limit
         self._alone: bool | None = None  # whether there is one optimizer; None before the first step
+        self._first = 0  # the id of the first optimizer that stepped
         self._this_step: set[int] = set()
         self._by_hand: bool | None = None  # whether there is no optimizer; None before the first backward pass
         self._weights: set[int] = set()  # storages
@@ -95,7 +96,9 @@ class Steps:
         self._ledger.after_update(optimizer)
         self._this_step.add(id(optimizer))
         if self._alone is None:
-            self._alone = len(self._optimizers()) == 1
+            self._alone, self._first = len(self._optimizers()) == 1, id(optimizer)
+        elif id(optimizer) != self._first:  # the program has replaced the one that it began with
+            self._alone = False
         if self._alone:
             self._end()
 

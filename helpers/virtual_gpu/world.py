@@ -232,5 +232,7 @@ def _reduced(output: Tensor, source: Tensor, size: int) -> None:
     if is_hollow(output):
         mean = hint(source, "mean")
         give_hint(output, "mean", None if mean is None else mean * size)
+        parts = hint(source, "parts")
+        give_hint(output, "parts", parts and [None if part is None else part * size for part in parts])
     else:
         output.detach().mul_(size)

@@ -1,4 +1,4 @@
-"""What the labs show, put together with as little thought as it takes to make it run, earns no part of X2 or X6."""
+"""What the labs show, put together with as little thought as it takes to make it run, earns no part of X2, X6 or X7."""
 
 import importlib
 
@@ -133,3 +133,62 @@ def test_the_checkpoints_of_lab_18_pass_no_check_of_x6():
     found = verdicts("x6.files", run_answers(ONE_FILE))
     assert [verdict.check for verdict in found if verdict.passed] == []
     assert all("is a file" in verdict.diagnosis for verdict in found)
+
+
+# Lab 12b's cell that initializes a sharded model, and the steps around it; the numbers of ranks are the mesh's.
+ON_META = """
+import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from helpers.exercises.reference.fully_shard import make_sharded
+
+
+def keep_part(p, full):
+    mesh = p.device_mesh
+    p.to_local().data.copy_(full.chunk(mesh.size(mesh.ndim - 1))[mesh.get_local_rank(mesh.ndim - 1)])
+
+
+def build(make_model, mesh, dtype, seed):
+    with torch.device("meta"):
+        model, template = make_model(), make_model()
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    model = make_sharded(model, mesh, mp_policy=policy).to_empty(device="cpu")
+    torch.manual_seed(seed)
+    for name, layer in template.named_modules():
+        if hasattr(layer, "reset_parameters"):
+            layer.to_empty(device="cpu").reset_parameters()
+            for of_layer, p in model.get_submodule(name).named_parameters():
+                keep_part(p, layer.get_parameter(of_layer))
+            layer.to("meta")
+    return model
+"""
+
+
+@pytest.mark.slow
+def test_the_start_of_lab_12b_passes_no_check_of_x7():
+    assert [verdict.check for verdict in verdicts("x7.build", run_answers(ON_META)) if verdict.passed] == []
+
+
+# Lab 18b's class, and its loop.
+EVERY_STEP = """
+from helpers.exercises.reference.failures import Preemption
+
+
+def preemptible(job):
+    notice, step = Preemption(), job.resume()
+    while step < job.steps:
+        running = job.launch(notice.flag().item())
+        step += 1
+        stop = notice.agreed(running.total())
+        if stop or step % job.every == 0 or step == job.steps:
+            job.save(step)
+        if stop and step < job.steps:
+            raise SystemExit(job.requeue)
+    return step
+"""
+
+
+@pytest.mark.slow
+def test_the_preemption_of_lab_18b_passes_no_check_of_x6():
+    found = verdicts("x6.preempt", run_answers(EVERY_STEP))
+    assert [verdict.check for verdict in found if verdict.passed] == []
+    assert "the device had nothing to do" in found[0].diagnosis

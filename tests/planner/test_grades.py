@@ -1,9 +1,11 @@
 """One rule says whether a run fits; people who went out of memory were not told that theirs does."""
 
 import json
+from dataclasses import replace
 
 from helpers.__main__ import main
-from helpers.core.units import GiB
+from helpers.core.units import GiB, human_bytes
+from helpers.planner import TrainingConfig, plan
 from helpers.planner.grades import grade
 
 import pytest
@@ -50,6 +52,20 @@ def test_the_rule():
     assert grade(70 * GiB, 79 * GiB, 79 * GiB) == "fits"  # equal is enough
     assert grade(70 * GiB, 80 * GiB, 79 * GiB) == "tight"
     assert grade(80 * GiB, 80 * GiB, 79 * GiB) == "does not fit"
+
+
+def test_a_plan_says_how_much_is_left_or_lacking():
+    one = plan(TrainingConfig("gpt2", seq=64), gpu="t4")
+    (room,) = one.room_bytes.values()
+    allocated, reserved, too_much = 8 * GiB, 9 * GiB, 20 * GiB
+    for peak, high, words in (
+        (allocated, reserved, f"{human_bytes(room - reserved)} to spare"),
+        (allocated, too_much, f"up to {human_bytes(too_much - room)} too little"),
+        (too_much, too_much, f": {human_bytes(too_much - room)} too little"),
+    ):
+        text = str(replace(one, peak_allocated_bytes=peak, reserved_bytes=(peak, high)))
+        assert f"t4-16gb has {human_bytes(room)} for the allocator" in text
+        assert words in text
 
 
 @pytest.mark.slow

@@ -1,10 +1,14 @@
 """What is not on this machine: models are built without weights, data is made up where that is asked for."""
 
 import json
+import types
 
 from helpers.__main__ import main
+from helpers.virtual_gpu.absent import images
 from helpers.virtual_gpu.absent.columns import CHATS, layout_of, value
 from helpers.virtual_gpu.absent.models import known_config
+from helpers.virtual_gpu.patches import Patches
+from helpers.virtual_gpu.waits import Waits
 
 import numpy as np
 import pytest
@@ -198,6 +202,18 @@ def test_made_up_images_are_an_array_where_the_data_set_has_one():
     assert gray.data[gray.targets == 3].shape[0] > 100
     assert colored.data.shape == (len(colored), 32, 32, 3)
     assert colored.targets[3] == 3
+
+
+def test_made_up_images_are_as_many_as_the_data_set_has():
+    class CIFAR10:
+        def __init__(self, root, train=True, transform=None):
+            raise RuntimeError("Dataset not found or corrupted.")
+
+    module = types.SimpleNamespace(**dict.fromkeys(images.SHAPES, CIFAR10))
+    images.teach_torchvision(Patches(), module, Waits())
+    found = module.CIFAR10("nowhere", transform=lambda image: image.size)
+    assert len(found) == 50_000  # scripts split them by these numbers
+    assert found[49_999] == ((32, 32), 9)
 
 
 LOOKS = """

@@ -409,6 +409,39 @@ def test_steps_without_an_optimizer_are_counted(dry_run, batches, steps):
     assert report["at_peak"]["categories"]["gradients"] > 512 * 512 * 4
 
 
+def test_an_optimizer_per_parameter_can_replace_the_first(dry_run):
+    code, out, err = dry_run(
+        """
+        import torch
+        from torch import nn
+
+        model = nn.Sequential(*(nn.Linear(512, 512) for _ in range(4))).cuda()
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(3):
+            model(torch.ones(1, 512).cuda()).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        own = {weight: torch.optim.Adam([weight], foreach=False) for weight in model.parameters()}
+
+        def step(weight):
+            own[weight].step()
+            own[weight].zero_grad()
+
+        for weight in model.parameters():
+            weight.register_post_accumulate_grad_hook(step)
+        del optimizer
+        for _ in range(3):
+            model(torch.ones(1, 512).cuda()).sum().backward()
+        """,
+        options=("--gpu", "t4", "--steps", "9", "--json"),
+    )
+    report = json.loads(out.splitlines()[-1])
+    assert code == 0, err
+    peaks = [step["allocated"] for step in report["steps"]]
+    assert len(peaks) == 6
+    assert max(peaks[4:]) < 0.8 * max(peaks[1:3])  # 3.75 times the weights, not 5
+
+
 def test_the_cause_of_an_error_is_printed_before_it(dry_run):
     code, _, err = dry_run("""
         try:

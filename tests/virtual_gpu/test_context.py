@@ -2,7 +2,8 @@
 
 import threading
 
-from helpers.planner import RecipeError
+from helpers.planner import Recipe, RecipeError
+from helpers.planner.plan import plan
 from helpers.virtual_gpu import virtual_gpu
 
 import pytest
@@ -87,3 +88,11 @@ def test_threads_of_the_block_have_the_gpu():
         thread.start()
         thread.join()
     assert found == ["cuda"]
+
+
+@pytest.mark.slow
+def test_the_planner_simulates_inside():
+    recipe = Recipe("gpt2")
+    with virtual_gpu("a100-80gb"):
+        inside = plan(recipe, "a100-80gb").peak_allocated_bytes
+    assert inside == plan(recipe, "a100-80gb").peak_allocated_bytes

@@ -60,6 +60,13 @@ def test_a_copy_to_the_host_has_finite_values(unknown):
     assert len(unknown.argmax(-1).cpu().unique()) == 1
 
 
+def test_a_number_that_is_known_stays_so_beside_one_that_is_not(unknown):
+    told = torch.stack([unknown.mean(), torch.tensor(0.25, device="cuda")])
+    assert told.tolist() == [1.0, 0.25]
+    assert told.clone()[1].item() == 0.25
+    assert told.mul_(2).tolist() == [1.0, 1.0]  # nothing is known of a product
+
+
 def test_losses_fall_and_a_scaler_steps(run):
     model = nn.Linear(2048, 2048).cuda()
     optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler()

@@ -8,6 +8,7 @@ simulated. What is not published is assumed, and named as such: restarts, repair
 import heapq
 import math
 import random
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 DAY, GPU_DAYS = 86_400.0, 16_384 * 54
@@ -17,6 +18,22 @@ DAY, GPU_DAYS = 86_400.0, 16_384 * 54
 COUNTED = {"node": 308, "hang": 49, "software": 56, "corruption": 6}
 ASSUMED = {"straggler": 20}  # in the same time; a healthy job's pauses are counted by day
 USES = ("training", "saving", "comparing", "lost again", "slowed", "waiting for a time-out", "restarting", "no node")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What happens to a job, and when.
+
+    Attributes:
+        wait: seconds of the job from the restart before until it stops, or until a comparison finds what is wrong.
+        unseen: seconds of training until a comparison finds a straggler, or corruption.
+        before: seconds trained when corruption begins, since the last checkpoint; None: as many as `wait` leads to.
+    """
+
+    kind: str
+    wait: float
+    unseen: float = 0.0
+    before: float | None = None
 
 
 @dataclass(frozen=True)
@@ -42,13 +59,20 @@ class Fleet:
     PAUSES, PAUSE = 20, 60.0  # a day, and the mean seconds of one (assumed)
     SLOWER = 0.15  # of a job with a straggler (assumed)
 
-    def run(self, days: float = 54.0, seed: int = 0) -> tuple[dict[str, float], list[tuple[float, str, float]]]:
-        """Return the seconds of each use, and the events: (second, kind, seconds of training that are lost again)."""
-        chance, now, since = random.Random(f"fleet {seed}"), 0.0, 0.0
+    def run(
+        self, days: float = 54.0, seed: int = 0, failures: Iterable[Failure] | None = None
+    ) -> tuple[dict[str, float], list[tuple[float, str, float]]]:
+        """Return the seconds of each use, and the events: (second, kind, seconds of training that are lost again).
+
+        Args:
+            failures: those that happen, one after the other; drawn with `seed` where none are given.
+        """
+        now, since, coming = 0.0, 0.0, iter(failures or self._drawn(random.Random(f"fleet {seed}")))
         used, events, repairs = dict.fromkeys(USES, 0.0), [], [0.0] * self.spares  # when each spare is there
         cycle = self.interval + self.SAVE + self.COMPARISON * self.interval / self.compare
         while True:
-            kind, wait = self._next(chance)
+            failure = next(coming, Failure("none", math.inf))
+            kind, wait = failure.kind, failure.wait
             working = min(wait, days * DAY - now)
             trained = working * self.interval / cycle
             used["training"] += trained
@@ -57,7 +81,7 @@ class Fleet:
             now, since = now + working, (since + trained) % self.interval
             if working < wait or now >= days * DAY:
                 return used, events
-            costs = self._costs(kind, since, chance, used["training"])
+            costs = self._costs(failure, since, used["training"])
             events.append((now, kind, costs["lost again"]))
             if kind not in ("software", "false alarm"):
                 came = heapq.heappop(repairs) if repairs else now + self.REPAIR
@@ -72,21 +96,23 @@ class Fleet:
                     now += seconds
             since = 0.0
 
-    def _next(self, chance: random.Random) -> tuple[str, float]:
-        """Return the next event and the seconds until then."""
+    def _drawn(self, chance: random.Random) -> Iterator[Failure]:
+        """Draw failures at their rates, without end."""
         rates = {kind: n * self.gpus / GPU_DAYS for kind, n in (COUNTED | ASSUMED).items()}  # a day
         rates["false alarm"] = self.PAUSES * math.exp(-self.timeout / self.PAUSE)  # a pause longer than the time-out
-        kind = chance.choices(list(rates), list(rates.values()))[0]
-        return kind, chance.expovariate(sum(rates.values()) / DAY)
+        while True:
+            kind = chance.choices(list(rates), list(rates.values()))[0]
+            wait, unseen = chance.expovariate(sum(rates.values()) / DAY), chance.uniform(0, self.compare)
+            yield Failure(kind, wait, unseen, chance.uniform(0, self.interval) if kind == "corruption" else None)
 
-    def _costs(self, kind: str, since: float, chance: random.Random, trained: float) -> dict[str, float]:
+    def _costs(self, failure: Failure, since: float, trained: float) -> dict[str, float]:
         """Return what an event costs, by use; `since` are the seconds trained since the last checkpoint."""
         costs = {"lost again": since, "restarting": self.RESTART}
-        if kind in ("hang", "false alarm"):
+        if failure.kind in ("hang", "false alarm"):
             costs["waiting for a time-out"] = self.timeout
-        unseen = chance.uniform(0, self.compare)
-        if kind == "corruption":  # all that was trained since it began, from the checkpoint before it
-            costs["lost again"] = min(trained, unseen + chance.uniform(0, self.interval))
-        if kind == "straggler":  # replaced right after a checkpoint
-            costs |= {"lost again": 0.0, "slowed": min(trained, unseen * self.SLOWER)}
+        if failure.kind == "corruption":  # all that was trained since it began, from the checkpoint before it
+            before = (since - failure.unseen) % self.interval if failure.before is None else failure.before
+            costs["lost again"] = min(trained, failure.unseen + before)
+        if failure.kind == "straggler":  # replaced right after a checkpoint
+            costs |= {"lost again": 0.0, "slowed": min(trained, failure.unseen * self.SLOWER)}
         return costs

@@ -1,4 +1,4 @@
-"""X6, part 1: saving and loading. Four checks of a point each, which judge one observation."""
+"""X6, part 1: saving and loading. Three checks of a point each, which judge one observation."""
 
 from ..base import Check, Evidence
 from .forms import FILE
@@ -76,11 +76,13 @@ def _listed(steps: list[int]) -> str:
 
 
 class NewestComesBack(OneObservation):
-    """What was saved with the most steps comes back in another process, bit for bit; None where there is nothing."""
+    """The newest intact checkpoint comes back in another process, bit for bit; None where there is none."""
 
     hint = (
         "Compare numbers of steps, not names: step-9 comes after step-10 in the alphabet.\n"
-        "Which files does `load` read, and how does it know the keys of the state?"
+        "Which files does `load` read, and how does it know the keys of the state?\n"
+        "torch.load notices a missing end, but not always a changed byte. What can `save` write beside the entries?\n"
+        "How does `load` notice that a file is missing, and what if the damaged file is the one that it trusts?"
     )
 
     @staticmethod
@@ -113,7 +115,7 @@ class NewestComesBack(OneObservation):
                 return f"{words}: {_found(found)}; None is right."
         if any(found.get("touched") for group in loads.values() for found in group):
             return "load changed the folder, or made one that did not exist; it only reads."
-        return None
+        return _wrong_after_damage(seen, expected)
 
 
 class SurvivesKillAndPowerCut(OneObservation):
@@ -197,33 +199,25 @@ def _lost(seen: Evidence, expected: Evidence, scene: str, old: int | None) -> st
     return None
 
 
-class SkipsDamaged(OneObservation):
-    """A checkpoint that lacks a file, was cut short, or whose bytes have changed is skipped for the next older one."""
-
-    hint = (
-        "torch.load notices a missing end, but not always a changed byte. What can `save` write beside the entries?\n"
-        "How does `load` notice that a file is missing, and what if the damaged file is the one that it trusts?"
-    )
-
-    @staticmethod
-    def judge(seen: Evidence, expected: Evidence) -> str | None:
-        wrong = _not_saved(seen, "three", "small", "large")
-        if wrong:
-            return wrong
-        for way, (scene, newest) in DAMAGED.items():
-            kind, step = NEW[scene]
-            older = ("small" if kind == "large" else kind, step - newest)
-            if not seen["loads"][way]:
-                return "step 10 was saved, and no entry step-10 was there to be damaged."
-            for found in seen["loads"][way]:
-                if newest == 1 and _is(found, kind, step, expected):
-                    continue  # what was changed was no part of the state
-                if newest == 3 and not found.get("none"):
-                    return f"{DAMAGES[way]}: {_found(found)}; nothing intact is left, so None is right."
-                if newest < 3 and not _is(found, *older, expected):
-                    never = ", with values that were never saved" if found.get("step") == step else ""
-                    return f"{DAMAGES[way]}: {_found(found)}{never}; step {older[1]} is the newest intact one."
-        return None
+def _wrong_after_damage(seen: Evidence, expected: Evidence) -> str | None:
+    """Say what is loaded after a file is missing, was cut short, or has changed."""
+    wrong = _not_saved(seen, "three", "small", "large")
+    if wrong:
+        return wrong
+    for way, (scene, newest) in DAMAGED.items():
+        kind, step = NEW[scene]
+        older = ("small" if kind == "large" else kind, step - newest)
+        if not seen["loads"][way]:
+            return "step 10 was saved, and no entry step-10 was there to be damaged."
+        for found in seen["loads"][way]:
+            if newest == 1 and _is(found, kind, step, expected):
+                continue  # what was changed was no part of the state
+            if newest == 3 and not found.get("none"):
+                return f"{DAMAGES[way]}: {_found(found)}; nothing intact is left, so None is right."
+            if newest < 3 and not _is(found, *older, expected):
+                never = ", with values that were never saved" if found.get("step") == step else ""
+                return f"{DAMAGES[way]}: {_found(found)}{never}; step {older[1]} is the newest intact one."
+    return None
 
 
 def _lost_name(moments: list[list[int]]) -> str | None:
@@ -270,6 +264,5 @@ class DiskStaysBounded(OneObservation):
 FILES = (
     NewestComesBack,
     SurvivesKillAndPowerCut,
-    SkipsDamaged,
     DiskStaysBounded,
 )

@@ -1,4 +1,4 @@
-"""X6, part 4: all that was written, together. One check of a point: the run is killed wherever it hurts."""
+"""X6, part 5: all that was written, together. One check of a point: the run is killed wherever it hurts."""
 
 import random
 from collections.abc import Callable
@@ -16,7 +16,10 @@ class SurvivesWhereverItIsKilled(Check):
     """Killed inside a save, at a start, in a step, twice in a row, on one rank: the same bits, a bounded disk."""
 
     points = 1
-    hint = "Here your four functions work together. When the other checks pass, look at what `train` gives to `save`."
+    hint = (
+        "Here `save`, `load`, `gradient` and `train` work together. When their own checks pass, look at what `train` "
+        "gives to `save`."
+    )
 
     @staticmethod
     def probe(seed: int, save: Answer, load: Answer, gradient: Answer, train: Answer) -> Evidence:

@@ -1,4 +1,4 @@
-"""X6, part 3: the training loop. Three checks of a point each, with the course's own `save`, `load` and `gradient`.
+"""X6, part 3: the training loop. Two checks of a point each, with the course's own `save`, `load` and `gradient`.
 
 All of them judge the same runs: two that nobody kills, with different settings, and chains of starts that are killed.
 """
@@ -56,11 +56,13 @@ class OneObservation(Check):
 
 
 class UninterruptedRunIsRight(OneObservation):
-    """Never killed, two ranks train as the contract says, and end with the same weights."""
+    """Two ranks train as the contract says, and only rank 0 saves and loads, after the right steps."""
 
     hint = (
         "Each rank has a lane, with its stream and its random state, first that of manual_seed(job.seed + lane).\n"
-        "A step: job.gradient(model, streams, random, job.micro_batches), optimizer.step(), schedule.step()."
+        "A step: job.gradient(model, streams, random, job.micro_batches), optimizer.step(), schedule.step().\n"
+        "dist.all_gather_object brings the lanes' states to rank 0; dist.broadcast_object_list sends what it loaded.\n"
+        "After the last save a barrier, so that no rank returns before the checkpoint is there."
     )
 
     @staticmethod
@@ -69,7 +71,7 @@ class UninterruptedRunIsRight(OneObservation):
             wrong = failed(seen, name) or _wrong_run(seen[name]["last"], expected[name]["last"])
             if wrong:
                 return wrong
-        return None
+        return _wrong_checkpoints(seen, expected)
 
 
 def _wrong_run(seen: list[Evidence], expected: list[Evidence]) -> str | None:
@@ -147,42 +149,34 @@ def _step(number: int) -> str:
     return f"step {number}" if number else "none"
 
 
-class Rank0KeepsTheStateOfAll(OneObservation):
-    """Only rank 0 saves and loads, after the right steps, and no rank returns before the last save."""
-
-    hint = (
-        "dist.all_gather_object brings the lanes' states to rank 0; dist.broadcast_object_list sends what it loaded.\n"
-        "After the last save a barrier, so that no rank returns before the checkpoint is there."
-    )
-
-    @staticmethod
-    def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for name in (WHOLE, OTHER_WHOLE, BETWEEN, FINISHED):
-            wrong = failed(seen, name)
+def _wrong_checkpoints(seen: Evidence, expected: Evidence) -> str | None:
+    """Say what rank 0 does not save or load as it should, or what another rank does."""
+    for name in (WHOLE, OTHER_WHOLE, BETWEEN, FINISHED):
+        wrong = failed(seen, name)
+        if wrong:
+            return wrong
+        if not seen[name]["last"]:
+            return f"{name}: the last start was killed."
+        for rank, (got, right) in enumerate(zip(seen[name]["last"], expected[name]["last"], strict=True)):
+            wrong = _wrong_saves(got["saves"], right["saves"])
             if wrong:
-                return wrong
-            if not seen[name]["last"]:
-                return f"{name}: the last start was killed."
-            for rank, (got, right) in enumerate(zip(seen[name]["last"], expected[name]["last"], strict=True)):
-                wrong = _wrong_saves(got["saves"], right["saves"])
-                if wrong:
-                    return f"{name}: rank {rank} {wrong}"
-                if got["overtaken"]:
-                    return f"{name}: rank {rank} went on with the next step before job.save had returned."
-                if got["loads"] != right["loads"]:
-                    calls = f"{len(got['loads'])} times" if all(got["loads"]) else "with another folder than job.folder"
-                    return f"{name}: rank {rank} called job.load {calls}; {len(right['loads'])} times is right."
-                if not got["last"]:
-                    return f"{name}: rank {rank} returned before the last checkpoint was published."
-            for start, right in zip(seen[name]["starts"], expected[name]["starts"], strict=True):
-                if start["elsewhere"]:
-                    return "something was written into the folder of rank 1, which is not read again."
-                if start["entries"] != right["entries"]:
-                    return f"{start['entries']} checkpoints are left; with job.keep there should be {right['entries']}."
-        first, second = seen[BETWEEN]["last"]
-        if first["weights"] != second["weights"]:
-            return "after a restart the ranks' weights differ: rank 1's folder may hold another run's checkpoints."
-        return None
+                return f"{name}: rank {rank} {wrong}"
+            if got["overtaken"]:
+                return f"{name}: rank {rank} went on with the next step before job.save had returned."
+            if got["loads"] != right["loads"]:
+                calls = f"{len(got['loads'])} times" if all(got["loads"]) else "with another folder than job.folder"
+                return f"{name}: rank {rank} called job.load {calls}; {len(right['loads'])} times is right."
+            if not got["last"]:
+                return f"{name}: rank {rank} returned before the last checkpoint was published."
+        for start, right in zip(seen[name]["starts"], expected[name]["starts"], strict=True):
+            if start["elsewhere"]:
+                return "something was written into the folder of rank 1, which is not read again."
+            if start["entries"] != right["entries"]:
+                return f"{start['entries']} checkpoints are left; with job.keep there should be {right['entries']}."
+    first, second = seen[BETWEEN]["last"]
+    if first["weights"] != second["weights"]:
+        return "after a restart the ranks' weights differ: rank 1's folder may hold another run's checkpoints."
+    return None
 
 
 def _wrong_saves(seen: list[list[Any]], expected: list[list[Any]]) -> str | None:
@@ -200,4 +194,4 @@ def _wrong_saves(seen: list[list[Any]], expected: list[list[Any]]) -> str | None
     return None
 
 
-TRAINING = (UninterruptedRunIsRight, ResumesBitForBit, Rank0KeepsTheStateOfAll)
+TRAINING = (UninterruptedRunIsRight, ResumesBitForBit)

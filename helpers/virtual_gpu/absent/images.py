@@ -9,7 +9,7 @@ import torch
 from ..patches import Patches
 from ..waits import Waits
 
-_SHAPES = {  # torchvision's class -> (side, channels, classes)
+SHAPES = {  # torchvision's class -> (side, channels, classes)
     "MNIST": (28, 1, 10),
     "FashionMNIST": (28, 1, 10),
     "KMNIST": (28, 1, 10),
@@ -25,34 +25,46 @@ _SHAPES = {  # torchvision's class -> (side, channels, classes)
     "OxfordIIITPet": (256, 3, 37),
     "CelebA": (178, 3, 40),
 }
-ROWS = 4096
+_ROWS = 4096
+_IMAGES = {  # in the training split; scripts number them by heart
+    "MNIST": 60_000,
+    "FashionMNIST": 60_000,
+    "KMNIST": 60_000,
+    "CIFAR10": 50_000,
+    "CIFAR100": 50_000,
+    "SVHN": 73_257,
+    "STL10": 5_000,
+}
 
 
 class MadeUpImages(torch.utils.data.Dataset):
     """Gray images with labels, transformed as the data set's would be."""
 
-    def __init__(self, shape: tuple[int, int, int], transform: Any = None, target_transform: Any = None) -> None:
+    def __init__(
+        self, shape: tuple[int, int, int], transform: Any = None, target_transform: Any = None, rows: int = _ROWS
+    ) -> None:
         self._side, self._channels, count = shape
+        self._rows = rows
         self.transform, self.target_transform = transform, target_transform
         self.classes = [str(number) for number in range(count)]
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
-        self._labels = [number % count for number in range(ROWS)]
+        self._labels = [number % count for number in range(rows)]
         self.targets = self.labels = torch.tensor(self._labels) if self._channels == 1 else list(self._labels)
         self.imgs = self.samples = [(f"{number}.jpg", target) for number, target in enumerate(self._labels)]
 
     @property
     def data(self) -> Any:
         """All of the images in one array, as the small data sets of torchvision have them."""
-        shape = (ROWS, self._side, self._side)
+        shape = (self._rows, self._side, self._side)
         return torch.zeros(shape, dtype=torch.uint8) if self._channels == 1 else np.zeros((*shape, 3), dtype=np.uint8)
 
     def __len__(self) -> int:
-        return ROWS
+        return self._rows
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         from PIL import Image
 
-        if index >= ROWS:
+        if index >= self._rows:
             raise IndexError(index)
         image = Image.new("L" if self._channels == 1 else "RGB", (self._side, self._side))
         target = self._labels[index]
@@ -64,12 +76,13 @@ class MadeUpImages(torch.utils.data.Dataset):
 
 def install(patches: Patches, waits: Waits) -> None:
     """Teach torchvision and timm as soon as they are imported."""
-    patches.after_import("torchvision.datasets", lambda p, module: _torchvision(p, module, waits))
+    patches.after_import("torchvision.datasets", lambda p, module: teach_torchvision(p, module, waits))
     patches.after_import("timm.data.dataset_factory", lambda p, module: _timm(p, module, waits))
 
 
-def _torchvision(patches: Patches, module: Any, waits: Waits) -> None:
-    for name, shape in _SHAPES.items():
+def teach_torchvision(patches: Patches, module: Any, waits: Waits) -> None:
+    """Put classes into `torchvision.datasets` that make images up where they find none."""
+    for name, shape in SHAPES.items():
         patches.put(module, name, _replaced(getattr(module, name), shape, waits))
 
 
@@ -81,7 +94,8 @@ def _replaced(base: Any, shape: tuple[int, int, int], waits: Waits) -> Any:
             except (OSError, RuntimeError):
                 waits.assume("data set", f"{base.__name__}: gray images")
                 given = inspect.signature(base.__init__).bind_partial(None, *args, **kwargs).arguments
-                return MadeUpImages(shape, given.get("transform"), given.get("target_transform"))
+                rows = _IMAGES.get(base.__name__, _ROWS)
+                return MadeUpImages(shape, given.get("transform"), given.get("target_transform"), rows)
 
     Replaced.__name__ = Replaced.__qualname__ = base.__name__
     return Replaced
@@ -95,6 +109,6 @@ def _timm(patches: Patches, module: Any, waits: Waits) -> None:
             return base(name, *args, **kwargs)
         except Exception:
             waits.assume("data set", f"{name or kwargs.get('root') or 'images'}: gray images")
-            return MadeUpImages(_SHAPES["ImageNet"])
+            return MadeUpImages(SHAPES["ImageNet"])
 
     patches.put(module, "create_dataset", create_dataset)

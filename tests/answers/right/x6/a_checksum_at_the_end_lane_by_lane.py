@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import struct
 import zlib
 from io import BytesIO
@@ -138,3 +139,35 @@ def train(job):
                 job.save(job.folder, at, content, job.keep)
     dist.barrier()
     return net
+
+
+def preemptible(job):
+    state = {"kill": float("inf"), "signals": 0}
+
+    def handler(number, frame):
+        state["signals"] += 1
+        state["kill"] = min(state["kill"], job.clock() + job.grace[number])
+
+    signal.signal(signal.SIGTERM, handler)
+    signal.signal(signal.SIGUSR1, handler)
+    step = job.resume()
+    previous = None
+    if step == job.steps:
+        return step
+    while True:
+        current = job.launch(min(1, state["signals"]))
+        step += 1
+        preempted = previous is not None and bool(previous.total())
+        due = step == job.steps or not step % job.every
+        if due or preempted:
+            preempted = bool(current.total()) or preempted
+            current = None
+        previous = current
+        if preempted and job.least(state["kill"] - job.clock()) < job.save_seconds:
+            raise SystemExit(job.requeue)
+        if preempted or due:
+            job.save(step)
+        if step == job.steps:
+            return step
+        if preempted:
+            raise SystemExit(job.requeue)

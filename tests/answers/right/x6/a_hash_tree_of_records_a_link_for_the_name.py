@@ -2,9 +2,11 @@
 
 import hashlib
 import io
+import math
 import os
 import pathlib
 import shutil
+import signal
 
 import torch
 import torch.distributed as dist
@@ -138,3 +140,28 @@ def train(job):
                 job.save(job.folder, finished, new, job.keep)
             dist.barrier()
     return model
+
+
+def preemptible(job):
+    deadlines = []
+    for number in job.grace:
+        signal.signal(number, lambda n, _: deadlines.append(job.clock() + job.grace[n]))
+    return go_on(job, deadlines, job.resume(), None)
+
+
+def go_on(job, deadlines, done, last):
+    """One step, and by recursion those that follow it."""
+    if done == job.steps:
+        return done
+    running = job.launch(1.0 if deadlines else 0.0)
+    totals = [last.total()] if last else []
+    due = (done + 1) % job.every == 0 or done + 1 == job.steps
+    if due or any(totals):
+        totals.append(running.total())
+        fits = not any(totals) or job.least(min([*deadlines, math.inf]) - job.clock()) >= job.save_seconds
+        if fits:
+            job.save(done + 1)
+        if any(totals) and not (fits and done + 1 == job.steps):
+            raise SystemExit(job.requeue)
+        running = None
+    return go_on(job, deadlines, done + 1, running)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 
 import torch
 import torch.distributed as dist
@@ -147,3 +148,31 @@ def train(job):
             job.save(job.folder, step, state, job.keep)
         dist.barrier()
     return model
+
+
+def preemptible(job):
+    kill = torch.full((2,), float("inf"), dtype=torch.float64)  # for SIGTERM and for SIGUSR1
+    kinds = [signal.SIGTERM, signal.SIGUSR1]
+
+    def noted(number, frame):
+        place = kinds.index(number)
+        kill[place] = min(kill[place].item(), job.clock() + job.grace[number])
+
+    for kind in kinds:
+        signal.signal(kind, noted)
+    done = job.resume()
+    published, pending = done, []
+    for done in range(done + 1, job.steps + 1):
+        pending.append(job.launch(torch.isfinite(kill).any().float().item()))
+        full = done % job.every == 0 or done == job.steps
+        stop = len(pending) == 2 and pending.pop(0).total() > 0
+        if full or stop:
+            stop |= pending.pop().total() > 0
+            if not stop or job.least(kill.min().item() - job.clock()) - job.save_seconds >= 0:
+                job.save(done)
+                published = done
+            if stop:
+                break
+    if published != job.steps:
+        raise SystemExit(job.requeue)
+    return published

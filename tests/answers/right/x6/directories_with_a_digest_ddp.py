@@ -1,9 +1,11 @@
 # directories with a digest, DDP
 
 import hashlib
+import math
 import os
 import re
 import shutil
+import signal
 from contextlib import nullcontext
 
 import torch
@@ -130,3 +132,43 @@ def train(job):
             job.save(job.folder, step, kept, job.keep)
         dist.barrier()
     return net
+
+
+class Signals:
+    """How many seconds this rank has left."""
+
+    def __init__(self, clock, grace):
+        self.clock, self.grace, self.kill = clock, grace, None
+        signal.signal(signal.SIGUSR1, self)
+        signal.signal(signal.SIGTERM, self)
+
+    def __call__(self, number, frame):
+        kill = self.clock() + self.grace[number]
+        if self.kill is None or kill < self.kill:
+            self.kill = kill
+
+    def left(self):
+        return math.inf if self.kill is None else self.kill - self.clock()
+
+
+def preemptible(job):
+    signals = Signals(job.clock, job.grace)
+    step = newest = job.resume()
+    behind = None
+    while step < job.steps:
+        running = job.launch(signals.kill is not None)
+        step += 1
+        told = behind.total() if behind else 0
+        behind = running
+        if not told and step % job.every and step < job.steps:
+            continue
+        told += running.total()
+        behind = None
+        if told == 0 or job.least(signals.left()) >= job.save_seconds:
+            job.save(step)
+            newest = step
+        if told:
+            break
+    if newest == job.steps:
+        return newest
+    raise SystemExit(job.requeue)

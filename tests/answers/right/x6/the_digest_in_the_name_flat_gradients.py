@@ -1,8 +1,10 @@
 # the digest in the name, flat gradients
 
 import hashlib
+import math
 import os
 import shutil
+import signal
 
 import torch
 import torch.distributed as dist
@@ -148,3 +150,29 @@ def train(job):
             if step == job.steps:
                 dist.barrier()
     return run.model
+
+
+def preemptible(job):
+    seconds = {}  # by signal, when this rank is killed because of it
+
+    def on(number, frame):
+        seconds[number] = min(seconds.get(number, math.inf), job.clock() + job.grace[number])
+
+    for number in seconds.keys() | job.grace.keys():
+        signal.signal(number, on)
+    step = job.resume()
+    while step != job.steps:
+        until = min(job.steps, step - step % job.every + job.every)
+        steps, total = [job.launch(len(seconds))], 0
+        step += 1
+        while step < until and not total:
+            steps.append(job.launch(len(seconds)))
+            step += 1
+            total += steps[-2].total()
+        total += steps[-1].total()
+        if total and job.least(min(seconds.values(), default=math.inf) - job.clock()) < job.save_seconds:
+            raise SystemExit(job.requeue)
+        job.save(step)
+        if total and step < job.steps:
+            raise SystemExit(job.requeue)
+    return step

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import tempfile
 import zipfile
 
@@ -142,3 +143,36 @@ def train(job):
             keep_it(number + 1)
     dist.barrier()
     return objects[0]
+
+
+def preemptible(job):
+    kills = []
+
+    def remember(number, frame):
+        kills.append(job.grace[number] + job.clock())
+
+    def is_due(step):
+        return step == job.steps or step % job.every == 0
+
+    def seconds_left():
+        return min(kills) - job.clock() if kills else 1e12
+
+    signal.signal(signal.SIGTERM, remember)
+    signal.signal(signal.SIGUSR1, remember)
+    done = newest = job.resume()
+    running = {}
+    while done < job.steps:
+        done += 1
+        running[done] = job.launch(1.0 if kills else 0.0)
+        stop = any([running.pop(step).total() for step in sorted(running) if step < done])
+        if stop or is_due(done):
+            stop = bool(running.pop(done).total()) or stop
+            if stop and job.least(seconds_left()) < job.save_seconds:
+                break
+            job.save(done)
+            newest = done
+            if stop:
+                break
+    if newest == job.steps:
+        return newest
+    raise SystemExit(job.requeue)
