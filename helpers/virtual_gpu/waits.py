@@ -52,5 +52,9 @@ class Waits:
             )
         self.assumed[line, _WORDS.get(what, what), value] += 1
 
+    def leave_out(self, what: str, instead: str) -> None:
+        """Note what was left out or made up, other than the value of a tensor; `strict` allows it."""
+        self.assumed[place().line, what, instead] += 1
+
 
 waits = Waits()
