@@ -27,14 +27,14 @@ def for_scripts(waits: Waits, world: World | None = None, *, fake_data: bool = F
     def compiled(model: Any = None, **options: Any) -> Any:
         if model is None:
             return lambda function: compiled(function, **options)
-        waits.assume("torch.compile", "not compiled: the peak is that of eager mode")
+        waits.leave_out("torch.compile", "not compiled: the peak is that of eager mode")
         return model
 
     def compiled_module(self: Any, *_: Any, **__: Any) -> None:
-        waits.assume("Module.compile", "not compiled: the peak is that of eager mode")
+        waits.leave_out("Module.compile", "not compiled: the peak is that of eager mode")
 
     def save(*_: Any, **__: Any) -> None:
-        waits.assume("torch.save", "nothing is written")
+        waits.leave_out("torch.save", "nothing is written")
 
     replaced: dict[Any, dict[str, Callable[..., Any]]] = {
         torch: {"compile": compiled, "save": save, "device": Device},

@@ -50,5 +50,9 @@ class Waits:
             raise ValueWithoutDataError(f"{line}: {_WORDS.get(what, what)} needs a value that a dry run does not have.")
         self.assumed[line, _WORDS.get(what, what), value] += 1
 
+    def leave_out(self, what: str, instead: str) -> None:
+        """Note what was left out or made up, other than the value of a tensor; `strict` allows it."""
+        self.assumed[place().line, what, instead] += 1
+
 
 waits = Waits()

@@ -1,5 +1,6 @@
 """Small random training programs, drawn from a seed: layers, optimizers, hooks, autocast, checkpointing, compiling."""
 
+import gc
 import random
 
 import torch
@@ -95,6 +96,7 @@ def run_program(seed):
     """Train for three steps; return the allocated peak of each step and what was held at its end, in bytes."""
     draw = random.Random(seed)
     torch.manual_seed(seed)
+    gc.collect()  # cycles of the program before, which Python frees when it likes
     width, batch, length, words = draw.choice((16, 48, 64, 80)), draw.choice((2, 5, 8)), draw.choice((16, 33)), 200
     layers = [random_layer(draw, width) for _ in range(draw.randint(1, 5))]
     model = nn.Sequential(nn.Embedding(words, width), *layers, nn.Linear(width, words)).to("cuda")

@@ -112,6 +112,24 @@ def test_strict_stops_at_the_first_value(dry_run):
     assert lines_with(err, "train.py:15", "a value that a dry run does not have")
 
 
+def test_strict_allows_what_no_value_depends_on(dry_run):
+    code, out, err = dry_run(
+        """
+        import torch
+
+        model = torch.compile(torch.nn.Linear(8, 8).cuda())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            model(torch.ones(2, 8).cuda()).sum().backward()
+            optimizer.step()
+            torch.save(model.state_dict(), "nowhere.pt")
+        """,
+        options=("--strict",),
+    )
+    assert code == 0, err
+    assert lines_with(out, "train.py:9", "torch.save")
+
+
 @pytest.mark.parametrize(
     ("text", "code", "words"),
     [

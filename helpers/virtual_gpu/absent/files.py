@@ -29,19 +29,19 @@ def install(patches: Patches, waits: Waits) -> None:
     class memmap(base_map):
         def __new__(cls, filename: Any, dtype: Any = np.uint8, mode: str = "r+", *args: Any, **kwargs: Any) -> Any:
             if mode in ("r", "c") and _is_missing(filename):
-                waits.assume("file", f"{Path(filename).name}: an array of made-up numbers")
+                waits.leave_out("file", f"{Path(filename).name}: an array of made-up numbers")
                 return _numbers(dtype)
             return base_map(filename, dtype, mode, *args, **kwargs)
 
     def load(file: Any, *args: Any, **kwargs: Any) -> Any:
         if _is_missing(file) and not str(file).endswith(".npz"):
-            waits.assume("file", f"{Path(file).name}: an array of made-up numbers")
+            waits.leave_out("file", f"{Path(file).name}: an array of made-up numbers")
             return _numbers(np.uint16)
         return base_load(file, *args, **kwargs)
 
     def read(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if mode in ("r", "rt") and _is_missing(file) and str(file).endswith(".txt") and _is_asked_for(file):
-            waits.assume("file", f"{Path(file).name}: made-up text")
+            waits.leave_out("file", f"{Path(file).name}: made-up text")
             return io.StringIO(_text())
         return base_open(file, mode, *args, **kwargs)
 
@@ -67,7 +67,7 @@ def _requests(patches: Patches, module: Any, waits: Waits) -> None:
         except OSError:
             if not str(url).endswith(".txt"):
                 raise
-            waits.assume("file", f"{url}: made-up text")
+            waits.leave_out("file", f"{url}: made-up text")
             answer = sys.modules["requests"].Response()
             answer.status_code, answer.url, answer._content = 200, url, _text().encode()
             return answer
@@ -85,7 +85,7 @@ def _urllib(patches: Patches, module: Any, waits: Waits) -> None:
         except OSError:
             if not str(url).endswith(".txt"):
                 raise
-            waits.assume("file", f"{url}: made-up text")
+            waits.leave_out("file", f"{url}: made-up text")
             return io.BytesIO(_text().encode())
 
     patches.put(module, "urlopen", urlopen)

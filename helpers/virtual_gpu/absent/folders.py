@@ -36,7 +36,7 @@ def install(patches: Patches, waits: Waits) -> None:
     """Teach `os`, `glob`, `pathlib`, `open` and, as soon as it is imported, PIL."""
 
     def assume(what: Any, words: str) -> None:
-        waits.assume("file", f"{Path(what).name}: {words}")
+        waits.leave_out("file", f"{Path(what).name}: {words}")
 
     for name in ("exists", "isfile"):
         patches.put(os.path, name, _finding(getattr(os.path, name)))

@@ -92,7 +92,7 @@ def _replaced(base: Any, shape: tuple[int, int, int], waits: Waits) -> Any:
             try:
                 return base(*args, **kwargs)
             except (OSError, RuntimeError):
-                waits.assume("data set", f"{base.__name__}: gray images")
+                waits.leave_out("data set", f"{base.__name__}: gray images")
                 given = inspect.signature(base.__init__).bind_partial(None, *args, **kwargs).arguments
                 rows = _IMAGES.get(base.__name__, _ROWS)
                 return MadeUpImages(shape, given.get("transform"), given.get("target_transform"), rows)
@@ -108,7 +108,7 @@ def _timm(patches: Patches, module: Any, waits: Waits) -> None:
         try:
             return base(name, *args, **kwargs)
         except Exception:
-            waits.assume("data set", f"{name or kwargs.get('root') or 'images'}: gray images")
+            waits.leave_out("data set", f"{name or kwargs.get('root') or 'images'}: gray images")
             return MadeUpImages(SHAPES["ImageNet"])
 
     patches.put(module, "create_dataset", create_dataset)

@@ -34,7 +34,7 @@ def _loading(base: Any, module: Any, waits: Waits) -> Any:
         file = next((value for value in (*args, *kwargs.values()) if value), None)
         if not isinstance(file, (str, Path)) or Path(file).exists():
             return base(self, *args, **kwargs)
-        waits.assume("tokenizer", f"{Path(file).name}: one with {_PIECES:,} tokens")
+        waits.leave_out("tokenizer", f"{Path(file).name}: one with {_PIECES:,} tokens")
         return self.LoadFromSerializedProto(_pieces(module))
 
     return load
@@ -68,7 +68,7 @@ def _reading(base: Any, waits: Waits) -> Any:
             return base(*args, **kwargs)
         except OSError:  # no such file, or, from requests, no such host
             file = str(next(iter((*args, *kwargs.values()))))
-            waits.assume("tokenizer", f"{Path(file).name}: one with the vocabulary's size")
+            waits.leave_out("tokenizer", f"{Path(file).name}: one with the vocabulary's size")
             return _ranks(next((count for name, count in _RANKS.items() if name in file.lower()), _LLAMA_3))
 
     return read

@@ -37,7 +37,7 @@ def install(patches: Patches, waits: Waits) -> None:
         try:
             return base_url(url, *args, **kwargs)
         except OSError:
-            waits.assume("pretrained weights", f"{url.rsplit('/', 1)[-1]}: built without its weights")
+            waits.leave_out("pretrained weights", f"{url.rsplit('/', 1)[-1]}: built without its weights")
             return NoWeights()
 
     patches.put(torch.nn.Module, "load_state_dict", load_state_dict)
@@ -59,7 +59,7 @@ def _configs(patches: Patches, module: Any, waits: Waits) -> None:
                 raise AbsentError(
                     f"{name} is not on this machine, and its shape is not known: pass a folder with its config.json."
                 ) from error
-            waits.assume("model config", f"{name}: the shape that is known by this name")
+            waits.leave_out("model config", f"{name}: the shape that is known by this name")
             _forget_hub_options(kwargs)
             return dict(found), kwargs
 
@@ -78,7 +78,7 @@ def _models(patches: Patches, module: Any, waits: Waits) -> None:
     """Let every parameter be a missing one, which transformers makes itself."""
 
     def no_files(pretrained_model_name_or_path: Any = None, **_: Any) -> tuple[None, None]:
-        waits.assume("pretrained weights", f"{_last(pretrained_model_name_or_path)}: built without its weights")
+        waits.leave_out("pretrained weights", f"{_last(pretrained_model_name_or_path)}: built without its weights")
         return None, None
 
     def load(model: Any, state_dict: Any, checkpoint_files: Any, load_config: Any, expected_keys: Any = None) -> Any:
@@ -99,7 +99,7 @@ def _models(patches: Patches, module: Any, waits: Waits) -> None:
     patches.put(
         module.PreTrainedModel,
         "save_pretrained",
-        lambda *_, **__: waits.assume("save_pretrained", "nothing is written"),
+        lambda *_, **__: waits.leave_out("save_pretrained", "nothing is written"),
     )
 
 
@@ -145,6 +145,6 @@ def _last(name: Any) -> str:
 
 def _timm(patches: Patches, module: Any, waits: Waits) -> None:
     def load_pretrained(model: Any, *_: Any, **__: Any) -> None:
-        waits.assume("pretrained weights", f"{type(model).__name__}: built without its weights")
+        waits.leave_out("pretrained weights", f"{type(model).__name__}: built without its weights")
 
     patches.put(module, "load_pretrained", load_pretrained)
