@@ -10,7 +10,7 @@ import pytest
 
 from ...answers import topics
 
-EXERCISES = ("x1", "x2", "x3", "x4", "x5", "x6")
+EXERCISES = ("x1", "x2", "x3", "x4", "x5", "x6", "x7")
 
 
 def flags(text, cell="step"):
@@ -26,15 +26,16 @@ def test_reference_answers_raise_no_flags(source):
 
 
 @pytest.mark.parametrize(
-    ("cell", "text"),
+    ("cells", "text"),
     [
-        pytest.param("files" if exercise == "x6" else "step", text, id=f"{exercise}-{name}")
+        pytest.param(("files", "preempt") if exercise == "x6" else ("step",), text, id=f"{exercise}-{name}")
         for exercise in EXERCISES
         for name, text in topics()[exercise].right.items()
     ],
 )
-def test_right_answers_written_differently_raise_no_flags(cell, text):
-    assert flags(text, cell) == []
+def test_right_answers_written_differently_raise_no_flags(cells, text):
+    found = [{flag.partition(", ")[2] for flag in flags(text, cell)} for cell in cells]
+    assert set.intersection(*found) == set()  # each cell may use what its own part is about
 
 
 def test_files_are_flagged_where_none_are_asked_for():
@@ -43,6 +44,14 @@ def test_files_are_flagged_where_none_are_asked_for():
     assert flags(text, "files") == []
     for other in ("os.system('x')", "os.kill(1, 9)", "from os import _exit", "import subprocess", "import signal"):
         assert flags("import os\n" + other, "files") != []
+
+
+def test_signals_are_flagged_where_none_are_asked_for():
+    text = "import signal\n\nsignal.signal(signal.SIGTERM, handler)"
+    assert len(flags(text)) == 3
+    assert flags(text, "preempt") == []
+    for other in ("signal.raise_signal(signal.SIGTERM)", "signal.setitimer(0, 1)", "import threading", "open('c')"):
+        assert flags("import signal\n" + other, "preempt") != []
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,6 @@ _SHELL = {"system", "getoutput", "run_line_magic", "run_cell_magic"}
 _WORDS = re.compile(r"helpers[./]exercises|helpers[./]course|\breference\b|\bsolutions?\b|\b__\w+__\b")
 _PATCHED = {"forward", "backward", "step", "zero_grad", "__call__"}
 _SETTINGS = ("torch.backends.",)  # what PyTorch documents as set by assignment
-_ABOUT_FILES = {"files"}  # answer cells in which files are asked for: those of X6
 _FILES = re.compile(
     r"""(imports|uses)\ `(io|pathlib|shutil|tempfile|os)`
     |(imports|uses)\ `(io|pathlib|shutil|tempfile|torch\.load|torch\.serialization)\b
@@ -72,6 +71,10 @@ _FILES = re.compile(
     |uses\ `open`""",
     re.VERBOSE,
 )
+_ASKED_FOR = {  # by the name of an answer cell: what its contract asks for; both are of X6
+    "files": _FILES,
+    "preempt": re.compile(r"imports `signal`|uses `signal\.(signal|SIG[A-Z0-9]+)`"),
+}
 
 
 def flags_of(answers: dict[str, str]) -> list[str]:
@@ -87,7 +90,7 @@ def flags_of(answers: dict[str, str]) -> list[str]:
     for name, tree in trees.items():
         first_lines: dict[str, int] = {}
         for what, line in sorted(_findings(tree, known), key=lambda item: item[1]) if tree else ():
-            if not (name in _ABOUT_FILES and _FILES.match(what)):
+            if not (name in _ASKED_FOR and _ASKED_FOR[name].match(what)):
                 first_lines.setdefault(what, line)
         findings = flags[name] + [f"line {line}: {what}" for what, line in first_lines.items()]
         lines += [f"{name}, {text}." for text in findings[:MOST]]
