@@ -379,7 +379,7 @@ my_guess = None  # seconds in all_reduce: the slow rank / the others
 ### BEGIN GUESS
 my_guess = 0.05  # the others are there already when it comes
 ### END GUESS
-straggler_guess = Prediction("Time in the all-reduce: the slow rank / the others", my_guess, "")
+straggler_guess = Prediction("Time in the all-reduce: the slow rank / the others", my_guess, "", difference=True)
 
 
 # %% name="straggler"
@@ -404,7 +404,7 @@ show(
 )
 
 # %% [markdown] name="straggler_explained"
-# The rank that waits **least** is the slow one. In a profile of any other rank, communication seems to take most of the time, but that time is waiting. So gather the waiting times of all ranks (one `all_gather` of one number) before you blame the network. Over NCCL a call only queues, so a CPU clock around it measures nothing: record CUDA events around the collective and read them once per logging interval, or take the shortest NCCL kernel from a trace.
+# The rank that waits **least** is the slow one. In a profile of any other rank, communication seems to take most of the time, but that time is waiting. So gather the waiting times of all ranks (one `all_gather` of one number) before you blame the network. Over NCCL a call only queues, so a CPU clock around it measures nothing: record CUDA events around the collective and read them once per logging interval, or compare the length of one NCCL kernel in the traces of all ranks: it is shortest on the rank that arrives last.
 #
 # ### When all ranks are healthy
 #
@@ -454,7 +454,7 @@ explore(
 )
 
 # %% [markdown] name="mismatched_text"
-# The loss from independent delays grows like the maximum of N random numbers: fast up to a few dozen ranks, then slowly. Now make rank 0 slower by 20 percent. With few ranks it determines the step; with thousands of ranks and a spread of 10 ms, chance costs more than it does. So a large job first reduces the spread.
+# The time lost to independent delays grows like the maximum of N random numbers: fast up to a few dozen ranks, then slowly. Now make rank 0 slower by 20 percent. With few ranks it determines the step; with thousands of ranks and a spread of 10 ms, chance costs more than it does. So on a large job, reduce the spread first.
 #
 # ## 4 · A rank out of step
 #
@@ -487,7 +487,7 @@ for rank, said in enumerate(run_ranks(mismatched, 2, device="cpu", process_group
 #
 # A process group has a **timeout**: half an hour over gloo, ten minutes over NCCL, unless `init_process_group(timeout=...)` sets another. Here it is two seconds. After its second step rank 0, and no other rank, broadcasts its loss, "only for the log".
 #
-# Each group also has a **flight recorder**, a ring buffer of its last calls (`TORCH_FR_BUFFER_SIZE` of them), each with the line that made it. After a timeout every rank writes its records to a file.
+# Each group also has a **flight recorder**, a ring buffer of its last calls (`TORCH_FR_BUFFER_SIZE` of them), each with the line that made it. Over NCCL it is written to a file after a timeout (the settings are at the end of this section); over gloo the program below writes it.
 
 
 # %% name="flight"
@@ -611,7 +611,7 @@ claims
 # | a checkpoint of the right size with wrong contents | more than one rank wrote it: rank 0 saves, then a barrier |
 # | all ranks wait, in different calls | a collective that only some ranks reach: the wrapped model on rank 0, one batch more, a branch |
 # | "Expected to have finished reduction in the prior iteration" | a parameter without a gradient: `find_unused_parameters`, or freeze it before wrapping |
-# | all ranks run, slower than one did | the rank that waits least in its all-reduces; then the spread of all ranks |
+# | all ranks run, slower than one did | the rank that waits least in its all-reduces; then how much step times vary between ranks |
 # | a timeout after minutes without output | flight records side by side; run again with `TORCH_DISTRIBUTED_DEBUG=DETAIL` |
 #
 # **What to reach for when.** You can run it again: `TORCH_DISTRIBUTED_DEBUG=DETAIL`, which turns the mismatch into an error. You cannot: the flight records that the timeout left. Nothing hangs but the result is wrong: compare with one process on the joint batch, first the gradients of one step, then the weights of a few.

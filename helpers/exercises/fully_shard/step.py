@@ -154,7 +154,8 @@ class UpdateOfTheJointBatch(_OfSteps):
 
     @classmethod
     def wrong(cls, got: Evidence, right: Evidence, clipped: bool) -> str | None:
-        return None if clipped or got["off"] <= CLOSE else _off(got)
+        rows = " Micro-batches differ in their rows: does each row count the same?"
+        return None if clipped or got["off"] <= CLOSE else _off(got) + rows
 
 
 class ClippedByTheJointNorm(_OfSteps):

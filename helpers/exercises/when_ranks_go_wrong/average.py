@@ -67,15 +67,18 @@ class GradientOfTheJointBatch(Check):
                     off = (torch.tensor(a) - torch.tensor(b)).norm() / torch.tensor(b).norm()
                     if not off <= 1e-6:
                         ratio = torch.tensor(a).norm() / torch.tensor(b).norm()
+                        uneven = (
+                            " With equal rows it is right: does each row count the same?" if " and " in case else ""
+                        )
                         return (
                             f"{where}: the gradient of {name} is off by {off:.2g} (relative), "
-                            f"{ratio:.3g} times as long as the joint gradient."
+                            f"{ratio:.3g} times as long as the joint gradient.{uneven}"
                         )
                 if not got["kept"]:
                     return f"{where}: the weights have changed; only gradients may change."
                 if got["returned"] != "NoneType":
                     return f"{where}: it returns a {got['returned']}; change each `.grad` and return nothing."
-                if got["sent"] > 2 * right["sent"]:
+                if got["sent"] > 1.4 * right["sent"]:  # to gather is to send 3 / 2 as much on three ranks
                     return f"{where}: it sent {got['sent']:,} bytes; {right['sent']:,} are enough."
         return None
 

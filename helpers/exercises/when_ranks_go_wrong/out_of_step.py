@@ -34,8 +34,19 @@ class OnMadeRecords(Check):
         for (made, right), got in zip(expected["jobs"], seen["answers"], strict=True):
             if got != right:
                 answer = got if isinstance(got, str) else _shown(got)
-                return f"{_words(made, right)}: the answer is {answer}; it should be {_shown(right)}. {cls.look}"
+                look = _form(got, right) or cls.look
+                return f"{_words(made, right)}: the answer is {answer}; it should be {_shown(right)}. {look}"
         return "out_of_step changed the records; other code reads them, too." if seen["changed"] else None
+
+
+def _form(got: Any, right: list[Any] | None) -> str | None:
+    """Say what is wrong with the form of an answer that has found the right call and the right ranks."""
+    if isinstance(got, list) and right is not None:
+        if got[0] == right[0] and sorted(got[1]) == right[1]:
+            return "The ranks are to be sorted."
+        if got[0] == right[0] - 1 and got[1] == right[1]:
+            return "Calls are counted from 1."
+    return None
 
 
 def _plain(answer: Any) -> Any:
@@ -62,8 +73,8 @@ def _words(made: list[list[Any]], right: list[Any] | None) -> str:
     """Describe the first call that differs, rank by rank."""
     if right is None:
         return f"{len(made)} ranks with equal records"
-    calls = [f"{rank}: {name} {list(sizes)}" if name else f"{rank}: no call" for rank, name, sizes in made]
-    return f"Call {right[0]} of {len(made)} ranks is {'; '.join(calls[:6])}{'; …' if len(calls) > 6 else ''}"
+    calls = [f"rank {rank} {name} {list(sizes)}" if name else f"rank {rank} no call" for rank, name, sizes in made]
+    return f"At call {right[0]}, {len(made)} ranks: {', '.join(calls[:6])}{', …' if len(calls) > 6 else ''}"
 
 
 class FindsTheOtherCall(OnMadeRecords):
