@@ -394,8 +394,7 @@ def _run_from(args: argparse.Namespace) -> int:
         if getattr(args, name):
             raise RecipeError(f"--{name.replace('_', '-')} does not go with --from, which plans a file as it stands.")
     with _stand_ins_only(), _bar(args.from_file) as tell:
-        text = print_from(args, tell)
-    print(text)
+        print_from(args, tell)
     return 0
 
 

@@ -7,8 +7,7 @@ single changes that help most.
 import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .catalog.clusters import Cluster, find_cluster
 from .changes import (
@@ -34,16 +33,16 @@ _OF_ROW = (  # fields of a row that options of `plan` may overrule
 Tell = Callable[[str], None]
 
 
-@dataclass
-class Answer:
-    """What is printed: plain values, and words."""
+class _Planned(NamedTuple):
+    """A run that is planned: plain values, words, and a search for single changes that help, which takes longer."""
 
     values: dict[str, Any]
     text: str
+    changes: Callable[[], list[Change]]
 
 
-def answer_from(args: argparse.Namespace, tell: Tell) -> Answer:
-    """Return the answer to `--from FILE`.
+def print_from(args: argparse.Namespace, tell: Tell) -> None:
+    """Print the answer to `--from FILE`: the plan as soon as it is made, then the changes; as JSON both at the end.
 
     Raises:
         RecipeError: the file cannot be read, or its run cannot be planned.
@@ -51,18 +50,24 @@ def answer_from(args: argparse.Namespace, tell: Tell) -> Answer:
     imported = read_file(args.from_file)
     given = {name: value for name, value in vars(args).items() if value is not None}
     plan = _plan_row if imported.row is not None else _plan_options
-    values, text, changes = plan(imported, given, tell)
+    planned = plan(imported, given, tell)
     head = [f"{args.from_file}: {imported.form}"]
     head += [f"  not understood: {', '.join(imported.unknown)}"] if imported.unknown else ["  all of it was understood"]
+    tell("")
+    if not args.json:
+        print("\n".join([*head, planned.text]), flush=True)
+    changes = planned.changes()
+    tell("")
+    if args.json:
+        names = {"file": args.from_file, "form": imported.form, "not_understood": imported.unknown}
+        listed = {"changes": [change.to_json() for change in changes]}
+        print(json.dumps(names | planned.values | listed, indent=2))
+        return
     found = [f"  {number}. {change}" for number, change in enumerate(changes, 1)]
-    tail = ["", "Single changes that help most:", *found] if found else ["", "No single change helps."]
-    names = {"file": args.from_file, "form": imported.form, "not_understood": imported.unknown}
-    return Answer(
-        names | values | {"changes": [change.to_json() for change in changes]}, "\n".join([*head, text, *tail])
-    )
+    print("\n".join(["", "Single changes that help most:", *found] if found else ["", "No single change helps."]))
 
 
-def _plan_row(imported: Imported, given: Mapping[str, Any], tell: Tell) -> tuple[dict[str, Any], str, list[Change]]:
+def _plan_row(imported: Imported, given: Mapping[str, Any], tell: Tell) -> _Planned:
     """Plan a run of an engine that trains decoders."""
     from .cli import to_json
     from .layout.layout_plan import plan_layout
@@ -78,7 +83,8 @@ def _plan_row(imported: Imported, given: Mapping[str, Any], tell: Tell) -> tuple
     words = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in assumed.items())
     lines = [f"  assumed: {words or 'nothing'}", str(plan)]
     values = {"assumed": assumed, **to_json(plan), "logged_bytes": held.nbytes}
-    return values, "\n".join(lines), _changes(now, of_layout(plan.layout, cluster, plan.fits), cluster, tell)
+    variants = of_layout(plan.layout, cluster, plan.fits)
+    return _Planned(values, "\n".join(lines), lambda: _changes(now, variants, cluster, tell))
 
 
 def _row(imported: Imported, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,7 +105,7 @@ def _row(imported: Imported, given: Mapping[str, Any]) -> dict[str, Any]:
     return row | changed
 
 
-def _plan_options(imported: Imported, given: Mapping[str, Any], tell: Tell) -> tuple[dict[str, Any], str, list[Change]]:
+def _plan_options(imported: Imported, given: Mapping[str, Any], tell: Tell) -> _Planned:
     """Plan a run of a Hugging Face model."""
     options = imported.options | {name: value for name, value in given.items() if value not in (False, 0, "")}
     if "model" not in options:
@@ -120,21 +126,21 @@ def _plan_options(imported: Imported, given: Mapping[str, Any], tell: Tell) -> t
     result = plan(asked.config, tell=tell, cluster=cluster)
     now = outcome_of_config(asked.config, cluster)
     values = {"model": asked.config.model, "assumed": asked.assumed, **result.to_json()}
-    changes = _changes(now, of_config(asked.config, now.fits), cluster, tell)
-    return values, "\n".join([asked.heading, str(result)]), changes
+    variants = of_config(asked.config, now.fits)
+    text = "\n".join([asked.heading, str(result)])
+    return _Planned(values, text, lambda: _changes(now, variants, cluster, tell))
 
 
-def _plan_blocks(
-    config: TrainingConfig, heading: str, cluster: Cluster, tell: Tell
-) -> tuple[dict[str, Any], str, list[Change]]:
+def _plan_blocks(config: TrainingConfig, heading: str, cluster: Cluster, tell: Tell) -> _Planned:
     from .catalog.archs import arch_of
     from .cli import to_json
     from .layout.layout import layout_of
     from .layout.layout_plan import plan_layout
 
     plan = plan_layout(layout_of(config, arch_of(config.model)), cluster, tell=tell)
-    changes = _changes(outcome_of_plan(plan), of_layout(plan.layout, cluster, plan.fits), cluster, tell)
-    return {"model": config.model, **to_json(plan)}, "\n".join([heading, str(plan)]), changes
+    now, variants = outcome_of_plan(plan), of_layout(plan.layout, cluster, plan.fits)
+    text = "\n".join([heading, str(plan)])
+    return _Planned({"model": config.model, **to_json(plan)}, text, lambda: _changes(now, variants, cluster, tell))
 
 
 def _changes(now: Outcome, variants: Iterator[tuple[str, Any]], cluster: Cluster, tell: Tell) -> list[Change]:
@@ -149,9 +155,3 @@ def _changes(now: Outcome, variants: Iterator[tuple[str, Any]], cluster: Cluster
 
 def _few(names: list[str]) -> str:
     return ", ".join(names[:4]) or "nothing"
-
-
-def print_from(args: argparse.Namespace, tell: Tell) -> str:
-    """Return what `--from FILE` prints."""
-    answer = answer_from(args, tell)
-    return json.dumps(answer.values, indent=2) if args.json else answer.text

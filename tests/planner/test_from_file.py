@@ -14,6 +14,7 @@ from helpers.planner.config import RecipeError, TrainingConfig
 from helpers.planner.described import described
 from helpers.planner.exports import FILES, export
 from helpers.planner.importers import read_file
+from helpers.planner.importers.hugging_face import read_axolotl
 from helpers.planner.importers.names import catalog_name
 from helpers.planner.layout.layout import layout_of
 from helpers.planner.rows.answers import answer as rows_answer
@@ -213,6 +214,13 @@ def test_a_file_is_read_and_what_is_not_understood_is_named(tmp_path, name):
     assert [each.rpartition(".")[2].replace("_", "-") for each in found.unknown] == ["my-own"]
     values = found.row if found.row is not None else found.options
     assert {key: values[key] for key in READ[name]} == READ[name]
+
+
+def test_a_misspelt_key_is_named_with_the_one_that_was_meant():
+    found = read_axolotl({"base_model": "llama-2-7b", "sequence_length": 4096, "optimizer": "paged_adamw_32bit"})
+    assert found.unknown == ["sequence_length (did you mean sequence_len?)"]
+    assert found.assumed == {"sequence_len": 2048}
+    assert found.options["optimizer"] == "adamw-32bit-paged"
 
 
 def test_variables_and_quotes_of_a_script_are_filled_in(tmp_path):

@@ -68,6 +68,11 @@ def test_a_plan_says_how_much_is_left_or_lacking():
         assert words in text
 
 
+def test_packed_weights_count_as_the_parameters_that_they_are():
+    whole, packed = (plan(TrainingConfig("gpt2", seq=64, lora_rank=4, quantize=kind)) for kind in ("none", "nf4"))
+    assert packed.parameters == whole.parameters
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("report", RAN_OUT)
 def test_layouts_that_ran_out_of_memory_are_not_said_to_fit(graded, report):

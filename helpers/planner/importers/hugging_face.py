@@ -15,6 +15,8 @@ _OPTIMIZERS = {
     "adamw_bnb_8bit": ("adamw-8bit", "foreach"),
     "adamw_8bit": ("adamw-8bit", "foreach"),
     "adamw_torch_8bit": ("adamw-8bit", "foreach"),
+    "paged_adamw": ("adamw-32bit-paged", "foreach"),
+    "paged_adamw_32bit": ("adamw-32bit-paged", "foreach"),
     "paged_adamw_8bit": ("adamw-8bit-paged", "foreach"),
     "adam": ("adam", "foreach"),
     "adafactor": ("adafactor", "foreach"),
@@ -89,6 +91,7 @@ def read_axolotl(given: dict[str, Any]) -> Imported:
     _model(imported, said.text("base_model"))
     _optimizer(said, imported, "optimizer")
     options["seq"] = said.number("sequence_len", default=2048)
+    imported.assumed |= {} if "sequence_len" in said else {"sequence_len": 2048}
     options["micro_batch_size"] = said.number("micro_batch_size", default=1)
     options["gradient_accumulation_steps"] = said.number("gradient_accumulation_steps", default=1)
     half = said.flag("bf16", "bfloat16")

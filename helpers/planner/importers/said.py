@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from fnmatch import fnmatch
 from typing import Any
 
@@ -74,10 +75,19 @@ class Said:
         return int(whole)
 
     def unknown(self, quiet: Iterable[str]) -> list[str]:
-        """Return the names for which nobody has asked, but for those that a pattern of `quiet` matches."""
+        """Return the names that were not asked for, except those that a pattern of `quiet` matches.
+
+        A name that resembles one that was asked for in vain comes with the question whether that was meant.
+        """
         patterns = tuple(quiet)
         left = (name for name, value in self._given.items() if value not in (None, False, [], {}, ""))
-        return sorted(n for n in left if n not in self._asked and not any(fnmatch(n, pattern) for pattern in patterns))
+        names = sorted(n for n in left if n not in self._asked and not any(fnmatch(n, pattern) for pattern in patterns))
+        return [name + self._meant(name) for name in names]
+
+    def _meant(self, name: str) -> str:
+        missing = [asked for asked in self._asked if asked not in self._given]
+        close = get_close_matches(name, missing, n=1, cutoff=0.8)
+        return f" (did you mean {close[0]}?)" if close else ""
 
 
 def _flat(given: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

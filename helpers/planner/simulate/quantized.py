@@ -45,6 +45,7 @@ class QuantizedLinear(nn.Linear):
         self.bits = 8 if kind == "int8" else 4
         n, device, self.dtype = layer.weight.numel(), layer.weight.device, layer.weight.dtype
         self.weight = nn.Parameter(torch.empty(n * self.bits // 8, dtype=torch.uint8, device=device), False)
+        self.weight.numbers = n  # type: ignore[attr-defined]  # packed, two of 4 bits are one element
         scales = n // BLOCK_4BIT
         sizes = {
             "nf4": [(scales, torch.float32), (16, torch.float32)],

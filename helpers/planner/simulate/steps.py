@@ -257,7 +257,7 @@ def _twice(blocks: list[Block], began: int, ended: int) -> list[Block]:
 def _sizes(parameters: list[Tensor]) -> dict[str, Any]:
     trained = [p for p in parameters if p.requires_grad]
     return {
-        "parameters": sum(p.numel() for p in parameters),
+        "parameters": sum(getattr(p, "numbers", p.numel()) for p in parameters),
         "trained": sum(p.numel() for p in trained),
         "parameter_bytes": sum(p.numel() * p.element_size() for p in parameters),
         "trained_bytes": sum(p.numel() * p.element_size() for p in trained),
