@@ -135,21 +135,25 @@ class Plan:
     def _remedy_lines(self) -> list[str]:
         if not self.remedies:
             return []
-        lines = ["  what to change, the least trouble first:"]
+        now = next(iter(self.forecasts.values()), None)
+        unit = now.unit.removesuffix("s") if now else "token"
+        as_it_is = f"; as it is, a step would take {seconds_in_words(now.seconds)}" if now else ""
+        lines = [f"  what to change, the easiest first, and what is then allocated{as_it_is}:"]
         width = max(58, *(len(r["change"]) + 1 for r in self.remedies))
         for r in self.remedies:
             verdict = "fits" if r["fits"] else "not enough alone"
             peak = human_bytes(r["peak_allocated_bytes"])
-            lines.append(f"    {r['change']:<{width}}{peak:>10}  {verdict:<16}  {_cost(r)}".rstrip())
+            lines.append(f"    {r['change']:<{width}}{peak:>10}  {verdict:<16}  {_cost(r, unit)}".rstrip())
         return lines
 
 
-def _cost(remedy: Mapping[str, Any]) -> str:
-    """Say what a remedy costs: seconds of a step, and how much longer a token or an image takes; or FLOPs."""
+def _cost(remedy: Mapping[str, Any], unit: str) -> str:
+    """Say what a remedy costs: seconds of a step, and how much longer a `unit` (token, image) takes; or FLOPs."""
     slower = f"{remedy['slower']:+.0%}"
     if remedy["seconds"] is None:
         return f"{slower} FLOPs" if abs(remedy["slower"]) >= 0.005 else ""
-    return f"{seconds_in_words(remedy['seconds'])} per step, {slower} time"
+    change = "the same" if abs(remedy["slower"]) < 0.005 else slower
+    return f"{seconds_in_words(remedy['seconds'])} per step, {change} time per {unit}"
 
 
 def plan(
