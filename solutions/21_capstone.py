@@ -297,7 +297,7 @@ last = LADDER[-1].name
 autocast_guess.reveal(first / peaks[LADDER[1].name])
 ladder_guess.reveal(first / peaks[last])
 shown = [t for t in CATEGORIES if any(m.at_peak[t] >= KiB for m in meters.values())]
-lines = [["KiB at the peak", *(t.split()[0] for t in shown), "PEAK", "less"]]
+lines = [["KiB at the peak", *shown, "PEAK", "less"]]
 for name, meter in meters.items():
     held = [f"{meter.at_peak[t] / KiB:,.0f}" for t in shown]
     lines.append([name, *held, f"{meter.peak_bytes / KiB:,.0f}", f"{first / meter.peak_bytes:.1f}x"])
