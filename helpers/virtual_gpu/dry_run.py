@@ -103,13 +103,13 @@ class DryRun:
     def fits(self) -> dict[str, bool]:
         """Whether it runs on this GPU and on the common ones of the catalog."""
         peaks = self.peak_allocated, self._peak_reserved
-        refused = bool(self.ledger.refusals)
-        room = find_gpu(self.gpu).room
-        return {
-            gpu.name: not (refused and gpu.room <= room) and fits(self.ledger, self.index, gpu, peaks, self._expandable)
-            for gpu in common_gpus(self.gpu)
-            if not (refused and gpu.room > room)  # it ended before its peak
-        }
+        gpus = common_gpus(self.gpu)
+        if self.ledger.refusals:  # on a larger GPU nothing is known: it ended, or went on otherwise
+            room = find_gpu(self.gpu).room
+            if self.ledger.ran_out:
+                return {gpu.name: False for gpu in gpus if gpu.room <= room}
+            gpus = [gpu for gpu in gpus if gpu.name == self.gpu]
+        return {gpu.name: fits(self.ledger, self.index, gpu, peaks, self._expandable) for gpu in gpus}
 
     @property
     def largest_batches(self) -> dict[str, int]:
@@ -177,7 +177,12 @@ class DryRun:
             name = str(number) if number <= len(self.ledger.marks) else f"({number})"
             lines.append(f"{name:>6}  {human_bytes(step.allocated):>12}  {human_bytes(step.reserved):>12}")
         between = f"{human_bytes(reserved.low)} to {human_bytes(reserved.high)}"
+        if self.ledger.ran_out:
+            return [*lines, self._ran_out_line()]
         lines.append(f"Peak: {human_bytes(self.peak_allocated)} allocated, {between} reserved on a real GPU")
+        if self.ledger.refusals:
+            asked = human_bytes(self.ledger.refusals[-1][2])
+            return [*lines, f"{asked} did not fit, and the program went on: on another GPU its peak may differ."]
         fitting = [name for name, yes in self.fits.items() if yes]
         lines.append(f"Fits: {', '.join(fitting) or 'none of the common GPUs'}")
         others = [name for name, yes in self.fits.items() if not yes]
@@ -187,6 +192,13 @@ class DryRun:
             rooms = ", ".join(f"{name} {count:,}" for name, count in largest.items() if count)
             lines.append(f"Largest batch (here {batch_of(self.ledger):,}), all else equal: {rooms or 'none fits'}")
         return lines
+
+    def _ran_out_line(self) -> str:
+        held, asked = self.owners.allocated, self.ledger.refusals[-1][2]
+        return (
+            f"Runs out of memory at {human_bytes(held)} allocated, where it asks for {human_bytes(asked)}: needs at least "
+            f"{human_bytes(held + asked)}. Its peak is unknown: a larger --gpu shows it."
+        )
 
     def _owner_lines(self) -> list[str]:
         owners = self.owners

@@ -74,6 +74,7 @@ class Ledger:
         self.traffic: Traffic | None = None
         self.arrivals: Counter[int] = Counter()
         self.over = 0
+        self._steps_before_refusal = 0
         self._names: dict[int, str] = {}
         self.updating = self.backward_seen = False
         self._stepping: weakref.ref[torch.optim.Optimizer] | None = None
@@ -113,6 +114,12 @@ class Ledger:
         if self._stepping is not None and (optimizer := self._stepping()) is not None:
             self._label_state(optimizer)
         self.refusals.append((len(self.events), index, nbytes))
+        self._steps_before_refusal = len(self.marks)
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether a refusal was the end: no step ended after it."""
+        return bool(self.refusals) and len(self.marks) == self._steps_before_refusal
 
     def worked(self, work: Work) -> None:
         """Count the work of an operation."""

@@ -84,6 +84,9 @@ def test_out_of_memory_is_raised_at_the_line_in_cudas_words(dry_run):
     assert code == 1
     assert lines_with(err, "Tried to allocate 5.96 GiB")
     assert "loss.backward()" in err or "optimizer.step()" in err
+    assert lines_with(out, "Runs out of memory at", "where it asks for 5.96 GiB: needs at least")
+    assert not lines_with(out, "Fits:")
+    assert not lines_with(out, "Peak:")
     assert lines_with(out, "Memory when the memory ran out")
     assert lines_with(out, "8-bit optimizer") or lines_with(out, "inside the backward pass")
 
@@ -104,6 +107,9 @@ def test_a_program_that_catches_it_goes_on(dry_run):
     )
     assert code == 0
     assert "caught" in out
+    assert lines_with(out, "256.00 GiB did not fit, and the program went on")
+    assert lines_with(out, "Peak:")
+    assert not lines_with(out, "Fits:")
 
 
 def test_strict_stops_at_the_first_value(dry_run):
