@@ -476,3 +476,23 @@ def test_the_cause_of_an_error_is_printed_before_it(dry_run):
     assert code == 1
     assert err.index("No module named 'a_package_that_is_not_there'") < err.index("it cannot be imported")
     assert err.count("Traceback") == 2
+
+
+def test_a_gpu_between_allocated_and_reserved_is_tight(dry_run):
+    script = """
+        import torch
+
+        weight = torch.nn.Parameter(torch.empty(14 * 2**28, device="cuda"))  # 14 GiB
+        x = torch.nn.Parameter(torch.ones(4, device="cuda"))
+        optimizer = torch.optim.SGD([x], lr=0.1)
+        x.sum().backward()
+        optimizer.step()
+    """
+    code, out, err = dry_run(script, options=("--gpu", "t4", "--steps", "1"))
+    assert code == 0, err
+    assert lines_with(out, "Tight:", "t4-16gb")
+    assert not lines_with(out, "Fits:", "t4-16gb")
+    assert lines_with(out, "Fits:", "a100-40gb")
+    code, out, _ = dry_run(script, options=("--gpu", "a100-40gb", "--steps", "1", "--json"))
+    report = json.loads(out.splitlines()[-1])
+    assert (report["grades"]["t4-16gb"], report["fits"]["t4-16gb"]) == ("tight", True)
