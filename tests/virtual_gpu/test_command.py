@@ -177,6 +177,19 @@ def test_bad_input_is_one_line(capsys, arguments, words):
     assert len(err.strip().splitlines()) == 1
 
 
+def test_own_options_after_the_script_are_warned_of_and_the_assumed_gpu_is_named(dry_run):
+    code, out, err = dry_run(TRAINS, "64", "--gpu", "rtx-4099", "--width=3", options=())
+    assert code == 0
+    (warning,) = lines_with(err, "Warning:")
+    assert "--gpu after" in warning
+    assert "--width" not in warning
+    assert lines_with(out, "Dry run on a virtual h100-80gb")
+    assert lines_with(out, "No --gpu is given: h100-80gb is assumed.")
+    code, out, err = dry_run(TRAINS, "64")
+    assert "Warning" not in err
+    assert "No --gpu is given" not in out
+
+
 def test_a_module_runs_by_its_name(tmp_path, monkeypatch, capsys):
     (tmp_path / "tiny_training.py").write_text(textwrap.dedent(TRAINS))
     monkeypatch.chdir(tmp_path)
