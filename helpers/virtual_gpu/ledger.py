@@ -15,7 +15,7 @@ import torch
 
 from ..meter.work import Work
 from .dispatch import thread
-from .homes import home_of
+from .homes import home_of, parts
 from .memory import gpu
 from .traffic import Traffic
 from .user_line import place
@@ -35,6 +35,9 @@ class Allocation:
         module: whose forward pass made it.
         phase, ended: in which it was made and freed; `ended` is "" while it lives.
         recomputed: whether activation checkpointing made it a second time.
+        graph: whether autograd was on, which may save it for the backward pass.
+        unwound: whether an out-of-memory error freed it.
+        item: bytes of an element, of parameters and optimizer state; 0 where nobody knows.
         category: one of `helpers.meter.categories`; "" while nothing is known.
         born, died: places in the ledger's list of events; -1 while it lives.
         reserved: bytes that the allocator held right after it.
@@ -51,6 +54,9 @@ class Allocation:
     reserved: int
     died: int = -1
     ended: str = ""
+    graph: bool = False
+    unwound: bool = False
+    item: int = 0
 
 
 class Ledger:
@@ -100,12 +106,14 @@ class Ledger:
         reserved = gpu(index).cache.reserved
         now = len(self.events)
         record = Allocation(index, nbytes, here.line, reference, phase, recomputed, category, now, reserved)
+        record.graph = torch.is_grad_enabled()
         self.events.append(record)
         return record
 
     def died(self, record: Allocation) -> None:
         """Note the end of an allocation."""
         record.died, record.ended = len(self.events), self._phase()[0]
+        record.unwound = self.ran_out and record.born < self.refusals[-1][0]
         self.events.append(record)
 
     def refused(self, index: int, nbytes: int) -> None:
@@ -192,4 +200,10 @@ def _label(tensor: Any, category: str) -> None:
     if isinstance(tensor, torch.Tensor):
         home = home_of(tensor)
         if home is not None and home.record is not None:
-            home.record.category = category
+            home.record.category, home.record.item = category, _item(tensor)
+
+
+def _item(tensor: torch.Tensor) -> int:
+    while inner := parts(tensor):
+        tensor = inner[0]
+    return tensor.element_size()

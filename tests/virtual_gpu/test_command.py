@@ -88,6 +88,7 @@ def test_out_of_memory_is_raised_at_the_line_in_cudas_words(dry_run):
     assert not lines_with(out, "Fits:")
     assert not lines_with(out, "Peak:")
     assert lines_with(out, "Memory when the memory ran out")
+    assert lines_with(out, ": saves up to")
     assert lines_with(out, "8-bit optimizer") or lines_with(out, "inside the backward pass")
 
 
@@ -110,6 +111,42 @@ def test_a_program_that_catches_it_goes_on(dry_run):
     assert lines_with(out, "256.00 GiB did not fit, and the program went on")
     assert lines_with(out, "Peak:")
     assert not lines_with(out, "Fits:")
+
+
+SAVES = """
+    import sys
+    import torch
+    from torch import nn
+
+    dtype = getattr(torch, sys.argv[2])
+    model = nn.Sequential(*(nn.Linear(4096, 4096) for _ in range(8))).cuda().to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with torch.set_grad_enabled(sys.argv[1] == "train"):
+        x = torch.zeros(3 * 2**17, 4096, dtype=dtype, device="cuda")
+        loss = model(x).sum()
+    loss.backward()
+"""
+
+
+def test_what_an_error_in_the_forward_pass_frees_was_saved_for_the_backward_pass(dry_run):
+    options = ("--gpu", "t4", "--json")
+
+    def report(*arguments):
+        code, out, _ = dry_run(SAVES, *arguments, options=options)
+        found = json.loads(out.splitlines()[-1])
+        assert (code, found["out_of_memory"], found["at_peak"]["phase"]) == (1, True, "forward")
+        return found["at_peak"]["categories"], [cure["change"] for cure in found["cures"]]
+
+    held, cures = report("train", "bfloat16")
+    assert held["activations"] >= 4 * 2**30
+    assert "temporaries" not in held
+    assert any("checkpointing" in cure for cure in cures)
+    assert not any("BF16" in cure for cure in cures)
+    held, cures = report("train", "float32")
+    assert any("BF16" in cure for cure in cures)
+    held, cures = report("evaluate", "float32")
+    assert "activations" not in held
+    assert not any("checkpointing" in cure for cure in cures)
 
 
 def test_strict_stops_at_the_first_value(dry_run):
