@@ -19,6 +19,7 @@ from .context import virtual_gpu
 from .dry_run import DryRun
 from .script_patches import for_scripts
 from .steps import EnoughStepsError
+from .user_line import is_inside
 from .waits import ValueWithoutDataError
 from .world import World
 from .written import write_snapshot, write_timeline, write_trace
@@ -169,6 +170,8 @@ def _print_traceback(error: BaseException) -> None:
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith((here, "<frozen runpy>")) and "torch/overrides" not in frame.filename
     ]
+    if isinstance(error, torch.OutOfMemoryError):  # where PyTorch asked says less than who called it
+        frames = [frame for frame in frames if not is_inside(frame.filename)] or frames
     print("Traceback (most recent call last):", file=sys.stderr)
     print("".join(traceback.format_list(frames)), end="", file=sys.stderr)
     print("".join(traceback.format_exception_only(type(error), error)), end="", file=sys.stderr)

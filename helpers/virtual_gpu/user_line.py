@@ -58,6 +58,11 @@ def is_users(frame: FrameType) -> bool:
     return _kind(frame.f_code.co_filename) == _USER
 
 
+def is_inside(path: str) -> bool:
+    """Say whether a file is PyTorch's or the dry run's own."""
+    return _kind(path) in (_OWN, _CALL)
+
+
 def _kind(path: str) -> int:
     if path.startswith(_TORCH):
         return _CALL if path.endswith(os.path.join("nn", "modules", "module.py")) else _OWN

@@ -84,6 +84,8 @@ def test_out_of_memory_is_raised_at_the_line_in_cudas_words(dry_run):
     assert code == 1
     assert lines_with(err, "Tried to allocate 5.96 GiB")
     assert "loss.backward()" in err or "optimizer.step()" in err
+    assert "site-packages" not in err
+    assert err.count("  File ") == 1
     assert lines_with(out, "Runs out of memory at", "where it asks for 5.96 GiB: needs at least")
     assert not lines_with(out, "Fits:")
     assert not lines_with(out, "Peak:")
