@@ -201,7 +201,13 @@ class DryRun:
         return lines
 
     def _ran_out_line(self) -> str:
-        held, asked = self.owners.allocated, self.ledger.refusals[-1][2]
+        held, asked, reserved = self.owners.allocated, self.ledger.refusals[-1][2], self.steps[-1].reserved
+        if held + asked <= find_gpu(self.gpu).room:
+            return (
+                f"Runs out of memory at {human_bytes(held)} allocated, {human_bytes(reserved)} reserved: "
+                f"no free piece holds the {human_bytes(asked)} that it asks for. Its peak is unknown: a larger --gpu "
+                "shows it."
+            )
         return (
             f"Runs out of memory at {human_bytes(held)} allocated, where it asks for {human_bytes(asked)}: needs at "
             f"least {human_bytes(held + asked)}. Its peak is unknown: a larger --gpu shows it."

@@ -18,7 +18,7 @@ from .dispatch import thread
 from .homes import home_of, parts
 from .memory import gpu
 from .traffic import Traffic
-from .user_line import place
+from .user_line import Place, place
 
 _LABELED = 3  # steps after which modules are looked at; what they hold does not change later
 SETUP, FORWARD, BACKWARD, UPDATE = "setup", "forward", "backward", "optimizer step"
@@ -81,6 +81,7 @@ class Ledger:
         self.arrivals: Counter[int] = Counter()
         self.over = 0
         self._steps_before_refusal = 0
+        self._graph = True
         self._names: dict[int, str] = {}
         self.updating = self.backward_seen = False
         self._stepping: weakref.ref[torch.optim.Optimizer] | None = None
@@ -106,9 +107,16 @@ class Ledger:
         reserved = gpu(index).cache.reserved
         now = len(self.events)
         record = Allocation(index, nbytes, here.line, reference, phase, recomputed, category, now, reserved)
-        record.graph = torch.is_grad_enabled()
+        record.graph = self._builds_graph(here)
         self.events.append(record)
         return record
+
+    def _builds_graph(self, here: Place) -> bool:
+        """Say whether autograd is on; inside an `autograd.Function`, where it is always off, whether it was before."""
+        on = torch.is_grad_enabled()
+        if on or not here.functions:
+            self._graph = on
+        return on or (here.functions == {"apply"} and self._graph)
 
     def died(self, record: Allocation) -> None:
         """Note the end of an allocation."""
