@@ -19,16 +19,17 @@ from .context import virtual_gpu
 from .dry_run import DryRun
 from .script_patches import for_scripts
 from .steps import EnoughStepsError
+from .user_line import is_inside
 from .waits import ValueWithoutDataError
 from .world import World
 from .written import write_snapshot, write_timeline, write_trace
 
+_GPU = "h100-80gb"  # where none is named
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options."""
-    parser.add_argument(
-        "--gpu", default="h100-80gb", help="a GPU from the catalog, such as rtx-4090 (default: h100-80gb)"
-    )
+    parser.add_argument("--gpu", help=f"a GPU from the catalog, such as rtx-4090 (default: {_GPU})")
     parser.add_argument("--gpus", type=int, default=1, help="GPUs per node, with one rank each (default: 1)")
     parser.add_argument("--nodes", type=int, default=1, help="nodes of a torchrun program (default: 1)")
     parser.add_argument("--rank", type=int, default=0, help="the one rank that runs (default: 0)")
@@ -53,10 +54,12 @@ def run(args: argparse.Namespace) -> int:
     if not 0 <= args.rank < ranks:
         raise RecipeError(f"--rank {args.rank} is not one of {ranks}: ranks count from 0.")
     world = World(args.rank, ranks, args.gpus) if ranks > 1 or args.torchrun else None
+    args.assumed, args.gpu = args.gpu is None, args.gpu or _GPU
     find_gpu(args.gpu)
     _check_files(args)
     if not args.module and not Path(args.script).is_file():
         raise RecipeError(f"{args.script} is not a file. A module takes -m before its name.")
+    _warn_of_misplaced(args)
     with virtual_gpu(args.gpu, gpus=args.gpus, steps=args.steps, strict=args.strict, world=world) as dry:
         code = _run_script(args, dry)
     if code == 2 and not dry.ledger.events:
@@ -67,10 +70,27 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(dry.to_json() if dry.ledger.events else {"gpu": dry.gpu, "steps": []}))
     else:
         print(f"\n{dry}")
+        if args.assumed:
+            print(f"\nNo --gpu is given: {dry.gpu} is assumed.")
     if code == 0 and not (dry.ledger.marks and dry.ledger.events):
         print(f"{args.script} ended without an optimizer step on the GPU.", file=sys.stderr)
         return 2
     return code
+
+
+def _warn_of_misplaced(args: argparse.Namespace) -> None:
+    """Say which of the script's arguments are also options of this command: they may be meant for it."""
+    own = argparse.ArgumentParser(add_help=False)
+    add_arguments(own)
+    given = dict.fromkeys(word.partition("=")[0] for word in args.arguments)
+    names = [name for name in given if name.startswith("--") and name in own._option_string_actions]
+    if names:
+        goes, them = ("goes", "it") if len(names) == 1 else ("go", "them")
+        print(
+            f"Warning: {', '.join(names)} after {args.script} {goes} to the script. "
+            f"Put {them} before {args.script} if the dry run is meant.",
+            file=sys.stderr,
+        )
 
 
 def _write(args: argparse.Namespace, dry: DryRun) -> None:
@@ -150,6 +170,8 @@ def _print_traceback(error: BaseException) -> None:
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith((here, "<frozen runpy>")) and "torch/overrides" not in frame.filename
     ]
+    if isinstance(error, torch.OutOfMemoryError):  # where PyTorch asked says less than who called it
+        frames = [frame for frame in frames if not is_inside(frame.filename)] or frames
     print("Traceback (most recent call last):", file=sys.stderr)
     print("".join(traceback.format_list(frames)), end="", file=sys.stderr)
     print("".join(traceback.format_exception_only(type(error), error)), end="", file=sys.stderr)

@@ -19,7 +19,7 @@ class Cure:
     saves: int
 
     def __str__(self) -> str:
-        return f"{self.change}: up to {human_bytes(self.saves)}"
+        return f"{self.change}: saves up to {human_bytes(self.saves)}"
 
 
 def cures_for(owners: Owners, unused: int) -> list[Cure]:
@@ -36,12 +36,19 @@ def cures_for(owners: Owners, unused: int) -> list[Cure]:
         Cure("expandable segments (PYTORCH_ALLOC_CONF=expandable_segments:True)", unused),
         Cure("half the batch, twice the gradient accumulation", by_batch // 2),
         Cure("activation checkpointing of every block", saved * 9 // 10),
-        Cure("an 8-bit optimizer (torchao or bitsandbytes)", held.get("optimizer state", 0) * 3 // 4),
+        Cure("an 8-bit optimizer (torchao or bitsandbytes)", _shrunk(owners, "optimizer state", 1)),
         Cure("the optimizer step inside the backward pass, so that gradients do not pile up", held.get("gradients", 0)),
         Cure("LoRA: no optimizer state and no gradients for frozen weights", _of(held, "optimizer state", "gradients")),
-        Cure("weights in BF16 where they are in FP32", held.get("parameters", 0) // 2),
+        Cure("weights in BF16 where they are in FP32", _shrunk(owners, "parameters", 2)),
     ]
     return [cure for cure in cures if cure.saves >= 2**20]
+
+
+def _shrunk(owners: Owners, category: str, item: int) -> int:
+    """Return what it saves to keep a category in elements of `item` bytes; all are of FP32 where nobody knows."""
+    held = owners.categories.get(category, 0)
+    sizes = {size: nbytes for (name, size), nbytes in owners.items.items() if name == category} or {4: held}
+    return sum(nbytes - nbytes * item // size for size, nbytes in sizes.items() if size > item)
 
 
 def _of(held: dict[str, int], *names: str) -> int:

@@ -7,9 +7,10 @@ from typing import Any
 from ..core.units import human_bytes
 from ..planner.catalog.gpus import find_gpu
 from ..planner.forecast import Forecast, seconds_in_words
+from ..planner.grades import DOES_NOT_FIT, FITS, TIGHT
 from .batch import batch_of, largest_batches
 from .cures import Cure, cures_for
-from .fits import Reserved, common_gpus, fits, reserved_between
+from .fits import Reserved, common_gpus, grade_on, reserved_between
 from .ledger import Ledger
 from .memory import expandable_segments
 from .owners import Owners, Step, busiest_gpu, owners_at, steps_of
@@ -100,16 +101,21 @@ class DryRun:
         return cures_for(self.owners, self._peak_reserved - self.peak_allocated)
 
     @_once_an_event
-    def fits(self) -> dict[str, bool]:
-        """Whether it runs on this GPU and on the common ones of the catalog."""
+    def grades(self) -> dict[str, str]:
+        """Whether it "fits" this GPU and the common ones of the catalog, is "tight" or "does not fit"."""
         peaks = self.peak_allocated, self._peak_reserved
-        refused = bool(self.ledger.refusals)
-        room = find_gpu(self.gpu).room
-        return {
-            gpu.name: not (refused and gpu.room <= room) and fits(self.ledger, self.index, gpu, peaks, self._expandable)
-            for gpu in common_gpus(self.gpu)
-            if not (refused and gpu.room > room)  # it ended before its peak
-        }
+        gpus = common_gpus(self.gpu)
+        if self.ledger.refusals:  # on a larger GPU nothing is known: it ended, or went on otherwise
+            room = find_gpu(self.gpu).room
+            if self.ledger.ran_out:
+                return {gpu.name: DOES_NOT_FIT for gpu in gpus if gpu.room <= room}
+            gpus = [gpu for gpu in gpus if gpu.name == self.gpu]
+        return {gpu.name: grade_on(self.ledger, self.index, gpu, peaks, self._expandable) for gpu in gpus}
+
+    @property
+    def fits(self) -> dict[str, bool]:
+        """Whether each GPU may run it, with room to spare or without."""
+        return {name: said != DOES_NOT_FIT for name, said in self.grades.items()}
 
     @property
     def largest_batches(self) -> dict[str, int]:
@@ -144,6 +150,7 @@ class DryRun:
                 "lines": dict(owners.lines.most_common()),
             },
             "out_of_memory": bool(self.ledger.refusals),
+            "grades": self.grades,
             "fits": self.fits,
             "batch": batch_of(self.ledger),
             "largest_batch": self.largest_batches,
@@ -177,16 +184,34 @@ class DryRun:
             name = str(number) if number <= len(self.ledger.marks) else f"({number})"
             lines.append(f"{name:>6}  {human_bytes(step.allocated):>12}  {human_bytes(step.reserved):>12}")
         between = f"{human_bytes(reserved.low)} to {human_bytes(reserved.high)}"
+        if self.ledger.ran_out:
+            return [*lines, self._ran_out_line()]
         lines.append(f"Peak: {human_bytes(self.peak_allocated)} allocated, {between} reserved on a real GPU")
-        fitting = [name for name, yes in self.fits.items() if yes]
-        lines.append(f"Fits: {', '.join(fitting) or 'none of the common GPUs'}")
-        others = [name for name, yes in self.fits.items() if not yes]
-        lines += [f"Does not fit: {', '.join(others)}"] if others else []
+        if self.ledger.refusals:
+            asked = human_bytes(self.ledger.refusals[-1][2])
+            return [*lines, f"{asked} did not fit, and the program went on: on another GPU its peak may differ."]
+        for said in (FITS, TIGHT, DOES_NOT_FIT):
+            names = [name for name, its in self.grades.items() if its == said]
+            if names or said == FITS:
+                lines.append(f"{said.capitalize()}: {', '.join(names) or 'none of the common GPUs'}")
         largest = self.largest_batches
         if largest:
             rooms = ", ".join(f"{name} {count:,}" for name, count in largest.items() if count)
             lines.append(f"Largest batch (here {batch_of(self.ledger):,}), all else equal: {rooms or 'none fits'}")
         return lines
+
+    def _ran_out_line(self) -> str:
+        held, asked, reserved = self.owners.allocated, self.ledger.refusals[-1][2], self.steps[-1].reserved
+        if held + asked <= find_gpu(self.gpu).room:
+            return (
+                f"Runs out of memory at {human_bytes(held)} allocated, {human_bytes(reserved)} reserved: "
+                f"no free piece holds the {human_bytes(asked)} that it asks for. Its peak is unknown: a larger --gpu "
+                "shows it."
+            )
+        return (
+            f"Runs out of memory at {human_bytes(held)} allocated, where it asks for {human_bytes(asked)}: needs at "
+            f"least {human_bytes(held + asked)}. Its peak is unknown: a larger --gpu shows it."
+        )
 
     def _owner_lines(self) -> list[str]:
         owners = self.owners
@@ -195,7 +220,7 @@ class DryRun:
         lines += _table(owners.categories, len(owners.categories))
         for title, rows in (("By module", owners.modules), ("By line", owners.lines)):
             lines += ["", title, *_table(dict(rows.most_common()), _ROWS)]
-        if self.ledger.refusals or not self.fits.get(self.gpu, True):
+        if self.ledger.refusals or self.grades.get(self.gpu, FITS) != FITS:
             lines += ["", "What to change, easiest first:", *(f"  {cure}" for cure in self.cures)]
         return lines
 

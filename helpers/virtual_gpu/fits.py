@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ..planner.allocator import Block, CachingAllocator, OutOfMemory
 from ..planner.catalog.gpus import GPUS, Gpu
+from ..planner.grades import DOES_NOT_FIT, TIGHT, grade
 from ..planner.plan import ABOVE, BELOW, CUBLAS_WORKSPACE, WORKSPACES
 from .ledger import Ledger
 
@@ -29,8 +30,8 @@ def reserved_between(allocated: int, reserved: int, workspace: int | None) -> Re
     )
 
 
-def fits(ledger: Ledger, index: int, gpu: Gpu, peaks: tuple[int, int], expandable: bool) -> bool:
-    """Return whether a program runs on `gpu`, which may have to empty its cache now and then.
+def grade_on(ledger: Ledger, index: int, gpu: Gpu, peaks: tuple[int, int], expandable: bool) -> str:
+    """Return the planner's grade of a program on `gpu`; what seems tight is replayed in the GPU's room.
 
     Args:
         ledger: of the program.
@@ -41,8 +42,9 @@ def fits(ledger: Ledger, index: int, gpu: Gpu, peaks: tuple[int, int], expandabl
     """
     allocated, reserved = peaks
     high = reserved_between(allocated, reserved, gpu.cublas_workspace).high
-    if high <= gpu.room or allocated > gpu.room:
-        return high <= gpu.room
+    said = grade(allocated, high, gpu.room)
+    if said != TIGHT:
+        return said
     allocator = CachingAllocator(gpu.room, expandable)
     blocks: dict[int, Block] = {}
     try:
@@ -54,8 +56,8 @@ def fits(ledger: Ledger, index: int, gpu: Gpu, peaks: tuple[int, int], expandabl
             else:
                 allocator.release(blocks.pop(record.born))
     except OutOfMemory:
-        return False
-    return True
+        return DOES_NOT_FIT
+    return said
 
 
 def common_gpus(name: str) -> list[Gpu]:

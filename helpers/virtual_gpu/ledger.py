@@ -15,10 +15,10 @@ import torch
 
 from ..meter.work import Work
 from .dispatch import thread
-from .homes import home_of
+from .homes import home_of, parts
 from .memory import gpu
 from .traffic import Traffic
-from .user_line import place
+from .user_line import Place, place
 
 _LABELED = 3  # steps after which modules are looked at; what they hold does not change later
 SETUP, FORWARD, BACKWARD, UPDATE = "setup", "forward", "backward", "optimizer step"
@@ -35,6 +35,9 @@ class Allocation:
         module: whose forward pass made it.
         phase, ended: in which it was made and freed; `ended` is "" while it lives.
         recomputed: whether activation checkpointing made it a second time.
+        graph: whether autograd was on, which may save it for the backward pass.
+        unwound: whether an out-of-memory error freed it.
+        item: bytes of an element, of parameters and optimizer state; 0 where nobody knows.
         category: one of `helpers.meter.categories`; "" while nothing is known.
         born, died: places in the ledger's list of events; -1 while it lives.
         reserved: bytes that the allocator held right after it.
@@ -51,6 +54,9 @@ class Allocation:
     reserved: int
     died: int = -1
     ended: str = ""
+    graph: bool = False
+    unwound: bool = False
+    item: int = 0
 
 
 class Ledger:
@@ -74,6 +80,8 @@ class Ledger:
         self.traffic: Traffic | None = None
         self.arrivals: Counter[int] = Counter()
         self.over = 0
+        self._steps_before_refusal = 0
+        self._graph = True
         self._names: dict[int, str] = {}
         self.updating = self.backward_seen = False
         self._stepping: weakref.ref[torch.optim.Optimizer] | None = None
@@ -99,12 +107,21 @@ class Ledger:
         reserved = gpu(index).cache.reserved
         now = len(self.events)
         record = Allocation(index, nbytes, here.line, reference, phase, recomputed, category, now, reserved)
+        record.graph = self._builds_graph(here)
         self.events.append(record)
         return record
+
+    def _builds_graph(self, here: Place) -> bool:
+        """Say whether autograd is on; inside an `autograd.Function`, where it is always off, whether it was before."""
+        on = torch.is_grad_enabled()
+        if on or not here.functions:
+            self._graph = on
+        return on or (here.functions == {"apply"} and self._graph)
 
     def died(self, record: Allocation) -> None:
         """Note the end of an allocation."""
         record.died, record.ended = len(self.events), self._phase()[0]
+        record.unwound = self.ran_out and record.born < self.refusals[-1][0]
         self.events.append(record)
 
     def refused(self, index: int, nbytes: int) -> None:
@@ -113,6 +130,12 @@ class Ledger:
         if self._stepping is not None and (optimizer := self._stepping()) is not None:
             self._label_state(optimizer)
         self.refusals.append((len(self.events), index, nbytes))
+        self._steps_before_refusal = len(self.marks)
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether a refusal was the end: no step ended after it."""
+        return bool(self.refusals) and len(self.marks) == self._steps_before_refusal
 
     def worked(self, work: Work) -> None:
         """Count the work of an operation."""
@@ -185,4 +208,10 @@ def _label(tensor: Any, category: str) -> None:
     if isinstance(tensor, torch.Tensor):
         home = home_of(tensor)
         if home is not None and home.record is not None:
-            home.record.category = category
+            home.record.category, home.record.item = category, _item(tensor)
+
+
+def _item(tensor: torch.Tensor) -> int:
+    while inner := parts(tensor):
+        tensor = inner[0]
+    return tensor.element_size()

@@ -36,6 +36,7 @@ class Owners:
         modules: by the module that made them, blocks of a kind together ("model.layers.*.mlp.up_proj").
         lines: by the line of the program.
         largest: the largest single block.
+        items: bytes by category and by bytes of an element, as far as these are known.
     """
 
     allocated: int = 0
@@ -45,6 +46,7 @@ class Owners:
     modules: Counter[str] = field(default_factory=Counter)
     lines: Counter[str] = field(default_factory=Counter)
     largest: Allocation | None = None
+    items: Counter[tuple[str, int]] = field(default_factory=Counter)
 
 
 def busiest_gpu(ledger: Ledger) -> int:
@@ -95,7 +97,10 @@ def owners_at(ledger: Ledger, index: int, at: int) -> Owners:
     categories: Counter[str] = Counter()
     owners = Owners(sum(record.nbytes for record in alive), now.phase, now.line)
     for record in alive:
-        categories[category_of(record)] += record.nbytes
+        category = category_of(record)
+        categories[category] += record.nbytes
+        if record.item:
+            owners.items[category, record.item] += record.nbytes
         owners.lines[record.line] += record.nbytes
         owners.modules[_module(record, names)] += record.nbytes
     owners.categories = {name: categories[name] for name in CATEGORIES if categories[name]}
@@ -108,7 +113,8 @@ def category_of(record: Allocation) -> str:
     if record.category:
         return record.category
     if record.phase == FORWARD:
-        return "temporaries" if record.ended == FORWARD else "activations"
+        kept = record.graph if record.unwound else record.ended != FORWARD  # an error frees what was saved, too
+        return "activations" if kept else "temporaries"
     return "temporaries" if record.phase in (BACKWARD, UPDATE) else "inputs and other"
 
 

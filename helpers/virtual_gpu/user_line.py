@@ -14,7 +14,8 @@ _TORCH = str(Path(torch.__file__).parent) + os.sep
 _LIBRARIES = tuple(
     str(Path(sysconfig.get_path(name)).resolve()) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
-_OWN, _CALL, _LIBRARY, _USER = range(4)
+_FUNCTIONS = tuple(os.path.join(*name) for name in (("autograd", "function.py"), ("utils", "checkpoint.py")))
+_OWN, _CALL, _FUNCTION, _LIBRARY, _USER = range(5)
 _kinds: dict[str, int] = {}
 
 
@@ -25,11 +26,13 @@ class Place(NamedTuple):
         line: "file:line" of the user's innermost frame; "" where there is none.
         module: the innermost module whose forward pass runs; None outside of any.
         root: the outermost one.
+        functions: "apply" inside an `autograd.Function`, and "forward" inside that of activation checkpointing.
     """
 
     line: str
     module: torch.nn.Module | None
     root: torch.nn.Module | None
+    functions: frozenset[str] = frozenset()
 
 
 def place() -> Place:
@@ -37,6 +40,7 @@ def place() -> Place:
     frame: FrameType | None = sys._getframe(1)
     line = library = ""
     module = root = None
+    functions: set[str] = set()
     while frame is not None:
         code = frame.f_code
         kind = _kinds.get(code.co_filename)
@@ -49,8 +53,10 @@ def place() -> Place:
         elif kind == _CALL and code.co_name == "_call_impl":
             root = frame.f_locals["self"]
             module = module or root
+        elif kind == _FUNCTION:
+            functions.add(code.co_name)
         frame = frame.f_back
-    return Place(line or library, module, root)
+    return Place(line or library, module, root, frozenset(functions) & {"apply", "forward"})
 
 
 def is_users(frame: FrameType) -> bool:
@@ -58,8 +64,15 @@ def is_users(frame: FrameType) -> bool:
     return _kind(frame.f_code.co_filename) == _USER
 
 
+def is_inside(path: str) -> bool:
+    """Say whether a file is PyTorch's or the dry run's own."""
+    return _kind(path) in (_OWN, _CALL, _FUNCTION)
+
+
 def _kind(path: str) -> int:
     if path.startswith(_TORCH):
+        if path.endswith(_FUNCTIONS):
+            return _FUNCTION
         return _CALL if path.endswith(os.path.join("nn", "modules", "module.py")) else _OWN
     if path.startswith(_HELPERS) or path.startswith("<frozen"):
         return _OWN

@@ -84,7 +84,13 @@ def test_out_of_memory_is_raised_at_the_line_in_cudas_words(dry_run):
     assert code == 1
     assert lines_with(err, "Tried to allocate 5.96 GiB")
     assert "loss.backward()" in err or "optimizer.step()" in err
+    assert "site-packages" not in err
+    assert err.count("  File ") == 1
+    assert lines_with(out, "Runs out of memory at", "where it asks for 5.96 GiB: needs at least")
+    assert not lines_with(out, "Fits:")
+    assert not lines_with(out, "Peak:")
     assert lines_with(out, "Memory when the memory ran out")
+    assert lines_with(out, ": saves up to")
     assert lines_with(out, "8-bit optimizer") or lines_with(out, "inside the backward pass")
 
 
@@ -104,6 +110,58 @@ def test_a_program_that_catches_it_goes_on(dry_run):
     )
     assert code == 0
     assert "caught" in out
+    assert lines_with(out, "256.00 GiB did not fit, and the program went on")
+    assert lines_with(out, "Peak:")
+    assert not lines_with(out, "Fits:")
+
+
+SAVES = """
+    import sys
+    import torch
+    from torch import nn
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return 2 * gradient
+
+    class Twice(nn.Linear):
+        def forward(self, x):
+            return Doubled.apply(super().forward(x))
+
+    dtype = getattr(torch, sys.argv[2])
+    model = nn.Sequential(*(Twice(4096, 4096) for _ in range(8))).cuda().to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with torch.set_grad_enabled(sys.argv[1] == "train"):
+        x = torch.zeros(3 * 2**17, 4096, dtype=dtype, device="cuda")
+        loss = model(x).sum()
+    loss.backward()
+"""
+
+
+def test_what_an_error_in_the_forward_pass_frees_was_saved_for_the_backward_pass(dry_run):
+    options = ("--gpu", "t4", "--json")
+
+    def report(*arguments):
+        code, out, _ = dry_run(SAVES, *arguments, options=options)
+        found = json.loads(out.splitlines()[-1])
+        assert (code, found["out_of_memory"], found["at_peak"]["phase"]) == (1, True, "forward")
+        return found["at_peak"]["categories"], [cure["change"] for cure in found["cures"]]
+
+    held, cures = report("train", "bfloat16")
+    assert held["activations"] >= 4 * 2**30
+    assert "temporaries" not in held
+    assert any("checkpointing" in cure for cure in cures)
+    assert not any("BF16" in cure for cure in cures)
+    held, cures = report("train", "float32")
+    assert any("BF16" in cure for cure in cures)
+    held, cures = report("evaluate", "float32")
+    assert "activations" not in held
+    assert not any("checkpointing" in cure for cure in cures)
 
 
 def test_strict_stops_at_the_first_value(dry_run):
@@ -169,6 +227,19 @@ def test_bad_input_is_one_line(capsys, arguments, words):
     err = capsys.readouterr().err
     assert words in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_own_options_after_the_script_are_warned_of_and_the_assumed_gpu_is_named(dry_run):
+    code, out, err = dry_run(TRAINS, "64", "--gpu", "rtx-4099", "--width=3", options=())
+    assert code == 0
+    (warning,) = lines_with(err, "Warning:")
+    assert "--gpu after" in warning
+    assert "--width" not in warning
+    assert lines_with(out, "Dry run on a virtual h100-80gb")
+    assert lines_with(out, "No --gpu is given: h100-80gb is assumed.")
+    code, out, err = dry_run(TRAINS, "64")
+    assert "Warning" not in err
+    assert "No --gpu is given" not in out
 
 
 def test_a_module_runs_by_its_name(tmp_path, monkeypatch, capsys):
@@ -470,3 +541,23 @@ def test_the_cause_of_an_error_is_printed_before_it(dry_run):
     assert code == 1
     assert err.index("No module named 'a_package_that_is_not_there'") < err.index("it cannot be imported")
     assert err.count("Traceback") == 2
+
+
+def test_a_gpu_between_allocated_and_reserved_is_tight(dry_run):
+    script = """
+        import torch
+
+        weight = torch.nn.Parameter(torch.empty(14 * 2**28, device="cuda"))  # 14 GiB
+        x = torch.nn.Parameter(torch.ones(4, device="cuda"))
+        optimizer = torch.optim.SGD([x], lr=0.1)
+        x.sum().backward()
+        optimizer.step()
+    """
+    code, out, err = dry_run(script, options=("--gpu", "t4", "--steps", "1"))
+    assert code == 0, err
+    assert lines_with(out, "Tight:", "t4-16gb")
+    assert not lines_with(out, "Fits:", "t4-16gb")
+    assert lines_with(out, "Fits:", "a100-40gb")
+    code, out, _ = dry_run(script, options=("--gpu", "a100-40gb", "--steps", "1", "--json"))
+    report = json.loads(out.splitlines()[-1])
+    assert (report["grades"]["t4-16gb"], report["fits"]["t4-16gb"]) == ("tight", True)
