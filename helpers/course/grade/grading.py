@@ -104,7 +104,15 @@ def _hand_ins(submissions: Path, exercises: list[Source], settings: GradingOptio
         raise GradeError(f"{submissions} has no folders, archives or notebooks of students.")
     if settings.regrade and not any(settings.regrades(hand_in.student) for hand_in in hand_ins):
         raise GradeError(f"No student's name matches --regrade {settings.regrade!r}.")
+    if hand_ins and not (settings.exercise or settings.watch) and all(map(_is_missing, hand_ins)):
+        raise GradeError(
+            f"No graded exercise was found in {submissions}. Is it the folder that has one folder per student?"
+        )
     return settings.mine(hand_ins if settings.exercise else _submitted(hand_ins))
+
+
+def _is_missing(hand_in: HandIn) -> bool:
+    return hand_in.problem is not None and hand_in.problem[0] == "missing"
 
 
 def _submitted(hand_ins: list[HandIn]) -> list[HandIn]:
@@ -117,7 +125,7 @@ def _submitted(hand_ins: list[HandIn]) -> list[HandIn]:
         by_student.setdefault(hand_in.student, []).append(hand_in)
     found = set()
     for theirs in by_student.values():
-        here = [each.source for each in theirs if not each.problem or each.problem[0] != "missing"]
+        here = [each.source for each in theirs if not _is_missing(each)]
         unclear = len(here) == len(theirs) > 1 and all(each.problem for each in theirs)
         found |= set() if unclear else set(here)
     return [hand_in for hand_in in hand_ins if hand_in.source in found] if found else hand_ins
@@ -138,7 +146,7 @@ def _conditions(store: Store, settings: GradingOptions, sandboxed: bool, console
 def _print_task(hand_ins: list[HandIn], console: Console) -> None:
     """Print what is going to be graded."""
     students, names = len({h.student for h in hand_ins}), sorted({h.source.exercise for h in hand_ins})
-    missing = sum(h.problem is not None and h.problem[0] == "missing" for h in hand_ins)
+    missing = sum(map(_is_missing, hand_ins))
     line = f"{_count(students, 'student')}, {_count(len(hand_ins) - missing, 'submission')} for {', '.join(names)}"
     console.print(line + (f"; {missing} not submitted." if missing else "."), markup=False, soft_wrap=True)
 
