@@ -167,9 +167,8 @@ def _print_summary(results: list[Result], report: Report, console: Console) -> N
     table = Table("student", "exercise", "points", "status", "reason", title="Gradebook")
     for r in map(report.shown, results):
         points = f"{r.total if r.has_grade else '-'}/{r.maximum}"
-        status = "blank" if r.blank and r.status == "graded" else r.status
         # Text: a student's words are no markup.
-        table.add_row(*map(Text, (r.student, r.exercise, points, status, r.reason)), style=_style(r))
+        table.add_row(*map(Text, (r.student, r.exercise, points, r.status, r.reason)), style=_style(r))
     console.print(table)
     out = report.out
     console.print(

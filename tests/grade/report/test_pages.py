@@ -35,7 +35,8 @@ def test_one_reason_for_many_checks_is_said_once():
     died = page(result(missed=dict.fromkeys(checks, "Did not run: the kernel died"), status="crashed"))
     assert died.count("Did not run: the kernel died") == 3  # once a part
     assert died.count("Must hold") == 10
-    untouched = page(result(missed=dict.fromkeys(checks, (Outcome.NOT_ATTEMPTED, NOT_ATTEMPTED_YET))))
+    blank = dict.fromkeys(checks, (Outcome.NOT_ATTEMPTED, NOT_ATTEMPTED_YET))
+    untouched = page(result(missed=blank, status="blank"))
     assert untouched.count(NOT_ATTEMPTED_YET) == 3
     assert "Hint" not in untouched
     assert "✗" not in untouched  # nothing is wrong with what was not done
@@ -99,7 +100,7 @@ def test_the_class_page_sums_up(tmp_path):
     blank = (Outcome.NOT_ATTEMPTED, NOT_ATTEMPTED_YET)
     checks = [v.check for v in result().verdicts]
     half = result("fay", missed={"scale_grows": blank, "memory_falls": "Too much."})
-    untouched = result("gus", missed=dict.fromkeys(checks, blank))
+    untouched = result("gus", missed=dict.fromkeys(checks, blank), status="blank")
     results = [*wrong, result("zoe", flags=["touches sys.modules"]), half, untouched, missing("eve")]
     Report(tmp_path, CONDITIONS, planned=9).write(results)
     text = (tmp_path / "class.html").read_text(encoding="utf-8")

@@ -94,7 +94,7 @@ def _exercise(name: str, results: list[Result]) -> Exercise:
         title=layout(name)[0],
         attempts=len(tried),
         blank=sum(r.blank for r in results),
-        statuses=Counter("blank" if r.blank else r.status for r in results),
+        statuses=Counter(r.status for r in results),
         misses=misses,
         totals=_histogram(name, [r.total for r in tried], results[0].maximum) if tried else Markup(),
         missed=_bars(name, misses, len(tried)) if misses else Markup(),
