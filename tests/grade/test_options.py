@@ -61,7 +61,17 @@ def test_the_first_line_says_what_will_be_graded(submissions):
     assert file.getvalue() == "3 students, 5 submissions for x1, x2; 1 not submitted.\n"
 
 
-def test_a_mistyped_folder_is_refused_before_anything_is_imported(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("folder", "options", "words"),
+    [
+        ("submisions", (), "is not a folder"),
+        ("", ("--exercise", "x9"), "--exercise: there is no exercise 'x9': choose from x1, x2"),
+        ("", ("--jobs", "0"), "--jobs must be at least 1"),
+    ],
+)
+def test_mistyped_options_are_refused_before_anything_is_imported(
+    tmp_path, monkeypatch, capsys, folder, options, words
+):
     monkeypatch.setitem(sys.modules, "helpers.course.grade.grading", None)  # makes its import fail
-    assert main(["grade", str(tmp_path / "submisions"), "--out", str(tmp_path / "out")]) == 2
-    assert "is not a folder" in capsys.readouterr().err
+    assert main(["grade", str(tmp_path / folder), "--out", str(tmp_path / "out"), *options]) == 2
+    assert words in capsys.readouterr().err

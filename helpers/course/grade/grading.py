@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..build.source import NO_SOURCES, Source, sources
+from ..build.source import Source
 from .bench import Bench
 from .class_run import ClassRun
 from .intake.collect import collect
 from .intake.hand_in import HandIn
 from .judge.result import Result
-from .options import GradeError, GradingOptions
+from .options import GradeError, GradingOptions, graded_sources
 from .report.policy import Policy, PolicyError, read_policy
 from .report.pseudonyms import pseudonyms
 from .report.report import Report
@@ -48,10 +48,7 @@ def grade(submissions: Path, out: Path, **options: Any) -> list[Result]:
         KeyboardInterrupt: interrupted; the results so far are written, and the message says how to go on.
     """
     settings = GradingOptions(**options)
-    exercises = [source for source in sources() if source.graded]
-    if not exercises:
-        raise GradeError(NO_SOURCES)
-    exercises = settings.set_exercises(exercises)
+    exercises = settings.set_exercises(graded_sources())
     console = Console()
     try:
         people = read_roster(settings.roster) if settings.roster else {}
