@@ -73,7 +73,8 @@ def test_7b_lora_with_checkpointing():
 def test_the_command_exports_the_script_of_the_run_that_it_plans(tmp_path, command):
     path = tmp_path / "train.py"
     run = ["--model", "gpt2", "--seq", "128", "--lora-rank", "8", "--activation-checkpointing", "full"]
-    assert command(*run, "--export", "pytorch", "--out", str(path)).returncode == 0
+    written = command(*run, "--gpu", "rtx-4090", "--export", "pytorch", "--out", str(path))
+    assert (written.returncode, written.stdout) == (0, f"Wrote {path}.\nrtx-4090-24gb: fits\n")
     script = path.read_text(encoding="utf-8")
     compile(script, str(path), "exec")
     assert "r=8, lora_alpha=16" in script
