@@ -1,6 +1,7 @@
 """python -m helpers handout --to FOLDER: a copy of the course for learners, without solved notebooks and tests."""
 
 import argparse
+import re
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,12 @@ from ..planner import RecipeError
 GIVEN = (
     *("labs", "helpers", "docs", "README.md", "AGENTS.md", "LICENSE", "CITATION.cff", "Makefile"),
     *("pyproject.toml", "requirements.txt", "requirements-real.txt", "environment.yml"),
+)
+_LINK = re.compile(r"(?<!!)\[([^]]*)\]\(([^)#:]+)(?:#[^)]*)?\)")  # of a page to a file: its words and the path
+_ASIDE = re.compile(rf" \({_LINK.pattern}\)")
+_OF_INSTRUCTORS = re.compile(
+    r"^(?:git clone|make test) [^\n]*\n|^\| \*\*teach a course\*\* [^\n]*\n|^## Grade\n.*?(?=^## )",
+    re.MULTILINE | re.DOTALL,
 )
 
 
@@ -35,5 +42,28 @@ def run(args: argparse.Namespace) -> int:
             shutil.copytree(source, args.to / name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
         else:
             shutil.copy2(source, args.to / name)
+    for page in [*args.to.glob("*.md"), *(args.to / "docs").glob("*.md")]:
+        text = page.read_text(encoding="utf-8")
+        text = _front_page(text) if page.name == "README.md" else text
+        page.write_text(_without_dead_links(text, page.parent), encoding="utf-8", newline="\n")
     print(f"{args.to} has the labs and what they need. Learners run `make lab` in it.")
     return 0
+
+
+def _front_page(text: str) -> str:
+    """Return the front page without what needs the whole repository: its tests, the grader, its history."""
+    text = _OF_INSTRUCTORS.sub("", text)
+    return re.sub(r" · \[[^]]*\]\((?:CONTRIBUTING|CHANGELOG)\.md\)", "", text)
+
+
+def _without_dead_links(text: str, folder: Path) -> str:
+    """Return the text of a page in `folder` where links to files that are not in the copy are words alone.
+
+    Such a link in parentheses, as "(solved)" behind a lab, is left out.
+    """
+
+    def there(link: re.Match[str]) -> bool:
+        return (folder / link[2]).exists()
+
+    text = _ASIDE.sub(lambda link: link[0] if there(link) else "", text)
+    return _LINK.sub(lambda link: link[0] if there(link) else link[1], text)

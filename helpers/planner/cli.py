@@ -83,7 +83,7 @@ def answer(
         cluster = cluster_of(options)  # before what takes seconds
         asked = described(options | _of_export(args))
         if args.export:
-            return {}, _export(asked, cluster, args)
+            return {}, _export(asked, cluster, args, tell)
         if asked.config.by_blocks:
             return _answer_by_blocks(asked, cluster, args, tell)
         return _answer_whole(asked, cluster, args, (tell, early))
@@ -285,8 +285,8 @@ def _of_export(args: argparse.Namespace) -> dict[str, Any]:
     return {"engine": "megatron" if args.export.startswith("megatron") else "torchtitan"}
 
 
-def _export(asked: Described, cluster: Cluster | None, args: argparse.Namespace) -> str:
-    """Return what is to be printed in place of a plan: the configuration, or the job that starts the one in a file."""
+def _export(asked: Described, cluster: Cluster | None, args: argparse.Namespace, tell: Tell) -> str:
+    """Return what is to be printed in place of a plan: the configuration; of one in a file, its job or its verdict."""
     from .exports import FILES, command, export, wrap
 
     script = args.export in STYLES
@@ -306,7 +306,27 @@ def _export(asked: Described, cluster: Cluster | None, args: argparse.Namespace)
         node = min(layout.ranks, cluster.node)
         job = wrap(command(args.export), layout.ranks // node, node, args.wrap, cluster.name)
     path.write_text(text, encoding="utf-8", newline="\n")
-    return job
+    if args.wrap:
+        return job
+    try:
+        verdict = _verdict(asked, cluster, args, tell)
+    except RecipeError as error:  # the file is written all the same
+        verdict = [f"It was not planned: {error}"]
+    return "".join(f"{line}\n" for line in (f"Wrote {path}.", *verdict))
+
+
+def _verdict(asked: Described, cluster: Cluster | None, args: argparse.Namespace, tell: Tell) -> list[str]:
+    """Return a line for each GPU that was asked about: whether the exported run fits."""
+    if asked.config.by_blocks:
+        if cluster is None:
+            return ["Without --gpu or --cluster, there is no verdict on whether it fits."]
+        from .layout.layout_plan import plan_layout
+
+        rates, _ = _own_rates(args, cluster)
+        result = plan_layout(_layout(asked), cluster, rates, tell)
+        return [f"{result.layout.ranks} x {cluster.gpu.name}: {result.verdict}"]
+    gpus = [cluster.gpu] if cluster else gpus_of(args.gpu, args.budget)
+    return [f"{name}: {said}" for name, said in plan_on(asked.config, gpus).grades.items()]
 
 
 # -- around it

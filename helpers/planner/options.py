@@ -1,6 +1,7 @@
 """The options of `python -m helpers plan`: the field's words, each once; old spellings work and are not shown."""
 
 import argparse
+import re
 from typing import Any
 
 from .config import (
@@ -21,6 +22,7 @@ from .config import (
 from .short_help import shorten_help
 from .whole_run import FAILURES_PER_GPU_DAY, RESTART_SECONDS
 
+RECOMPUTED = ("none", "selective", "full", "every-2", "every-3", "sqrt")
 WRAPS = ("torchrun", "sbatch", "skypilot")
 
 
@@ -90,9 +92,9 @@ def _add_training(group: _Group) -> None:
 
 
 def _add_memory(group: _Group) -> None:
-    blocks = "which blocks are recomputed: none, selective, full, every-2, every-3, sqrt"
+    blocks = f"which blocks are recomputed: {', '.join(RECOMPUTED)}"
     old = ("--checkpointing", "--recompute")
-    group.option("--activation-checkpointing", blocks, *old, dest="checkpointing", metavar="WHICH")
+    group.option("--activation-checkpointing", blocks, *old, dest="checkpointing", type=_blocks, metavar="WHICH")
     group.number("--recompute-every", argparse.SUPPRESS)
     group.number("--lora-rank", "rank of LoRA adapters; without it, the whole model is trained")
     group.option("--lora-alpha", "scale of the adapters (default: twice the rank)", type=float, metavar="A")
@@ -192,6 +194,13 @@ def _numbers(text: str) -> tuple[int, ...]:
         return tuple(int(number) for number in _names(text))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 512,768,640") from None
+
+
+def _blocks(text: str) -> str:
+    """Return which blocks are recomputed, as a config has it."""
+    if text not in (*RECOMPUTED, "every") and not re.fullmatch(r"every-[1-9]\d*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(RECOMPUTED)}")
+    return text
 
 
 def _zero(text: str) -> str:

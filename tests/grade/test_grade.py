@@ -71,7 +71,7 @@ def test_every_hand_in_gets_a_row_with_status_and_reason(graded):
         "empty": ("", "missing"),
         "unreadable": ("", "unreadable"),
         "hanging": ("3", "partly (timeout)"),
-        "untouched": ("0", "graded"),
+        "untouched": ("0", "blank"),
         "dies": ("3", "crashed"),
         "syntax": ("8", "graded"),
     }

@@ -39,8 +39,8 @@ def graded(hand_in, run, expected):
             verdicts.append(Verdict(check.name(), check.rule(), points, 1, outcome, why, check.hint))
     return Result(hand_in.student, "x1", "graded", "", verdicts, hand_in.answers, hand_in.flags, run.seconds)
 
-x1 = [s for s in grading.sources() if s.exercise == "x1"]
-grading.sources = lambda: x1
+x1 = [s for s in grading.graded_sources() if s.exercise == "x1"]
+grading.graded_sources = lambda: x1
 bench.expected_evidence = lambda *args: {}
 bench.run_hand_in = run
 bench.grade_run = graded
@@ -194,6 +194,6 @@ def test_interrupted_it_writes_what_is_done_says_how_to_go_on_and_leaves_nothing
     process = start(tmp_path / "class", "--out", out)
     text, _ = process.communicate()
     assert process.returncode == 0
-    assert "2 submissions have not changed and keep their results; 1 are to be run" in text
+    assert "2 submissions have not changed and keep their results; 1 will run" in text
     rows = rows_of((out / "gradebook.csv").read_text(encoding="utf-8"))
     assert [(row["student"], row["seed"]) for row in rows] == [(f"student {n:02}", "4") for n in range(3)]

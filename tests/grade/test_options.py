@@ -39,8 +39,19 @@ def test_what_was_set_is_graded_even_if_nobody_has_submitted_it(submissions):
         graded(submissions, "x9")
 
 
-def test_where_nobody_has_submitted_anything_every_exercise_is_missing(tmp_path):
-    (tmp_path / "ada").mkdir()
+def test_a_folder_without_a_graded_exercise_is_refused_and_nothing_is_written(tmp_path, capsys):
+    folder, out = tmp_path / "docs", tmp_path / "out"
+    (folder / "images").mkdir(parents=True)
+    (folder / "images" / "step.svg").write_text("<svg/>", encoding="utf-8")
+    assert main(["grade", str(folder), "--out", str(out)]) == 2
+    said = f"No graded exercise was found in {folder}. Is it the folder that has one folder per student?\n"
+    assert capsys.readouterr() == ("", said)
+    assert not out.exists()
+    assert [h.problem[0] for h in graded(folder, "x1")] == ["missing"]  # which exercise was set is known
+
+
+def test_where_all_files_are_unreadable_every_exercise_is_graded(tmp_path):
+    put(tmp_path / "eve" / "work.zip", b"no archive")
     assert [h.source.exercise for h in graded(tmp_path)] == ["x1", "x2", "x3", "x4", "x5", "x6", "x7"]
 
 
@@ -50,7 +61,17 @@ def test_the_first_line_says_what_will_be_graded(submissions):
     assert file.getvalue() == "3 students, 5 submissions for x1, x2; 1 not submitted.\n"
 
 
-def test_a_mistyped_folder_is_refused_before_anything_is_imported(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("folder", "options", "words"),
+    [
+        ("submisions", (), "is not a folder"),
+        ("", ("--exercise", "x9"), "--exercise: there is no exercise 'x9': choose from x1, x2"),
+        ("", ("--jobs", "0"), "--jobs must be at least 1"),
+    ],
+)
+def test_mistyped_options_are_refused_before_anything_is_imported(
+    tmp_path, monkeypatch, capsys, folder, options, words
+):
     monkeypatch.setitem(sys.modules, "helpers.course.grade.grading", None)  # makes its import fail
-    assert main(["grade", str(tmp_path / "submisions"), "--out", str(tmp_path / "out")]) == 2
-    assert "is not a folder" in capsys.readouterr().err
+    assert main(["grade", str(tmp_path / folder), "--out", str(tmp_path / "out"), *options]) == 2
+    assert words in capsys.readouterr().err

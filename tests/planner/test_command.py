@@ -73,7 +73,8 @@ def test_7b_lora_with_checkpointing():
 def test_the_command_exports_the_script_of_the_run_that_it_plans(tmp_path, command):
     path = tmp_path / "train.py"
     run = ["--model", "gpt2", "--seq", "128", "--lora-rank", "8", "--activation-checkpointing", "full"]
-    assert command(*run, "--export", "pytorch", "--out", str(path)).returncode == 0
+    written = command(*run, "--gpu", "rtx-4090", "--export", "pytorch", "--out", str(path))
+    assert (written.returncode, written.stdout) == (0, f"Wrote {path}.\nrtx-4090-24gb: fits\n")
     script = path.read_text(encoding="utf-8")
     compile(script, str(path), "exec")
     assert "r=8, lora_alpha=16" in script
@@ -98,7 +99,8 @@ def test_the_command_exports_the_script_of_the_run_that_it_plans(tmp_path, comma
         (["--model", "llama-2-7b", "--micro-batch-size", "0"], "at least 1"),
         (["--model", "gpt2", "--seq", "2048"], "at most 1024"),
         (["--model", "llama-2-7b", "--precision", "fp8"], "On which GPUs"),
-        (["--model", "llama-2-7b", "--checkpointing", "sometimes"], "every-2"),
+        (["--activation-checkpointing", "on"], "--activation-checkpointing: 'on' is not one of none, selective, full"),
+        (["--checkpointing", "every-0"], "--checkpointing: 'every-0' is not one of none, selective, full"),
         (["--model", "llama-2-7b", "--precision", "int4"], "choose from"),
         (["--model", "mixtral-8x7b"], "On which GPUs"),
         (["--model", "mixtral-8x7b", "--engine", "pytorch"], "mixture of experts"),

@@ -143,6 +143,9 @@ def test_a_configuration_is_printed_or_written_and_a_job_beside_it(plan, tmp_pat
     assert (status, err) == (0, "")
     assert "--nodes=2" in out
     assert json.loads(path.read_text())["train_batch_size"] == 16
+    out = plan("--gpus", "16", "--gpu", "h100", *job[:4], name="llama-3-8b")[1]
+    assert out.startswith(f"Wrote {path}.\n16 x h100-80gb: fits in ")
+    assert out.count("\n") == 2
     assert plan("--gpus", "16", "--gpu", "h100", "--export", "megatron", name="llama-3-8b")[0] == 0  # with its habits
 
 

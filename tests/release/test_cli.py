@@ -121,10 +121,10 @@ def test_a_missing_package_is_named(monkeypatch, capsys):
 
 def test_without_a_checkout_build_and_grade_say_so(tmp_path, monkeypatch, capsys):
     from helpers.course.build import build
-    from helpers.course.grade import grading
+    from helpers.course.grade import options
 
     monkeypatch.setattr(build, "sources", list)
-    monkeypatch.setattr(grading, "sources", list)
+    monkeypatch.setattr(options, "sources", list)
     for args in (["build"], ["build", "--check"], ["grade", str(tmp_path), "--out", str(tmp_path / "o")]):
         assert main(args) == 2
         assert "in a checkout of the course" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """What learners get: the labs and what these need, and nothing that gives answers away in a notebook."""
 
+import re
 import subprocess
 import sys
 
@@ -14,6 +15,22 @@ def test_learners_get_labs_and_helpers_without_solved_notebooks_and_tests(tmp_pa
     assert not (folder / "solutions").exists()
     assert not (folder / "tests").exists()
     assert not list(folder.rglob("__pycache__"))
+    front = (folder / "README.md").read_text(encoding="utf-8")
+    assert "make lab " in front
+    assert "## Will it fit?" in front
+    for absent in (
+        "git clone",
+        "make test",
+        "teach a course",
+        "Grade",
+        "grade SUBMISSIONS",
+        "hostile",
+        "How to work on the course",
+    ):
+        assert absent not in front
+    for page in [*folder.glob("*.md"), *(folder / "docs").glob("*.md")]:
+        links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+        assert not [link for link in links if not (page.parent / link).exists()], page.name
     run = subprocess.run(
         [sys.executable, "-c", "import helpers; print(helpers.__file__)"], cwd=folder, capture_output=True, text=True
     )

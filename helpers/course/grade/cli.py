@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from .options import GradeError, GradingOptions, cores
+from .options import GradeError, GradingOptions, cores, graded_sources
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,14 +50,16 @@ def _slice(text: str) -> tuple[int, int]:
 
 def run(args: argparse.Namespace) -> int:
     """Grade. Returns the exit code: 0 fine, 2 bad input (the message is on standard error)."""
-    if not args.submissions.is_dir():  # said before imports that take seconds
+    if not args.submissions.is_dir():  # refused before imports that take seconds
         print(f"{args.submissions} is not a folder. Give the folder with one folder per student.", file=sys.stderr)
         return 2
-    with Console(stderr=True).status("Loading PyTorch and nbval"):
-        from .grading import grade  # imports much, which no other command needs
-
+    options = {field.name: getattr(args, field.name) for field in fields(GradingOptions)}
     try:
-        grade(args.submissions, args.out, **{field.name: getattr(args, field.name) for field in fields(GradingOptions)})
+        GradingOptions(**options).set_exercises(graded_sources())  # refused before imports that take seconds, too
+        with Console(stderr=True).status("Loading PyTorch and nbval"):
+            from .grading import grade
+
+        grade(args.submissions, args.out, **options)
     except GradeError as error:
         print(error, file=sys.stderr)
         return 2

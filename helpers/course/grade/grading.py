@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..build.source import NO_SOURCES, Source, sources
+from ..build.source import Source
 from .bench import Bench
 from .class_run import ClassRun
 from .intake.collect import collect
 from .intake.hand_in import HandIn
 from .judge.result import Result
-from .options import GradeError, GradingOptions
+from .options import GradeError, GradingOptions, graded_sources
 from .report.policy import Policy, PolicyError, read_policy
 from .report.pseudonyms import pseudonyms
 from .report.report import Report
@@ -48,10 +48,7 @@ def grade(submissions: Path, out: Path, **options: Any) -> list[Result]:
         KeyboardInterrupt: interrupted; the results so far are written, and the message says how to go on.
     """
     settings = GradingOptions(**options)
-    exercises = [source for source in sources() if source.graded]
-    if not exercises:
-        raise GradeError(NO_SOURCES)
-    exercises = settings.set_exercises(exercises)
+    exercises = settings.set_exercises(graded_sources())
     console = Console()
     try:
         people = read_roster(settings.roster) if settings.roster else {}
@@ -104,7 +101,15 @@ def _hand_ins(submissions: Path, exercises: list[Source], settings: GradingOptio
         raise GradeError(f"{submissions} has no folders, archives or notebooks of students.")
     if settings.regrade and not any(settings.regrades(hand_in.student) for hand_in in hand_ins):
         raise GradeError(f"No student's name matches --regrade {settings.regrade!r}.")
+    if hand_ins and not (settings.exercise or settings.watch) and all(map(_is_missing, hand_ins)):
+        raise GradeError(
+            f"No graded exercise was found in {submissions}. Is it the folder that has one folder per student?"
+        )
     return settings.mine(hand_ins if settings.exercise else _submitted(hand_ins))
+
+
+def _is_missing(hand_in: HandIn) -> bool:
+    return hand_in.problem is not None and hand_in.problem[0] == "missing"
 
 
 def _submitted(hand_ins: list[HandIn]) -> list[HandIn]:
@@ -117,7 +122,7 @@ def _submitted(hand_ins: list[HandIn]) -> list[HandIn]:
         by_student.setdefault(hand_in.student, []).append(hand_in)
     found = set()
     for theirs in by_student.values():
-        here = [each.source for each in theirs if not each.problem or each.problem[0] != "missing"]
+        here = [each.source for each in theirs if not _is_missing(each)]
         unclear = len(here) == len(theirs) > 1 and all(each.problem for each in theirs)
         found |= set() if unclear else set(here)
     return [hand_in for hand_in in hand_ins if hand_in.source in found] if found else hand_ins
@@ -138,7 +143,7 @@ def _conditions(store: Store, settings: GradingOptions, sandboxed: bool, console
 def _print_task(hand_ins: list[HandIn], console: Console) -> None:
     """Print what is going to be graded."""
     students, names = len({h.student for h in hand_ins}), sorted({h.source.exercise for h in hand_ins})
-    missing = sum(h.problem is not None and h.problem[0] == "missing" for h in hand_ins)
+    missing = sum(map(_is_missing, hand_ins))
     line = f"{_count(students, 'student')}, {_count(len(hand_ins) - missing, 'submission')} for {', '.join(names)}"
     console.print(line + (f"; {missing} not submitted." if missing else "."), markup=False, soft_wrap=True)
 
@@ -159,9 +164,8 @@ def _print_summary(results: list[Result], report: Report, console: Console) -> N
     table = Table("student", "exercise", "points", "status", "reason", title="Gradebook")
     for r in map(report.shown, results):
         points = f"{r.total if r.has_grade else '-'}/{r.maximum}"
-        status = "blank" if r.blank and r.status == "graded" else r.status
         # Text: a student's words are no markup.
-        table.add_row(*map(Text, (r.student, r.exercise, points, status, r.reason)), style=_style(r))
+        table.add_row(*map(Text, (r.student, r.exercise, points, r.status, r.reason)), style=_style(r))
     console.print(table)
     out = report.out
     console.print(

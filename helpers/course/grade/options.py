@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..build.source import Source
+from ..build.source import NO_SOURCES, Source, sources
 from .intake.hand_in import HandIn
 
 
@@ -18,6 +18,18 @@ def cores() -> int:
 
 class GradeError(Exception):
     """Grading cannot begin. The message says what to change."""
+
+
+def graded_sources() -> list[Source]:
+    """Return the graded exercises of the checkout.
+
+    Raises:
+        GradeError: there are none, because only the package is installed.
+    """
+    found = [source for source in sources() if source.graded]
+    if not found:
+        raise GradeError(NO_SOURCES)
+    return found
 
 
 @dataclass(frozen=True)
@@ -76,7 +88,7 @@ class GradingOptions:
         known = {source.exercise: source for source in sorted(sources, key=lambda source: source.exercise)}
         unknown = [name for name in self.exercise if name.lower() not in known]
         if unknown:
-            raise GradeError(f"There is no exercise {unknown[0]!r}: choose from {', '.join(known)}.")
+            raise GradeError(f"--exercise: there is no exercise {unknown[0]!r}: choose from {', '.join(known)}.")
         wanted = {name.lower() for name in self.exercise} or set(known)
         return [source for name, source in known.items() if name in wanted]
 

@@ -116,12 +116,17 @@ class LayoutPlan:
         """GPU-hours in which the cluster reads a billion tokens."""
         return 1e9 / self.tokens_per_second / 3600
 
+    @property
+    def verdict(self) -> str:
+        """Whether it fits, in words."""
+        return f"{self.grade} in {self.cluster.gpu.room / GiB:,.1f} GiB per GPU"
+
     def __str__(self) -> str:
         layout, worst = self.layout, self.worst
         low, high = self.wanted
         lines = [
             f"{layout.ranks} x {self.cluster.gpu.name}: {layout.summary}",
-            f"  {self.grade} in {self.cluster.gpu.room / GiB:,.1f} GiB per GPU",
+            f"  {self.verdict}",
             f"  {layout.arch.count() / 1e9:,.1f}B parameters, {layout.tokens / 1e6:.3g}M tokens per step",
             f"  {self.seconds:.3g} s per step ({self.low:.3g} to {self.high:.3g}), "
             f"{self.tokens_per_second:,.0f} tokens/s per GPU, MFU {self.mfu:.0%}, "

@@ -5,6 +5,7 @@ import shutil
 import sys
 import time
 
+from helpers.course.build.source import sources
 from helpers.course.grade.intake import folders_and_zips
 from helpers.course.grade.intake.collect import collect
 
@@ -63,3 +64,12 @@ def test_a_class_of_thirty_is_read_in_seconds(tmp_path):
     began = time.process_time()
     assert all(h.problem is None and h.flags == [] for h in collect(tmp_path, EXERCISES))
     assert time.process_time() - began < 20
+
+
+def test_an_ungraded_lab_in_place_of_an_exercise_is_called_one(tmp_path):
+    lab = next(source for source in sources() if source.name == "04_gradient_accumulation")
+    put(tmp_path / "ada" / f"{lab.name}.ipynb", text(lab, solved=False))
+    put(tmp_path / "ben" / "work.ipynb", text(lab, solved=False))
+    ada, ben = collect(tmp_path, [X1])
+    assert f"the notebooks there: {lab.name}.ipynb (ungraded lab)." in ada.problem[1]
+    assert f"the notebooks there: work.ipynb (ungraded lab {lab.name})." in ben.problem[1]

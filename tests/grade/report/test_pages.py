@@ -28,6 +28,18 @@ def test_a_page_says_what_was_expected_what_came_and_shows_the_code_beside():
     assert "ran for 12 s" in text
 
 
+def test_the_class_page_counts_blank_submissions_beside_the_attempted():
+    checks = [v.check for v in result().verdicts]
+    blank = dict.fromkeys(checks, (Outcome.NOT_ATTEMPTED, NOT_ATTEMPTED_YET))
+    text = class_page([result("ada"), result("gus", missed=blank, status="blank")], [], CONDITIONS, 2)
+    assert "No check was missed in the 1 attempted; 1 blank." in text
+    assert "the 1 attempted submission, by <bdi>ada</bdi>, took 12 s" in text
+    assert "1 with 10, 1 blank" in text
+    alone = class_page([result("ada")], [], CONDITIONS, 1)
+    assert "No check was missed in the 1 attempted." in alone
+    assert "blank" not in alone.partition("</style>")[2]
+
+
 def test_one_reason_for_many_checks_is_said_once():
     checks = [v.check for v in result().verdicts]
     assert page(missing()).count("was not submitted; no notebook") == 1
@@ -35,7 +47,8 @@ def test_one_reason_for_many_checks_is_said_once():
     died = page(result(missed=dict.fromkeys(checks, "Did not run: the kernel died"), status="crashed"))
     assert died.count("Did not run: the kernel died") == 3  # once a part
     assert died.count("Must hold") == 10
-    untouched = page(result(missed=dict.fromkeys(checks, (Outcome.NOT_ATTEMPTED, NOT_ATTEMPTED_YET))))
+    blank = dict.fromkeys(checks, (Outcome.NOT_ATTEMPTED, NOT_ATTEMPTED_YET))
+    untouched = page(result(missed=blank, status="blank"))
     assert untouched.count(NOT_ATTEMPTED_YET) == 3
     assert "Hint" not in untouched
     assert "✗" not in untouched  # nothing is wrong with what was not done
@@ -99,13 +112,14 @@ def test_the_class_page_sums_up(tmp_path):
     blank = (Outcome.NOT_ATTEMPTED, NOT_ATTEMPTED_YET)
     checks = [v.check for v in result().verdicts]
     half = result("fay", missed={"scale_grows": blank, "memory_falls": "Too much."})
-    untouched = result("gus", missed=dict.fromkeys(checks, blank))
+    untouched = result("gus", missed=dict.fromkeys(checks, blank), status="blank")
     results = [*wrong, result("zoe", flags=["touches sys.modules"]), half, untouched, missing("eve")]
     Report(tmp_path, CONDITIONS, planned=9).write(results)
     text = (tmp_path / "class.html").read_text(encoding="utf-8")
     assert "7 students, 6 submissions; the run was interrupted, and 2 of 9 results are still missing" in text
     assert "graded: 5" in text
     assert "missing: 1" in text
+    assert "half of the 5 attempted submissions took up to 12 s" in text
     assert "blank: 1" in text
     assert NOT_ATTEMPTED_YET not in text  # is no diagnosis
     assert "The gradient is 1.5x too large" in text
@@ -113,7 +127,7 @@ def test_the_class_page_sums_up(tmp_path):
     assert "touches sys.modules" in text
     labels = re.findall(r'<svg role="img" aria-label="([^"]+)"', text)
     assert labels == [
-        "Histogram of the points reached in X1, of 10: 4 with 8, 1 with 10.",
+        "Histogram of the points reached in X1, of 10: 4 with 8, 1 with 10, 1 blank.",
         "Bar chart of the checks missed in X1, 5 submissions: memory_falls wrong in 4, not attempted in 0, "
         "scale_grows wrong in 3, not attempted in 1.",
     ]

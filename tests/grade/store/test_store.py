@@ -24,7 +24,7 @@ def graders(tmp_path, monkeypatch):
         ran.append(hand_in.student)
         return Run({}, True, seconds=1.0)
 
-    monkeypatch.setattr(grading, "sources", lambda: [X1])
+    monkeypatch.setattr(grading, "graded_sources", lambda: [X1])
     monkeypatch.setattr(bench, "expected_evidence", lambda *args: {})
     monkeypatch.setattr(bench, "run_hand_in", run)
     monkeypatch.setattr(bench, "grade_run", lambda hand_in, *rest: result(hand_in.student, answers=hand_in.answers))

@@ -47,7 +47,10 @@ class _Notebook:
 
     def description(self) -> str:
         """Say what it is, or what is wrong with it."""
-        return self.problem or (self.home.name if self.home else "no notebook of the course")
+        if self.problem or not self.home:
+            return self.problem or "no notebook of the course"
+        kind = "graded exercise" if self.home.graded else "ungraded lab"
+        return kind if self.file.name == f"{self.home.name}.ipynb" else f"{kind} {self.home.name}"
 
     def order(self) -> tuple:
         """Return the sort key that puts the one to be graded first."""

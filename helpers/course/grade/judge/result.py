@@ -17,7 +17,7 @@ class Result:
     """The grade of one submission.
 
     Attributes:
-        status: one of graded, partly (timeout), crashed, unreadable, missing, needs review; `reason` says why.
+        status: one of graded, blank, partly (timeout), crashed, unreadable, missing, needs review; `reason` says why.
         answers: the learner's code, by answer cell.
         flags: what a human should look at; no flag costs a point.
         seconds: how long the submission ran; 0 if it did not.
@@ -46,7 +46,7 @@ class Result:
     @property
     def blank(self) -> bool:
         """Whether no part of it was attempted."""
-        return bool(self.verdicts) and all(verdict.outcome is Outcome.NOT_ATTEMPTED for verdict in self.verdicts)
+        return self.status == "blank"
 
     @property
     def not_attempted(self) -> list[str]:
@@ -180,7 +180,7 @@ def _status(run: Run, verdicts: list[Verdict], tampered: bool) -> tuple[str, str
     if tampered:
         return "needs review", "A check did not run as written: see the flags."
     if all(verdict.outcome is Outcome.NOT_ATTEMPTED for verdict in verdicts):
-        return "graded", "No answer was attempted."
+        return "blank", "No answer was attempted."
     blank = [verdict.check for verdict in verdicts if verdict.outcome is Outcome.NOT_ATTEMPTED]
     failed = [verdict.check for verdict in verdicts if not verdict.passed and verdict.check not in blank]
     kinds = (("Missed", failed), ("Not attempted", blank))

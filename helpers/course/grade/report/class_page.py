@@ -88,15 +88,16 @@ def _total(results: list[Result]) -> float | str:
 def _exercise(name: str, results: list[Result]) -> Exercise:
     tried = [r for r in results if r.status not in ("missing", "unreadable") and not r.blank]
     times = [r.seconds for r in tried if r.seconds]
+    blank = sum(r.blank for r in results)
     misses = _misses(tried)
     return Exercise(
         name=name,
         title=layout(name)[0],
         attempts=len(tried),
-        blank=sum(r.blank for r in results),
-        statuses=Counter("blank" if r.blank else r.status for r in results),
+        blank=blank,
+        statuses=Counter(r.status for r in results),
         misses=misses,
-        totals=_histogram(name, [r.total for r in tried], results[0].maximum) if tried else Markup(),
+        totals=_histogram(name, tried, blank) if tried else Markup(),
         missed=_bars(name, misses, len(tried)) if misses else Markup(),
         median=statistics.median(times) if times else 0.0,
         longest=max(tried, key=lambda r: r.seconds) if times else None,
@@ -121,15 +122,18 @@ def _misses(tried: list[Result]) -> list[Miss]:
     return sorted(misses, key=lambda miss: (-miss.count, -miss.blank))
 
 
-def _histogram(name: str, totals: list[float], maximum: float) -> Markup:
-    counts = Counter(map(round, totals))  # a policy may give half points
+def _histogram(name: str, tried: list[Result], blank: int) -> Markup:
+    counts, maximum = Counter(round(r.total) for r in tried), tried[0].maximum  # a policy may give half points
     figure = Figure(figsize=(5.2, 2.6), layout="constrained")
     axes = figure.add_subplot()
     points = range(round(maximum) + 1)
     axes.bar(points, [counts[n] for n in points], color=COLORS[0], width=0.8)
+    if blank:
+        axes.bar([0], [blank], bottom=[counts[0]], color=COLORS[7], width=0.8, label="blank")
+        axes.legend(frameon=False, fontsize=8, labelcolor=_INK)
     axes.set(title=f"{name.upper()}: points reached", xlabel="points", ylabel="submissions", xticks=points)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    words = ", ".join(f"{counts[n]} with {n}" for n in points if counts[n])
+    words = ", ".join([f"{counts[n]} with {n}" for n in points if counts[n]] + [f"{blank} blank"] * bool(blank))
     return _svg(figure, f"{name}-totals", f"Histogram of the points reached in {name.upper()}, of {maximum}: {words}.")
 
 

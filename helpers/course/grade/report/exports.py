@@ -32,7 +32,7 @@ def junit(results: Iterable[Result], conditions: Conditions) -> str:
     """
     suites = xml.Element("testsuites", name="grades")
     for r in results:
-        kind = {"graded": "failure", "missing": "skipped"}.get(r.status, "error")
+        kind = {"graded": "failure", "blank": "skipped", "missing": "skipped"}.get(r.status, "error")
         kinds = ["skipped" if v.outcome is Outcome.NOT_ATTEMPTED else kind for v in r.verdicts if not v.passed]
         names = {"failure": "failures", "error": "errors", "skipped": "skipped"}
         counts = {"tests": len(r.verdicts)} | {name: kinds.count(each) for each, name in names.items()}
