@@ -45,7 +45,7 @@ def cures_for(owners: Owners, unused: int) -> list[Cure]:
 
 
 def _shrunk(owners: Owners, category: str, item: int) -> int:
-    """Return what it saves to keep a category in elements of `item` bytes; all are of FP32 where nobody knows."""
+    """Return what it saves to keep a category in elements of `item` bytes; FP32 where that is unknown."""
     held = owners.categories.get(category, 0)
     sizes = {size: nbytes for (name, size), nbytes in owners.items.items() if name == category} or {4: held}
     return sum(nbytes - nbytes * item // size for size, nbytes in sizes.items() if size > item)

@@ -22,7 +22,7 @@ def reserved_between(allocated: int, reserved: int, workspace: int | None) -> Re
 
     Args:
         allocated, reserved: the peaks of the dry run.
-        workspace: bytes of one cuBLAS workspace; None where nobody knows.
+        workspace: bytes of one cuBLAS workspace; None if unknown.
     """
     workspaces = WORKSPACES * (CUBLAS_WORKSPACE if workspace is None else workspace)
     return Reserved(

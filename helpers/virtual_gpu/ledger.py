@@ -37,7 +37,7 @@ class Allocation:
         recomputed: whether activation checkpointing made it a second time.
         graph: whether autograd was on, which may save it for the backward pass.
         unwound: whether an out-of-memory error freed it.
-        item: bytes of an element, of parameters and optimizer state; 0 where nobody knows.
+        item: bytes of an element, of parameters and optimizer state; 0 where unknown.
         category: one of `helpers.meter.categories`; "" while nothing is known.
         born, died: places in the ledger's list of events; -1 while it lives.
         reserved: bytes that the allocator held right after it.

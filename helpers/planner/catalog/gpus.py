@@ -102,7 +102,7 @@ class Gpu:
 
     @property
     def cublas_workspace(self) -> int | None:
-        """Bytes of cuBLAS's workspace, one for each thread that multiplies matrices; None where nobody knows."""
+        """Bytes of cuBLAS's workspace, one for each thread that multiplies matrices; None if unknown."""
         if self.capability is None:
             return None
         if self.vendor == "amd":
