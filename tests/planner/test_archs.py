@@ -84,9 +84,9 @@ def test_a_type_that_transformers_does_not_know_is_taken_at_its_word(config):
 @pytest.mark.parametrize(
     ("sizes", "word"),
     [
-        ({"model_type": "bert"}, "no causal language model"),
-        ({"model_type": "vit"}, "no causal language model"),
-        ({"model_type": "t5"}, "no causal language model"),
+        ({"model_type": "bert"}, "not a causal language model"),
+        ({"model_type": "vit"}, "not a causal language model"),
+        ({"model_type": "t5"}, "not a causal language model"),
         (
             {
                 "model_type": "qwen2_moe",
@@ -111,5 +111,5 @@ def test_what_is_no_decoder_of_known_parts_is_refused_in_one_line(sizes, word, c
 def test_names_that_nobody_has():
     with pytest.raises(RecipeError, match="did you mean mixtral-8x7b"):
         arch_of("mixtral-8x7")
-    with pytest.raises(RecipeError, match="no causal language model"):
+    with pytest.raises(RecipeError, match="not a causal language model"):
         arch_of("vit-b-16")
