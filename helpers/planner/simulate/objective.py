@@ -40,7 +40,8 @@ class Objective:
         if (recipe.method, recipe.loss) == ("sft", "full"):
             return
         if spec.kind not in ("CausalLM", "ImageTextToText") or spec.config is None:
-            raise RecipeError(f"{recipe.model} is not a causal language model, which {recipe.method} needs.")
+            needs = f"{recipe.method} with {recipe.loss} loss needs one"
+            raise RecipeError(f"{recipe.model} is not a causal language model; {needs}.")
         if recipe.loss != "full":
             _let_the_loss_project(model, recipe.loss)
         if recipe.method != "sft" and recipe.reference and not recipe.lora_rank:
