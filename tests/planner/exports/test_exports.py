@@ -51,6 +51,7 @@ CHANGES = {
 # What rows of published runs alone can say, and what follows from the engine: no option of `plan` sets these.
 OF_ROWS = {"dropout", "wgrad_fusion", "attention_mask", "deterministic", "transformer_engine"}
 OF_ROWS |= {"data_overlap", "own_modules", "narrow_gradients", "loss", "deferred_logits", "micro_batch_group"}
+OF_ROWS |= {"deepspeed", "packed", "ends_as_blocks"}
 SAME_HABITS = {"torchtitan", "pytorch"}  # planned alike
 
 
