@@ -88,6 +88,31 @@ class OneObservation(Check):
         ranks = on_ranks(_starts, 2, preemptible, seed)
         return {name: [list(start) for start in zip(*(rank[name] for rank in ranks), strict=True)] for name in ranks[0]}
 
+    @classmethod
+    def judge(cls, seen: Evidence, expected: Evidence) -> str | None:
+        for name, starts in expected.items():
+            for number, right in enumerate(starts):
+                ranks = seen[name][number]
+                where = name if not number else f"{name}; started again"
+                wrong = cls.wrong_together(ranks)
+                if wrong:
+                    return f"{where}: {wrong}"
+                for rank, (got, want) in enumerate(zip(ranks, right, strict=True)):
+                    wrong = cls.wrong_alone(got, want)
+                    if wrong:
+                        return f"{where}: rank {rank} {wrong}"
+        return None
+
+    @staticmethod
+    def wrong_together(ranks: list[Evidence]) -> str | None:
+        """Say what is wrong with a start that no rank shows alone."""
+        return None
+
+    @staticmethod
+    def wrong_alone(got: Evidence, want: Evidence) -> str | None:
+        """Say what is wrong with one rank of a start."""
+        raise NotImplementedError
+
 
 class RanksStopAtOneStep(OneObservation):
     """The handler only notes the signal, and all ranks stop after the same step, without one more synchronization."""
@@ -99,19 +124,12 @@ class RanksStopAtOneStep(OneObservation):
     )
 
     @staticmethod
-    def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for name, starts in expected.items():
-            for number, right in enumerate(starts):
-                ranks = seen[name][number]
-                where = name if not number else f"{name}; started again"
-                wrong = _wrong_reaction(ranks)
-                if wrong:
-                    return f"{where}: {wrong}"
-                for rank, (got, want) in enumerate(zip(ranks, right, strict=True)):
-                    wrong = _wrong_steps(got, want)
-                    if wrong:
-                        return f"{where}: rank {rank} {wrong}"
-        return None
+    def wrong_together(ranks: list[Evidence]) -> str | None:
+        return _wrong_reaction(ranks)
+
+    @staticmethod
+    def wrong_alone(got: Evidence, want: Evidence) -> str | None:
+        return _wrong_steps(got, want)
 
 
 def _wrong_reaction(ranks: list[Evidence]) -> str | None:
@@ -171,15 +189,8 @@ class SavesIfThereIsTime(OneObservation):
     )
 
     @staticmethod
-    def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for name, starts in expected.items():
-            for number, right in enumerate(starts):
-                where = name if not number else f"{name}; started again"
-                for rank, (got, want) in enumerate(zip(seen[name][number], right, strict=True)):
-                    wrong = _wrong_end(got, want)
-                    if wrong:
-                        return f"{where}: rank {rank} {wrong}"
-        return None
+    def wrong_alone(got: Evidence, want: Evidence) -> str | None:
+        return _wrong_end(got, want)
 
 
 def _wrong_end(got: Evidence, want: Evidence) -> str | None:

@@ -2,8 +2,8 @@
 
 What takes time in a real job takes simulated seconds here, and a signal comes at a named point, such as "inside the
 launch of step 3", so that every machine gives the same verdict. SIGKILL is simulated, too: when the seconds of a rank
-are over, all ranks stop where they are. Before they exchange anything, the ranks compare what they are doing: ranks
-that would wait for each other for ever find out at once.
+are over, all ranks stop where they are. Before they exchange anything, the ranks compare what they are doing, so a
+deadlock is found at once.
 """
 
 import contextlib
