@@ -4,8 +4,7 @@ its own marks say which of its tests are, and each slow test has its day in a ro
 A family is a test function with all its parameters, and its cost the sum over these, set-up included: in a whole run,
 and on one day of those that `sample` draws from. Seconds are those of the processor, of all processes that a test
 starts: `WHOLE_LABS=1 COSTS=build/costs.jsonl pytest -n 2` writes them on Linux (`tests/cpu_meter.py`), and
-`python -m tests.costs build/costs.jsonl` reads them. A sampled run would make slow families look cheap: read with
-`--sampled`, it renews the families that are not sampled.
+`python -m tests.costs build/costs.jsonl` renews the families of which all tests ran.
 """
 
 import argparse
@@ -68,48 +67,46 @@ def pieces(name: str) -> int:
 
 
 def read_report(report: Path) -> dict[str, float]:
-    """Return the seconds of each family in a report of `tests/cpu_meter.py`; of a test run twice the last counts."""
+    """Return the seconds of each test in a report of `tests/cpu_meter.py`; of a test run twice the last counts."""
     lines = [json.loads(line) for line in report.read_text(encoding="utf-8").splitlines()]
-    seconds: dict[str, float] = defaultdict(float)
-    for test, took in {line["test"]: line["seconds"] for line in lines}.items():
-        seconds[family(test)] += took
-    return dict(seconds)
+    return {line["test"]: line["seconds"] for line in lines}
 
 
-def count(listed: Iterable[str]) -> Counter[str]:
-    """Return how many tests each family has in what `pytest --collect-only -q` prints."""
-    return Counter(family(line.strip()) for line in listed if "::" in line and line.startswith("tests/"))
+def listed(printed: Iterable[str]) -> list[str]:
+    """Return the tests in what `pytest --collect-only -q` prints."""
+    return [line.strip() for line in printed if "::" in line and line.startswith("tests/")]
 
 
-def _collected(whole: bool) -> Counter[str]:
+def _collected(whole: bool) -> list[str]:
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q"]
     settings = {"WHOLE_LABS": "1"} if whole else {"WHOLE_LABS": "", "SAMPLE_SEED": "0"}
-    listed = subprocess.run(command, cwd=COSTS.parents[1], env=os.environ | settings, capture_output=True, text=True)
-    return count(listed.stdout.splitlines())
+    printed = subprocess.run(command, cwd=COSTS.parents[1], env=os.environ | settings, capture_output=True, text=True)
+    return listed(printed.stdout.splitlines())
 
 
-def renewed(
-    known: dict[str, Cost], seconds: dict[str, float], shares: dict[str, float], sampled: bool
-) -> dict[str, Cost]:
-    """Return the costs after a run that took `seconds`; `shares` says which part of a family one day runs."""
-    new = {name: took for name, took in seconds.items() if not sampled or shares.get(name, 1.0) == 1.0}
-    whole = {name: cost.whole for name, cost in known.items()} | new
+def renewed(known: dict[str, Cost], seconds: dict[str, float], whole: list[str], day: list[str]) -> dict[str, Cost]:
+    """Return the costs after a run in which tests took `seconds`, of all tests and those that one day's sample has.
+
+    A family of which some tests did not run keeps its cost: a sample would make it look cheap.
+    """
+    tests = defaultdict(list)
+    for test in whole:
+        tests[family(test)].append(test)
+    ran = {name: sum(map(seconds.get, its)) for name, its in tests.items() if seconds.keys() >= set(its)}
+    of_day = Counter(map(family, day))
     return {
-        name: Cost(round(took, 1), round(took * shares.get(name, 1.0), 1))
-        for name, took in sorted(whole.items())
-        if took > SLOW / 2
+        name: Cost(round(took, 1), round(took * of_day[name] / len(tests[name]), 1))
+        for name, took in sorted(({name: cost.whole for name, cost in known.items()} | ran).items())
+        if took > SLOW / 2 and name in tests
     }
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Write what a report measured; families that it lacks keep their costs."""
+    """Write what a report measured."""
     parser = argparse.ArgumentParser(prog="python -m tests.costs", description=__doc__.partition("\n")[0])
     parser.add_argument("report", type=Path)
-    parser.add_argument("--sampled", action="store_true", help="the run was sampled: renew what is never sampled")
-    asked = parser.parse_args(argv)
-    whole, day = _collected(whole=True), _collected(whole=False)
-    shares = {name: day[name] / number for name, number in whole.items()}
-    costs_now = renewed(costs(), read_report(asked.report), shares, asked.sampled)
+    seconds = read_report(parser.parse_args(argv).report)
+    costs_now = renewed(costs(), seconds, _collected(whole=True), _collected(whole=False))
     lines = [f"{json.dumps(name)}: {json.dumps(cost)}" for name, cost in costs_now.items()]
     COSTS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8", newline="\n")
 

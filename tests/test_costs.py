@@ -41,27 +41,28 @@ def report(path, tests):
     return path
 
 
-def test_a_family_costs_the_sum_of_its_tests_and_of_two_runs_the_last_counts(tmp_path):
+def test_of_two_runs_of_a_test_the_last_counts(tmp_path):
     first = ("tests/planner/test_fit.py::test_it[a]", 70.0)
-    assert costs.read_report(report(tmp_path / "costs.jsonl", [first, *TESTS.items()])) == {
-        "tests/planner/test_fit.py::test_it": 4.0,
-        "tests/grade/test_grade.py::TestOne::test_points": 0.9,
-        "tests/grade/test_grade.py::test_nothing": 0.01,
+    assert costs.read_report(report(tmp_path / "costs.jsonl", [first, *TESTS.items()])) == TESTS
+
+
+def test_a_report_renews_what_it_measured_whole_and_keeps_the_rest():
+    known = {"fit": Cost(9.0, 9.0), "old": Cost(5.0, 2.5), "cheap": Cost(3.0, 3.0), "part": Cost(8.0, 4.0)}
+    known["gone"] = Cost(7.0, 7.0)
+    whole = ["fit[1]", "fit[2]", "old[1]", "old[2]", "cheap", "part[1]", "part[2]", *(f"new[{n}]" for n in range(4))]
+    day = ["fit[1]", "fit[2]", "old[1]", "cheap", "part[1]", "new[3]"]
+    seconds = {"fit[1]": 3.0, "fit[2]": 1.0, "cheap": 0.1, "part[1]": 0.2, **{f"new[{n}]": 2.0 for n in range(4)}}
+    assert costs.renewed(known, seconds, whole, day) == {
+        "fit": Cost(4.0, 4.0),
+        "new": Cost(8.0, 2.0),
+        "old": Cost(5.0, 2.5),
+        "part": Cost(8.0, 4.0),
     }
 
 
-def test_a_report_renews_what_it_measured_and_keeps_the_rest():
-    known = {"fit": Cost(9.0, 9.0), "old": Cost(5.0, 2.5), "cheap": Cost(3.0, 3.0)}
-    seconds, shares = {"fit": 4.0, "new": 8.0, "cheap": 0.1}, {"old": 0.5, "new": 0.25}
-    renewed = {"fit": Cost(4.0, 4.0), "new": Cost(8.0, 2.0), "old": Cost(5.0, 2.5)}
-    assert costs.renewed(known, seconds, shares, sampled=False) == renewed
-    del renewed["new"]  # a quarter of it ran
-    assert costs.renewed(known, seconds, shares, sampled=True) == renewed
-
-
-def test_what_is_collected_is_counted_by_family():
-    listed = ["tests/a/test_b.py::test_c[1]", "tests/a/test_b.py::test_c[x::y]", "tests/a/test_b.py::test_d", "3 tests"]
-    assert costs.count(listed) == {"tests/a/test_b.py::test_c": 2, "tests/a/test_b.py::test_d": 1}
+def test_what_is_collected_is_read():
+    tests = ["tests/a/test_b.py::test_c[1]", "tests/a/test_b.py::test_c[x::y]", "tests/a/test_b.py::test_d"]
+    assert costs.listed([*tests, "", "3 tests collected"]) == tests
 
 
 def test_days_of_a_round_take_about_the_same():
