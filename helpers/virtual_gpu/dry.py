@@ -110,7 +110,7 @@ class DryMode(Pretence):
 
     def _on_host(self, func: Any, name: str, args: Any, kwargs: dict[str, Any], tensors: Sequence[Tensor]) -> Any:
         """Run an operation of the CPU; only the first random values of large tensors are not drawn."""
-        if name in _INITIALIZERS and tensors[0].numel() >= _LARGE:
+        if name in _INITIALIZERS and tensors[0].numel() >= _LARGE and not tensors[0].is_meta:
             return make_hollow(args[0])
         if name in _CONSTANTS and not tensors and "pin_memory" not in kwargs and kwargs.get("device") is not None:
             spec = specs_of(signature(func, args, kwargs), func, args, kwargs)  # C++ made it: see dispatch.py

@@ -215,6 +215,8 @@ class DryRun:
 
     def _owner_lines(self) -> list[str]:
         owners = self.owners
+        if not owners.categories:
+            return []
         when = "when the memory ran out" if self.ledger.refusals else f"at the peak, in step {self.peak_step + 1}"
         lines = ["", f"Memory {when} ({owners.phase}, {short(owners.line)})"]
         lines += _table(owners.categories, len(owners.categories))

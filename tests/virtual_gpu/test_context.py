@@ -8,7 +8,9 @@ from helpers.virtual_gpu import virtual_gpu
 
 import pytest
 import torch
+from IPython.core.interactiveshell import InteractiveShell
 from torch import nn
+from traitlets.config import Config
 
 MODULES = (torch, torch._C, torch.cuda, torch.Tensor, torch.UntypedStorage, torch.cuda.streams, torch.cuda.memory)
 
@@ -79,6 +81,33 @@ def test_out_of_memory_and_then_less():
             torch.empty(2**34, dtype=torch.uint8, device="cuda")
         torch.empty(2**33, dtype=torch.uint8, device="cuda")
     assert run.ledger.refusals
+
+
+def test_a_limit_is_named_by_the_error():
+    with virtual_gpu("rtx-3060"):
+        total = torch.cuda.mem_get_info()[1]
+        torch.cuda.set_per_process_memory_fraction(2**29 / total)
+        words = r"memory in use\. 512\.00 MiB allowed; Of the allocated memory 0 bytes is allocated by PyTorch"
+        with pytest.raises(torch.OutOfMemoryError, match=words):
+            torch.empty(2**30, dtype=torch.uint8, device="cuda")
+
+
+def test_parameters_on_meta_stay_there():
+    with virtual_gpu("rtx-3060"), torch.device("meta"):
+        layer = nn.Linear(1024, 1024)
+        nn.init.normal_(layer.weight)
+        assert layer.bfloat16().weight.is_meta
+
+
+def test_a_line_of_a_notebook_is_named_by_its_cell():
+    shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
+    try:
+        with virtual_gpu("rtx-3060") as run:
+            shell.run_cell("import torch\nkept = torch.ones(2**20, device='cuda')", store_history=True)
+            shell.run_cell("del kept", store_history=True)
+    finally:
+        InteractiveShell.clear_instance()
+    assert list(run.owners.lines) == ["In[1]:2"]
 
 
 def test_threads_of_the_block_have_the_gpu():
