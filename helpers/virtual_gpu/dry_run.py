@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.units import human_bytes
 from ..planner.catalog.gpus import find_gpu
@@ -18,6 +18,10 @@ from .step_forecast import step_forecast
 from .traffic_rows import collective_rows
 from .waits import Waits
 from .world import World
+from .written import draw_timeline
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _ROWS = 8  # of a table in the text; JSON has all
 
@@ -131,6 +135,10 @@ class DryRun:
         """Seconds of the last whole step; None where no step was finished."""
         works = self.ledger.works[: len(self.ledger.marks)]
         return step_forecast(works[-1], find_gpu(self.gpu)) if works else None
+
+    def plot(self, title: str = "") -> "Figure":
+        """Draw the memory by category, from the first allocation to the last."""
+        return draw_timeline(self.ledger, self.index, find_gpu(self.gpu).room, title or f"A virtual {self.gpu}")
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as plain lists, dictionaries and numbers."""
