@@ -18,7 +18,7 @@ from ..planner.simulate.cuda_kernels import scratch_bytes
 from . import generators, memory
 from .attention import attention, is_attention
 from .giants import is_giant, shaped_like
-from .homes import Home, gpu_index, home_of, is_gpu, place, storage_of
+from .homes import Home, gpu_index, home_of, home_of_storage, is_gpu, place, storage_of
 from .refusals import Refusals
 
 _CPU = torch.device("cpu")
@@ -188,7 +188,7 @@ class Pretence(TorchDispatchMode):
     @staticmethod
     def _follow(tensor: Tensor) -> None:
         storage = storage_of(tensor)
-        if storage is not None and (home := storage.__dict__.get("home")):
+        if storage is not None and (home := home_of_storage(storage)):
             home.resize(storage)
 
 

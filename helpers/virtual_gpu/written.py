@@ -42,7 +42,8 @@ def draw_timeline(ledger: Ledger, index: int, room: int, title: str) -> "Figure"
     unit, name = (GiB, "GiB") if held.sum(1).max() >= GiB else (MiB, "MiB")
     present = [number for number in range(len(CATEGORIES)) if held[:, number].any()]
     figure = Figure(figsize=(9, 4), layout="constrained")
-    axes = figure.add_subplot(title=title)
+    axes = figure.add_subplot()
+    axes.set_title(title, pad=16 if ledger.marks else None)
     axes.stackplot(
         places,
         held[:, present].T / unit,
@@ -53,13 +54,14 @@ def draw_timeline(ledger: Ledger, index: int, room: int, title: str) -> "Figure"
     for number, mark in enumerate(ledger.marks, start=1):
         axes.axvline(mark, color="black", lw=0.6, ls=":")
         axes.annotate(
-            f"step {number} ends", (mark, 1), xycoords=("data", "axes fraction"), ha="right", va="top", size=7
+            f"step {number} ends", (mark, 1), xycoords=("data", "axes fraction"), ha="right", va="bottom", size=7
         )
     if 2 * held.sum(1).max() > room:
         axes.axhline(room / unit, color="black", lw=0.8, ls="--")
         axes.annotate("room", (0, room / unit), xytext=(3, 2), textcoords="offset points", size=7)
-    axes.set(xlabel="allocations and frees, in order", ylabel=name, ylim=(0, None))
-    axes.margins(x=0)
+    axes.set(xlabel="allocations and frees, in order", ylabel=name)
+    axes.margins(x=0, y=0.06)
+    axes.set_ylim(bottom=0)
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles[::-1], labels[::-1], loc="outside right upper", frameon=False)
     return figure

@@ -83,6 +83,18 @@ def test_out_of_memory_and_then_less():
     assert run.ledger.refusals
 
 
+def test_what_outlives_a_block_is_the_cpus_in_the_next_one():
+    with virtual_gpu("t4"):
+        old = torch.ones(2**20, device="cuda")
+    with virtual_gpu("t4") as run:
+        assert old.device.type == "cpu"
+        kept = old.to("cuda")
+        del old
+        assert torch.cuda.memory_allocated() == 2**22
+        assert kept.is_cuda
+    assert [record.died for record in run.ledger.events] == [-1]
+
+
 def test_a_limit_is_named_by_the_error():
     with virtual_gpu("rtx-3060"):
         total = torch.cuda.mem_get_info()[1]
