@@ -976,6 +976,7 @@ life_guess = Prediction("Patient A runs out of memory in step", my_guess, "")
 if device.type != "cuda":
     life = life_of_a(20)
     life_guess.reveal(len(life.steps), how="simulated")
+    print(f"each step leaves {human_bytes(life.left_behind.nbytes)} behind; by line, when the memory runs out:")
     for line, nbytes in life.owners.lines.most_common(3):
         print(f"{human_bytes(nbytes):>12}  {line}")
     show(

@@ -12,6 +12,7 @@ from .batch import batch_of, largest_batches
 from .cures import Cure, cures_for
 from .fits import Reserved, common_gpus, grade_on, reserved_between
 from .ledger import Ledger
+from .left_behind import LeftBehind, left_behind
 from .memory import expandable_segments
 from .owners import Owners, Step, busiest_gpu, owners_at, steps_of
 from .step_forecast import step_forecast
@@ -99,6 +100,11 @@ class DryRun:
             return owners_at(self.ledger, self.ledger.refusals[-1][1], self.ledger.refusals[-1][0] - 1)
         return owners_at(self.ledger, self.index, self.steps[self.peak_step].at)
 
+    @_once_an_event
+    def left_behind(self) -> LeftBehind | None:
+        """What every step makes and no step frees."""
+        return left_behind(self.ledger, self.index)
+
     @property
     def cures(self) -> list[Cure]:
         """What would make it smaller."""
@@ -157,6 +163,7 @@ class DryRun:
                 "modules": dict(owners.modules.most_common()),
                 "lines": dict(owners.lines.most_common()),
             },
+            "left_behind_bytes": 0 if self.left_behind is None else self.left_behind.nbytes,
             "out_of_memory": bool(self.ledger.refusals),
             "grades": self.grades,
             "fits": self.fits,
@@ -191,6 +198,11 @@ class DryRun:
         for number, step in enumerate(self.steps, 1):
             name = str(number) if number <= len(self.ledger.marks) else f"({number})"
             lines.append(f"{name:>6}  {human_bytes(step.allocated):>12}  {human_bytes(step.reserved):>12}")
+        if left := self.left_behind:
+            lines.append(
+                f"Each step leaves {human_bytes(left.nbytes)} behind, most of it made at {short(left.line)}: is a loss "
+                "kept with its graph, or a graph after its backward pass?"
+            )
         between = f"{human_bytes(reserved.low)} to {human_bytes(reserved.high)}"
         if self.ledger.ran_out:
             return [*lines, self._ran_out_line()]

@@ -95,6 +95,33 @@ def test_what_outlives_a_block_is_the_cpus_in_the_next_one():
     assert [record.died for record in run.ledger.events] == [-1]
 
 
+KEPT = {
+    "a graph": (lambda x, loss: loss, True),
+    "a number": (lambda x, loss: loss.detach(), False),
+    "a batch": (lambda x, loss: x, True),
+    "nothing": (lambda x, loss: None, False),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_each_step_leaves_behind_is_found(name):
+    (keep, left), kept = KEPT[name], []
+    with virtual_gpu("t4") as run:
+        model = nn.Sequential(nn.Linear(1024, 4096), nn.Tanh(), nn.Linear(4096, 1)).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(4):
+            x = torch.randn(512, 1024).cuda()
+            loss = model(x).mean()
+            loss.backward(retain_graph=name == "a graph")
+            optimizer.step()
+            optimizer.zero_grad()
+            kept.append(keep(x, loss))
+    assert (run.left_behind is not None) == left
+    assert ("Each step leaves" in str(run)) == left
+    if name == "a batch":
+        assert run.left_behind.nbytes == 4 * 512 * 1024
+
+
 def test_a_limit_is_named_by_the_error():
     with virtual_gpu("rtx-3060"):
         total = torch.cuda.mem_get_info()[1]
