@@ -22,12 +22,13 @@ class Cure:
         return f"{self.change}: saves up to {human_bytes(self.saves)}"
 
 
-def cures_for(owners: Owners, unused: int) -> list[Cure]:
+def cures_for(owners: Owners, unused: int, checkpoints: bool) -> list[Cure]:
     """Return the changes that save something, those that cost least trouble first.
 
     Args:
         owners: of the peak.
         unused: bytes that are reserved and not allocated.
+        checkpoints: whether the program uses activation checkpointing already.
     """
     held = owners.categories
     saved = held.get("activations", 0) + held.get("recomputed activations", 0)
@@ -35,7 +36,7 @@ def cures_for(owners: Owners, unused: int) -> list[Cure]:
     cures = [
         Cure("expandable segments (PYTORCH_ALLOC_CONF=expandable_segments:True)", unused),
         Cure("half the batch, twice the gradient accumulation", by_batch // 2),
-        Cure("activation checkpointing of every block", saved * 9 // 10),
+        Cure("activation checkpointing of every block", 0 if checkpoints else saved * 9 // 10),
         Cure("an 8-bit optimizer (torchao or bitsandbytes)", _shrunk(owners, "optimizer state", 1)),
         Cure("the optimizer step inside the backward pass, so that gradients do not pile up", held.get("gradients", 0)),
         Cure("LoRA: no optimizer state and no gradients for frozen weights", _of(held, "optimizer state", "gradients")),

@@ -108,7 +108,7 @@ class DryRun:
     @property
     def cures(self) -> list[Cure]:
         """What would make it smaller."""
-        return cures_for(self.owners, self._peak_reserved - self.peak_allocated)
+        return cures_for(self.owners, self._peak_reserved - self.peak_allocated, self.ledger.checkpoints)
 
     @_once_an_event
     def grades(self) -> dict[str, str]:

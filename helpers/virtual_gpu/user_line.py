@@ -27,7 +27,8 @@ class Place(NamedTuple):
         line: "file:line" of the user's innermost frame, or "In[3]:line" of a notebook's cell; "" where there is none.
         module: the innermost module whose forward pass runs; None outside of any.
         root: the outermost one.
-        functions: "apply" inside an `autograd.Function`, and "forward" inside that of activation checkpointing.
+        functions: "apply" inside an `autograd.Function`, "checkpoint" inside activation checkpointing, and "forward"
+            as well inside its `autograd.Function`.
     """
 
     line: str
@@ -57,7 +58,7 @@ def place() -> Place:
         elif kind == _FUNCTION:
             functions.add(code.co_name)
         frame = frame.f_back
-    return Place(line or library, module, root, frozenset(functions) & {"apply", "forward"})
+    return Place(line or library, module, root, frozenset(functions) & {"apply", "checkpoint", "forward"})
 
 
 def is_users(frame: FrameType) -> bool:
