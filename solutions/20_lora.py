@@ -1159,7 +1159,7 @@ else:
 # %% [markdown] name="program_text"
 # ### On a GPU that is not there
 #
-# A plan needs a recipe. Your own program needs only a **virtual GPU**: inside `with virtual_gpu("rtx-4090-24gb"):` PyTorch believes that this machine has that GPU. Python runs as usual, every tensor goes through the rules of CUDA's allocator, and an allocation that does not fit raises CUDA's own error. Operations on the GPU compute nothing, so 7B takes seconds and hardly any memory. For a script there is a command, `python -m helpers dry-run`.
+# A plan needs a recipe. Your own program needs only a **virtual GPU**: inside `with virtual_gpu("rtx-4090-24gb"):` PyTorch believes that this machine has that GPU. Python runs as usual, every tensor goes through the rules of CUDA's allocator, and an allocation that does not fit raises CUDA's own error. Operations on the GPU compute nothing, so 7B takes seconds and hardly any memory. For a script there is a command, `python -m helpers dry-run --gpu rtx-4090 train.py`.
 #
 # Here is the program for 7B. The table above has two lengths for a 4090, a safe one and one at most; 16,384 tokens are more than both.
 #

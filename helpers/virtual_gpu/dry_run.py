@@ -108,7 +108,8 @@ class DryRun:
     @property
     def cures(self) -> list[Cure]:
         """What would make it smaller."""
-        return cures_for(self.owners, self._peak_reserved - self.peak_allocated, self.ledger.checkpoints)
+        unused = self._peak_reserved - self.peak_allocated
+        return cures_for(self.owners, unused, self.ledger.checkpoints, batch_of(self.ledger))
 
     @_once_an_event
     def grades(self) -> dict[str, str]:

@@ -122,6 +122,22 @@ def test_what_each_step_leaves_behind_is_found(name):
         assert run.left_behind.nbytes == 4 * 512 * 1024
 
 
+@pytest.mark.parametrize(("batch", "frozen"), [(1, True), (1, False), (2, True)])
+def test_what_saves_hardly_anything_is_not_advised(batch, frozen):
+    with virtual_gpu("t4") as run:
+        model = nn.Sequential(nn.Linear(8192, 8192).requires_grad_(not frozen), nn.Linear(8192, 2048), nn.ReLU()).cuda()
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+        for _ in range(2):
+            x = torch.randn(batch, 40_960 // batch, 8192).cuda()
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            del x
+    advised = " ".join(cure.change for cure in run.cures)
+    assert ("half the batch" in advised) == (batch > 1)
+    assert ("inside the backward pass" in advised) == (not frozen)
+
+
 def test_a_limit_is_named_by_the_error():
     with virtual_gpu("rtx-3060"):
         total = torch.cuda.mem_get_info()[1]
