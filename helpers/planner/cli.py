@@ -350,11 +350,12 @@ def _bar(model: str) -> Iterator[Tell]:
 
 @contextlib.contextmanager
 def _stand_ins_only() -> Iterator[None]:
-    """Let bitsandbytes and torchao look missing: transformers and PEFT import them if they can, which takes seconds.
+    """Let packages look missing that transformers and PEFT import if they can, which takes seconds.
 
-    The planner has stand-ins for what it needs of them. In a notebook nothing is hidden: it may want the real ones.
+    The planner has stand-ins for what it needs of bitsandbytes and torchao, and needs nothing of SciPy. In a notebook
+    nothing is hidden: it may want the real ones.
     """
-    hidden = [name for name in ("bitsandbytes", "torchao") if name not in sys.modules]
+    hidden = [name for name in ("bitsandbytes", "torchao", "scipy") if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))
     try:
         yield
