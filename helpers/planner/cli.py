@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.sign_of_life import lines_in_a_log
 from ..core.table import text_table
 from ..core.units import GiB, human_bytes
 from .catalog.clusters import CLUSTERS, Cluster
@@ -334,11 +335,12 @@ def _verdict(asked: Described, cluster: Cluster | None, args: argparse.Namespace
 
 @contextlib.contextmanager
 def _bar(model: str) -> Iterator[Tell]:
-    """Show a bar on the terminal, never in a pipe; yield a function that hears of each stage."""
+    """Show a bar on the terminal, or a line every 30 seconds elsewhere; yield a function that hears of each stage."""
     from tqdm import tqdm
 
-    with tqdm(total=6, disable=None, leave=False, bar_format="{desc:<34}{bar}{elapsed}") as bar:
-        bar.set_description_str(f"reading {model}")
+    bar = tqdm(total=6, disable=None, leave=False, bar_format="{desc:<34}{bar}{elapsed}")
+    bar.set_description_str(f"reading {model}")
+    with bar, lines_in_a_log(lambda: bar.desc):
 
         def tell(stage: str) -> None:
             if stage:
@@ -373,8 +375,14 @@ def _run_rows(args: argparse.Namespace) -> int:
     lines = list(read_lines(Path(args.rows).read_text(encoding="utf-8")))
     if args.rates:
         _tell_what_moved(lines, args.rates)
-    with _stand_ins_only(), tqdm(total=len(lines), disable=None, leave=False, desc="layouts") as bar:
-        answers = answer_rows(lines, lambda done: bar.update(done - bar.n), args.rates or "")
+    bar = tqdm(total=len(lines), disable=None, leave=False, desc="layouts")
+    with _stand_ins_only(), bar, lines_in_a_log(lambda: f"{bar.n} of {bar.total} layouts"):
+
+        def tell(done: int) -> None:
+            bar.n = done
+            bar.refresh()
+
+        answers = answer_rows(lines, tell, args.rates or "")
     text = "".join(json.dumps(answer) + "\n" for answer in answers)
     if args.out:
         Path(args.out).write_text(text, encoding="utf-8", newline="\n")
