@@ -6,6 +6,7 @@ reads the answer, or the description, and changes neither.
 
 import argparse
 import contextlib
+import gc
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -35,6 +36,7 @@ if TYPE_CHECKING:  # its room imports PyTorch, which takes seconds
     from .layout.layout_plan import LayoutPlan
 
 Tell = Callable[[str], None]
+SELDOM = 100_000  # new objects between two scans for garbage
 WHOLE_RUN = {  # an option's name -> the attribute of a `WholeRun`
     "failures_per_gpu_day": "failures_per_gpu_day",
     "checkpoint_seconds": "save",
@@ -80,7 +82,7 @@ def answer(
     """
     _check(args)
     options = vars(args)
-    with _stand_ins_only():
+    with _quick_imports():
         cluster = cluster_of(options)  # before what takes seconds
         asked = described(options | _of_export(args))
         if args.export:
@@ -351,17 +353,20 @@ def _bar(model: str) -> Iterator[Tell]:
 
 
 @contextlib.contextmanager
-def _stand_ins_only() -> Iterator[None]:
-    """Let packages look missing that transformers and PEFT import if they can, which takes seconds.
+def _quick_imports() -> Iterator[None]:
+    """Let packages look missing that transformers and PEFT import if they can, and scan for garbage seldom.
 
     The planner has stand-ins for what it needs of bitsandbytes and torchao, and needs nothing of SciPy. In a notebook
-    nothing is hidden: it may want the real ones.
+    nothing is hidden: it may want the real ones. What an import makes is there to stay.
     """
     hidden = [name for name in ("bitsandbytes", "torchao", "scipy") if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))
+    before = gc.get_threshold()
+    gc.set_threshold(SELDOM)
     try:
         yield
     finally:
+        gc.set_threshold(*before)
         for name in hidden:
             sys.modules.pop(name, None)
 
@@ -376,7 +381,7 @@ def _run_rows(args: argparse.Namespace) -> int:
     if args.rates:
         _tell_what_moved(lines, args.rates)
     bar = tqdm(total=len(lines), disable=None, leave=False, desc="layouts")
-    with _stand_ins_only(), bar, lines_in_a_log(lambda: f"{bar.n} of {bar.total} layouts"):
+    with _quick_imports(), bar, lines_in_a_log(lambda: f"{bar.n} of {bar.total} layouts"):
 
         def tell(done: int) -> None:
             bar.n = done
@@ -422,7 +427,7 @@ def _run_from(args: argparse.Namespace) -> int:
     for name in ("export", "out", "wrap", "budget", "measure", "timeline", "run_tokens", "roles"):
         if getattr(args, name):
             raise RecipeError(f"--{name.replace('_', '-')} does not go with --from, which plans a file as it stands.")
-    with _stand_ins_only(), _bar(args.from_file) as tell:
+    with _quick_imports(), _bar(args.from_file) as tell:
         print_from(args, tell)
     return 0
 
