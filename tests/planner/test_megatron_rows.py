@@ -100,6 +100,7 @@ def test_arguments_are_read_or_named():
     row, unknown = row_of(given | {"lr": "1e-4", "squared-relu": "true"}, 1, "a100")
     assert unknown == ["squared-relu"]
     assert answer(row)["error"] is None
+    assert row_of(given | {"expert-tensor-parallel-size": "1"}, 1, "a100")[1] == []  # of no experts
     with pytest.raises(RecipeError, match="--hidden-size is missing"):
         row_of({"num-layers": "2"}, 1, "a100")
     with pytest.raises(RecipeError, match="must be a whole number"):

@@ -67,14 +67,14 @@ def row_of(given: Mapping[str, Any], gpus: int, gpu: str) -> tuple[dict[str, Any
         raise RecipeError("This trains BERT; decoders are planned.")
     row = {"framework": "megatron-lm", "arch": _arch(said), "gpu": gpu, "gpus": gpus}
     row |= _ranks(said, row["arch"]["layers"]) | _step(said)
+    split = said.number("expert-tensor-parallel-size", default=row["tensor"])  # without experts it changes nothing
     unknown = said.unknown([*QUIET, *_LAUNCHERS])
     if not (said.number("vocab-size") or _vocabulary(said)):
         unknown.append(f"how many tokens {said.text('tokenizer-type')} has ({ASSUMED_WORDS:,} are assumed)")
     if row["arch"].get("experts"):
-        split = said.number("expert-tensor-parallel-size", default=row["tensor"])
         unknown += [f"expert-tensor-parallel-size {split}: experts are planned whole"] if split > 1 else []
         row["sequence_parallel"] |= row["tensor"] > 1
-    return row, [name for name in unknown if name != "expert-tensor-parallel-size"]
+    return row, unknown
 
 
 def _vocabulary(said: Said) -> int:
