@@ -147,9 +147,11 @@ def add_standing(rank: RankMemory, layout: Layout, number: int) -> None:
     if number:
         rank.peak[runs.BUFFERS] += 2 * tokens * arch.hidden * size // (layout.tensor if layout.splits_tokens else 1)
     if last and layout.deferred_logits:
+        # The norm's output waits, too, and its graph: that ends in the stage's input, which holds its gradient.
+        ends = 2 * arch.hidden // (layout.tensor if layout.splits_tokens else 1) if number else 0
         kept = layout.micro_batches - 1
         kept = kept if layout.deferred_logits < 0 else min(layout.deferred_logits, kept)
-        rank.peak[WAITING] += kept * tokens * (-(-arch.vocab // layout.tensor) + arch.hidden) * size
+        rank.peak[WAITING] += kept * tokens * (-(-arch.vocab // layout.tensor) + arch.hidden + ends) * size
 
 
 def _after(held: Held, done: "Sequence[_Passed]") -> Held:
