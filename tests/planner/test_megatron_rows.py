@@ -42,7 +42,7 @@ def test_what_dropout_masks_and_dummies_take():
     tokens = 512 * 256
     assert peak() - peak(dropout=0) == 5 * tokens  # after the embedding, and twice in each block
     assert peak() - peak(attention_mask=False) == 512 * 512
-    weights = 3 * 256 * 256 + 256 * 256 + 2 * 4 * 256 * 256 + 1024 * 256  # of the four distinct shapes, and the head
+    weights = 3 * 256 * 256 + 256 * 256 + 2 * 4 * 256 * 256  # of the four distinct shapes
     assert peak() - peak(wgrad_fusion=False) == 2 * weights
     assert peak(stage="first", deterministic=True) - peak(stage="first") == 0  # an H100 has as much anyway
 
@@ -67,6 +67,8 @@ def test_the_options_of_megatron_take_what_they_take():
     logits = tokens * (vocab + 3 * 256) * 2
     assert peak(deferred_logits=1) - peak() == logits
     assert peak(deferred_logits=-1) - peak() == 3 * logits  # those of the last micro-batch are there anyway
+    fused = peak(deferred_logits=1, wgrad_fusion=True) - peak(wgrad_fusion=True)
+    assert fused - logits == 256 * vocab * 2  # the head's dummy gradient
     assert peak(fused_loss=True) - peak() == tokens * vocab * 4  # its exponentials are not in place
     assert peak() - peak(wide_gradients=False) == pytest.approx(2 * held, abs=512)
     scores = 4 * 512 * 512 * 2  # one buffer for all blocks, and no workspace of Transformer Engine

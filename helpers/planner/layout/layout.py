@@ -42,8 +42,8 @@ class Layout(ParallelConfig):
         own_modules: whether megatron runs its own layers in place of Transformer Engine's.
         packed: whether queries, keys and values come from one layer, as in Megatron, and gate and up; their tensors
             then share memory.
-        head_dummy: whether the head, too, returns a dummy gradient of Transformer Engine, as Megatron's does since its
-            commit e7c55de99e of August 2025.
+        head_dummy: whether a head whose matmuls wait returns a dummy gradient of Transformer Engine, as Megatron's has
+            done since its commit e7c55de99e. Where nothing waits, its weight's gradient stands for the dummy.
         narrow_gradients: whether megatron adds up gradients in 16 bits, and widens them for the update.
         loss: of megatron: "in place"; "fused", whose compiled parts do not work in place; or "te": Transformer Engine's
             kernel, which leaves the gradient in the place of the logits.

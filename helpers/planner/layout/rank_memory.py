@@ -151,6 +151,8 @@ def add_standing(rank: RankMemory, layout: Layout, number: int) -> None:
         ends = 2 * arch.hidden // (layout.tensor if layout.splits_tokens else 1) if number else 0
         kept = layout.micro_batches - 1
         kept = kept if layout.deferred_logits < 0 else min(layout.deferred_logits, kept)
+        if layout.head_dummy and layout.wgrad_fusion:
+            rank.peak["gradients"] += -(-arch.vocab // layout.tensor) * arch.hidden * size
         rank.peak[WAITING] += kept * tokens * (-(-arch.vocab // layout.tensor) + arch.hidden + ends) * size
 
 

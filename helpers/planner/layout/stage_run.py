@@ -108,10 +108,8 @@ def weight_shapes(layout: Layout, kind: StageKind) -> set[tuple[int, int]]:
 
 def dummy_shapes(layout: Layout, kind: StageKind) -> set[tuple[int, int]]:
     """Return the shapes of which Transformer Engine keeps a dummy gradient in a stage."""
-    if not layout.transformer_engine or not layout.wgrad_fusion or layout.lora_rank:
-        return set()
-    head = {(-(-layout.arch.vocab // layout.tensor), layout.arch.hidden)} if kind.last and layout.head_dummy else set()
-    return weight_shapes(layout, kind) | head
+    dummies = layout.transformer_engine and layout.wgrad_fusion and not layout.lora_rank
+    return weight_shapes(layout, kind) if dummies else set()
 
 
 def dummy_bytes(layout: Layout, shapes: Iterable[tuple[int, int]]) -> int:
