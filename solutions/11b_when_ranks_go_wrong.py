@@ -213,11 +213,20 @@ hint("when_ranks_go_wrong.average")
 # %% [markdown] name="batchnorm_text"
 # ### BatchNorm
 #
-# All statements about "the update of the joint batch" hold for models whose rows do not depend on each other. BatchNorm normalizes with the rows of *its own rank*. A small CNN with BatchNorm now takes the 64 digits, 32 on each rank. How far is the averaged gradient from that of the joint batch?
+# All statements about "the update of the joint batch" hold for models whose rows do not depend on each other. BatchNorm normalizes with the rows of *its own rank*. A small CNN with BatchNorm now takes the 64 digits, 32 on each rank, so the averaged gradient is not that of the joint batch. How far off it is depends on how well a rank's rows stand for all of them.
+#
+# **Predict.** With 8 rows on each of eight ranks instead of 32 on each of two, how many times as far is the averaged gradient from the joint one?
+
+# %% name="guess_batchnorm"
+my_guess = None  # times as far
+### BEGIN GUESS
+my_guess = 4  # a quarter of the rows
+### END GUESS
+batchnorm_guess = Prediction("BatchNorm: distance from the joint gradient, 8 x 8 rows / 2 x 32", my_guess, "times")
 
 
 # %% name="batchnorm"
-def cnn_gradient(sync):
+def cnn_gradient(sync=False):
     torch.manual_seed(0)
     model = SmallCNN(16).to(rank_device())
     if sync:
@@ -228,9 +237,23 @@ def cnn_gradient(sync):
     return gradient_of(model)
 
 
-whole = run_ranks(cnn_gradient, 1, False, device=pair).results[0]
-apart = distance(run_ranks(cnn_gradient, 2, False, device=pair).results[0], whole)
-print(f"distance from the joint gradient: {apart:.2g} of its length")
+def cnn_gradient_of_parts(n):
+    """Return the averaged gradient of n equal parts, one after the other in one process: as n ranks would."""
+    gradients = []
+    for xs, ys in zip(x.chunk(n), y.chunk(n), strict=True):
+        torch.manual_seed(0)
+        model = SmallCNN(16)
+        F.cross_entropy(model(xs), ys).backward()
+        gradients.append(gradient_of(model))
+    return torch.stack(gradients).mean(0)
+
+
+whole = run_ranks(cnn_gradient, 1, device=pair).results[0]
+apart = distance(run_ranks(cnn_gradient, 2, device=pair).results[0], whole)
+off = {n: distance(cnn_gradient_of_parts(n), cnn_gradient_of_parts(1)) for n in (2, 4, 8)}
+print(f"two ranks of 32 rows: {apart:.3f} of the joint gradient's length; in one process {off[2]:.3f}")
+print(f"four of 16 rows: {off[4]:.3f}, eight of 8: {off[8]:.3f}")
+batchnorm_guess.reveal(off[8] / off[2])
 said = "BatchNorm: two ranks are not the joint batch"
 claims.record("P7", said, "CNN, 2 x 32 rows", apart, "relative", 0.01, torch.inf)
 if pair.type == "cuda":
@@ -238,6 +261,8 @@ if pair.type == "cuda":
     print(f"with SyncBatchNorm: {together:.2g}")
 
 # %% [markdown] name="batchnorm_explained"
+# A quarter of the rows is not four times as far: the mean and the variance of n rows are off by about 1/√n, so less than twice is to be expected. But even 32 rows are off by more than a tenth.
+#
 # Accumulation has the same problem ([[gradient_accumulation]]). On GPUs, `SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics over all ranks, at the price of a small collective in each such layer. Running statistics differ, too: each forward pass in training mode starts from those of rank 0, which are also the ones in rank 0's checkpoint.
 #
 # ### Every rank saves
