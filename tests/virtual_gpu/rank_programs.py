@@ -71,14 +71,15 @@ def tp():
 
 
 def pp(schedule=Schedule1F1B):
-    rank, size, micro = dist.get_rank(), dist.get_world_size(), 4
+    rank, size = dist.get_rank(), dist.get_world_size()
+    micro, rows = size, 2
     model = blocks(2)
-    example = torch.randn(BATCH // micro, WIDTH, device="cuda", requires_grad=True)
+    example = torch.randn(rows, WIDTH, device="cuda", requires_grad=True)
     stage = PipelineStage(model, rank, size, torch.device("cuda", torch.cuda.current_device()), example, example)
     runner = schedule(stage, micro, loss_fn=lambda y, target: (y - target).square().mean())
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(STEPS):
-        x = torch.randn(BATCH, WIDTH, device="cuda")
+        x = torch.randn(micro * rows, WIDTH, device="cuda")
         if rank == 0:
             runner.step(x)
         elif rank == size - 1:
