@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.utils._pytree import tree_leaves
 
 from ..sampling import sample, sample_seed
 from .scripts import command, run
@@ -31,6 +32,13 @@ KINDS = {
     "ddp": (DDP, "pytorch"),
     "fsdp": (FSDP, "pytorch"),
     "trainer": (ALONE, "trainer"),
+}
+PLANTS = {
+    "one rank": (ALONE, "pytorch"),
+    "adapters": (Recipe("llama-3.2-1b", lora_rank=4, checkpointing="every"), "pytorch"),
+    "in backward": (Recipe("llama-3.2-1b", precision="fp32", step_in_backward=True), "pytorch"),
+    "fp16": (Recipe("llama-3.2-1b", precision="fp16-amp", gradient_accumulation_steps=2), "pytorch"),
+    "trainer": (Recipe("llama-3.2-1b", precision="bf16-amp", gradient_accumulation_steps=2), "trainer"),
 }
 
 # Runs the script with a NaN in a gradient, before the update of number AT.
@@ -55,6 +63,50 @@ def planted(parameters, *rest, **options):
 torch.nn.utils.clip_grad_norm_ = planted
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
+# Runs the script with a NaN in update AT, in a gradient or in an activation that SEED chooses, or from then on.
+PLANTED = """
+import random, sys
+from pathlib import Path
+import torch
+
+seed, at, forever = (int(word) for word in sys.argv[1:4])
+sys.argv = sys.argv[4:]
+script, draw, passes = {"__name__": "script", "__doc__": ""}, random.Random(seed), 0
+exec(compile(Path(sys.argv[0]).read_text(), sys.argv[0], "exec"), script)
+make_model, accumulate = script["make_model"], script["ACCUMULATE"]
+first = (at - 1) * accumulate + draw.randint(1, accumulate)  # the forward pass, of those that train
+
+
+def count(model, _):
+    global passes
+    passes += model.training and torch.is_grad_enabled()
+
+
+def plant(values):
+    if passes != first and not (forever and passes > first):
+        return values
+    values = values.clone()
+    values.view(-1)[draw.randrange(values.numel())] = float("nan")
+    return values
+
+
+def planted(*args, **options):
+    model = make_model(*args, **options)
+    model.register_forward_pre_hook(count)
+    if draw.random() < 0.5:
+        name, weight = draw.choice([pair for pair in model.named_parameters() if pair[1].requires_grad])
+        weight.register_hook(plant)
+    else:
+        layers = [pair for pair in model.named_modules() if not list(pair[1].children()) and list(pair[1].parameters())]
+        name, layer = draw.choice(layers)
+        layer.register_forward_hook(lambda layer, _, out: plant(out) if layer.training else out)
+    print("planted in", name, flush=True)
+    return model
+
+
+script["make_model"] = planted
+script["main"]()
+"""
 # Runs the script where no file may grow beyond so many bytes: what a full disk does, without one.
 SMALL_DISK = """
 import resource, runpy, sys
@@ -66,11 +118,11 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def _through(folder: Path, line: list, program: str, value: int) -> list:
-    """Return `line` with `program`, which is given `value`, between Python and the script."""
+def _through(folder: Path, line: list, program: str, *values: int) -> list:
+    """Return `line` with `program`, which is given `values`, between Python and the script."""
     (folder / "through.py").write_text(program)
     at = line.index("train.py")
-    return [*line[:at], "through.py", str(value), *line[at:]]
+    return [*line[:at], "through.py", *map(str, values), *line[at:]]
 
 
 def _kept(folder: Path) -> dict[int, Path]:
@@ -101,6 +153,47 @@ def test_a_nan_in_a_gradient_is_skipped_counted_and_never_published(kind, tmp_pa
     assert "1 updates skipped" in done.stdout
     assert sorted(_kept(tmp_path))[-2:] == [4, 6]
     assert all(tensor.isfinite().all() for tensor in _tensors(_kept(tmp_path)[6], tmp_path))
+
+
+def _are_finite(folder: Path) -> bool:
+    """Return whether all weights and all states of the optimizer in `folder` are finite, and there are some."""
+    from safetensors.torch import load_file
+
+    states = [torch.load(path) for path in folder.glob("*.pt")] + [load_file(f) for f in folder.glob("*.safetensors")]
+    tensors = [leaf for leaf in tree_leaves(states) if isinstance(leaf, torch.Tensor)]
+    return bool(tensors) and all(tensor.isfinite().all() for tensor in tensors)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "seed"), sample([(kind, seed) for seed in range(2) for kind in PLANTS], one_in=5))
+def test_a_nan_anywhere_costs_its_update_alone(kind, seed, tmp_path):
+    recipe, style = PLANTS[kind]
+    options = ["--steps", 12, "--checkpoint-every", 4, "--out", "kept"]
+    at = random.Random(f"{kind} {seed} {sample_seed()}").randint(1, 12)
+    line, settings = command(tmp_path, recipe, style, *options)
+    done = run(_through(tmp_path, line, PLANTED, seed + 2 * sample_seed(), at, 0), settings)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert [int(step) for step in re.findall(r"step (\d+) is skipped", done.stdout)] == [at], done.stdout
+    assert "1 updates skipped" in done.stdout
+    assert "nan" not in done.stdout.partition("held-out loss: ")[2], done.stdout
+    assert {8, 12} <= set(_kept(tmp_path))
+    for folder in [*_kept(tmp_path).values(), tmp_path / "kept"]:
+        assert _are_finite(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sample(list(PLANTS), one_in=5))
+def test_a_nan_in_every_update_ends_the_run_and_what_was_good_stays(kind, tmp_path):
+    recipe, style = PLANTS[kind]
+    line, settings = command(tmp_path, recipe, style, "--steps", 60, "--checkpoint-every", 4, "--out", "kept")
+    done = run(_through(tmp_path, line, PLANTED, sample_seed(), 7, 1), settings)
+    patience = 30 if kind == "fp16" else 10
+    assert done.returncode == 1, done.stdout + done.stderr[-2000:]
+    assert f"{patience} consecutive updates were not finite" in done.stdout
+    assert [int(step) for step in re.findall(r"step (\d+) is skipped", done.stdout)] == [*range(7, 7 + patience)]
+    assert _kept(tmp_path)
+    assert all(_are_finite(folder) for folder in _kept(tmp_path).values())
+    assert not list((tmp_path / "kept").glob("*.safetensors"))
 
 
 @pytest.mark.slow
