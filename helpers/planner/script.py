@@ -205,7 +205,8 @@ def _quantization(recipe: TrainingConfig) -> list[str]:
 def _lora_settings(recipe: TrainingConfig) -> str:
     settings = [f"r={recipe.lora_rank}", f"lora_alpha={recipe.lora_alpha or 2 * recipe.lora_rank}"]
     settings += [f"lora_dropout={recipe.lora_dropout}"] if recipe.lora_dropout else []
-    settings += [f"target_modules={list(recipe.lora_targets)!r}"] if recipe.lora_targets else []
+    targets = "all-linear" if recipe.lora_targets == ("all-linear",) else list(recipe.lora_targets)
+    settings += [f"target_modules={targets!r}"] if targets else []
     return ", ".join([*settings, 'task_type="CAUSAL_LM"'])
 
 
