@@ -13,7 +13,7 @@ from tests.sampling import runs_whole
 
 from .solution_cells import __file__ as program
 
-SOLUTIONS = ("00_start_here", *(("01_where_memory_goes",) if runs_whole() else ()))
+SOLUTIONS = ("00_start_here", *(("01_where_memory_goes", "02_number_formats") if runs_whole() else ()))
 
 
 def rows_of(solution, *options):
