@@ -14,10 +14,12 @@
 # | Syllabus | T1, T2, C1, C2, C3, C4, C5 |
 
 # %% name="setup" setup=true
+import contextlib
 import math
 
 from helpers import (
     Claims,
+    GiB,
     MemoryMeter,
     Prediction,
     Recipe,
@@ -37,6 +39,7 @@ from helpers import (
     show,
     show_table,
 )
+from helpers.virtual_gpu import virtual_gpu
 
 import numpy as np
 import torch
@@ -591,6 +594,53 @@ hint("where_memory_goes.peak")
 
 # %% [markdown] name="peak_explained"
 # Did you pass? Ten percent leaves room for a forgotten norm. The table at the end shows how close you are; better than 1% is possible.
+
+# %% [markdown] name="virtual_text"
+# ### A model that does not fit here
+#
+# Your formula also holds for models that this machine could not train. GPT-2 XL has 48 layers of width 1,600. To run it, this course has a **virtual GPU**: inside `with virtual_gpu(...)`
+# PyTorch believes that the machine has that GPU. Your Python runs as it is, CUDA's rules decide which allocation fits, and operations compute nothing, so a step
+# takes a second. What follows is `train_step` from section 2, unchanged, with one sequence of 1,024 tokens.
+#
+# **Predict.** An RTX 4090 has room for 23.1 GiB. Which line raises `OutOfMemoryError` in the first step: 1, `model(...)`, 2, `loss.backward()`, or 3, `optimizer.step()`?
+
+# %% name="guess_virtual"
+my_guess = None  # 1, 2 or 3
+### BEGIN GUESS
+my_guess = 2  # where the peak was in section 2
+### END GUESS
+line_guess = Prediction("GPT-2 XL on 24 GB: the line that fails", my_guess, "", difference=True)
+
+# %% name="virtual"
+xl = {"vocabulary": 50257, "context": 1024, "layers": 48, "width": 1600}
+
+
+def steps_of_xl(gpu, steps=2):
+    """Train GPT-2 XL on a virtual GPU until the memory runs out; return what is known of the run."""
+    with virtual_gpu(gpu) as run, contextlib.suppress(torch.OutOfMemoryError):
+        model = SmallGPT(**xl).to("cuda")
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+        for _ in range(steps):
+            train_step(model, optimizer, torch.randint(50257, (1, 1025), device="cuda"))
+    return run
+
+
+if device.type != "cuda":
+    small, large = steps_of_xl("rtx-4090-24gb"), steps_of_xl("h100-80gb")
+    line_guess.reveal(("forward", "backward", "optimizer step").index(small.owners.phase) + 1, how="simulated")
+    show(small.plot("GPT-2 XL on a virtual RTX 4090"), "Memory by category until an allocation fails.")
+    print(f"on a virtual H100: peak {large.peak_allocated / GiB:.2f} GiB, in the {large.owners.phase}")
+    try:
+        print(f"your formula:           {gpt_peak(batch=1, **xl) / GiB:.2f} GiB")
+    except NotImplementedError:
+        print("your formula is still missing")
+else:
+    print("This machine has a GPU of its own: call train_step there with SmallGPT(**xl).")
+
+# %% [markdown] name="virtual_explained"
+# The forward and the backward pass fit, since parameters, gradients and the activations of one short sequence are about 13 GiB. Adam creates its moments in the first `optimizer.step()`,
+# and they are as large as parameters and gradients together. The graph shows them growing, tensor by tensor, up to the line. On the larger GPU the peak is in the same place, with
+# `foreach`'s copy on top. **A run that has finished its first backward pass has not shown that it fits.**
 
 # %% [markdown] name="temporaries_text"
 # ## 8 · Temporaries, reserve, fragmentation

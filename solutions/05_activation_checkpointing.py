@@ -14,6 +14,7 @@
 # | Syllabus | T9, T10, T32, C9, P5 |
 
 # %% name="setup" setup=true
+import contextlib
 import functools
 import itertools
 import math
@@ -42,6 +43,7 @@ from helpers import (
     show_table,
     sign_of_life,
 )
+from helpers.virtual_gpu import virtual_gpu
 
 # %% name="setup_torch" setup=true
 import numpy as np
@@ -1227,6 +1229,77 @@ for name, options in {"plain": None, "every block": {}, "every_n_layers=2": {"ev
         llama(input_ids=ids, labels=ids).loss.backward()
     held[name] = meter.peak_bytes
     print(f"{name:17} peak {human_bytes(meter.peak_bytes):>10}, in {meter.peak_at}")
+
+# %% [markdown] name="batch_text"
+# ### The largest batch
+#
+# What does all this gain on a real GPU? Inside `with virtual_gpu("rtx-4090-24gb"):` PyTorch believes that this machine has one: your program runs, its allocations follow
+# CUDA's rules, and operations compute nothing. Let a GPT of GPT-2's size train there (12 layers, width 768, 50,257 tokens in the vocabulary, sequences of 1,024, FP32, AdamW) with ever larger
+# batches until the memory runs out, plain and with every block checkpointed.
+#
+# **Predict.** How many times as large is the largest batch with checkpoints? (In the backward pass this model holds about five times as much for its blocks as for its logits.)
+
+# %% name="batch_guess"
+my_guess = None  # times the largest plain batch
+### BEGIN GUESS
+my_guess = 5  # the share of the blocks goes
+### END GUESS
+batch_guess = Prediction("Largest batch, every block checkpointed / plain", my_guess, "times")
+
+
+# %% name="batch"
+def gpt_loss(model, ids, checkpointed, chunks):
+    """Return the loss of token ids (B, T + 1); the head's part is computed in so many checkpointed chunks."""
+    x = model.tokens(ids[:, :-1]) + model.positions.weight
+    for block in model.blocks:
+        x = checkpoint(block, x, use_reentrant=False) if checkpointed else block(x)
+    rows, labels = model.norm(x).flatten(0, 1), ids[:, 1:].flatten()
+    if chunks == 1:
+        return F.cross_entropy(model.head(rows), labels)
+
+    def part(rows, labels):
+        return F.cross_entropy(model.head(rows), labels, reduction="sum")
+
+    pairs = zip(rows.chunk(chunks), labels.chunk(chunks), strict=True)
+    return sum(checkpoint(part, *pair, use_reentrant=False) for pair in pairs) / len(labels)
+
+
+def on_4090(batch, *way):
+    """Train two steps on a virtual RTX 4090; return what is known of the run."""
+    with virtual_gpu("rtx-4090-24gb") as run, contextlib.suppress(torch.OutOfMemoryError):
+        model = SmallGPT(50257, 1024, layers=12, width=768).to("cuda")
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        for _ in range(2):
+            ids = torch.randint(50257, (batch, 1025)).to("cuda")
+            gpt_loss(model, ids, *way).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return run
+
+
+# %% name="largest_batch"
+ways_of_training = {"plain": (False, 1), "every block": (True, 1), "every block, loss in 16 chunks": (True, 16)}
+if device.type == "cuda":
+    ways_of_training = {}
+    print("This machine has a GPU of its own: train there, with larger and larger batches.")
+table, largest = [("", "peak with 8", "expected from it", "largest batch that trains")], {}
+for name, way in ways_of_training.items():
+    eight = on_4090(8, *way)
+    expected = batch = eight.largest_batches["rtx-4090-24gb"]
+    while on_4090(batch, *way).ledger.refusals:
+        batch -= 1
+    largest[name] = batch
+    table.append((name, human_bytes(eight.peak_allocated), str(expected), str(batch)))
+if largest:
+    show_table(table)
+    batch_guess.reveal(largest["every block"] / largest["plain"], how="simulated")
+
+# %% [markdown] name="batch_explained"
+# Once the blocks are checkpointed, the logits decide: at the peak there are several tensors of tokens × vocabulary in FP32, and they grow with the batch as well. **A saving counts only until the next
+# largest category takes over**, so look at the peak again after each change. With the loss in chunks, each of which keeps its input and recomputes its logits, the batch grows much further.
+#
+# The expected batch comes from the peak of a run with 8 sequences, whose parts that grow with the batch are stretched. Where the largest one is smaller, allocated tensors would fit, but the gaps between
+# blocks are in the way ([[profiling_and_oom_clinic]]).
 
 # %% [markdown] name="play_text"
 # ## 9 · Explore

@@ -13,6 +13,7 @@
 # | Syllabus | T14, T15 |
 
 # %% name="setup" setup=true
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -47,6 +48,8 @@ from helpers import (
 )
 
 # %% name="setup_torch" setup=true
+from helpers.virtual_gpu import virtual_gpu
+
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
@@ -564,28 +567,28 @@ else:
     print("expandable segments: not applicable, only CUDA has this allocator")
 
 # %% [markdown] name="real_text"
-# On a GPU, the next cell sets an artificial limit. CUDA's allocator retries first, and then gives up. The cell also prints what the device
-# holds **outside PyTorch's allocator**: total − free − reserved. That includes the CUDA context with its kernels, buffers of NCCL (each
-# communicator has its own), and other processes. The allocator's counters do not see it, and no snapshot shows it. Plan for 0.5 to 2 GiB.
+# The next cell sets an artificial limit on a GPU. CUDA's allocator retries first, and then gives up. If this machine has no NVIDIA GPU, the cell runs on a **virtual** one: `virtual_gpu` makes PyTorch
+# believe in a GPU whose allocator follows the same rules and raises the same errors. Tensors on it have no data.
+#
+# The cell also prints what the device holds **outside PyTorch's allocator**: total − free − reserved. That includes the CUDA context with its kernels, buffers of NCCL (each
+# communicator has its own), and other processes. The allocator's counters do not see it, and no snapshot shows it. Plan for 0.5 to 2 GiB; the virtual GPU assumes 0.5.
 
 # %% name="real_oom"
-if device.type == "cuda":
+with contextlib.nullcontext() if device.type == "cuda" else virtual_gpu("rtx-4090-24gb"):
     free, total = torch.cuda.mem_get_info()
     print("outside PyTorch's allocator:", human_bytes(total - free - torch.cuda.memory_reserved()))
     torch.cuda.set_per_process_memory_fraction(min(1.0, (torch.cuda.memory_reserved() + 512 * MiB) / total))
-    freed = [torch.empty(64 * MiB, dtype=torch.uint8, device=device) for _ in range(6)]
+    freed = [torch.empty(64 * MiB, dtype=torch.uint8, device="cuda") for _ in range(6)]
     del freed  # 384 MiB of unused segments
     before = torch.cuda.memory_stats()["num_alloc_retries"]
     try:
-        torch.empty(400 * MiB, dtype=torch.uint8, device=device)  # fits once the segments are returned
+        torch.empty(400 * MiB, dtype=torch.uint8, device="cuda")  # fits once the segments are returned
         print("retries:", torch.cuda.memory_stats()["num_alloc_retries"] - before)
-        torch.empty(2048 * MiB, dtype=torch.uint8, device=device)  # four times the limit
+        torch.empty(2048 * MiB, dtype=torch.uint8, device="cuda")  # four times the limit
     except torch.OutOfMemoryError as error:
         print(error)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-else:
-    print("Not applicable: only CUDA has this limit and this counter. The model above follows the same rules.")
 
 # %% [markdown] name="allocator_task"
 # ### Your turn: a caching allocator
@@ -938,6 +941,53 @@ train_and_log = check("profiling_and_oom_clinic.history", train_and_log)
 
 # %% name="history_hint"
 hint("profiling_and_oom_clinic.history")
+
+# %% [markdown] name="patient_a_text"
+# How long does patient A live? Give it a model of the size of GPT-2 and a virtual GPU of 24 GB, which has room for 23.1 GiB. One step first.
+
+
+# %% name="patient_a_once"
+def life_of_a(steps):
+    """Let patient A train on a virtual RTX 4090; return what is known of the run."""
+    with virtual_gpu("rtx-4090-24gb") as run, contextlib.suppress(torch.OutOfMemoryError):
+        large = SmallGPT(50257, 1024, layers=12, width=768).to("cuda")
+        sgd = torch.optim.SGD(large.parameters(), lr=0.1)
+        stream = (torch.randint(50257, (4, 1025), device="cuda") for _ in range(steps))
+        sick_train_and_log(large, sgd, stream)
+    return run
+
+
+if device.type != "cuda":
+    print(f"one step: peak {human_bytes(life_of_a(1).peak_allocated)}")
+else:
+    print("This machine has a GPU of its own: the virtual one is for machines without.")
+
+# %% [markdown] name="patient_a_guess_text"
+# **Predict.** In which step does it run out of memory?
+
+# %% name="patient_a_guess"
+my_guess = None  # the number of the step, the first being 1
+### BEGIN GUESS
+my_guess = 5  # room for four such peaks
+### END GUESS
+life_guess = Prediction("Patient A runs out of memory in step", my_guess, "")
+
+# %% name="patient_a_life"
+if device.type != "cuda":
+    life = life_of_a(20)
+    life_guess.reveal(len(life.steps), how="simulated")
+    print(f"each step leaves {human_bytes(life.left_behind.nbytes)} behind; by line, when the memory runs out:")
+    for line, nbytes in life.owners.lines.most_common(3):
+        print(f"{human_bytes(nbytes):>12}  {line}")
+    show(
+        life.plot("Patient A on a virtual RTX 4090"),
+        "A staircase: every step adds the same amount of activations, with a spike on top, up to the GPU's room.",
+    )
+
+# %% [markdown] name="patient_a_life_explained"
+# Only part of a step's peak is left behind: what the graph has saved stays, and the temporaries of its spike are freed. So divide the room, less the last spike, by the height of a **stair** and not by the
+# height of the peak. The table names the line that made most of what is held, `loss = ...`: the line of the forward pass that saved the tensors, not the line `history.append(loss)` that keeps them alive. A
+# snapshot shows you *where memory was allocated*; who still refers to it you must find yourself.
 
 # %% [markdown] name="patient_b_text"
 # ### Patient B

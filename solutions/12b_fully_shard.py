@@ -45,6 +45,8 @@ from helpers.exercises.sharding import drawings
 from helpers.exercises.sharding.blocks import Blocks, rank_rows
 from helpers.exercises.sharding.diary import Diary
 from helpers.exercises.sharding.trained import joint, train, worst
+from helpers.virtual_gpu import virtual_gpu
+from helpers.virtual_gpu.world import World
 
 # %% name="setup_torch" setup=true
 import torch
@@ -62,6 +64,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_, get_total_norm
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 device = pick_device()
 everywhere = ranks_device(4)  # the tables compare 1, 2 and 4 ranks, so all of them run where 4 can
@@ -632,6 +635,65 @@ claims.record("C14", "about N times less memory", subject, fewer, "times less", 
 # With pure BF16 the allocated tensors fit, although small updates are lost ([[number_formats]]). But the allocator reserves more than it allocates ([[profiling_and_oom_clinic]]), and reserved memory decides whether a run survives. Its upper end is above 79.1 GiB, so this plan does not safely fit. A shorter sequence would not help, because activations take only about 0.1 GiB of this peak. More ranks help: 16 halve the static 64 GiB. CPU offload helps, too, and expandable segments ([[profiling_and_oom_clinic]]) narrow the gap between allocated and reserved.
 #
 # On more ranks 1/N stops helping. On 1,024 ranks the static part is less than half a GiB. The rest is not sharded: the checkpointed inputs of 80 layers (32 MiB each, counted as activations while they are alive at the peak), the currently gathered layer, the embedding and the output layer, and the gradients of that layer with their flat copy. More ranks do not reduce these; tensor or sequence parallelism ([[tensor_parallel]]) does.
+#
+# ### The program of one rank
+#
+# A plan needs a recipe. The program itself runs without its GPUs, too: inside `virtual_gpu` this process can be **one rank of many**. PyTorch's fake process group stands for the others, so `fully_shard` cuts, gathers and reduces as on rank 0 of four. Operations compute nothing, and each collective is counted.
+#
+# Here it is, with Llama-3.1-8B in BF16 on four RTX 4090 in one machine. These have no NVLink, so messages travel over PCIe. Each rank has one sequence of 2,048 tokens, and every layer is checkpointed.
+#
+# **Predict.** How long do the messages of a step take, if none of them hides, relative to its arithmetic?
+
+# %% name="guess_program"
+my_guess = None  # times the arithmetic
+### BEGIN GUESS
+my_guess = 0.5  # PCIe is slow, but so is this GPU
+### END GUESS
+program_guess = Prediction("8B on four 4090: messages / arithmetic", my_guess, "times")
+
+
+# %% name="program"
+def train_8b(steps=2):
+    """Shard and train Llama-3.1-8B, as each rank of a torchrun program would."""
+    dist.init_process_group("nccl")
+    mesh = init_device_mesh("cuda", (dist.get_world_size(),))
+    sizes = {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32}
+    with torch.device("meta"):
+        config = LlamaConfig(**sizes, intermediate_size=14336, vocab_size=128256, use_cache=False)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    model.to_empty(device="cuda")
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    ids = torch.randint(config.vocab_size, (1, 2048), device="cuda")
+    for _ in range(steps):
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    dist.destroy_process_group()
+
+
+if device.type != "cuda":
+    with virtual_gpu("rtx-4090-24gb", gpus=4, world=World(rank=0, size=4, node=4)) as eight:
+        train_8b()
+    report = eight.to_json()
+    lines = [("collective", "calls", "GiB a step", "seconds")]
+    for row in report["collectives"]:
+        lines.append((row["name"], f"{row['calls']}", f"{row['bytes'] / GiB:.1f}", f"{row['seconds']:.2f}"))
+    show_table(lines)
+    messages = sum(row["seconds"] for row in report["collectives"])
+    program_guess.reveal(messages / report["seconds"][1], how="forecast")
+    print(f"arithmetic: {report['seconds'][1]:.2f} s. Peak: {eight.peak_allocated / GiB:.1f} GiB allocated,", end=" ")
+    print(f"{eight.reserved.low / GiB:.1f} to {eight.reserved.high / GiB:.1f} reserved, of 23.1 GiB")
+else:
+    print("This machine has a GPU of its own: run train_8b there under torchrun.")
+
+# %% [markdown] name="program_explained"
+# The calls are those of section 1: 32 blocks and the root are gathered for the forward pass; in the backward pass the root is still there, so 32 gathers are left.
+#
+# The messages take longer than the arithmetic, so even with perfect overlap the links set the pace. The remedy is the one of [[sharding]]: more tokens per gathered layer, that is a larger micro-batch (accumulation saves only the reductions, section 3). Memory sets the limit, and it is near: the reserved memory may already be more than the GPU has, so this run is *tight*.
 #
 # ## 8 · Saved on 4 ranks, resumed on 2
 #

@@ -60,6 +60,7 @@ from helpers import (
     supports,
 )
 from helpers.exercises.lora.nf4 import LEVELS
+from helpers.virtual_gpu import virtual_gpu
 
 # %% name="setup_torch" setup=true
 import torch
@@ -1153,7 +1154,60 @@ if room >= 20 * GiB and supports(torch.bfloat16, device):
     share = seen_7b.peak_bytes / expected
     claims.record("T25", "the plan is right", "7B, LoRA, 512 tokens, this GPU", share, "x planned", 0.97, 1.03)
 else:
-    print("No GPU of 20 GiB or more that computes in BF16, so this cell does nothing; there is only the plan above.")
+    print("No GPU of 20 GiB or more that computes in BF16, so this cell does nothing.")
+
+# %% [markdown] name="program_text"
+# ### On a GPU that is not there
+#
+# A plan needs a recipe. Your own program needs only a **virtual GPU**: inside `with virtual_gpu("rtx-4090-24gb"):` PyTorch believes that this machine has that GPU. Python runs as usual, every tensor goes through the rules of CUDA's allocator, and an allocation that does not fit raises CUDA's own error. Operations on the GPU compute nothing, so 7B takes seconds and hardly any memory. For a script there is a command, `python -m helpers dry-run --gpu rtx-4090 train.py`.
+#
+# Here is the program for 7B. The table above has two lengths for a 4090, a safe one and one at most; 16,384 tokens are more than both.
+#
+# **Predict.** Two steps with 16,384 tokens: in which step does the program run out of memory, 1 or 2? (0: in neither.)
+
+# %% name="program_guess"
+my_guess = None  # 0, 1 or 2
+### BEGIN GUESS
+my_guess = 1  # too long is too long
+### END GUESS
+step_guess = Prediction("16,384 tokens on a virtual 4090: step that fails", my_guess, "", difference=True)
+
+
+# %% name="program"
+def fine_tune_7b(tokens, steps=2):
+    """LoRA on Llama-2-7B, with random weights and one sequence of so many tokens."""
+    config = LlamaConfig(**SEVEN, use_cache=False)
+    with torch.device("cuda"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    model = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules=ATTENTION))
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], fused=True)
+    ids = torch.randint(config.vocab_size, (1, tokens), device="cuda")
+    for _ in range(steps):
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+dry = {}
+for tokens in (512, 16384) if device.type != "cuda" else ():
+    with virtual_gpu("rtx-4090-24gb") as dry[tokens], contextlib.suppress(torch.OutOfMemoryError):
+        fine_tune_7b(tokens)
+if dry:
+    step_guess.reveal(len(dry[16384].steps) if dry[16384].ledger.ran_out else 0, how="simulated")
+    peak, expected = dry[512].peak_allocated / GiB, peaks["+ checkpointing"] / GiB
+    print(f"512 tokens: peak {peak:.2f} GiB on the virtual GPU, {expected:.2f} GiB planned")
+    show(
+        dry[16384].plot("Llama-2-7B, LoRA, 16,384 tokens, on a virtual RTX 4090"),
+        "Memory by category over two steps: each forward pass rises like a ramp and ends in a spike at the head.",
+    )
+else:
+    print("This machine has a GPU of its own: run fine_tune_7b there.")
+
+# %% [markdown] name="program_explained"
+# The first step survives, although its spike almost touches the line. Then Adam creates its moments, 128 MiB for 17 million parameters, and the second forward pass no longer finds room for the logits. This is a common way to lose a night: **a run that has finished one step has not shown that it fits.** Measure the second step, or the hundredth if lengths vary.
+#
+# The spikes are the logits and what the loss makes of them, in BF16 and in FP32: 16,384 × 32,000 of each. Checkpointing does nothing about them; a chunked loss does ([[profiling_and_oom_clinic]]).
 
 # %% [markdown] name="trainer_text"
 # ## 9 · In practice: the Trainer, saving, merging

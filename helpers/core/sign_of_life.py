@@ -1,13 +1,16 @@
-"""A line that counts the seconds while a slow cell is quiet, so that nobody takes it for dead."""
+"""Signs of life while something slow is quiet: a line that counts the seconds, or lines in a log."""
 
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 
+from .notebook import in_notebook
 from .progress_line import progress_line
 
 _FIRST, _EVERY = 1.5, 1.0  # seconds
+_EVERY_LINE = 30.0  # seconds between two lines in a log
 
 
 @contextmanager
@@ -33,3 +36,27 @@ def sign_of_life(what: str) -> Iterator[None]:
         done.set()
         counter.join()
         progress_line("")
+
+
+@contextmanager
+def lines_in_a_log(stage: Callable[[], str]) -> Iterator[None]:
+    """Print `stage()` to stderr every 30 seconds until the block is left, for commands whose bar needs a terminal.
+
+    Where stderr is a terminal, or in a notebook, nothing is printed.
+    """
+    if in_notebook() or sys.stderr.isatty():
+        yield
+        return
+    done, start, log = Event(), time.monotonic(), sys.stderr
+
+    def write() -> None:
+        while not done.wait(_EVERY_LINE):
+            print(f"running for {time.monotonic() - start:.0f} s: {stage()}", file=log, flush=True)
+
+    writer = Thread(target=write, name="lines in a log", daemon=True)
+    writer.start()
+    try:
+        yield
+    finally:
+        done.set()
+        writer.join()

@@ -6,6 +6,7 @@ reads the answer, or the description, and changes neither.
 
 import argparse
 import contextlib
+import gc
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.sign_of_life import lines_in_a_log
 from ..core.table import text_table
 from ..core.units import GiB, human_bytes
 from .catalog.clusters import CLUSTERS, Cluster
@@ -34,6 +36,7 @@ if TYPE_CHECKING:  # its room imports PyTorch, which takes seconds
     from .layout.layout_plan import LayoutPlan
 
 Tell = Callable[[str], None]
+SELDOM = 100_000  # new objects between two scans for garbage
 WHOLE_RUN = {  # an option's name -> the attribute of a `WholeRun`
     "failures_per_gpu_day": "failures_per_gpu_day",
     "checkpoint_seconds": "save",
@@ -79,7 +82,7 @@ def answer(
     """
     _check(args)
     options = vars(args)
-    with _stand_ins_only():
+    with _quick_imports():
         cluster = cluster_of(options)  # before what takes seconds
         asked = described(options | _of_export(args))
         if args.export:
@@ -334,11 +337,12 @@ def _verdict(asked: Described, cluster: Cluster | None, args: argparse.Namespace
 
 @contextlib.contextmanager
 def _bar(model: str) -> Iterator[Tell]:
-    """Show a bar on the terminal, never in a pipe; yield a function that hears of each stage."""
+    """Show a bar on the terminal, or a line every 30 seconds elsewhere; yield a function that hears of each stage."""
     from tqdm import tqdm
 
-    with tqdm(total=6, disable=None, leave=False, bar_format="{desc:<34}{bar}{elapsed}") as bar:
-        bar.set_description_str(f"reading {model}")
+    bar = tqdm(total=6, disable=None, leave=False, bar_format="{desc:<34}{bar}{elapsed}")
+    bar.set_description_str(f"reading {model}")
+    with bar, lines_in_a_log(lambda: bar.desc):
 
         def tell(stage: str) -> None:
             if stage:
@@ -349,16 +353,20 @@ def _bar(model: str) -> Iterator[Tell]:
 
 
 @contextlib.contextmanager
-def _stand_ins_only() -> Iterator[None]:
-    """Let bitsandbytes and torchao look missing: transformers and PEFT import them if they can, which takes seconds.
+def _quick_imports() -> Iterator[None]:
+    """Let packages look missing that transformers and PEFT import if they can, and scan for garbage seldom.
 
-    The planner has stand-ins for what it needs of them. In a notebook nothing is hidden: it may want the real ones.
+    The planner has stand-ins for what it needs of bitsandbytes and torchao, and needs nothing of SciPy. In a notebook
+    nothing is hidden: it may want the real ones. What an import makes is there to stay.
     """
-    hidden = [name for name in ("bitsandbytes", "torchao") if name not in sys.modules]
+    hidden = [name for name in ("bitsandbytes", "torchao", "scipy") if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))
+    before = gc.get_threshold()
+    gc.set_threshold(SELDOM)
     try:
         yield
     finally:
+        gc.set_threshold(*before)
         for name in hidden:
             sys.modules.pop(name, None)
 
@@ -372,8 +380,14 @@ def _run_rows(args: argparse.Namespace) -> int:
     lines = list(read_lines(Path(args.rows).read_text(encoding="utf-8")))
     if args.rates:
         _tell_what_moved(lines, args.rates)
-    with _stand_ins_only(), tqdm(total=len(lines), disable=None, leave=False, desc="layouts") as bar:
-        answers = answer_rows(lines, lambda done: bar.update(done - bar.n), args.rates or "")
+    bar = tqdm(total=len(lines), disable=None, leave=False, desc="layouts")
+    with _quick_imports(), bar, lines_in_a_log(lambda: f"{bar.n} of {bar.total} layouts"):
+
+        def tell(done: int) -> None:
+            bar.n = done
+            bar.refresh()
+
+        answers = answer_rows(lines, tell, args.rates or "")
     text = "".join(json.dumps(answer) + "\n" for answer in answers)
     if args.out:
         Path(args.out).write_text(text, encoding="utf-8", newline="\n")
@@ -413,7 +427,7 @@ def _run_from(args: argparse.Namespace) -> int:
     for name in ("export", "out", "wrap", "budget", "measure", "timeline", "run_tokens", "roles"):
         if getattr(args, name):
             raise RecipeError(f"--{name.replace('_', '-')} does not go with --from, which plans a file as it stands.")
-    with _stand_ins_only(), _bar(args.from_file) as tell:
+    with _quick_imports(), _bar(args.from_file) as tell:
         print_from(args, tell)
     return 0
 

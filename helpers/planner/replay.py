@@ -30,6 +30,13 @@ class Replay:
     peaks: dict[str, tuple[int, str]]
 
 
+def in_order(blocks: Sequence["Block"]) -> list[tuple[bool, "Block"]]:
+    """Return (whether it ends, the block) for both moments of each block, in order."""
+    moments = [(b.start, False, b) for b in blocks] + [(b.end, True, b) for b in blocks if b.end is not None]
+    moments.sort(key=lambda moment: moment[:2])
+    return [moment[1:] for moment in moments]
+
+
 def replay(blocks: Sequence["Block"], expandable: bool, capacity: int | None = None) -> Replay:
     """Play the life of all `blocks` through CUDA's allocator; sizes are those of the allocator's blocks.
 
@@ -41,13 +48,11 @@ def replay(blocks: Sequence["Block"], expandable: bool, capacity: int | None = N
     Raises:
         OutOfMemory: the blocks do not fit into `capacity`.
     """
-    events = [(b.start, 0, b) for b in blocks] + [(b.end, 1, b) for b in blocks if b.end is not None]
-    events.sort(key=lambda event: event[:2])
     allocator = CachingAllocator(capacity, expandable)
     allocated = {}  # id of a block -> the allocator's block
     held: Counter = Counter()
     result = Replay(0, {}, Op(0, "", "", ""), 0, {})
-    for _, ends, block in events:
+    for ends, block in in_order(blocks):
         if ends:
             memory = allocated.pop(id(block))
             held[block.category] -= memory.size

@@ -15,7 +15,7 @@ from ..meter.count import Block
 from .allocator import ROUNDING
 from .catalog.models import ModelSpec, spec_of
 from .config import TrainingConfig
-from .replay import replay
+from .replay import in_order, replay
 from .simulate.steps import Simulation, simulate
 from .simulate.work_count import RepeatedWork
 
@@ -77,12 +77,9 @@ def _shallow(recipe: TrainingConfig, spec: ModelSpec, layers: int) -> _Shallow:
 
 def _peaks(blocks: Sequence[Block], layers: int) -> dict[_Place, int]:
     """Return the most bytes that are alive in each place."""
-    events = [(block.start, 0, block) for block in blocks]
-    events += [(block.end, 1, block) for block in blocks if block.end is not None]
-    events.sort(key=lambda event: event[:2])
     held, turn, running = 0, 0, ""
     peaks: dict[_Place, int] = {}
-    for _, ends, block in events:
+    for ends, block in in_order(blocks):
         size = -(-block.nbytes // ROUNDING) * ROUNDING
         if ends:
             held -= size

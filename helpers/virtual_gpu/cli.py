@@ -22,7 +22,7 @@ from .steps import EnoughStepsError
 from .user_line import is_inside
 from .waits import ValueWithoutDataError
 from .world import World
-from .written import write_snapshot, write_timeline, write_trace
+from .written import write_snapshot, write_trace
 
 _GPU = "h100-80gb"  # where none is named
 
@@ -98,7 +98,7 @@ def _write(args: argparse.Namespace, dry: DryRun) -> None:
     if not dry.ledger.events:
         return
     if args.timeline:
-        write_timeline(args.timeline, dry.ledger, dry.index, f"Memory on a virtual {dry.gpu}")
+        dry.plot().savefig(args.timeline)
     if args.snapshot:
         write_snapshot(args.snapshot, dry.ledger)
     if args.trace:

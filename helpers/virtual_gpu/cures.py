@@ -22,26 +22,28 @@ class Cure:
         return f"{self.change}: saves up to {human_bytes(self.saves)}"
 
 
-def cures_for(owners: Owners, unused: int) -> list[Cure]:
-    """Return the changes that save something, those that cost least trouble first.
+def cures_for(owners: Owners, unused: int, checkpoints: bool, batch: int | None = None) -> list[Cure]:
+    """Return the changes that save at least a hundredth of what is held, those that cost least trouble first.
 
     Args:
         owners: of the peak.
         unused: bytes that are reserved and not allocated.
+        checkpoints: whether the program uses activation checkpointing already.
+        batch: of the program; None where it is not known.
     """
     held = owners.categories
     saved = held.get("activations", 0) + held.get("recomputed activations", 0)
     by_batch = saved + held.get("temporaries", 0) + held.get("inputs and other", 0)
     cures = [
         Cure("expandable segments (PYTORCH_ALLOC_CONF=expandable_segments:True)", unused),
-        Cure("half the batch, twice the gradient accumulation", by_batch // 2),
-        Cure("activation checkpointing of every block", saved * 9 // 10),
+        Cure("half the batch, twice the gradient accumulation", 0 if batch == 1 else by_batch // 2),
+        Cure("activation checkpointing of every block", 0 if checkpoints else saved * 9 // 10),
         Cure("an 8-bit optimizer (torchao or bitsandbytes)", _shrunk(owners, "optimizer state", 1)),
         Cure("the optimizer step inside the backward pass, so that gradients do not pile up", held.get("gradients", 0)),
         Cure("LoRA: no optimizer state and no gradients for frozen weights", _of(held, "optimizer state", "gradients")),
         Cure("weights in BF16 where they are in FP32", _shrunk(owners, "parameters", 2)),
     ]
-    return [cure for cure in cures if cure.saves >= 2**20]
+    return [cure for cure in cures if cure.saves >= owners.allocated / 100]
 
 
 def _shrunk(owners: Owners, category: str, item: int) -> int:

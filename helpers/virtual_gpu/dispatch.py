@@ -5,6 +5,7 @@ see on a GPU. Two things it knows of PyTorch's bindings: a factory that Python c
 C++ calls does not.
 """
 
+import functools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from ..planner.simulate.cuda_kernels import scratch_bytes
 from . import generators, memory
 from .attention import attention, is_attention
 from .giants import is_giant, shaped_like
-from .homes import Home, gpu_index, home_of, is_gpu, place, storage_of
+from .homes import Home, gpu_index, home_of, home_of_storage, is_gpu, place, storage_of
 from .refusals import Refusals
 
 _CPU = torch.device("cpu")
@@ -69,6 +70,9 @@ class Pretence(TorchDispatchMode):
             return func(*args, **kwargs)
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # a DTensor, say, takes itself apart: its parts come through here again
+        if _is_composite(func) and (torch.is_inference_mode_enabled() or any(map(Tensor.is_inference, _tensors(args)))):
+            with self:  # for tensors of inference nothing else has taken it apart before
+                return func.decompose(*args, **kwargs)
         tensors = list(_tensors(args))
         if not tensors and args and isinstance(args[0], (int, float)):
             args = tuple(_constants(func, args))
@@ -188,7 +192,7 @@ class Pretence(TorchDispatchMode):
     @staticmethod
     def _follow(tensor: Tensor) -> None:
         storage = storage_of(tensor)
-        if storage is not None and (home := storage.__dict__.get("home")):
+        if storage is not None and (home := home_of_storage(storage)):
             home.resize(storage)
 
 
@@ -223,3 +227,12 @@ def _place_all(result: Any, index: int | None) -> None:
     elif isinstance(result, (list, tuple)):
         for part in result:
             _place_all(part, index)
+
+
+@functools.cache
+def _is_composite(func: Any) -> bool:
+    """Say whether an operation is made of others, for its gradient's sake."""
+    if not isinstance(func, torch._ops.OpOverload) or func.namespace == "prim":  # asks a fake tensor for its device
+        return False
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)

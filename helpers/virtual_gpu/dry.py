@@ -4,7 +4,6 @@ What is small and known is computed for real: token ids, masks, scales, counters
 until it asks for a value that comes from a weight; then `stand_ins.py` answers, and `waits.py` takes note of the line.
 """
 
-import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -43,13 +42,6 @@ class DryMode(Pretence):
         self._works: dict[Any, Work | None] = {}
         self.seen: Any = None
         self.wrote: Any = None
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Take apart what consists of other operations: for tensors of inference nothing else has done it before."""
-        if _is_composite(func) and (torch.is_inference_mode_enabled() or any(map(Tensor.is_inference, _tensors(args)))):
-            with self:
-                return func.decompose(*args, **(kwargs or {}))
-        return super().__torch_dispatch__(func, types, args, kwargs)
 
     def _execute(
         self, func: Any, args: Any, kwargs: dict[str, Any], tensors: Sequence[Tensor], index: int | None
@@ -110,7 +102,7 @@ class DryMode(Pretence):
 
     def _on_host(self, func: Any, name: str, args: Any, kwargs: dict[str, Any], tensors: Sequence[Tensor]) -> Any:
         """Run an operation of the CPU; only the first random values of large tensors are not drawn."""
-        if name in _INITIALIZERS and tensors[0].numel() >= _LARGE:
+        if name in _INITIALIZERS and tensors[0].numel() >= _LARGE and not tensors[0].is_meta:
             return make_hollow(args[0])
         if name in _CONSTANTS and not tensors and "pin_memory" not in kwargs and kwargs.get("device") is not None:
             spec = specs_of(signature(func, args, kwargs), func, args, kwargs)  # C++ made it: see dispatch.py
@@ -205,15 +197,6 @@ class DryMode(Pretence):
                 self._works[key] = None
         if self._works[key] is not None:
             self.seen(self._works[key])
-
-
-@functools.cache
-def _is_composite(func: Any) -> bool:
-    """Say whether an operation is made of others, for its gradient's sake."""
-    if not isinstance(func, torch._ops.OpOverload) or func.namespace == "prim":  # asks a fake tensor for its device
-        return False
-    key = torch._C.DispatchKey.CompositeImplicitAutograd
-    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
 
 
 def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> Iterable[Tensor]:

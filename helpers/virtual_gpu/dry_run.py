@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.units import human_bytes
 from ..planner.catalog.gpus import find_gpu
@@ -12,12 +12,17 @@ from .batch import batch_of, largest_batches
 from .cures import Cure, cures_for
 from .fits import Reserved, common_gpus, grade_on, reserved_between
 from .ledger import Ledger
+from .left_behind import LeftBehind, left_behind
 from .memory import expandable_segments
 from .owners import Owners, Step, busiest_gpu, owners_at, steps_of
 from .step_forecast import step_forecast
 from .traffic_rows import collective_rows
 from .waits import Waits
 from .world import World
+from .written import draw_timeline
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _ROWS = 8  # of a table in the text; JSON has all
 
@@ -95,10 +100,16 @@ class DryRun:
             return owners_at(self.ledger, self.ledger.refusals[-1][1], self.ledger.refusals[-1][0] - 1)
         return owners_at(self.ledger, self.index, self.steps[self.peak_step].at)
 
+    @_once_an_event
+    def left_behind(self) -> LeftBehind | None:
+        """What every step makes and no step frees."""
+        return left_behind(self.ledger, self.index)
+
     @property
     def cures(self) -> list[Cure]:
         """What would make it smaller."""
-        return cures_for(self.owners, self._peak_reserved - self.peak_allocated)
+        unused = self._peak_reserved - self.peak_allocated
+        return cures_for(self.owners, unused, self.ledger.checkpoints, batch_of(self.ledger))
 
     @_once_an_event
     def grades(self) -> dict[str, str]:
@@ -132,6 +143,10 @@ class DryRun:
         works = self.ledger.works[: len(self.ledger.marks)]
         return step_forecast(works[-1], find_gpu(self.gpu)) if works else None
 
+    def plot(self, title: str = "") -> "Figure":
+        """Draw the memory by category, from the first allocation to the last."""
+        return draw_timeline(self.ledger, self.index, find_gpu(self.gpu).room, title or f"A virtual {self.gpu}")
+
     def to_json(self) -> dict[str, Any]:
         """Return all of it as plain lists, dictionaries and numbers."""
         owners, forecast, reserved = self.owners, self.forecast, self.reserved
@@ -149,6 +164,7 @@ class DryRun:
                 "modules": dict(owners.modules.most_common()),
                 "lines": dict(owners.lines.most_common()),
             },
+            "left_behind_bytes": 0 if self.left_behind is None else self.left_behind.nbytes,
             "out_of_memory": bool(self.ledger.refusals),
             "grades": self.grades,
             "fits": self.fits,
@@ -183,6 +199,11 @@ class DryRun:
         for number, step in enumerate(self.steps, 1):
             name = str(number) if number <= len(self.ledger.marks) else f"({number})"
             lines.append(f"{name:>6}  {human_bytes(step.allocated):>12}  {human_bytes(step.reserved):>12}")
+        if left := self.left_behind:
+            lines.append(
+                f"Each step leaves {human_bytes(left.nbytes)} behind, most of it made at {short(left.line)}: is a loss "
+                "kept with its graph, or a graph after its backward pass?"
+            )
         between = f"{human_bytes(reserved.low)} to {human_bytes(reserved.high)}"
         if self.ledger.ran_out:
             return [*lines, self._ran_out_line()]
@@ -215,6 +236,8 @@ class DryRun:
 
     def _owner_lines(self) -> list[str]:
         owners = self.owners
+        if not owners.categories:
+            return []
         when = "when the memory ran out" if self.ledger.refusals else f"at the peak, in step {self.peak_step + 1}"
         lines = ["", f"Memory {when} ({owners.phase}, {short(owners.line)})"]
         lines += _table(owners.categories, len(owners.categories))

@@ -41,13 +41,15 @@ class Home:
 
     Attributes:
         index: of the GPU; None while it is undecided.
+        machine: the one that has the GPU. Once it is gone, the storage is the CPU's.
         record: what the machine's watch remembers of it.
     """
 
-    __slots__ = ("_block", "_memory", "address", "index", "nbytes", "record")
+    __slots__ = ("_block", "_memory", "address", "index", "machine", "nbytes", "record")
 
     def __init__(self, storage: torch.UntypedStorage, index: int | None) -> None:
         self.nbytes, self.address = storage.nbytes(), storage.data_ptr()
+        self.machine = memory.machine
         self.index: int | None = None
         self._block: Any = None
         self.record: Any = None
@@ -83,7 +85,7 @@ class Home:
         if self._block is not None:
             self._memory.release(self.address, self._block)
             self._block = None
-            if memory.watch is not None and self.record is not None:
+            if memory.watch is not None and self.record is not None and self.machine is memory.machine:
                 memory.watch.died(self.record)
 
     def resize(self, storage: torch.UntypedStorage) -> None:
@@ -112,6 +114,12 @@ def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
         return None
 
 
+def home_of_storage(storage: torch.UntypedStorage) -> Home | None:
+    """Return the home of a storage on this machine; None on the CPU."""
+    home = storage.__dict__.get("home")
+    return home if home is None or home.machine is memory.machine else None
+
+
 def parts(tensor: Tensor) -> list[Tensor]:
     """Return the tensors inside a wrapper such as a DTensor; of a sparse tensor, its indices and values."""
     kind = type(tensor)
@@ -126,7 +134,7 @@ def home_of(tensor: Tensor) -> Home | None:
     """Return the home of `tensor`; None on the CPU."""
     storage = storage_of(tensor)
     if storage is not None:
-        return storage.__dict__.get("home")
+        return home_of_storage(storage)
     return next((home for part in parts(tensor) if (home := home_of(part))), None)
 
 
@@ -157,9 +165,9 @@ def place(tensor: Tensor, index: int | None) -> Tensor:
     if storage is None:
         for part in parts(tensor):
             place(part, index)
-    elif "home" not in storage.__dict__:
+    elif (home := home_of_storage(storage)) is None:
         if storage.device.type == "cpu":
             storage.home = Home(storage, index)
-    elif index is not None and storage.home.index is None:
-        storage.home.settle(index)
+    elif index is not None and home.index is None:
+        home.settle(index)
     return tensor

@@ -69,6 +69,7 @@ class Ledger:
         refusals: (place in `events`, GPU, bytes) of each allocation that did not fit.
         traffic: the collectives of one rank of many.
         over: the place in `events` at which the program was ended; 0 where it ended by itself.
+        checkpoints: whether the program has used activation checkpointing.
         arrivals: bytes that came from the host since the first forward pass, by the first dimension of the tensor.
     """
 
@@ -80,6 +81,7 @@ class Ledger:
         self.traffic: Traffic | None = None
         self.arrivals: Counter[int] = Counter()
         self.over = 0
+        self.checkpoints = False
         self._steps_before_refusal = 0
         self._graph = True
         self._names: dict[int, str] = {}
@@ -96,6 +98,7 @@ class Ledger:
             self._roots.add(here.root)
             reference = self._references.setdefault(here.module, weakref.ref(here.module))
         phase, recomputed = self._phase()
+        self.checkpoints = self.checkpoints or recomputed or "checkpoint" in here.functions
         if phase == FORWARD and thread.arriving_rows:
             self.arrivals[thread.arriving_rows] += nbytes
         if thread.casting_weights:
@@ -116,7 +119,7 @@ class Ledger:
         on = torch.is_grad_enabled()
         if on or not here.functions:
             self._graph = on
-        return on or (here.functions == {"apply"} and self._graph)
+        return on or (here.functions - {"checkpoint"} == {"apply"} and self._graph)
 
     def died(self, record: Allocation) -> None:
         """Note the end of an allocation."""

@@ -101,13 +101,15 @@ class GpuMemory:
         cache = self.cache
         free = self._capacity - cache.reserved
         in_use = machine.total_memory - free
+        allowed = f"{_size(cache.capacity)} allowed; " if cache.capacity < self._capacity else ""
         return (
             f"CUDA out of memory. Tried to allocate {_size(nbytes)}. GPU {self._index} has a total capacity of "
             f"{_size(machine.total_memory)} of which {_size(free)} is free. Including non-PyTorch memory, this process "
-            f"has {_size(in_use)} memory in use. Of the allocated memory {_size(cache.allocated)} is allocated by "
-            f"PyTorch, and {_size(cache.reserved - cache.allocated)} is reserved by PyTorch but unallocated. If "
-            "reserved but unallocated memory is large try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid "
-            "fragmentation.  See documentation for Memory Management  "
+            f"has {_size(in_use)} memory in use. {allowed}Of the allocated memory {_size(cache.allocated)} is "
+            f"allocated by PyTorch, and {_size(cache.reserved - cache.allocated)} is reserved by PyTorch but "
+            "unallocated. If reserved but unallocated memory is large try setting "
+            "PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory "
+            "Management  "
             "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
         )
 

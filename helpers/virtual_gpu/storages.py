@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from .homes import Home, gpu_device, gpu_index, is_gpu
+from .homes import Home, gpu_device, gpu_index, home_of_storage, is_gpu
 from .patches import Patches
 
 _Storage = torch.UntypedStorage
@@ -14,7 +14,7 @@ _base_new = _Storage.__new__
 
 
 def _device(self: Any) -> torch.device:
-    home = self.__dict__.get("home")
+    home = home_of_storage(self)
     return _base_device(self) if home is None or home.index is None else gpu_device(home.index)
 
 
@@ -39,7 +39,7 @@ def _to(self: Any, *, device: Any, non_blocking: bool = False) -> Any:
 
 def _resize(self: Any, nbytes: int) -> Any:
     _base_resize(self, nbytes)
-    home = self.__dict__.get("home")
+    home = home_of_storage(self)
     if home is not None:
         home.resize(self)
     return self

@@ -1,5 +1,6 @@
 """Which line of the user's program is running, and which module of the model."""
 
+import functools
 import os
 import sys
 import sysconfig
@@ -23,10 +24,11 @@ class Place(NamedTuple):
     """Where a program is.
 
     Attributes:
-        line: "file:line" of the user's innermost frame; "" where there is none.
+        line: "file:line" of the user's innermost frame, or "In[3]:line" of a notebook's cell; "" where there is none.
         module: the innermost module whose forward pass runs; None outside of any.
         root: the outermost one.
-        functions: "apply" inside an `autograd.Function`, and "forward" inside that of activation checkpointing.
+        functions: "apply" inside an `autograd.Function`, "checkpoint" inside activation checkpointing, and "forward"
+            as well inside its `autograd.Function`.
     """
 
     line: str
@@ -47,7 +49,7 @@ def place() -> Place:
         if kind is None:
             kind = _kinds[code.co_filename] = _kind(code.co_filename)
         if kind == _USER:
-            line = line or f"{code.co_filename}:{frame.f_lineno}"
+            line = line or f"{_named(code.co_filename)}:{frame.f_lineno}"
         elif kind == _LIBRARY:
             library = library or f"{code.co_filename}:{frame.f_lineno}"
         elif kind == _CALL and code.co_name == "_call_impl":
@@ -56,7 +58,7 @@ def place() -> Place:
         elif kind == _FUNCTION:
             functions.add(code.co_name)
         frame = frame.f_back
-    return Place(line or library, module, root, frozenset(functions) & {"apply", "forward"})
+    return Place(line or library, module, root, frozenset(functions) & {"apply", "checkpoint", "forward"})
 
 
 def is_users(frame: FrameType) -> bool:
@@ -67,6 +69,14 @@ def is_users(frame: FrameType) -> bool:
 def is_inside(path: str) -> bool:
     """Say whether a file is PyTorch's or the dry run's own."""
     return _kind(path) in (_OWN, _CALL, _FUNCTION)
+
+
+@functools.cache
+def _named(path: str) -> str:
+    """Return the name of a cell for the file that Jupyter pretends it to be; of real files the path."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    label = shell.compile.format_code_name(path) if shell is not None else None
+    return label[1] if label else path
 
 
 def _kind(path: str) -> int:

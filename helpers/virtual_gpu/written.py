@@ -7,7 +7,7 @@ import json
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from ..core.units import GiB, MiB
 from ..meter.categories import CATEGORIES
 from .ledger import Allocation, Ledger
 from .owners import category_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _POINTS = 4000  # of a picture or a trace: the largest of each stretch is drawn
 
@@ -29,8 +32,8 @@ def held_by_category(ledger: Ledger, index: int) -> np.ndarray:
     return changes.cumsum(0)
 
 
-def write_timeline(path: str | Path, ledger: Ledger, index: int, title: str) -> None:
-    """Draw the memory of GPU `index` by category over the program; the file's ending says in which format."""
+def draw_timeline(ledger: Ledger, index: int, room: int, title: str) -> "Figure":
+    """Draw the memory of GPU `index` by category over the program, with its `room` in bytes where that is near."""
     from matplotlib.figure import Figure
 
     from ..core.colors import COLORS
@@ -39,7 +42,8 @@ def write_timeline(path: str | Path, ledger: Ledger, index: int, title: str) -> 
     unit, name = (GiB, "GiB") if held.sum(1).max() >= GiB else (MiB, "MiB")
     present = [number for number in range(len(CATEGORIES)) if held[:, number].any()]
     figure = Figure(figsize=(9, 4), layout="constrained")
-    axes = figure.add_subplot(title=title)
+    axes = figure.add_subplot()
+    axes.set_title(title, pad=16 if ledger.marks else None)
     axes.stackplot(
         places,
         held[:, present].T / unit,
@@ -50,13 +54,17 @@ def write_timeline(path: str | Path, ledger: Ledger, index: int, title: str) -> 
     for number, mark in enumerate(ledger.marks, start=1):
         axes.axvline(mark, color="black", lw=0.6, ls=":")
         axes.annotate(
-            f"step {number} ends", (mark, 1), xycoords=("data", "axes fraction"), ha="right", va="top", size=7
+            f"step {number} ends", (mark, 1), xycoords=("data", "axes fraction"), ha="right", va="bottom", size=7
         )
-    axes.set(xlabel="allocations and frees, in order", ylabel=name, ylim=(0, None))
-    axes.margins(x=0)
+    if 2 * held.sum(1).max() > room:
+        axes.axhline(room / unit, color="black", lw=0.8, ls="--")
+        axes.annotate("room", (0, room / unit), xytext=(3, 2), textcoords="offset points", size=7)
+    axes.set(xlabel="allocations and frees, in order", ylabel=name)
+    axes.margins(x=0, y=0.06)
+    axes.set_ylim(bottom=0)
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles[::-1], labels[::-1], loc="outside right upper", frameon=False)
-    figure.savefig(path)
+    return figure
 
 
 def _thinned(held: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""A slow block counts its seconds in one line, and leaves nothing behind."""
+"""A slow block counts its seconds in one line, and leaves nothing behind; a log gets a line now and then."""
 
 import io
 import re
@@ -6,7 +6,9 @@ import threading
 import time
 
 from helpers.core import sign_of_life as module
-from helpers.core.sign_of_life import sign_of_life
+from helpers.core.sign_of_life import lines_in_a_log, sign_of_life
+from helpers.planner import cli as plan_cli
+from helpers.planner.search import cli as search_cli
 
 import pytest
 
@@ -90,3 +92,42 @@ def test_a_pipe_gets_nothing(capsys, quick):
     with sign_of_life("training"):
         time.sleep(0.1)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_log_gets_a_line_every_so_often_with_the_stage(monkeypatch):
+    assert module._EVERY_LINE == 30
+    monkeypatch.setattr(module, "_EVERY_LINE", 0.02)
+    monkeypatch.setattr("sys.stderr", log := io.StringIO())
+    stages = iter(["reading", *["step 1"] * 1000])
+    with lines_in_a_log(lambda: next(stages)):
+        end = time.monotonic() + 30
+        while log.getvalue().count("\n") < 3 and time.monotonic() < end:
+            time.sleep(0.005)
+    lines = log.getvalue().splitlines()
+    assert re.fullmatch(r"running for \d+ s: reading", lines[0])
+    assert re.fullmatch(r"running for \d+ s: step 1", lines[2])
+    assert not [thread for thread in threading.enumerate() if thread.name == "lines in a log"]
+
+
+def test_a_terminal_and_a_notebook_get_no_lines(monkeypatch):
+    monkeypatch.setattr(module, "_EVERY_LINE", 0.01)
+    terminal = open_terminal(monkeypatch)
+    with lines_in_a_log(lambda: "reading"):
+        time.sleep(0.1)
+    assert terminal.getvalue() == ""
+    monkeypatch.setattr("sys.stderr", log := io.StringIO())
+    monkeypatch.setattr(module, "in_notebook", lambda: True)
+    with lines_in_a_log(lambda: "reading"):
+        time.sleep(0.1)
+    assert log.getvalue() == ""
+
+
+@pytest.mark.parametrize("bar", [lambda: plan_cli._bar("gpt2"), search_cli._bar], ids=["plan", "layout"])
+def test_plan_and_layout_say_what_they_do_where_no_terminal_shows_a_bar(bar, monkeypatch):
+    monkeypatch.setattr(module, "_EVERY_LINE", 0.02)
+    monkeypatch.setattr("sys.stderr", log := io.StringIO())
+    with bar():
+        end = time.monotonic() + 30
+        while "\n" not in log.getvalue() and time.monotonic() < end:
+            time.sleep(0.005)
+    assert re.match(r"running for \d+ s: reading (gpt2|the catalog, 0%)\n", log.getvalue())

@@ -22,7 +22,8 @@ def line(each: dict, planned: int) -> str:
     return f"| [{row['id']}]({each['source']}) | {row['gpu']} x {row['gpus']} | {size} | {ranks} | {figures} |"
 
 
-SHORT, NAMES = ("TP", "PP", "VP", "CP"), ("tensor", "pipeline", "virtual_stages", "context")
+SHORT = ("TP", "PP", "VP", "CP", "EP")
+NAMES = ("tensor", "pipeline", "virtual_stages", "context", "expert")
 
 
 def main() -> None:

@@ -63,9 +63,12 @@ def test_the_options_of_megatron_take_what_they_take():
     tokens, vocab, weights = 512, 8192, 4 * 256**2 + 2 * 4 * 256**2
     biases, norms = 9 * 256, 4 * 256
     held = 2 * (weights + biases + norms) + 2 * 256 + 256 * vocab  # of the last stage
-    logits = tokens * (vocab + 256) * 2
+    # Beside the logits' gradients wait the norm's output, and the stage's input and its gradient, where its graph ends.
+    logits = tokens * (vocab + 3 * 256) * 2
     assert peak(deferred_logits=1) - peak() == logits
     assert peak(deferred_logits=-1) - peak() == 3 * logits  # those of the last micro-batch are there anyway
+    fused = peak(deferred_logits=1, wgrad_fusion=True) - peak(wgrad_fusion=True)
+    assert fused - logits == 256 * vocab * 2  # the head's dummy gradient
     assert peak(fused_loss=True) - peak() == tokens * vocab * 4  # its exponentials are not in place
     assert peak() - peak(wide_gradients=False) == pytest.approx(2 * held, abs=512)
     scores = 4 * 512 * 512 * 2  # one buffer for all blocks, and no workspace of Transformer Engine
@@ -100,6 +103,7 @@ def test_arguments_are_read_or_named():
     row, unknown = row_of(given | {"lr": "1e-4", "squared-relu": "true"}, 1, "a100")
     assert unknown == ["squared-relu"]
     assert answer(row)["error"] is None
+    assert row_of(given | {"expert-tensor-parallel-size": "1"}, 1, "a100")[1] == []  # of no experts
     with pytest.raises(RecipeError, match="--hidden-size is missing"):
         row_of({"num-layers": "2"}, 1, "a100")
     with pytest.raises(RecipeError, match="must be a whole number"):

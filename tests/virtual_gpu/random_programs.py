@@ -93,10 +93,22 @@ def random_optimizer(draw, parameters):
 
 
 def run_program(seed):
-    """Train for three steps; return the allocated peak of each step and what was held at its end, in bytes."""
+    """Train for three steps; return the allocated peak of each step and what was held at its end, in bytes.
+
+    The collector runs between programs only, not in the middle of one.
+    """
+    gc.collect()
+    gc.disable()
+    try:
+        return _peaks_of_steps(seed)
+    finally:
+        gc.enable()
+        torch._dynamo.reset()
+
+
+def _peaks_of_steps(seed):
     draw = random.Random(seed)
     torch.manual_seed(seed)
-    gc.collect()  # cycles of the program before, which Python frees when it likes
     width, batch, length, words = draw.choice((16, 48, 64, 80)), draw.choice((2, 5, 8)), draw.choice((16, 33)), 200
     layers = [random_layer(draw, width) for _ in range(draw.randint(1, 5))]
     model = nn.Sequential(nn.Embedding(words, width), *layers, nn.Linear(width, words)).to("cuda")
@@ -112,15 +124,22 @@ def run_program(seed):
         draw.randint(1, 2),
     )
     run = torch.compile(model, backend="eager") if draw.random() < 0.1 else model
+
+    def loss_of_batch():
+        tokens = torch.randint(words, (batch, length)).cuda()
+        with torch.autocast("cuda", dtype or torch.bfloat16, enabled=dtype is not None):
+            logits = run(tokens)
+            return F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten()) / accumulates
+
+    if run is not model:  # the compiler's errors, of code that it cannot record, hold tensors until the collector runs
+        loss_of_batch().backward()
+        optimizer.zero_grad()
+        gc.collect()
     peaks = []
     for _ in range(3):
         torch.cuda.reset_peak_memory_stats()
         for _ in range(accumulates):
-            tokens = torch.randint(words, (batch, length)).cuda()
-            with torch.autocast("cuda", dtype or torch.bfloat16, enabled=dtype is not None):
-                logits = run(tokens)
-                loss = F.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten()) / accumulates
-            loss.backward()
+            loss_of_batch().backward()
         if clips:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -101,6 +101,18 @@ def test_it_names_the_owners_by_category_and_line(report, cpp):
     assert any("8-bit optimizer" in str(cure) for cure in found.cures)
 
 
+def test_checkpointing_is_advised_to_those_that_do_without(report):
+    def advice(*outside):
+        gpu = Recorder(cpp=False)
+        gpu.alloc(GiB, ("forward", f"{TORCH}/nn/modules/linear.py", 134), CALL, *outside, ("loss", ME, 20))
+        return " ".join(str(cure) for cure in report(gpu.snapshot()).cures)
+
+    assert "checkpointing" in advice()
+    used = advice(("checkpoint", f"{TORCH}/utils/checkpoint.py", 501))
+    assert "half the batch" in used
+    assert "checkpointing" not in used
+
+
 @pytest.mark.parametrize("cpp", [False, True], ids=["python frames", "all frames"])
 def test_it_finds_what_grows(report, cpp):
     found = report(training(cpp, leak=50 * MiB).snapshot())

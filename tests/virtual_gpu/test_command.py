@@ -164,6 +164,36 @@ def test_what_an_error_in_the_forward_pass_frees_was_saved_for_the_backward_pass
     assert not any("checkpointing" in cure for cure in cures)
 
 
+CHECKPOINTS = """
+    import sys
+    import torch
+    from torch import nn
+    from torch.utils.checkpoint import checkpoint
+
+    class Block(nn.Sequential):
+        def forward(self, x):
+            kind = sys.argv[1]
+            return super().forward(x) if kind == "none" else checkpoint(super().forward, x, use_reentrant=kind == "yes")
+
+    model = nn.Sequential(*(Block(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)) for _ in range(4))).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.zeros(int(sys.argv[2]), 1024, device="cuda", requires_grad=True)
+    model(x).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("ends", ["after a step", "in the forward pass"])
+@pytest.mark.parametrize("reentrant", ["none", "yes", "no"])
+def test_checkpointing_is_advised_to_scripts_that_do_without(dry_run, reentrant, ends):
+    rows = 2**13 if ends == "after a step" else 2**19
+    code, out, _ = dry_run(CHECKPOINTS, reentrant, str(rows), options=("--gpu", "t4", "--json"))
+    assert code == (ends == "in the forward pass")
+    cures = " ".join(cure["change"] for cure in json.loads(out.splitlines()[-1])["cures"])
+    assert "half the batch" in cures
+    assert ("checkpointing" in cures) == (reentrant == "none")
+
+
 def test_strict_stops_at_the_first_value(dry_run):
     code, _, err = dry_run(TRAINS, "2048", options=("--strict",))
     assert code == 2

@@ -8,7 +8,9 @@ from helpers.virtual_gpu import virtual_gpu
 
 import pytest
 import torch
+from IPython.core.interactiveshell import InteractiveShell
 from torch import nn
+from traitlets.config import Config
 
 MODULES = (torch, torch._C, torch.cuda, torch.Tensor, torch.UntypedStorage, torch.cuda.streams, torch.cuda.memory)
 
@@ -79,6 +81,88 @@ def test_out_of_memory_and_then_less():
             torch.empty(2**34, dtype=torch.uint8, device="cuda")
         torch.empty(2**33, dtype=torch.uint8, device="cuda")
     assert run.ledger.refusals
+
+
+def test_what_outlives_a_block_is_the_cpus_in_the_next_one():
+    with virtual_gpu("t4"):
+        old = torch.ones(2**20, device="cuda")
+    with virtual_gpu("t4") as run:
+        assert old.device.type == "cpu"
+        kept = old.to("cuda")
+        del old
+        assert torch.cuda.memory_allocated() == 2**22
+        assert kept.is_cuda
+    assert [record.died for record in run.ledger.events] == [-1]
+
+
+KEPT = {
+    "a graph": (lambda x, loss: loss, True),
+    "a number": (lambda x, loss: loss.detach(), False),
+    "a batch": (lambda x, loss: x, True),
+    "nothing": (lambda x, loss: None, False),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_each_step_leaves_behind_is_found(name):
+    (keep, left), kept = KEPT[name], []
+    with virtual_gpu("t4") as run:
+        model = nn.Sequential(nn.Linear(1024, 4096), nn.Tanh(), nn.Linear(4096, 1)).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(4):
+            x = torch.randn(512, 1024).cuda()
+            loss = model(x).mean()
+            loss.backward(retain_graph=name == "a graph")
+            optimizer.step()
+            optimizer.zero_grad()
+            kept.append(keep(x, loss))
+    assert (run.left_behind is not None) == left
+    assert ("Each step leaves" in str(run)) == left
+    if name == "a batch":
+        assert run.left_behind.nbytes == 4 * 512 * 1024
+
+
+@pytest.mark.parametrize(("batch", "frozen"), [(1, True), (1, False), (2, True)])
+def test_what_saves_hardly_anything_is_not_advised(batch, frozen):
+    with virtual_gpu("t4") as run:
+        model = nn.Sequential(nn.Linear(8192, 8192).requires_grad_(not frozen), nn.Linear(8192, 2048), nn.ReLU()).cuda()
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+        for _ in range(2):
+            x = torch.randn(batch, 40_960 // batch, 8192).cuda()
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            del x
+    advised = " ".join(cure.change for cure in run.cures)
+    assert ("half the batch" in advised) == (batch > 1)
+    assert ("inside the backward pass" in advised) == (not frozen)
+
+
+def test_a_limit_is_named_by_the_error():
+    with virtual_gpu("rtx-3060"):
+        total = torch.cuda.mem_get_info()[1]
+        torch.cuda.set_per_process_memory_fraction(2**29 / total)
+        words = r"memory in use\. 512\.00 MiB allowed; Of the allocated memory 0 bytes is allocated by PyTorch"
+        with pytest.raises(torch.OutOfMemoryError, match=words):
+            torch.empty(2**30, dtype=torch.uint8, device="cuda")
+
+
+def test_parameters_on_meta_stay_there():
+    with virtual_gpu("rtx-3060"), torch.device("meta"):
+        layer = nn.Linear(1024, 1024)
+        nn.init.normal_(layer.weight)
+        assert layer.bfloat16().weight.is_meta
+
+
+def test_a_line_of_a_notebook_is_named_by_its_cell():
+    shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
+    try:
+        with virtual_gpu("rtx-3060") as run:
+            shell.run_cell("import torch\nkept = torch.ones(2**20, device='cuda')", store_history=True)
+            shell.run_cell("del kept", store_history=True)
+    finally:
+        InteractiveShell.clear_instance()
+    assert list(run.owners.lines) == ["In[1]:2"]
 
 
 def test_threads_of_the_block_have_the_gpu():

@@ -8,25 +8,36 @@ from helpers.virtual_gpu.waits import Waits
 
 import pytest
 
-from tests.sampling import runs_whole
-
+from ..sampling import sample
 from .random_programs import run_program
 
-SEEDS = range(200 if runs_whole() else 12)
+COMPILED = (16, 52, 147)  # compiled in parts: the compiler's errors hold tensors
+PARTS = [COMPILED, *(range(first, first + 10) for first in range(0, 200, 10))]
 
 
-def peaks(dry):
+def outcomes(seeds, dry):
+    """Return the figures of each program, or PyTorch's refusal: a compiled checkpoint may not hold a batch norm."""
     install(Machine.named("a100-80gb"), Waits() if dry else None)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # reentrant checkpointing without a gradient
-            return {seed: run_program(seed) for seed in SEEDS}
+            return {seed: outcome(seed) for seed in seeds}
     finally:
         uninstall()
 
 
+def outcome(seed):
+    try:
+        return run_program(seed)
+    except RuntimeError as error:
+        if "modified by an inplace operation: [torch.LongTensor []]" not in str(error):
+            raise
+        return ["refused"]
+
+
 @pytest.mark.slow
-def test_dry_peaks_are_those_of_computed_programs():
-    dry, computed = peaks(dry=True), peaks(dry=False)
-    assert {seed: (dry[seed], computed[seed]) for seed in SEEDS if dry[seed] != computed[seed]} == {}
-    assert len({tuple(figures) for figures in dry.values()}) > len(SEEDS) / 2
+@pytest.mark.parametrize("seeds", sample(PARTS, one_in=10), ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
+def test_dry_peaks_are_those_of_computed_programs(seeds):
+    dry, computed = outcomes(seeds, dry=True), outcomes(seeds, dry=False)
+    assert {seed: (dry[seed], computed[seed]) for seed in seeds if dry[seed] != computed[seed]} == {}
+    assert len({tuple(figures) for figures in dry.values()}) > len(seeds) / 2

@@ -1,6 +1,7 @@
 """Check of `make_sharded`: a model that is really sharded, and over the ranks of the given mesh."""
 
 from collections.abc import Callable
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -29,10 +30,23 @@ def _model(seed: int) -> Blocks:
 
 
 def _made(make_sharded: MakeSharded, model: nn.Module, mesh: DeviceMesh, **options: Any) -> nn.Module:
-    result = make_sharded(model, mesh, **options)
+    try:
+        result = make_sharded(model, mesh, **options)
+    except (RuntimeError, TypeError) as error:
+        if _is_sharded(model) and any(
+            frame.f_code.co_name == "fully_shard" for frame, _ in walk_tb(error.__traceback__)
+        ):
+            raise RuntimeError(
+                "fully_shard(model) came before the call for a block, and took its parameters. Which has to be last?"
+            ) from error
+        raise
     if not isinstance(result, nn.Module):
         raise TypeError(f"make_sharded returned {type(result).__name__}; it must return the model to train with.")
     return result
+
+
+def _is_sharded(model: nn.Module) -> bool:
+    return all(isinstance(p, DTensor) for p in model.parameters())
 
 
 def _rows(n: int) -> tuple[Tensor, Tensor]:

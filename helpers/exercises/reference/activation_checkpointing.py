@@ -3,6 +3,7 @@
 Written by `python -m helpers build`; change the source, not this file.
 """
 
+import contextlib
 import functools
 import itertools
 import math
@@ -10,6 +11,7 @@ import tempfile
 import textwrap
 import warnings
 from helpers import COLORS, Claims, MemoryMeter, Prediction, SmallGPT, benchmark, check, count_flops, device_name, english, explore, hint, human_bytes, kept_over_time, pick_device, saved_tensor_bytes, show, show_table, sign_of_life
+from helpers.virtual_gpu import virtual_gpu
 import numpy as np
 import torch
 import torch.nn.functional as F

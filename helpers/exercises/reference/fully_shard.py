@@ -13,6 +13,8 @@ from helpers.exercises.sharding import drawings
 from helpers.exercises.sharding.blocks import Blocks, rank_rows
 from helpers.exercises.sharding.diary import Diary
 from helpers.exercises.sharding.trained import joint, train, worst
+from helpers.virtual_gpu import virtual_gpu
+from helpers.virtual_gpu.world import World
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -23,6 +25,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_, get_total_norm
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 device = pick_device()
 everywhere = ranks_device(4)

@@ -12,6 +12,7 @@ import warnings
 from pathlib import Path
 from helpers import CATEGORIES, Claims, GiB, MemoryMeter, NumberTask, Prediction, RealModelError, Recipe, TokensLine, byte_tokenizer, category_bars, category_table, check, compare, count_flops, count_parameters, device_name, english, explore, find_gpu, fine_tune, hint, human_bytes, kept_run, levels_picture, lora_picture, measure_recipe, pick_device, planned, profile_step, python_source, real_model, show, show_table, supports
 from helpers.exercises.lora.nf4 import LEVELS
+from helpers.virtual_gpu import virtual_gpu
 import torch
 import torch.nn.functional as F
 from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training

@@ -27,7 +27,7 @@ _QUIET_WORDS = """
     rotary-percent save save-interval split tensorboard-dir test-mode timing-log-level tokenizer-model tokenizer-type
     train-iters use-checkpoint-opt_param-scheduler use-mcore-models use-persistent-ckpt-worker use-tp-pp-dp-mapping
     verify-integrity vocab-file weight-decay wgrad-deferral-limit attention-dropout recompute-method
-    recompute-num-layers moe-grouped-gemm moe-token-dispatcher-type moe-aux-loss-coeff moe-router-load-balancing-type
+    recompute-num-layers moe-aux-loss-coeff moe-router-load-balancing-type
     no-bias-gelu-fusion init-method-std adam-beta1 adam-beta2 adam-eps tensorboard-* wandb-* log-* save-* eval-*
     lr-* ckpt-* data-* exit-* num-workers seed train-samples distributed-timeout-minutes no-load-* no-save-* wgrad-*
     use-checkpoint-* dist-ckpt-* rerun-mode no-mmap-bin-files auto-detect-ckpt-format max-position-embeddings
@@ -67,14 +67,25 @@ def row_of(given: Mapping[str, Any], gpus: int, gpu: str) -> tuple[dict[str, Any
         raise RecipeError("This trains BERT; decoders are planned.")
     row = {"framework": "megatron-lm", "arch": _arch(said), "gpu": gpu, "gpus": gpus}
     row |= _ranks(said, row["arch"]["layers"]) | _step(said)
+    dispatch = _dispatch(said, row)  # a dense model may say it, too
     unknown = said.unknown([*QUIET, *_LAUNCHERS])
     if not (said.number("vocab-size") or _vocabulary(said)):
         unknown.append(f"how many tokens {said.text('tokenizer-type')} has ({ASSUMED_WORDS:,} are assumed)")
     if row["arch"].get("experts"):
-        split = said.number("expert-tensor-parallel-size", default=row["tensor"])
-        unknown += [f"expert-tensor-parallel-size {split}: experts are planned whole"] if split > 1 else []
+        unknown += dispatch.pop("unknown")
         row["sequence_parallel"] |= row["tensor"] > 1
-    return row, [name for name in unknown if name != "expert-tensor-parallel-size"]
+        row |= dispatch
+    return row, unknown
+
+
+def _dispatch(said: Said, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how tokens come to experts, with what is `unknown` of it."""
+    kind = said.text("moe-token-dispatcher-type", default="allgather")
+    split = said.number("expert-tensor-parallel-size", default=row["tensor"])
+    grouped = said.flag("moe-grouped-gemm") and row["transformer_impl"] != "local"
+    if kind == "allgather" and not row["arch"].get("shared_experts") and not row["arch"]["bias"]:
+        return {"dispatcher": kind, "expert_tensor": split, "grouped_experts": grouped, "unknown": []}
+    return {"unknown": [f"expert-tensor-parallel-size {split}: experts are planned whole"] if split > 1 else []}
 
 
 def _vocabulary(said: Said) -> int:
@@ -187,6 +198,7 @@ def _step(said: Said) -> dict[str, Any]:
     sixteen = "bf16-amp" if said.flag("bf16") else "fp16-amp" if said.flag("fp16") else "fp32"
     eight = "fp8-format" in said or "fp8" in said
     local = said.text("transformer-impl") == "local"
+    attention = said.text("attention-backend", default="fused").replace("auto", "fused")
     deferred = said.flag("defer-embedding-wgrad-compute")
     wide = said.flag("accumulate-allreduce-grads-in-fp32") or not said.flag("fp16")
     return {
@@ -195,7 +207,7 @@ def _step(said: Said) -> dict[str, Any]:
         "seq": said.number("seq-length"),
         "precision": "fp8" if eight else sixteen,
         "checkpointing": said.text("recompute-granularity", default="none"),
-        "attention": "unfused" if local else said.text("attention-backend", default="fused").replace("auto", "fused"),
+        "attention": "unfused" if local else attention,
         "transformer_impl": "local" if local else "transformer_engine",
         "fused_loss": said.flag("cross-entropy-loss-fusion") and _implementation(said),
         "dropout": float(said.text("hidden-dropout", default="0.1")),

@@ -80,6 +80,7 @@ def read_nemo(given: dict[str, Any], form: str) -> Imported:
             arguments[argument] = str(value).strip("'")
     arguments |= {argument: "true" for name, argument in _FLAGS.items() if said.flag(name)}
     arguments |= _spelled(said) | _mixed_blocks(said)
+    arguments["moe-token-dispatcher-type"] = "alltoall"  # of its recipes
     gpus = said.number("trainer.num_nodes", default=1) * said.number("trainer.devices", default=0)
     row, unknown = row_of(arguments, gpus or _least(arguments), "")
     row["framework"] = "nemo"

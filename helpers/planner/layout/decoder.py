@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from .adapters import Adapter, linear
 from .attention import Wires, attention_of, column, columns_of, parts
+from .gathered import GatheredExperts
 from .kernels import Norm, activate, drop, fused_loss
 from .layout import Layout
 from .wire import Wire, exchange, join, leave
@@ -62,6 +63,10 @@ class Experts(nn.Module):
         inner = arch.shared_experts * arch.moe_ffn
         self.shared = Mlp(layout, wires.tensor, inner) if inner else None
 
+    def weights(self) -> list[nn.Parameter]:
+        """Return the experts' parameters."""
+        return [weight for weight in (self.gate, self.up, self.down) if weight is not None]
+
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, S, D), this rank's tokens; likewise the result."""
         tokens = x.flatten(0, 1)  # (T, D)
@@ -87,7 +92,8 @@ class Block(nn.Module):
         self.attention_norm = Norm(arch.hidden, arch.layer_norm)
         self.attention = attention_of(layout, wires)
         self.mlp_norm = Norm(arch.hidden, arch.layer_norm)
-        self.mlp = Experts(layout, wires) if arch.is_moe(layer) else Mlp(layout, wires.tensor, arch.ffn)
+        experts = GatheredExperts if layout.dispatcher == "all-gather" else Experts
+        self.mlp = experts(layout, wires) if arch.is_moe(layer) else Mlp(layout, wires.tensor, arch.ffn)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (B, S, D), or (B, S / tensor, D) where tokens are split; likewise the result."""

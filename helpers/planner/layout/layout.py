@@ -8,7 +8,9 @@ from .arch import Arch
 RECOMPUTATIONS = ("none", "selective", "full")
 ATTENTIONS = ("fused", "cudnn", "fused-2023", "eager")
 LOSSES = ("in place", "fused", "te")
+DISPATCHERS = ("all-to-all", "all-gather")
 LORA_TARGETS = ("attention", "all")
+_AT_LEAST_ONE = ("micro_batch_size", "micro_batches", "seq", "recompute_every", "expert_tensor")
 _OF_PERCEPTRON = {"gate_proj", "up_proj", "down_proj", "linear_fc1", "linear_fc2"}
 
 
@@ -30,7 +32,8 @@ class Layout(ParallelConfig):
         transformer_engine: whether megatron runs its kernels: tensor ranks keep the output of norms, the loss works in
             place, and matmuls with `wgrad_fusion` add weights' gradients to their buffer and return a dummy.
         attention_mask: whether first and last stage hold a mask of (B, 1, S, S) bytes that no kernel reads.
-        deterministic: whether cuBLAS has the larger workspace that reproducible results want (":4096:8").
+        deterministic: whether PyTorch takes its reproducible algorithms.
+        large_workspace: whether cuBLAS has the larger workspace that these want (":4096:8").
         data_overlap: whether gradients are added up, and weights gathered, beside passes; else after the last one.
         lora_rank: of adapters, which alone are trained; 0 trains the whole model.
         lora_targets: which layers have one: those of "attention", or "all" of a block.
@@ -39,6 +42,8 @@ class Layout(ParallelConfig):
         own_modules: whether megatron runs its own layers in place of Transformer Engine's.
         packed: whether queries, keys and values come from one layer, as in Megatron, and gate and up; their tensors
             then share memory.
+        head_dummy: whether a head whose matmuls wait returns a dummy gradient of Transformer Engine, as Megatron's has
+            done since its commit e7c55de99e. Where nothing waits, its weight's gradient stands for the dummy.
         narrow_gradients: whether megatron adds up gradients in 16 bits, and widens them for the update.
         loss: of megatron: "in place"; "fused", whose compiled parts do not work in place; or "te": Transformer Engine's
             kernel, which leaves the gradient in the place of the logits.
@@ -48,6 +53,11 @@ class Layout(ParallelConfig):
         deepspeed: whether megatron's ranks run under DeepSpeed's pipeline engine. Its FP16 adds up gradients in 16
             bits; its `BF16_Optimizer` in an FP32 vector, beside which those of the last pass live on until the next
             backward pass (`update_hp_grads(clear_lp_grads=False)` in its runtime/pipe/engine.py).
+        dispatcher: how megatron's ranks bring tokens to experts: "all-to-all" sends each token to the ranks that it
+            chose; "all-gather" gives every rank all tokens of its expert group (`gathered.py`).
+        expert_tensor: ranks that split each expert; all-gather alone has them.
+        grouped_experts: whether all-gather's experts are multiplied by Transformer Engine's grouped matmuls, which
+            have four more workspaces, and not one by one.
         ends_as_blocks: whether the embedding and the head count as a block each where stages get equal shares.
 
     Raises:
@@ -70,6 +80,7 @@ class Layout(ParallelConfig):
     wgrad_fusion: bool = True
     attention_mask: bool = False
     deterministic: bool = False
+    large_workspace: bool = False
     data_overlap: bool = True
     lora_rank: int = 0
     lora_targets: str = "attention"
@@ -77,24 +88,29 @@ class Layout(ParallelConfig):
     fp8_params: bool = False
     own_modules: bool = False
     packed: bool = False
+    head_dummy: bool = False
     narrow_gradients: bool = False
     loss: str = "in place"
     deferred_logits: int = 0
     micro_batch_group: int = 0
     deepspeed: bool = False
     ends_as_blocks: bool = False
+    dispatcher: str = "all-to-all"
+    expert_tensor: int = 1
+    grouped_experts: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         known = {"precision": PRECISIONS, "recompute": RECOMPUTATIONS, "attention": ATTENTIONS, "engine": ENGINES}
-        known |= {"lora_targets": LORA_TARGETS, "loss": LOSSES}
+        known |= {"lora_targets": LORA_TARGETS, "loss": LOSSES, "dispatcher": DISPATCHERS}
         check_known(self, known)
-        check_range(self, dict.fromkeys(("micro_batch_size", "micro_batches", "seq", "recompute_every"), 1))
+        check_range(self, dict.fromkeys(_AT_LEAST_ONE, 1))
         several = (
             self._conflicts_of_tensor_ranks,
             self._conflicts,
             self._conflicts_of_turns,
             self._conflicts_of_adapters,
+            self._conflicts_of_dispatchers,
         )
         for broken, message in (each for conflicts in several for each in conflicts()):
             if broken:
@@ -130,6 +146,26 @@ class Layout(ParallelConfig):
             (self.fp8_params and not adapters, "fp8_params without adapters: no weight of eight bits is trained."),
             (self.fp8_params and self.precision != "fp8", "fp8_params wants precision fp8."),
             (self.deepspeed and self.engine != "megatron", "deepspeed goes with engine megatron."),
+        ]
+
+    def _conflicts_of_dispatchers(self) -> list[tuple[bool, str]]:
+        """Return (whether it applies, what to change) for how tokens come to experts."""
+        arch, gathers = self.arch, self.dispatcher == "all-gather"
+        group = self.expert * self.expert_tensor
+        return [
+            (gathers and not (self.engine == "megatron" and arch.experts), "All-gather is for megatron's experts."),
+            (gathers and arch.shared_experts > 0, "All-gather is planned without shared experts."),
+            (gathers and arch.bias, "All-gather is planned for experts without biases."),
+            (not gathers and self.expert_tensor > 1, "expert_tensor is planned with dispatcher all-gather."),
+            (
+                arch.moe_ffn % self.expert_tensor > 0,
+                f"expert_tensor {self.expert_tensor} does not divide the width {arch.moe_ffn} of an expert.",
+            ),
+            (
+                gathers and self.ranks // self.pipeline % group > 0,
+                f"expert {self.expert} x expert_tensor {self.expert_tensor} do not divide the "
+                f"{self.ranks // self.pipeline} ranks of a stage.",
+            ),
         ]
 
     def _conflicts(self) -> list[tuple[bool, str]]:
@@ -204,6 +240,11 @@ class Layout(ParallelConfig):
                 f"smaller than the {self.pipeline} stages.",
             ),
         ]
+
+    @property
+    def expert_shards(self) -> int:
+        """Ranks that split the state of an expert's parameters."""
+        return max(1, super().expert_shards // self.expert_tensor)
 
     @property
     def tokens(self) -> int:

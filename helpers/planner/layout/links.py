@@ -98,8 +98,8 @@ class Links:
         self._wires = {name: (size, strides[name]) for name, size in sizes.items()}
         self._wires["shard"] = (layout.shards, layout.tensor)  # the context ranks have the same parameters
         self._wires["data"] = (layout.shards * layout.replicate, layout.tensor)
-        self._wires["expert"] = (layout.expert, 1 if layout.sequence_parallel else layout.tensor)
-        self._wires["expert shard"] = (layout.expert_shards, layout.expert)
+        self._wires["expert"] = (layout.expert * layout.expert_tensor, 1 if layout.sequence_parallel else layout.tensor)
+        self._wires["expert shard"] = (layout.expert_shards, layout.expert * layout.expert_tensor)
         self._links = {name: link_of(*wire, cluster, rates) for name, wire in self._wires.items()}
 
     def __getitem__(self, wire: str) -> Link:

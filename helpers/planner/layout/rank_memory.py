@@ -94,12 +94,15 @@ def add_workspaces(rank: RankMemory, layout: Layout, gpu: Gpu) -> None:
     """Add what matmuls of Transformer Engine have as scratch memory on `gpu`, from the first step on.
 
     PyTorch gives cuBLAS a workspace for each of two threads; Transformer Engine has one of its own: 32 MiB from Hopper
-    on, else 4 (`get_cublas_workspace_size_bytes` in its repository).
+    on, else 4 (`get_cublas_workspace_size_bytes` in its repository). Its grouped matmuls run on four streams, each with
+    a workspace of that size (`get_multi_stream_cublas_workspace`). Megatron's own experts have a router that takes
+    Transformer Engine's matmul (`RouterGatingLinearFunction` in its moe_utils.py).
     """
     large = (gpu.capability or (0, 0)) >= (9, 0)
-    each = 32 * MiB if layout.deterministic else gpu.cublas_workspace or 0
-    own = 0 if layout.own_modules else (32 if large else 4) * MiB
-    rank.peak["kernel workspace"] += 2 * each + own
+    each = 32 * MiB if layout.large_workspace else gpu.cublas_workspace or 0
+    own = 0 if layout.own_modules and layout.dispatcher != "all-gather" else (32 if large else 4) * MiB
+    grouped = 4 * own if layout.grouped_experts else 0
+    rank.peak["kernel workspace"] += 2 * each + own + grouped
 
 
 def add_update_of_deepspeed(rank: RankMemory, layout: Layout, stages: Iterable[StageRun]) -> None:
@@ -126,24 +129,31 @@ def share_dummies(rank: RankMemory, layout: Layout, kinds: Sequence[StageKind]) 
 def add_standing(rank: RankMemory, layout: Layout, number: int) -> None:
     """Add what Megatron's pipeline rank `number` holds between its passes besides weights, state and activations.
 
-    These are the buffer of its own layers (`GlobalMemoryBuffer`: what tensor ranks gather, the scores of attention),
-    the input of the pass before and its gradient, which the schedule's variables hold until the next pass has ended,
-    and the logits' gradients whose products wait for the end of the step.
+    These are the buffer of its own layers (`GlobalMemoryBuffer`: what tensor or expert ranks gather, the scores of
+    attention), the input of the pass before and its gradient, which the schedule's variables hold until the next pass
+    has ended, and the logits' gradients whose products wait for the end of the step.
     """
     arch, size = layout.arch, 4 if layout.precision == "fp32" else 2
     tokens = layout.micro_batch_size * layout.local_seq
     last = number == layout.pipeline - 1
     gathers = layout.splits_tokens and (last or layout.own_modules)
     buffer = tokens * arch.hidden if gathers else 0
+    if layout.dispatcher == "all-gather":  # the tokens of the expert group, which has `tensor` parts of each sequence
+        group = layout.expert * layout.expert_tensor
+        buffer = max(buffer, tokens * arch.hidden * group // layout.tensor if group > 1 else 0)
     if layout.own_modules:
         buffer = max(buffer, tokens * layout.seq * arch.heads // layout.tensor)
     rank.peak[runs.BUFFERS] += buffer * size
     if number:
         rank.peak[runs.BUFFERS] += 2 * tokens * arch.hidden * size // (layout.tensor if layout.splits_tokens else 1)
     if last and layout.deferred_logits:
+        # The norm's output waits, too, and its graph: that ends in the stage's input, which holds its gradient.
+        ends = 2 * arch.hidden // (layout.tensor if layout.splits_tokens else 1) if number else 0
         kept = layout.micro_batches - 1
         kept = kept if layout.deferred_logits < 0 else min(layout.deferred_logits, kept)
-        rank.peak[WAITING] += kept * tokens * (-(-arch.vocab // layout.tensor) + arch.hidden) * size
+        if layout.head_dummy and layout.wgrad_fusion:
+            rank.peak["gradients"] += -(-arch.vocab // layout.tensor) * arch.hidden * size
+        rank.peak[WAITING] += kept * tokens * (-(-arch.vocab // layout.tensor) + arch.hidden + ends) * size
 
 
 def _after(held: Held, done: "Sequence[_Passed]") -> Held:

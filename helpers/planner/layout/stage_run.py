@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..simulate.contexts import default_modes, no_collector, resizing_counted
 from .decoder import Experts, Stage
+from .gathered import GatheredExperts
 from .layout import Layout
 from .parallelize import LOW, StageKind, give_memory, parallelize, process_group, weight_dtype
 from .trace import BUFFERS, Life, Moment, Place, Trace
@@ -99,7 +100,7 @@ def weight_shapes(layout: Layout, kind: StageKind) -> set[tuple[int, int]]:
     gates = 2 if arch.gated else 1
     shapes = _latent_shapes(layout) if arch.kv_lora else _attention_shapes(layout)
     inner = [arch.ffn // ranks] if kind.dense else []
-    inner += [arch.moe_ffn, arch.shared_experts * arch.moe_ffn // ranks] if kind.mixed else []
+    inner += [arch.moe_ffn // layout.expert_tensor, arch.shared_experts * arch.moe_ffn // ranks] if kind.mixed else []
     for width in filter(None, inner):
         shapes |= {(gates * width, arch.hidden), (arch.hidden, width)}
     return shapes
@@ -144,9 +145,8 @@ class _Training:
     def __init__(self, layout: Layout, kind: StageKind, stage: Stage, trace: Trace) -> None:
         self.layout, self.kind, self.trace = layout, kind, trace
         self.low = LOW.get(layout.precision, torch.float32)
-        experts = {
-            id(p) for m in stage.modules() if isinstance(m, Experts) for p in (m.gate, m.up, m.down) if p is not None
-        }
+        mixtures = (m for m in stage.modules() if isinstance(m, Experts | GatheredExperts))
+        experts = {id(weight) for mixture in mixtures for weight in mixture.weights()}
         self.expert = sum(p.numel() for p in stage.parameters() if id(p) in experts)
         self.dense = sum(p.numel() for p in stage.parameters() if p.requires_grad) - self.expert
         give_memory(stage, layout)

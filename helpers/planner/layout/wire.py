@@ -73,8 +73,12 @@ class Wire:
         self.listener.arrived("shift")
         return x
 
+    def tell(self, collective: str, nbytes: int) -> None:
+        """Say that a collective is called with so many bytes; its tensor lies in memory that is there."""
+        self.listener.tell(collective, self.name, nbytes)
+
     def _say(self, collective: str, x: Tensor) -> None:
-        self.listener.tell(collective, self.name, x.numel() * x.element_size())
+        self.tell(collective, x.numel() * x.element_size())
 
     def _made(self, x: Tensor) -> Tensor:
         self.listener.made(x)

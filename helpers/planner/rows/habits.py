@@ -19,7 +19,7 @@ class Habits:
             "unless selective".
         compiles_fp8: whether it compiles 8-bit runs, of which nothing else is said.
         spreads_experts: whether all ranks of a stage split the experts, up to 64.
-        tensor_overlap, accumulate_whole, plain_ends, cuda_graphs, packed: see `Layout`.
+        tensor_overlap, accumulate_whole, plain_ends, cuda_graphs, packed, head_dummy: see `Layout`.
         casts_weights: whether its mixed precision casts weights and optimizer's state, too.
         logs: whose memory its log has: "fullest" for the fullest rank's, "first" or "last" for that pipeline stage's.
         dropout, attention_mask: see `Layout`.
@@ -61,6 +61,7 @@ class Habits:
     picks_attention: bool = False
     cuda_graphs: bool = False
     packed: bool = False
+    head_dummy: bool = False
     plain_tokens: str = ""
     compiles_fp8: bool = False
     spreads_experts: bool = False
@@ -147,6 +148,7 @@ HABITS = {
         tensor_overlap=False,
         data_overlap=False,
         packed=True,
+        head_dummy=True,
     ),
     "megatron-bridge": _LLAMA,
     "nemo": replace(_LLAMA, lora_dropout=0.1),

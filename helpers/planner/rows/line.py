@@ -15,6 +15,7 @@ from ..layout.layout_plan import LayoutPlan
 from ..layout.rank_memory import RankMemory
 from ..rates.measured import Measured
 from .adapters import adapters_of
+from .experts import dispatch_of
 from .habits import GENERIC, Habits, habits_of
 
 _PRECISIONS = ("fp32", "bf16", "bf16-amp", "fp16-amp", "fp8")
@@ -154,6 +155,7 @@ def read_line(line: Mapping[str, Any]) -> Question:
         ends_as_blocks=_ends_as_blocks(read, habits, arch.layers, sizes["pipeline"] * virtual),
         **_of_megatron(read, habits, precision),
         **adapters_of(read, habits, precision),
+        **dispatch_of(read),
     )
     return _question(read, habits, layout, cluster)
 
@@ -189,6 +191,7 @@ def _of_megatron(read: _Reader, habits: Habits, precision: str) -> dict[str, Any
     return {
         "own_modules": own == "local",
         "packed": habits.packed,
+        "head_dummy": habits.head_dummy,
         "narrow_gradients": not read("wide_gradients", not (habits.deepspeed and precision == "fp16-amp"), note=False),
         "loss": _loss(read("fused_loss", False, note=False), habits),
         "deferred_logits": _whole(read("deferred_logits", 0, note=False), "deferred_logits", -1),
@@ -197,7 +200,8 @@ def _of_megatron(read: _Reader, habits: Habits, precision: str) -> dict[str, Any
         "data_overlap": bool(read("data_overlap", habits.data_overlap, note=False)),
         "context_method": str(read("context_method", "ring", note=False)),
         "attention_mask": bool(read("attention_mask", habits.attention_mask, note=False)),
-        "deterministic": bool(read("deterministic", False, note=False)),
+        "deterministic": (deterministic := bool(read("deterministic", False, note=False))),
+        "large_workspace": bool(read("large_workspace", deterministic, note=False)),
         "wgrad_fusion": bool(read("wgrad_fusion", not habits.deepspeed, note=False)),
     }
 

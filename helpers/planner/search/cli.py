@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ...core.sign_of_life import lines_in_a_log
 from ..catalog.clusters import CLUSTERS, Cluster, find_cluster
 from ..catalog.configs import CONFIGS
 from ..catalog.models import read_config
@@ -96,10 +97,11 @@ def seq_of(model: str, seq: int | None) -> int:
 
 @contextlib.contextmanager
 def _bar() -> "Iterator[Tell]":
-    """Show a bar on the terminal, never in a pipe; yield a function that hears of the progress."""
+    """Show a bar on the terminal, or a line every 30 seconds elsewhere; yield a function that hears of the progress."""
     from tqdm import tqdm
 
-    with tqdm(total=1.0, disable=None, leave=False, bar_format="{desc:<32}{bar}{elapsed}") as bar:
+    bar = tqdm(total=1.0, disable=None, leave=False, bar_format="{desc:<32}{bar}{elapsed}")
+    with bar, lines_in_a_log(lambda: f"{bar.desc}, {bar.n:.0%}"):
 
         def tell(what: str, done: float, of: float) -> None:
             bar.set_description_str(f"{what} {done:,.0f}" if not of and done else what, refresh=False)

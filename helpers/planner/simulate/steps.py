@@ -30,6 +30,7 @@ from .flop_count import HOST, FlopCount
 from .model import build, make_micro_batch
 from .objective import Objective
 from .optimizers import make_optimizers, matrices_of, step_in_backward
+from .repeat import deepened, depths
 from .strategy import Strategy, strategy_of
 from .work_count import RepeatedWork
 
@@ -84,7 +85,8 @@ def simulate(
     Args:
         recipe: what to run.
         tell: called with the name of each stage as it begins.
-        repeat: let the first step stand for the second where they are alike; False runs both, for comparison.
+        repeat: let the first step stand for the second, and a few blocks for all, where they are alike; False runs
+            everything, for comparison.
         spec: the model to run in place of the one that the recipe names: one of another depth.
 
     Raises:
@@ -100,7 +102,8 @@ def simulate(
     with _one_at_a_time, warnings.catch_warnings(), quiet_transformers(), default_modes():
         warnings.simplefilter("ignore")  # warnings of libraries about fake weights help nobody
         try:
-            result = _simulate(recipe, spec, tell, repeat)
+            result = _from_shallow(recipe, spec, tell) if repeat else None
+            result = result or _simulate(recipe, spec, tell, repeat)
         except RecipeError:
             raise
         except Exception as error:  # a config may hold anything, and models may do anything with it
@@ -108,6 +111,15 @@ def simulate(
             raise RecipeError(f"{recipe.model}: this cannot be simulated: {type(error).__name__}: {words}") from error
     result.seconds = time.perf_counter() - began
     return result
+
+
+def _from_shallow(recipe: TrainingConfig, spec: ModelSpec, tell: Callable[[str], None]) -> Simulation | None:
+    """Return the step of a deep model, made from those of two shallow copies of it; None where it has to be run."""
+    layers = depths(recipe, spec)
+    if layers is None:
+        return None
+    few, more = (_simulate(recipe, spec.with_layers(each), tell, repeat=True) for each in layers)
+    return deepened(few, more, spec.layers - layers[0])
 
 
 def _simulate(recipe: TrainingConfig, spec: ModelSpec, tell: Callable[[str], None], repeat: bool) -> Simulation:

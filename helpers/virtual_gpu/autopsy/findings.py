@@ -101,7 +101,7 @@ def of_snapshot(number: int, gpu: GpuSnapshot) -> Report:
             "`.detach()`ed tensors instead, and look for lists, caches and hooks that hold tensors."
         )
     held = Owners(gpu.allocated, categories=dict(categories))
-    report.cures = cures_for(held, 0 if gpu.expandable else max(0, unused))
+    report.cures = cures_for(held, 0 if gpu.expandable else max(0, unused), gpu.checkpoints)
     return report
 
 

@@ -53,7 +53,7 @@ def category(frames: list[Frame], survives: bool) -> str:
         "torch::autograd::Engine" in name or name in ("_engine_run_backward", "backward") for name in names
     ) or any("torch/autograd/" in file for file in files)
     if backward:
-        recomputes = any("torch/utils/checkpoint.py" in file for file in files) and "_call_impl" in names
+        recomputes = uses_checkpointing(frames) and "_call_impl" in names
         return RECOMPUTED if recomputes else GRADIENTS if survives else TEMPORARIES
     if "_call_impl" in names or "forward" in names:
         return ACTIVATIONS
@@ -70,3 +70,8 @@ def steps_optimizer(frames: list[Frame]) -> bool:
         and "zero_grad" not in str(frame.get("name"))
         for frame in frames
     )
+
+
+def uses_checkpointing(frames: list[Frame]) -> bool:
+    """Say whether a stack is inside activation checkpointing."""
+    return any("torch/utils/checkpoint.py" in str(frame.get("filename", "")).replace("\\", "/") for frame in frames)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from .frames import Frame, category, steps_optimizer, user_line
+from .frames import Frame, category, steps_optimizer, user_line, uses_checkpointing
 
 _PAUSE = 50  # events between two parts of one optimizer step, at most
 
@@ -70,6 +70,11 @@ class GpuSnapshot:
     def expandable(self) -> bool:
         """Whether segments can grow."""
         return any(segment.get("is_expandable") for segment in self.segments)
+
+    @property
+    def checkpoints(self) -> bool:
+        """Whether activation checkpointing made any block."""
+        return any(uses_checkpointing(block.frames) for block in self.blocks)
 
     def _pieces(self) -> list[dict[str, Any]]:
         return [piece for segment in self.segments for piece in segment.get("blocks", ())]

@@ -51,7 +51,8 @@ CHANGES = {
 # What rows of published runs alone can say, and what follows from the engine: no option of `plan` sets these.
 OF_ROWS = {"dropout", "wgrad_fusion", "attention_mask", "deterministic", "transformer_engine"}
 OF_ROWS |= {"data_overlap", "own_modules", "narrow_gradients", "loss", "deferred_logits", "micro_batch_group"}
-OF_ROWS |= {"deepspeed", "packed", "ends_as_blocks"}
+OF_ROWS |= {"deepspeed", "packed", "ends_as_blocks", "dispatcher", "expert_tensor", "grouped_experts"}
+OF_ROWS |= {"large_workspace", "head_dummy"}
 SAME_HABITS = {"torchtitan", "pytorch"}  # planned alike
 
 
