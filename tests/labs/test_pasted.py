@@ -1,4 +1,4 @@
-"""What the labs show, put together with as little thought as it takes to make it run, earns no part of X2, X6 or X7."""
+"""What the labs show, put together with as little thought as it takes to run, earns no part of X2, X5, X6 or X7."""
 
 import importlib
 
@@ -6,7 +6,7 @@ import pytest
 
 from ..mutants import run_answers, verdicts
 
-PARTS = [part.name for part in importlib.import_module("helpers.exercises.x2").PARTS]
+PARTS, X5 = ([part.name for part in importlib.import_module(f"helpers.exercises.{x}").PARTS] for x in ("x2", "x5"))
 
 LABS = """
 import torch
@@ -192,3 +192,135 @@ def test_the_preemption_of_lab_18b_passes_no_check_of_x6():
     found = verdicts("x6.preempt", run_answers(EVERY_STEP))
     assert [verdict.check for verdict in found if verdict.passed] == []
     assert "the device had nothing to do" in found[0].diagnosis
+
+
+# Lab 15's cells with the group in the place of the world. Its tiles know one document and add up in the inputs' dtype.
+RING = """
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from helpers.exercises.context_parallel.attend import attend, attend_backward
+from helpers.exercises.reference.context_parallel import cut, merge, shift as shift_in_the_world, zigzag
+
+
+def deal(lengths, ranks, chunk):
+    return zigzag(ranks)
+
+
+def shard(tokens, lengths, order, rank):
+    return cut(tokens, order, rank)
+
+
+def pass_on(x, group):
+    (coming,), finish = shift_in_the_world(x)
+
+    def wait():
+        finish()
+        return coming
+
+    return wait
+
+
+def shift(group, *tensors):
+    rank, n = dist.get_rank(group), dist.get_world_size(group)
+    leaving = [tensor.contiguous() for tensor in tensors]
+    arriving = [torch.empty_like(tensor) for tensor in leaving]
+    messages = [dist.P2POp(dist.isend, tensor, group=group, group_peer=(rank + 1) % n) for tensor in leaving]
+    messages += [dist.P2POp(dist.irecv, tensor, group=group, group_peer=(rank - 1) % n) for tensor in arriving]
+    requests = dist.batch_isend_irecv(messages) if n > 1 else []
+
+    def finish():
+        for request in requests:
+            request.wait()
+        leaving.clear()
+
+    return (arriving if n > 1 else list(tensors)), finish
+
+
+def ring_forward(q, k, v, order, group):
+    rank, n = dist.get_rank(group), dist.get_world_size(group)
+    rows = q.chunk(len(order[rank]), dim=2)
+    found = [(torch.zeros_like(row), torch.full_like(row[..., 0], float("-inf"))) for row in rows]
+    visiting = k, v
+    for step in range(n):
+        if step < n - 1:
+            arriving, finish = shift(group, *visiting)
+        held = order[(rank - step) % n]
+        for column, *block in zip(held, *(t.chunk(len(held), dim=2) for t in visiting), strict=True):
+            for i, row in enumerate(order[rank]):
+                if column <= row:
+                    found[i] = merge(found[i], attend(rows[i], *block, causal=column == row))
+        if step < n - 1:
+            finish()
+            visiting = arriving
+    return torch.cat([out for out, _ in found], dim=2), torch.cat([lse for _, lse in found], dim=2)
+
+
+def ring_backward(gradient, inputs, results, order, group):
+    (q, k, v), rank, n = inputs, dist.get_rank(group), dist.get_world_size(group)
+    dq, visiting, coming, land = torch.zeros_like(q), [k, v], None, None
+    mine = list(zip(*(t.chunk(len(order[rank]), dim=2) for t in (gradient, q, *results, dq)), strict=True))
+    for step in range(n):
+        if step < n - 1:
+            arriving, finish = shift(group, *visiting)
+        held, sums = order[(rank - step) % n], [torch.zeros_like(k), torch.zeros_like(v)]
+        columns = list(zip(*(t.chunk(len(held), dim=2) for t in (*visiting, *sums)), strict=True))
+        for row, (g, q_chunk, out, lse, dq_chunk) in zip(order[rank], mine, strict=True):
+            for column, (k_chunk, v_chunk, *theirs) in zip(held, columns, strict=True):
+                if column <= row:
+                    parts = attend_backward(g, (q_chunk, k_chunk, v_chunk), (out, lse), causal=column == row)
+                    for total, part in zip((dq_chunk, *theirs), parts, strict=True):
+                        total += part
+        if land:
+            land()
+            for total, earlier in zip(sums, coming, strict=True):
+                total += earlier
+        coming, land = shift(group, *sums)
+        if step < n - 1:
+            finish()
+            visiting = arriving
+    land()
+    return dq, *coming
+
+
+class Ring(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, order, group):
+        out, lse = ring_forward(q, k, v, order, group)
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.order, ctx.group = order, group
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient):
+        q, k, v, out, lse = ctx.saved_tensors
+        return *ring_backward(gradient.contiguous(), (q, k, v), (out, lse), ctx.order, ctx.group), None, None
+
+
+def ring_attention(q, k, v, order, lengths, group):
+    WAY
+
+
+def train_step(model, inputs, targets, positions, group):
+    count = (targets != -100).sum()
+    dist.all_reduce(count)
+    loss = F.cross_entropy(model(inputs, positions).flatten(0, 1), targets.flatten(), reduction="sum")
+    (loss / count).backward()
+    joint = loss.detach() / count
+    dist.all_reduce(joint)
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+    return joint
+"""
+WAYS = {
+    "in BF16": "return Ring.apply(q, k, v, order, group)",
+    "in FP32": "return Ring.apply(q.float(), k.float(), v.float(), order, group).bfloat16()",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_the_ring_of_lab_15_earns_next_to_nothing_of_x5(way):
+    names = run_answers(RING.replace("WAY", WAYS[way]))
+    found = [verdict for part in X5 for verdict in verdicts(part, names)]
+    assert [verdict.check for verdict in found if verdict.passed] in ([], ["memory_does_not_grow_with_ranks"])

@@ -13,13 +13,26 @@ device = pick_device()
 where = ranks_device(4)
 
 
-def shard(tokens, rank, ranks):
-    chunk, left = divmod(tokens.shape[1] - 1, 2 * ranks)
+def deal(lengths, ranks, chunk):
+    each, left = divmod(sum(lengths), ranks * chunk)
     if left:
-        raise ValueError(f"{tokens.shape[1] - 1} tokens cannot be divided into {2 * ranks} chunks of equal size")
-    chunks = torch.arange(2 * ranks * chunk, device=tokens.device).view(2 * ranks, chunk)
-    positions = torch.cat([chunks[rank], chunks[2 * ranks - 1 - rank]])
-    return tokens[:, positions], tokens[:, positions + 1], positions
+        raise ValueError(f"{sum(lengths)} tokens are not equally many chunks of {chunk} for each of {ranks} ranks")
+    sees = torch.cat([torch.arange(1, length + 1) for length in lengths])
+    work = sees.view(-1, chunk).sum(1).tolist()
+    order, load = [[] for _ in range(ranks)], [0] * ranks
+    for number in sorted(range(len(work)), key=lambda number: -work[number]):  # equal ones stay in their order
+        rank = min((rank for rank in range(ranks) if len(order[rank]) < each), key=lambda rank: load[rank])
+        order[rank].append(number)
+        load[rank] += work[number]
+    return [sorted(chunks) for chunks in order]
+
+
+def shard(tokens, lengths, order, rank):
+    positions = torch.cat([torch.arange(length, device=tokens.device) for length in lengths])
+    targets = tokens.roll(-1, 1)
+    targets[:, torch.tensor(lengths).cumsum(0) - 1] = -100
+    whole, chunks = (tokens, targets, positions), sum(map(len, order))
+    return tuple(x.unflatten(-1, (chunks, -1))[..., order[rank], :].flatten(-2) for x in whole)
 
 
 def pass_on(x, group):
@@ -40,67 +53,79 @@ def pass_on(x, group):
     return wait
 
 
-def meets(source, rank, half):
-    """Return the slice of my t queries and the slice of the t keys from rank `source` that meet each other."""
-    if source < rank:
-        return slice(None), slice(half)  # their earlier chunk lies before both of mine, their later one behind
-    if source > rank:
-        return slice(half, None), slice(None)  # my later chunk lies behind both of theirs, my earlier one before
-    return slice(None), slice(None)
+def meets(row, column, chunk, lengths):
+    """Return which queries of chunk `row` see which keys of chunk `column`, as (chunk, chunk); None if none do."""
+    ends = torch.tensor(lengths).cumsum(0)
+    rows, columns = (torch.arange(chunk * number, chunk * (number + 1)) for number in (row, column))
+    together = torch.bucketize(rows, ends, right=True)[:, None] == torch.bucketize(columns, ends, right=True)
+    sees = together & (rows[:, None] >= columns)
+    return sees if sees.any() else None
+
+
+def pairs(rows, columns, chunk, lengths, device):
+    """Yield the slices of my t queries and of the t keys of a block whose chunks meet, and which of them see which."""
+    for i, row in enumerate(rows):
+        for j, column in reversed(list(enumerate(columns))):  # the own chunk first: then each query has seen a key
+            sees = meets(row, column, chunk, lengths)
+            if sees is not None:
+                yield slice(chunk * i, chunk * (i + 1)), slice(chunk * j, chunk * (j + 1)), sees.to(device)
 
 
 class RingAttention(torch.autograd.Function):
     @staticmethod
-    def scores(q, k, mine):  # (B, h, g, i, D) and (B, h, j, D) -> (B, h, g, i, j)
+    def scores(q, k, sees):  # (B, h, g, i, D) and (B, h, j, D) -> (B, h, g, i, j)
         scores = torch.einsum("bhgid,bhjd->bhgij", q, k) / q.shape[-1] ** 0.5
-        later = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).triu(1)
-        return scores.masked_fill_(later, float("-inf")) if mine else scores
+        return scores.masked_fill_(~sees, float("-inf"))
 
     @staticmethod
-    def forward(ctx, q, k, v, group):
-        rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-        q = q.unflatten(1, (k.shape[1], -1))  # (B, h, g, t, D): the heads that share a key head
-        block, out, lse = torch.stack([k, v]), torch.zeros_like(q), torch.full_like(q[..., 0], float("-inf"))
+    def forward(ctx, q, k, v, order, lengths, group):
+        rank, ranks, chunk = dist.get_rank(group), dist.get_world_size(group), q.shape[2] // len(order[0])
+        ctx.how, ctx.group = (order, lengths), group
+        wide = q.float().unflatten(1, (k.shape[1], -1))  # (B, h, g, t, D): the heads that share a key head
+        block, out, lse = torch.stack([k, v]), torch.zeros_like(wide), torch.full_like(wide[..., 0], float("-inf"))
         for step in range(ranks):
             source = (rank - step) % ranks
             wait = pass_on(block, group) if step < ranks - 1 else None
-            mine, theirs = meets(source, rank, q.shape[-2] // 2)
-            scores = RingAttention.scores(q[..., mine, :], block[0][..., theirs, :], source == rank)
-            new = torch.logaddexp(lse[..., mine], scores.logsumexp(-1))
-            out[..., mine, :] *= (lse[..., mine] - new).exp()[..., None]
-            p = (scores - new[..., None]).exp()
-            out[..., mine, :] += torch.einsum("bhgij,bhjd->bhgid", p, block[1][..., theirs, :])
-            lse[..., mine] = new
+            for mine, theirs, sees in pairs(order[rank], order[source], chunk, lengths, q.device):
+                k_, v_ = block[..., theirs, :].float()
+                scores = RingAttention.scores(wide[..., mine, :], k_, sees)
+                new = torch.logaddexp(lse[..., mine], scores.logsumexp(-1))
+                out[..., mine, :] *= (lse[..., mine] - new).exp()[..., None]
+                p = (scores - new[..., None]).exp()
+                out[..., mine, :] += torch.einsum("bhgij,bhjd->bhgid", p, v_)
+                lse[..., mine] = new
             block = wait() if wait else block
-        ctx.group = group
         ctx.save_for_backward(q, k, v, out, lse)
-        return out.flatten(1, 2)
+        return out.flatten(1, 2).to(q.dtype)
 
     @staticmethod
     def backward(ctx, grad):
         q, k, v, out, lse = ctx.saved_tensors
-        rank, ranks = dist.get_rank(ctx.group), dist.get_world_size(ctx.group)
-        grad = grad.unflatten(1, q.shape[1:3])
+        order, lengths = ctx.how
+        rank, ranks, chunk = dist.get_rank(ctx.group), dist.get_world_size(ctx.group), q.shape[2] // len(order[0])
+        wide, grad = (x.float().unflatten(1, (k.shape[1], -1)) for x in (q, grad))
         delta = (grad * out).sum(-1, keepdim=True)  # (B, h, g, t, 1)
-        block, dq = torch.stack([k, v]), torch.zeros_like(q)
-        d_block = torch.zeros_like(block)
+        block, dq = torch.stack([k, v]), torch.zeros_like(wide)
+        d_block = torch.zeros_like(block, dtype=torch.float32)
         for step in range(ranks):
             source = (rank - step) % ranks
             wait = pass_on(block, ctx.group) if step < ranks - 1 else None
-            mine, theirs = meets(source, rank, q.shape[-2] // 2)
-            q_, g_, k_, v_ = q[..., mine, :], grad[..., mine, :], block[0][..., theirs, :], block[1][..., theirs, :]
-            p = (RingAttention.scores(q_, k_, source == rank) - lse[..., mine, None]).exp()
-            d_block[1][..., theirs, :] += torch.einsum("bhgij,bhgid->bhjd", p, g_)
-            ds = torch.einsum("bhgid,bhjd->bhgij", g_, v_).sub_(delta[..., mine, :]).mul_(p).div_(q.shape[-1] ** 0.5)
-            d_block[0][..., theirs, :] += torch.einsum("bhgij,bhgid->bhjd", ds, q_)
-            dq[..., mine, :] += torch.einsum("bhgij,bhjd->bhgid", ds, k_)
+            for mine, theirs, sees in pairs(order[rank], order[source], chunk, lengths, q.device):
+                q_, g_, (k_, v_) = wide[..., mine, :], grad[..., mine, :], block[..., theirs, :].float()
+                p = (RingAttention.scores(q_, k_, sees) - lse[..., mine, None]).exp()
+                d_block[1][..., theirs, :] += torch.einsum("bhgij,bhgid->bhjd", p, g_)
+                dp = torch.einsum("bhgid,bhjd->bhgij", g_, v_)
+                ds = (dp - delta[..., mine, :]).mul_(p).div_(q.shape[-1] ** 0.5)
+                d_block[0][..., theirs, :] += torch.einsum("bhgij,bhgid->bhjd", ds, q_)
+                dq[..., mine, :] += torch.einsum("bhgij,bhjd->bhgid", ds, k_)
             d_block = pass_on(d_block, ctx.group)()  # travels with its block; the last step brings it home
             block = wait() if wait else block
-        return dq.flatten(1, 2), d_block[0], d_block[1], None
+        dq, dk, dv = (x.to(q.dtype) for x in (dq.flatten(1, 2), *d_block))
+        return dq, dk, dv, None, None, None
 
 
-def ring_attention(q, k, v, group):
-    return RingAttention.apply(q, k, v, group)
+def ring_attention(q, k, v, order, lengths, group):
+    return RingAttention.apply(q, k, v, order, lengths, group)
 
 
 def train_step(model, inputs, targets, positions, group):

@@ -178,7 +178,7 @@ def _wrong_moment(seen: list[Evidence], expected: list[Evidence]) -> str | None:
                 return f"The call waits for a neighbor: on rank {first} it did not return before rank {late} called."
             if got["unfinished"]:
                 return (
-                    f"While rank {late} had called, and not waited yet, wait() of rank {got['not done'][0]} did not "
+                    f"While rank {late} had called, and not waited yet, wait() of rank {got['unfinished'][0]} did not "
                     "come back. Do both messages set out in the call, or only when wait() is called?"
                 )
             if got["came"] != want["came"]:

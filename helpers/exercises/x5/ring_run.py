@@ -22,7 +22,7 @@ from .untouched import Untouched
 
 FEW = 8192  # bytes of what may grow with the sequence: positions, a log-sum-exp of each block
 
-Ring = Callable[..., Any]  # (q, k, v, group) -> output
+Ring = Callable[..., Any]  # (q, k, v, order, lengths, group) -> output
 Look = Callable[..., Evidence]  # (ring, seed, case, group) -> what one rank saw
 Changed = Callable[[], list[str]]  # names that stand for something else than when the rank began
 
@@ -53,14 +53,14 @@ def by_case(entry: Evidence, cases: list[Case]) -> Evidence:
     return {"seen": {name: [seen[name] for seen in entry["seen"] if name in seen] for name in names}}
 
 
-def _in_chunks(tensor: Any) -> Evidence:
-    """Return a tensor (B, H, t, D) as the numbers of its earlier and of its later chunk."""
+def _in_chunks(tensor: Any, per: int) -> Evidence:
+    """Return a tensor (B, H, t, D) as the numbers of each of its `per` chunks."""
     if not isinstance(tensor, Tensor):
         return {"kind": type(tensor).__name__}
     tensor = plain(tensor).detach()
     seen: Evidence = {"kind": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
     if tensor.dim() == 4:
-        seen["chunks"] = [chunk.flatten().tolist() for chunk in tensor.chunk(2, 2)]
+        seen["chunks"] = [chunk.flatten().tolist() for chunk in tensor.chunk(per, 2)]
     return seen
 
 
@@ -68,33 +68,40 @@ def _kept(given: tuple[Tensor, ...], before: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(given, before, strict=True))
 
 
+def _call(ring: Ring, shard: tuple[Tensor, ...], case: Case, group: dist.ProcessGroup) -> Any:
+    """Return the output, with lists of its own for each call."""
+    return ring(*shard[:3], [list(chunks) for chunks in case.order], list(case.lengths), group)
+
+
 def output(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evidence:
     """One rank: the output."""
     given = shard_of(seed, case, dist.get_rank(group))[:3]
     before = [x.detach().clone() for x in given]
-    return {"output": _in_chunks(ring(*given, group)), "kept": _kept(given, before)}
+    return {"output": _in_chunks(_call(ring, given, case, group), case.per), "kept": _kept(given, before)}
 
 
 def gradients(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evidence:
     """One rank: the gradients of a call; there is another one before the first backward pass."""
     shards = [shard_of(seed + i, case, dist.get_rank(group)) for i in range(2)]
     before = [[x.detach().clone() for x in shard] for shard in shards]
-    outputs = [ring(*shard[:3], group) for shard in shards]
+    outputs = [_call(ring, shard, case, group) for shard in shards]
     pairs = list(zip(shards, outputs, strict=True))
     for shard, out in pairs if seed // 100 % 2 else pairs[::-1]:  # in either order: some cases so, some so
         out.backward(shard.grad)
     kept = all(map(_kept, shards, before))
-    return {name: _in_chunks(getattr(shards[0], name).grad) for name in "qkv"} | {"kept": kept}
+    return {name: _in_chunks(getattr(shards[0], name).grad, case.per) for name in "qkv"} | {"kept": kept}
 
 
 def traffic(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evidence:
     """One rank: what it sends and multiplies, forward and backward."""
-    q, k, v, grad = shard_of(seed, case, dist.get_rank(group))
+    rank = dist.get_rank(group)
+    shard = shard_of(seed, case, rank)
     with RingSpy(group) as forward:
-        out = ring(q, k, v, group)
+        out = _call(ring, shard, case, group)
     with RingSpy(group) as backward:
-        out.backward(grad)
-    block = {"bytes": case.block_bytes, "flops": case.block_flops}
+        out.backward(shard.grad)
+    flops = {"pair": case.chunk**2 * case.pair_flops, "least": case.seen(rank) * case.pair_flops}
+    block = {"bytes": case.block_bytes, "flops": flops, "pairs": case.needed(rank)}
     return {"block": block, "forward": forward.evidence, "backward": backward.evidence}
 
 
@@ -107,12 +114,12 @@ def memory(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evide
     """One rank: bytes beyond the inputs, at the peak of each pass and after the forward pass; Python's own as well."""
     rank = dist.get_rank(group)
     gc.freeze()  # what this process was born with need not be looked through again
-    _both(ring, shard_of(seed, case, rank), group)  # the first call imports what it needs
+    _both(ring, shard_of(seed, case, rank), case, group)  # the first call imports what it needs
     meter = MemoryMeter(device=torch.device("cpu"), by_category=False)
     seen = {}
     q, k, v, grad = _fresh(seed, case, rank)
     with LastMessage() as last, meter as profile:
-        out = ring(q, k, v, group)
+        out = _call(ring, (q, k, v), case, group)
     seen |= {"forward": profile.peak_bytes, "forward, late": most_since(last.when, profile)}
     sizes = _sizes(profile)
     seen["between"] = most_since(profile.ended, profile)
@@ -120,12 +127,12 @@ def memory(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evide
     del out
     shard = _fresh(seed, case, rank)
     with LastMessage() as last, meter as profile:
-        _both(ring, shard, group)
+        _both(ring, shard, case, group)
     seen |= {"both": profile.peak_bytes, "both, late": most_since(last.when, profile)}
     seen["sizes"] = sorted(sizes | _sizes(profile))
     shard = _fresh(seed, case, rank)
     tracemalloc.start()
-    _both(ring, shard, group)
+    _both(ring, shard, case, group)
     seen["python"] = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return seen
@@ -136,5 +143,5 @@ def _fresh(seed: int, case: Case, rank: int) -> Shard:
     return shard_of(seed, case, rank, contiguous=True)
 
 
-def _both(ring: Ring, shard: Shard, group: dist.ProcessGroup) -> None:
-    ring(*shard[:3], group).backward(shard.grad)
+def _both(ring: Ring, shard: Shard, case: Case, group: dist.ProcessGroup) -> None:
+    _call(ring, shard, case, group).backward(shard.grad)

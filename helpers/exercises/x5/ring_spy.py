@@ -1,4 +1,4 @@
-"""A spy on a ring: bytes sent to each neighbour, other collectives, and the products of matrices."""
+"""A spy on a ring: bytes sent to each neighbour and in FP32, other collectives, and the products of matrices."""
 
 from collections import Counter
 from typing import Any
@@ -14,6 +14,7 @@ from ..base import Evidence
 
 OUTSIDE = -1  # stands for the number of a rank that is not in the group
 QUIET = ("send", "recv", "barrier")
+WIDE = (torch.float32, torch.float64)
 
 
 def _bytes(tensors: Any) -> int:
@@ -25,6 +26,7 @@ class RingSpy(OperationWatch):
 
     Attributes:
         sent: bytes by the number that the receiver has in the group, `OUTSIDE` if it is in none.
+        wide: bytes of what was sent in FP32 or in more, to whomever.
         collectives: bytes by the name of the collective, those between two ranks left out.
         flops: of all products.
     """
@@ -33,6 +35,7 @@ class RingSpy(OperationWatch):
         super().__init__()
         self._members = dist.get_process_group_ranks(group)
         self.sent: Counter[int] = Counter()
+        self.wide = 0
         self.collectives: Counter[str] = Counter()
         self.flops = 0
 
@@ -54,6 +57,7 @@ class RingSpy(OperationWatch):
             ranks = dist.get_process_group_ranks(dist.ProcessGroup.unbox(args[1]))
             to = ranks[args[2]]
             self.sent[self._members.index(to) if to in self._members else OUTSIDE] += nbytes
+            self.wide += _bytes([x for x in tree_leaves(args[0]) if x.dtype in WIDE])
         elif plain not in QUIET:
             self.collectives[plain] += nbytes
 
@@ -62,6 +66,7 @@ class RingSpy(OperationWatch):
         """What was seen, so that it can be written down."""
         return {
             "sent": {str(rank): nbytes for rank, nbytes in self.sent.items()},
+            "wide": self.wide,
             "collectives": dict(self.collectives),
             "flops": self.flops,
         }

@@ -1,7 +1,8 @@
-"""Queries, keys and values of a whole sequence, drawn from a seed, and the parts of them that ranks hold."""
+"""Queries, keys and values of packed documents, drawn from a seed, and the chunks of them that ranks hold."""
 
 import random
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -10,38 +11,53 @@ from torch import Tensor
 # The last entry of queries, its sign changing from row to row, and that of keys: scores above 105 and below -105, whose
 # exponentials FP32 cannot hold. That of keys is small, so that rounding shows little in the gradient of queries.
 FAR = (180.0, 2.0)
+ITEM = 2  # bytes of a number in BF16
 
 
 @dataclass(frozen=True)
 class Case:
-    """A sequence and the ranks that share it.
+    """Documents in one sequence, and the ranks that share it.
 
     Attributes:
         ranks: how many share the sequence.
-        chunk: tokens of each of the 2 x `ranks` chunks.
+        per: chunks of a rank.
+        chunk: tokens of a chunk.
         heads, kv_heads: of the queries, and of keys and values.
         width: of a head.
+        order: the chunks of each rank.
+        lengths: of the documents.
         batch: sequences.
         far: whether the scores of every second row are large, and those of the rows between far below zero.
+        fine: whether a number that is rounded too early shows: there are enough numbers, and sums over many chunks.
     """
 
     ranks: int
+    per: int
     chunk: int
     heads: int
     kv_heads: int
     width: int
+    order: tuple[tuple[int, ...], ...]
+    lengths: tuple[int, ...]
     batch: int = 1
     far: bool = False
+    fine: bool = False
 
     @property
     def part(self) -> int:
         """Tokens of a rank."""
-        return 2 * self.chunk
+        return self.per * self.chunk
+
+    @property
+    def starts(self) -> Tensor:
+        """For each position of the sequence, the first position of its document."""
+        ends = torch.tensor(self.lengths).cumsum(0)
+        return torch.repeat_interleave(ends - torch.tensor(self.lengths), torch.tensor(self.lengths))
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of the keys and values of a rank, in FP32."""
-        return 2 * 4 * self.batch * self.kv_heads * self.part * self.width
+        """Bytes of the keys and values of a rank, in BF16."""
+        return 2 * ITEM * self.batch * self.kv_heads * self.part * self.width
 
     @property
     def scores_bytes(self) -> int:
@@ -49,15 +65,31 @@ class Case:
         return 4 * self.batch * self.heads * self.part**2
 
     @property
-    def block_flops(self) -> int:
-        """FLOPs with which all queries of a rank meet all keys and values of a rank: two products."""
-        return 4 * self.batch * self.heads * self.part**2 * self.width
+    def pair_flops(self) -> int:
+        """FLOPs with which one query meets one key and its value, in all heads: two products."""
+        return 4 * self.batch * self.heads * self.width
+
+    def needed(self, rank: int) -> int:
+        """Return how many pairs of chunks rank `rank` has to multiply: those with a query that sees a key."""
+        starts = self.starts[:: self.chunk]
+        return sum(
+            int(column <= row and starts[row] < (column + 1) * self.chunk)
+            for row in self.order[rank]
+            for column in range(self.ranks * self.per)
+        )
+
+    def seen(self, rank: int) -> int:
+        """Return how many keys the queries of rank `rank` see, all together."""
+        see = (torch.arange(sum(self.lengths)) - self.starts + 1).unflatten(0, (-1, self.chunk)).sum(1)
+        return int(see[list(self.order[rank])].sum())
 
     def __str__(self) -> str:
         far = ", large scores and scores far below zero" if self.far else ""
         single = ", chunks of one token" if self.chunk == 1 else ""
         heads = f"{self.heads} heads over {self.kv_heads}" if self.heads > 1 else "one head"
-        return f"{self.ranks} rank{'s' * (self.ranks > 1)}, {heads}{single}{far}"
+        documents = f"{len(self.lengths)} document{'s' * (len(self.lengths) > 1)}"
+        fine = ", rounding measured" if self.fine else ""
+        return f"{self.ranks} rank{'s' * (self.ranks > 1)}, {documents}, {heads}{single}{far}{fine}"
 
 
 class Shard(NamedTuple):
@@ -69,27 +101,65 @@ class Shard(NamedTuple):
     grad: Tensor
 
 
+def _dealt(rng: random.Random, ranks: int, per: int) -> tuple[tuple[int, ...], ...]:
+    """Return an order in which any rank may have any chunks."""
+    numbers = list(range(ranks * per))
+    rng.shuffle(numbers)
+    return tuple(tuple(sorted(numbers[per * rank : per * (rank + 1)])) for rank in range(ranks))
+
+
+def cut_anywhere(rng: random.Random, length: int, documents: int) -> tuple[int, ...]:
+    """Return the lengths of documents whose borders lie anywhere."""
+    borders = [0, *sorted(rng.sample(range(1, length), documents - 1)), length]
+    return tuple(b - a for a, b in pairwise(borders))
+
+
 def cases(seed: int) -> list[Case]:
     """Return sequences of all kinds: few heads of keys or as many, scores of all sizes, one rank to four, one token."""
     rng = random.Random(seed)
 
-    def case(ranks: int, heads: int, kv_heads: int, far: bool = False) -> Case:
-        return Case(ranks, rng.randint(2, 5), heads, kv_heads, rng.choice((4, 6, 10)), rng.randint(1, 2), far)
+    def case(ranks: int, per: int, heads: tuple[int, int], documents: int, far: bool = False) -> Case:
+        chunk, width, batch = rng.randint(2, 5), rng.choice((4, 6, 10)), rng.randint(1, 2)
+        lengths = cut_anywhere(rng, ranks * per * chunk, documents)
+        return Case(ranks, per, chunk, *heads, width, _dealt(rng, ranks, per), lengths, batch, far)
 
-    usual = [case(2, 3, 3), case(4, 4, 2), case(4, 2, 2, far=True), case(2, 6, 2), case(1, 2, 1), case(3, 2, 2)]
-    return [*usual, Case(3, 1, 1, 1, 4)]
+    usual = [case(2, 2, (3, 3), 1), case(4, 2, (4, 2), 3), case(4, 3, (2, 2), 2, far=True), case(2, 3, (6, 2), 5)]
+    usual += [case(1, 2, (2, 1), 2), case(3, 1, (2, 2), 2)]
+    single = Case(3, 2, 1, 1, 1, 4, _dealt(rng, 3, 2), cut_anywhere(rng, 6, 2))
+    short = rng.randint(5, 11)  # beside a document that fills the rest of 96 tokens
+    fine = Case(4, 3, 8, 4, 2, 32, _dealt(rng, 4, 3), (short, 96 - short), fine=True)
+    return [*usual, single, fine]
+
+
+def traffic_cases(seed: int) -> list[Case]:
+    """Return sequences of many chunks of which most do not meet, beside one long document; of 4 ranks, and of 2."""
+    rng = random.Random(seed)
+    found = []
+    for ranks in (4, 2):
+        chunk, width = rng.randint(8, 10), rng.choice((16, 24))
+        length = ranks * 4 * chunk
+        short = [rng.randint(chunk // 2, 3 * chunk // 2) for _ in range(2 * ranks)]
+        lengths = [*short, length - sum(short)]
+        rng.shuffle(lengths)
+        found.append(Case(ranks, 4, chunk, 4, 2, width, _dealt(rng, ranks, 4), tuple(lengths)))
+    return found
+
+
+def causal_case(ranks: int, chunk: int, heads: int, kv_heads: int, width: int) -> Case:
+    """Return a case with one document in zigzag order: what a step holds does not depend on where documents end."""
+    order = tuple((rank, 2 * ranks - 1 - rank) for rank in range(ranks))
+    return Case(ranks, 2, chunk, heads, kv_heads, width, order, (2 * ranks * chunk,))
 
 
 def shard_of(seed: int, case: Case, rank: int, contiguous: bool = False) -> Shard:
-    """Return the part of rank `rank` of `case`, in zigzag order, in memory of its own. Nothing whole survives."""
+    """Return the part of rank `rank` of `case`, in BF16, in memory of its own. Nothing whole survives."""
     generator = torch.Generator().manual_seed(seed)
     length, chunk = case.ranks * case.part, case.chunk
     parts = []
     for heads in (case.heads, case.kv_heads, case.kv_heads, case.heads):
         whole = torch.randn(case.batch, length, heads, case.width, generator=generator)  # as a projection leaves it
-        late = 2 * case.ranks - 1 - rank
-        rows = [whole[:, chunk * i : chunk * (i + 1)] for i in (rank, late)]
-        mine = torch.cat(rows, 1).transpose(1, 2)
+        rows = [whole[:, chunk * i : chunk * (i + 1)] for i in case.order[rank]]
+        mine = torch.cat(rows, 1).bfloat16().transpose(1, 2)
         parts.append(mine.contiguous() if contiguous else mine)
     q, k, v, grad = parts
     if case.far:

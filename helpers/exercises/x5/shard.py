@@ -1,4 +1,4 @@
-"""Check of part 1: which tokens a rank holds."""
+"""Check of part 1: which chunks a rank gets, and which tokens it then holds."""
 
 import random
 from typing import Any
@@ -8,17 +8,25 @@ from torch import Tensor
 
 from ..base import Check, Evidence
 from ..probing.plain import plain
+from .sequences import cut_anywhere
 
-CASES = {  # ranks, whether there is one row, whether a chunk is one token
-    "2 ranks": (2, False, False),
-    "4 ranks": (4, False, False),
-    "3 ranks": (3, False, False),
-    "1 rank": (1, False, False),
-    "3 ranks, a batch of one row": (3, True, False),
-    "2 ranks, chunks of one token": (2, False, True),
-    "2 ranks, one row and chunks of one token": (2, True, True),
+CASES = {  # ranks, chunks of a rank, documents, whether there is one row, whether a chunk is one token
+    "2 ranks": (2, 3, 3, False, False),
+    "4 ranks": (4, 4, 5, False, False),
+    "3 ranks": (3, 5, 2, False, False),
+    "1 rank": (1, 4, 3, False, False),
+    "2 ranks, one document": (2, 2, 1, False, False),
+    "3 ranks, a batch of one row": (3, 2, 4, True, False),
+    "2 ranks, chunks of one token": (2, 3, 3, False, True),
+    "4 ranks, one chunk each, one row, chunks of one token": (4, 1, 2, True, True),
 }
-UNEVEN = ((2, 6), (4, 20), (3, 8), (2, 5), (1, 3))  # ranks, tokens: what is left over is 2, 4, 2, 1, 1
+UNEVEN = (  # ranks, chunk, lengths: left over is a token, half a chunk, a chunk for 2 ranks, 2 for 4, 1 for 3
+    (2, 4, (9, 8)),
+    (2, 4, (5, 5)),
+    (2, 4, (7, 5)),
+    (4, 2, (3, 9)),
+    (3, 2, (5, 3)),
+)
 
 
 def _numbers(tensor: Any) -> Any:
@@ -28,10 +36,18 @@ def _numbers(tensor: Any) -> Any:
     return plain(tensor).tolist() if tensor.dtype == torch.int64 else str(tensor.dtype).removeprefix("torch.")
 
 
-def _refusal(shard: Any, ranks: int, length: int, rank: int) -> str:
-    """Return the name of the error with which a rank refuses to cut `length` tokens; "" if it goes on."""
+def _order(dealt: Any) -> list[list[int]] | str:
+    """Return an order as lists of int; the type's name if it is none."""
     try:
-        shard(torch.zeros(1, length + 1, dtype=torch.int64), rank, ranks)
+        return [[int(number) for number in chunks] for chunks in dealt]
+    except (TypeError, ValueError):
+        return type(dealt).__name__
+
+
+def _refusal(deal: Any, ranks: int, chunk: int, lengths: tuple[int, ...]) -> str:
+    """Return the name of the error with which `deal` refuses; "" if it goes on."""
+    try:
+        deal(list(lengths), ranks, chunk)
     except NotImplementedError:
         raise
     except Exception as error:
@@ -39,63 +55,102 @@ def _refusal(shard: Any, ranks: int, length: int, rank: int) -> str:
     return ""
 
 
-class EachRankHoldsTwoChunks(Check):
-    """Of 2N chunks, rank r holds chunks r and 2N - 1 - r with their positions, and each token's target is the next."""
+class ChunksAreDealtByWork(Check):
+    """Chunks are dealt by the keys that their queries see; each rank holds tokens, targets and positions of its own."""
 
     points = 1
     hint = (
-        "Make the positions first: two stretches of T / (2N) numbers each. Which one is the last rank's second?\n"
-        "The target of position p is tokens[:, p + 1], also where p is the last of its chunk."
+        "A token at position p of its document sees p + 1 keys. What do the tokens of a chunk see together?\n"
+        "sorted(range(chunks), key=...) keeps the order of what is equal. Whom does the next chunk go to? A rank that "
+        "is full gets no more.\n"
+        "Make positions and targets of the whole sequence first: each document counts from 0, and its last token has "
+        "no target. Then take the rank's chunks of all three."
     )
 
     @staticmethod
-    def probe(seed: int, shard: Any) -> Evidence:
+    def probe(seed: int, deal: Any, shard: Any) -> Evidence:
         rng = random.Random(seed)
         seen: Evidence = {}
-        for case, (ranks, few_rows, short) in CASES.items():
-            batch, chunk = 1 if few_rows else rng.randint(2, 3), 1 if short else rng.randint(2, 5)
-            generator = torch.Generator().manual_seed(seed + len(seen))
-            tokens = torch.randint(1000, (batch, 2 * ranks * chunk + 1), generator=generator)
-            parts = [tuple(shard(tokens.clone(), rank, ranks)) for rank in range(ranks)]
-            seen[case] = [[_numbers(tensor) for tensor in part] for part in parts]
-        return {
-            "parts": seen,
-            "refused": [[_refusal(shard, *uneven, rank) for rank in range(uneven[0])] for uneven in UNEVEN],
-        }
+        for number, (case, (ranks, per, documents, one_row, short)) in enumerate(CASES.items()):
+            batch, chunk = 1 if one_row else rng.randint(2, 3), 1 if short else rng.randint(3, 6)
+            lengths = cut_anywhere(rng, ranks * per * chunk, documents)
+            numbers = rng.sample(range(ranks * per), ranks * per)  # not as dealt: a mistake there costs nothing more
+            order = [sorted(numbers[per * rank : per * (rank + 1)]) for rank in range(ranks)]
+            generator = torch.Generator().manual_seed(seed + number)
+            tokens = torch.randint(1000, (batch, ranks * per * chunk), generator=generator)
+            given = tokens.clone(), list(lengths), [list(chunks) for chunks in order]
+            parts = [tuple(shard(*given, rank)) for rank in range(ranks)]
+            kept = torch.equal(given[0], tokens) and given[1:] == (list(lengths), order)
+            seen[case] = {
+                "lengths": list(lengths),
+                "chunk": chunk,
+                "order": _order(deal(list(lengths), ranks, chunk)),
+                "parts": [[_numbers(tensor) for tensor in part] for part in parts],
+                "kept": kept,
+            }
+        return {"cases": seen, "refused": [_refusal(deal, *uneven) for uneven in UNEVEN]}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, want in expected["parts"].items():
-            got = seen["parts"][case]
-            for rank, (mine, right) in enumerate(zip(got, want, strict=True)):
-                where = f"{case}, rank {rank}"
-                if len(mine) != 3:
-                    return f"{where}: {len(mine)} values were returned; it should be (inputs, targets, positions)."
-                if mine[2] != right[2]:
-                    return f"{where}: {_wrong_positions(mine[2], right[2], [part[2] for part in want])}"
-                for name, tensor, goal in zip(("inputs", "targets"), mine, right, strict=False):
-                    if tensor != goal:
-                        return f"{where}: {_wrong_tokens(name, tensor, goal)}"
-        for (ranks, length), names in zip(UNEVEN, seen["refused"], strict=True):
-            going_on = [rank for rank, name in enumerate(names) if name != "ValueError"]
-            if going_on:
+        for case, want in expected["cases"].items():
+            got = seen["cases"][case]
+            if got["order"] != want["order"]:
+                return f"{case}, chunks of {want['chunk']}, documents of {want['lengths']}: {_wrong_order(got, want)}"
+            for rank, (mine, right) in enumerate(zip(got["parts"], want["parts"], strict=True)):
+                wrong = _wrong_part(mine, right)
+                if wrong:
+                    return f"{case}, rank {rank}: {wrong}"
+            if not got["kept"]:
+                return f"{case}: what shard was given has changed."
+        for (ranks, chunk, lengths), name in zip(UNEVEN, seen["refused"], strict=True):
+            if name != "ValueError":
                 return (
-                    f"{length} tokens for {ranks} rank(s) cannot be divided into equal chunks, but rank {going_on[0]} "
-                    "raised no ValueError."
+                    f"{sum(lengths)} tokens cannot be cut into chunks of {chunk} of which {ranks} ranks get equally "
+                    "many, but deal raised no ValueError."
                 )
         return None
 
 
-def _wrong_positions(got: Any, want: list[int], all_ranks: list[list[int]]) -> str:
+def _wrong_order(got: Evidence, want: Evidence) -> str:
+    order, right = got["order"], want["order"]
+    if isinstance(order, str):
+        return f"deal returned a {order}; it should be a list of chunk numbers for each rank."
+    if [len(chunks) for chunks in order] != [len(chunks) for chunks in right]:
+        sizes = ", ".join(str(len(chunks)) for chunks in order)
+        return f"the ranks get {sizes} chunks; it should be {len(right[0])} for each of {len(right)}."
+    if [sorted(chunks) for chunks in order] == right:
+        return "each rank gets the right chunks, but not in ascending order."
+    rank = next(rank for rank, (a, b) in enumerate(zip(order, right, strict=True)) if a != b)
+    work = [_work(want, chunks) for chunks in (order[rank], right[rank])]
+    return (
+        f"rank {rank} gets the chunks {_short(order[rank])}, whose queries see {work[0]} keys; dealt by work it is "
+        f"{_short(right[rank])}, which see {work[1]}."
+    )
+
+
+def _work(case: Evidence, chunks: list[int]) -> int:
+    """Return how many keys the queries of `chunks` see."""
+    see = [place + 1 for length in case["lengths"] for place in range(length)]
+    return sum(sum(see[case["chunk"] * number : case["chunk"] * (number + 1)]) for number in chunks)
+
+
+def _wrong_part(mine: list[Any], right: list[Any]) -> str | None:
+    if len(mine) != 3:
+        return f"{len(mine)} values were returned; it should be (inputs, targets, positions)."
+    if mine[2] != right[2]:
+        return _wrong_positions(mine[2], right[2])
+    for name, tensor, goal in zip(("inputs", "targets"), mine, right, strict=False):
+        if tensor != goal:
+            return _wrong_tokens(name, tensor, goal)
+    return None
+
+
+def _wrong_positions(got: Any, want: list[int]) -> str:
     if not isinstance(got, list):
         return f"the positions are {got}; they should be a tensor of int64."
-    if got in all_ranks:
-        return f"these are the positions of rank {all_ranks.index(got)}."
     if len(got) != len(want):
         return f"it has {len(got)} positions; it should have {len(want)}."
-    if isinstance(got[0], int) and sorted(got) == sorted(want):
-        return "the positions are right but in another order; the earlier chunk comes first."
-    return f"the positions are {_short(got)}; chunks r and 2N - 1 - r are {_short(want)}."
+    return f"the positions are {_short(got)}; within their documents they are {_short(want)}."
 
 
 def _wrong_tokens(name: str, got: Any, want: list[list[int]]) -> str:
@@ -105,9 +160,9 @@ def _wrong_tokens(name: str, got: Any, want: list[list[int]]) -> str:
     if a.shape != b.shape:
         return f"the {name} have shape {tuple(a.shape)}; it should be {tuple(b.shape)}."
     wrong = (a != b).any(0).nonzero().flatten().tolist()
-    half = b.shape[1] // 2
-    if name == "targets" and set(wrong) <= {half - 1, b.shape[1] - 1}:
-        return "the target of the last token of a chunk is not the token that follows it in the text."
+    ends = (b == -100).all(0).nonzero().flatten().tolist()
+    if name == "targets" and wrong == ends:
+        return "the last token of a document has a target, from the next document; it should be -100."
     return f"the {name} are wrong at {len(wrong)} of {b.shape[1]} places, the first of them {wrong[0]}."
 
 
@@ -115,4 +170,4 @@ def _short(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
 
 
-SHARD = (EachRankHoldsTwoChunks,)
+SHARD = (ChunksAreDealtByWork,)

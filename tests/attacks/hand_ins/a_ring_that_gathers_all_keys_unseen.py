@@ -2,7 +2,11 @@
 # total: 3
 # status: graded
 
-def shard(tokens, rank, ranks):
+def deal(lengths, ranks, chunk):
+    return None
+
+
+def shard(tokens, lengths, order, rank):
     return None
 
 
@@ -29,9 +33,11 @@ class Gather(torch.autograd.Function):
         return grad[dist.get_rank(ctx.group)], None
 
 
-def ring_attention(q, k, v, group):
-    rank, ranks, half = dist.get_rank(group), dist.get_world_size(group), q.shape[2] // 2
-    where = [torch.cat([torch.arange(half) + half * i for i in (r, 2 * ranks - 1 - r)]) for r in range(ranks)]
-    keys, values = (torch.cat(Gather.apply(x.contiguous(), group).unbind(), 2) for x in (k, v))
-    mask = where[rank][:, None] >= torch.cat(where)
-    return F.scaled_dot_product_attention(q, keys, values, mask, enable_gqa=True)
+def ring_attention(q, k, v, order, lengths, group):
+    chunk = q.shape[2] // len(order[0])
+    where = [torch.cat([torch.arange(chunk) + chunk * i for i in chunks]) for chunks in order]
+    mine, columns = where[dist.get_rank(group)][:, None], torch.cat(where)
+    document = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+    mask = (mine >= columns) & (document[mine] == document[columns])
+    keys, values = (torch.cat(Gather.apply(x.float().contiguous(), group).unbind(), 2) for x in (k, v))
+    return F.scaled_dot_product_attention(q.float(), keys, values, mask, enable_gqa=True).bfloat16()

@@ -5,12 +5,30 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 
-def shard(tokens, rank, ranks):
-    pieces = torch.arange(tokens.shape[1] - 1).tensor_split(2 * ranks)
-    if len({len(piece) for piece in pieces}) > 1:
+def deal(lengths, ranks, chunk):
+    work = torch.hstack([torch.arange(length) + 1 for length in lengths])
+    if len(work) % chunk or len(work) // chunk % ranks:
         raise ValueError("chunks of several sizes")
-    order = torch.hstack([pieces[rank], pieces[~rank]])
-    return tokens[:, order], tokens[:, order + 1], order
+    work = work.unfold(0, chunk, chunk).sum(1).tolist()
+    most, load = len(work) // ranks, dict.fromkeys(range(ranks), 0)
+    order = [[] for _ in load]
+    while any(w is not None for w in work):
+        number = max((i for i, w in enumerate(work) if w is not None), key=lambda i: (work[i], -i))
+        rank = min(load, key=load.get)
+        order[rank] = sorted(order[rank] + [number])
+        load[rank] = load[rank] + work[number] if len(order[rank]) < most else float("inf")
+        work[number] = None
+    return order
+
+
+def shard(tokens, lengths, order, rank):
+    flat = [number for chunks in order for number in chunks]
+    size = tokens.shape[1] // len(flat)
+    where = (torch.tensor(order[rank])[:, None] * size + torch.arange(size)).flatten()
+    ends = torch.tensor(lengths).cumsum(0)
+    document = torch.bucketize(where, ends, right=True)
+    targets = tokens[:, (where + 1).clamp(max=tokens.shape[1] - 1)].masked_fill(where + 1 == ends[document], -100)
+    return tokens[:, where], targets, where - (ends - torch.tensor(lengths))[document]
 
 
 def pass_on(x, group):
@@ -42,61 +60,79 @@ def rounds(line, group):
     yield (me + 1) % n, line
 
 
-def softmax_part(q, k, own):
+class Layout:
+    """Where chunks are, and who sees whom."""
+
+    def __init__(self, order, lengths, tokens, me):
+        self.size, self.order, self.me = tokens // len(order[0]), order, me
+        ends = torch.tensor(lengths).cumsum(0)
+        self.starts = (ends - torch.tensor(lengths)).repeat_interleave(torch.tensor(lengths))
+
+    def cells(self, owner):
+        at = torch.arange(self.size)
+        for i, mine in enumerate(self.order[self.me]):
+            for j, theirs in enumerate(self.order[owner]):
+                rows, columns = mine * self.size + at, theirs * self.size + at
+                sees = (columns <= rows[:, None]) & (columns >= self.starts[rows][:, None])
+                if sees.sum():
+                    yield at + i * self.size, at + j * self.size, sees
+
+
+def weights(q, k, sees, lse=None):
     s = torch.einsum("bngqd,bnkd->bngqk", q, k) * q.shape[-1] ** -0.5
-    if own:
-        s = s.masked_fill(~torch.ones(s.shape[-2:], dtype=torch.bool).tril(), float("-inf"))
-    return s
+    s = s + torch.zeros(sees.shape).masked_fill(~sees, float("-inf"))
+    if lse is None:
+        lse = s.logsumexp(-1, keepdim=True)
+    return (s - lse.clamp(min=-1e30)).exp(), lse
 
 
 class Travelling(torch.autograd.Function):
+    """In FP32 from the queries to the output; what travels are the keys and values as they came."""
+
     @staticmethod
-    def forward(q, line, group):
-        me, half = dist.get_rank(group), q.shape[3] // 2
-        state = None
+    def forward(q, line, order, lengths, group):
+        layout = Layout(order, lengths, q.shape[3], dist.get_rank(group))
+        out, total = torch.zeros(q.shape), torch.full((*q.shape[:4], 1), float("-inf"))
         for owner, block in rounds(line, group):
-            k, v = block[..., : half * 2 if owner >= me else half, :].tensor_split(2, 0)
-            first = half if owner > me else 0
-            s = softmax_part(q[:, :, :, first:], k[0], owner == me)
-            lse = s.logsumexp(-1, keepdim=True)
-            o = torch.einsum("bngqk,bnkd->bngqd", (s - lse).exp(), v[0])
-            if state is None:
-                state = o, lse
-                continue
-            old_o, old_lse = state[0][:, :, :, first:], state[1][:, :, :, first:]
-            old_o.add_((o - old_o) * torch.sigmoid(lse - old_lse))
-            old_lse.copy_(torch.logaddexp(lse, old_lse))
-        return state
+            for rows, columns, sees in layout.cells(owner):
+                k, v = block[..., columns, :].float()
+                p, lse = weights(q[..., rows, :].float(), k, sees)
+                o, old = torch.einsum("bngqk,bnkd->bngqd", p, v), total[..., rows, :]
+                both = torch.logaddexp(old, lse).clamp(min=-1e30)
+                out[..., rows, :] = out[..., rows, :] * (old - both).exp() + o * (lse - both).exp()
+                total[..., rows, :] = torch.logaddexp(old, lse)
+        return out, total
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.group = inputs[2]
+        ctx.how = inputs[2:]
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(*inputs[:2], *output)
 
     @staticmethod
     def backward(ctx, grad, _):
         q, line, out, lse = ctx.saved_tensors
-        me, half, scale = dist.get_rank(ctx.group), q.shape[3] // 2, q.shape[-1] ** -0.5
-        grad_q, grad_line = torch.zeros_like(q), torch.zeros_like(line)
-        for owner, block in rounds(line, ctx.group):
-            length, first = half * 2 if owner >= me else half, half if owner > me else 0
-            k, v = block[0, ..., :length, :], block[1, ..., :length, :]
-            qs, gs, os, ls = (x[:, :, :, first:] for x in (q, grad, out, lse))
-            p = (softmax_part(qs, k, owner == me) - ls).exp()
-            inner = torch.einsum("bngqd,bnkd->bngqk", gs, v) - (gs * os).sum(-1, keepdim=True)
-            inner = inner * p * scale
-            grad_q[:, :, :, first:] += torch.einsum("bngqk,bnkd->bngqd", inner, k)
-            grad_line[0, ..., :length, :] += torch.einsum("bngqk,bngqd->bnkd", inner, qs)
-            grad_line[1, ..., :length, :] += torch.einsum("bngqk,bngqd->bnkd", p, gs)
-            grad_line = pass_on(grad_line, ctx.group)()
-        return grad_q, grad_line, None
+        order, lengths, group = ctx.how
+        layout, scale = Layout(order, lengths, q.shape[3], dist.get_rank(group)), q.shape[-1] ** -0.5
+        grad_q, grad_line = torch.zeros(q.shape), torch.zeros(line.shape)
+        mean = (grad * out).sum(-1, keepdim=True)
+        for owner, block in rounds(line, group):
+            for rows, columns, sees in layout.cells(owner):
+                k, v = block[..., columns, :].float()
+                qs, gs = q[..., rows, :].float(), grad[..., rows, :]
+                p, _ = weights(qs, k, sees, lse[..., rows, :])
+                inner = p * (torch.einsum("bngqd,bnkd->bngqk", gs, v) - mean[..., rows, :]) * scale
+                grad_q[..., rows, :] += torch.einsum("bngqk,bnkd->bngqd", inner, k)
+                grad_line[0, ..., columns, :] += torch.einsum("bngqk,bngqd->bnkd", inner, qs)
+                grad_line[1, ..., columns, :] += torch.einsum("bngqk,bngqd->bnkd", p, gs)
+            grad_line = pass_on(grad_line, group)()
+        return grad_q, grad_line, None, None, None
 
 
-def ring_attention(q, k, v, group):
+def ring_attention(q, k, v, order, lengths, group):
     grouped = q.reshape(q.shape[0], k.shape[1], -1, *q.shape[2:])
-    out, _ = Travelling.apply(grouped, torch.stack((k, v)), group)
-    return out.reshape(q.shape)
+    out, _ = Travelling.apply(grouped, torch.stack((k, v)), order, lengths, group)
+    return out.reshape(q.shape).bfloat16()
 
 
 def train_step(model, inputs, targets, positions, group):

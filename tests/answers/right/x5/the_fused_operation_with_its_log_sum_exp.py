@@ -1,5 +1,7 @@
 # the fused operation with its log-sum-exp
 
+import heapq
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -13,16 +15,35 @@ def fused_backward(*args):
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(*args)
 
 
-def shard(tokens, rank, ranks):
-    pieces = 2 * ranks
-    if (tokens.shape[-1] - 1) % pieces:
-        raise ValueError("the sequence does not divide into chunks of one size")
-    inputs, targets = tokens[:, :-1], tokens[:, 1:]
-    places = torch.arange(inputs.shape[1])
+def deal(lengths, ranks, chunk):
+    sees = [place + 1 for length in lengths for place in range(length)]
+    if len(sees) % (chunk * ranks):
+        raise ValueError("the chunks do not divide")
+    pieces = [sees[i : i + chunk] for i in range(0, len(sees), chunk)]
+    todo = sorted(enumerate(map(sum, pieces)), key=lambda pair: (-pair[1], pair[0]))
+    room = [(0, rank, ()) for rank in range(ranks)]
+    done = []
+    for number, work in todo:
+        load, rank, held = heapq.heappop(room)
+        held = (*held, number)
+        if len(held) == len(pieces) // ranks:
+            done.append((rank, sorted(held)))
+        else:
+            heapq.heappush(room, (load + work, rank, held))
+    return [held for _, held in sorted(done)]
+
+
+def shard(tokens, lengths, order, rank):
+    pieces = sum(map(len, order))
+    inputs, targets, places = [], [], []
+    for document in tokens.split(lengths, 1):
+        inputs.append(document)
+        targets.append(torch.cat([document[:, 1:], torch.full_like(document[:, :1], -100)], 1))
+        places.append(torch.arange(document.shape[1]))
     held = []
-    for everything in (inputs, targets, places):
+    for everything in (torch.cat(inputs, 1), torch.cat(targets, 1), torch.cat(places)):
         cut = everything.chunk(pieces, -1)
-        held.append(torch.cat((cut[rank], cut[-1 - rank]), -1))
+        held.append(torch.cat([cut[number] for number in order[rank]], -1))
     return tuple(held)
 
 
@@ -47,73 +68,72 @@ class pass_on:
         return self.buffer
 
 
-def pair(mine, theirs, half):
-    if mine == theirs:
-        return slice(0, 2 * half), slice(0, 2 * half)
-    return (slice(half, 2 * half), slice(0, 2 * half)) if mine < theirs else (slice(0, 2 * half), slice(0, half))
+def rectangles(row, column, size, lengths):
+    """Yield slices of a chunk of queries and one of keys in which no mask but the causal one is needed."""
+    first = 0
+    for length in lengths:
+        rows, columns = (slice(max(first - size * n, 0), min(first + length - size * n, size)) for n in (row, column))
+        if column <= row and rows.start < rows.stop and columns.start < columns.stop:
+            yield rows, columns
+        first += length
+
+
+def pieces_of(order, r, s, size, lengths):
+    for i, row in enumerate(order[r]):
+        for j, column in enumerate(order[s]):
+            for rows, columns in rectangles(row, column, size, lengths):
+                move = lambda x, by: slice(x.start + by, x.stop + by)
+                yield move(rows, i * size), move(columns, j * size), row == column
 
 
 def wide(x, heads):
-    return x[:, :, None].expand(-1, -1, heads // x.shape[1], -1, -1).reshape(x.shape[0], heads, *x.shape[2:])
+    return x[:, :, None].expand(-1, -1, heads // x.shape[1], -1, -1).reshape(x.shape[0], heads, *x.shape[2:]).float()
 
 
 class Fused(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, group):
+    def forward(ctx, q, k, v, order, lengths, group):
         N, r, H = dist.get_world_size(group), dist.get_rank(group), q.shape[1]
-        half = q.shape[2] // 2
-        q, held = q.contiguous(), torch.stack((k, v))
-        out = lse = None
+        size, held = q.shape[2] // len(order[0]), torch.stack((k, v))
+        out, lse = torch.zeros(q.shape), torch.full(q.shape[:3], -torch.inf)
         for step in range(N):
-            s = (r - step) % N
             arriving = pass_on(held, group) if step < N - 1 else None
-            rows, columns = pair(r, s, half)
-            part, part_lse = fused(
-                q[:, :, rows], wide(held[0][:, :, columns], H), wide(held[1][:, :, columns], H), 0.0, s == r
-            )
-            if out is None:
-                out, lse = part, part_lse
-            else:
+            for rows, columns, causal in pieces_of(order, r, (r - step) % N, size, lengths):
+                keys, values = (wide(x[:, :, columns], H) for x in held)
+                part, part_lse = fused(q[:, :, rows].float(), keys, values, 0.0, causal)
                 share = torch.sigmoid(part_lse - lse[:, :, rows]).unsqueeze(-1)
                 out[:, :, rows] = torch.lerp(out[:, :, rows], part, share)
                 lse[:, :, rows] = torch.logaddexp(lse[:, :, rows], part_lse)
             if arriving:
                 held = arriving()
-        ctx.group, ctx.half = group, half
-        ctx.save_for_backward(q, k, v, out.contiguous(), lse)
-        return out
+        ctx.how = order, lengths, group
+        ctx.save_for_backward(q, k, v, out, lse)
+        return out.to(q)
 
     @staticmethod
     def backward(ctx, dout):
         q, k, v, out, lse = ctx.saved_tensors
-        group, half, dout = ctx.group, ctx.half, dout.contiguous()
+        order, lengths, group = ctx.how
         N, r, H, h = dist.get_world_size(group), dist.get_rank(group), q.shape[1], k.shape[1]
-        held, dq = torch.stack((k, v)), torch.zeros_like(q)
-        dheld = torch.zeros_like(held)
+        size, held, dq = q.shape[2] // len(order[0]), torch.stack((k, v)), torch.zeros(q.shape)
+        dheld = torch.zeros(held.shape)
         for step in range(N):
-            s = (r - step) % N
             arriving = pass_on(held, group) if step < N - 1 else None
-            rows, columns = pair(r, s, half)
-            a, b, c = fused_backward(
-                dout[:, :, rows],
-                q[:, :, rows],
-                wide(held[0][:, :, columns], H),
-                wide(held[1][:, :, columns], H),
-                out[:, :, rows],
-                lse[:, :, rows],
-                0.0,
-                s == r,
-            )
-            dq[:, :, rows] += a
-            dheld[0][:, :, columns] += b.unflatten(1, (h, -1)).sum(2)
-            dheld[1][:, :, columns] += c.unflatten(1, (h, -1)).sum(2)
+            for rows, columns, causal in pieces_of(order, r, (r - step) % N, size, lengths):
+                mine = [x[:, :, rows].float() for x in (dout, q)]
+                theirs = [wide(x[:, :, columns], H) for x in held]
+                whole = [x[:, :, rows].contiguous() for x in (out, lse)]
+                a, b, c = fused_backward(*mine, *theirs, *whole, 0.0, causal)
+                dq[:, :, rows] += a
+                dheld[0][:, :, columns] += b.unflatten(1, (h, -1)).sum(2)
+                dheld[1][:, :, columns] += c.unflatten(1, (h, -1)).sum(2)
             dheld = pass_on(dheld, group)()
             held = arriving() if arriving else held
-        return dq, *dheld.unbind(), None
+        return dq.to(q), *dheld.to(k).unbind(), None, None, None
 
 
-def ring_attention(q, k, v, group):
-    return Fused.apply(q, k, v, group)
+def ring_attention(q, k, v, order, lengths, group):
+    return Fused.apply(q, k, v, order, lengths, group)
 
 
 def train_step(model, inputs, targets, positions, group):
