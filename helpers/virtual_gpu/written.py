@@ -129,10 +129,7 @@ def _event(record: Allocation) -> dict[str, Any]:
 
 def write_trace(path: str | Path, ledger: Ledger, index: int) -> None:
     """Write Chrome's trace format, which Perfetto opens: memory by category, steps, and the phases in them."""
-    refused = ledger.refusals[-1] if ledger.ran_out else (len(ledger.events), index, 0)
-    end, asked = ledger.over or refused[0], refused[2]
-    everything = held_by_category(ledger, index)[: end + 1]
-    places, held = _thinned(everything)
+    places, held = _thinned(held_by_category(ledger, index))
     events: list[dict[str, Any]] = [
         {
             "ph": "C",

@@ -98,7 +98,7 @@ def test_an_optimizer_of_an_earlier_block_is_named_by_the_error():
 
     with virtual_gpu("t4"):
         step()
-    with virtual_gpu("t4"), pytest.raises(RuntimeError, match="cuda:0 and cpu!.* of an earlier block"):
+    with virtual_gpu("t4"), pytest.raises(RuntimeError, match=r"cuda:0 and cpu!.* of an earlier block"):
         step()
     with virtual_gpu("t4"), pytest.raises(RuntimeError, match=r"cuda:0 and cpu!.*[^.]$"):
         nn.Linear(8, 8).cuda()(torch.ones(2, 8))
