@@ -20,7 +20,8 @@ def virtual_gpu(
 ) -> Iterator[DryRun]:
     """Let this process have GPUs, on which operations take memory and compute nothing; afterwards it has none.
 
-    Tensors that outlive the block are the CPU's, and their values mean nothing.
+    Tensors that outlive the block are the CPU's, and their values mean nothing: not those of a model either that was
+    made before the block and moved into it.
 
     Args:
         name: of the catalog, e.g. "rtx-4090".
@@ -38,18 +39,20 @@ def virtual_gpu(
     machine = Machine.named(name, gpus)
     seen = waits.Waits(strict=strict)
     ledger = Ledger()
-    install(machine, seen, world)
-    memory.watch = ledger
-    dry = mode()
-    assert isinstance(dry, DryMode)
-    dry.seen = ledger.worked
-    if world is not None:
-        dry.traffic = ledger.traffic = Traffic()
     run = DryRun(machine.gpu, ledger, seen, world)
+    install(machine, seen, world)
     try:
+        memory.watch = ledger
+        dry = mode()
+        assert isinstance(dry, DryMode)
+        dry.seen = ledger.worked
+        if world is not None:
+            dry.traffic = ledger.traffic = Traffic()
         with Steps(ledger, steps) as counted:
             dry.wrote = counted.wrote
             yield run
     finally:
-        run.close()
-        uninstall()
+        try:
+            run.close()
+        finally:
+            uninstall()

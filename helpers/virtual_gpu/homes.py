@@ -120,6 +120,12 @@ def home_of_storage(storage: torch.UntypedStorage) -> Home | None:
     return home if home is None or home.machine is memory.machine else None
 
 
+def outlived(tensor: Tensor) -> bool:
+    """Say whether `tensor` was on a GPU of a machine that is gone."""
+    storage = storage_of(tensor)
+    return storage is not None and "home" in storage.__dict__ and home_of_storage(storage) is None
+
+
 def parts(tensor: Tensor) -> list[Tensor]:
     """Return the tensors inside a wrapper such as a DTensor; of a sparse tensor, its indices and values."""
     kind = type(tensor)

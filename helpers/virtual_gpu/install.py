@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch.utils._device import _device_constructors
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from . import (
     autocast,
@@ -51,10 +52,21 @@ def install(machine: Machine, dry: Waits | None = None, world: World | None = No
         machine: with its GPUs.
         dry: compute nothing on the GPUs, and keep here where values were asked for; None computes on the CPU.
         world: in a dry run, the ranks of which this process is one; None where there are no others.
+
+    Raises:
+        RuntimeError: the process has virtual GPUs already.
     """
-    global _mode
     if _mode is not None:
         raise RuntimeError("This process has virtual GPUs already.")
+    try:
+        _put_in_place(machine, dry, world)
+    except BaseException:  # an interrupt, say: the first imports take a second
+        uninstall()
+        raise
+
+
+def _put_in_place(machine: Machine, dry: Waits | None, world: World | None) -> None:
+    global _mode
     _device_constructors()  # `with torch.device(...)` remembers the factories as they are now
     memory.machine = machine
     apple = machine.kind == "mps"
@@ -90,13 +102,16 @@ def install(machine: Machine, dry: Waits | None = None, world: World | None = No
 def uninstall() -> None:
     """Take the virtual GPUs out again: PyTorch is as it was, and tensors that were on them are the CPU's."""
     global _mode
-    mode().__exit__(None, None, None)
-    _patches.undo()
-    gc.collect()  # homes go with their storages, and look for their GPU
-    memory.forget()
-    generators.forget()
-    _device_constructors.cache_clear()
-    _mode = None
+    try:
+        if _mode in _get_current_dispatch_mode_stack():
+            _mode.__exit__(None, None, None)
+        _patches.undo()
+        gc.collect()  # homes go with their storages, and look for their GPU
+    finally:
+        memory.forget()
+        generators.forget()
+        _device_constructors.cache_clear()
+        _mode = None
 
 
 def _in_threads() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from . import memory
-from .homes import Home
+from .homes import Home, outlived
 from .machine import Machine
 
 _FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -51,9 +51,13 @@ class Refusals:
             return
         here = [f"{memory.machine.kind}:{index}" for index in sorted(indices)]
         first, second = [*here, "cpu"][:2]
+        earlier = (
+            " One of them was on the virtual GPU of an earlier block and is on the CPU since: make the model and its "
+            "optimizer inside this block."
+        )
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but found at least two devices, {first} and {second}! "
-            f"(when checking arguments of {func})"
+            f"(when checking arguments of {func}){earlier if any(map(outlived, tensors)) else ''}"
         )
 
     def _may_index(self, name: str, tensors: Sequence[Tensor], homes: Sequence[Home | None]) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.units import GiB, MiB
+from ..core.units import GiB, MiB, human_bytes
 from ..meter.categories import CATEGORIES
 from .ledger import Allocation, Ledger
 from .owners import category_of
@@ -33,12 +33,18 @@ def held_by_category(ledger: Ledger, index: int) -> np.ndarray:
 
 
 def draw_timeline(ledger: Ledger, index: int, room: int, title: str) -> "Figure":
-    """Draw the memory of GPU `index` by category over the program, with its `room` in bytes where that is near."""
+    """Draw the memory of GPU `index` by category over the program, with its `room` in bytes where that is near.
+
+    It ends where the program was ended, or where it ran out of memory, with a line as long as what did not fit.
+    """
     from matplotlib.figure import Figure
 
     from ..core.colors import COLORS
 
-    places, held = _thinned(held_by_category(ledger, index))
+    refused = ledger.refusals[-1] if ledger.ran_out else (len(ledger.events), index, 0)
+    end, asked = ledger.over or refused[0], refused[2]
+    everything = held_by_category(ledger, index)[: end + 1]
+    places, held = _thinned(everything)
     unit, name = (GiB, "GiB") if held.sum(1).max() >= GiB else (MiB, "MiB")
     present = [number for number in range(len(CATEGORIES)) if held[:, number].any()]
     figure = Figure(figsize=(9, 4), layout="constrained")
@@ -59,6 +65,11 @@ def draw_timeline(ledger: Ledger, index: int, room: int, title: str) -> "Figure"
     if 2 * held.sum(1).max() > room:
         axes.axhline(room / unit, color="black", lw=0.8, ls="--")
         axes.annotate("room", (0, room / unit), xytext=(3, 2), textcoords="offset points", size=7)
+    if asked:
+        low, high = everything[-1].sum() / unit, min(everything[-1].sum() + asked, 1.2 * room) / unit
+        axes.plot((end, end), (low, high), color="black", lw=3, clip_on=False, solid_capstyle="butt")
+        words = f"asks for {human_bytes(asked)}: out of memory"
+        axes.annotate(words, (end, high), xytext=(-3, 3), textcoords="offset points", ha="right", size=7)
     axes.set(xlabel="allocations and frees, in order", ylabel=name)
     axes.margins(x=0, y=0.06)
     axes.set_ylim(bottom=0)

@@ -1,5 +1,6 @@
 """`with virtual_gpu(...)`: a GPU inside the block, and nothing of it afterwards."""
 
+import contextlib
 import threading
 
 from helpers.planner import Recipe, RecipeError
@@ -56,6 +57,71 @@ def test_nothing_is_left_after_an_error_either():
         1 / 0  # noqa: B018
     assert not torch.cuda.is_available()
     assert torch.ones(2).device.type == "cpu"
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("place", ["install.autocast.install", "dry_run.DryRun.close", "install.gc.collect"])
+def test_nothing_is_left_after_an_interrupt_at_the_edges_of_a_block(place, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(f"helpers.virtual_gpu.{place}", interrupted)
+        with pytest.raises(KeyboardInterrupt), virtual_gpu("t4"):
+            torch.ones(3, device="cuda")
+    assert not torch.cuda.is_available()
+    assert torch._C._len_torch_dispatch_stack() == 0
+    with virtual_gpu("t4") as run:
+        torch.ones(2**20, device="cuda")
+    assert run.peak_allocated == 2**22
+
+
+def test_nothing_is_left_after_an_interrupt_of_a_backward_pass():
+    with pytest.raises(KeyboardInterrupt), virtual_gpu("t4"):
+        x = torch.ones(3, device="cuda", requires_grad=True)
+        y = x * 2
+        y.register_hook(interrupted)
+        y.sum().backward()
+    train("cpu")
+    with virtual_gpu("t4"):
+        train("cuda")
+
+
+def test_an_optimizer_of_an_earlier_block_is_named_by_the_error():
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step():
+        model.cuda()(torch.ones(2, 8, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    with virtual_gpu("t4"):
+        step()
+    with virtual_gpu("t4"), pytest.raises(RuntimeError, match=r"cuda:0 and cpu!.* of an earlier block"):
+        step()
+    with virtual_gpu("t4"), pytest.raises(RuntimeError, match=r"cuda:0 and cpu!.*[^.]$"):
+        nn.Linear(8, 8).cuda()(torch.ones(2, 8))
+
+
+def test_the_picture_ends_where_the_memory_ran_out():
+    with virtual_gpu("rtx-3060") as run, contextlib.suppress(torch.OutOfMemoryError):
+        for_now = torch.empty(2**33, dtype=torch.uint8, device="cuda")
+        torch.empty(2**33, dtype=torch.uint8, device="cuda")
+    del for_now
+    axes = run.plot().axes[0]
+    assert len(run.ledger.events) == 1
+    assert max(axes.dataLim.intervalx) == 1
+    assert "asks for 8.00 GiB: out of memory" in [text.get_text() for text in axes.texts]
+
+    def holds():
+        held = torch.empty(2**33, dtype=torch.uint8, device="cuda")
+        return held, torch.empty(2**33, dtype=torch.uint8, device="cuda")
+
+    with virtual_gpu("rtx-3060") as run, contextlib.suppress(torch.OutOfMemoryError):
+        holds()
+    assert len(run.ledger.events) == 2  # it is free again
+    assert max(run.plot().axes[0].dataLim.intervalx) == 1
 
 
 def test_a_second_one_inside_is_refused():
