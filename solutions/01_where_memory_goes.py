@@ -598,27 +598,29 @@ hint("where_memory_goes.peak")
 # %% [markdown] name="virtual_text"
 # ### A model that does not fit here
 #
-# Your formula also holds for models that this machine could not train. GPT-2 XL has 48 layers of width 1,600. To run it, this course has a **virtual GPU**: inside `with virtual_gpu(...)`
-# PyTorch believes that the machine has that GPU. Your Python runs as it is, CUDA's rules decide which allocation fits, and operations compute nothing, so a step
-# takes a second. What follows is `train_step` from section 2, unchanged, with one sequence of 1,024 tokens.
+# Your formula also holds for models that this machine could not train, such as GPT-2 XL with its 48 layers of width 1,600. To check it there, use a **virtual GPU**. Inside `with virtual_gpu(...)`,
+# PyTorch behaves as if this machine had that GPU. Your Python code runs unchanged, and a model of CUDA's allocator decides which allocation fits. Operations on the GPU compute nothing, so a step
+# takes about a second.
 #
-# **Predict.** An RTX 4090 has room for 23.1 GiB. Which line raises `OutOfMemoryError` in the first step: 1, `model(...)`, 2, `loss.backward()`, or 3, `optimizer.step()`?
+# Run `train_step` from section 2 with one sequence of 1,024 tokens. An RTX 4090 has room for 23.1 GiB, which is less than your formula gives.
+#
+# **Predict.** Which line of `train_step` runs out of memory in the *first* step: `model(...)` (1), `loss.backward()` (2) or `optimizer.step()` (3)?
 
 # %% name="guess_virtual"
 my_guess = None  # 1, 2 or 3
 ### BEGIN GUESS
-my_guess = 2  # where the peak was in section 2
+my_guess = 2  # where the peak was in section 2, with 8 sequences
 ### END GUESS
 line_guess = Prediction("GPT-2 XL on 24 GB: the line that fails", my_guess, "", difference=True)
 
 # %% name="virtual"
-xl = {"vocabulary": 50257, "context": 1024, "layers": 48, "width": 1600}
+xl_sizes = {"vocabulary": 50257, "context": 1024, "layers": 48, "width": 1600}
 
 
 def steps_of_xl(gpu, steps=2):
-    """Train GPT-2 XL on a virtual GPU until the memory runs out; return what is known of the run."""
+    """Train GPT-2 XL on a virtual GPU, at most until memory runs out; return the record of the run."""
     with virtual_gpu(gpu) as run, contextlib.suppress(torch.OutOfMemoryError):
-        model = SmallGPT(**xl).to("cuda")
+        model = SmallGPT(**xl_sizes).to("cuda")
         optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
         for _ in range(steps):
             train_step(model, optimizer, torch.randint(50257, (1, 1025), device="cuda"))
@@ -628,19 +630,24 @@ def steps_of_xl(gpu, steps=2):
 if device.type != "cuda":
     small, large = steps_of_xl("rtx-4090-24gb"), steps_of_xl("h100-80gb")
     line_guess.reveal(("forward", "backward", "optimizer step").index(small.owners.phase) + 1, how="simulated")
-    show(small.plot("GPT-2 XL on a virtual RTX 4090"), "Memory by category until an allocation fails.")
+    show(
+        small.plot("GPT-2 XL on a virtual RTX 4090"),
+        "Parameters, then activations, which shrink while gradients grow; optimizer state rises until an allocation fails.",
+    )
     print(f"on a virtual H100: peak {large.peak_allocated / GiB:.2f} GiB, in the {large.owners.phase}")
     try:
-        print(f"your formula:           {gpt_peak(batch=1, **xl) / GiB:.2f} GiB")
+        print(f"your formula:           {gpt_peak(batch=1, **xl_sizes) / GiB:.2f} GiB")
     except NotImplementedError:
         print("your formula is still missing")
 else:
-    print("This machine has a GPU of its own: call train_step there with SmallGPT(**xl).")
+    print("This machine has a real GPU: train SmallGPT(**xl_sizes) on it with train_step, and see which line fails.")
 
 # %% [markdown] name="virtual_explained"
-# The forward and the backward pass fit, since parameters, gradients and the activations of one short sequence are about 13 GiB. Adam creates its moments in the first `optimizer.step()`,
-# and they are as large as parameters and gradients together. The graph shows them growing, tensor by tensor, up to the line. On the larger GPU the peak is in the same place, with
-# `foreach`'s copy on top. **A run that has finished its first backward pass has not shown that it fits.**
+# The first forward and backward pass stay below 13 GiB: Adam has no state yet, and activations are freed while gradients appear. Adam creates its moments in the first `optimizer.step()`.
+# They are as large as parameters and gradients together, and the graph shows them growing, tensor by tensor, until one does not fit. So **a first backward pass that succeeds does not show that the run fits.**
+#
+# On the larger GPU the peak is in the optimizer step, too, with `foreach`'s copy on top. It is a little above your formula, because CUDA's allocator hands out blocks that are larger than the tensors in them
+# ([[profiling_and_oom_clinic]]).
 
 # %% [markdown] name="temporaries_text"
 # ## 8 · Temporaries, reserve, fragmentation

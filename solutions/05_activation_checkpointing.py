@@ -1233,23 +1233,25 @@ for name, options in {"plain": None, "every block": {}, "every_n_layers=2": {"ev
 # %% [markdown] name="batch_text"
 # ### The largest batch
 #
-# What does all this gain on a real GPU? Inside `with virtual_gpu("rtx-4090-24gb"):` PyTorch believes that this machine has one: your program runs, its allocations follow
-# CUDA's rules, and operations compute nothing. Let a GPT of GPT-2's size train there (12 layers, width 768, 50,257 tokens in the vocabulary, sequences of 1,024, FP32, AdamW) with ever larger
-# batches until the memory runs out, plain and with every block checkpointed.
+# Less memory per sequence means a larger batch. How much larger, on a GPU that you may not have? Use the **virtual GPU** of [[where_memory_goes]]: inside `with virtual_gpu("rtx-4090-24gb"):` your
+# program's allocations follow CUDA's rules, and operations compute nothing.
 #
-# **Predict.** How many times as large is the largest batch with checkpoints? (In the backward pass this model holds about five times as much for its blocks as for its logits.)
+# A GPT of GPT-2's size trains there in FP32 with AdamW, on sequences of 1,024 tokens, with 12 layers of width 768 and a vocabulary of 50,257. Per token, the forward pass saves
+# 12 × 16 × 768 = 147,456 numbers in the blocks. A tensor of logits has 50,257.
+#
+# **Predict.** By what factor does the largest batch that fits grow when every block is checkpointed?
 
 # %% name="batch_guess"
 my_guess = None  # times the largest plain batch
 ### BEGIN GUESS
-my_guess = 5  # the share of the blocks goes
+my_guess = (147_456 + 50_257) / (12 * 768 + 50_257)  # a block saves its input only; the logits stay
 ### END GUESS
 batch_guess = Prediction("Largest batch, every block checkpointed / plain", my_guess, "times")
 
 
 # %% name="batch"
 def gpt_loss(model, ids, checkpointed, chunks):
-    """Return the loss of token ids (B, T + 1); the head's part is computed in so many checkpointed chunks."""
+    """Return the loss of token ids (B, T + 1). With more than one chunk, each chunk of the head and loss is checkpointed."""
     x = model.tokens(ids[:, :-1]) + model.positions.weight
     for block in model.blocks:
         x = checkpoint(block, x, use_reentrant=False) if checkpointed else block(x)
@@ -1257,49 +1259,51 @@ def gpt_loss(model, ids, checkpointed, chunks):
     if chunks == 1:
         return F.cross_entropy(model.head(rows), labels)
 
-    def part(rows, labels):
+    def chunk_loss(rows, labels):
         return F.cross_entropy(model.head(rows), labels, reduction="sum")
 
     pairs = zip(rows.chunk(chunks), labels.chunk(chunks), strict=True)
-    return sum(checkpoint(part, *pair, use_reentrant=False) for pair in pairs) / len(labels)
+    return sum(checkpoint(chunk_loss, *pair, use_reentrant=False) for pair in pairs) / len(labels)
 
 
-def on_4090(batch, *way):
-    """Train two steps on a virtual RTX 4090; return what is known of the run."""
+def on_4090(batch, checkpointed, chunks):
+    """Train two steps on a virtual RTX 4090; return the record of the run."""
     with virtual_gpu("rtx-4090-24gb") as run, contextlib.suppress(torch.OutOfMemoryError):
         model = SmallGPT(50257, 1024, layers=12, width=768).to("cuda")
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
         for _ in range(2):
             ids = torch.randint(50257, (batch, 1025)).to("cuda")
-            gpt_loss(model, ids, *way).backward()
+            gpt_loss(model, ids, checkpointed, chunks).backward()
             optimizer.step()
             optimizer.zero_grad()
     return run
 
 
 # %% name="largest_batch"
-ways_of_training = {"plain": (False, 1), "every block": (True, 1), "every block, loss in 16 chunks": (True, 16)}
+variants = {"plain": (False, 1), "every block": (True, 1), "every block, loss in 16 chunks": (True, 16)}
+table, largest = [("", "peak with batch 8", "largest batch, estimated", "largest batch that trains")], {}
 if device.type == "cuda":
-    ways_of_training = {}
-    print("This machine has a GPU of its own: train there, with larger and larger batches.")
-table, largest = [("", "peak with 8", "expected from it", "largest batch that trains")], {}
-for name, way in ways_of_training.items():
-    eight = on_4090(8, *way)
-    expected = batch = eight.largest_batches["rtx-4090-24gb"]
-    while on_4090(batch, *way).ledger.refusals:
-        batch -= 1
-    largest[name] = batch
-    table.append((name, human_bytes(eight.peak_allocated), str(expected), str(batch)))
-if largest:
+    print("This machine has a real GPU: train gpt_loss on it with growing batches, once per variant.")
+else:
+    for name, variant in variants.items():
+        eight = on_4090(8, *variant)
+        estimated = batch = eight.largest_batches["rtx-4090-24gb"]
+        while on_4090(batch, *variant).ledger.refusals:  # an estimate may be too high
+            batch -= 1
+        while not on_4090(batch + 1, *variant).ledger.refusals:  # or too low
+            batch += 1
+        largest[name] = batch
+        table.append((name, human_bytes(eight.peak_allocated), str(estimated), str(batch)))
     show_table(table)
     batch_guess.reveal(largest["every block"] / largest["plain"], how="simulated")
 
 # %% [markdown] name="batch_explained"
-# Once the blocks are checkpointed, the logits decide: at the peak there are several tensors of tokens × vocabulary in FP32, and they grow with the batch as well. **A saving counts only until the next
-# largest category takes over**, so look at the peak again after each change. With the loss in chunks, each of which keeps its input and recomputes its logits, the batch grows much further.
+# At the peak there is not one tensor of logits but three of that size: the log-softmax, its gradient, and the gradient of the logits. They take as much memory as everything that the plain blocks save, and
+# checkpointing the blocks does not touch them. **After each change, look at the peak again: another category may now be the largest.** With the loss in chunks, each chunk keeps only its input and recomputes
+# its logits, so the batch grows much further.
 #
-# The expected batch comes from the peak of a run with 8 sequences, whose parts that grow with the batch are stretched. Where the largest one is smaller, allocated tensors would fit, but the gaps between
-# blocks are in the way ([[profiling_and_oom_clinic]]).
+# The estimate comes from the run with 8 sequences: `run.largest_batches` scales the parts that grow with the batch. With every block checkpointed it is too high. By allocated bytes the larger batches
+# would fit, but the free memory is in pieces that are too small for a tensor of logits ([[profiling_and_oom_clinic]]).
 
 # %% [markdown] name="play_text"
 # ## 9 · Explore

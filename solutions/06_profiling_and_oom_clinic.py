@@ -567,8 +567,8 @@ else:
     print("expandable segments: not applicable, only CUDA has this allocator")
 
 # %% [markdown] name="real_text"
-# The next cell sets an artificial limit on a GPU. CUDA's allocator retries first, and then gives up. If this machine has no NVIDIA GPU, the cell runs on a **virtual** one: `virtual_gpu` makes PyTorch
-# believe in a GPU whose allocator follows the same rules and raises the same errors. Tensors on it have no data.
+# The next cell sets an artificial limit on a GPU. The first large request succeeds after a retry; the second fails. If this machine has no NVIDIA GPU, the cell runs on a **virtual** one: inside `virtual_gpu`,
+# PyTorch behaves as if the GPU were there. A model of its allocator follows the same rules and raises the same errors. Tensors on it have no data.
 #
 # The cell also prints what the device holds **outside PyTorch's allocator**: total − free − reserved. That includes the CUDA context with its kernels, buffers of NCCL (each
 # communicator has its own), and other processes. The allocator's counters do not see it, and no snapshot shows it. Plan for 0.5 to 2 GiB; the virtual GPU assumes 0.5.
@@ -943,24 +943,24 @@ train_and_log = check("profiling_and_oom_clinic.history", train_and_log)
 hint("profiling_and_oom_clinic.history")
 
 # %% [markdown] name="patient_a_text"
-# How long does patient A live? Give it a model of the size of GPT-2 and a virtual GPU of 24 GB, which has room for 23.1 GiB. One step first.
+# How many steps does the sick version survive? Give it a model of GPT-2's size, and a virtual GPU of 24 GB, which has room for 23.1 GiB. Run one step first.
 
 
 # %% name="patient_a_once"
 def life_of_a(steps):
-    """Let patient A train on a virtual RTX 4090; return what is known of the run."""
+    """Train with patient A's code on a virtual RTX 4090; return the record of the run."""
     with virtual_gpu("rtx-4090-24gb") as run, contextlib.suppress(torch.OutOfMemoryError):
         large = SmallGPT(50257, 1024, layers=12, width=768).to("cuda")
         sgd = torch.optim.SGD(large.parameters(), lr=0.1)
-        stream = (torch.randint(50257, (4, 1025), device="cuda") for _ in range(steps))
-        sick_train_and_log(large, sgd, stream)
+        large_batches = (torch.randint(50257, (4, 1025), device="cuda") for _ in range(steps))
+        sick_train_and_log(large, sgd, large_batches)
     return run
 
 
 if device.type != "cuda":
     print(f"one step: peak {human_bytes(life_of_a(1).peak_allocated)}")
 else:
-    print("This machine has a GPU of its own: the virtual one is for machines without.")
+    print("This machine has a real GPU: run sick_train_and_log on it with this model, and count the steps.")
 
 # %% [markdown] name="patient_a_guess_text"
 # **Predict.** In which step does it run out of memory?
@@ -985,9 +985,11 @@ if device.type != "cuda":
     )
 
 # %% [markdown] name="patient_a_life_explained"
-# Only part of a step's peak is left behind: what the graph has saved stays, and the temporaries of its spike are freed. So divide the room, less the last spike, by the height of a **stair** and not by the
-# height of the peak. The table names the line that made most of what is held, `loss = ...`: the line of the forward pass that saved the tensors, not the line `history.append(loss)` that keeps them alive. A
-# snapshot shows you *where memory was allocated*; who still refers to it you must find yourself.
+# A step leaves behind only a part of its peak: the tensors that the graph has saved stay, and the temporaries are freed. So each step peaks one **stair** higher than the one before: step 7 would
+# need 5.04 + 6 × 3.04 = 23.3 GiB. Dividing the room by the peak of a step gives too few steps.
+#
+# Nearly all of that memory was allocated by line 5 of patient A's cell, `loss = ...`, where the forward pass saved its tensors. The line that keeps them alive, `history.append(loss)`, is not in the list. A
+# snapshot shows *where memory was allocated*. Which reference keeps it alive is for you to find.
 
 # %% [markdown] name="patient_b_text"
 # ### Patient B

@@ -638,18 +638,18 @@ claims.record("C14", "about N times less memory", subject, fewer, "times less", 
 #
 # ### The program of one rank
 #
-# A plan needs a recipe. The program itself runs without its GPUs, too: inside `virtual_gpu` this process can be **one rank of many**. PyTorch's fake process group stands for the others, so `fully_shard` cuts, gathers and reduces as on rank 0 of four. Operations compute nothing, and each collective is counted.
+# A plan needs a recipe. Your own program can run without its GPUs as well: inside `virtual_gpu` ([[where_memory_goes]]) this process becomes **one rank of many**. PyTorch's fake process group replaces the other ranks, so `fully_shard` shards, gathers and reduces exactly as on rank 0 of four. Operations compute nothing, and the run counts every collective.
 #
-# Here it is, with Llama-3.1-8B in BF16 on four RTX 4090 in one machine. These have no NVLink, so messages travel over PCIe. Each rank has one sequence of 2,048 tokens, and every layer is checkpointed.
+# The program below trains Llama-3.1-8B in BF16 on four RTX 4090s in one machine. These GPUs have no NVLink, so messages travel over PCIe. Each rank has one sequence of 2,048 tokens, and every layer is checkpointed.
 #
-# **Predict.** How long do the messages of a step take, if none of them hides, relative to its arithmetic?
+# **Predict.** Add up the time of all messages in a step, as if none overlapped with computing. What is that time divided by the time for computing?
 
 # %% name="guess_program"
-my_guess = None  # times the arithmetic
+my_guess = None  # times the time for computing
 ### BEGIN GUESS
 my_guess = 0.5  # PCIe is slow, but so is this GPU
 ### END GUESS
-program_guess = Prediction("8B on four 4090: messages / arithmetic", my_guess, "times")
+program_guess = Prediction("8B on four 4090s: messages / computing", my_guess, "times")
 
 
 # %% name="program"
@@ -676,24 +676,25 @@ def train_8b(steps=2):
 
 
 if device.type != "cuda":
-    with virtual_gpu("rtx-4090-24gb", gpus=4, world=World(rank=0, size=4, node=4)) as eight:
+    with virtual_gpu("rtx-4090-24gb", gpus=4, world=World(rank=0, size=4, node=4)) as rank_0:  # 4 GPUs per node
         train_8b()
-    report = eight.to_json()
-    lines = [("collective", "calls", "GiB a step", "seconds")]
+    report = rank_0.to_json()
+    lines = [("collective", "calls", "GiB per step", "seconds")]
     for row in report["collectives"]:
         lines.append((row["name"], f"{row['calls']}", f"{row['bytes'] / GiB:.1f}", f"{row['seconds']:.2f}"))
     show_table(lines)
     messages = sum(row["seconds"] for row in report["collectives"])
-    program_guess.reveal(messages / report["seconds"][1], how="forecast")
-    print(f"arithmetic: {report['seconds'][1]:.2f} s. Peak: {eight.peak_allocated / GiB:.1f} GiB allocated,", end=" ")
-    print(f"{eight.reserved.low / GiB:.1f} to {eight.reserved.high / GiB:.1f} reserved, of 23.1 GiB")
+    _, computing, _ = report["seconds"]  # low, expected, high
+    program_guess.reveal(messages / computing, how="forecast")
+    print(f"computing: {computing:.2f} s. Peak: {rank_0.peak_allocated / GiB:.1f} GiB allocated,", end=" ")
+    print(f"{rank_0.reserved.low / GiB:.1f} to {rank_0.reserved.high / GiB:.1f} reserved, of 23.1 GiB")
 else:
-    print("This machine has a GPU of its own: run train_8b there under torchrun.")
+    print("This machine has a real GPU. With several: save train_8b in a script, and start it with torchrun.")
 
 # %% [markdown] name="program_explained"
-# The calls are those of section 1: 32 blocks and the root are gathered for the forward pass; in the backward pass the root is still there, so 32 gathers are left.
+# The forward pass gathers 33 units: 32 blocks, and the root with embedding and output layer. The root stays gathered until its backward pass, so the backward pass gathers only the 32 blocks. All 33 units reduce their gradients.
 #
-# The messages take longer than the arithmetic, so even with perfect overlap the links set the pace. The remedy is the one of [[sharding]]: more tokens per gathered layer, that is a larger micro-batch (accumulation saves only the reductions, section 3). Memory sets the limit, and it is near: the reserved memory may already be more than the GPU has, so this run is *tight*.
+# The messages take longer than the computing, so even with perfect overlap the links set the pace. The remedy is more tokens per gathered layer ([[sharding]]), which means a larger micro-batch; accumulation saves only the reductions (section 3). But memory is nearly full. The upper end of the reserved memory is above 23.1 GiB, so the planner calls this run *tight*.
 #
 # ## 8 · Saved on 4 ranks, resumed on 2
 #

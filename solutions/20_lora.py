@@ -1159,23 +1159,23 @@ else:
 # %% [markdown] name="program_text"
 # ### On a GPU that is not there
 #
-# A plan needs a recipe. Your own program needs only a **virtual GPU**: inside `with virtual_gpu("rtx-4090-24gb"):` PyTorch believes that this machine has that GPU. Python runs as usual, every tensor goes through the rules of CUDA's allocator, and an allocation that does not fit raises CUDA's own error. Operations on the GPU compute nothing, so 7B takes seconds and hardly any memory. For a script there is a command, `python -m helpers dry-run --gpu rtx-4090 train.py`.
+# A plan needs a recipe. To try your own program, use a **virtual GPU**: inside `with virtual_gpu("rtx-4090-24gb"):`, PyTorch behaves as if this machine had that GPU. Python runs as usual, a model of CUDA's allocator places every tensor, and an allocation that does not fit raises CUDA's own error. Operations on the GPU compute nothing, so 7B takes seconds and hardly any memory. For a script, use the command `python -m helpers dry-run --gpu rtx-4090 train.py`.
 #
-# Here is the program for 7B. The table above has two lengths for a 4090, a safe one and one at most; 16,384 tokens are more than both.
+# Below is the program for 7B. It runs two steps with 16,384 tokens, which is more than both lengths in the table above.
 #
-# **Predict.** Two steps with 16,384 tokens: in which step does the program run out of memory, 1 or 2? (0: in neither.)
+# **Predict.** In which step does the program run out of memory, 1 or 2? (0: in neither.)
 
 # %% name="program_guess"
 my_guess = None  # 0, 1 or 2
 ### BEGIN GUESS
-my_guess = 1  # too long is too long
+my_guess = 1  # both steps hold the same tensors, so the first one fails
 ### END GUESS
 step_guess = Prediction("16,384 tokens on a virtual 4090: step that fails", my_guess, "", difference=True)
 
 
 # %% name="program"
 def fine_tune_7b(tokens, steps=2):
-    """LoRA on Llama-2-7B, with random weights and one sequence of so many tokens."""
+    """Train LoRA adapters on Llama-2-7B with random weights, on one sequence of `tokens` tokens."""
     config = LlamaConfig(**SEVEN, use_cache=False)
     with torch.device("cuda"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
@@ -1189,25 +1189,31 @@ def fine_tune_7b(tokens, steps=2):
         optimizer.zero_grad()
 
 
-dry = {}
-for tokens in (512, 16384) if device.type != "cuda" else ():
-    with virtual_gpu("rtx-4090-24gb") as dry[tokens], contextlib.suppress(torch.OutOfMemoryError):
+def on_4090(tokens):
+    """Run the program on a virtual RTX 4090; return the record of the run."""
+    with virtual_gpu("rtx-4090-24gb") as run, contextlib.suppress(torch.OutOfMemoryError):
         fine_tune_7b(tokens)
-if dry:
-    step_guess.reveal(len(dry[16384].steps) if dry[16384].ledger.ran_out else 0, how="simulated")
-    peak, expected = dry[512].peak_allocated / GiB, peaks["+ checkpointing"] / GiB
-    print(f"512 tokens: peak {peak:.2f} GiB on the virtual GPU, {expected:.2f} GiB planned")
+    return run
+
+
+if device.type != "cuda":
+    short, long = on_4090(512), on_4090(16384)
+    step_guess.reveal(len(long.steps) if long.ledger.ran_out else 0, how="simulated")
+    expected = peaks["+ checkpointing"] / GiB
+    print(f"512 tokens: peak {short.peak_allocated / GiB:.2f} GiB on the virtual GPU, {expected:.2f} GiB planned")
+    for number, step in enumerate(long.steps, 1):
+        print(f"16,384 tokens, step {number}: up to {step.allocated / GiB:.2f} GiB allocated")
     show(
-        dry[16384].plot("Llama-2-7B, LoRA, 16,384 tokens, on a virtual RTX 4090"),
-        "Memory by category over two steps: each forward pass rises like a ramp and ends in a spike at the head.",
+        long.plot("Llama-2-7B, LoRA, 16,384 tokens, on a virtual RTX 4090"),
+        "Memory by category: each forward pass rises like a ramp to a spike at the head. The second spike is cut short.",
     )
 else:
-    print("This machine has a GPU of its own: run fine_tune_7b there.")
+    print("This machine has a real GPU: run fine_tune_7b on it.")
 
 # %% [markdown] name="program_explained"
-# The first step survives, although its spike almost touches the line. Then Adam creates its moments, 128 MiB for 17 million parameters, and the second forward pass no longer finds room for the logits. This is a common way to lose a night: **a run that has finished one step has not shown that it fits.** Measure the second step, or the hundredth if lengths vary.
+# The first step survives, although its spike almost touches the line. The second one fails at a *lower* level: 20.05 GiB are allocated, and 1.95 GiB more would stay below 23.1. What is missing is one free piece of that size. Adam's moments, 128 MiB created at the end of the first step, now occupy memory that the first step could use freely, and the rest is in smaller pieces: fragmentation ([[profiling_and_oom_clinic]]). **A first step that succeeds does not show that the run fits.** Measure the second step too, and many more if lengths vary.
 #
-# The spikes are the logits and what the loss makes of them, in BF16 and in FP32: 16,384 × 32,000 of each. Checkpointing does nothing about them; a chunked loss does ([[profiling_and_oom_clinic]]).
+# The spikes are the logits and what the loss computes from them, in BF16 and in FP32: 16,384 × 32,000 numbers each. Checkpointing does not reduce them; a chunked loss does ([[profiling_and_oom_clinic]]).
 
 # %% [markdown] name="trainer_text"
 # ## 9 · In practice: the Trainer, saving, merging
