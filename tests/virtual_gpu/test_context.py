@@ -11,6 +11,7 @@ import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from traitlets.config import Config
 
 MODULES = (torch, torch._C, torch.cuda, torch.Tensor, torch.UntypedStorage, torch.cuda.streams, torch.cuda.memory)
@@ -202,6 +203,22 @@ def test_what_saves_hardly_anything_is_not_advised(batch, frozen):
     advised = " ".join(cure.change for cure in run.cures)
     assert ("half the batch" in advised) == (batch > 1)
     assert ("inside the backward pass" in advised) == (not frozen)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_kernel_of_attention_can_be_forbidden(dtype):
+    def held(*backends):
+        with virtual_gpu("t4"), sdpa_kernel(list(backends)):
+            q = torch.zeros(1, 8, 1024, 64, dtype=dtype, device="cuda", requires_grad=True)
+            out = nn.functional.scaled_dot_product_attention(q, q, q)
+            assert out.requires_grad
+            return torch.cuda.memory_allocated()
+
+    scores = 8 * 1024 * 1024 * dtype.itemsize
+    fused = held(SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
+    assert fused < scores
+    assert held(SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH) < scores
+    assert held(SDPBackend.MATH) >= fused + scores
 
 
 def test_a_limit_is_named_by_the_error():

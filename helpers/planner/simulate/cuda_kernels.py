@@ -119,19 +119,24 @@ class CudaKernels(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        """Choose as `sdp_utils.cpp` does: flash for 16 bits without a mask, else memory-efficient, else plain math."""
+        """Choose as `sdp_utils.cpp` does: flash for 16 bits without a mask, else memory-efficient, else plain math.
+
+        `torch.nn.attention.sdpa_kernel` can forbid kernels.
+        """
         if self._autocast and torch.is_autocast_enabled("cpu"):
             q, k, v = (t.to(self._autocast) for t in (q, k, v))
         rest = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
         head = q.shape[-1]
-        if q.dtype != torch.float32 and attn_mask is None and head <= FLASH_LARGEST_HEAD:
+        flash, efficient = torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.mem_efficient_sdp_enabled()
+        if flash and q.dtype != torch.float32 and attn_mask is None and head <= FLASH_LARGEST_HEAD:
             padding = -head % 8  # the kernel wants heads of a multiple of 8
             q, k, v = (F.pad(t, (0, padding)) if padding else t for t in (q, k, v))
             out = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, scale=scale)[0]
             return out[..., :head]
-        if enable_gqa and q.shape[-3] != k.shape[-3]:  # the memory-efficient kernel does not know grouped queries
+        grouped = enable_gqa and q.shape[-3] != k.shape[-3]  # which the memory-efficient kernel does not know
+        if grouped or not efficient:
             return torch.ops.aten._scaled_dot_product_attention_math(
-                q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=True
+                q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=grouped
             )[0]
         if attn_mask is not None:
             if attn_mask.dtype == torch.bool:
