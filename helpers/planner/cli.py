@@ -359,8 +359,10 @@ def _quick_imports() -> Iterator[None]:
     The planner has stand-ins for what it needs of bitsandbytes and torchao, and needs nothing of SciPy. In a notebook
     nothing is hidden: it may want the real ones. What an import makes is there to stay.
     """
-    unwanted = ("bitsandbytes", "torchao", "scipy") if "transformers" not in sys.modules else ("bitsandbytes", "torchao")
-    hidden = [name for name in unwanted if name not in sys.modules]  # transformers knows by then that SciPy is there
+    unwanted = ["bitsandbytes", "torchao"]
+    if "transformers" not in sys.modules:  # which otherwise may know that SciPy is there
+        unwanted.append("scipy")
+    hidden = [name for name in unwanted if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))
     before = gc.get_threshold()
     gc.set_threshold(SELDOM)
