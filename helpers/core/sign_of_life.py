@@ -20,21 +20,13 @@ def sign_of_life(what: str) -> Iterator[None]:
     A block that takes less than a second and a half shows nothing. The block itself should print nothing: print its
     results below it. Where `progress_line` is silent (in a pipe, in a notebook that is built), so is this.
     """
-    done, start = Event(), time.monotonic()
-
-    def count() -> None:
-        pause = _FIRST
-        while not done.wait(pause):
-            progress_line(f"{what} … running for {time.monotonic() - start:.0f} s")
-            pause = _EVERY
-
-    counter = Thread(target=count, name="sign of life", daemon=True)
-    counter.start()
+    start = time.monotonic()
     try:
-        yield
+        with _again_and_again(
+            lambda: progress_line(f"{what} … running for {time.monotonic() - start:.0f} s"), _FIRST, _EVERY
+        ):
+            yield
     finally:
-        done.set()
-        counter.join()
         progress_line("")
 
 
@@ -47,16 +39,30 @@ def lines_in_a_log(stage: Callable[[], str]) -> Iterator[None]:
     if in_notebook() or sys.stderr.isatty():
         yield
         return
-    done, start, log = Event(), time.monotonic(), sys.stderr
+    start, log = time.monotonic(), sys.stderr
 
     def write() -> None:
-        while not done.wait(_EVERY_LINE):
-            print(f"running for {time.monotonic() - start:.0f} s: {stage()}", file=log, flush=True)
+        print(f"running for {time.monotonic() - start:.0f} s: {stage()}", file=log, flush=True)
 
-    writer = Thread(target=write, name="lines in a log", daemon=True)
-    writer.start()
+    with _again_and_again(write, _EVERY_LINE, _EVERY_LINE):
+        yield
+
+
+@contextmanager
+def _again_and_again(say: Callable[[], None], first: float, every: float) -> Iterator[None]:
+    """Call `say` after `first` seconds and then each `every` seconds, in a thread, until the block is left."""
+    done = Event()
+
+    def run() -> None:
+        pause = first
+        while not done.wait(pause):
+            say()
+            pause = every
+
+    thread = Thread(target=run, name="sign of life", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         done.set()
-        writer.join()
+        thread.join()

@@ -106,7 +106,7 @@ def test_a_log_gets_a_line_every_so_often_with_the_stage(monkeypatch):
     lines = log.getvalue().splitlines()
     assert re.fullmatch(r"running for \d+ s: reading", lines[0])
     assert re.fullmatch(r"running for \d+ s: step 1", lines[2])
-    assert not [thread for thread in threading.enumerate() if thread.name == "lines in a log"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "sign of life"]
 
 
 def test_a_terminal_and_a_notebook_get_no_lines(monkeypatch):
