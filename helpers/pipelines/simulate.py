@@ -9,22 +9,8 @@ from typing import Any
 from .action import Action
 from .costs import Costs
 from .placement import Placement, in_a_row, rank_of, stage_count
+from .play import BACKWARD, FOR_INPUT, Pass, Stuck, play
 from .timeline import Entry, Timeline
-
-Done = dict[tuple[str, int, int], float]  # (kind, micro-batch, stage) -> when it was done
-
-
-class Stuck(RuntimeError):
-    """Every rank that has something left to do waits for something that does not come.
-
-    Attributes:
-        waiting: (rank, its next action, what that waits for) of each rank that has not finished.
-    """
-
-    def __init__(self, waiting: list[tuple[int, str, str]]) -> None:
-        lines = [f"rank {rank} is at {action} and waits for {what}" for rank, action, what in waiting]
-        super().__init__("; ".join(lines))
-        self.waiting = waiting
 
 
 def simulate(
@@ -41,50 +27,29 @@ def simulate(
         Stuck: the ranks wait for each other.
     """
     placement, costs = placement or in_a_row(len(schedules)), costs or Costs()
-    todo = [[Action.of(action) for action in schedule] for schedule in schedules]
-    done: Done = {}
-    diaries: list[list[Entry]] = [[] for _ in todo]
-    moved = True
-    while moved:
-        moved = False
-        for rank, actions in enumerate(todo):
-            while len(diaries[rank]) < len(actions):
-                kind, micro_batch, chunk = actions[len(diaries[rank])]
-                stage = placement[rank][chunk]
-                needed = needs(kind, micro_batch, stage, stage_count(placement) - 1)
-                times = [_when(done, need) for need in needed]
-                if None in times:
-                    break
-                ways = [0.0 if need[2] in placement[rank] else costs.message for need in needed]
-                free = diaries[rank][-1].end if diaries[rank] else 0.0
-                start = max([free, *(time + way for time, way in zip(times, ways, strict=True) if time is not None)])
-                end = done[kind, micro_batch, stage] = start + costs.of(kind, stage)
-                diaries[rank].append(Entry(kind, micro_batch, stage, start, end))
-                moved = True
-    waiting = [rank for rank, actions in enumerate(todo) if len(diaries[rank]) < len(actions)]
-    if waiting:
-        raise Stuck([_wait(rank, todo[rank][len(diaries[rank])], placement, done) for rank in waiting])
+    home = {stage: rank for rank, stages in enumerate(placement) for stage in stages}
+    todo = [
+        [Pass(kind, mine[chunk], micro_batch) for kind, micro_batch, chunk in map(Action.of, schedule)]
+        for schedule, mine in zip(schedules, placement, strict=True)
+    ]
+
+    def message(stage: int) -> float:
+        return 0.0 if home[stage] == home[stage + 1] else costs.message
+
+    try:
+        spans = play(todo, lambda action: costs.of(action.kind, action.stage), message, stage_count(placement))
+    except Stuck as stuck:
+        raise Stuck([_in_words(*wait, placement) for wait in stuck.waiting]) from None
+    diaries = [[_entry(span.action, span.begin, span.end) for span in mine] for mine in spans]
     return Timeline(diaries, "ticks")
 
 
-def needs(kind: str, micro_batch: int, stage: int, last: int) -> list[tuple[str, int, int]]:
-    """Return what must be done before an action: (kind, micro-batch, stage) each; "I" stands for any backward pass."""
-    if kind == "W":
-        return [("I", micro_batch, stage)]
-    if kind == "F":
-        return [("F", micro_batch, stage - 1)] if stage > 0 else []
-    return [("F", micro_batch, stage), *([("I", micro_batch, stage + 1)] if stage < last else [])]
+def _entry(action: Pass, begin: float, end: float) -> Entry:
+    return Entry(action.kind, action.micro_batch, action.stage, begin, end)
 
 
-def _when(done: Done, need: tuple[str, int, int]) -> float | None:
-    """Return when something was done, None if it has not been. A whole backward pass has the input's gradient, too."""
-    kind, *which = need
-    return done.get(need, done.get(("B", *which)) if kind == "I" else None)
-
-
-def _wait(rank: int, action: Action, placement: Placement, done: Done) -> tuple[int, str, str]:
-    stage = placement[rank][action.chunk]
-    needed = needs(action.kind, action.micro_batch, stage, stage_count(placement) - 1)
-    kind, micro_batch, where = next(need for need in needed if _when(done, need) is None)
-    letter = "B" if kind == "I" and action.kind == "B" else kind
-    return rank, str(action), f"{letter}{micro_batch} on rank {rank_of(placement, where)}"
+def _in_words(rank: int, action: Pass, need: Pass, placement: Placement) -> tuple[int, str, str]:
+    """Return a wait in the words of the lists: of a rank and its chunk, where `play` speaks of stages."""
+    mine = Action(action.kind, action.micro_batch, placement[rank].index(action.stage))
+    letter = BACKWARD if need.kind == FOR_INPUT and action.kind == BACKWARD else need.kind
+    return rank, str(mine), f"{letter}{need.micro_batch} on rank {rank_of(placement, need.stage)}"

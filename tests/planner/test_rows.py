@@ -197,7 +197,7 @@ def test_gpus_that_lie_on_pcie():
         ("megatron-lm", True, "fused"),
         ("megatron-lm", "te", "te"),
         ("simumax", "native", "fused"),
-        ("simumax", False, "in place"),
+        ("simumax", False, "in-place"),
     ],
 )
 def test_whose_fused_loss_a_line_means(framework, said, loss):

@@ -7,7 +7,7 @@ from .arch import Arch
 
 RECOMPUTATIONS = ("none", "selective", "full")
 ATTENTIONS = ("fused", "cudnn", "fused-2023", "eager")
-LOSSES = ("in place", "fused", "te")
+LOSSES = ("in-place", "fused", "te")
 DISPATCHERS = ("all-to-all", "all-gather")
 LORA_TARGETS = ("attention", "all")
 _AT_LEAST_ONE = ("micro_batch_size", "micro_batches", "seq", "recompute_every", "expert_tensor")
@@ -45,7 +45,7 @@ class Layout(ParallelConfig):
         head_dummy: whether a head whose matmuls wait returns a dummy gradient of Transformer Engine, as Megatron's has
             done since its commit e7c55de99e. Where nothing waits, its weight's gradient stands for the dummy.
         narrow_gradients: whether megatron adds up gradients in 16 bits, and widens them for the update.
-        loss: of megatron: "in place"; "fused", whose compiled parts do not work in place; or "te": Transformer Engine's
+        loss: of megatron: "in-place"; "fused", whose compiled parts do not work in place; or "te": Transformer Engine's
             kernel, which leaves the gradient in the place of the logits.
         deferred_logits: of so many micro-batches, megatron's last stage keeps the gradients of the logits until all
             passes are done; -1 for all.
@@ -90,7 +90,7 @@ class Layout(ParallelConfig):
     packed: bool = False
     head_dummy: bool = False
     narrow_gradients: bool = False
-    loss: str = "in place"
+    loss: str = "in-place"
     deferred_logits: int = 0
     micro_batch_group: int = 0
     deepspeed: bool = False

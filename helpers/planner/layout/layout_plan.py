@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...core.units import GiB, MiB, human_bytes
+from ...pipelines.play import Span
 from ..catalog.clusters import Cluster
 from ..catalog.layout_rates import LayoutRates, layout_rates
 from ..grades import DOES_NOT_FIT, grade
 from .layout import Layout
 from .long_stage import run_long_stage
-from .pipeline import Span
 from .rank_memory import (
     RankMemory,
     add_standing,

@@ -17,10 +17,10 @@ import torch
 
 from ...core.units import MiB
 from ...meter.work import Work
+from ...pipelines.play import FOR_INPUT, FOR_WEIGHTS, FORWARD, Pass
 from ..catalog.gpus import Gpu
 from . import stage_run as runs
 from .layout import Layout
-from .schedule import FOR_INPUT, FOR_WEIGHTS, FORWARD, Action
 from .stage_run import StageKind, StageRun
 from .trace import Place
 
@@ -52,7 +52,7 @@ class RankMemory:
         return self.peak.total()
 
 
-def rank_memory(layout: Layout, order: Sequence[Action], stages: Mapping[int, StageRun]) -> RankMemory:
+def rank_memory(layout: Layout, order: Sequence[Pass], stages: Mapping[int, StageRun]) -> RankMemory:
     """Return the fullest moment of a rank whose actions are `order` and whose stages did `stages` alone."""
     held: Held = Counter()
     for stage in stages.values():
@@ -165,7 +165,7 @@ def _after(held: Held, done: "Sequence[_Passed]") -> Held:
     return result
 
 
-def action_key(layout: Layout, action: Action) -> runs.ActionKey:
+def action_key(layout: Layout, action: Pass) -> runs.ActionKey:
     """Return under which name the run of a stage has what `action` does."""
     kind = runs.FORWARD if action.kind == FORWARD else runs.BACKWARD
     last = layout.micro_batches - 1

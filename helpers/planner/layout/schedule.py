@@ -1,28 +1,18 @@
 """The order in which a pipeline's ranks work on micro-batches.
 
-Each schedule is a list of actions for a rank: which pass, of which of its stages, on which micro-batch. That of the
-zero-bubble schedule is computed by PyTorch; the others are a few lines, and tests hold them against PyTorch's.
+Each schedule is a list of passes for a rank: of which kind, through which of its stages, of which micro-batch.
+That of the zero-bubble schedule is computed by PyTorch; the others are a few lines, and tests hold them against
+PyTorch's.
 """
 
 from functools import lru_cache
-from typing import NamedTuple
 
+from ...pipelines.play import BACKWARD, FOR_INPUT, FOR_WEIGHTS, FORWARD, Pass
 from ..config import RecipeError
 from .layout import Layout
 
-FORWARD, BACKWARD = "F", "B"
-FOR_INPUT, FOR_WEIGHTS = "I", "W"  # the two halves of a backward pass that is split
 
-
-class Action(NamedTuple):
-    """A pass of a micro-batch through one stage: "F", "B", or the halves of a backward pass "I" and "W"."""
-
-    kind: str
-    stage: int
-    micro_batch: int
-
-
-def orders(layout: Layout) -> list[list[Action]]:
+def orders(layout: Layout) -> list[list[Pass]]:
     """Return the actions of each pipeline rank, in order.
 
     Raises:
@@ -42,7 +32,7 @@ def orders(layout: Layout) -> list[list[Action]]:
 
 
 @lru_cache(maxsize=64)  # layouts that a search plans one after the other differ in other things
-def order_of(schedule: str, rank: int, ranks: int, pieces: int, count: int, group: int = 0) -> list[Action]:
+def order_of(schedule: str, rank: int, ranks: int, pieces: int, count: int, group: int = 0) -> list[Pass]:
     """Return the actions of one rank of `ranks`, with `pieces` stages each, for `count` micro-batches.
 
     `group` is that of `interleaved`, in groups of `ranks` if 0.
@@ -59,23 +49,23 @@ def order_of(schedule: str, rank: int, ranks: int, pieces: int, count: int, grou
     return zero_bubble(rank, ranks, pieces, count)
 
 
-def gpipe(rank: int, count: int) -> list[Action]:
+def gpipe(rank: int, count: int) -> list[Pass]:
     """Return all forward passes, then all backward passes (Huang et al. 2019)."""
-    return [Action(kind, rank, m) for kind in (FORWARD, BACKWARD) for m in range(count)]
+    return [Pass(kind, rank, m) for kind in (FORWARD, BACKWARD) for m in range(count)]
 
 
-def one_forward_one_backward(rank: int, stages: int, count: int) -> list[Action]:
+def one_forward_one_backward(rank: int, stages: int, count: int) -> list[Pass]:
     """Return as many forward passes as stages follow, then a backward pass after each (Narayanan et al. 2019)."""
     ahead = min(count, stages - 1 - rank)
-    actions = [Action(FORWARD, rank, m) for m in range(ahead)]
+    actions = [Pass(FORWARD, rank, m) for m in range(ahead)]
     for m in range(count):
         if m + ahead < count:
-            actions.append(Action(FORWARD, rank, m + ahead))
-        actions.append(Action(BACKWARD, rank, m))
+            actions.append(Pass(FORWARD, rank, m + ahead))
+        actions.append(Pass(BACKWARD, rank, m))
     return actions
 
 
-def interleaved(rank: int, ranks: int, pieces: int, count: int, group: int = 0) -> list[Action]:
+def interleaved(rank: int, ranks: int, pieces: int, count: int, group: int = 0) -> list[Pass]:
     """Return 1F1B over `pieces` stages a rank (Narayanan et al. 2021).
 
     A stage takes `group` micro-batches, or as many as there are ranks, before the next one's turn.
@@ -88,10 +78,10 @@ def interleaved(rank: int, ranks: int, pieces: int, count: int, group: int = 0) 
         for m in range(start, min(start + group, count))
     ]
 
-    def action(kind: str, at: int) -> Action:
+    def action(kind: str, at: int) -> Pass:
         piece, micro_batch = turns[at]
         piece = piece if kind == FORWARD else pieces - 1 - piece
-        return Action(kind, piece * ranks + rank, micro_batch)
+        return Pass(kind, piece * ranks + rank, micro_batch)
 
     total = pieces * count
     ahead = min(total, (pieces - 1) * group + 2 * (ranks - 1 - rank))
@@ -103,7 +93,7 @@ def interleaved(rank: int, ranks: int, pieces: int, count: int, group: int = 0) 
     return actions
 
 
-def zero_bubble(rank: int, ranks: int, pieces: int, count: int) -> list[Action]:
+def zero_bubble(rank: int, ranks: int, pieces: int, count: int) -> list[Pass]:
     """Return 1F1B with backward passes split in two, by PyTorch's `ScheduleInterleavedZeroBubble` (Qi et al. 2023).
 
     The first stage, whose input needs no gradient, does all of its backward pass where the weights' half has its place.
@@ -128,7 +118,7 @@ def zero_bubble(rank: int, ranks: int, pieces: int, count: int) -> list[Action]:
     }
     operations = [op for op in schedule._calculate_single_rank_operations(rank) if op is not None]
     actions = [
-        Action(letters[op.computation_type.name], op.stage_index, op.microbatch_index)
+        Pass(letters[op.computation_type.name], op.stage_index, op.microbatch_index)
         for op in operations
         if op.computation_type.name in letters
     ]

@@ -9,9 +9,9 @@ stages are gathered while its first one runs (Megatron-LM, `--overlap-grad-reduc
 
 from dataclasses import replace
 
+from ...pipelines.play import FOR_INPUT, FOR_WEIGHTS, Pass
 from . import stage_run as runs
 from .layout import Layout
-from .schedule import FOR_INPUT, FOR_WEIGHTS, Action
 from .stage_run import StageRun
 from .streams import Streams, Timing
 from .trace import Arrival, Event, Message, Place
@@ -53,7 +53,7 @@ class StageTime:
             goes_on = layout.pipeline > 1 and key == (runs.BACKWARD, runs.LAST)
             self.timings[key] = streams.run(places, waits=not goes_on)
 
-    def seconds(self, key: runs.ActionKey, action: Action) -> float:
+    def seconds(self, key: runs.ActionKey, action: Pass) -> float:
         """Return the seconds of an action; a backward pass may be split in two."""
         timing = self.timings[key]
         if action.kind == FOR_WEIGHTS:

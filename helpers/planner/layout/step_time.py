@@ -4,15 +4,14 @@ from collections import Counter
 from functools import cache
 
 from ...meter.work import Work
+from ...pipelines.play import FOR_WEIGHTS, FORWARD, Pass, Span, play
 from ..catalog.clusters import Cluster
 from ..catalog.layout_rates import LayoutRates
 from . import stage_run as runs
 from .chip import Chip
 from .layout import Layout
 from .links import Links
-from .pipeline import Span, play
 from .rank_memory import action_key
-from .schedule import FOR_WEIGHTS, FORWARD, Action
 from .stage_run import StageRun
 from .stage_time import StageTime
 from .streams import Streams, Timing
@@ -41,7 +40,7 @@ class StepTime:
     """
 
     def __init__(
-        self, layout: Layout, cluster: Cluster, rates: LayoutRates, order: list[list[Action]], stages: list[StageRun]
+        self, layout: Layout, cluster: Cluster, rates: LayoutRates, order: list[list[Pass]], stages: list[StageRun]
     ) -> None:
         self._layout, self._order, self._stages = layout, order, stages
         links = Links(layout, cluster, rates)
@@ -70,7 +69,7 @@ class StepTime:
         self.seconds = max([span.end for rank in self.spans for span in rank] + self.reduced) + max(self._updates)
         self.seconds += max(self._exposed)
 
-    def _gathered(self, action: Action) -> float:
+    def _gathered(self, action: Pass) -> float:
         """Return when the weights are there that an action needs: one stage of a rank after the other gathers them."""
         if action.kind != FORWARD or action.micro_batch or action.stage < self._layout.pipeline:
             return 0.0
@@ -86,10 +85,10 @@ class StepTime:
                 done = max(done + timing.sent, span.end + timing.tail)
         return done
 
-    def _timing(self, action: Action) -> Timing:
+    def _timing(self, action: Pass) -> Timing:
         return self._times[action.stage].timings[action_key(self._layout, action)]
 
-    def _action_seconds(self, action: Action) -> float:
+    def _action_seconds(self, action: Pass) -> float:
         return self._times[action.stage].seconds(action_key(self._layout, action), action)
 
     @property

@@ -14,12 +14,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ...core.colors import COLORS
+from ...pipelines.play import BACKWARD, FOR_INPUT, FOR_WEIGHTS, FORWARD, Span
 from ..config import RecipeError
 from . import stage_run as runs
 from .layout_plan import LayoutPlan
-from .pipeline import Span
 from .rank_memory import action_key
-from .schedule import BACKWARD, FOR_INPUT, FOR_WEIGHTS, FORWARD
 
 BUBBLE = "#e4e4e4"
 PASSES = {

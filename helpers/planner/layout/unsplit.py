@@ -9,12 +9,12 @@ nothing. Here the actions of a pipeline rank are played through a model of the a
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...core.units import MiB
+from ...pipelines.play import Pass
 from ..allocator import ROUNDING, SMALL, CachingAllocator
 from ..allocator import Block as Memory
 from . import stage_run as runs
 from .layout import Layout
 from .rank_memory import RankMemory, action_key
-from .schedule import Action
 from .stage_run import StageRun
 from .trace import Life, Moment
 
@@ -25,7 +25,7 @@ _MOST_PLAYED = 60_000  # lives in a step: more are those of a large model, where
 _LEAST = 0.001  # of the peak: less than this is not looked for
 
 
-def add_unsplit(rank: RankMemory, layout: Layout, order: Sequence[Action], stages: Mapping[int, StageRun]) -> None:
+def add_unsplit(rank: RankMemory, layout: Layout, order: Sequence[Pass], stages: Mapping[int, StageRun]) -> None:
     """Add what the allocator does not split to the fullest moment of a rank with these actions and stages."""
     kept = sum(_odd(stage) for stage in stages.values()) / len(stages) * max(1, rank.in_flight)
     if kept * MiB < _LEAST * rank.nbytes:
@@ -83,7 +83,7 @@ def _moved(moment: Moment | None, layer: int | None, stage: StageRun) -> Moment 
     return moment._replace(place=layer + 1 if moment.action[0] == runs.FORWARD else blocks - layer)
 
 
-def unsplit_bytes(layout: Layout, order: Sequence[Action], lives: Mapping[int, Sequence[Life]]) -> int:
+def unsplit_bytes(layout: Layout, order: Sequence[Pass], lives: Mapping[int, Sequence[Life]]) -> int:
     """Return by how much the allocator's peak is above that of what was asked for."""
     player = _Player(layout, lives)
     for _ in range(_STEPS):
@@ -121,7 +121,7 @@ class _Player:
         events = self._events.setdefault((stage, moment.action), [])
         events.append(((moment.place, moment.after), ends, number))
 
-    def step(self, order: Iterable[Action]) -> None:
+    def step(self, order: Iterable[Pass]) -> None:
         """Play one step."""
         for action in order:
             self._play(action.stage, action_key(self._layout, action), action.micro_batch)

@@ -207,7 +207,7 @@ def _of_megatron(read: _Reader, habits: Habits, precision: str) -> dict[str, Any
 
 def _loss(said: Any, habits: Habits) -> str:
     """Return the loss of a line: `fused_loss` is true for the framework's own, or names Megatron's implementation."""
-    kind = {True: habits.fused_loss, False: "in place", "native": "fused", "te": "te"}.get(
+    kind = {True: habits.fused_loss, False: "in-place", "native": "fused", "te": "te"}.get(
         said if isinstance(said, bool | str) else ""
     )
     if kind is None:

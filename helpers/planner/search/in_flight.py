@@ -3,9 +3,10 @@
 from functools import lru_cache
 from typing import NamedTuple
 
+from ...pipelines.play import FOR_INPUT, FOR_WEIGHTS, FORWARD
 from ..config import RecipeError
 from ..layout.layout import Layout
-from ..layout.schedule import FOR_INPUT, FOR_WEIGHTS, FORWARD, order_of
+from ..layout.schedule import order_of
 
 
 class InFlight(NamedTuple):

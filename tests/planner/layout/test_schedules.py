@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from helpers.pipelines.play import Pass, Stuck, play
 from helpers.planner.config import RecipeError
-from helpers.planner.layout.pipeline import play
-from helpers.planner.layout.schedule import Action, orders
+from helpers.planner.layout.schedule import orders
 
 import pytest
 from torch.distributed.pipelining import schedules
@@ -48,7 +48,7 @@ def of_pytorch(name, case, calculate: Callable[[Any, int], Any]):
     schedule.microbatches_per_round = case.micro_batches // schedule.number_of_rounds
     return [
         [
-            Action(LETTERS[op.computation_type.name], op.stage_index, op.microbatch_index)
+            Pass(LETTERS[op.computation_type.name], op.stage_index, op.microbatch_index)
             for op in calculate(schedule, rank)
             if op is not None and op.computation_type.name in LETTERS
         ]
@@ -110,7 +110,7 @@ def test_no_schedule_deadlocks_or_forgets_a_pass():
         passes = PASSES.get(schedule, "FB") if stages > 1 else "FB"
         for rank, order in enumerate(actions):
             own = {stage: passes if stage else "FB" for stage in range(rank, stages * pieces, stages)}
-            assert sorted(order) == sorted(Action(p, s, m) for s in own for p in own[s] for m in range(count))
+            assert sorted(order) == sorted(Pass(p, s, m) for s in own for p in own[s] for m in range(count))
             for stage in own:  # stages accumulate gradients in the order of the micro-batches
                 for kind in own[stage]:
                     numbers = [a.micro_batch for a in order if (a.kind, a.stage) == (kind, stage)]
@@ -148,8 +148,8 @@ def test_1f1b_holds_no_more_micro_batches_than_there_are_stages():
 
 
 def test_ranks_that_wait_for_each_other_are_found():
-    backward_first = [[Action("F", 0, 0), Action("B", 0, 0)], [Action("B", 1, 0), Action("F", 1, 0)]]
-    with pytest.raises(ValueError, match="deadlocks"):
+    backward_first = [[Pass("F", 0, 0), Pass("B", 0, 0)], [Pass("B", 1, 0), Pass("F", 1, 0)]]
+    with pytest.raises(Stuck, match="rank 0 is at B0 of stage 0 and waits for I0 of stage 1"):
         play(backward_first, lambda action: 1.0, lambda stage: 0.0, 2)
 
 
