@@ -39,10 +39,12 @@ class Command(NamedTuple):
 COMMANDS = {
     "doctor": Command(".doctor", "check what this machine can do, and show how to get what is missing"),
     "progress": Command(".claims.progress_page", "open a page with what you have predicted, measured and solved"),
-    "plan": Command(".planner.cli", "predict the memory and the seconds of a training recipe"),
+    "plan": Command(".planner.cli", "predict how much memory a training recipe needs and how long a step takes"),
     "page": Command(".page.cli", "open the planner as a page in the browser: one GPU, or many"),
     "layout": Command(".planner.search.cli", "search for the best layout of a model on many GPUs"),
-    "dry-run": Command(".virtual_gpu.cli", "run a training script without its GPU; show its memory, and what holds it"),
+    "dry-run": Command(
+        ".virtual_gpu.cli", "run a training script without a GPU; show how much memory it needs, and for what"
+    ),
     "autopsy": Command(
         ".virtual_gpu.autopsy.cli", "find out what filled a real GPU, from a snapshot or an error message"
     ),
@@ -52,17 +54,24 @@ COMMANDS = {
     ),
     "grade": Command(".course.grade.cli", "grade a folder of submissions, one folder per student"),
     "mistakes": Command(
-        ".course.grade.report.mistakes_cli", "count the mistakes of classes, and write a page for each"
+        ".course.grade.report.mistakes_cli",
+        "count the mistakes in one or more classes, and write a page about each mistake",
     ),
     "autograder": Command(".course.grade.platforms.cli", "package the grader of an exercise for Gradescope or GitHub"),
     "handout": Command(".course.handout", "copy the course for learners, without solved notebooks and tests"),
     "build": Command(".course.build.cli", "build the notebooks from their sources"),
-    "site": Command(".course.build.site_cli", "render the solved labs as static pages with an index and a search"),
-    "receipts": Command(".course.receipts.cli", "run every lab and measurement here and save the figures (minutes)"),
-    "gpu": Command(".course.gpu_lane.cli", "run everything that needs an NVIDIA GPU; resumable"),
-    "plans": Command(".course.build.tables_cli", "renew all plans that the labs keep (half an hour)"),
-    "searches": Command(".course.build.tables_cli", "renew all searches for layouts that the labs keep (an hour)"),
-    "chooser": Command(".course.build.tables_cli", "renew the table behind the capstone's recipe chooser (minutes)"),
+    "site": Command(".course.build.site_cli", "render the solved labs as static pages with an index and a search box"),
+    "receipts": Command(
+        ".course.receipts.cli", "run every lab and measurement here and save the figures (about a quarter of an hour)"
+    ),
+    "gpu": Command(
+        ".course.gpu_lane.cli", "run everything that needs an NVIDIA GPU; an interrupted run can be resumed"
+    ),
+    "plans": Command(".course.build.tables_cli", "recompute all stored plans that the labs use (half an hour)"),
+    "searches": Command(".course.build.tables_cli", "recompute all stored layout searches that the labs use (an hour)"),
+    "chooser": Command(
+        ".course.build.tables_cli", "recompute the table behind the capstone's recipe chooser (a few minutes)"
+    ),
 }
 GROUPS = {"learners, and anyone with a GPU": "doctor", "instructors": "grade", "authors of the course": "build"}
 """For whom the commands from this one on are."""

@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Start here
 #
-# **Memory is a property of your program, not of your hardware: you can measure every byte of a training step on the machine in front of you, and
+# **Memory use is determined by your program far more than by your hardware: you can measure every byte of a training step on the machine in front of you, and
 # predict it before you do.**
 #
 # | | |
@@ -39,7 +39,7 @@ print(f"memory meter: {MemoryMeter().method}")
 # %% [markdown] name="machine_text"
 # ## 1 · Your machine
 #
-# Every lab runs on the machine you have. On a GPU the figures come from CUDA's allocator, and on a CPU from the log of PyTorch's CPU allocator. The
+# Every lab runs on the machine you have. On a GPU the figures come from PyTorch's CUDA allocator, and on a CPU from the log of PyTorch's CPU allocator. The
 # **bytes** are equally real in both places. The **seconds** depend on your device, so a lab compares two ways of doing something in the same run and
 # never tells you what to expect in milliseconds.
 
@@ -137,14 +137,14 @@ show(
 # ## 6 · Check
 #
 # Every answer cell has a check in the next cell, which prints one verdict per line. A failed check shows what it saw and where to look.
-# Results stay on your machine, in `.progress/progress.json`. Here is your first task.
+# Results stay on your machine, in `.progress/progress.json`. (In Colab, that machine is deleted after the session: download the file if you want to keep it.) Here is your first task.
 #
 # ### Your turn: count bytes
 #
 # **Contract.** `parameter_bytes(model)` returns the number of bytes that the parameters of `model` (an `nn.Module`) hold, as an int. All parameters
 # count, frozen ones too, whatever their dtype. A parameter that two layers share counts once.
 #
-# Replace the line that raises `NotImplementedError`.
+# Replace the line that raises `NotImplementedError`, run the cell, and then run the check below it. If you are stuck, run the `hint` cell.
 
 
 # %% name="bytes" answer=true reveal=true
@@ -210,6 +210,6 @@ print("7 billion parameters in FP32:", human_bytes(7e9 * 4), "in 16 bits:", huma
 #   check.
 # - **Exercises** (X1 to X7) are separate notebooks and are graded. You submit the notebook.
 # - **Solved notebooks** for everything are in `solutions/`. Try first, then look.
-# - If a cell hangs, **Kernel → Restart Kernel and Run All Cells** starts over. You lose only the variables.
+# - If a cell hangs, interrupt it (**Kernel → Interrupt Kernel**; in Colab, **Runtime → Interrupt execution**). **Kernel → Restart Kernel and Run All Cells** (in Colab, **Runtime → Restart session and run all**) starts over. You lose only the variables.
 #
 # Next: [[where_memory_goes]], **Where memory goes**, where you meet everything that holds memory in a training step.

@@ -205,7 +205,7 @@ print(f"counted {counted:.3g} FLOPs, 6ND {6 * n * tokens:.3g}")
 print(f"per parameter and token: {counted / (n * tokens):.2f}")
 
 # %% [markdown] name="pace_explained"
-# The count is higher than 6ND because attention multiplies queries with keys and weights with values, and these matmuls use no parameters. Their share grows
+# The count is higher than 6ND because attention multiplies queries by keys and scores by values, and these matmuls use no parameters. Their share grows
 # with sequence length and shrinks with width, so 6ND is closer for large models. How long these FLOPs take is the subject of [[where_the_time_goes]].
 
 # %% [markdown] name="moment_text"
@@ -223,17 +223,17 @@ show(
 )
 
 # %% [markdown] name="moment_explained"
-# With batch 1 the peak has moved into the optimizer step. It holds parameters, gradients, two moments and **one more** copy of the parameters. That fifth copy
+# With batch 1 the peak has moved into the optimizer step. It holds parameters, gradients, two moments and **one more** set of tensors of the same size. That fifth set
 # is a temporary of Adam's `foreach` implementation, which works on all parameters at once. This is fast, but at its peak it holds the square roots of all
 # second moments. (Without `foreach`, Adam goes parameter by parameter and needs temporaries for only one at a time. [[Lean_optimizers]] gets rid of these copies.)
 #
-# Large models with small batches behave like batch 1, convolutional networks with large images like batch 32. Advice that helped
+# Large models with small batches behave like batch 1; convolutional networks with large images behave like batch 32. Advice that helped
 # one model may therefore do nothing for yours. First measure what fills your memory.
 #
 # ## 4 · Bytes per parameter
 #
 # "Training with Adam in mixed precision costs 16 bytes per parameter" is the rule you will hear most often. It ignores activations. It
-# adds up what each parameter costs once all gradients exist, just before the optimizer steps. (Between steps the gradients are freed.)
+# adds up what each parameter costs once all gradients exist, just before the optimizer steps. (The next `zero_grad` frees the gradients.)
 #
 # The rule covers more than one scheme. All of them run matmuls in 16 bits. The weights that the optimizer updates need more digits
 # ([[number_formats]]), so they are kept in FP32: either as **master weights** alongside 16-bit weights, or as the only weights, from which
@@ -245,8 +245,8 @@ show(
 # | the same with FP32 gradients | 2 | 4 | 4 | 4 + 4 | 18 |
 # | `torch.autocast` | 4 | 4 | 0 | 4 + 4 | 16 |
 #
-# Megatron-style runs use the second row: gradients of many micro-batches and ranks are summed, and such sums need FP32. Megatron Core's documentation lists these
-# 18 bytes for BF16 weights, and 16 if everything is FP32. FSDP2 keeps FP32 weights and gradients and casts in between, so it belongs to the third row.
+# Megatron-style runs use the second row: gradients of many micro-batches and ranks (processes, one per GPU) are summed, and such sums need FP32. Megatron Core's documentation lists these
+# 18 bytes for BF16 weights, and 16 if everything is FP32. PyTorch's FSDP2 ([lab 12b](12b_fully_shard.ipynb)) keeps FP32 weights and gradients and casts for each matmul, so it belongs to the third row.
 #
 # Measure all three on a stack of linear layers that is large enough to make activations negligible. In the classic scheme each
 # weight has its own optimizer, so that only one FP32 gradient exists at a time.
@@ -464,7 +464,7 @@ claims.record("C4", "quadratic where scores are kept", "GPT, plain attention, th
 # %% [markdown] name="exceed_text"
 # How large do activations get in a big model? Such a model does not fit here, but the planner can work it out. A `Recipe` names the model and
 # how it is trained; `bf16-amp` is autocast to BF16. Take GPT-2 XL, with 1.6 billion parameters, on 8 sequences of 1,024 tokens.
-# In the small GPT the activations took about ten times as much memory as the parameters at the peak. And here?
+# In the small GPT the activations took about ten times as much memory as the parameters at the peak. What is the ratio here?
 
 # %% name="exceed"
 batches = (1, 2, 4, 8)
@@ -479,7 +479,7 @@ claims.record(
 )
 
 # %% [markdown] name="control_text"
-# (These figures count blocks of CUDA's allocator, which rounds sizes up. That is why the same optimizer state takes 11.6 or 11.9 GiB, depending on the gaps it
+# (These figures count blocks of PyTorch's CUDA allocator, which rounds sizes up. That is why the same optimizer state takes 11.6 or 11.9 GiB, depending on the gaps it
 # fills.)
 #
 # ## 6 · The rule on a CNN
@@ -513,7 +513,7 @@ for name, ruled, got in (("CNN", rule, meter.peak_bytes), ("GPT, batch 1", 16 * 
 
 # %% [markdown] name="ledger_text"
 # The CNN has few weights and saves an activation for every pixel and channel, so the rule misses nearly all of its peak. For the GPT at batch 1 it misses only
-# the copy that `foreach` makes.
+# the temporaries of `foreach`.
 #
 # ## 7 · Predict a GPT
 #
@@ -537,7 +537,7 @@ for life in rest:
 # The list follows the block's forward pass: the first norm's output (1); q, k and v (3); attention's output (1); its sum with the block's input, which the
 # second norm saves (1); that norm's output (1); the MLP before and after GELU (4 + 4); and the block's own
 # output, which the next norm saves (1). **Sixteen.** This is the ledger of this GPT; [[activation_checkpointing]] has one for a Llama block. Outside the blocks, the
-# first norm saves its input and the head saves the last norm's output. (Entries of 0.01 are a mean and a deviation per token; the 0.03 entry comes from
+# first norm saves its input and the head saves the last norm's output. (Entries of 0.01 are a mean and an inverse standard deviation per token; the 0.03 entry comes from
 # attention.)
 #
 # Then come the **logits**: one number per token and *vocabulary entry*. When the backward pass begins, several tensors of that size
@@ -599,7 +599,7 @@ hint("where_memory_goes.peak")
 # ### A model that does not fit here
 #
 # Your formula also holds for models that this machine could not train, such as GPT-2 XL with its 48 layers of width 1,600. To check it there, use a **virtual GPU**. Inside `with virtual_gpu(...)`,
-# PyTorch behaves as if this machine had that GPU. Your Python code runs unchanged, and a model of CUDA's allocator decides which allocation fits. Operations on the GPU compute nothing, so a step
+# PyTorch behaves as if this machine had that GPU. Your Python code runs unchanged, and a model of PyTorch's CUDA allocator decides which allocation fits. Operations on the GPU compute nothing, so a step
 # takes about a second.
 #
 # Run `train_step` from section 2 with one sequence of 1,024 tokens. An RTX 4090 has room for 23.1 GiB, which is less than your formula gives.
@@ -618,7 +618,7 @@ xl_sizes = {"vocabulary": 50257, "context": 1024, "layers": 48, "width": 1600}
 
 
 def steps_of_xl(gpu, steps=2):
-    """Train GPT-2 XL on a virtual GPU, at most until memory runs out; return the record of the run."""
+    """Train GPT-2 XL on a virtual GPU for `steps` steps or until memory runs out; return the record of the run."""
     with virtual_gpu(gpu) as run, contextlib.suppress(torch.OutOfMemoryError):
         model = SmallGPT(**xl_sizes).to("cuda")
         optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
@@ -643,18 +643,18 @@ else:
     print("This machine has a real GPU: train SmallGPT(**xl_sizes) on it with train_step, and see which line fails.")
 
 # %% [markdown] name="virtual_explained"
-# The first forward and backward pass stay below 13 GiB: Adam has no state yet, and activations are freed while gradients appear. Adam creates its moments in the first `optimizer.step()`.
+# The first forward and backward passes stay below 13 GiB: Adam has no state yet, and activations are freed while gradients appear. Adam creates its moments in the first `optimizer.step()`.
 # They are as large as parameters and gradients together, and the graph shows them growing, tensor by tensor, until one does not fit. So **a first backward pass that succeeds does not show that the run fits.**
 #
-# On the larger GPU the peak is in the optimizer step, too, with `foreach`'s copy on top. It is a little above your formula, because CUDA's allocator hands out blocks that are larger than the tensors in them
+# On the larger GPU the peak is in the optimizer step, too, with `foreach`'s temporaries on top. It is a little above your formula, because PyTorch's CUDA allocator hands out blocks that are larger than the tensors in them
 # ([[profiling_and_oom_clinic]]).
 
 # %% [markdown] name="temporaries_text"
 # ## 8 · Temporaries, reserve, fragmentation
 #
 # "Temporaries, the allocator's reserve and fragmentation add 20 to 30% in practice." This sentence mixes several things. Temporaries are tensors,
-# and you have measured them. The **reserve** is memory that CUDA's allocator has taken from the GPU and not returned: it keeps freed memory for the next
-# request, in blocks that may not fit. The planner replays every allocation of a step through the allocator's rules, so it can tell the two apart for models that do
+# and you have measured them. The **reserve** is memory that PyTorch's CUDA allocator has taken from the GPU and not returned: it keeps freed memory for the next
+# request, in blocks that may be too small for that request. The planner replays every allocation of a step through the allocator's rules, so it can tell temporaries from reserve for models that do
 # not fit here. [[Profiling_and_oom_clinic]] explains those rules.
 #
 # **Predict.** GPT-2 trains on 8 sequences of 512 tokens under BF16 autocast. What percentage do temporaries and reserve add to everything else at the peak?
@@ -694,14 +694,14 @@ show_table(table)
 
 # %% [markdown] name="temporaries_explained"
 # There is no such constant. Temporaries depend on the operation at the peak: in the softmax of a large vocabulary they are copies of the logits, in
-# Adam's `foreach` they are a copy of the parameters, and in a CNN or a vision transformer they are small. A rule of thumb like this one may be right for one
+# Adam's `foreach` they are as large as the parameters, and in a CNN or a vision transformer they are small. A rule of thumb like this one may be right for one
 # model.
 #
 # ## 9 · Explore
 #
 # The calculator below asks the planner. Change one setting at a time. Before you do, predict which category will change and whether the peak will move. The
 # lower bar shows what the allocator will have reserved; its hatched part is uncertain. All answers were planned in advance; for
-# other settings, use `plan(Recipe(...))`. (With the keyboard: Tab moves to a control. In a list, Home and End choose, and Alt + ↓ opens
+# other settings, use `plan(Recipe(...))`. (With the keyboard: Tab moves to a control. In a list, Home and End select the first and the last entry, and Alt + ↓ opens
 # it. JupyterLab keeps the plain arrow keys for itself.)
 #
 # Start with this: *Llama 3.2 1B with AdamW, one sequence of 1,024 tokens, would fit into 24 GiB if only allocated memory counted. Look at the
@@ -739,8 +739,8 @@ claims
 # - Parameters, gradients and optimizer state follow from the number of parameters; activations from batch × sequence × width × layers; logits from batch × sequence × vocabulary.
 # - Training takes about 6ND FLOPs, plus attention.
 # - The peak is a *moment*: usually the beginning of the backward pass, or the optimizer step. Only what is in memory at that moment matters.
-# - Sixteen bytes per parameter is a sum of different parts in different schemes, 18 with FP32 gradients, and it leaves out activations and temporaries.
-# - Fused attention made memory linear in the sequence length.
+# - The sixteen bytes per parameter are made up differently in each scheme (18 with 16-bit weights and FP32 gradients), and they leave out activations and temporaries.
+# - Fused attention makes memory linear in the sequence length.
 #
 # **What to reach for when.** Are activations the largest category? Mixed precision ([[mixed_precision]]), accumulation ([[#gradient_accumulation]]),
 # checkpointing ([[#activation_checkpointing]]). Optimizer state? Lean optimizers ([[#lean_optimizers]]), sharding ([[#sharding]]). Weights? LoRA and

@@ -33,15 +33,15 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
 # Many recipes train a model with two optimizers, one for the matrices and one for the rest. Both take part in the same step: if the gradients of one overflow, neither may
 # step, or half of the model takes a step that the other half skips. `torch.amp.GradScaler` decides for each optimizer separately. Yours decides for both.
 #
-# **Contract.** `DynamicLossScaler` has the methods of `torch.amp.GradScaler` and serves any number of optimizers:
+# **Contract.** `DynamicLossScaler` has these five methods of `torch.amp.GradScaler` and serves any number of optimizers:
 #
 # - `get_scale()` returns the current scale, a float.
-# - `scale(loss)` returns the loss times the scale. `loss` is a tensor without dimensions.
+# - `scale(loss)` returns the loss times the scale. `loss` is a scalar (0-dimensional) tensor.
 # - `unscale_(optimizer)` divides the gradients of all this optimizer's parameters by the scale, in place, and records whether any element is inf or
 #   NaN. It skips parameters whose `.grad` is None; at least one has a gradient. It also divides gradients that contain inf. It is called at most once per optimizer
 #   between two updates. Checking a sum or a norm of the gradient in FP32 instead of its elements is allowed.
-# - `step(optimizer)` calls `unscale_(optimizer)` unless it was called for this optimizer since the last `update()`. Then it calls `optimizer.step()`, unless an inf or NaN was found since
-#   the last `update()` in the gradients of **any** optimizer. It returns True if it stepped and False if it skipped.
+# - `step(optimizer)` calls `unscale_(optimizer)` unless it was called for this optimizer since the last `update()`. Then it calls `optimizer.step()`, unless an inf or NaN has been found since
+#   the last `update()` in the gradients of **any** optimizer. (The caller therefore calls `unscale_` for all optimizers before the first `step`.) It returns True if it stepped and False if it skipped.
 # - `update()` is called once after the steps of all optimizers, and nothing else changes the scale, which has no upper or lower limit. If an inf or NaN was found, it multiplies the scale by `backoff_factor`. After `growth_interval`
 #   updates in a row without one, it multiplies the scale by `growth_factor`. Both restart the count.
 
@@ -124,7 +124,7 @@ hint("x1.scaler")
 # - `scaler` is None or a `torch.amp.GradScaler`, of which the step may use `scale`, `unscale_`, `step` and `update`. With a scaler, `backward()` starts from the scaled loss, and `update` is called once. If the gradient of either optimizer contains inf or NaN,
 #   neither optimizer steps, and neither optimizer's state changes.
 # - Gradients from earlier steps must not leak into this one. An optimizer may have several groups of parameters.
-# - It returns the unscaled loss: a detached FP32 tensor without dimensions.
+# - It returns the unscaled loss: a detached FP32 scalar tensor.
 #
 # The check gives your step PyTorch's own `GradScaler`, so this part does not depend on part 1.
 
@@ -164,7 +164,7 @@ hint("x1.step")
 # %% [markdown] name="compare_task"
 # ## Part 3 · The experiment (2 points)
 #
-# **Contract.** `train(precision, seed, epochs)` trains a fresh `SmallCNN(width=16)` on `digits(device)`, images of 8 × 8 pixels, with your own
+# **Contract.** `train(precision, seed, epochs)` trains a fresh `SmallCNN(width=16)` on `data = digits(device)`, images of 8 × 8 pixels, with your own
 # `train_step`. FP16 uses your own `DynamicLossScaler`, or PyTorch's `GradScaler` if part 1 is not done yet, so this part does not depend
 # on it.
 #
@@ -178,7 +178,7 @@ hint("x1.step")
 #   - `"accuracy"`: the share of `data.test_x` that it labels correctly, in evaluation mode, between 0 and 1;
 #   - `"peak_bytes"`: the peak of one whole training step with a full batch, from `MemoryMeter(model, optimizers)`. Do not measure the first step, in which Adam
 #     creates its state. Create the batch before the meter starts, so that it measures `train_step(...)` and nothing else;
-#   - `"step_seconds"`: seconds per training step, measured by one of Python's clocks and averaged over steps that are neither the first nor the
+#   - `"step_seconds"`: seconds per training step, measured by one of Python's clocks (on a GPU, call `torch.cuda.synchronize()` before you read it) and averaged over steps that are neither the first nor the
 #     metered one (the meter slows its step down).
 #
 # A format without hardware support is slow (FP16 on most CPUs, BF16 on a T4), so an epoch can take a few seconds there.

@@ -108,7 +108,7 @@ def distance(a, b):
 # **Contract.** `accumulate(model, x, y, micro_batch)` adds the gradient of the mean cross-entropy over all N rows to the parameters' `.grad`.
 #
 # - The model sees each row once, in order, at most `micro_batch` rows at a time. If N is not a multiple of it, the last micro-batch is smaller.
-# - Each row has weight 1/N, also in a smaller micro-batch.
+# - Each row has weight 1/N, even in a smaller micro-batch.
 # - Memory: one micro-batch at a time. Its backward pass runs before the next forward pass, and then neither its graph nor its outputs are kept.
 # - Existing gradients are added to, not cleared. Clearing them and the optimizer's step are up to the caller. Weights, rows and the model's mode do
 #   not change.
@@ -203,7 +203,7 @@ show_table(table)
 claims.figure("BF16 sums: micro-batches of 1 / of 64, distance", "MLP, pure BF16", growth, "times")
 
 # %% [markdown] name="equal_explained"
-# With sums in FP32 the error does not grow, so the additions lose the digits: small gradients are added to a large sum that has no bits for their
+# With sums in FP32 the error does not grow, so it is the additions in BF16 that lose the digits: small gradients are added to a large sum that has no bits for their
 # last digits (swamping, [[number_formats]]). Under autocast the parameters and `.grad` are FP32, and the problem does not arise.
 #
 # The last column used `p.grad_dtype = torch.float32`: the weight stays BF16, and `.grad` is an FP32 tensor that costs 2 more bytes per parameter. This
@@ -238,7 +238,7 @@ def measured(x, y, micro_batch, take=step):
 
 large = digits(device, size=16)
 images, labels = large.train_x[:256].clone(), large.train_y[:256].clone()
-with sign_of_life("seven sizes of micro-batches"):
+with sign_of_life("seven micro-batch sizes"):
     cnn = {m: measured(images, labels, m) for m in (256, 128, 64, 32, 16, 8, 4)}
 show_table(category_table({"256": cnn[256], "4 x 64": cnn[64], "32 x 8": cnn[8]}))
 
@@ -303,7 +303,7 @@ def gpt_meter(micro_batch, **how):
     return meter
 
 
-with sign_of_life("a GPT in three sizes of micro-batches"):
+with sign_of_life("a GPT with three micro-batch sizes"):
     gpt = {m: gpt_meter(m, foreach=True) for m in (32, 4, 1)}  # foreach: the default on a GPU
 nothing_guess.reveal(gpt[32].peak_bytes / gpt[1].peak_bytes)
 for micro_batch, meter in gpt.items():
@@ -405,9 +405,9 @@ optimizer = torch.optim.AdamW(model.parameters())
 ways = {f"{256 // m} x {m}": lambda m=m: step(model, optimizer, images, labels, m) for m in (256, 64, 16, 4)}
 ways["checkpointed"] = lambda: checkpointed_step(model, optimizer, images, labels, 256)
 taken = {name: [] for name in ways}
-with sign_of_life("five variants in turns"):
+with sign_of_life("five variants, taking turns"):
     for _ in range(4):
-        for name, way in ways.items():  # taking turns, so that a slow moment of the machine meets all of them
+        for name, way in ways.items():  # taking turns, so that a slow moment of the machine affects all of them
             taken[name].append(benchmark(way, runs=1, warmup=0).median)
 ratios = {name: np.array(these[1:]) / taken["1 x 256"][1:] for name, these in taken.items()}  # round 0 warms up
 paces = {name: np.median(these) for name, these in ratios.items()}
@@ -421,7 +421,7 @@ for name, these in ratios.items():
 show_table(table)
 
 # %% [markdown] name="time_explained"
-# Time grows as micro-batches shrink. Checkpointing the full batch of this CNN takes more time than 4 × 64 and saves less. So cut the batch as
+# Time grows as micro-batches shrink. Checkpointing the full batch of this CNN takes more time than 4 × 64 and saves less. So keep cutting the batch as
 # long as the device stays busy, and checkpoint when you need to save more memory. With FSDP, each additional micro-batch also gathers the weights again
 # ([[sharding]]).
 #
@@ -429,9 +429,9 @@ show_table(table)
 #
 # You will see each mistake happen, measure it, and fix it. All of them train without an error message.
 #
-# ### Wrong length
+# ### A gradient that is too long
 #
-# The loop below calls `backward()` on each micro-batch's mean and forgets the weight. With SGD that is a learning rate 4 times too high. Train 40 updates
+# The loop below calls `backward()` on each micro-batch's mean and forgets the weight. With SGD that amounts to a learning rate that is 4 times too high. Train 40 updates
 # with each, and compare the first update and the loss.
 
 
@@ -502,7 +502,7 @@ show_table(table)
 # ### A smaller last micro-batch
 #
 # 200 rows taken 64 at a time make micro-batches of 64, 64, 64 and 8. The usual loop divides each loss by the number of micro-batches, so a row of the last one
-# counts for too much. Here is by how much, and how far the gradient is off:
+# counts for too much. The next cell shows by how much, and how far off the gradient is:
 
 
 # %% name="ragged"
@@ -539,7 +539,7 @@ for method in (by_pieces, accumulate):
 # - Each target that counts has the same weight, 1 / (all targets that count), so a micro-batch's weight depends on its targets and not on its rows. A micro-batch
 #   in which none counts adds nothing, and may be skipped.
 # - Micro-batches, memory, existing gradients, and what must not change: as in the first task. `micro_batch` may be larger than N.
-# - It returns the mean loss over the targets that count: a number, or a detached tensor without dimensions.
+# - It returns the mean loss over the targets that count: a number, or a detached scalar tensor.
 
 
 # %% name="tokens" answer=true reveal=true
@@ -663,7 +663,7 @@ print(f"updates until the warm-up is over: {ends}")
 # %% [markdown] name="ddp_text"
 # ### Too many messages
 #
-# With several GPUs ([[data_parallel]]), `DistributedDataParallel` (DDP) averages gradients over them in every backward pass. During accumulation, only
+# With several GPUs ([[data_parallel]]), `DistributedDataParallel` (DDP) averages gradients over all GPUs in every backward pass. During accumulation, only
 # the last pass needs that. DDP's context manager `no_sync()` suspends the communication. Find out what must run inside it.
 #
 # ### Your turn: a replica
@@ -671,7 +671,7 @@ print(f"updates until the warm-up is over: {ends}")
 # **Contract.** `accumulate_replica(replica, x, y, micro_batch)` is like `accumulate`, for a model wrapped in DDP.
 #
 # - The gradients are sent once per call, with the last micro-batch, after everything has been added up.
-# - The gradient is that of the mean over all rows of this rank, also with a smaller last micro-batch. (DDP then averages over the ranks.)
+# - The gradient is that of the mean over all rows of this rank (this process, one of several), even with a smaller last micro-batch. (DDP then averages over the ranks.)
 # - The replica sees each row once, in order, at most `micro_batch` rows at a time.
 # - It returns the mean loss over all rows: a number, or a detached tensor without dimensions.
 #
@@ -808,9 +808,9 @@ axes.legend(frameon=False)
 show(figure, "Steps fall in proportion at first and then level out; rows are level at first and then rise.")
 
 # %% [markdown] name="rate_text"
-# The last column answers an old question: by how much does a larger batch raise the best learning rate? Eight ranks instead of one, or eight micro-batches, make a batch of eight times the rows.
+# The last figure in each line, the best rate, answers an old question: by how much does a larger batch raise the best learning rate? Eight ranks instead of one, or eight micro-batches, make a batch of eight times the rows.
 # For SGD, Goyal et al. (2017) multiply the rate by 8, too (**linear scaling**): eight small steps in nearly the same direction are one step of eight times the length. That works while the gradient
-# changes little on the way. The length of Adam's steps does not depend on the gradient's, and the usual first guess there is the square root. Compare it with the column: from 8 to 2,048 rows, the root is 16. (The four rates tried span a factor of 8 around that rule.)
+# changes little on the way. The length of Adam's steps does not depend on the gradient's, and the usual first guess there is the square root. Compare it with the best rates: from 8 to 2,048 rows, 256 times as many, the square root gives a factor of 16. (The four rates tried span a factor of 8 around that rule.)
 
 # %% name="rate"
 grown = best[2048] / best[8]
@@ -819,12 +819,12 @@ print(
 )
 
 # %% [markdown] name="rate_explained"
-# The rates tried differ by factors of two, so read the column that coarsely. Up to 128 rows the root fits. Near the critical batch size and beyond, the best rate grows more slowly: a gradient with
+# The rates tried differ by factors of two, so read the best rates that coarsely. Up to 128 rows the root fits. Near the critical batch size and beyond, the best rate grows more slowly: a gradient with
 # little noise left does not allow longer steps. Either rule is a first guess for a search, not a replacement for one.
 
 # %% [markdown] name="betas_text"
-# Four times the batch costs no extra rows only if the steps fall fourfold. Here it starts at about the critical size, where a larger batch still saves steps, but
-# fewer than it costs in rows. "Beyond the critical size a larger batch buys nothing" is the limit of the formula: the last printed line shows how little is left.
+# Four times the batch costs no extra rows only if the steps fall fourfold. From 512 to 2,048 rows you start at about the critical size, where a larger batch still saves steps, but
+# by a smaller factor than it costs rows. "Beyond the critical size a larger batch buys nothing" is the limit of the formula: the line that begins "by the formula" shows how little is left.
 #
 # - **To the left** of the dashed line, rows rise slowly: a larger batch costs little, and on several GPUs it saves time.
 # - **To the right**, accumulation processes many more rows for the same loss, one micro-batch after the other. It still needs fewer steps, but that helps
@@ -835,10 +835,10 @@ print(
 # than with the size of the model (Zhang et al. 2024). For large language models it is millions of tokens.
 #
 # To the left of the line, a common reason to accumulate is that "small batches are unstable". Part of that instability is Adam: $\beta_2$ sets how many
-# **steps** the average of the squared gradients remembers. With 64 times fewer rows per step, it remembers 64 times fewer rows. The runs above accounted for
+# **steps** the average of the squared gradients remembers. With 1/64 of the rows per step, it remembers 1/64 of the rows. The runs above accounted for
 # that: β₂ was 0.95 at 512 rows and closer to 1 for smaller batches, so that it remembered the same number of rows.
 #
-# **Predict.** Now take 4 rows per step: four copies with the tuned β₂ and four with 0.95. When the best of the tuned ones reaches a loss of 2.6, by how much
+# **Predict.** Now take 4 rows per step, and train eight networks: each of the four learning rates once with the tuned β₂ and once with 0.95. When the best of the tuned ones reaches a loss of 2.6, by how much
 # does the lowest loss of the others exceed 2.6?
 
 # %% name="betas_guess"
@@ -927,7 +927,7 @@ else:
 # %% [markdown] name="play_text"
 # ## 6 · Explore
 #
-# One optimizer step on 256 digits, in micro-batches of any size. Activations rise and fall once per micro-batch, and gradients stay in memory in between.
+# The figure shows one optimizer step on 256 digits, in micro-batches of the size that you choose. Activations rise and fall once per micro-batch, and gradients stay in memory in between.
 
 # %% name="play"
 explore(

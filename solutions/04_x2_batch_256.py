@@ -31,22 +31,22 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
 # %% [markdown] name="step_task"
 # ## Part 1 · One step, two ranks (3 points)
 #
-# Two ranks train the same model, each on a batch of its own. Not every target counts: padding does not, nor does a prompt. The mean runs over the targets that count on **both** ranks, and
+# Two ranks (processes, each with its own GPU) train the same model, each on a batch of its own. Not every target counts: padding does not, nor does a prompt. The mean runs over all the targets that count, those of **both** ranks together, and
 # neither rank knows the total until the ranks have exchanged their counts.
 #
 # **Contract.** `accumulated_step(model, optimizer, loss_fn, x, y, micro_batch, all_reduce)` is called by both ranks at the same time. It takes **one** optimizer step and returns the loss.
 #
 # - `x` (N, ...) and `y` (N, ...) are this rank's batch, on the model's device; N may differ between the ranks. The model sees at most `micro_batch` rows at a time, in their order.
 #   When N is not a multiple of `micro_batch`, the last micro-batch is smaller.
-# - `loss_fn(outputs, y)` returns a pair of tensors without dimensions: the **sum** of the losses over the targets that count, and the count. The total of the sums is divided by the total of the counts. A count may be an integer or not, and 0 in a micro-batch or on one of the
+# - `loss_fn(outputs, y)` returns a pair of scalar tensors: the **sum** of the losses over the targets that count, and the count. The total of the sums is divided by the total of the counts. A count need not be an integer. It may be 0 in a micro-batch or on one of the
 #   ranks, but not on both.
 # - `all_reduce(tensor)` adds up a tensor over both ranks, in place, and returns nothing. It waits for the other rank, which must call it with a tensor of the same shape and dtype.
 # - Both ranks make the same update: that of one process with both batches, where each target that counts has the same weight, whatever the optimizer.
-# - A step sends each gradient once, after the last micro-batch, and besides the gradients at most two numbers. How many tensors it sends them in is up to you.
-# - `model` may have frozen parameters; they are neither sent nor moved. A parameter may get no gradient on one of the ranks, so that its `.grad` stays `None` there.
+# - A step sends each gradient once, after the last micro-batch, and at most two numbers besides the gradients. You may pack them into as few or as many tensors as you like.
+# - `model` may have frozen parameters; they are neither sent nor changed. A parameter may get no gradient on one of the ranks, so that its `.grad` stays `None` there.
 # - Gradients from earlier steps must not leak into this one, and the gradient is not clipped.
 # - Memory: activations and outputs of one micro-batch at a time. `x` and `y` are not changed. The model arrives in training mode and stays in it.
-# - It returns the mean loss over the targets that count on both ranks: a number, or a detached tensor without dimensions.
+# - It returns the mean loss over the targets that count, those of both ranks together: a number, or a detached scalar tensor.
 
 
 # %% name="step" answer=true
@@ -82,8 +82,8 @@ hint("x2.step")
 # Add a loss scaler and gradient clipping, for a model whose parameters belong to two optimizers. Each part of the order matters: what is weighted per
 # micro-batch, what is done once per step, and what needs to know about both optimizers.
 #
-# The step also measures **noise**. The gradients of single micro-batches are longer than that of the whole batch, because noise averages out. From the squared norms at the two batch
-# sizes follows an estimate of the critical batch size ([[gradient_accumulation]], section 4; McCandlish et al. 2018, appendix A.1), at no extra forward or backward pass.
+# The step also measures **noise**. The gradients of single micro-batches are longer than that of the whole batch, because noise averages out. The squared norms at the two batch
+# sizes yield an estimate of the critical batch size ([[gradient_accumulation]], section 4; McCandlish et al. 2018, appendix A.1), with no extra forward or backward pass.
 #
 # **Contract.** `scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm)` takes one step with both optimizers, on one process.
 #
@@ -94,7 +94,7 @@ hint("x2.step")
 # - Without an overflow, each optimizer is unscaled once and stepped once through the scaler, then the scaler is updated once.
 # - If a micro-batch makes the gradient of either optimizer overflow, **neither** steps and neither optimizer's state changes. The scaler is updated in this step, too.
 # - Gradients from earlier steps must not leak in. Memory, `x`, `y` and the mode of the model are as in part 1.
-# - It returns a pair of numbers, or of detached tensors without dimensions: the norm of the true gradient before clipping, and the mean squared norm of the micro-batches' gradients. After an
+# - It returns a pair of numbers, or of detached scalar tensors: the norm of the true gradient before clipping, and the mean squared norm of the micro-batches' gradients. After an
 #   overflow both are inf or NaN.
 # - A micro-batch's gradient is the true gradient of the mean loss over its own rows alone, over the parameters of both optimizers, before clipping. In the mean of the squared norms, each micro-batch
 #   is weighted by its rows.
@@ -132,7 +132,7 @@ hint("x2.scaled")
 # %% [markdown] name="epoch_task"
 # ## Part 3 · An epoch that can stop anywhere (5 points)
 #
-# A machine that is taken away does not wait for the end of a group. A checkpoint of weights and optimizer loses the micro-batches of the unfinished group, or, if the loader continues past them,
+# A machine that is preempted does not wait for the end of a group. A checkpoint of weights and optimizer loses the micro-batches of the unfinished group, or, if the loader continues past them,
 # makes an update without them. Your loop stops after any micro-batch, and another process finishes the group.
 #
 # **Contract.** `train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate, state=None, stop_after=None)` goes through an epoch, or through the rest of one, and returns a pair `(losses, state)`.
@@ -140,15 +140,15 @@ hint("x2.scaled")
 # - `loader(start)` yields the micro-batches `(x, y)` of the epoch from number `start` on, the first being number 0. The loader has no length. Call it once per call of `train_epoch`. An epoch has at least one micro-batch, and their sizes may differ.
 # - `accumulate` micro-batches, counted from the start of the epoch, form a group and make one update. What is left when the loader ends forms a smaller group with an update of its own.
 # - Within a group each **row** has the same weight, and `loss_fn(outputs, y)` returns the mean over the rows it is given. The gradient is not clipped. The model sees each micro-batch as it came: whole, in one call, and once per epoch. It arrives in training mode and stays in it.
-# - A parameter that gets no gradient in a group is not moved by its update. `.grad` may hold anything when `train_epoch` is called, and none of it may leak in.
+# - A parameter that gets no gradient in a group is not changed by that group's update. `.grad` may hold anything when `train_epoch` is called, and none of it may leak in.
 # - `scheduler.step()` is called once, right after each update, including that of the smaller group: schedules count updates.
-# - After `stop_after` micro-batches of **this** call it stops, in the middle of a group or not, makes no update of an unfinished group, and returns a state. If the loader ends before that, or `stop_after` is None, it goes to the end of the epoch and returns None as the state.
+# - After `stop_after` micro-batches of **this** call it stops, in the middle of a group or not, makes no update for an unfinished group, and returns a state. If the loader ends before that, or `stop_after` is None, it goes to the end of the epoch and returns None as the state.
 # - Another process continues: it calls `train_epoch` with this state and with model, optimizer and scheduler as they were when the state was returned, except
-#   for `.grad`. All updates and losses equal those of an epoch in one call. A call may find the loader already at its end, and a group may be stopped several
+#   for `.grad`. All updates and losses must equal those of an epoch run in a single call. A call may find the loader already at its end, and a group may be stopped several
 #   times.
 # - The state survives `torch.save` and `torch.load(..., weights_only=True)`. It holds no micro-batch, at most one gradient of each parameter, and a few numbers. Later training does not change a state that was returned, and a call does not change the one it is given.
-# - Memory: never hold more than two groups' worth of micro-batches, nor activations of more than one micro-batch. An epoch does not fit.
-# - `losses` is a list with one entry for each update of this call: the mean loss over the rows of its group, as floats or detached tensors without dimensions.
+# - Memory: never hold more than two groups' worth of micro-batches, nor the activations of more than one micro-batch. A whole epoch does not fit in memory.
+# - `losses` is a list with one entry for each update of this call: the mean loss over the rows of its group, as floats or detached scalar tensors.
 
 
 # %% name="epoch" answer=true
@@ -196,7 +196,7 @@ hint("x2.epoch")
 # %% [markdown] name="table_text"
 # ## Your table
 #
-# Three trainings of one epoch over 1,280 digits with your `train_epoch`: batches of 256 rows, micro-batches of 64 in groups of 4, and the same stopped after every 7
+# Three one-epoch runs over 1,280 digits with your `train_epoch`: batches of 256 rows, micro-batches of 64 in groups of 4, and the same stopped after every 7
 # micro-batches, with its state saved, loaded and given to the next call. How far apart do the weights end up, and what do the micro-batches save?
 
 # %% name="table"

@@ -363,7 +363,7 @@ for name, wrap in {"Recompute": Recompute.apply, "with repeatable": own_checkpoi
 #
 # Both restore random numbers and autocast, as yours does. (`preserve_rng_state=False` switches off the first.)
 #
-# They differ for a layer with trainable weights whose input does not require a gradient. (This is the case behind frozen layers, as in LoRA.) Does the
+# They differ for a layer with trainable weights whose input does not require a gradient. (You meet this case in fine-tuning with LoRA, where the layers below are frozen.) Does the
 # result require a gradient?
 
 # %% name="reentrant"
@@ -430,7 +430,7 @@ after, more_flops = runs["every block"]
 #
 # ### What the articles say
 #
-# One says "2 to 3 times less memory", another "40 to 50% of the activations saved". Both say "30 to 33% slower".
+# Two widely read articles on checkpointing make these claims. One says "2 to 3 times less memory", another "40 to 50% of the activations saved". Both say "30 to 33% slower".
 #
 # **Predict.** On this device, how much longer does a forward and backward pass take with every block checkpointed?
 
@@ -455,7 +455,7 @@ def in_turns(steps, rounds=5):
     taken = {name: [] for name in steps}
     for step in steps.values():
         step()
-    for _ in range(rounds):  # taking turns, so that a slow moment of the machine meets all of them
+    for _ in range(rounds):  # taking turns, so that a slow moment of the machine affects all of them
         for name, step in steps.items():
             taken[name].append(benchmark(step, runs=1, warmup=0).median)
     return {name: np.array(these) for name, these in taken.items()}
@@ -466,7 +466,7 @@ def more_time(taken, name, baseline="plain"):
     return np.percentile(100 * (taken[name] / taken[baseline] - 1), (25, 50, 75))
 
 
-with sign_of_life("plain and checkpointed in turns"):
+with sign_of_life("plain and checkpointed, taking turns"):
     taken = in_turns({"plain": lambda: run(plain), "every block": lambda: run(every(1))})
 low, slower, high = more_time(taken, "every block")
 time_guess.reveal(slower)
@@ -502,10 +502,10 @@ claims.record("C9", "2 to 3x less memory", f"{gpt24}, step with AdamW", less, "t
 claims
 
 # %% [markdown] name="whole_explained"
-# **Memory.** The whole step saves a factor as the articles say, although the activations shrink much more: Adam's moments and temporaries do not shrink. The
+# **Memory.** The peak of the whole step falls by about the factor that the articles promise, although the activations shrink much more: Adam's moments and temporaries do not shrink. The
 # factor depends on the share of activations: with fewer of them, the peak would hardly fall.
 #
-# **Time** grows by more than arithmetic. Why? Three explanations can be measured one by one: which operations run again and how long they
+# **Time** grows more than arithmetic does. Why? Three explanations can be measured one by one: which operations run again and how long they
 # take, what early stop skips, and what `checkpoint` itself costs in Python. The last one is measured on two tokens, where there is hardly any arithmetic: take
 # the time of a checkpointed run, minus that of a plain run, minus that of the second forward pass.
 
@@ -556,7 +556,7 @@ print(f"sum: {100 * (again - skipped + own_cost) / whole:+.0f} % time; measured 
 # - The forward pass of the blocks takes more of the step's time than its third of the FLOPs. Norms, GELU, sums and the launch of each operation contribute
 #   almost no FLOPs.
 # - `checkpoint` handles **every saved tensor** in Python: hooks pack it in the forward pass, again in the second one, and unpack it in the backward pass. This cost does
-#   not depend on the size of the tensor, so it weighs the most on small blocks.
+#   not depend on the size of the tensor, so it weighs most heavily on small blocks.
 # - Early stop skips a quarter of the recomputed FLOPs, but in one large matmul, which runs at a high FLOP rate.
 #
 # ## 3 · How many segments?
@@ -625,7 +625,7 @@ for name, count in best.items():
 #   which has its minimum at √n.
 # - **GPT blocks** save 16 times their input. *s + 16·n/s* has its minimum at √(16·n), about 20. Of the numbers that we tried, 24 is best.
 #
-# The best number of segments grows with √n, the number of blocks with n. So what about a deep model? Here are 80 blocks, one, two, four or eight to a segment.
+# The best number of segments grows only with √n, so in a deep model the best segment may hold more than one block. Here are 80 blocks, one, two, four or eight to a segment.
 
 # %% name="deeper"
 eighty = make_gpt(layers=80).blocks
@@ -635,12 +635,12 @@ with sign_of_life("80 blocks in four kinds of segments"):
         print(f"{k} per segment: peak {peak:.0f} inputs; n/k + 16 k is {80 / k + 16 * k:.0f}")
 
 # %% [markdown] name="every_text"
-# With 80 blocks, pairs hold less than single blocks: *n/k + 16·k* is smaller for k = 2 than for k = 1 from n = 32 on. So checkpoint each block by itself if
+# With 80 blocks, pairs hold less than single blocks: *n/k + 16·k* is smaller for k = 2 than for k = 1 if n is above 32. So checkpoint each block by itself if
 # a device has fewer than about 32 of them, and consider pairs if it has more. √n is for long chains of thin layers.
 #
-# ## 4 · Every second, every third
+# ## 4 · Every second or third block
 #
-# If some memory is left, checkpoint only some of the blocks. For every second or third block, one article promises "60 to 70% of the saving for 10 to 15% of
+# If you have memory to spare, checkpoint only some of the blocks. For every second or third block, one article promises "60 to 70% of the saving for 10 to 15% of
 # the time".
 
 # %% name="every"
@@ -669,8 +669,8 @@ print(f"every block: peak {human_bytes(after.peak_bytes)}")
 # moves: with every second block it is at the loss, with every block at the end of the backward pass.)
 #
 # *Which* ones you choose matters a little. The last block needs no checkpoint: the backward pass starts with it, so its tensors are recomputed as soon as they
-# are freed. Leave it out, and the peak is the same for less arithmetic. The first block is the opposite: its tensors are there to the end of the backward pass.
-# It matters more **what inside a block** you keep.
+# are freed. Leave it out, and the peak is the same for less arithmetic. The first block is the opposite: its tensors are needed until the end of the backward pass.
+# What you keep **inside a block** matters more.
 #
 # ## 5 · Inside a block
 #
@@ -794,7 +794,7 @@ for kernel, meters in {"fused": fused, "unfused": with_scores}.items():
         print(f"{kernel} attention, {name:15} checkpointed: peak {share:.0%} of no checkpoint")
 
 # %% [markdown] name="policy_task"
-# With fused attention the MLP saves more. Without it, attention does.
+# With fused attention, checkpointing the MLP saves more. Without it, checkpointing attention does.
 #
 # ### Your turn: operation by operation
 #
@@ -925,7 +925,7 @@ dominated_by = {
     name: [other for other, (x, y) in ways.items() if (x, y) != here and x <= here[0] and y <= here[1]]
     for name, here in ways.items()
 }
-with sign_of_life("nine policies in turns"):
+with sign_of_life("nine policies, taking turns"):
     taken = in_turns({name: lambda policy=policy: run(policy) for name, policy in policies.items()})
 quartiles = {name: more_time(taken, name) for name in policies}
 policy_guess.reveal(quartiles["keep from 2 x width"][1])
@@ -960,7 +960,7 @@ show(
 # The left picture, on arithmetic:
 #
 # - *Keep from 2 × width* repeats no matmul and no attention. Norms, GELU and sums made up a good part of the saved bytes.
-# - *Keep matmuls* runs attention again and is dominated by *MLP only*, which recomputes the widest tensors of the block. They are cheap.
+# - *Keep matmuls* runs attention again and is dominated by *MLP only*, which recomputes the widest tensors of the block. They cost few FLOPs per byte.
 # - *Keep from 4 × width* keeps attention and the result of the MLP, and drops the wide tensors: nearly the saving of *every block*, for two thirds of its FLOPs.
 # - *Every block* reaches a peak that no other policy reaches.
 #
@@ -1133,7 +1133,7 @@ print(f"every block checkpointed, in the same rounds: {middle:+.0f} % time ({low
 # `torch.compile` sees a whole block, forward and backward, before it runs. It can choose what to keep: it minimizes what is recomputed under a memory
 # budget.
 #
-# - `activation_memory_budget` is 1 for "keep what the backward pass needs" and 0 for "keep only the inputs".
+# - `activation_memory_budget` is 1 for what the compiler keeps by default, which is already less than autograd would save, and 0 for "keep only the inputs".
 # - Here each block is compiled by itself. All 24 have the same code, so it is compiled once.
 # - The backend used here only splits the graph in two and needs no C++ compiler. The default backend would also fuse the kernels.
 #
@@ -1210,7 +1210,7 @@ head_guess.reveal(left)
 # ### Hugging Face models
 #
 # Models from `transformers` have a switch that checkpoints every block, in training mode only. The cache of keys and values for generating text has to
-# be off. Since version 5 the switch is called `activation_checkpointing_enable`, and two options cover sections 4 and 6:
+# be off. In recent releases of version 5 the switch is called `activation_checkpointing_enable` (before, `gradient_checkpointing_enable`), and two options cover sections 4 and 6:
 #
 # - `every_n_layers=2` checkpoints every second block;
 # - `offload=True` also moves the saved inputs of the blocks to pinned host memory. On a CPU it does nothing.
@@ -1221,7 +1221,7 @@ for name, options in {"plain": None, "every block": {}, "every_n_layers=2": {"ev
     llama = make_llama()
     if options is not None and hasattr(llama, "activation_checkpointing_enable"):
         llama.activation_checkpointing_enable({"use_reentrant": False}, **options)
-    elif options == {}:  # the name before version 5, without the two options
+    elif options == {}:  # the name in version 4 and early releases of version 5
         llama.gradient_checkpointing_enable({"use_reentrant": False})
     elif options:
         continue
@@ -1234,7 +1234,7 @@ for name, options in {"plain": None, "every block": {}, "every_n_layers=2": {"ev
 # ### The largest batch
 #
 # Less memory per sequence means a larger batch. How much larger, on a GPU that you may not have? Use the **virtual GPU** of [[where_memory_goes]]: inside `with virtual_gpu("rtx-4090-24gb"):` your
-# program's allocations follow CUDA's rules, and operations compute nothing.
+# program's allocations follow the rules of PyTorch's CUDA allocator, and operations compute nothing.
 #
 # A GPT of GPT-2's size trains there in FP32 with AdamW, on sequences of 1,024 tokens, with 12 layers of width 768 and a vocabulary of 50,257. Per token, the forward pass saves
 # 12 × 16 × 768 = 147,456 numbers in the blocks. A tensor of logits has 50,257.
@@ -1316,7 +1316,7 @@ with sign_of_life("two more strides"):
     strides |= {k: metered(every(k)) for k in (8, 24)}
 explore(
     lambda every_kth: strides[every_kth].plot(
-        f"checkpointed: block 0 and every {every_kth}. after it; peak {human_bytes(strides[every_kth].peak_bytes)}"
+        f"checkpointed: one block in {every_kth}, from block 0 on; peak {human_bytes(strides[every_kth].peak_bytes)}"
     ),
     "Memory over a forward and a backward pass: with more blocks checkpointed, a lower curve with more spikes.",
     every_kth=(2, tuple(strides)),

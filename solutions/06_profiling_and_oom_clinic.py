@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Memory profiling and the OOM clinic
 #
-# **"CUDA out of memory" gives a size, not a cause. Four questions find the cause: at which moment is the peak, in which operation, which category of bytes is it, and what removes them?**
+# **"CUDA out of memory" gives a size, not a cause. Four questions find the cause: When is the peak? In which operation? Which category of memory fills it? What removes that memory?**
 #
 # | | |
 # |---|---|
@@ -106,7 +106,7 @@ print(f"{len(meter.lifetimes):,} lifetimes; the last: start {life.start}, end {l
 # %% [markdown] name="replay_task"
 # ### Your turn: replay the log through the allocator
 #
-# On a GPU, CUDA's allocator reports these figures. For any machine, this lab has a **model of that allocator**: the same segment sizes, the same rules. The
+# On a GPU, PyTorch's caching allocator reports these figures. For any machine, this lab has a **model of that allocator**: the same segment sizes, the same rules. The
 # course's planner uses it, too. Figures from it are labeled "simulated" or "model".
 #
 # **Contract.** `replay(lifetimes, allocator)` makes the allocation and release calls that the log implies, and returns a list of what the allocator
@@ -179,7 +179,7 @@ if device.type == "cuda":
 #
 # ## 2 · Stage by stage, operation by operation
 #
-# The meter divides the step into stages. Print this table first. *peak* is the highest value within the stage; the other columns show what is still
+# The meter divides the step into stages. When you diagnose a program, print this table first. *peak* is the highest value within the stage; the other columns show what is still
 # held when the stage **ends**, by category. Below the table are the largest tensors at the peak.
 
 # %% name="stages"
@@ -203,10 +203,10 @@ show(
 
 # %% [markdown] name="record_text"
 # PyTorch writes such a snapshot to a file, and [pytorch.org/memory_viz](https://pytorch.org/memory_viz) draws it when you drag the file onto the page. On a GPU
-# it takes three calls of `torch.cuda.memory`:
+# it takes three functions of `torch.cuda.memory`:
 #
 # - `_record_memory_history(stacks="python", max_entries=100_000)` starts recording. Each entry carries the stack that requested the memory. The
-#   default, `stacks="all"`, puts C++ frames before the Python frames. The backward pass runs in a thread of C++, so with `"python"` its blocks have no frames at all:
+#   default, `stacks="all"`, puts C++ frames before the Python frames. The backward pass runs in a C++ thread, so with `"python"` its blocks have no frames at all:
 #   use `"all"` to look into a backward pass. Without `max_entries` the history grows without limit.
 # - `_dump_snapshot(path)` saves the history and the current blocks.
 # - `_record_memory_history(enabled=None)` stops recording.
@@ -324,7 +324,10 @@ hint("profiling_and_oom_clinic.snapshot")
 
 # %% name="leak"
 def left_behind(trace):
-    """Return what leaked by place in the code, small entries omitted. What is older appears at the first event's time."""
+    """Return what leaked by place in the code, small entries omitted.
+
+    Blocks older than the trace appear at the time of its first event.
+    """
     left = still_there(trace, since=trace[0]["time_us"] + 1)
     return {place: size for place, size in left.items() if size > 16 * 1024}
 
@@ -531,20 +534,20 @@ show(
 # %% [markdown] name="fragmentation_explained"
 # **The first GPU.** Each segment of 20 MiB still contains a block in use, so the allocator cannot return any of them. No gap is large enough, and there is
 # no room for a new segment of 24 MiB. This is **fragmentation**. In the message above the allocator had already tried again, so its 40.69 GiB lie in segments that
-# each still hold a block in use: it is the first GPU. It happens when sizes change from step to step (sequences of different lengths) and
+# each still hold a block in use, as on the first GPU. Fragmentation happens when sizes change from step to step (sequences of different lengths) and
 # long-lived blocks sit between short-lived ones.
 #
 # **The second GPU.** Before the allocator gives up, it returns unused segments to the GPU and tries again. All six were unused. `num_alloc_retries` in
 # `torch.cuda.memory_stats()` counts these retries. A program that is nearly out of memory may retry in every step: it does not fail, but it is
 # slow. Check this counter when memory is nearly full.
 #
-# **Expandable segments** (`PYTORCH_ALLOC_CONF=expandable_segments:True`). There is *one* segment per pool and stream, which grows at its end as needed, in pages of 20 MiB.
+# **Expandable segments** (`PYTORCH_ALLOC_CONF=expandable_segments:True`). There is *one* segment per pool and stream, which grows at its end as needed, in pages of 20 MiB (2 MiB in the small pool).
 #
 # - The last 5 MiB were free, so one more page is enough for 24 MiB.
-# - The gaps in between are still gaps, so 30 MiB do not fit. (The model returns those last 5 MiB before it refuses and reports 75 MiB reserved. CUDA returns
-#   only complete pages. The last page still holds two blocks, so CUDA would report 80.)
+# - The gaps in between are still gaps, so 30 MiB do not fit. (The model returns those last 5 MiB before it refuses and reports 75 MiB reserved. PyTorch returns
+#   only complete pages. The last page still holds two blocks, so PyTorch would report 80.)
 # - Free blocks of one size can merge and serve requests of another size.
-# - The variable is read when CUDA starts. `torch.cuda.memory._set_allocator_settings` changes the option later, for new segments alone.
+# - The variable is read when CUDA starts. `torch.cuda.memory._set_allocator_settings` changes the option later, but only for new segments.
 #
 # **`max_split_size_mb:N`** is the older remedy. Blocks larger than N MiB are never split, so small requests cannot break up a large cached block. Use
 # it where expandable segments are not available.
@@ -552,7 +555,7 @@ show(
 # The variable's name has changed:
 #
 # - up to PyTorch 2.8 it was `PYTORCH_CUDA_ALLOC_CONF`;
-# - since 2.9 that name draws a warning, and the new one is `PYTORCH_ALLOC_CONF`;
+# - since 2.9 the new name is `PYTORCH_ALLOC_CONF`; the old one still works;
 # - 2.9.1 is [reported](https://github.com/pytorch/pytorch/issues/183387) to ignore the new name for this option, and 2.11 to respect it.
 #
 # So check the setting in the allocator itself:
@@ -598,12 +601,12 @@ with contextlib.nullcontext() if device.type == "cuda" else virtual_gpu("rtx-409
 # - `gpu.malloc(nbytes)` returns the address of a new segment, an integer, or raises `OutOfMemory`. A segment may begin exactly where another one ends.
 # - `gpu.free(address)` takes back the whole segment that begins at that address.
 #
-# **Contract.** `SmallAllocator(gpu)` has two methods and two attributes. `allocate(nbytes)` gets an integer of at least 1 and returns the address of
-# a block. `release(address)` gets such an address back. `allocated` is the sum of the sizes of all blocks in use, and `reserved` the sum of all segments.
+# **Contract.** `SmallAllocator(gpu)` has two methods and two attributes. `allocate(nbytes)` takes an integer of at least 1 and returns the address of
+# a block. `release(address)` takes such an address. `allocated` is the sum of the sizes of all blocks in use, and `reserved` the sum of all segments.
 #
 # - **Rounding.** A request is rounded up to a multiple of 512 bytes. The other rules speak of the rounded size.
 # - **Pools.** Requests of up to 1 MiB belong to the small pool, larger ones to the large pool. A segment serves only the pool for which it was requested.
-# - **Best fit.** The smallest free block of the pool that is large enough is used. Of equally small ones, that with the lowest address.
+# - **Best fit.** The smallest free block of the pool that is large enough is used. Of several of the same size, the one with the lowest address is used.
 # - **Segments.** If there is none, `gpu.malloc` is called: for 2 MiB in the small pool, for 20 MiB if the request is below 10 MiB, else for the
 #   request, rounded up to a multiple of 2 MiB.
 # - **Splitting.** The request gets the beginning of the block. The rest becomes a free block if it has at least 512 bytes (small pool) or more than
@@ -684,7 +687,7 @@ my_guess = None  # calls per 100 blocks
 ### BEGIN GUESS
 my_guess = 20
 ### END GUESS
-calls_guess = Prediction("Calls of gpu.malloc per 100 blocks, two steps", my_guess, "calls")
+calls_guess = Prediction("Calls to gpu.malloc per 100 blocks, two steps", my_guess, "calls")
 
 
 # %% name="yours"
@@ -712,7 +715,7 @@ if device.type == "cuda":
 logs = {name: replay(two_steps_log, make()) for name, make in makers.items()}
 requests = len(two_steps_log)
 calls_guess.reveal(100 * sum(verb == "malloc" for verb, _ in gpu.calls) / requests, "simulated")
-print(f"{requests:,} blocks; {len(gpu.calls)} calls of the GPU (simulated)")
+print(f"{requests:,} blocks; {len(gpu.calls)} calls to the GPU (simulated)")
 for name, log in logs.items():
     same = sum(a == b for a, b in zip(log, logs["yours"], strict=True)) / len(log)
     peaks = [human_bytes(max(entry[i] for entry in log)) for i in (1, 2)]
@@ -770,10 +773,9 @@ claims.record("T14", said, subject, cleared / fixed, "x reserved", 0, 0.95)
 # A segment that fitted one length is too small for a longer one, and too large to split well for a shorter one, so the cache keeps growing. Here the forums' advice works:
 # `empty_cache` returns the segments that no longer fit. But then every step pays for its segments again. Expandable segments do the same without that price.
 #
-# ### After the error: what a handler keeps alive
+# ### After the error: trying again
 #
-# A common recovery is to catch the error and run the step again with half the batch. A caught exception holds its **traceback**, the traceback
-# holds the frames, and the frames hold their local variables. Here a step needs 32 MiB, fails at its next operation, and the handler tries
+# A common recovery is to catch the error and run the step again with half the batch. Here a step needs 32 MiB, fails at its next operation, and the handler tries
 # again with 16 MiB.
 #
 # **Predict.** What is the peak in MiB if the second try runs inside the `except` block?
@@ -819,7 +821,7 @@ retry_guess.reveal(peaks[inside])
 print(f"second try after the except block: {peaks[after]:.0f} MiB")
 
 # %% [markdown] name="retry_explained"
-# Inside the block, the failed step's activations are still alive. Set a flag in the `except` block, leave it, then retry. In a notebook the last traceback
+# Inside the block, the failed step's activations are still alive: a caught exception holds its **traceback**, the traceback holds the frames, and the frames hold their local variables. Set a flag in the `except` block, leave it, then retry. In a notebook the last traceback
 # also stays alive between cells (`sys.last_traceback`), and the failed step's tensors with it.
 
 # %% [markdown] name="play_text"
@@ -876,7 +878,7 @@ for expandable in (False, True):
 # ## 6 · The clinic
 #
 # There are six patients. For each, **find the moment of the peak, the operation and the category** before you read on, then write the cure. The check runs your
-# code under the meter. It must hold no more memory than healthy code, and it must **compute the same numbers**. None of the cures needs `.item()`,
+# code under the meter. Your code must hold no more memory than healthy code, and it must **compute the same numbers**. None of the cures needs `.item()`,
 # which would make a GPU wait in every step ([[where_the_time_goes]]).
 #
 # ### Patient A
@@ -1164,8 +1166,8 @@ for use in (lambda: features._version, lambda: nn.Linear(64, 1).to(device)(featu
 
 # %% [markdown] name="inference_explained"
 # - **Memory.** The same. This bookkeeping holds no tensor data. Activations dominate, and both modes drop them.
-# - **Time.** `inference_mode` saves a little for each operation and each view. That is a noticeable part of the time of such small operations. Whether it shows in
-#   the evaluation, the interval above tells: one that includes 1 shows nothing.
+# - **Time.** `inference_mode` saves a little for each operation and each view. That is a noticeable part of the time of such small operations. The interval above tells you
+#   whether it shows in the evaluation: an interval that includes 1 shows nothing.
 # - **The price** shows in the two messages. Without a version counter autograd cannot detect a change, so it refuses to save such a tensor. Features that were
 #   computed under `inference_mode` cannot be fed to a layer that trains.
 #

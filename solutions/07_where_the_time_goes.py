@@ -1,11 +1,11 @@
 # %% [markdown] name="title"
 # # Where the time goes
 #
-# **An operation takes as long as its arithmetic or as its memory traffic, whichever is slower, plus the launch overhead. Add these up and you can explain a training step to within a factor of about 1.5. A profile shows where the rest goes.**
+# **An operation takes as long as its arithmetic or its memory traffic, whichever takes longer, plus the launch overhead. Add these up and you can explain a training step to within a factor of about 1.5. A profile shows where the rest goes.**
 #
 # | | |
 # |---|---|
-# | After this you can | estimate the seconds of an operation, and of a training step, from FLOPs, bytes and launches; say what bounds a layer and at which batch that changes; count the FLOPs of a transformer by both conventions; read a profiler's trace; compute MFU and HFU; compare the speed of two programs correctly; diagnose a slow loop from its trace |
+# | After this you can | estimate how long an operation, and a training step, takes from FLOPs, bytes and launches; say what bounds a layer and at which batch that changes; count the FLOPs of a transformer by both conventions; read a profiler's trace; compute MFU and HFU; compare the speed of two programs correctly; diagnose a slow loop from its trace |
 # | Time | 150 to 200 minutes; a good place to stop is after section 6 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU if there is one |
@@ -82,9 +82,9 @@ print(f"peak {peak / 1e9:,.0f} GFLOP/s, bandwidth {bandwidth / 1e9:.1f} GB/s, la
 print(f"while one byte moves, there is time for {balance:.1f} FLOPs")
 
 # %% [markdown] name="clocks_guess_text"
-# The next cell compares two other operations with these figures: the matmul of a `side` × `side` matrix with one of `side` × `side` / 2, by its FLOPs, and the addition of two tensors as large as the one that was copied, written to a third, by its bytes. Then it adds a square matrix S to another one, and to the *transpose* of another one. Both sums read two matrices and write one.
+# The next cell checks these figures on two other operations. From its FLOPs it predicts the time of a matmul, a `side` × `side` matrix times a `side` × `side` / 2 matrix. From its bytes it predicts the time of an addition: two tensors as large as the one that was copied, with the sum written to a third. Then it adds a square matrix S to another one, T, and to the *transpose* of T. Both sums read two matrices and write one.
 #
-# **Predict.** By what factor does S + Tᵀ take longer than S + T?
+# **Predict.** How many times as long as S + T does S + Tᵀ take?
 
 # %% name="clocks_guess"
 my_guess = None  # times
@@ -152,7 +152,7 @@ operation_seconds = check("where_the_time_goes.roofline", operation_seconds)
 hint("where_the_time_goes.roofline")
 
 # %% [markdown] name="measured_text"
-# Peak and bandwidth are not single numbers. A matmul with a side of 16 cannot keep a processor busy, and data in the cache does not come from memory. `measure_roofline` measures rates over many shapes and sizes in less than a minute. `python -m helpers roofline` prints and saves them, and the next cell uses the saved figures. The formula is the one that you have just written.
+# Peak and bandwidth are not single numbers. A matmul with a side of 16 cannot keep a processor busy, and data in the cache does not come from memory. `measure_roofline` measures rates over many shapes and sizes in less than a minute. `python -m helpers roofline` prints and saves them, and the next cell uses saved figures if there are any; otherwise it measures them now. The formula is the one that you have just written.
 
 # %% name="measured"
 roofline = kept_roofline(device) or measure_roofline(device)
@@ -198,7 +198,7 @@ except NotImplementedError:
 # %% [markdown] name="turn_text"
 # ### Where a layer turns compute-bound
 #
-# A linear layer of width W reads W² weights, whatever the batch. For B rows it does 2·B·W² FLOPs. As long as B is small compared with W, nearly all of its 4·W² bytes are weights. Then each row adds half a FLOP per byte. By the formula, an additional row costs nothing until the arithmetic takes longer than reading the weights.
+# A linear layer of width W reads W² weights, whatever the batch. For B rows it does 2·B·W² FLOPs. As long as B is small compared with W, nearly all of the bytes that it moves are the 4·W² bytes of the weights. Then each row adds half a FLOP per byte. By the formula, an additional row costs nothing until the arithmetic takes longer than reading the weights.
 #
 # The layer reads its weights and writes almost nothing, while the copy of section 1 wrote as much as it read. The two rates can differ in either direction: a CPU may have to read a cache line before it writes to it, and one reading thread may not reach the full bandwidth. So measure reading by itself.
 
@@ -247,7 +247,7 @@ show(
 # %% [markdown] name="turn_explained"
 # A single row pays for reading all the weights; many rows share that cost. That is why inference servers batch requests, and why training with one row at a time wastes a machine. (The plot uses the fastest of four runs, because the formula describes an idle machine.)
 #
-# The model has a sharp corner; the machine does not. A matmul of a few rows is *skinny*. Libraries first copy the weights into an order that suits their kernels. This *packing* (Goto and van de Geijn 2008) pays off only over many rows, and libraries skip it for a single row. The line above the plot says what the second row costs here. It makes the turning point one of the least accurate predictions in this lab: the table in section 11 shows its error on every machine that was measured.
+# The model has a sharp corner; the machine does not. A matmul of a few rows is *skinny*. Libraries first copy the weights into an order that suits their kernels. This *packing* (Goto and van de Geijn 2008) pays off only over many rows, and libraries skip it for a single row. The line above the plot says what the second row costs here. Packing makes the turning point one of the least accurate predictions in this lab: the table in section 11 shows its error on every machine that was measured.
 #
 # A GPU's corner for 16-bit formats lies farther right, because its tensor cores multiply much faster than its memory delivers. The explorer in section 10 includes several GPUs.
 #
@@ -345,7 +345,7 @@ block_flops = check("where_the_time_goes.block", block_flops)
 hint("where_the_time_goes.block")
 
 # %% [markdown] name="counter_text"
-# `count_flops` does the same for any code: it intercepts PyTorch's dispatcher and adds up the matmuls. Here is the forward pass of this lab's GPT, counted both ways.
+# `count_flops` does the same for any code: it intercepts the operations in PyTorch's dispatcher and adds up the matmuls. Here is the forward pass of this lab's GPT, counted both ways.
 
 # %% name="counter"
 BATCH, LENGTH, WIDTH, BLOCKS, VOCABULARY = 8, 128, 128, 4, 256
@@ -419,7 +419,7 @@ for width in (128, 1024, 4096):
 #
 # Make one prediction now and keep it until section 6.
 #
-# **Predict** a whole step of this GPT with the simplest model, FLOPs over peak. How many milliseconds does it take?
+# **Predict** how many milliseconds a whole step of this GPT takes, with the simplest model, FLOPs over peak. (`print(1e3 * step_flops / peak)` in a new cell gives that model's figure.)
 
 # %% name="predict_guess"
 my_guess = None  # milliseconds
@@ -464,7 +464,7 @@ for event in [e for e in events if e["ph"] == "X" and e["name"] in ("step", "ate
 # - Only complete events are spans: those with `event["ph"] == "X"`. Other events mark moments or name threads, and may lack `ts` or `dur`. A trace may have no spans, or no events at all: then the dictionary is empty.
 # - A span is inside another if both are on the same thread, the same `(pid, tid)`, and its interval is within the other's. Events of the same name may be nested.
 # - Events come in any order. Of two that start together, the longer one is outside. No two events of a thread have both the same start and the same end.
-# - A span may start in the very nanosecond in which the one before it ends. Then it is beside it, not inside it. Careful: the profiler counts whole nanoseconds and `ts` is large, so `ts + dur` is rounded and may be slightly later than the `ts` of the next event.
+# - A span may start in the very nanosecond in which the one before it ends. Then the two are side by side, not nested. Careful: the profiler counts whole nanoseconds and `ts` is large, so `ts + dur` is rounded and may be slightly later than the `ts` of the next event.
 # - Do not change the events.
 
 
@@ -497,7 +497,7 @@ self_times = check("where_the_time_goes.trace", self_times)
 hint("where_the_time_goes.trace")
 
 # %% [markdown] name="longest_text"
-# Now the step of the GPT. Which operations have the largest self time, summed over all calls?
+# Now apply it to the step of the GPT. Which operations have the largest self time, summed over all calls?
 
 # %% name="longest"
 whole = next(e for e in events if e["name"] == "step" and e["cat"] == "user_annotation")
@@ -643,9 +643,9 @@ print(
 print(f"all matmuls, within the step: {of_step:.2f} x the roofline's time")
 
 # %% [markdown] name="residue_explained"
-# So the residual can be located. The last two lines separate two causes. If a matmul *alone* takes longer than the roofline says, the machine is slower now than when its roofline was measured, or the shape lies between the measured shapes. If matmuls take longer *within the step* than alone, the step is the cause: the roofline repeats one matmul on the same inputs, which stay in the cache, and a step reads other tensors in between.
+# So you can see where the prediction falls short. The last two lines separate two causes. If a matmul *alone* takes longer than the roofline says, the machine is slower now than when its roofline was measured, or the shape lies between the measured shapes. If matmuls take longer *within the step* than alone, the step is the cause: the roofline repeats one matmul on the same inputs, which stay in the cache, and a step reads other tensors in between.
 #
-# Transposed operands, as in the backward pass, are not a cause: the roofline measures them too, where they matter. The dispatcher's share of a small operation is one: it is a *gap* in the profile, but part of the operation in the roofline.
+# Transposed operands, as in the backward pass, are not a cause: the roofline measures them too, where they matter. The dispatcher's share of a small operation is a cause, however: it is a *gap* in the profile, but part of the operation in the roofline.
 #
 # ## 7 · MFU and HFU
 #
@@ -814,7 +814,7 @@ claims.figure("a single cold call", "kept table, naive / honest speed", naive / 
 #
 # ### The order
 #
-# Laptops get hot and slow down, and on a shared machine other jobs start. The next cell simulates such a machine: after each call it sleeps, a little longer each time. Two matmuls are timed on it. The second does half the work of the first. First come all runs of one and then all of the other; after that, the two alternate.
+# Laptops get hot and slow down, and on a shared machine other jobs start. The next cell simulates such a machine: after each call it sleeps, a little longer each time. Two matmuls are timed on it. The second does half the work of the first. First, all runs of one are timed and then all runs of the other; after that, the two alternate.
 
 
 # %% name="drift"
@@ -847,7 +847,7 @@ else:
     claims.record("T29", "timing in pairs finds the faster", subject, paired.speedup, "times as fast", 1, math.inf)
 
 # %% [markdown] name="drift_explained"
-# One after the other, the matmul with *less* work appears slower, because it runs later. In pairs, both see nearly the same machine. `compare` works this way, and prints the middle half of the pairs: if it contains 1, the difference is not significant. `compare` takes the median, because a single slow run would distort the mean. The minimum describes the machine when it is idle. That suits a cost model but is too optimistic for a plan.
+# One after the other, the matmul with *less* work appears slower, because it runs later. In pairs, both see nearly the same machine. `compare` works this way, and prints the middle half of the pairs: if it contains 1, do not claim a difference. `compare` takes the median, because a single slow run would distort the mean. The minimum describes the machine when it is idle. That suits a cost model but is too optimistic for a plan.
 #
 # ### The queue
 #
@@ -1095,7 +1095,7 @@ except NotImplementedError:
 #
 # ## 10 · Explore
 #
-# This figure shows a linear layer in 16 bits on GPUs of the catalog, going by their data sheets. Choose width, batch and GPU. When does a layer of width 1,024 become compute-bound on an H100, and when on a T4? What happens to a layer of width 64?
+# This figure shows a linear layer in 16 bits on GPUs of the catalog, going by their data sheets. Choose width, batch and GPU. At what batch does a layer of width 1,024 become compute-bound on an H100, and at what batch on a T4? What happens to a layer of width 64?
 
 
 # %% name="play"
@@ -1122,7 +1122,7 @@ explore(
     "Roofline of a GPU with a dot for a linear layer: more rows move it to the right and up the slope, until it reaches the level.",
     gpu=("h100-80gb", ("t4-16gb", "rtx-4090-24gb", "a100-80gb", "h100-80gb")),
     width=(1024, (64, 256, 1024, 4096)),
-    batch=(64, (1, 16, 64, 256, 1024, 4096)),
+    batch=(64, (1, 16, 64, 256, 512, 1024, 4096)),
 )
 
 # %% [markdown] name="play_explained"
@@ -1144,6 +1144,6 @@ claims
 # - MFU counts what the model needs, HFU what was executed. Recomputing lowers MFU and leaves HFU about the same.
 # - Warm up, wait for the queue, time in pairs, and check the spread.
 #
-# **What to reach for when.** First ask whether the GPU is idle. If it is not and MFU is high, you need more machines ([[data_parallel]]). If it is not and MFU is low, find what is memory-bound, and fuse it or use fewer bits ([[mixed_precision]]). If it is idle with many calls of `aten::item`, keep values in tensors. Idle with long copies: move less data, or move it in the background ([[data_loading]]). Idle with thousands of operations: larger batches, or compile ([[compilation_and_fusion]]).
+# **What to reach for when.** First ask whether the GPU is idle. If it is not and MFU is high, you need more machines ([[data_parallel]]). If it is not and MFU is low, find what is memory-bound, and fuse it or use fewer bits ([[mixed_precision]]). If it is idle with many calls to `aten::item`, keep values in tensors. Idle with long copies: move less data, or move it in the background ([[data_loading]]). Idle with thousands of operations: larger batches, or compile ([[compilation_and_fusion]]).
 #
 # **Sources.** Williams, Waterman and Patterson 2009, *Roofline*; Kaplan et al. 2020, *Scaling Laws for Neural Language Models* (6ND); Goto and van de Geijn 2008, *Anatomy of High-Performance Matrix Multiplication* (packing); Chowdhery et al. 2022, *PaLM* (MFU); Korthikanti et al. 2022, *Reducing Activation Recomputation* (HFU); PyTorch documentation, `torch.profiler` and *Performance Tuning Guide*; Perfetto documentation, *Trace Event Format*.

@@ -226,7 +226,7 @@ show(
 #
 # While the device works, a helper could draw the next batch. The simplest helper is a **thread**: it draws batches ahead of the loop and puts them into a queue, and the loop takes them out.
 #
-# The idea takes five lines. They leave four problems:
+# The idea takes five lines of code, which leave four problems:
 #
 # - the queue grows without limit;
 # - an error in the thread is lost, and the loop waits forever;
@@ -235,8 +235,8 @@ show(
 #
 # **Contract.** `prefetched(batches, depth, device)` is a generator, or another iterator with a method `close()`.
 #
-# - **All, in order.** It yields each batch of the iterable `batches` once, in order, as a tuple of its tensors. A batch may be a list or a tuple, of any number of tensors. After the last batch, every further `next()` ends at once.
-# - **One thread** draws all batches, and it is not the loop's. Two prefetchers may run side by side.
+# - **All, in order.** It yields each batch of the iterable `batches` once, in order, as a tuple of its tensors. A batch may be a list or a tuple, of any number of tensors. After the last batch, every further `next()` raises `StopIteration` at once.
+# - **One thread** draws all batches, and it is not the thread that runs the loop. Two prefetchers may run side by side.
 # - **Depth.** While the loop is busy, `depth` batches are drawn beyond those it has received, including the one that the thread holds. There are never more, not even before the loop takes its first batch.
 # - **To the device.** For a CUDA device the thread pins each tensor (`pin_memory()`) and sends the pinned copy with `.to(device, non_blocking=True)`. For any other device it calls `.to(device)` and pins nothing. A CUDA device comes with its index, as in `cuda:1`, because CUDA's current device is per thread: plain `cuda` would mean GPU 0 in yours. The copy uses the thread's current stream. (That frees the loop from the copy. Section 11 adds the side stream that lets a copy overlap kernels.)
 # - **Errors.** An error in drawing or sending a batch is raised in the loop, unchanged, after the batches that were drawn before it.
@@ -301,7 +301,7 @@ def ahead(loader):
 
 
 plain_loader = DataLoader(files, BATCH, shuffle=True)  # not pinned: the thread pins
-rounds = [  # the data alone and the plain loop once more, in turns with the new loop: all meet the same moments
+rounds = [  # the data alone, the plain loop and the new one alternate, so that a slow moment affects all
     (
         seconds_a_batch(plain_loader, epochs=1),
         seconds_a_batch(plain_loader, train_step, 1),
@@ -319,7 +319,7 @@ formula = slower + quicker / len(plain_loader)  # once per epoch, one half does 
 print(f"the slower half, and the fill: {1e3 * formula:.1f} ms; the loop takes {threaded / formula:.2f} times that")
 
 # %% [markdown] name="threads_text"
-# If the two halves run side by side, the slower one sets the pace: with a 10 ms step, the data. The lines above show what the thread gains on this machine, with all three loops timed in turns. It may miss that pace, because both threads need Python. It may also beat it, if the same small calls take less time in your thread than in the main one. So would more threads help?
+# If the two halves run side by side, the slower one sets the pace: with a 10 ms step, the data. The lines above show what the thread gains on this machine, with all three loops timed in alternation. The loop may miss that pace, because both threads need Python. It may also beat it, if the same small calls take less time in your thread than in the main one. So would more threads help?
 #
 # **Predict.** Read some digits with one thread, then with two. By what factor are two faster if the reads *compute* (decode, rotate)?
 
@@ -333,7 +333,7 @@ computing_guess = Prediction("Two threads that compute", my_guess, "times as fas
 
 # %% name="threads"
 def read_all(store, threads):
-    """Read every sample with so many threads."""
+    """Read every sample with this many threads."""
     shares = [range(k, len(store), threads) for k in range(threads)]
     crew = [threading.Thread(target=lambda share=share: [store[i] for i in share]) for share in shares]
     for thread in crew:
@@ -348,7 +348,7 @@ waiting = compare(lambda: read_all(slow_digits, 1), lambda: read_all(slow_digits
 print(f"two threads whose reads wait 4 ms each, as for a network: {waiting:.2f} times as fast")
 
 # %% [markdown] name="workers_text"
-# In the standard build of Python, the threads of a process share a lock, the GIL: only one of them runs Python at a time. (Free-threaded builds do not have it.) Waiting and large kernels release it; small calls hardly do. So a thread is right for waiting and for copying, and `DataLoader` uses one for *that* (`pin_memory=True`). For decoding it starts processes.
+# In the standard build of Python, the threads of a process share a lock, the GIL: only one of them runs Python at a time. (Free-threaded builds do not have it.) Waiting and large kernels release it; small calls hold it most of the time. So a thread is right for waiting and for copying, and `DataLoader` uses one for *that* (`pin_memory=True`). For decoding it starts processes.
 #
 # ## 3 · Workers
 #
@@ -394,7 +394,7 @@ print(f"an idle device gets it {1e3 * two.handover:.1f} ms after its last file w
 # Two costs come on top of that, and the last lines show where they come from.
 #
 # - *Sharing*: if two workers and the main process have few cores between them, a batch takes each worker longer than it would take one process alone. (Sharing can also be negative: the main process spreads even small calls over several threads, which may slow them; a worker computes with one.)
-# - *Handing over* is the rest: the samples are stacked, the batch is put into shared memory, the main process wakes up and maps it. These few milliseconds do not matter while the device has a batch, only while it waits.
+# - *Handing over* is the rest: the samples are stacked, the batch is put into shared memory, and the main process wakes up and maps it. These few milliseconds do not matter while the device has a batch, only while it waits.
 #
 # Do workers deliver the same batches?
 #
@@ -405,7 +405,7 @@ print(f"an idle device gets it {1e3 * two.handover:.1f} ms after its last file w
 #
 # It depends on what a worker does. `files` decodes and rotates. Here is a second data set, `far`: 4 ms of waiting per file, as from object storage, and a little decoding.
 #
-# **Predict.** Each data set is read alone, without training. By what factor is it faster with 8 workers than with none, for `far` (waiting) and for `files` (computing)?
+# **Predict.** Each data set is read alone, without training. How many times as fast is it with 8 workers as with none, for `far` (waiting) and for `files` (computing)?
 
 # %% name="guess_scaling"
 my_guess = None  # times as fast, far
@@ -540,7 +540,7 @@ for (prefetch, every), (idle, model_idle) in shares.items():
 #
 # ### Explore
 #
-# This is the model, with every parameter. Every eighth batch takes three times as long; the title says how long each worker works. Try three workers, then four: **why are four worse than three?** And with every *seventh* batch slow?
+# This is the model, with every parameter. Every eighth batch takes three times as long; the title says how long each worker works. Try three workers, then four: **why are four worse than three?** What changes when every *seventh* batch is slow?
 
 
 # %% name="play"
@@ -683,7 +683,7 @@ except Exception as error:
 # %% [markdown] name="cures_text"
 # - Put data sets and functions into a **module**, a `.py` file that both notebook and workers import. `DigitFiles` is in `helpers/loading/digit_files.py` for that reason. A class defined in a *cell* has a name, but its module is the notebook, which a new process cannot import.
 # - In a notebook, send the code itself: `cloudpickle` stores the code instead of the name. The course's `PickledByValue` does it for a data set or a function; section 5 used it for `Waits`.
-# - In a script, put everything that *runs* something under `if __name__ == "__main__":`. A spawned process imports the script again. Without that line it would start workers itself, which Python refuses.
+# - In a script, put everything that *runs* something under `if __name__ == "__main__":`. A spawned process imports the script again. Without that guard it would start workers itself, which Python refuses with an error.
 #
 # ### What the start costs
 #
@@ -942,7 +942,7 @@ COPIES = ("C10", "pinned memory: copies 2 to 3x faster", "64 MiB to the GPU")
 
 
 def call_share(source, target, copy_seconds):
-    """Return how far into the copy a non_blocking call returns, in per cent."""
+    """Return how far into the copy a non_blocking call returns, in percent."""
     runs = []
     for _ in range(20):
         torch.cuda.synchronize()

@@ -53,7 +53,7 @@ print(f"device: cpu, torch {torch.__version__}; workers start by {start_method!r
 # %% [markdown] name="tokens_text"
 # ## 1 · Tokens in a mapped file
 #
-# Token data need no decoding at load time. They are prepared once and concatenated in one file. Here a token takes two bytes, which is enough for 65,536 different tokens. (Llama 3 has 128,256 and needs four.) The file is far larger than memory, so it is **mapped** (`np.memmap`): it looks like an array, and the system reads a page from the disk when the program accesses it.
+# Token data need no decoding at load time. They are prepared once and concatenated in one file. Here a token takes two bytes, which is enough for 65,536 different tokens. (Llama 3 has 128,256 and is stored in four.) A real token file is far larger than memory, so it is **mapped** (`np.memmap`): it looks like an array, and the system reads a page from the disk when the program accesses it.
 #
 # The documents here are the paragraphs of Python's own manual, bytes as tokens, repeated many times.
 
@@ -120,10 +120,10 @@ else:
 # %% [markdown] name="resident_explained"
 # A mapping itself uses no memory. Accesses do, and they cost more than the bytes you read, in two ways:
 #
-# - **On the disk.** The system expects sequential access and reads ahead from the place of a miss, usually 128 KiB, on some systems megabytes (`/sys/block/*/queue/read_ahead_kb`). The resident size does not show this.
+# - **On the disk.** The system expects sequential access and, on a miss, reads a window around that place, usually 128 KiB, on some systems megabytes (`/sys/block/*/queue/read_ahead_kb`). The resident size does not show this.
 # - **In the process.** Linux maps up to 16 *cached* pages, 64 KiB, around each access (fault-around). That increases the resident size, not the disk traffic.
 #
-# `madvise(MADV_RANDOM)` turns read-ahead off, and the disk reads only the pages that the program touches. Compare *used* with *from the disk* in each line. A read-ahead of megabytes makes even random reads of 1 MiB cost several times their bytes, because each read is followed by one somewhere else. Read-ahead pays where reads continue where the last one ended, or are much longer than it.
+# `madvise(MADV_RANDOM)` turns read-ahead off, and the disk reads only the pages that the program touches. Compare *used* with *from the disk* in each line. A read-ahead of megabytes makes even random reads of 1 MiB cost several times their bytes, because each read is followed by one somewhere else. Read-ahead pays off when a read continues where the last one ended, or is much longer than the read-ahead.
 #
 # - The pages are in the system's **page cache**. All workers that map the file share them, and the system drops them when memory is short. A monitor that adds up `RSS` counts them once per process.
 # - Training needs a random order. So shuffle large parts (shards, or blocks longer than the read-ahead), read each part sequentially, and shuffle its documents in memory. Or call `madvise`: then even a single training row costs only its own pages.
@@ -162,12 +162,12 @@ print(f"mean length {lengths.mean():.0f}, median {np.median(lengths):.0f}, longe
 #
 # **Contract.** `pack(documents, length)` takes a list of documents, each (T,) of int64 with T ≥ 1, and returns four tensors (rows, `length`) of int64. Any token may occur more than once, 0 as well. The inputs are not changed.
 #
-# - `ids`: the tokens of all documents in order, cut every `length`. Only the end of the last row is padded, with 0.
+# - `ids`: the tokens of all documents in order, cut into rows of `length` tokens. Only the end of the last row is padded, with 0.
 # - `targets`: for each token the next one *of its document*, even if that is in the next row; -100 for the last token of a document, and for padding.
 # - `positions`: for each token how many tokens of its document come before it *in the row*; 0 for padding.
 # - `document`: for each token the index of its document in the list; -1 for padding.
 #
-# `document_mask(document)` returns a mask (rows, 1, length, length) of bool, as `F.scaled_dot_product_attention` takes it. At [r, 0, i, j] it is True where token i may attend to token j: j is of the same document, and not later than i. Treat padding as one document, so that no query row is fully masked.
+# `document_mask(document)` returns a mask (rows, 1, length, length) of bool, in the form that `F.scaled_dot_product_attention` expects. At [r, 0, i, j] it is True where token i may attend to token j: j belongs to the same document and does not come after i. Treat padding as one document, so that no query row is fully masked.
 
 
 # %% name="pack" answer=true reveal=true
@@ -277,7 +277,7 @@ for kind in ("learned", "rotary"):
         print(f"{kind:8} {name:38} off by {off:.1e}")
 
 # %% [markdown] name="pack_explained"
-# The mask gives each document what it would have alone. Learned position embeddings must also restart with each document. Rotary positions need no restart: attention depends on their differences only, and running on costs only rounding. The mask also saves work if the kernel uses it, because most of it is empty.
+# The mask gives each document what it would have alone. Learned position embeddings must also restart with each document. Rotary positions need no restart: attention depends on their differences only, and running on costs only rounding. The mask also saves work if the kernel skips what is masked, because most of the mask is empty.
 #
 # ### PyTorch's own versions
 #
@@ -361,7 +361,7 @@ share = check("tokens.shard", share)
 hint("tokens.shard")
 
 # %% [markdown] name="sharded_text"
-# Now the data set around it. Two ranks with three workers each read the first 100 blocks of the file, one after the other in this notebook.
+# The next cell builds the data set that uses `share`. Two ranks with three workers each read the first 100 blocks of the file, one after the other in this notebook.
 
 
 # %% name="sharded"
@@ -413,7 +413,7 @@ for stay in (True, False):
 #
 # Sooner or later a long run is interrupted, rarely between two epochs. Parameters and optimizer state are saved. The data need to continue, too, with the very next batch: none twice, none skipped.
 #
-# A sampler in the main process draws the order. Would it be enough to save how many batches the sampler has handed out? With 2 workers and `prefetch_factor=2`, after the loop has received 5 batches:
+# A sampler in the main process draws the order. Would it be enough to save how many batches the sampler has handed out? The next cell counts them with 2 workers and `prefetch_factor=2`, after the loop has received 5 batches.
 
 
 # %% name="handed"
@@ -444,7 +444,7 @@ del batches
 #
 # - `for batch in loader` runs through an epoch: each sample once, in batches of `batch_size` as `DataLoader` collates them, the last one smaller. `workers` worker processes read the samples. They do not change the batches.
 # - The order follows from `seed` and the number of the epoch alone, whatever `torch.manual_seed` was called with. It is new in each epoch, and different for each seed. The loader does not seed the global generators of PyTorch, NumPy or Python, because what draws from them would then repeat in each epoch.
-# - `state_dict()`, called before the first batch or while the loop has a batch (the last one of an epoch, too), returns a small dictionary of plain numbers: `json.dumps` writes it in at most 200 characters, however large the data set, and what `json.loads` reads can be loaded. Later batches do not change a saved state.
+# - `state_dict()`, called before the first batch or while the loop has a batch (the last one of an epoch, too), returns a small dictionary of plain numbers: `json.dumps` writes it in at most 200 characters, however large the data set, and `load_state_dict` accepts what `json.loads` returns. Later batches do not change a saved state.
 # - After `load_state_dict(state)` a new loader, made with any seed and any number of workers, continues with the next batch of the interrupted epoch, and then with the next epochs. The same epoch may be interrupted again.
 # - Prefetched but undelivered batches do not count as consumed.
 # - After a state saved with the last batch of an epoch, an epoch without batches may come first. What a second `for` does after a `break` is up to you.
@@ -488,7 +488,7 @@ ResumableLoader = check("tokens.resume", ResumableLoader)
 hint("tokens.resume")
 
 # %% [markdown] name="resumed_text"
-# Now the same with rows of the mapped file, interrupted after three of seven batches, with workers before and without after:
+# The next cell does this with rows of the mapped file: it stops after three of seven batches, with workers before the stop and without them afterward.
 
 
 # %% name="resumed"
@@ -522,7 +522,7 @@ print(f"state {state}; {len(head)} batches and then {len(both) - len(head)}: all
 # - **The state leaves out** random numbers of an augmentation. They are the same after an interruption only if they depend on the sample, not on the process that draws them or on the time: use a generator seeded with (seed, epoch, index).
 # - **A stream** (section 3) resumes in the same way: save the number of blocks that the loop has received, and skip as many at the head of each rank's share, before they are read.
 # - **On several ranks** each rank saves one state. If the number of ranks changes, no rank's count fits: count the samples of all ranks. [[Runs_that_survive]] writes an order that does not depend on the ranks.
-# - **An existing version** is `StatefulDataLoader` of the package `torchdata`: a `DataLoader` with `state_dict` and `load_state_dict`, which counts delivered batches, as yours does. Data sets that stream instead of indexing add a state of their own.
+# - **A ready-made version** is `StatefulDataLoader` from the `torchdata` package: a `DataLoader` with `state_dict` and `load_state_dict`, which counts delivered batches, as yours does. Data sets that stream instead of indexing add a state of their own.
 #
 # ## 5 · Explore
 #

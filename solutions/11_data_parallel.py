@@ -1,5 +1,5 @@
 # %% [markdown] name="title"
-# # Data parallel
+# # Data parallelism
 #
 # **N workers each hold a full copy of the model, compute on their parts of the batch, and average their gradients after every backward pass. The update is that of the joint batch, at up to N times the speed.**
 #
@@ -8,7 +8,7 @@
 # | After this you can | build an all-reduce from sends and receives and state its cost; write gradient buckets that travel during the backward pass; state what `DistributedDataParallel` sends, when and in which buckets, and what it costs in memory and time; give each rank its rows; start a job with `torchrun` |
 # | Time | 105 to 130 minutes; a good place to stop is after section 5 |
 # | Difficulty | ●●● |
-# | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL, which has not been tried yet |
+# | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL; that path has not been tested yet |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]] and [[#gradient_accumulation]] |
 # | Syllabus | T18, T34, C13, P7 |
 #
@@ -65,7 +65,7 @@ print(f"one or two ranks: on {'GPUs, over NCCL' if pair.type == 'cuda' else 'the
 # %% [markdown] name="ranks_text"
 # ## 1 · Ranks
 #
-# In PyTorch a worker is a **process**, its number is its **rank**, and the number of workers is the **world size**. There is no coordinator. The ranks communicate by **collectives**, calls that every rank makes, such as `all_reduce`, after which each rank has the sum of all ranks' tensors. Two libraries carry the messages: **NCCL** between GPUs, **gloo** between CPUs.
+# In PyTorch a worker is a **process**, its number is its **rank**, and the number of workers is the **world size**. There is no coordinator. The ranks communicate through **collectives**, calls that every rank makes, such as `all_reduce`, after which each rank has the sum of all ranks' tensors. Two libraries carry the messages: **NCCL** between GPUs, **gloo** between CPUs.
 #
 # The helper `run_ranks(fn, n)` starts *n* real processes, calls `fn` in each, and collects their results and their printed lines. The function and the variables that it uses are **copied** to each rank. What a rank changes stays there, and only results come back. `rank_device()` is the rank's own GPU or the CPU. `measure=False` leaves out the memory meter around the function, which would disturb a clock or a meter inside.
 #
@@ -113,7 +113,7 @@ ring_guess = Prediction("Sent by one of four ranks", my_guess, "vectors")
 # - Afterwards `vector` holds the sum over all ranks, as after `dist.all_reduce(vector)`. The function changes it in place and returns nothing. `vector` may be a (contiguous) slice of a larger tensor, and the rest of that tensor must not change.
 # - It works for any number of ranks, including 1, and any length, including 0. The length need not be divisible by the number of ranks, and may be smaller. Any floating-point dtype is allowed.
 # - All ranks end with the same numbers, to the last bit.
-# - A rank only sends to `rank + 1` and only receives from `rank - 1` (the ring is closed: rank 0 follows the last rank). It calls no collective.
+# - A rank sends only to `rank + 1` and receives only from `rank - 1` (the ring is closed: rank 0 follows the last rank). It calls no collective.
 # - It sends at most 2 (N − 1) messages, each of at most an N-th of the vector, rounded up.
 #
 # If every rank sends first and receives afterwards, all of them wait for each other. `dist.batch_isend_irecv` starts both at once and returns a list of requests; call `wait()` on each. It takes a list of `dist.P2POp(dist.isend, tensor, to_rank)` and `dist.P2POp(dist.irecv, tensor, from_rank)`. `vector.tensor_split(n)` returns n views.
@@ -167,7 +167,7 @@ for n, vectors in traffic.items():
 #
 # $$t(n) = \alpha + \frac{n}{\beta}$$
 #
-# seconds. The **latency** α is the time of an empty one, and the **bandwidth** β the bytes that each rank sends per second once they flow. Both depend on machine, network and library; the form of the formula hardly does. (Between two ranks a ring has two rounds, so one round costs α/2. With N ranks the formula is (N − 1) α + 2 (N − 1)/N · n/β.)
+# seconds. The **latency** α is the time that an empty one takes, and the **bandwidth** β is the number of bytes that each rank sends per second once they flow. Both depend on the machine, the network and the library; the form of the formula hardly does. (Between two ranks a ring has two rounds, so one round costs α/2. With N ranks the formula is (N − 1) α + 2 (N − 1)/N · n/β.)
 #
 # Here are all-reduces of sizes from 1 KiB to 16 MiB on this machine. You first see the shortest and the longest.
 
@@ -226,7 +226,7 @@ for nbytes in SIZES:
 # - Where every measurement of a sweep from 1 KiB to 16 MiB is off by up to 5%, alpha and beta are off by at most a quarter: an error in the largest message must not determine alpha.
 # - alpha is never below 0, whatever the noise.
 #
-# Two well-chosen sizes are enough. Least squares works as well if you weight the sizes.
+# Two well-chosen sizes are enough. Least squares also works if you weight the measurements.
 
 
 # %% name="law" answer=true reveal=true
@@ -268,7 +268,7 @@ for nbytes in HELD_OUT:
 #
 # NVIDIA's *nccl-tests* report two bandwidths. The **algorithm bandwidth** (`algbw`) is n / t. The **bus bandwidth** (`busbw`) is that times 2 (N − 1)/N, the bytes that each rank really sends per second. Compare `busbw` with the data sheet of the link, for any N. For two ranks the two are equal, and both approach β.
 #
-# The size at which the two terms are equal is n = αβ. Below that size, shorter messages are no cheaper. So it pays to send few messages.
+# The size at which the two terms are equal is n = αβ. Well below that size, a shorter message is hardly any cheaper. So it pays to send few messages.
 #
 # **Predict.** The model that we train below has 3.5 million parameters in 76 tensors, 13.8 MB of gradients. By what factor do 76 all-reduces take longer than a single one of all bytes? Use your alpha and beta.
 
@@ -393,7 +393,7 @@ print("one step sent:", four[0][1])
 # %% [markdown] name="byhand_explained"
 # These are two different kinds of equality. The ranks agree **to the last bit**: they start from the same weights (the same seed), `all_reduce` gives each the same sum, and the same inputs give the same results. With one process they agree **up to rounding**, because four sums of 16 are added in a different order from one of 64.
 #
-# Each of the six parameters is sent in a message of its own, after the backward pass is over. That is right but slow: you know what each message costs, and meanwhile the processor has nothing to do.
+# Each of the six parameters is sent in a message of its own, after the backward pass is over. That is correct but slow: you know what each message costs, and while the messages travel, the processor has nothing to do.
 #
 # ## 5 · Buckets that overlap the backward pass
 #
@@ -556,7 +556,7 @@ for cap in (0.25, 1, 25):
 #
 # Take two ranks instead of one, so that each has half of the batch.
 #
-# **Predict.** By what factor does what a rank holds *after the backward pass* change, from one process to DDP?
+# **Predict.** By what factor does the memory that a rank holds *after the backward pass* change from one process to DDP?
 
 # %% name="guess_memory"
 my_guess = None
@@ -572,7 +572,7 @@ def held_in_a_step(kind):
     wrapped = model if kind == "alone" else DistributedDataParallel(model, gradient_as_bucket_view=kind == "view")
     optimizer = torch.optim.AdamW(model.parameters())
     part = ids.chunk(dist.get_world_size())[dist.get_rank()]
-    for step in range(3):  # buckets are rebuilt in the first step, and Adam's state is made
+    for step in range(3):  # after the first step, buckets are rebuilt and Adam's state exists
         with MemoryMeter(model, optimizer) if step == 2 else contextlib.nullcontext() as meter:
             optimizer.zero_grad()
             gpt_loss(wrapped, part).backward()
@@ -606,7 +606,7 @@ for name in (ddp, views):
     claims.record("C13", "memory 1x per GPU, buckets included", name, extra, "x gradients", -0.05, 0.06)
 
 # %% [markdown] name="memory_explained"
-# Data parallelism saves no static byte: that takes sharding ([[sharding]]). The activations are those of the rank's own rows, as with accumulation ([[gradient_accumulation]]).
+# Data parallelism saves no static memory: that takes sharding ([[sharding]]). The activations are those of the rank's own rows, as with accumulation ([[gradient_accumulation]]).
 #
 # The price: the buckets are separate buffers, one more copy of all gradients. (The meter counts them under *inputs and other*.) With `gradient_as_bucket_view=True` each `.grad` *is* a slice of its bucket, and after the backward pass the copy is gone.
 #
@@ -724,7 +724,7 @@ print(f"shares: {shares}\naccuracy over the padded shares: {padded:.3f}, over th
 claims.record("P7", "padding falsifies a metric", "10 rows, 4 ranks", abs(padded - sum(scores) / 10), "off", 0.01, 1)
 
 # %% [markdown] name="padding_explained"
-# For training this does not matter. (`drop_last=True` drops rows instead.) For **evaluation** it does: rows 0 and 1 count twice. Give each rank `range(rank, n, world_size)`, sum right answers and rows separately, and divide once at the end.
+# For training this hardly matters. (`drop_last=True` drops rows instead.) For **evaluation** it does: rows 0 and 1 count twice. Give each rank `range(rank, n, world_size)`, sum right answers and rows separately, and divide once at the end.
 #
 # ## 8 · With accumulation and mixed precision
 #
@@ -734,7 +734,7 @@ claims.record("P7", "padding falsifies a metric", "10 rows, 4 ranks", abs(padded
 #
 # Autocast ([[mixed_precision]]) works as usual inside each rank: weights and gradients stay FP32, and so do the messages. To send half as much, a **communication hook** can compress the buckets to BF16. DDP calls it with each full bucket, and it returns a future that yields the averaged bucket.
 #
-# **Predict.** The gradient under autocast has some distance from that of FP32. By what factor does that distance grow when it is also sent in BF16?
+# **Predict.** The gradient under autocast has some distance from that of FP32. By what factor does that distance grow when the gradient is also sent in BF16?
 
 # %% name="guess_amp"
 my_guess = None  # distance with BF16 messages / with FP32 messages
@@ -775,7 +775,7 @@ claims.record("C13", "autocast leaves FP32 to be sent", "MLP", whole, "x FP32 tr
 claims.record("C13", "a BF16 hook halves it", "MLP", half, "x FP32 traffic", 0.49, 0.51)
 
 # %% [markdown] name="torchrun_text"
-# Autocast's own rounding is larger than what the hook adds between two ranks, which add once. A sum over hundreds of ranks is rounded at every hop of the ring, so large runs usually reduce in FP32 (`reduce_dtype` in [[fully_shard]]). An FP16 scaler needs no changes either. Gradients are averaged while they are still scaled, so an overflow on one rank is an overflow on all: a sum with an inf is inf or NaN, and the scaler skips the step for either.
+# Autocast's own rounding is larger than what the hook adds between two ranks, which add once. A sum over hundreds of ranks is rounded at every hop of the ring, so large runs usually reduce in FP32 (`reduce_dtype` in [[fully_shard]]). FP16 with a gradient scaler works unchanged, too. Gradients are averaged while they are still scaled, so an overflow on one rank is an overflow on all: a sum with an inf is inf or NaN, and the scaler skips the step for either.
 #
 # ## 9 · On a server: `torchrun`
 #
@@ -819,12 +819,12 @@ print(torchrun(SCRIPT, 2))
 # %% [markdown] name="torchrun_explained"
 # The command was `torchrun --standalone --nproc-per-node=2 train.py`. `set_device` comes first; `device_id` tells NCCL which GPU belongs to this rank, so that it connects at once rather than at the first collective. For more than one machine, see [[fully_shard]].
 #
-# > **The older `nn.DataParallel`**, which still appears in articles, is *one* process with a thread for each GPU. In every step GPU 0 copies the weights to all others, distributes the rows, gathers the outputs, computes the loss alone, and adds up the gradients that come back. So 2 (N − 1) copies of the model pass through GPU 0, where a ring needs less than two in and two out. The threads share one Python interpreter, GPU 0 runs out of memory first, and nothing overlaps. On a CPU it silently passes everything through. PyTorch's own documentation advises against it, even on one machine.
+# > **The older `nn.DataParallel`**, which still appears in articles, is *one* process with a thread for each GPU. In every step GPU 0 copies the weights to all others, distributes the rows, gathers the outputs, computes the loss alone, and adds up the gradients that come back. So every step sends all weights out of GPU 0 and all gradients back to it, whereas DDP sends gradients only, and has no hub. The threads share one Python interpreter, GPU 0 runs out of memory first, and nothing overlaps. On a CPU it silently passes everything through. PyTorch's own documentation advises against it, even on one machine.
 
 # %% [markdown] name="play_text"
 # ### Explore: how far does it scale?
 #
-# This is a model of one step, not a measurement. Each GPU computes for as long as you set, two thirds of it in the backward pass. An all-reduce sends 2 (N − 1)/N · n bytes per GPU at the bandwidth that you set. It also takes α/2 for each round: a ring has 2 (N − 1) rounds, a tree 2 log₂ N, and libraries choose the one that is faster. The messages start with the first bucket. What does not fit within the backward pass makes the step longer.
+# This is a model of one step, not a measurement. Each GPU computes for as long as you set, two thirds of it in the backward pass. An all-reduce sends 2 (N − 1)/N · n bytes per GPU at the bandwidth that you set. It also takes α/2 for each round: a ring has 2 (N − 1) rounds, a tree 2 log₂ N, and libraries choose the one that is faster. Messages may overlap with the whole backward pass. What does not fit within it makes the step longer.
 #
 # | link, one direction | GB/s (data sheets) |
 # |---|---|
@@ -835,7 +835,7 @@ print(torchrun(SCRIPT, 2))
 # | Ethernet, 100 Gb/s, per port | 12.5 |
 # | Ethernet, 10 Gb/s, per port | 1.25 |
 #
-# A ring over machines of 8 GPUs with a port each leaves a machine through all 8 ports. So count 8 × 50 = 400 GB/s of InfiniBand, not 50. A cloud machine with a single port has only that one.
+# Over machines of 8 GPUs with a port each, NCCL runs several rings at once, and together they leave a machine through all 8 ports. So count 8 × 50 = 400 GB/s of InfiniBand, not 50. A cloud machine with a single port has only that one.
 
 
 # %% name="play"
@@ -873,7 +873,7 @@ claims
 #
 # - An all-reduce in a ring has N − 1 rounds of adding and N − 1 of copying, and each rank sends less than two vectors. Between two ranks it takes about α + n/β, so few messages are better than many.
 # - Data parallel: the full model on every rank, a part of the batch on each rank, gradients averaged. The update is that of the joint batch if all ranks have the same number of rows and no layer, such as BatchNorm, mixes rows ([[when_ranks_go_wrong]]).
-# - DDP sends each gradient once, in buckets, during the backward pass. It saves no static memory: by default it holds one more copy of the gradients, with `gradient_as_bucket_view=True` none.
+# - DDP sends each gradient once, in buckets, during the backward pass. It saves no static memory: by default it holds one more copy of the gradients; with `gradient_as_bucket_view=True` it keeps none after the backward pass.
 # - Call `set_epoch`, evaluate without padding, and wrap accumulation in `no_sync`.
 # - Effective batch = micro-batch × accumulation × ranks.
 #

@@ -1,11 +1,11 @@
 # %% [markdown] name="title"
 # # When ranks go wrong
 #
-# **Most mistakes with ranks raise no error. The loss falls and the weights are wrong, or the job stands still and the message blames the wrong rank. Each mistake leaves a mark; this lab shows which one, and how to find it.**
+# **Most mistakes with ranks raise no error. The loss falls and the weights are wrong, or the job hangs and the error message blames the wrong rank. Each mistake leaves a mark; this lab shows which one, and how to find it.**
 #
 # | | |
 # |---|---|
-# | After this you can | recognize replicas that drift apart, unequal batches, per-rank statistics and mixed files by what they leave behind; average over ranks with unequal rows; find the rank that is slow and estimate what random delays cost; find the rank that is out of step, from the flight recorder and with `TORCH_DISTRIBUTED_DEBUG=DETAIL` |
+# | After this you can | recognize replicas that drift apart, unequal batches, per-rank statistics and files that several ranks wrote at once by what they leave behind; average over ranks with unequal rows; find the rank that is slow and estimate what random delays cost; find the rank that is out of step, from the flight recorder and with `TORCH_DISTRIBUTED_DEBUG=DETAIL` |
 # | Time | 75 to 100 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU, where ranks are processes that use gloo |
@@ -142,7 +142,7 @@ claims.record("P7", said, "MLP, 20 steps by hand", distance(a, b), "relative", 0
 claims.record("P7", "DDP starts all from rank 0", "MLP, 20 steps", distance(c, d), "relative", 0, 0)
 
 # %% [markdown] name="seeds_explained"
-# DDP's constructor sends rank 0's parameters and buffers to all ranks. So DDP is safe here, unless the weights are changed later on one rank only, for example by loading a checkpoint on rank 0. A checksum of the weights, compared between ranks every few hundred steps, finds such a drift. Randomness is another matter: dropout and augmentation *should* differ between ranks. Make the model from the same seed everywhere, and then add the rank to the seed.
+# DDP's constructor sends rank 0's parameters and buffers to all ranks. So DDP is safe here, unless the weights are changed later on one rank only, for example by loading a checkpoint on rank 0. A checksum of the weights, compared between ranks every few hundred steps, detects such drift. Randomness is another matter: dropout and augmentation *should* differ between ranks. Make the model from the same seed everywhere, and then add the rank to the seed.
 #
 # ### Unequal batches
 #
@@ -213,7 +213,7 @@ hint("when_ranks_go_wrong.average")
 # %% [markdown] name="batchnorm_text"
 # ### BatchNorm
 #
-# All statements about "the update of the joint batch" hold for models whose rows do not depend on each other. BatchNorm normalizes with the rows of *its own rank*. A small CNN with BatchNorm now takes the 64 digits, 32 on each rank, so the averaged gradient is not that of the joint batch. How far off it is depends on how well a rank's rows stand for all of them.
+# All statements about "the update of the joint batch" hold for models whose rows do not depend on each other. BatchNorm normalizes with the rows of *its own rank*. A small CNN with BatchNorm now takes the 64 digits, 32 on each rank, so the averaged gradient is not that of the joint batch. How far off it is depends on how well a rank's rows represent the whole batch.
 #
 # **Predict.** With 8 rows on each of eight ranks instead of 32 on each of two, how many times as far is the averaged gradient from the joint one?
 
@@ -261,7 +261,7 @@ if pair.type == "cuda":
     print(f"with SyncBatchNorm: {together:.2g}")
 
 # %% [markdown] name="batchnorm_explained"
-# A quarter of the rows is not four times as far: the mean and the variance of n rows are off by about 1/√n, so less than twice is to be expected. But even 32 rows are off by more than a tenth.
+# A quarter of the rows per rank does not make the distance four times as large: the mean and the variance of n rows are off by about 1/√n, which is twice as much, and averaging over eight ranks instead of two cancels part of that. But even with 32 rows per rank the gradient is off by more than a tenth.
 #
 # Accumulation has the same problem ([[gradient_accumulation]]). On GPUs, `SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics over all ranks, at the price of a small collective in each such layer. Running statistics differ, too: each forward pass in training mode starts from those of rank 0, which are also the ones in rank 0's checkpoint.
 #
@@ -310,7 +310,7 @@ for everybody in (True, False):
 #
 # ### A collective that not all ranks reach
 #
-# Evaluating the *wrapped* model on rank 0 alone deadlocks if the model has buffers, such as BatchNorm's: DDP's forward pass broadcasts them (the argument is `broadcast_buffers`, from PyTorch 2.13 on `forward_sync_buffers`). `run_ranks` ends the run after its time limit and asks every rank where it is. We use gloo on every machine (`device="cpu"`), because over gloo a rank's stack shows the call in which it waits:
+# Evaluating the *wrapped* model on rank 0 alone deadlocks if the model has buffers, such as BatchNorm's: DDP's forward pass broadcasts them (the argument is `broadcast_buffers`, from PyTorch 2.13 on `forward_sync_buffers`). After its time limit, `run_ranks` asks every rank where it is and ends the run. We use gloo on every machine (`device="cpu"`), because over gloo a rank's stack shows the call in which it waits:
 
 
 # %% name="rank0"
@@ -334,7 +334,7 @@ for through, limit in (("ddp", 4), ("ddp.module", 60)):  # seconds
 # %% [markdown] name="rank0_explained"
 # In the first report each rank is *in* a collective, but not the same one. Rank 0 sends a broadcast that rank 1 never joins; rank 1 is at a barrier that rank 0 has not reached. Gloo matches each call with a call of the same kind. NCCL does not check: there a barrier is an all-reduce, it meets the broadcast on the same connections, and the result is undefined (a hang, a crash or wrong data; NCCL documentation, *Collective Operations*). Call `ddp.module` where only one rank works.
 #
-# The same happens when one rank has a batch more than the others. `DistributedSampler` gives all ranks the same number. Where that is not possible, `Join` lets a rank that has finished keep answering the collectives of the others:
+# The same happens when one rank has one more batch than the others. `DistributedSampler` gives all ranks the same number. Where that is not possible, `Join` lets a rank that has finished keep answering the collectives of the others:
 
 
 # %% name="hang"
@@ -382,7 +382,7 @@ except RankError as error:
 print("\nfind_unused_parameters=True:", run_ranks(unused, 2, True).results)
 
 # %% [markdown] name="unused_explained"
-# `find_unused_parameters=True` walks the graph after each forward pass and marks the parameters that will get no gradient. That costs time in every step, so use it only when you must. Parameters that are frozen (`requires_grad=False`) before the model is wrapped cost nothing and are ignored. If the same parameters are used in every step, `static_graph=True` walks the graph only once; it also allows reentrant checkpointing and a module that is used twice. Under `torch.compile`, DDP's part of the graph is cut at the borders of its buckets (`optimize_ddp`), so that messages can still leave early.
+# `find_unused_parameters=True` walks the graph after each forward pass and marks the parameters that will get no gradient. That costs time in every step, so use it only when you must. Parameters that are frozen (`requires_grad=False`) before the model is wrapped cost nothing and are ignored. If the same parameters are used in every step, `static_graph=True` walks the graph only once; it also allows reentrant checkpointing and checkpointing a module more than once. Under `torch.compile`, the compiled graph of a DDP model is split at the bucket boundaries (`optimize_ddp`), so that messages can still leave early.
 #
 # ## 3 · A rank that is slow
 #
@@ -420,7 +420,7 @@ show(
 )
 
 # %% [markdown] name="straggler_explained"
-# The rank that waits **least** is the slow one. In a profile of any other rank, communication seems to take most of the time, but that time is waiting. So gather the waiting times of all ranks (one `all_gather` of one number) before you blame the network. Over NCCL a call only queues, so a CPU clock around it measures nothing: record CUDA events around the collective and read them once per logging interval, or compare the length of one NCCL kernel in the traces of all ranks: it is shortest on the rank that arrives last.
+# The rank that waits **least** is the slow one. In a profile of any other rank, communication seems to take most of the time, but that time is waiting. So gather the waiting times of all ranks (one `all_gather` of one number) before you blame the network. Over NCCL a call only queues, so a CPU clock around it measures only the launch. Record CUDA events around the collective and read them once per logging interval, or compare the length of one NCCL kernel in the traces of all ranks; it is shortest on the rank that arrives last.
 #
 # ### When all ranks are healthy
 #
@@ -470,13 +470,13 @@ explore(
 )
 
 # %% [markdown] name="mismatched_text"
-# The time lost to independent delays grows like the maximum of N random numbers: fast up to a few dozen ranks, then slowly. Now make rank 0 slower by 20 percent. With few ranks it determines the step; with thousands of ranks and a spread of 10 ms, chance costs more than it does. So on a large job, reduce the spread first.
+# The time lost to independent delays grows like the maximum of N random numbers: fast up to a few dozen ranks, then slowly. Now make rank 0 slower by 20 percent. With few ranks it determines the step; with thousands of ranks and a spread of 10 ms, chance costs more than the slow rank does. So on a large job, reduce the spread first.
 #
 # ## 4 · A rank out of step
 #
 # ### Mismatched calls: `TORCH_DISTRIBUTED_DEBUG=DETAIL`
 #
-# With this variable set, the ranks compare the kind, shape and dtype of every collective before they run it. A mismatch raises an error instead of a hang. It costs extra messages per call, so use it for debugging only. In a program, `dist.set_debug_level` does the same before the group is opened:
+# With this variable set, the ranks compare the kind, shape and dtype of every collective before they run it. A mismatch then raises an error instead of causing a hang. It costs extra messages per call, so use it for debugging only. In a program, `dist.set_debug_level` does the same before the group is opened:
 
 
 # %% name="mismatched"
@@ -503,7 +503,7 @@ for rank, said in enumerate(run_ranks(mismatched, 2, device="cpu", process_group
 #
 # A process group has a **timeout**: half an hour over gloo, ten minutes over NCCL, unless `init_process_group(timeout=...)` sets another. Here it is two seconds. After its second step rank 0, and no other rank, broadcasts its loss, "only for the log".
 #
-# Each group also has a **flight recorder**, a ring buffer of its last calls (`TORCH_FR_BUFFER_SIZE` of them), each with the line that made it. Over NCCL it is written to a file after a timeout (the settings are at the end of this section); over gloo the program below writes it.
+# Each process also has a **flight recorder**, a ring buffer of the last calls in all of its groups (`TORCH_FR_BUFFER_SIZE` of them), each with the line that made it. Over NCCL it is written to a file after a timeout (the settings are at the end of this section); over gloo the program below writes it.
 
 
 # %% name="flight"
@@ -546,7 +546,7 @@ else:
 # - `calls` is a dictionary from ranks, in any order, to the calls that each has made, in order. A call is a tuple (name, sizes, line), such as `("all_reduce", (1000,), "train.py:31")`. Do not change anything in it. There are two or more ranks, and a record may be empty.
 # - Two calls are alike if name and sizes are equal. The line does not matter.
 # - If the ranks have made the same calls, it returns `None`.
-# - Otherwise it returns `(n, ranks)`. The n-th call, counted from 1, is the first one that is not alike on all ranks. If a record ends before, "no call" is what this rank did.
+# - Otherwise it returns `(n, ranks)`. The n-th call, counted from 1, is the first one that is not alike on all ranks. If a rank's record has fewer than n calls, that rank counts as having done "no call".
 # - `ranks` is a sorted list. If **more than half** of the ranks did the same at n, it holds all other ranks. If no such majority exists, it holds all ranks.
 
 
@@ -580,7 +580,7 @@ if calls:
 # %% [markdown] name="flight_explained"
 # Do not trust the word *culprit* in such a report: it names every rank that differs from the first record that the tool happened to read. Your function takes a vote. (`--just_print_entries` shows all calls; it needs the package `tabulate`.)
 #
-# The recorder works over gloo in PyTorch 2.13, but the group has no name in the dump, and `torchfrtrace` stops with a `KeyError`; the helper fills the name in. Over gloo a call never leaves the state *scheduled*. Over NCCL it goes on to *started* and *completed*, so you also see which ranks reached the call and did not finish it.
+# The recorder works over gloo in PyTorch 2.13, but the group has no name in the dump, so `torchfrtrace` by itself would stop with a `KeyError`; the helper fills in the name. Over gloo a call never leaves the state *scheduled*. Over NCCL it goes on to *started* and *completed*, so you also see which ranks reached the call and did not finish it.
 #
 # **Over NCCL** a call only queues its collective on the GPU, and Python goes on. A hung rank's stack shows a later line, where it first needs a result: at `loss.item()`, or in `torch.cuda.synchronize()`. So the stack says little there, and the recorder is the tool to use. It is on by default; set the path to a folder that all machines share,
 #
@@ -595,11 +595,11 @@ if calls:
 # [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=80078, OpType=ALLREDUCE, NumelIn=2106881, ...)
 # ```
 #
-# Both ranks are at their call number 80,078, and the calls differ: rank 7 took a different path through the program. The network was reported as the cause, but it was not.
+# Both ranks are at their call number 80,078, and the calls differ: one of them took a different path through the program. The report blamed the environment, but no environment makes two ranks call different collectives.
 #
 # <details><summary><code>NCCL_DEBUG</code>: which lines to look for</summary>
 #
-# `NCCL_DEBUG=WARN` prints what goes wrong, `NCCL_DEBUG=INFO` also how the ranks found each other; `NCCL_DEBUG_SUBSYS=INIT,COLL` selects subsystems, `NCCL_DEBUG_FILE=nccl.%h.%p` writes a file for each process. A line begins with host, process, thread and the number of the GPU.
+# `NCCL_DEBUG=WARN` prints what goes wrong, and `NCCL_DEBUG=INFO` also prints how the ranks found each other. `NCCL_DEBUG_SUBSYS=INIT,COLL` selects subsystems, and `NCCL_DEBUG_FILE=nccl.%h.%p` writes a file for each process. A line begins with host, process, thread and the number of the GPU.
 #
 # | line | meaning |
 # |---|---|
@@ -625,9 +625,9 @@ claims
 # | the loss falls, but replicas or restarts disagree | weights made or changed on one rank only: compare checksums of the weights |
 # | one process on the joint batch gives another gradient | unequal rows per rank (weight by rows), BatchNorm (use `SyncBatchNorm`) |
 # | a checkpoint of the right size with wrong contents | more than one rank wrote it: rank 0 saves, then a barrier |
-# | all ranks wait, in different calls | a collective that only some ranks reach: the wrapped model on rank 0, one batch more, a branch |
+# | all ranks wait, in different calls | a collective that only some ranks reach: the wrapped model on rank 0, an extra batch, a branch |
 # | "Expected to have finished reduction in the prior iteration" | a parameter without a gradient: `find_unused_parameters`, or freeze it before wrapping |
-# | all ranks run, slower than one did | the rank that waits least in its all-reduces; then how much step times vary between ranks |
+# | all ranks run, but each is slower than a single rank was | the rank that waits least in its all-reduces; then how much step times vary between ranks |
 # | a timeout after minutes without output | flight records side by side; run again with `TORCH_DISTRIBUTED_DEBUG=DETAIL` |
 #
 # **What to reach for when.** You can run it again: `TORCH_DISTRIBUTED_DEBUG=DETAIL`, which turns the mismatch into an error. You cannot: the flight records that the timeout left. Nothing hangs but the result is wrong: compare with one process on the joint batch, first the gradients of one step, then the weights of a few.

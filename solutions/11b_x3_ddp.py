@@ -1,11 +1,11 @@
 # %% [markdown] name="title"
 # # X3 · Train on two ranks
 #
-# **Graded exercise, 10 points.** You write the worker that every data-parallel job runs: an epoch with accumulation, an evaluation that counts each row once, and the program around them. Then you diagnose six programs of others. Yours runs on two GPUs, or as two processes on any machine.
+# **Graded exercise, 10 points.** You write the worker that every data-parallel job runs: an epoch with accumulation, an evaluation that counts each row once, and the program around them. Then you diagnose six programs written by others. Yours runs on two GPUs, or as two processes on any machine.
 #
 # | | |
 # |---|---|
-# | After this you can | write a `DistributedDataParallel` program that gives the weights of one process on the joint batch; check that it does; explain each of its lines; tell from symptoms which line of such a program is wrong |
+# | After this you can | write a `DistributedDataParallel` program that arrives at the same weights as one process training on the joint batch; check that it does; explain each of its lines; tell from symptoms which line of such a program is wrong |
 # | Time | 90 to 120 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (2 processes) |
@@ -58,7 +58,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 # 3. Each group of `accumulate` micro-batches makes one update. Micro-batches left over at the end form a smaller group with its own update.
 # 4. The loss is the cross-entropy of `model(x)` and `y`. Each update is that of one process on the **joint** batch: all rows of the group, on all ranks, have the same weight.
 # 5. Gradients are averaged between ranks **once per update**, not once per micro-batch, and nothing else of their size is sent.
-# 6. Gradients of earlier steps must not leak in, and there may be none yet.
+# 6. Gradients of earlier steps must not leak in, and before the first step `.grad` may be None.
 # 7. Returns the mean loss over all rows that **all** ranks saw in this call, each row's loss taken when the row was seen: a Python float, the same on every rank.
 #
 # On a GPU, `.item()` in the loop would make Python wait in every micro-batch. Add up losses on the device and read the sum once at the end.
@@ -143,7 +143,7 @@ hint("x3.evaluate")
 #
 # **Contract.** `worker(job)` is the whole program of one rank. It also runs under `torchrun`: the environment identifies the rank (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`).
 #
-# 1. Opens the default process group and closes it before returning: over gloo; or, when `rank_device()` is a GPU, over NCCL, with that GPU as the current device and as `device_id`. (The check tests this on every machine: it runs your worker up to the training in a PyTorch that seems to have two GPUs.)
+# 1. Opens the default process group over gloo or, when `rank_device()` is a GPU, over NCCL with that GPU as the current device and as `device_id`. Closes the group before returning. (The check tests this on every machine: it runs your worker, up to the start of training, in a PyTorch that appears to have two GPUs.)
 # 2. `job.make_model()` returns a model on the CPU, with **different random weights on every rank**. All ranks must train the same one: rank 0's. It is trained on `rank_device()`.
 # 3. Trains on `job.train` for `job.epochs` epochs, by calling `job.train_epoch(ddp, loader, optimizer, job.accumulate, epoch)`, `ddp` being the wrapped model, with epoch 0, 1, ... The loader yields micro-batches of `job.micro_batch` rows (without loader processes); in each epoch each row goes to one rank, in an order shuffled with `job.seed`. (The number of rows is divisible by the number of ranks.)
 # 4. `job.make_optimizer(parameters)` returns the optimizer. It gets the trained parameters and no frozen ones, which stay frozen.
@@ -251,7 +251,7 @@ except RuntimeError as error:
 # %% [markdown] name="table_text"
 # ## Your table: throughput
 #
-# Here is the same job on one rank and on two, and with `DataParallel` if there are two GPUs to compare with, all with the same clock and the same number of updates. (On a CPU `DataParallel` passes everything through, as [[data_parallel]] says.)
+# Here is the same job on one rank and on two, and with `DataParallel` if there are two GPUs, all with the same clock and the same number of updates. (On a CPU `DataParallel` passes everything through, as [[data_parallel]] says.)
 
 
 # %% name="table"
@@ -285,14 +285,14 @@ except RuntimeError as error:  # NotImplementedError is one, too
     print("The table appears when all three parts are done." if "NotImplementedError" in repr(error) else error)
 
 # %% [markdown] name="broken_text"
-# ## Programs of others (no points)
+# ## Other people's programs (no points)
 #
 # Six programs, A to F, train a small classifier on two ranks with an effective batch of 2 ranks × 4 micro-batches × 32 rows. One is right. Each of the others is broken in one line. All run to their end, and the loss falls in all of them. This is what can be seen from outside:
 #
 # - **loss**: mean over the first and over the last of three epochs, on rank 0;
 # - **replicas apart**: distance between the two ranks' weights, relative, after the first and the last epoch;
 # - **rows on rank 0**: how many different rows it had in three epochs, of 512;
-# - **first update**: how far it moved the weights, over how far one process moves the same weights on the same rows.
+# - **first update**: how far it moved the weights, divided by how far one process moves the same weights on the same rows.
 
 # %% name="broken"
 for number, words in DIAGNOSES.items():
@@ -313,7 +313,7 @@ my_diagnoses = {"A": 4, "B": 5, "C": 1, "D": 6, "E": 2, "F": 3}
 compare_diagnoses(my_diagnoses)
 
 # %% [markdown] name="diagnosed_text"
-# The losses tell you almost nothing: five of the six fall alike, and the program that falls fastest is wrong. It takes four times the step, which only a comparison with one process shows. Compare replicas, rows, messages and the first update whenever you change a distributed program.
+# The losses tell you almost nothing: five of the six fall alike, and the program that falls fastest is wrong. Its steps are four times too large, which only a comparison with one process shows. Compare replicas, rows and the first update, and count messages, whenever you change a distributed program.
 
 # %% [markdown] name="hand_in"
 # ## Submit

@@ -5,10 +5,10 @@
 #
 # | | |
 # |---|---|
-# | After this you can | write ZeRO's partition, reduction, gathering and hooks; predict bytes per rank and bytes sent at each stage, and measure both; calculate when the messages hide behind computing; read a DeepSpeed configuration |
+# | After this you can | write ZeRO's partition, reduction, gathering and hooks; predict bytes per rank and bytes sent at each stage, and measure both; calculate when communication hides behind computation; read a DeepSpeed configuration |
 # | Time | 75 to 105 minutes |
 # | Difficulty | ●●● |
-# | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL, which has not been tried yet. DeepSpeed is optional |
+# | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL; that path has not been tested yet. DeepSpeed is optional |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#mixed_precision]] (BF16, master weights), [[#gradient_accumulation]] and [[#data_parallel]] |
 # | Syllabus | T22, C14 |
 #
@@ -93,7 +93,7 @@ show(
 )
 
 # %% [markdown] name="partition_contract"
-# Parameters become *views* of the flat vector: a number written into the vector is at once the parameter's number, without a copy.
+# Parameters become *views* of the flat vector: a number written into the vector is immediately the parameter's value, without a copy.
 #
 # **Contract.** `partition(parameters, rank, world_size)` returns `flat` and `shard`.
 #
@@ -191,7 +191,7 @@ hint("sharding.gather")
 #
 # ### Hooks
 #
-# When the three functions are called decides which stage of ZeRO they make:
+# Which stage of ZeRO you get depends on when the three functions are called:
 #
 # - **Stage 1**: after the backward pass, reduce all blocks; step on the shards; gather.
 # - **Stage 2**: the same, but each block is reduced *as soon as its gradients are ready*.
@@ -207,7 +207,7 @@ hint("sharding.gather")
 # | `module.register_full_backward_hook` | when the gradients of its inputs are known; if no input requires one, right after the hook above |
 # | `parameter.register_post_accumulate_grad_hook` | after `parameter.grad` was written |
 #
-# Autograd keeps the weights that it needs for the backward pass, so deleting a tensor would not free them. Resizing its memory does: `flat.untyped_storage().resize_(0)` takes the bytes away from the vector and from all of its views, including those that autograd keeps. Given as many bytes as before (`flat.nbytes`), and filled, all of them are usable again.
+# Autograd keeps the weights that it needs for the backward pass, so deleting a tensor would not free them. Resizing its memory does: `flat.untyped_storage().resize_(0)` takes the bytes away from the vector and from all of its views, including those that autograd keeps. Once the memory has as many bytes as before (`flat.nbytes`) and is filled again, the vector and all of its views are usable again.
 #
 # **Contract.** `add_hooks(block, flat, shard, stage)` is called once for each block, on every rank, before the first forward pass. `flat` is the vector that `partition` made of `block.parameters()`, and all parameters get a gradient in every backward pass. At stage 2 `shard` is a view of `flat`; at stage 3 it has its own memory.
 #
@@ -339,7 +339,7 @@ show(
 )
 
 # %% [markdown] name="stages_explained"
-# The losses are the same everywhere. The formula holds, apart from one block's gradients. Under DDP one gradient has not yet been copied into its bucket. At stages 2 and 3 a unit's gradients are complete until the last of them is ready: 4 bytes for one parameter in 8, or half a byte per parameter. Smaller units add less.
+# The losses are the same everywhere. The formula holds, apart from one block's gradients. Under DDP one gradient has not yet been copied into its bucket. At stages 2 and 3 a unit's gradients stay unsharded until the last of them is ready: 4 bytes for one parameter in 8, or half a byte per parameter. Smaller units add less.
 #
 # The peak falls by less than the static part. It also contains the activations, the unit that is being reduced (its gradients and the flat copy of them), and at stage 3 the gathered block.
 #
@@ -380,9 +380,9 @@ claims.record("C14", swapped, f"ZeRO-3, {subject}", said[3].count("all_reduce"),
 #
 # Stage 3 must also wait for a gather before each block, unless the next block's parameters travel while the current block computes. Then the gather is hidden if it takes no longer than the computation. A forward pass needs 2 FLOPs per parameter and token, and a gather moves 2 bytes per parameter in BF16. Both are proportional to the number of parameters, so the size of the block cancels.
 #
-# H100s compute at 40% of their BF16 peak, 396 TFLOP/s. Inside a machine of eight, each sends 450 GB/s over NVLink: a forward pass hides its gathers if each GPU has 880 tokens. To other machines, each GPU has a network port of 50 GB/s.
+# Suppose that H100s compute at 40% of their BF16 peak, that is, at 396 TFLOP/s. Inside a machine of eight, each sends 450 GB/s over NVLink: a forward pass hides its gathers if each GPU has 880 tokens. For traffic to other machines, each GPU has a network port of 50 GB/s.
 #
-# **Predict.** Now two such machines share one copy of the parameters, 16 GPUs in one ring. How many tokens per GPU does it take?
+# **Predict.** Now two such machines share one copy of the parameters, so 16 GPUs take part in each gather. How many tokens per GPU does it take?
 
 # %% name="guess_hidden"
 my_guess = None  # tokens
@@ -414,14 +414,14 @@ show_table(table)
 hidden_guess.reveal(tokens_that_hide(2, 2, rate, ports), "calculated")
 
 # %% [markdown] name="hidden_explained"
-# A ring over two machines does not squeeze through one port. NCCL runs several rings at once, each with a part of the bytes and each leaving the machine through another GPU's port, so the boundary carries 8 × 50 = 400 GB/s, nearly as much as NVLink. A rank meets its own port alone only if all other ranks of its ring are on other machines. That is so when tensor parallelism fills each machine ([[tensor_parallel]]), or between the replicas of hybrid sharding ([[fully_shard]]). (The factor (N − 1)/N is taken as 1, as for many ranks.)
+# A ring over two machines does not squeeze through one port. NCCL runs several rings at once, each with a part of the bytes and each leaving the machine through another GPU's port, so the boundary carries 8 × 50 = 400 GB/s, nearly as much as NVLink. A rank is limited to its own port only if all other ranks of its ring are on other machines. That is so when tensor parallelism fills each machine ([[tensor_parallel]]), or between the replicas of hybrid sharding ([[fully_shard]]). (The factor (N − 1)/N is taken as 1, as for many ranks.)
 #
 # What a flat ring over many machines does suffer from is latency: N − 1 rounds for every gather of a layer, and each gather waits for the slowest rank. More tokens per GPU help, because each message has more computing to hide behind, and so do fewer ranks per copy, as in hybrid sharding. Gradients in BF16 would halve the bytes of the reductions, at the price of rounding in a sum over all ranks.
 
 # %% [markdown] name="explore_text"
 # ### Explore
 #
-# 7B in FP32 with 4 GiB of activations should fit on 24 GB GPUs. What is the smallest number of ranks for each stage, and which stage never fits?
+# A 7B model in FP32 with 4 GiB of activations should fit on 24 GB GPUs. Which of the four can never fit, on any number of ranks, and what is the smallest number of ranks for any that can?
 
 # %% name="play"
 explore(
@@ -503,6 +503,6 @@ claims
 # - The peak has a floor that N does not divide: the gathered unit, its gradients, activations.
 # - Gathers hide behind computing if each GPU has enough tokens. A ring over machines leaves each of them through all its ports.
 #
-# **What to reach for when.** The model fits with room to spare: DDP. The optimizer state does not fit: ZeRO-1 (`ZeroRedundancyOptimizer` with DDP) or ZeRO-2 (DeepSpeed; `fully_shard` with `reshard_after_forward=False` comes close). The parameters do not fit: `fully_shard` ([[fully_shard]]). One layer or the sequence does not fit: [[tensor_parallel]]. Not enough GPUs: offload, which is slow.
+# **What to reach for when.** The model fits with room to spare: DDP. The optimizer state does not fit: ZeRO-1 (`ZeroRedundancyOptimizer` with DDP) or ZeRO-2 (DeepSpeed; `fully_shard` with `reshard_after_forward=False` comes close). The parameters do not fit: `fully_shard` ([[fully_shard]]). One layer does not fit: [[tensor_parallel]]. The sequence does not fit: [[context_parallel]]. Not enough GPUs: offload, which is slow.
 #
 # **Sources.** Rajbhandari et al. 2020, *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*; Austin et al. 2025, *How to Scale Your Model*, chapter 5 (when communication hides); DeepSpeed documentation, *Configuration JSON*; NVIDIA's DGX data sheets (links).

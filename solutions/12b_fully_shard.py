@@ -8,7 +8,7 @@
 # | After this you can | shard a model with `fully_shard` over an explicit mesh and choose the units; build, initialize and load a model that fits on no single rank; write a training step that accumulates and clips across ranks; order checkpointing, compiler, sharding and optimizer; save on 4 ranks and resume on 2; plan 70B on 8 GPUs |
 # | Time | 90 to 120 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●● |
-# | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL, which has not been tried yet |
+# | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL; that path has not been tested yet |
 # | Before this | labs [[#activation_checkpointing]] and [[#sharding]] |
 # | Syllabus | T21, T23, T35, C14 |
 #
@@ -198,11 +198,11 @@ claims.record("T21", "smaller units, lower peak", "4 ranks, whole model / each b
 #
 # Smaller units save more than the seven blocks' parameters. At the end of a unit's backward pass all its gradients are there, and next to them the buffer in which they are packed for the reduce-scatter. So a unit costs at least twice its size. The table shows more than that for units of one block, because the next unit's parameters are already there and activations are not divided.
 #
-# The last line is `reshard_after_forward=False`: parameters stay gathered from the forward to the backward pass. That sends 2 Φ instead of 3 Φ, but at the peak all parameters are complete. It pays if links are slow and parameters are small compared with the rest. (It sends as much as ZeRO-2. Between steps the parameters are still sharded.)
+# The last line is `reshard_after_forward=False`: parameters stay gathered from the forward to the backward pass. That sends 2 Φ instead of 3 Φ, but at the peak all parameters are complete. It pays off if links are slow and the parameters are small compared with everything else. (It sends as much as ZeRO-2. Between steps the parameters are still sharded.)
 #
 # ### Policies: mixed precision, offload
 #
-# `MixedPrecisionPolicy` gathers and computes in 16 bits, while shards and optimizer stay FP32. `CPUOffloadPolicy` keeps the shards in the host's memory and moves a unit to the GPU when it is needed. Its gradients go back to the host, and the optimizer steps there, on the CPU. So per step and parameter, 4 bytes cross PCIe for each gather and 4 for the gradient, or half of that in BF16. Pinned host memory lets these copies overlap with computing. (On a CPU the policy moves nothing, so the table has its row on GPUs only.)
+# `MixedPrecisionPolicy` gathers and computes in 16 bits, while shards and optimizer stay FP32. `CPUOffloadPolicy` keeps the shards in the host's memory and moves a unit to the GPU when it is needed. Its gradients go back to the host, and the optimizer steps there, on the CPU. So in each step, for every parameter of its shard, 4 bytes cross a rank's PCIe link for each gather and 4 for the gradient. (Half of that only if the shards themselves are BF16: with a BF16 policy the FP32 shard is copied first, and cast on the GPU.) Pinned host memory lets these copies overlap with computing. (On a CPU the policy moves nothing, so the table has its row on GPUs only.)
 #
 # In older code you will meet `FullyShardedDataParallel`, which packs a unit into one flat parameter, as you did. New code should use `fully_shard`.
 
@@ -242,7 +242,7 @@ claims.record("T21", said, "4 ranks", halved, "x parameters in FP32", 1.99, 2.01
 #
 # Nothing fills what the state dict lacks, such as non-persistent buffers. Fill them yourself after `to_empty`.
 #
-# **Predict.** On 4 ranks, what is the peak of `load_by_hand` on a rank other than 0, as a share of the whole model?
+# **Predict.** The next cell's `load_by_hand` takes these four steps, and loads by broadcast. On 4 ranks, what is its peak on a rank other than 0, as a share of the whole model?
 
 # %% name="guess_meta"
 my_guess = None  # of the whole model's parameters
@@ -357,7 +357,7 @@ accumulate_guess = Prediction("Peak with sync off, minus peak with a reduction e
 # %% [markdown] name="clip_text"
 # ## 4 · Clipping across ranks
 #
-# Clipping divides the gradient by its norm if that is above a limit ([[mixed_precision]]). But a rank has only part of the gradient. Suppose that each of 4 ranks takes the norm of its own part and scales that part to the limit.
+# Clipping scales the gradient down so that its norm is at most a limit ([[mixed_precision]]). But a rank has only part of the gradient. Suppose that each of 4 ranks takes the norm of its own part and scales that part to the limit.
 #
 # **Predict.** What is the norm of the joint gradient then, in units of the limit?
 
@@ -396,7 +396,7 @@ clip_guess.reveal(apart[0][1])
 #
 # `torch.nn.utils.clip_grad_norm_` is right on `DTensor`s **of one mesh**, because their norm includes the all-reduce of the squares. The norm that it returns is a `DTensor`, too: `full_tensor()` makes a plain tensor of it.
 #
-# On parameters of two meshes it raises an error. Where some parameters are plain tensors and others are not, fused and foreach optimizers fail, too. Both happen when tensor parallelism splits some layers and leaves others alone; [[tensor_parallel]] shows it, and the cure. With a pipeline it sees one stage only, so the squares must be added over the stages, too ([[pipeline]]). And it is wrong on local tensors, such as the shards of [[sharding]]: there, all-reduce the sum of squares yourself.
+# On parameters of two meshes it raises an error. Where some parameters are plain tensors and others are not, fused and foreach optimizers fail, too. Both happen when tensor parallelism splits some layers and leaves others alone; [[tensor_parallel]] shows it, and the cure. With a pipeline, `clip_grad_norm_` sees one stage only, so the squares must be added over the stages, too ([[pipeline]]). And it is wrong on local tensors, such as the shards of [[sharding]]: there, all-reduce the sum of squares yourself.
 #
 # ### Your turn: accumulate, clip, step
 #
@@ -547,11 +547,11 @@ order_guess.reveal(ordering["optimizer, shard"].peak / ordering["shard, optimize
 claims.record("T21", "optimizer before fully_shard: nothing trains", "3 steps", losses[-1] / losses[0], "", 1, 1)
 
 # %% [markdown] name="order_explained"
-# `fully_shard` replaces the parameters with new ones. An optimizer that was built before it holds the old ones, which no module uses anymore and which get no gradients. So every rank keeps a full copy of the old parameters, and the loss stays where it was. The optimizer never makes its moments, but they would be sharded, so they save less than the copy costs. There is no error and no warning, and nothing trains.
+# `fully_shard` replaces the parameters with new ones. An optimizer that was built before it holds the old ones, which no module uses anymore and which get no gradients. So every rank keeps a full copy of the old parameters, and the loss stays where it was. The optimizer never creates its moments, which saves memory. But they would be sharded, so this saves less than the copy costs. There is no error and no warning, and nothing trains.
 #
 # Checkpointing and sharding in either order gave the same losses and the same messages here. While a checkpointed block is recomputed in the backward pass, `fully_shard` notices, gathers it once and does not free it in between.
 #
-# **And the compiler?** Operations in different graphs cannot be fused ([[compilation_and_fusion]]), and the hooks of `fully_shard` end a graph: compiled as a whole, a sharded model gives the compiler one block at a time. So compile each block, and put the checkpoint inside the compiled block, where the compiler sees what is recomputed. `block.compile()` works in place. `torch.compile(block)` wraps the block and gives its parameters new names: a plain `state_dict()` then does not load into a model that is not compiled (`get_state_dict` of section 8 strips the prefix).
+# **And the compiler?** Operations in different graphs cannot be fused ([[compilation_and_fusion]]), and the hooks of `fully_shard` end a graph: compiled as a whole, a sharded model gives the compiler one block at a time. So compile each block, and put the checkpoint inside the compiled block, where the compiler sees what is recomputed. `block.compile()` works in place. `torch.compile(block)` wraps the block and puts the prefix `_orig_mod.` in front of its parameters' names: a plain `state_dict()` then does not load into a model that is not compiled (`get_state_dict` of section 8 strips the prefix).
 #
 # The usual order (torchtitan's, for example) is tensor parallelism ([[tensor_parallel]]), checkpointing, `torch.compile` of each block, `fully_shard`, optimizer. The optimizer must come last or nothing trains.
 #
@@ -634,7 +634,7 @@ claims.record("C14", "about N times less memory", subject, fewer, "times less", 
 # %% [markdown] name="seventy_explained"
 # With pure BF16 the allocated tensors fit, although small updates are lost ([[number_formats]]). But the allocator reserves more than it allocates ([[profiling_and_oom_clinic]]), and reserved memory decides whether a run survives. Its upper end is above 79.1 GiB, so this plan does not safely fit. A shorter sequence would not help, because activations take only about 0.1 GiB of this peak. More ranks help: 16 halve the static 64 GiB. CPU offload helps, too, and expandable segments ([[profiling_and_oom_clinic]]) narrow the gap between allocated and reserved.
 #
-# On more ranks 1/N stops helping. On 1,024 ranks the static part is less than half a GiB. The rest is not sharded: the checkpointed inputs of 80 layers (32 MiB each, counted as activations while they are alive at the peak), the currently gathered layer, the embedding and the output layer, and the gradients of that layer with their flat copy. More ranks do not reduce these; tensor or sequence parallelism ([[tensor_parallel]]) does.
+# With more ranks, 1/N stops helping. On 1,024 ranks the static part is less than half a GiB. The rest is not sharded: the checkpointed inputs of 80 layers (32 MiB each, counted as activations while they are alive at the peak), the currently gathered layer, the embedding and the output layer, and the gradients of that layer with their flat copy. More ranks do not reduce these; tensor or sequence parallelism ([[tensor_parallel]]) does.
 #
 # ### The program of one rank
 #
@@ -769,7 +769,7 @@ for way, losses in (("saved", after), ("saved asynchronously", late)):
     claims.record("T23", said, f"{way}, 4 to 2 ranks, 5 steps", furthest, "relative", 0, 1e-5)
 
 # %% [markdown] name="checkpoint_explained"
-# Both checkpoints are those of step 3, for any number of ranks: `async_save` first copies the state to the host's memory (*staging*), and writes that copy. The control starts at the same loss, because the weights are right, and then diverges without the moments. `async_save` costs host memory for the copy, and you must wait for one save to finish before you start the next.
+# Both checkpoints hold the state of step 3 and load on any number of ranks: `async_save` first copies the state to the host's memory (*staging*), and writes that copy. The control starts at the same loss, because the weights are right, and then diverges without the moments. `async_save` costs host memory for the copy, and you must wait for one save to finish before you start the next.
 #
 # ## Appendix · More than one machine
 #
@@ -814,6 +814,6 @@ claims
 # - Reserved memory, not allocated, decides whether a plan fits. More ranks do not reduce what is not sharded.
 # - Sharded checkpoints can be loaded on any number of ranks, whether saved synchronously or not.
 #
-# **What to reach for when.** The parameters do not fit on one GPU: `fully_shard`, with each block a unit. Links between machines are slow: a mesh of two dimensions. One layer or the sequence does not fit: [[tensor_parallel]]. Not enough GPUs: offload, which is slow.
+# **What to reach for when.** The parameters do not fit on one GPU: `fully_shard`, with each block a unit. Links between machines are slow: a mesh of two dimensions. One layer does not fit: [[tensor_parallel]]. The sequence does not fit: [[context_parallel]]. Not enough GPUs: offload, which is slow.
 #
 # **Sources.** Zhao et al. 2023, *PyTorch FSDP*; PyTorch documentation, `fully_shard`, `torch.distributed.checkpoint`, `torchrun`; torchtitan, `parallelize.py`.

@@ -5,11 +5,11 @@
 #
 # | | |
 # |---|---|
-# | After this you can | start a sharded model from the meta device with any mesh and any sizes; accumulate, weigh tokens and clip under FSDP; save on 4 ranks and go on with 2 |
+# | After this you can | start a sharded model from the meta device with any mesh and any sizes; accumulate, weight tokens and clip under FSDP; save on 4 ranks and resume on 2 |
 # | Time | 90 to 130 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (4 processes) |
-# | Before this | [[fully_shard]]; from [[gradient_accumulation]], the weights of tokens |
+# | Before this | [[fully_shard]]; from [[gradient_accumulation]], how tokens are weighted |
 # | Syllabus | X7 (T21) |
 #
 # There are three answer cells, each followed by its check, which starts four ranks and takes about 15 seconds. A check prints what it found and where to look; run it as often as you like. When you are done, save the
@@ -37,9 +37,9 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; the ra
 # - `make_model()` returns a model in training mode; it allocates its parameters and buffers on the current default device. `model.blocks` is an `nn.ModuleList`; what is outside the blocks is small.
 # - `mesh` is a `DeviceMesh` of CPU ranks. With one dimension, the model is sharded over it; with two, it is sharded over the second and replicated over the first. All parameters become `DTensor`s on this mesh, split along their own first dimension.
 # - Each block is a unit of its own, gathered when it runs and freed after its forward pass; everything outside the blocks is one more unit.
-# - The numbers equal those of one process that calls `torch.manual_seed(seed)` and then `layer.reset_parameters()` for every layer that has one, in the order of `model.modules()`. This holds for parameters and buffers, for any mesh, and for sizes that the ranks do not divide.
+# - The numbers equal those of one process that calls `torch.manual_seed(seed)` and then `layer.reset_parameters()` for every layer that has this method, in the order of `model.modules()`. This holds for parameters and buffers, for any mesh, and for sizes that are not divisible by the number of ranks.
 #   `reset_parameters()` fills a layer's own parameters and buffers, draws from the global generator, and works on whole tensors only.
-# - Memory: while it starts, a rank never holds more than its shards and, in full, two blocks or what is outside the blocks.
+# - Memory: during the start, a rank never holds more than its shards plus, unsharded, either two blocks or everything outside the blocks.
 # - Weights, and the gradients that the optimizer sees, are FP32. Matmuls run in `dtype`, gradients are reduced in FP32, and the model returns FP32.
 
 
@@ -84,9 +84,9 @@ hint("x7.build")
 #
 # **Contract.** `train_step(model, optimizer, micro_batches, max_norm)` is called on every rank of a model that `build` returned. It takes one optimizer step and returns `(loss, norm)`.
 #
-# - `micro_batches` is a list of pairs `(tokens, targets)`, both (n, T) of int64; n differs from pair to pair. The list is equally long on every rank. `model(tokens)` returns logits (n, T, vocabulary); targets of -100 do not count. A micro-batch may have no target that counts, and so may a whole rank, but never all ranks.
+# - `micro_batches` is a list of pairs `(tokens, targets)`, both (n, T) of int64; n differs from pair to pair. The list has the same length on every rank. `model(tokens)` returns logits (n, T, vocabulary); targets of -100 do not count. A micro-batch may have no target that counts, and so may a whole rank, but never all ranks.
 # - The update is that of one process with the micro-batches of all ranks: each target that counts has the same weight, the gradient is clipped to the norm `max_norm` over the **whole** model, and the optimizer steps once.
-# - Each unit's gradient is reduced once per call, after the last micro-batch. Activations of one micro-batch are held at a time, and at most one full gradient of the model.
+# - Each unit's gradient is reduced once per call, after the last micro-batch. Activations of only one micro-batch are held at a time, and at most one full gradient of the model.
 # - Gradients from before the call do not count. After it, gradient synchronization is on; gradients may remain.
 # - `loss` is the mean loss over the targets that count on all ranks, before the step, and `norm` is the norm of the whole gradient before clipping. Both are floats, the same on every rank.
 
@@ -121,7 +121,7 @@ hint("x7.step")
 #
 # **Contract.** `save(model, optimizer, step, folder)` and `load(model, optimizer, folder)` are called on every rank. `optimizer` is a `torch.optim.AdamW` with the model's parameters.
 #
-# - `save` writes with `torch.distributed.checkpoint` what training needs to go on: weights and persistent buffers, the optimizer's moments and options (a schedule may have changed the learning rate), and `step`, an int. When it returns, the checkpoint is complete.
+# - `save` writes with `torch.distributed.checkpoint` everything that training needs in order to continue: weights and persistent buffers, the optimizer's moments and options (a schedule may have changed the learning rate), and `step`, an int. When it returns, the checkpoint is complete.
 # - Each rank writes its own shards. No rank gathers a whole parameter to save or to load.
 # - `load` fills a freshly built model and a fresh optimizer that has not stepped, on any number of ranks, and returns `step`. Training goes on with the same losses.
 # - `folder` is a string, shared by the ranks; it may not exist yet. `save` changes nothing, and `load` does not change the checkpoint.

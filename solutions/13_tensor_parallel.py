@@ -1,5 +1,5 @@
 # %% [markdown] name="title"
-# # Tensor parallel
+# # Tensor parallelism
 #
 # **A layer that does not fit on one GPU can be split by cutting its matrices. The outputs are easy to get right; the gradients are not.**
 #
@@ -8,7 +8,7 @@
 # | After this you can | name the collective that a sharded matmul needs; write column-parallel and row-parallel layers with correct gradients; split attention whose K/V heads do not divide evenly; compute a loss without ever holding all logits; split the sequence and predict what that saves; train on a mesh of tensor parallelism and sharding, with clipping and a fused optimizer |
 # | Time | 120 to 165 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●● |
-# | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL, which has not been tried yet |
+# | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL; that path has not been tested yet |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#data_parallel]], [[#sharding]] and [[#fully_shard]] |
 # | Syllabus | T20, T36 |
 
@@ -86,10 +86,10 @@ show(
 # - **c**: X[B, D_r] · W[D_r, F] → Y[B_r, F]
 # - **d**: X[B, D_r] · W[D_r, F] → Y[B, F]
 #
-# **Predict** for each case which collective the ranks need and how many bytes its full message has: everything that is reduced, or everything that has been gathered at the end. Take B = 8, D = 16 and F = 32 in FP32. The choices are "nothing", "all_gather", "reduce_scatter" and "all_reduce".
+# **Predict** for each case which collective the ranks need and how many bytes its full message has (all that is reduced, or all that each rank holds after the gather). Take B = 8, D = 16 and F = 32 in FP32. The choices are "nothing", "all_gather", "reduce_scatter" and "all_reduce".
 
 # %% name="products_guess"
-my_guess = {"a": None, "b": None, "c": None, "d": None}  # such as ("all_gather", 4096): its name and bytes
+my_guess = {"a": None, "b": None, "c": None, "d": None}  # e.g. ("all_gather", 4096), or ("nothing", 0)
 ### BEGIN GUESS
 my_guess = {
     "a": ("nothing", 0),
@@ -244,7 +244,7 @@ for warning in {text.partition(". ")[0] for results in tried.values() for _, _, 
 # %% [markdown] name="naive_explained"
 # (The figures are relative distances from one process's result; 0 is exact.)
 #
-# - **`dist.all_reduce`** changes its tensor without autograd's knowledge, so the gradient passes straight through. That happens to be right for the weights inside the MLP. The tensor *before* it only gets the gradient from this rank's half of the MLP. The two ranks get different halves, and the halves are never added. PyTorch warns about this.
+# - **`dist.all_reduce`** changes its tensor without autograd's knowledge, so the gradient passes straight through. That happens to be right for the weights inside the MLP. The tensor *before* the MLP gets the gradient only from this rank's half. The two ranks get different halves, and the halves are never added. PyTorch warns about this.
 # - **`dist.all_gather`** fills buffers that have no graph: **no gradient at all**. Here `backward()` would raise an error. With a residual path around the MLP nothing raises an error, and the MLP never trains.
 # - **`torch.distributed.nn.functional.all_reduce`** sums in the backward pass, too, and so does its successor in `torch.distributed._functional_collectives`. That is the right derivative if the loss is the *sum of all ranks' losses*. Here every rank computes the *same* loss, so the sum makes the gradients inside the MLP too large by a factor of N. Use neither here: write the function, as below, or let `DTensor` redistribute (section 6).
 #
@@ -345,7 +345,7 @@ show(
 #
 # ## 3 · A transformer block
 #
-# Attention splits by **heads**: each rank takes some of them. q, k and v are split by columns, the output projection by rows. With *grouped queries* several query heads share one K/V head, so there may be fewer K/V heads than ranks, or a number that does not divide evenly. Each rank keeps **the K/V heads that its query heads use**, and some K/V heads are stored on several ranks.
+# Attention splits by **heads**: each rank takes some of them. q, k and v are split by columns, the output projection by rows. In *grouped-query attention*, several query heads share one K/V head, so there may be fewer K/V heads than ranks, or a number that does not divide evenly. Each rank keeps **the K/V heads that its query heads use**, and some K/V heads are stored on several ranks.
 #
 # Take 8 query heads, 2 K/V heads and 4 ranks: each K/V head is stored on two ranks. Each of the two computes a gradient for its copy, and the copies must stay equal.
 #
@@ -539,11 +539,11 @@ claims.record("T20", "four all-reduces per block", "by hand", len(forward) + len
 # %% [markdown] name="block_explained"
 # - Each copy of a K/V head sees only the query heads of its own rank. The copies' gradients differ, and the right one is their **sum**: the copies are one parameter that is used in several places. A mean, as in data parallelism, would be half of it here.
 # - The block needs four all-reduces: in each half one where the paths merge, in the forward pass, and one where they split, in the backward pass. Each carries B × T × C numbers, the full activations.
-# - Activations fall to more than a quarter. Tensors *between* split and merge are split: q, k, v, the heads, the wide layer. The inputs, both norms and the residual stream are complete on every rank, and every rank computes them. Section 5 splits them as well.
+# - Activations fall, but not to a quarter. Tensors *between* split and merge are split: q, k, v, the heads, the wide layer. The inputs, both norms and the residual stream are complete on every rank, and every rank computes them. Section 5 splits them as well.
 #
 # ### Random numbers
 #
-# Two kinds of randomness need opposite seeds. A matrix that is split must be *different* on each rank; a dropout mask on a tensor that all ranks share must be the *same*. One seed for all ranks fails in the first case, one seed per rank in the second:
+# Two kinds of randomness need opposite seeds. The parts of a split matrix must be *different* on each rank; a dropout mask on a tensor that all ranks share must be the *same*. One seed for all ranks fails in the first case, one seed per rank in the second:
 
 
 # %% name="random"
@@ -565,7 +565,7 @@ for name, seed_of_rank in {"one seed for all": lambda rank: 7, "a seed for each"
 show_table(table)
 
 # %% [markdown] name="random_explained"
-# With one seed for all ranks, the four shards of a matrix are equal. In an MLP all ranks then compute the same partial sums, get the same gradients and stay equal: the wide layer is as good as one a quarter as wide. With a seed for each rank, the residual stream gets different masks on different ranks, and their copies of it are no longer equal. So Megatron-LM keeps two generators: one with the same state on all ranks of a tensor-parallel group, one with the rank added to the seed. Code between split and merge uses the second. On CUDA `DTensor` gives each shard its own range of one state, so shards differ; on the CPU it does not ([[fully_shard]]).
+# With one seed for all ranks, the four shards of a matrix are equal. In an MLP all ranks then compute the same partial sums, get the same gradients and stay equal: the wide layer is no better than one a quarter as wide. With a seed for each rank, the residual stream gets different masks on different ranks, and their copies of it are no longer equal. So Megatron-LM keeps two generators: one with the same state on all ranks of a tensor-parallel group, one with the rank added to the seed. Code between split and merge uses the second. On CUDA `DTensor` gives each shard its own range of one state, so shards differ; on the CPU it does not ([[fully_shard]]).
 
 # %% [markdown] name="vocabulary_text"
 # ## 4 · A loss without the full logits
@@ -787,7 +787,7 @@ for name, distance in far.items():
     print(f"{name:26} off by {distance:.1e}")
 
 # %% [markdown] name="sequence_explained"
-# The ranks send the same bytes as before: each all-reduce has been split into its two halves, and the norms are computed between them. The norms' gradients now have to be summed over the ranks, once per step. Without that, the ranks' copies of the norms drift apart. (PyTorch's `SequenceParallel` makes the norms' weights DTensors, which sum them.)
+# The ranks send the same bytes as before: each all-reduce has been split into its two halves, and the norms are computed between them. The norms' gradients now have to be summed over the ranks, once per step. Without that, the ranks' copies of the norms drift apart. (PyTorch's `SequenceParallel` makes the norms' weights DTensors, whose gradients are then summed over the ranks.)
 #
 # Activations fall, but not to a quarter, so some tensors are still complete. Count them. One unit is B × T × C numbers, and one process saves 16 units for a block: the inputs of both norms (2), the norms' outputs, which the matmuls need (2), q, k, v for each head and the result of attention (4), and the input and the output of the GELU (4 + 4). The next cell measures how many of the 16 units are complete on each rank. Its last row throws the norms' gathered outputs away and gathers them again in the backward pass.
 
@@ -810,7 +810,7 @@ claims.record("T20", "sequence parallelism cuts all activations", "gathered agai
 #
 # (The count leaves out a few small tensors: the norms' means, and attention's sums.)
 #
-# ## 6 · PyTorch's own
+# ## 6 · PyTorch's own tensor parallelism
 #
 # `parallelize_module` takes a plan that names a style for each layer. The weights become DTensors, and inputs and outputs are redistributed as the styles require. Attention computes with the heads of this rank, so the list of K/V heads has to be shortened by hand here, too.
 #
@@ -958,7 +958,7 @@ claims.record(
 #
 # ### How long, for a real model
 #
-# Take the shape of Llama-2-7B (32 layers of width 4,096) and a micro-batch of one sequence of 4,096 tokens in BF16 on 8 H100s. Over N ranks an all-reduce sends 2 (N − 1) / N times its message ([[data_parallel]]). In the cluster of this calculation, NVLink carries 450 GB/s per GPU in each direction inside a machine, and each GPU has 50 GB/s of InfiniBand to other machines. The matmuls reach 40% of the GPUs' peak.
+# Take the shape of Llama-2-7B (32 layers of width 4,096) and a micro-batch of one sequence of 4,096 tokens in BF16 on 8 H100s. In an all-reduce over N ranks, each rank sends 2 (N − 1) / N times the message ([[data_parallel]]). In the cluster of this calculation, NVLink carries 450 GB/s per GPU in each direction inside a machine, and each GPU has 50 GB/s of InfiniBand to other machines. The matmuls reach 40% of the GPUs' peak.
 #
 # **Predict.** Split this model over 8 GPUs in 8 machines. What percentage of the time do the GPUs wait for tensor parallelism's all-reduces?
 
@@ -994,7 +994,7 @@ volume_guess.reveal(100 * waiting / (waiting + computing), "calculated")
 #
 # So use tensor parallelism **inside** an NVLink domain (a machine of 8 H100s, or a rack of 72 GPUs in an NVL72), a pipeline **between** domains, and data parallelism or sharding across the rest.
 #
-# The figures are for a plain implementation, and full checkpointing would repeat the two forward all-reduces of each layer: six in place of four. Tuned ones wait less.
+# The figures are for a plain implementation, and full checkpointing would repeat the two forward all-reduces of each layer: six in place of four. Tuned implementations wait less.
 #
 # ### Asynchronous tensor parallelism
 #
@@ -1048,7 +1048,7 @@ claims
 # - Columns, then rows: two layers need one all-reduce. Sum the gradients where paths split, and the outputs where they merge.
 # - Autograd does not know what a collective means in your program: some cut the gradient off, some pass it through, some sum it one time too many. Write the backward pass that fits, and compare gradients with one process, because a wrong gradient need not show in the loss.
 # - A parameter with copies on several ranks, each of which sees only a part of its use (a shared K/V head, a norm over some of the tokens), needs the sum of the copies' gradients.
-# - A softmax over a split dimension takes three numbers per row. Sequence parallelism sends the same bytes as tensor parallelism and no longer saves complete activations, except the inputs of the matmuls. Cut into chunks, its messages can hide behind the matmuls.
+# - A softmax over a split dimension costs three numbers per row in messages. Sequence parallelism sends the same bytes as tensor parallelism and no longer saves complete activations, except the inputs of the matmuls. Cut into chunks, its messages can hide behind the matmuls.
 # - Put all parameters on the same mesh, norms included; then clipping and fused optimizers work.
 #
 # **What to reach for when.** One layer does not fit, or its activations do not: use tensor parallelism inside an NVLink domain, with the sequence split too. Many layers and slow links: use a pipeline ([[pipeline]]). Try sharding ([[sharding]]) before either; it needs no change to the model.

@@ -1,11 +1,11 @@
 # %% [markdown] name="title"
-# # Pipeline parallel
+# # Pipeline parallelism
 #
-# **A model that does not fit on one GPU can be cut between its layers. Each rank runs its layers and exchanges messages with its neighbors; a list of actions tells it when. You write both.**
+# **A model that does not fit on one GPU can be cut between its layers. Each rank runs its layers and exchanges messages with its neighbors; a list of actions tells it when. You write the passes and the lists.**
 #
 # | | |
 # |---|---|
-# | After this you can | write a stage's forward and backward pass across processes; write GPipe, 1F1B, an interleaved and a zero-bubble schedule as lists of actions; predict their bubble and their memory, and check both; run PyTorch's own with the right loss scale, and clip by the norm of all stages; cut a model with an expensive output layer; state what sharded stages send |
+# | After this you can | write a stage's forward and backward pass across processes; write GPipe, 1F1B, an interleaved and a zero-bubble schedule as lists of actions; predict their bubble and their memory, and check both; run PyTorch's own schedules with the right loss scale, and clip by the gradient norm over all stages; cut a model with an expensive output layer; state what sharded stages send |
 # | Time | 120 to 165 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●● |
 # | Needs | a CPU, where ranks are processes that use gloo (on a GPU machine, too) |
@@ -92,7 +92,7 @@ print(inspect.getsource(Stage))
 # - `run_backward` continues from the loss, or from the gradient of the output, which the next rank sends. All but the first stage send the gradient of their input to the rank before.
 # - After both passes of all micro-batches each rank has the gradients of one process. A stage's module runs once per micro-batch, and nothing else is sent.
 # - A pass does not wait until its message has been received. It appends the pair (work, tensor) to `stage.sending`; `stage.finish()` waits for all of them at the end of the step.
-# - After `run_backward(stage, i)` nothing keeps the input or output of micro-batch i alive, except `stage.x`.
+# - After `run_backward(stage, i)` nothing keeps the input or output of micro-batch i alive, except `stage.x` and the messages in `stage.sending`.
 
 
 # %% name="stage" answer=true reveal=true
@@ -461,7 +461,7 @@ print(f"a stage's forward pass takes {1000 * forward:.0f} ms")
 show_table(table)
 
 # %% [markdown] name="message_seconds_explained"
-# Under 1F1B nothing hides these messages, but on the links of a GPU cluster they are short. At 1.9% of a forward pass, the 28 messages that 1F1B waited for add half a tick to a step of 57, or 1%. That is why a pipeline is the method for slow links. The quarter in the simulation corresponds to a link of about 4 GB/s, or to a stage with much less work.
+# Under 1F1B nothing hides these messages, but on the links of a GPU cluster they are short. At 1.9% of a forward pass (InfiniBand), the 28 messages that 1F1B waited for add half a tick to a step of 57, or 1%. That is why a pipeline is the method for slow links. The quarter in the simulation corresponds to a link of about 4 GB/s, or to a stage with much less work.
 #
 # ## 5 · Zero bubble: a backward pass in two parts
 #
@@ -488,7 +488,7 @@ print(f"it is dyᵀ x: {torch.equal(layer.weight.grad, torch.ones(4, 2).T @ x.de
 #
 # But postponed work is *held*: x and dy stay in memory until W. With all W at the very end you are back at GPipe's memory.
 #
-# **Predict.** There are 4 ranks and 8 micro-batches, and each rank may have as many micro-batches in flight as there are ranks. For what share of the step is a rank idle at best?
+# **Predict.** F, I and W take one tick each. There are 4 ranks and 8 micro-batches, and each rank may have as many micro-batches in flight as there are ranks. For what share of the step is a rank idle at best?
 
 # %% name="zero_guess"
 my_guess = None  # percent
@@ -549,7 +549,7 @@ show_table(table)
 #
 # In a real model F, I and W do not take equally long, and attention itself has no W. Then the lists are made from measured times.
 #
-# ## 6 · PyTorch's own
+# ## 6 · PyTorch's own schedules
 #
 # `torch.distributed.pipelining` has an engine and all of these schedules. A stage is any module; the schedule does the rest. First come `PipelineStage` with `ScheduleGPipe` and `Schedule1F1B`, on the same model and batch.
 #
@@ -764,7 +764,7 @@ print(f"an all-reduce of a tied table's gradient between two ranks: {table * 4 /
 #
 # Now put 16 blocks on 4 ranks, cut 4 | 4 | 4 | 4 + head, as many scripts do. The clock runs in these proportions: a tick is now the forward pass of one block.
 #
-# **Predict.** 1F1B, 8 micro-batches. For what share of the step is a rank idle now?
+# **Predict.** 1F1B, 8 micro-batches. For what share of the step is a rank idle now, on average over the ranks?
 
 # %% name="unequal_guess"
 my_guess = None  # percent
@@ -795,7 +795,7 @@ note("the slowest stage sets the pace", equal, first, first.ideal.idle, second.i
 #
 # ## 8 · Sharded stages: how often do they gather?
 #
-# Large jobs combine methods: stages across machines, and each stage sharded with `fully_shard` over the ranks that share it ([[fully_shard]]). A sharded stage must gather its parameters before it can compute. Without a pipeline, FSDP gathers twice per micro-batch, once forward and once backward ([[fully_shard]]). How often is it here?
+# Large jobs combine methods: stages across machines, and each stage sharded with `fully_shard` over the ranks that share it ([[fully_shard]]). A sharded stage must gather its parameters before it can compute. Without a pipeline, FSDP gathers twice per micro-batch, once forward and once backward ([[fully_shard]]). How often does it gather here?
 #
 # Take a mesh of 2 × 2 ranks: two stages, and two copies of the pipeline that divide the batch and the shards between them. Each stage is one unit. `Collectives` counts.
 #
@@ -846,7 +846,7 @@ show_table([("1F1B, 8 micro-batches", "all-gathers", "reduce-scatters"), *rows])
 
 # %% [markdown] name="gathers_explained"
 # - **Our engine, default options**: each pass of each micro-batch gathers the stage again, and each backward pass reduces gradients. The traffic grows with the number of micro-batches, and a pipeline needs many.
-# - **PyTorch's stage, default options**: 9 gathers. The stage turns `reshard_after_backward` off until the last micro-batch, so a backward pass leaves the parameters gathered. Under 1F1B the stage's first forward pass gathers and frees them; after that its 8 backward passes gather, and the forward pass after each finds them gathered and frees them again. It reduces gradients once per step.
+# - **PyTorch's stage, default options**: 9 gathers. The stage turns `reshard_after_backward` off until the last micro-batch, so a backward pass leaves the parameters gathered. Under 1F1B the last stage's first forward pass gathers and frees them; after that its 8 backward passes gather, and the forward pass after each finds them gathered and frees them again. It reduces gradients once per step.
 # - **PyTorch's stage, kept after forward**: one gather. Parameters and gradients of the stage are complete during the step, and only the optimizer state stays sharded. That is ZeRO-1 inside a pipeline, the usual choice: a stage is only a part of the model, so there is room for it.
 #
 # ### Explore: schedules

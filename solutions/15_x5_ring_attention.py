@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | train on packed documents that no rank holds, in BF16, with the loss and the gradients of one process; deal the work out evenly; keep within limits on what a rank rounds, stores, sends and multiplies, and prove it |
+# | After this you can | train on packed documents that no single rank holds in full, in BF16, with the loss and the gradients of one process; deal the work out evenly; keep within limits on what a rank rounds, stores, sends and multiplies, and prove it |
 # | Time | 90 to 120 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (4 processes) |
@@ -33,8 +33,8 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 #
 # **Contract.** `deal(lengths, ranks, chunk)` returns an `order`: for each rank a list of the chunks that it gets. `shard(tokens, lengths, order, rank)` returns `(inputs, targets, positions)` of one rank. Neither communicates.
 #
-# 1. `lengths` is a list of one or more positive integers: the lengths of the documents, in their order in the sequence. Every `chunk` tokens of the sequence are a chunk, numbered from 0. Borders of documents may be inside chunks.
-# 2. The work of a chunk is the number of keys that its queries see, all together: a token sees its document up to itself. Chunks are dealt from the most work to the least, of equal ones the lower number first. Each goes to the rank with the least work so far, of equal ones the lower rank, and a rank with its share of chunks gets no more. Every rank gets the same number of chunks, in ascending order.
+# 1. `lengths` is a list of one or more positive integers: the lengths of the documents, in their order in the sequence. The sequence is cut into chunks of `chunk` tokens, numbered from 0. Document boundaries may fall inside chunks.
+# 2. The work of a chunk is the total number of keys that its queries see: a token sees its document up to and including itself. Chunks are dealt from the most work to the least; among chunks with equal work, the lower number comes first. Each goes to the rank with the least work so far, and to the lower rank if there is a tie. A rank that has its share of chunks gets no more. Every rank gets the same number of chunks, in ascending order.
 # 3. If the tokens cannot be cut into chunks, or the chunks cannot be divided evenly, `deal` raises `ValueError`.
 # 4. `tokens` is `(B, T)`, int64, and each row holds documents of these `lengths`. `inputs`, `targets` `(B, t)` and `positions` `(t,)` are int64 and hold the rank's chunks one after the other, for any `order`. Arguments are not changed.
 # 5. The target of a token is the token after it in its document. The last token of a document has the target -100. Positions count from 0 in each document and apply to all rows.
@@ -78,7 +78,7 @@ hint("x5.shard")
 #
 # **Contract.** `pass_on(x, group)` is called on every rank of a process group. It sends `x` to the next rank of the group and receives what the previous one sends. (After the last rank comes the first.)
 #
-# 1. It starts both messages and returns **at once**, before its neighbors need to have called it. The messages travel while the caller computes, also before it waits. It returns a function. Called without arguments, that function waits (on a GPU: the current stream waits) and returns the received tensor, with the shape and dtype of `x`.
+# 1. It starts both messages and returns **at once**, even if its neighbors have not called it yet. The messages travel while the caller computes, before it waits. It returns a function. Called without arguments, that function waits (on a GPU: the current stream waits) and returns the received tensor, with the shape and dtype of `x`.
 # 2. `x` may be a non-contiguous view, and is not changed. Only its own bytes are sent, only to the next rank, and without a collective.
 # 3. Two calls may be in flight between the same ranks, and the second may be waited for first. All ranks of a group make their calls in the same order: messages between two ranks carry no tag and match in the order in which they were started.
 # 4. `group` may consist of any ranks of the world, such as 1 and 3, while the others do something else. In a group of one rank, the function returns `x`.
@@ -117,9 +117,9 @@ hint("x5.pass_on")
 # **Contract.** `ring_attention(q, k, v, order, lengths, group)` is called on every rank of `group` and returns the rank's part of attention over the whole sequence.
 #
 # 1. `q` is `(B, H, t, D)`, `k` and `v` are `(B, h, t, D)`, in BF16: the rank's own chunks one after the other. They may be non-contiguous views. `order[r]` lists the chunks of rank `r` of the group, ascending. All ranks have the same number of chunks, which may be dealt in any way. `H` is a multiple of `h`: query head `i` uses key head `i // (H / h)`.
-# 2. A query sees the keys of its own document up to its own position. `lengths` are the documents' lengths, in their order in the sequence; borders may be inside chunks. The output, `(B, H, t, D)`, in BF16, is what `F.scaled_dot_product_attention(..., enable_gqa=True)` with that mask gives one process for these queries. Scores may be larger than 100, and below -100.
+# 2. A query sees the keys of its own document up to its own position. `lengths` are the documents' lengths, in their order in the sequence; document boundaries may fall inside chunks. The output, `(B, H, t, D)`, in BF16, is what `F.scaled_dot_product_attention(..., enable_gqa=True)` with that mask gives one process for these queries. Scores may be above 100 or below -100.
 # 3. The gradients of `q`, `k` and `v`, after every rank has run its backward pass, are those of the sum of all ranks' losses in one process. There may be several calls before the first backward pass, and their backward passes may come in any order. Second derivatives are not needed. Arguments and the gradient of the output are not changed.
-# 4. **Precision.** The output and the gradients are rounded to BF16 once, at the end. Everything before is in FP32: scores, weights, running maxima and denominators, the sum that becomes the output, and all parts of gradients. So is δ, with the output before it is rounded. The check measures this with 4 ranks and 12 chunks: at most 2% of the numbers of a rank's tensor differ from the result that is rounded once. FP32 sums in another order stay far below that, and one sum or one factor in BF16 far above. (On a GPU, tensor cores multiply BF16 and add in FP32. On a CPU, a matmul of BF16 returns BF16, so multiply in FP32 here.)
+# 4. **Precision.** The output and the gradients are rounded to BF16 once, at the end. Everything before is in FP32: scores, weights, running maxima and denominators, the sum that becomes the output, and all parts of gradients. So is δ, which is computed from the output before the output is rounded. The check measures this with 4 ranks and 12 chunks: at most 2% of the numbers of a rank's tensor differ from the result that is rounded once. FP32 sums in another order stay far below that limit; a single sum or factor in BF16 goes far above it. (On a GPU, tensor cores multiply BF16 and add in FP32. On a CPU, a matmul of BF16 returns BF16, so multiply in FP32 here.)
 # 5. **Memory.** With parts of the same size, more ranks take no more memory per rank, neither at the peaks nor between the passes. A rank never holds the keys or the values of all ranks, its scores with all of them, a mask of the whole sequence, or one output per block, and saves nothing of these sizes for the backward pass. Nor does it save `q`, `k` and `v` in FP32. A few numbers per token are allowed.
 # 6. **Messages** go from a rank to the next one of the group, and to no other rank, by `dist.isend` and `dist.irecv` or `dist.batch_isend_irecv`. A block is one rank's keys and values, `h` heads each, and travels in BF16. The gradients of a block are sums over ranks and travel in FP32, at twice its bytes. Each of N ranks keeps to these limits:
 #

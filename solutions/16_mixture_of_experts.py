@@ -163,7 +163,7 @@ print(f"parameters, mixture / dense MLP: {mixture[0] / mlp[0]:.3f}")
 print(f"FLOPs, mixture / dense MLP:      {mixture[1] / mlp[1]:.3f}")
 
 # %% [markdown] name="one_guess_text"
-# Four times the parameters cost the same FLOPs; the 3% on top of both ratios is the router. The **total** parameters determine memory: weights, gradients and optimizer state. The **active** parameters determine FLOPs.
+# Four times the parameters cost the same FLOPs; the extra 0.03 in both ratios is the router. The **total** parameters determine memory: weights, gradients and optimizer state. The **active** parameters determine FLOPs.
 #
 # Some mixtures use k = 1 (the *Switch Transformer*).
 #
@@ -292,7 +292,7 @@ idle = (runs["no balancing"].loads[-50:].mean(dim=0) * 8 < 0.25).sum().item()
 print(f"experts with less than a quarter of their even share at the end: {idle} of 16")
 
 # %% [markdown] name="alone_explained"
-# An expert that is chosen gets gradients, improves, and is chosen more often. Early in the run the widest bands show this. Here the other experts catch up in part. If they never do, it is called *routing collapse*. In the steps in which an expert gets few tokens, it learns little.
+# An expert that is chosen gets gradients, improves, and is chosen more often. Early in the run the widest bands show this. Here the other experts catch up in part. If they never do, that is called *routing collapse*. In the steps in which an expert gets few tokens, it learns little.
 #
 # ## 3 · Balancing
 #
@@ -379,7 +379,7 @@ claims.figure("balanced experts lower the loss by", "no balancing - bias, one se
 # %% [markdown] name="precision_text"
 # ### Keep the router in FP32
 #
-# The router's logits decide which weights a token meets. A rounding error there can send the token to a different expert. Two defenses are common: compute the router in FP32 even if everything else runs in BF16, and keep the logits from growing with a **z-loss** (ST-MoE): add a small multiple of the mean of logsumexp(logits)² to the loss. BF16 numbers just above 1 are 1/128 apart, and just above 32 they are 1/4 apart, so large logits round more coarsely. The z-loss pays when logits grow to tens. Small ones it mostly shifts down together, until logsumexp is near 0, and softmax does not see a common shift.
+# The router's logits decide which experts process a token. A rounding error there can send the token to a different expert. Two defenses are common: compute the router in FP32 even if everything else runs in BF16, and keep the logits from growing with a **z-loss** (ST-MoE): add a small multiple of the mean of logsumexp(logits)² to the loss. BF16 numbers just above 1 are 1/128 apart, and just above 32 they are 1/4 apart, so large logits round more coarsely. The z-loss pays off when logits grow into the tens. When they are small, it mostly shifts them all down together until logsumexp is near 0, and a common shift does not change the softmax.
 #
 # **Predict.** Run the trained router of the bias mixture with BF16 inputs and weights. For what percentage of the tokens does the set of two experts change, in at least one of the two layers?
 
@@ -845,9 +845,9 @@ print("the same rows and gradients:", run_ranks(beside_torch, RANKS, device=wher
 # %% [markdown] name="groups_text"
 # ## 6 · Which ranks share a gradient?
 #
-# Eight experts do not need 64 ranks. So ranks form a mesh: along `expert` they hold different experts, along `replica` they hold the same ones. Everything else (embedding, router, norms) is on all ranks, as in data parallelism. Every rank has its own part of the batch.
+# Eight experts can occupy at most 8 of 64 ranks. So ranks form a mesh: along `expert` they hold different experts, along `replica` they hold the same ones. Everything else (embedding, router, norms) is on all ranks, as in data parallelism. Every rank has its own part of the batch.
 #
-# After the backward pass, gradients must be combined so that they are those of the mean loss over all ranks. Two obvious methods:
+# After the backward pass, gradients must be combined so that they are those of the mean loss over all ranks. There are two obvious methods:
 #
 # - `over_all`: average every gradient over all ranks, as `DistributedDataParallel` does by default;
 # - `over_copies`: average shared parameters over all ranks, and an expert's parameters over the ranks that hold that expert.

@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | lay ranks out on a grid and list the groups of each dimension; compute what a rank sends along each, and measure it on a 2 × 2 × 2 grid; write a search with three formulas and find out where it errs; test the rules of thumb; choose a layout that a planner accepts; write the bill of a run with its uncertainty; export the layout to torchtitan |
+# | After this you can | lay ranks out on a grid and list the groups of each dimension; compute what a rank sends along each, and measure it on a 2 × 2 × 2 grid; write a search with three formulas and find out where it errs; test the rules of thumb; choose a layout that a planner accepts; estimate the cost of a run and the uncertainty of that estimate; export the layout to torchtitan |
 # | Time | 110 to 160 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes |
@@ -101,7 +101,7 @@ show_table(table)
 # | FSDP 8 | parameters, gradients and optimizer state sharded over 8 ranks (ZeRO-3); "not resharded": parameters stay gathered between forward and backward |
 # | FSDP 8 × 2 | HSDP: sharded over 8 ranks, 2 replicas of that |
 # | ZeRO-1 4 | 4 data ranks that shard only the optimizer state; DDP 4 shards nothing |
-# | TP 2, PP 4, CP 2 | 2 tensor ranks, 4 pipeline ranks, 2 context ranks; after PP the schedule, "× 16" its virtual stages, after CP the method |
+# | TP 2, PP 4, CP 2 | 2 tensor ranks, 4 pipeline ranks, 2 context ranks; PP is followed by the schedule ("× 16": its number of virtual stages), CP by the method |
 # | batch 1 x 16 | 16 micro-batches of 1 sequence per data rank in each step |
 # | recompute full | all blocks are recomputed in the backward pass; "selective": only attention |
 # | (Megatron) | the layout needs Megatron; without a name torchtitan runs it |
@@ -171,7 +171,7 @@ show(
 # %% [markdown] name="grid_contract"
 # ### Your turn: groups, and what they send
 #
-# **Contract.** `groups(sizes, dimension)`: `sizes` is a dict such as SIZES, slowest dimension first, and `dimension` is one of its keys. It returns a list of lists of ranks: all groups along that dimension. Ranks of a group are in the order of their coordinate, groups in the order of their first ranks.
+# **Contract.** `groups(sizes, dimension)`: `sizes` is a dict such as SIZES, slowest dimension first, and `dimension` is one of its keys. It returns a list of lists of ranks: all groups along that dimension. The ranks of a group are sorted by their coordinate, and the groups by their first rank.
 #
 # `sent(sizes, stage, model, m)` returns a dict with the bytes that one rank of pipeline stage `stage` sends in one step along "tensor", "pipeline" and "data". `sizes` has these three.
 #
@@ -226,7 +226,7 @@ for name in SIZES:
 #
 # The grid makes one mistake easy: averaging gradients over the wrong group. All stages and halves have tensors of the same shapes here, so nothing raises an error.
 #
-# **Predict.** If gradients are averaged over **all** ranks, not along `data`, how far off are they, as a multiple of the norm of the correct gradient?
+# **Predict.** If gradients are averaged over **all** ranks instead of only along `data`, how far off are they, as a multiple of the norm of the correct gradient?
 
 # %% name="run_guess"
 my_guess = None  # distance / norm of the correct gradient
@@ -382,7 +382,7 @@ for ranks, stride, what in (
 # - Activations: each of the rank's layers / pipeline blocks saves 34 bytes per token of a micro-batch and per element of `arch.hidden`, for each micro-batch in flight in 1F1B. Tensor ranks split them. With recompute "full" a block saves 2 bytes in place of 34, and in addition one block of one micro-batch has all 34.
 # - Logits: 4 bytes per token of a micro-batch and per entry of `arch.vocab`, split by tensor ranks. They count only if pipeline is 1; otherwise they are on another rank.
 #
-# `seconds(layout, cluster)` combines three times. The messages of sharded data ranks travel during computation, so the longer of the two counts. Nothing hides the messages of tensor ranks. The bubble of 1F1B ([[pipeline]]) stretches the sum: of all stages' slots, it wastes as many as one stage spends on `pipeline` − 1 micro-batches.
+# `seconds(layout, cluster)` combines three times. The messages of sharded data ranks travel during computation, so the longer of the two counts. Nothing hides the messages of tensor ranks. The bubble of 1F1B ([[pipeline]]) stretches the sum: each stage idles for as long as it spends on `pipeline` − 1 micro-batches.
 #
 # - compute: all ranks share `arch.flops_per_token(seq)` FLOPs per token of the step, at half of `cluster.gpu.flops16`. With recompute "full" it takes 4/3 as long.
 # - data: derive it. For each micro-batch, fully sharded ranks gather their parameters in BF16 for the forward pass and again for the backward pass, and reduce their gradients in FP32. Section 2 says how much of a message leaves a rank of a ring (an all-gather or a reduce-scatter is half an all-reduce). The shard ranks are `tensor` apart.
@@ -583,7 +583,7 @@ claims.figure("by the planner, with tensor overlap", subject, overlapped.seconds
 #
 # The planner and your formulas rank the two differently. Your formulas do not know the head, and they give a rank with an eighth of each matmul the same half of the peak as a rank with whole ones. So they are a little too slow for the first layout and too fast for the second. Formulas find the region. Within it a simulation or a measurement has to decide, and here even the simulation cannot: with overlapped tensor messages (the third layout) it is within its error of the first.
 #
-# The rule has conditions: a small batch, a model that does not fit otherwise, or a network without a port per GPU. Try one of them: a quarter of the tokens (micro-batches / 4), or a cluster with a slower network.
+# The rule has conditions: a small batch, a model that does not fit otherwise, or a network without a port per GPU. Try one of them in the cell above: divide `micro_batches` by 4 in both layouts, or give `plan_layout` a cluster with a slower network.
 #
 # ## 7 · Decide
 #
@@ -763,6 +763,6 @@ claims
 # - Enough tokens means 8 bytes over the ring against 6 FLOPs. The cluster determines this number, not the model.
 # - A rule of thumb is a formula without its conditions. Ask the planner, or measure, before you quote it, and ignore differences smaller than the planner's error.
 #
-# **What to reach for when.** If the model fits sharded, with enough tokens per GPU: shard, and stop there. If it does not fit: recompute, then split along tensor inside a node, or split long sequences over context ranks. If there are too few tokens per GPU for all of them: put the GPUs left over into tensor and pipeline ranks. Next: [[runs_that_survive]], about what happens to such a run in its third week.
+# **What to reach for when.** If the model fits sharded, with enough tokens per GPU: shard, and stop there. If it does not fit: recompute, then split along tensor inside a node, or split long sequences over context ranks. If there are too few tokens per GPU for all of them: put the remaining GPUs into context or tensor ranks, or into a pipeline if each data rank still has many micro-batches. Next: [[runs_that_survive]], about what happens to such a run in its third week.
 #
 # **Sources.** Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters* (tensor inside, pipeline between nodes); Korthikanti et al. 2022, *Reducing Activation Recomputation* (the 34 bytes); Rajbhandari et al. 2020, *ZeRO*; Hoffmann et al. 2022, *Training Compute-Optimal Large Language Models*; Tazi et al. 2025, *The Ultra-Scale Playbook*; Austin et al. 2025, *How to Scale Your Model*; torchtitan's documentation.

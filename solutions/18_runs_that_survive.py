@@ -136,7 +136,7 @@ wall_clock, best_interval = check("runs_that_survive.interval", wall_clock, best
 hint("runs_that_survive.interval")
 
 # %% [markdown] name="young_text"
-# John Young derived √(2 · save · M) in 1974. Saving costs `save / interval` of the time, and lost work `interval / (2 M)`. At the best interval the two are equal. John Daly (2006) corrected the formula for failures so frequent that they hit saves and each other.
+# John Young derived √(2 · save · M) in 1974. Saving costs `save / interval` of the time, and lost work `interval / (2 M)`. At the best interval the two are equal. John Daly (2006) corrected the formula for failures so frequent that they also strike during saves and restarts.
 #
 # How good is the formula? Your replay can answer. Simulate a run like Llama 3's: failures every 3.1 hours at random times, a minute per checkpoint, ten per restart. Each of many intervals gets twenty week-long runs.
 #
@@ -193,7 +193,7 @@ show_table(table)
 #
 # ### Real kills
 #
-# Does the replay match a real run? The next cell starts a real process. A step takes 10 ms and a checkpoint 30 ms. SIGKILL arrives at random, 0.6 seconds after a start on average. A process cannot catch SIGKILL and has no time to clean up. Three such runs, each with its own interval, must do 300 steps.
+# Does the replay match a real run? The next cell starts a real process. A step takes 10 ms and a checkpoint 30 ms. SIGKILL arrives at a random moment, on average 0.6 seconds after each start. A process cannot catch SIGKILL and has no time to clean up. Three such runs, each with its own interval, must do 300 steps.
 #
 # **Predict.** What goodput does the run with Young's interval reach?
 
@@ -318,7 +318,7 @@ for when, one, other in (("before", before_0, before_1), ("after", after_0, afte
 # - `rows(step, rank, ranks)` returns the samples (numbers from 0 to `samples` − 1) of this rank in this step. Steps may be asked for in any order. (Drawing an epoch's whole permutation in each call is fine here. A long run keeps the current one.)
 # - The parts of all ranks, concatenated in rank order, are the global batch of the step: `batch_size` samples, **the same list for any number of ranks**. The sizes of the parts differ by at most one.
 # - An epoch has `samples // batch_size` steps. No sample occurs twice in it. Each epoch and each seed has its own order. The program's random generators (`torch`, `numpy`, `random`) are neither used nor changed.
-# - After `skip(step, count)`, `step` has the batch that previously came `count` steps later, and so have all later steps. Earlier steps keep theirs. `skip` may be called again, also with an earlier step. ([[Failures]] needs it after a loss spike.)
+# - After `skip(step, count)`, `step` and every later step have the batch that previously came `count` steps later. Earlier steps keep theirs. `skip` may be called again, also with an earlier step. ([[Failures]] needs it after a loss spike.)
 # - `state_dict()` returns something small that `json.dumps` can write. Later skips do not change a state that was returned or loaded. After `load_state_dict(state)`, an order with the same samples and batch size gives the saved order, whatever seed it was created with. The step itself is not part of the state; the checkpoint has it anyway.
 
 
@@ -408,7 +408,7 @@ print("a bit changed, and torch.load reads:", torch.load(io.BytesIO(content))["w
 #
 # - `save(step, state)` writes a dictionary of tensors, numbers and nested dictionaries with string or integer keys, and does not change it. `step` is an integer from 0 to 9,999,999. When `save` returns, a new `Checkpoints(folder)` in another process finds the checkpoint. A step may be saved again; then the new state counts.
 # - If the process is killed at **any** moment of `save`, a reader finds either the previously newest checkpoint (the highest step) or the new one, whole in both cases.
-# - The same holds for a power failure at any moment, and after `save` has returned, it finds the new one. So all data are on the disk before the checkpoint is published (`os.fsync` of every file, after flushing it), and the directory is synced before anything old is deleted. A folder that `Checkpoints` creates is an entry of the folder above it, which has to be synced, too.
+# - The same holds for a power failure at any moment, and once `save` has returned, a reader finds the new one. So all data are on the disk before the checkpoint is published (`os.fsync` of every file, after flushing it), and the directory is synced before anything old is deleted. A folder that `Checkpoints` creates is an entry of the folder above it, which has to be synced, too.
 # - `latest()` returns `(step, state)` of the whole checkpoint with the highest step, whatever the names and dates of the files, or None if there is none. It passes over a damaged checkpoint (cut short, empty, all zeros, a bit changed, parts exchanged, missing) without an error. `latest()` only reads.
 # - After `save`, at most `keep` checkpoints are left, the newest ones, and nothing that killed saves left behind. `keep` counts **whole** checkpoints: the last whole one is never deleted in favor of a damaged one.
 #
@@ -475,11 +475,11 @@ hint("runs_that_survive.manager")
 # %% [markdown] name="manager_explained"
 # The check kills nothing. While your `save` runs, it copies the folder after each change, and opens each copy with a new manager. A copy is what a kill at that moment would leave. For power failures it also removes every name that was not yet synced.
 #
-# The lab's answer is short, not fast. In each save it reads and hashes every kept checkpoint again, and it holds a checkpoint several times in memory. For large states, write and hash in pieces, and remember which files this process has already verified.
+# The solution above is short, not fast. In each save it reads and hashes every kept checkpoint again, and it holds a checkpoint several times in memory. For large states, write and hash in pieces, and remember which files this process has already verified.
 #
 # ## 5 · Sharded, and without waiting
 #
-# A state of 175 billion parameters does not fit through one process. With `torch.distributed.checkpoint` (DCP) each rank writes its own part ([[fully_shard]]). DCP writes the file `.metadata` last and renames it into place. Its presence shows that all parts were written. It does not show that their bytes are still correct; that takes a checksum. Give each step a folder of its own: saving *over* an old checkpoint destroys it first. Parameters that are replicated on several ranks are written by only one of them (deduplication).
+# The training state of a model with 175 billion parameters does not fit into one process. With `torch.distributed.checkpoint` (DCP) each rank writes its own part ([[fully_shard]]). DCP writes the file `.metadata` last and renames it into place. Its presence shows that all parts were written. It does not show that their bytes are still correct; that takes a checksum. Give each step a folder of its own: saving *over* an old checkpoint destroys it before the new one is complete. Parameters that are replicated on several ranks are written by only one of them (deduplication).
 #
 # Training need not wait for the disk. `dcp.async_save` copies the state into host memory (**staging**) and returns, and a thread writes it while training goes on. `DefaultStager` does the copy. On a GPU, `StagingOptions` gives it pinned memory and an asynchronous copy on its own stream, so that even the staging overlaps with the next step. The options are off below, because they need CUDA. `async_checkpointer_type=AsyncCheckpointerType.PROCESS` writes from a separate process. It does not compete with training for Python's interpreter lock, whereas a thread does.
 #
@@ -598,7 +598,7 @@ claims
 # - A job on n GPUs fails n times as often as one GPU. Goodput is what remains after saving, lost work and restarts.
 # - Save every √(2 · save · M) seconds. The optimum is flat. Faster saves and faster restarts help more than a better interval.
 # - A checkpoint holds weights, optimizer, schedule, scaler, data position, and the random state of every rank. Most omissions do not show in the loss. Test the resume: the resumed run must have the same bits.
-# - Write a draft, `fsync` it, rename it, `fsync` the directory, and only then delete. Store a checksum, and keep two.
+# - Write a draft, `fsync` it, rename it, `fsync` the directory, and only then delete. Store a checksum, and keep two checkpoints.
 # - `async_save` waits only for the staging copy, which is as large as the state.
 # - Let the data order depend on seed and step alone, not on ranks or workers.
 #

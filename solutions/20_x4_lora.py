@@ -188,7 +188,7 @@ hint("x4.plan")
 #
 # **Contract.**
 #
-# - `fine_tune(base, batches)`: `base` is a small `LlamaForCausalLM` in evaluation mode that was trained on some English; `batches` is a list of token ids, each (16, 48), of Python source. Put an adapter of rank 8 on all linear layers of the blocks, and on no other layer. You may call `adapter_config`, or use your own layer from part 1 instead of PEFT; alpha and dropout are yours to choose.
+# - `fine_tune(base, batches)`: `base` is a small `LlamaForCausalLM` in evaluation mode that was trained on some English text; `batches` is a list of token ids, each (16, 48), of Python source. Put an adapter of rank 8 on all linear layers of the blocks, and on no other layer. You may call `adapter_config`, or use your own layer from part 1 instead of PEFT; alpha and dropout are yours to choose.
 # - Train it with one AdamW, one update per batch, each batch once and in the given order. Each update follows the gradient of the mean cross-entropy of all next tokens of its batch alone; you may clip it. Every layer is in training mode, and the model runs for no other purpose. Return the adapted model in evaluation mode. Choose the learning rate well: the loss on other Python source must fall by at least seven tenths of what LoRA can achieve.
 # - The base stays as it is to the last bit and gets no gradients. The optimizer holds exactly the trained parameters.
 # - `merged_model(model)` takes the model that `fine_tune` returned (and may consume it) and returns an ordinary `LlamaForCausalLM` with the adapter merged into its weights.
@@ -248,8 +248,8 @@ hint("x4.finetune")
 #
 # **Contract.** `labeled_chats(chats, tokenizer, longest)` returns a list of pairs `(ids, labels)`, two lists of `int` of the same length, one pair per chat, in order.
 #
-# - `ids` are the tokens of the chat under the tokenizer's chat template, whatever the template is: of all its turns, with nothing after the last one. The template gives all special tokens; the tokenizer must not add its own. The text of the first turns does not depend on later ones, and neither do its tokens. A chat begins with a turn of the system or the user, and may end with one of the user.
-# - `labels` repeat the tokens that the assistant writes: the content of each of its turns, and the `tokenizer.eos_token_id` that ends the turn. At all other places they are −100: at headers, also those of the assistant's turns, and at line breaks between turns. Labels are not shifted.
+# - `ids` are the tokens of the chat under the tokenizer's chat template, whatever the template is: of all its turns, with nothing after the last one. The template gives all special tokens; the tokenizer must not add its own. The text of the first turns does not depend on later ones, and neither do its tokens. A chat begins with a system or user turn, and may end with a user turn.
+# - `labels` repeat the tokens that the assistant writes: the content of each of its turns, and the `tokenizer.eos_token_id` that ends the turn. At all other places they are −100: at headers, including those of the assistant's turns, and at line breaks between turns. Labels are not shifted.
 # - The same words may be in a question and in an answer. No content holds the `eos_token`.
 # - A chat of more than `longest` tokens is left out. `chats` stays as it is.
 

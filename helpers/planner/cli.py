@@ -96,15 +96,19 @@ def _check(args: argparse.Namespace) -> None:
     """Refuse options about the answer that do not go together, before anything is planned."""
     check_name(args.model)  # before anything that takes seconds
     if not args.run_tokens and any(getattr(args, name) is not None for name in WHOLE_RUN):
-        raise RecipeError("Failures, checkpoints and prices are about a whole run: of how many --run-tokens?")
+        raise RecipeError("Failures, checkpoints, restarts and prices apply to a whole run: add --run-tokens N.")
     if (args.out or args.wrap) and not args.export:
-        raise RecipeError("--out and --wrap are about --rows or --export: which of them?")
+        raise RecipeError("--wrap needs --export, and --out needs --export or --rows.")
     if args.wrap and not args.out:
-        raise RecipeError("--wrap prints the job; --out FILE says where the configuration goes that it starts.")
+        raise RecipeError(
+            "--wrap prints the job; add --out FILE to say where to write the configuration that the job starts."
+        )
     if args.export:
         _check_export(args)
     if args.export and (args.roles or args.timeline or args.json or args.run_tokens):
-        raise RecipeError("--export writes the configuration alone: leave --roles, --timeline, --json and tokens out.")
+        raise RecipeError(
+            "--export writes only the configuration: leave out --roles, --timeline, --json and --run-tokens."
+        )
     if args.run_tokens:
         read_tokens(args.run_tokens)
     if args.timeline:
@@ -122,7 +126,9 @@ def _check_export(args: argparse.Namespace) -> None:
     if args.export not in (*STYLES, *EXPORTS):
         raise RecipeError(f"There is no export {args.export!r}; choose one of {', '.join((*STYLES, *EXPORTS))}.")
     if args.export in STYLES and args.wrap:
-        raise RecipeError("--wrap starts the configuration of an engine. A script's docstring says how to start it.")
+        raise RecipeError(
+            "--wrap works only with the configuration of an engine. The docstring of a script says how to start it."
+        )
 
 
 # -- the two kinds of answers
@@ -133,11 +139,11 @@ def _answer_whole(
 ) -> tuple[dict[str, Any], str]:
     """Return the answer for a Hugging Face model that is simulated as a whole: plain values, and words."""
     if args.timeline:
-        raise RecipeError("--timeline draws passes of ranks that split a model, or of an engine: see --engine.")
+        raise RecipeError("--timeline needs an engine, or ranks that split the model: see --engine.")
     if cluster and args.budget is not None:
         raise RecipeError("Give a GPU or a budget, not both.")
     if args.rates:
-        raise RecipeError("--rates is about ranks that split a model, or an engine: see --engine.")
+        raise RecipeError("--rates needs an engine, or ranks that split the model: see --engine.")
     config, (tell, early) = asked.config, hear
 
     def values(result: Plan) -> dict[str, Any]:
@@ -170,7 +176,7 @@ def _answer_whole(
 def _largest(result: Plan, gpu: str | None, budget: float | None, tell: Tell) -> Largest:
     """Return the largest micro-batch that fits the only GPU asked about."""
     if len(result.grades) != 1:
-        raise RecipeError("--largest-batch asks about one kind of GPU: name a --gpu, a --cluster or a --budget.")
+        raise RecipeError("--largest-batch needs one kind of GPU: name a --gpu, a --cluster or a --budget.")
     (one,) = gpus_of(gpu, budget)
     return largest_micro_batch(result, lambda recipe: plan_on(recipe, [one]), one.room, tell)
 
@@ -195,7 +201,8 @@ def _answer_by_blocks(
     for name in ("budget", "measure", "largest_batch"):
         if getattr(args, name):
             raise RecipeError(
-                f"--{name.replace('_', '-')} asks about one GPU in plain PyTorch, not about ranks or an engine."
+                f"--{name.replace('_', '-')} works for one GPU in plain PyTorch, not for ranks that split a model "
+                "or for an engine."
             )
     if cluster is None:
         raise RecipeError("On which GPUs? --gpu NAME or --cluster NAME; --list shows both.")
@@ -303,7 +310,9 @@ def _export(asked: Described, cluster: Cluster | None, args: argparse.Namespace,
         if cluster is None:
             raise RecipeError("On which GPUs? --gpu NAME or --cluster NAME; --list shows both.")
         if path.name != FILES[args.export]:
-            raise RecipeError(f"The job looks for {FILES[args.export]} beside it: let --out end in this name.")
+            raise RecipeError(
+                f"The job expects {FILES[args.export]} in its own folder: give --out a path that ends in this name."
+            )
         if layout.ranks > cluster.node and layout.ranks % cluster.node:
             raise RecipeError(f"{layout.ranks} GPUs do not fill nodes of {cluster.node}: see --gpus-per-node.")
         node = min(layout.ranks, cluster.node)
@@ -429,7 +438,9 @@ def _run_from(args: argparse.Namespace) -> int:
 
     for name in ("export", "out", "wrap", "budget", "measure", "timeline", "run_tokens", "roles"):
         if getattr(args, name):
-            raise RecipeError(f"--{name.replace('_', '-')} does not go with --from, which plans a file as it stands.")
+            raise RecipeError(
+                f"--{name.replace('_', '-')} cannot be combined with --from, which plans a file as it is."
+            )
     with _quick_imports(), _bar(args.from_file) as tell:
         print_from(args, tell)
     return 0
@@ -441,7 +452,7 @@ def _catalog() -> str:
     for name in [*model_names(), *mixtures]:
         context, side = limits(name)
         reads = f"images of {side} x {side}" if side else f"up to {context:,} tokens"
-        lines.append(f"  {name:<18}{reads}{'; in layouts only' if name in mixtures else ''}")
+        lines.append(f"  {name:<18}{reads}{'; only for many GPUs' if name in mixtures else ''}")
     lines += ["", f"{'GPUs':<18}{'GiB usable':>11}{'GB/s':>8}{'TFLOP/s: FP32':>16}{'TF32':>8}{'16 bits':>9}{'FP8':>8}"]
     for gpu in GPUS.values():
         tf32, flops8 = (f"{rate / 1e12:,.0f}" if rate else "-" for rate in (gpu.tf32, gpu.flops8))

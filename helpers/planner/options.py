@@ -69,7 +69,11 @@ def _add_training(group: _Group) -> None:
     each = "tokens in the longest sequence of each micro-batch, in order"
     group.option("--lengths", each, type=_numbers, metavar="A,B")
     group.number("--packed", "tokens in each document of a packed sequence; documents do not attend to each other")
-    group.option("--method", "what is learned: tokens, preferences between pairs, or rewards", choices=METHODS)
+    group.option(
+        "--method",
+        "what the model learns from: tokens, pairs of preferred and rejected answers, or rewards",
+        choices=METHODS,
+    )
     copy = "for dpo and grpo: no reference model"
     group.switch("--no-reference", copy, value=False, dest="reference")
     group.option("--loss", "logits of all tokens at once, of some at a time, or never written", choices=LOSSES)
@@ -79,7 +83,7 @@ def _add_training(group: _Group) -> None:
     text = "bf16 and fp16 keep everything in 16 bits; amp and fp8 keep FP32 weights"
     group.option("--precision", text, choices=IN_A_PLAIN_LOOP)
     group.option("--optimizer", "the optimizer", choices=OPTIMIZERS)
-    group.option("--optimizer-impl", "its implementation", choices=IMPLEMENTATIONS)
+    group.option("--optimizer-impl", "implementation of the optimizer", choices=IMPLEMENTATIONS)
     group.switch("--master-weights", "the optimizer keeps FP32 copies of 16-bit weights")
     group.number("--galore-rank", "rank to which GaLore projects gradients (default 128)")
     group.option("--attention", "fused, or with scores in memory", choices=(*ATTENTIONS, "fused"))
@@ -126,7 +130,7 @@ def _add_ranks(group: _Group) -> None:
     group.number("--dp-shard", rest, "--data-shard", dest="shard")
     groups = "groups of --dp-shard ranks (default 1, or as many as --gpus and --dp-shard imply)"
     group.number("--dp-replicate", groups, "--replicate", dest="replicate")
-    stage = "data ranks split: 0 nothing, 1 optimizer state, 2 + gradients, 3 + parameters"
+    stage = "what data ranks split: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters"
     group.option("--zero-stage", stage, "--zero", "--shard", dest="zero", type=_zero, metavar="{0,1,2,3}")
     group.option("--schedule", "order of the pipeline's micro-batches", choices=SCHEDULES)
     group.number("--virtual-stages", "parts of the model per pipeline rank")
@@ -141,7 +145,11 @@ def _add_ranks(group: _Group) -> None:
 
 
 def _add_hardware(group: _Group) -> None:
-    group.option("--gpu", "a GPU from the catalog, or this machine; default: the common ones", metavar="NAME|this")
+    group.option(
+        "--gpu",
+        "a GPU from the catalog, or this machine; default: the common ones; a layout or an engine needs a name",
+        metavar="NAME|this",
+    )
     group.option("--budget", "a GPU with this much memory", type=float, metavar="GiB")
     group.option("--cluster", "a cluster from the catalog, such as dgx-h100; --list shows all", metavar="NAME")
     group.number("--gpus-per-node", "GPUs in a node (default: the cluster's)")
@@ -175,7 +183,7 @@ def _add_answer(group: _Group) -> None:
 def _add_whole_run(group: _Group) -> None:
     tokens = "tokens of a whole run, such as 15T; adds days, GPU-hours, goodput, and how often to save"
     group.option("--run-tokens", tokens, metavar="N")
-    rate = f"failures that stop the job (default {FAILURES_PER_GPU_DAY:.2g}, as Llama 3 had)"
+    rate = f"failures that stop the job, per GPU and day (default {FAILURES_PER_GPU_DAY:.2g}, as for Llama 3)"
     group.option("--failures-per-gpu-day", rate, type=float, metavar="N")
     written = "the time to write the state, at the rate per GPU of Llama 3's storage"
     still = f"seconds for which a checkpoint stops training (default: {written})"

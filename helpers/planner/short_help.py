@@ -8,7 +8,7 @@ WIDTH, COLUMN = 110, 33
 EXAMPLES = (
     (
         "--model llama-2-7b --lora-rank 16 --activation-checkpointing full --gpu rtx-4090",
-        "one GPU: does it fit, how long",
+        "one GPU: whether the run fits, and how long a step takes",
     ),
     ("--model config.json --micro-batch-size 8 --budget 16", "a Hugging Face config, 16 GiB"),
     ("--model llama-3.1-70b --gpus 64 --tp 8 --pp 4 --cluster dgx-h100", "many GPUs"),

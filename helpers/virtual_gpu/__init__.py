@@ -1,4 +1,4 @@
-"""A GPU that is not there: run any PyTorch program without one, measure its memory, and get CUDA's own errors.
+"""A GPU that is not there: run any PyTorch program without one, measure its memory, and get PyTorch's own errors.
 
     with virtual_gpu("rtx-4090") as run: ...          python -m helpers dry-run --gpu rtx-4090 train.py
 

@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank", type=int, default=0, help="the one rank that runs (default: 0)")
     parser.add_argument("--torchrun", action="store_true", help="run as under `torchrun --nproc-per-node 1`")
     parser.add_argument("--steps", type=int, default=3, help="end after this many optimizer steps (default: 3)")
-    parser.add_argument("--strict", action="store_true", help="stop where the script reads a value that does not exist")
+    parser.add_argument(
+        "--strict", action="store_true", help="stop where the script reads a value that a dry run cannot know"
+    )
     parser.add_argument("--fake-data", action="store_true", help="make up data sets that are not on this machine")
     parser.add_argument("--json", action="store_true", help="print the report as JSON, after the script's own output")
     parser.add_argument("--timeline", metavar="FILE", help="draw memory by category over the run (.svg, .png, .pdf)")

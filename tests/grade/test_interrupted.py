@@ -194,6 +194,6 @@ def test_interrupted_it_writes_what_is_done_says_how_to_go_on_and_leaves_nothing
     process = start(tmp_path / "class", "--out", out)
     text, _ = process.communicate()
     assert process.returncode == 0
-    assert "2 submissions have not changed and keep their results; 1 will run" in text
+    assert "Submissions that have not changed keep their results: 2. To be run: 1." in text
     rows = rows_of((out / "gradebook.csv").read_text(encoding="utf-8"))
     assert [(row["student"], row["seed"]) for row in rows] == [(f"student {n:02}", "4") for n in range(3)]

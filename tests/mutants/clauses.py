@@ -204,7 +204,7 @@ JUDGED: dict[str, tuple[str, ...]] = {
 }
 HEAD = """# What the checks judge
 
-This page is for people who change the checks. It lists every clause of the contracts of the graded exercises, and the checks that judge it. "given" marks a clause that describes an answer's inputs and requires nothing; "unchecked" marks a requirement that no check covers.
+This page is for people who change the checks. It lists every clause of each graded exercise's contract, which is what its text requires of an answer, and the checks that judge the clause. In the tables, "given" marks a clause that describes an answer's inputs and requires nothing; "unchecked" marks a requirement that no check covers.
 `python -m tests.mutants.clauses` writes this page.
 
 A mutant is the reference with one mistake. Each is meant for one check, which must reject it. "Alone" counts the mutants that no other check of the part rejects: without this check they would get full points. If a part has

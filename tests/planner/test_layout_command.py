@@ -174,7 +174,7 @@ def test_a_configuration_is_printed_or_written_and_a_job_beside_it(plan, tmp_pat
         ("--gpus 8 --gpu h100 --zero-stage 4", "choose from 0, 1, 2, 3"),
         ("--gpus 8 --gpu h100 --dp-replicate 2 --engine pytorch", "take engine torchtitan"),
         ("--gpus 8 --gpu h100 --lora-rank 8 --timeline step.svg", "see --engine"),
-        ("--gpus 8 --budget 3 --gpu h100", "--budget asks about one GPU"),
+        ("--gpus 8 --budget 3 --gpu h100", "--budget works for one GPU"),
         ("--gpus 8 --gpu h100 --expert 2", "dense"),
         ("--gpus 8 --gpu h100 --pipeline 8 --virtual-stages 2", "virtual_stages 2 needs"),
         ("--gpus 8 --gpu h100 --pipeline 2 --schedule zero-bubble", "set reshard_after_forward to False"),

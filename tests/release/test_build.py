@@ -283,7 +283,11 @@ def test_a_lab_is_inserted_by_renaming_files(course):
         ('name="double_check" points=2', "points=2", "has no name"),
         (" answer=true reveal=true", "", "that is not an answer marks a solution"),
         ("# %%\nprint", "# %% [raw]\n# print", "raw cell"),
-        ("    ### END SOLUTION", "### END SOLUTION\nscale = 2", "'double': its stub would raise before it defines"),
+        (
+            "    ### END SOLUTION",
+            "### END SOLUTION\nscale = 2",
+            "'double': code follows the solution, but",
+        ),
     ],
 )
 def test_malformed_sources_are_named(tmp_path, old, new, complaint):
@@ -342,6 +346,8 @@ def test_a_solution_whose_text_alone_has_changed_keeps_its_outputs(source):
     path.write_text(write(kept), encoding="utf-8")
     assert builder._with_kept_outputs(source) is None, "a warning would stay for ever"
     path.write_text(write(notebook), encoding="utf-8")
+    source.path.write_text(EXAMPLE.replace("print(math.pi)", "print(math.pi)  # a comment"), encoding="utf-8")
+    assert last_code(builder._with_kept_outputs(source)).source.endswith("# a comment")
     source.path.write_text(EXAMPLE.replace("print(math.pi)", "print(math.e)"), encoding="utf-8")
     assert builder._with_kept_outputs(source) is None
 

@@ -56,7 +56,7 @@ def test_detours_and_what_only_helps_are_left_out(tmp_path):
 
 
 def test_lost_names_and_circles_are_refused(tmp_path):
-    with pytest.raises(BuildError, match="no lab called 'nowhere'"):
+    with pytest.raises(BuildError, match="a lab that does not exist: 'nowhere'"):
         needed([lab(tmp_path, "00_start", "[[nowhere]]")])
     circle = [lab(tmp_path, "00_start", "[[first]]"), lab(tmp_path, "01_first", "[[start]]")]
     with pytest.raises(BuildError, match="need each other"):

@@ -5,9 +5,11 @@ From each `solutions/NN_topic.py` come three: `labs/NN_topic.ipynb` (answers rem
 only when its code has changed, or its outputs are no good.
 """
 
+import ast
 from pathlib import Path
 
 import nbformat
+from IPython.core.inputtransformer2 import TransformerManager
 from nbformat import NotebookNode
 
 from ...core.files import ROOT
@@ -109,7 +111,7 @@ def _output_problem(notebook: NotebookNode) -> str | None:
 
 
 def _with_kept_outputs(source: Source) -> NotebookNode | None:
-    """Return the solution with the outputs that it has; None if they are no good, or a code cell has changed since."""
+    """Return the solution with the outputs that it has; None if they are no good, or code has changed since."""
     path = source.path.with_suffix(".ipynb")
     if not path.exists():
         return None
@@ -118,11 +120,16 @@ def _with_kept_outputs(source: Source) -> NotebookNode | None:
         [cell for cell in each.cells if cell.cell_type == "code"]
         for each in (notebook, nbformat.read(path, as_version=4))
     )
-    if [(cell.id, cell.source) for cell in new] != [(cell.id, cell.source) for cell in ran]:
+    if [_without_comments(cell.source) for cell in new] != [_without_comments(cell.source) for cell in ran]:
         return None
     for cell, before in zip(new, ran, strict=True):
         cell.outputs, cell.execution_count = before.outputs, before.execution_count
     return None if _output_problem(notebook) else notebook
+
+
+def _without_comments(code: str) -> str:
+    """Return what two cells have in common if they do the same and only their comments or layout differ."""
+    return ast.dump(ast.parse(TransformerManager().transform_cell(code)))  # magic commands become calls
 
 
 def select(names: list[str]) -> list[Source]:

@@ -7,7 +7,7 @@ import sys
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of the command."""
     parser.add_argument("names", nargs="*", metavar="NAME", help="a source, or the beginning of its name; default: all")
-    parser.add_argument("--check", action="store_true", help="build nothing; fail when a notebook is stale")
+    parser.add_argument("--check", action="store_true", help="build nothing; fail if a notebook is stale")
     parser.add_argument(
         "--shares", action="store_true", help="build nothing; show how much of each lab's code learners only read"
     )

@@ -23,10 +23,10 @@ DOCS = ROOT / "docs"
 # The parts of the course, each with the number of its first lab.
 PARTS = {
     "00": "Memory on one device",
-    "07": "Seconds on one device",
+    "07": "Time on one device",
     "11": "Many devices",
     "18": "Long runs",
-    "19": "FP8, fine-tuning, and all of it together",
+    "19": "FP8, fine-tuning, and putting it all together",
 }
 _PLACE = r"(<!-- {}: [^>]*-->\n).*?(<!-- end of {} -->)"
 

@@ -32,7 +32,7 @@ def needed(labs: list[Source]) -> dict[str, set[str]]:
         topics = [topic.lower() for part in wanted for topic in _NEEDS.findall(part)]
         lost = [topic for topic in topics if topic not in by_topic]
         if lost:
-            raise BuildError(f"{lab.name}: before this, there is no lab called {lost[0]!r}.")
+            raise BuildError(f"{lab.name}: the card's row 'Before this' names a lab that does not exist: {lost[0]!r}.")
         needs[lab.name] = {by_topic[topic] for topic in topics}
         if lab.graded and lab.number in lab_of:
             needs[lab.name].add(lab_of[lab.number])

@@ -84,7 +84,7 @@ def _check(cell: NotebookNode, lab: str) -> None:
     if ("answer" in cell.metadata or "points" in cell.metadata) and name is None:
         raise BuildError(f"{lab}: an answer or graded cell has no name.")
     if re.search(r"^### END SOLUTION\n+\S", cell.source, flags=re.MULTILINE):
-        raise BuildError(f"{lab}: {name!r}: its stub would raise before it defines.")
+        raise BuildError(f"{lab}: {name!r}: code follows the solution, but the stub would raise before reaching it.")
     if not cell.metadata.get("answer") and "### BEGIN SOLUTION" in cell.source:
         raise BuildError(f"{lab}: a cell that is not an answer marks a solution: {cell.source[:60]!r}")
 
@@ -143,7 +143,7 @@ def _badge(name: str) -> str:
 def _install() -> NotebookNode:
     """Return the cell that makes a notebook work where it is opened alone. Its magic is no Python: sources lack it."""
     code = f"""\
-# Opened alone, as on Colab? Then this installs the course beside the PyTorch that is there. Otherwise it does nothing.
+# If you opened this notebook on its own, as on Colab, this installs the course and keeps the PyTorch you have.
 import importlib.util
 
 if importlib.util.find_spec("helpers") is None:

@@ -24,7 +24,7 @@ class Route(NamedTuple):
 _START = ("start_here", "where_memory_goes")
 ROUTES = (
     Route(
-        "fine-tune a 7B model on one card",
+        "fine-tune a 7B model on one GPU",
         (
             *(*_START, "number_formats", "mixed_precision", "gradient_accumulation", "activation_checkpointing"),
             *("profiling_and_oom_clinic", "lora", "x4_lora"),
@@ -53,7 +53,7 @@ ROUTES = (
     Route(
         "teach a course",
         (),
-        "[a syllabus of ten weeks](docs/paths.md), then [the instructor's guide](solutions/README.md)",
+        "[a ten-week syllabus](docs/paths.md), then [the instructor's guide](solutions/README.md)",
     ),
     Route(
         "know whether my run fits",
@@ -64,10 +64,10 @@ ROUTES = (
 # Ten weeks: what each is about, and its labs. A graded exercise is what the week hands in.
 WEEKS = (
     ("What fills memory", (*_START, "number_formats")),
-    ("Sixteen bits", ("mixed_precision", "x1_amp_cnn")),
+    ("Training in 16 bits", ("mixed_precision", "x1_amp_cnn")),
     ("Large batches", ("gradient_accumulation", "x2_batch_256")),
     ("Fewer activations, and finding leaks", ("activation_checkpointing", "profiling_and_oom_clinic")),
-    ("Seconds", ("where_the_time_goes", "compilation_and_fusion")),
+    ("Where the time goes", ("where_the_time_goes", "compilation_and_fusion")),
     ("Lean optimizers, and 7B in 24 GB", ("lean_optimizers", "lora", "x4_lora")),
     ("Data, and many ranks", ("data_loading", "tokens", "data_parallel", "when_ranks_go_wrong", "x3_ddp")),
     ("Splitting state and layers", ("sharding", "fully_shard", "x7_fits_on_no_rank", "tensor_parallel")),

@@ -17,7 +17,9 @@ from nbformat import NotebookNode
 from ...core.files import ROOT
 
 _CHECK = re.compile(r'(?:[\w, ]+ = )?check\("([\w.]+)"')
-NO_SOURCES = "The labs' sources are not here. Run this in a checkout of the course (pip install -e .)."
+NO_SOURCES = (
+    "The sources of the labs are not installed here. Run this in a checkout of the course (after pip install -e .)."
+)
 
 
 class BuildError(Exception):

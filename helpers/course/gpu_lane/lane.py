@@ -65,7 +65,7 @@ class Lane:
         """Run one step for at most `limit` and `room` seconds and say how it ended."""
         if step.missing:
             return Outcome(SKIPPED, f"not installed here: {', '.join(step.missing)}", digest=step.digest)
-        self.state.keep(step.name, Outcome(INTERRUPTED, "the lane itself was ended", digest=step.digest))
+        self.state.keep(step.name, Outcome(INTERRUPTED, "the GPU run itself was stopped", digest=step.digest))
         began = time.monotonic()
         with self.log.open("ab") as log:
             log.write(f"\n=== {step.name} · {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())

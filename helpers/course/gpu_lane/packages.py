@@ -69,7 +69,7 @@ def _installed(name: str) -> bool:
 def main(argv: list[str] | None = None) -> int:
     """Download wheels. Returns pip's exit code."""
     parser = argparse.ArgumentParser(description="Download wheels for a GPU machine without a network.")
-    parser.add_argument("names", nargs="*", default=NEEDED, help="packages; default: all that the lane needs")
+    parser.add_argument("names", nargs="*", default=NEEDED, help="packages; default: everything that make gpu needs")
     parser.add_argument("--to", type=Path, required=True, help="folder for the wheels")
     parser.add_argument("--python", default=PYTHON, help=f"the GPU machine's Python; default: {PYTHON}")
     args = parser.parse_args(argv)

@@ -55,7 +55,7 @@ class ClassRun:
         unchanged = sum(not hand_ins[place].problem for place in results)
         if unchanged:
             rest = len(hand_ins) - len(results)
-            said = f"{unchanged} submissions have not changed and keep their results; {rest} will run."
+            said = f"Submissions that have not changed keep their results: {unchanged}. To be run: {rest}."
             self.console.print(said)
         try:
             self._run(hand_ins, results)

@@ -51,7 +51,10 @@ def _slice(text: str) -> tuple[int, int]:
 def run(args: argparse.Namespace) -> int:
     """Grade. Returns the exit code: 0 fine, 2 bad input (the message is on standard error)."""
     if not args.submissions.is_dir():  # refused before imports that take seconds
-        print(f"{args.submissions} is not a folder. Give the folder with one folder per student.", file=sys.stderr)
+        print(
+            f"{args.submissions} is not a folder. Give the folder that contains one folder per student.",
+            file=sys.stderr,
+        )
         return 2
     options = {field.name: getattr(args, field.name) for field in fields(GradingOptions)}
     try:

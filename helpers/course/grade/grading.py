@@ -29,8 +29,8 @@ from .store.store import Store, StoreError, open_store
 from .watch import State, state_of, wait_for_change
 
 NO_SANDBOX = (
-    "There is no sandbox here (bubblewrap is missing, or may not make namespaces), so submissions run with your "
-    "rights: these grades are untrusted. Grade only work of people whose code you would run."
+    "There is no sandbox here (bubblewrap is missing, or is not allowed to create namespaces), so submissions run with "
+    "your permissions, and these grades are untrusted. Grade only the work of people whose code you would run yourself."
 )
 
 
@@ -71,7 +71,7 @@ def grade(submissions: Path, out: Path, **options: Any) -> list[Result]:
 
 def _something_new(submissions: Path, seen: State, console: Console) -> State | None:
     """Wait for a change of the folder; return its new state, or None when the instructor has had enough."""
-    console.print(f"Watching {submissions}. Ctrl-C ends.", markup=False, soft_wrap=True)
+    console.print(f"Watching {submissions}. Press Ctrl-C to stop.", markup=False, soft_wrap=True)
     try:
         return wait_for_change(submissions, seen)
     except KeyboardInterrupt:
@@ -92,13 +92,13 @@ def _graded(run: ClassRun, hand_ins: list[HandIn]) -> list[Result]:
 
 def _hand_ins(submissions: Path, exercises: list[Source], settings: GradingOptions) -> list[HandIn]:
     if not submissions.is_dir():
-        raise GradeError(f"{submissions} is not a folder. Give the folder with one folder per student.")
+        raise GradeError(f"{submissions} is not a folder. Give the folder that contains one folder per student.")
     try:
         hand_ins = collect(submissions, exercises)
     except OSError as error:
         raise GradeError(f"{submissions} cannot be read: {error.strerror}.") from None
     if not hand_ins and not settings.watch:
-        raise GradeError(f"{submissions} has no folders, archives or notebooks of students.")
+        raise GradeError(f"{submissions} contains no student folders, archives or notebooks.")
     if settings.regrade and not any(settings.regrades(hand_in.student) for hand_in in hand_ins):
         raise GradeError(f"No student's name matches --regrade {settings.regrade!r}.")
     if hand_ins and not (settings.exercise or settings.watch) and all(map(_is_missing, hand_ins)):
@@ -134,7 +134,11 @@ def _conditions(store: Store, settings: GradingOptions, sandboxed: bool, console
     conditions = Conditions(seed, course_version(), float(settings.timeout), sandboxed)
     changes = store.begin(conditions)
     if changes:
-        console.print(f"Everything is run again: {', '.join(changes)}.", markup=False, soft_wrap=True)
+        console.print(
+            f"Running everything again, because the conditions have changed: {', '.join(changes)}.",
+            markup=False,
+            soft_wrap=True,
+        )
     if not sandboxed:
         console.print(NO_SANDBOX, soft_wrap=True)
     return conditions

@@ -63,7 +63,7 @@ class GradingKernel(Kernel):
             args = (theirs, token, self.cells, part, seed)
             process = start_process(part_process, args, ["helpers.course.kernel.run_part"], "part")
         except OSError as error:  # an earlier answer took away what starting takes
-            self._show({"died": f"could not be started any more ({error.strerror})"})
+            self._show({"died": f"the process for this part could not be started ({error.strerror})"})
             return
         theirs.close()
         complete = False

@@ -21,12 +21,12 @@ _TELLING = {
     "sys.setprofile": "traces",
     "sys.addaudithook": "adds an audit hook",
     "code.__new__": "makes code objects",
-    "object.__setattr__": "sets what Python keeps for itself",
-    "object.__getattr__": "reads what Python keeps for itself",
+    "object.__setattr__": "sets one of Python's internal attributes",
+    "object.__getattr__": "reads one of Python's internal attributes",
 }
 _FAMILIES = {
     "_thread.": "starts a thread",
-    "os.": "asks the system",
+    "os.": "calls the operating system",
     "socket.": "opens a socket",
     "ctypes.": "calls C",
     "gc.": "searches all objects",

@@ -1,4 +1,4 @@
-"""Run every lab and measurement on this machine and keep the figures; and the table of claims made of them."""
+"""Run every lab and measurement on this machine, keep the figures, and build the table of claims from them."""
 
 from .collect import ReceiptsError, run_receipts
 from .table import by_verdict, cells, claim_results, claims_table, not_measured

@@ -56,7 +56,7 @@ def run_receipts(
     subject = pick_device() if device is None else torch.device(device)
     chosen = _choose(names, on_cpu=subject.type == "cpu")
     receipt = _earlier(Receipt(device_name(subject), subject.type), folder)
-    print(f"Into {folder / receipt.path}:")
+    print(f"Writing to {folder / receipt.path}:")
     failed = 0
     for number, step in enumerate(chosen, 1):
         print(f"{number:2}/{len(chosen)}  {step.name}", end="", flush=True)

@@ -31,7 +31,7 @@ QUOTED_CLAIMS = {
         "[Korthikanti et al.](https://arxiv.org/abs/2205.05198), [FlashAttention](https://arxiv.org/abs/2205.14135)",
     ),
     "C5": QuotedClaim(
-        "Temporaries, the allocator's reserve and fragmentation add 20 to 30 %", f"tutorials; cf. {_ZERO}, 3.2"
+        "Temporaries, the allocator's reserve and fragmentation add 20 to 30%", f"tutorials; cf. {_ZERO}, 3.2"
     ),
     "C6": QuotedClaim(
         "FP16, BF16, E4M3 and E5M2 have their published ranges",
@@ -45,8 +45,8 @@ QUOTED_CLAIMS = {
         "Accumulated gradients equal those of the whole batch, at the peak of a micro-batch", "tutorials"
     ),
     "C9": QuotedClaim(
-        "Checkpointing: 2 to 3 times less memory (or 40 to 50 % of the activations), 30 to 33 % slower; every second "
-        "or third block: 60 to 70 % of the saving for 10 to 15 % of the time; with sqrt(n) segments O(sqrt n) "
+        "Checkpointing: 2 to 3 times less memory (or 40 to 50% less for activations), 30 to 33% slower; every second "
+        "or third block: 60 to 70% of the saving at a cost of 10 to 15% more time; with sqrt(n) segments, O(sqrt n) "
         "activations",
         "tutorials, after [Chen et al.](https://arxiv.org/abs/1604.06174)",
     ),
@@ -59,7 +59,8 @@ QUOTED_CLAIMS = {
         "[pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim) and the article it belongs to",
     ),
     "C13": QuotedClaim(
-        "DDP needs on each GPU the memory of a single one, is N times as fast, and all-reduces each gradient once",
+        "DDP needs as much memory on each GPU as training on one GPU does, is N times as fast, and all-reduces each "
+        "gradient once",
         "[PyTorch Distributed](https://arxiv.org/abs/2006.15704); tutorials",
     ),
     "C14": QuotedClaim(
@@ -68,7 +69,7 @@ QUOTED_CLAIMS = {
     ),
     "C15": QuotedClaim("FP8 is up to twice as fast as 16 bits on Hopper", "tutorials; data sheets of the GPUs"),
     "C16": QuotedClaim(
-        "LoRA of rank 16 on q, k, v, o of a 7B model trains about 20M parameters, 0.1 to 1 %",
+        "LoRA of rank 16 on q, k, v, o of a 7B model trains about 20M parameters, 0.1 to 1% of the model",
         "tutorials, after [LoRA](https://arxiv.org/abs/2106.09685)",
     ),
     "C17": QuotedClaim(

@@ -9,7 +9,7 @@ from ...claims.receipt import Receipt
 from .quoted_claims import QUOTED_CLAIMS
 
 MARKS = {"held": "✓", "did not hold": "✗", NO_VERDICT: "·", "a figure": "·"}
-ORDER = ("held", "held so far", "held only for some", "did not hold", "not measured")
+ORDER = ("held", "held so far", "held in some cases", "did not hold", "not measured")
 _JUDGED = ("held", "did not hold")
 
 
@@ -63,7 +63,7 @@ class ClaimResults:
             return "not measured"
         if said == {"held"} and self.missing:
             return "held so far"
-        return said.pop() if len(said) == 1 else "held only for some"
+        return said.pop() if len(said) == 1 else "held in some cases"
 
     @property
     def missing(self) -> list[Measured]:

@@ -1,6 +1,6 @@
 """What the planner knows by name: models and GPUs.
 
-Figures from data sheets and published configs, each with its source.
+The figures come from data sheets and published configs, and each names its source.
 """
 
 from .gpus import GPUS, Gpu, find_gpu

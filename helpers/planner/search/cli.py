@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--gpus", type=int, metavar="N", help="number of GPUs")
     parser.add_argument(
-        "--gpu", default="h100", metavar="NAME", help=f"a GPU, or one of {', '.join(CLUSTERS)} (default h100)"
+        "--gpu", default="h100", metavar="NAME", help=f"a GPU, or a cluster: {', '.join(CLUSTERS)} (default h100)"
     )
     parser.add_argument("--gpus-per-node", type=int, metavar="N", help="GPUs in a node (default: the cluster's)")
     parser.add_argument("--tokens-per-batch", metavar="N", help="tokens per step on all GPUs together; 4M is 4 x 2^20")

@@ -53,7 +53,7 @@ def test_an_answer_that_stands_twice_is_flagged_and_the_last_counts(tmp_path):
     hand_in = read(tmp_path, raw)
     both = f"{ANSWERS['x1']['step']}\n# later\n{ANSWERS['x1']['step']}"
     assert hand_in.answers == {**ANSWERS["x1"], "step": both}
-    assert hand_in.flags == ["step: stands in 2 cells; all were taken, in order, so the last counts."]
+    assert hand_in.flags == ["step: appears in 2 cells; all were taken, in order, so the last one counts."]
 
 
 def test_an_untouched_copy_of_an_answer_cell_does_not_count(tmp_path):
@@ -85,8 +85,8 @@ def test_an_answer_cell_that_is_no_code_is_flagged(tmp_path, kind):
         (None, "", "holds no text"),
         ({"a": "x"}, "", "holds no text"),
         ("#" * 300_000, "", "longer than"),
-        ("x = '\0'", "x = '\ufffd'", "no text; they were replaced"),
-        ("x = '\ud800'", "x = '\ufffd'", "no text; they were replaced"),
+        ("x = '\0'", "x = '\ufffd'", "not text; they were replaced"),
+        ("x = '\ud800'", "x = '\ufffd'", "not text; they were replaced"),
         ("x = '🙂'", "x = '🙂'", None),
     ],
 )

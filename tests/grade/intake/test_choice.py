@@ -49,16 +49,16 @@ def changed(source=X1, to="# another\n"):
 def test_of_several_notebooks_the_exactly_named_is_taken(tmp_path):
     put(tmp_path / "ada" / "deep" / NAME, text())
     put(tmp_path / "ada" / "Untitled.ipynb", changed())
-    assert_whole(first(tmp_path), ["with other answers: Untitled.ipynb"])
+    assert_whole(first(tmp_path), ["these notebooks have other answers: Untitled.ipynb"])
 
 
 def test_then_the_shallowest_then_the_newest(tmp_path):
     put(tmp_path / "ada" / "a" / "b" / NAME, changed())
     put(tmp_path / "ada" / "z" / NAME, text())
-    assert_whole(first(tmp_path), ["with other answers: a/b/"])
+    assert_whole(first(tmp_path), ["these notebooks have other answers: a/b/"])
     old = put(tmp_path / "ada" / "a" / NAME, changed(to="# old\n"))
     os.utime(old, (1, 1))
-    assert_whole(first(tmp_path), [f"Taken from z/{NAME}; with other answers: a/{NAME}, a/b/{NAME}."])
+    assert_whole(first(tmp_path), [f"Taken from z/{NAME}; these notebooks have other answers: a/{NAME}, a/b/{NAME}."])
 
 
 def test_copies_with_the_same_answers_are_no_matter(tmp_path):
@@ -70,7 +70,7 @@ def test_copies_with_the_same_answers_are_no_matter(tmp_path):
 def test_a_worked_notebook_goes_before_an_untouched_one(tmp_path):
     put(tmp_path / "ada" / NAME, text(solved=False))
     put(tmp_path / "ada" / f"{X1.name} (1).ipynb", text())
-    assert_whole(first(tmp_path), ["not named", "with other answers"])
+    assert_whole(first(tmp_path), ["not named", "have other answers"])
 
 
 def test_an_unreadable_one_gives_way_to_one_that_can_be_read(tmp_path):

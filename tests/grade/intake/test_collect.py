@@ -71,5 +71,5 @@ def test_an_ungraded_lab_in_place_of_an_exercise_is_called_one(tmp_path):
     put(tmp_path / "ada" / f"{lab.name}.ipynb", text(lab, solved=False))
     put(tmp_path / "ben" / "work.ipynb", text(lab, solved=False))
     ada, ben = collect(tmp_path, [X1])
-    assert f"the notebooks there: {lab.name}.ipynb (ungraded lab)." in ada.problem[1]
-    assert f"the notebooks there: work.ipynb (ungraded lab {lab.name})." in ben.problem[1]
+    assert f"the folder contains {lab.name}.ipynb (ungraded lab)." in ada.problem[1]
+    assert f"the folder contains work.ipynb (ungraded lab {lab.name})." in ben.problem[1]

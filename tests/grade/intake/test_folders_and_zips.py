@@ -59,9 +59,9 @@ def test_there_is_a_limit_to_members_and_to_all_bytes(tmp_path, monkeypatch):
     assert_problem(first(tmp_path), "unreadable", "many.zip was not opened: it has more than")
     put(tmp_path / "ben" / "a.zip", zipped({f"{i}/{NAME}": text() for i in range(3)}))
     monkeypatch.setattr(folders_and_zips, "MOST_BYTES", 2 * len(text()))
-    assert_whole(first(tmp_path, X1, "ben"), ["Not readable beside it: a.zip/2/"])
+    assert_whole(first(tmp_path, X1, "ben"), ["There are also unreadable notebooks: a.zip/2/"])
     monkeypatch.setattr(folders_and_zips, "MOST_NOTEBOOKS", 1)
-    assert_whole(first(tmp_path, X1, "ben"), ["Not readable beside it"])
+    assert_whole(first(tmp_path, X1, "ben"), ["There are also unreadable notebooks"])
     monkeypatch.setattr(folders_and_zips, "_LONGEST_READ", 10_000)
     assert_problem(first(tmp_path), "unreadable", "table of contents is too long")
 

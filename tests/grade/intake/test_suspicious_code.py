@@ -100,7 +100,7 @@ def test_wrong_answers_that_ignore_something_are_flagged(part, name, words):
         ("error.__traceback__.tb_frame.f_back", "uses `f_back`"),
         ("().__class__.__bases__[0].__subclasses__()", "uses `__subclasses__`"),
         ("getattr(f, '__globals__')", "names `__globals__` in a string"),
-        ("getattr(torch, 'a' + b)", "looks a computed name up in `torch`"),
+        ("getattr(torch, 'a' + b)", "looks up a computed name in `torch`"),
         ("torch.allclose = lambda *a: True", "changes `torch.allclose`"),
         ("torch.Tensor.backward = f", "changes `torch.Tensor.backward`"),
         ("t = torch\nt.allclose = f", "line 2: changes `torch.allclose`"),
@@ -141,7 +141,7 @@ def test_wrong_answers_that_ignore_something_are_flagged(part, name, words):
         ("(" * 90_000, "does not parse"),
         ("-" * 90_000 + "1", "does not parse"),
         ("a" + ".b" * 40_000, "does not parse"),
-        ("x = 1\n" * 50_000, "too long to be looked through"),
+        ("x = 1\n" * 50_000, "too long to be examined"),
     ],
 )
 def test_is_flagged(text, words):

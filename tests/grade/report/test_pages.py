@@ -32,11 +32,11 @@ def test_the_class_page_counts_blank_submissions_beside_the_attempted():
     checks = [v.check for v in result().verdicts]
     blank = dict.fromkeys(checks, (Outcome.NOT_ATTEMPTED, NOT_ATTEMPTED_YET))
     text = class_page([result("ada"), result("gus", missed=blank, status="blank")], [], CONDITIONS, 2)
-    assert "No check was missed in the 1 attempted; 1 blank." in text
+    assert "All checks passed in the one attempted submission; 1 was blank." in text
     assert "the 1 attempted submission, by <bdi>ada</bdi>, took 12 s" in text
     assert "1 with 10, 1 blank" in text
     alone = class_page([result("ada")], [], CONDITIONS, 1)
-    assert "No check was missed in the 1 attempted." in alone
+    assert "All checks passed in the one attempted submission." in alone
     assert "blank" not in alone.partition("</style>")[2]
 
 
@@ -127,8 +127,8 @@ def test_the_class_page_sums_up(tmp_path):
     assert "touches sys.modules" in text
     labels = re.findall(r'<svg role="img" aria-label="([^"]+)"', text)
     assert labels == [
-        "Histogram of the points reached in X1, of 10: 4 with 8, 1 with 10, 1 blank.",
-        "Bar chart of the checks missed in X1, 5 submissions: memory_falls wrong in 4, not attempted in 0, "
+        "Histogram of the points earned in X1, out of 10: 4 with 8, 1 with 10, 1 blank.",
+        "Bar chart of the checks not passed in X1, 5 submissions: memory_falls wrong in 4, not attempted in 0, "
         "scale_grows wrong in 3, not attempted in 1.",
     ]
     ids = re.findall(r'\bid="([^"]+)"', text)

@@ -49,12 +49,15 @@ def test_only_what_is_new_or_changed_is_run(tmp_path, graders, capsys):
     everybody, seed = again(tmp_path, graders)
     assert everybody == ["ada", "ben", "cem"]
     assert again(tmp_path, graders) == ([], seed)
-    assert "3 submissions have not changed" in capsys.readouterr().out
+    assert "Submissions that have not changed keep their results: 3." in capsys.readouterr().out
     hand_in(tmp_path, "ben", " changed")
     assert again(tmp_path, graders) == (["ben"], seed)
     assert again(tmp_path, graders, regrade="[ac]*") == (["ada", "cem"], seed)
     assert again(tmp_path, graders, timeout=121) == (everybody, seed)
-    assert "Everything is run again: --timeout is 121, was 120." in capsys.readouterr().out
+    assert (
+        "Running everything again, because the conditions have changed: --timeout is 121, was 120."
+        in capsys.readouterr().out
+    )
     assert again(tmp_path, graders, seed=seed + 1, timeout=121) == (everybody, seed + 1)
     assert f"the seed is {seed + 1}, was {seed}" in capsys.readouterr().out
     assert again(tmp_path, graders, timeout=121) == ([], seed + 1)

@@ -161,12 +161,12 @@ def _text(source: Any) -> tuple[str, str]:
     oddity = ""
     if isinstance(source, list):
         if not all(isinstance(line, str) for line in source):
-            oddity = "has lines that are no text; they were left out"
+            oddity = "has lines that are not text; they were left out"
         source = "".join(line for line in source if isinstance(line, str))
     if not isinstance(source, str):
         return "", "holds no text"
     if len(source) > _LONGEST_ANSWER:
         return "", f"is longer than {_LONGEST_ANSWER:,} characters and was not read"
     if _NO_TEXT.search(source):
-        return _NO_TEXT.sub("\ufffd", source), "has characters that are no text; they were replaced"
+        return _NO_TEXT.sub("\ufffd", source), "has characters that are not text; they were replaced"
     return source, oddity

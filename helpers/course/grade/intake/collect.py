@@ -140,7 +140,7 @@ def _hand_ins(
         for place in places:
             notebooks += map(read, search.notebooks(place))  # map: no loop variable keeps the data of the last file
     except Exception as error:  # whatever is in a folder, the others get their grades
-        problem = ("unreadable", f"It could not be looked through: {type(error).__name__}: {_shown(str(error))}.")
+        problem = ("unreadable", f"It could not be searched: {type(error).__name__}: {_shown(str(error))}.")
         return [HandIn(student, source, problem=problem) for source in exercises]
     return [_hand_in(student, source, notebooks, search) for source in exercises]
 
@@ -201,10 +201,10 @@ def _flags_of_choice(
         flags.append(f"Taken from {_shown(chosen.path)}, which is not named {source.name}.ipynb.")
     differ = [other.path for other in others if other.answers != chosen.answers]
     if differ:
-        flags.append(f"Taken from {_shown(chosen.path)}; with other answers: {_listed(differ)}.")
+        flags.append(f"Taken from {_shown(chosen.path)}; these notebooks have other answers: {_listed(differ)}.")
     if broken:
         sentences = [f"{n.path} {n.problem}" for n in broken]
-        flags.append(f"Not readable beside it: {_listed(sentences, length=200)}.")
+        flags.append(f"There are also unreadable notebooks: {_listed(sentences, length=200)}.")
     if search.closed:
         flags.append(f"Skipped: {_listed(search.closed, length=200)}.")
     return flags
@@ -224,7 +224,7 @@ def _missing(source: Source, notebooks: list[_Notebook], search: Search) -> str:
         if _rank(notebook.file, source) < 2 and notebook.home:
             return f"{expected} was not submitted: {_shown(notebook.path)} contains {notebook.home.name}."
     others = [f"{n.path} ({n.description()})" for n in notebooks]
-    text = f"the notebooks there: {_listed(others, length=160)}" if others else "there is no notebook in the folder"
+    text = f"the folder contains {_listed(others, length=160)}" if others else "there is no notebook in the folder"
     if search.others:
         text += f"; other files: {_listed(search.others)}"
     if search.links:

@@ -50,9 +50,11 @@ class Outline:
                 flags.append(f"{name}: the answer cell is missing.")
             elif code and name not in (code[0].grade_id, *code[0].ids):
                 numbers = ", ".join(str(cell.number) for cell in code[:5])
-                flags.append(f"{name}: no cell has this name; taken from cell {numbers}, which defines the same.")
+                flags.append(f"{name}: no cell has this name; taken from cell {numbers}, which defines the same names.")
             if _repeats(worked):
-                flags.append(f"{name}: stands in {len(worked)} cells; all were taken, in order, so the last counts.")
+                flags.append(
+                    f"{name}: appears in {len(worked)} cells; all were taken, in order, so the last one counts."
+                )
             if worked:  # an answer cell that was split in several cells: all count, in order
                 answers[name] = "\n".join(cell.source for cell in worked)
             if not worked or has_placeholder(answers[name]):

@@ -94,14 +94,14 @@ def flags_of(answers: dict[str, str]) -> list[str]:
                 first_lines.setdefault(what, line)
         findings = flags[name] + [f"line {line}: {what}" for what, line in first_lines.items()]
         lines += [f"{name}, {text}." for text in findings[:MOST]]
-        lines += [f"{name}: {len(findings) - MOST} more of the kind."] if len(findings) > MOST else []
+        lines += [f"{name}: {len(findings) - MOST} more of this kind."] if len(findings) > MOST else []
     return lines
 
 
 def _parsed(text: str) -> tuple[ast.Module | None, list[str]]:
     """Return the syntax tree of an answer, as IPython would run it."""
     if len(text) > _LONGEST:
-        return None, [f"too long to be looked through ({len(text):,} characters)"]
+        return None, [f"too long to be examined ({len(text):,} characters)"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a learner's "\d" does not matter here
         for prepared in (str, _without_magics):
@@ -257,10 +257,10 @@ def _call(node: ast.Call, names: _Names, line: int) -> Iterator[tuple[str, int]]
     if called == "getattr" and len(node.args) > 1:
         target, constant = names.full(node.args[0]), isinstance(node.args[1], ast.Constant)
         if target and not constant:
-            yield f"looks a computed name up in `{target}`", line
+            yield f"looks up a computed name in `{target}`", line
     raw = any(keyword.arg == "raw" for keyword in node.keywords)
     if called in ("publish_display_data", "display_pub") or (called == "display" and raw):
-        yield "displays raw data, as evidence is displayed", line
+        yield "displays raw data in the way that the grader's evidence is displayed", line
 
 
 def _assigned(target: ast.AST, names: _Names, line: int) -> Iterator[tuple[str, int]]:

@@ -94,7 +94,7 @@ def evidence_of(run: Run, cell: str) -> dict[str, Evidence]:
             evidence[check] = {"stopped": f"while this check ran, {what} was replaced, so nothing it saw is reliable."}
         elif report.get("elsewhere"):
             evidence[check] = {
-                "stopped": "while this check ran, the answer worked on other threads, which the check cannot observe."
+                "stopped": "while this check ran, the answer ran code in other threads, which the check cannot observe."
             }
         elif check:
             evidence[check] = report.get("evidence")
@@ -114,7 +114,7 @@ def _flags(run: Run) -> tuple[list[str], bool]:
             flags += report.get("heard", [])
             flags += [f"replaced {name}; put back before the checks ran" for name in report.get("changed", [])]
             flags += [f"replaced {name} while {check} ran" for name in report.get("changed_meanwhile", [])]
-            flags += [f"worked on other threads while {check} ran"] * bool(report.get("elsewhere"))
+            flags += [f"ran code in other threads while {check} ran"] * bool(report.get("elsewhere"))
             tampered |= bool(report.get("changed_meanwhile") or report.get("elsewhere"))
     return list(dict.fromkeys(flags)), tampered
 
@@ -176,7 +176,7 @@ def _status(run: Run, verdicts: list[Verdict], tampered: bool) -> tuple[str, str
         return "crashed", f"The run ended {where}; what ran before that counts."
     died = next(filter(None, (_death(run, cell) for cell in run.records)), None)
     if died:
-        return "crashed", f"In a part {died}; what ran before it, and the other parts, count."
+        return "crashed", f"One part was cut short: {died}. What ran before that, and the other parts, count."
     if tampered:
         return "needs review", "A check did not run as written: see the flags."
     if all(verdict.outcome is Outcome.NOT_ATTEMPTED for verdict in verdicts):

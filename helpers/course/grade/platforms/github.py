@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _say(kept: Path, check: str) -> int:
     if not kept.exists():
-        print("The previous step did not grade: see its output.")
+        print("The previous step produced no grade: see its output.")
         return 1
     result = Result.from_json(json.loads(kept.read_text(encoding="utf-8")))
     verdict = next(v for v in result.verdicts if v.check == check)

@@ -25,7 +25,7 @@ def exercise_source(exercise: str) -> Source:
     if not graded:
         raise GradeError(NO_SOURCES)
     if exercise not in graded:
-        raise GradeError(f"There is no exercise {exercise!r}. There are {', '.join(graded)}.")
+        raise GradeError(f"There is no exercise {exercise!r}. The exercises are {', '.join(graded)}.")
     return graded[exercise]
 
 

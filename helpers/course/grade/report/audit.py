@@ -19,8 +19,9 @@ _MEANINGS = (
         "It was restored before the checks ran, so no check saw it. Students' own experiments often cause this.",
     ),
     (
-        r"worked on other threads",
-        "Meters and modes watch one thread. The check got no points. Ask for an answer without threads.",
+        r"ran code in other threads",
+        "The check observes only one thread, so it could not see this work and got no points. Ask for an answer "
+        "without threads.",
     ),
     (
         r"resembles the published solution",
@@ -37,8 +38,8 @@ _MEANINGS = (
     ),
     (
         r"\w+: .*\(.*\)$",
-        "While the answer ran, its own lines used this part of Python or the system. This costs no points. If frames, "
-        "the garbage collector or C are named, see whether the code looks for the check's own variables.",
+        "While the answer ran, its own lines used this part of Python or the system. This costs no points. If the "
+        "flag names frames, the garbage collector or C, check whether the code looks for the check's own variables.",
     ),
 )
 _OTHER = "Something about the file or the code is unusual. This costs no points."

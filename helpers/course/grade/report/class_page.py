@@ -131,10 +131,12 @@ def _histogram(name: str, tried: list[Result], blank: int) -> Markup:
     if blank:
         axes.bar([0], [blank], bottom=[counts[0]], color=COLORS[7], width=0.8, label="blank")
         axes.legend(frameon=False, fontsize=8, labelcolor=_INK)
-    axes.set(title=f"{name.upper()}: points reached", xlabel="points", ylabel="submissions", xticks=points)
+    axes.set(title=f"{name.upper()}: points earned", xlabel="points", ylabel="submissions", xticks=points)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     words = ", ".join([f"{counts[n]} with {n}" for n in points if counts[n]] + [f"{blank} blank"] * bool(blank))
-    return _svg(figure, f"{name}-totals", f"Histogram of the points reached in {name.upper()}, of {maximum}: {words}.")
+    return _svg(
+        figure, f"{name}-totals", f"Histogram of the points earned in {name.upper()}, out of {maximum}: {words}."
+    )
 
 
 def _bars(name: str, misses: list[Miss], tried: int) -> Markup:
@@ -147,14 +149,14 @@ def _bars(name: str, misses: list[Miss], tried: int) -> Markup:
         axes.legend(frameon=False, fontsize=8, labelcolor=_INK)
     axes.invert_yaxis()
     axes.set(
-        title=f"{name.upper()}: checks missed",
+        title=f"{name.upper()}: checks not passed",
         xlabel=f"of {tried} attempted",
         xlim=(0, max(tried, 1) * 1.08),
     )
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     words = ", ".join(f"{miss.check} wrong in {miss.count}, not attempted in {miss.blank}" for miss in misses)
     return _svg(
-        figure, f"{name}-missed", f"Bar chart of the checks missed in {name.upper()}, {tried} submissions: {words}."
+        figure, f"{name}-missed", f"Bar chart of the checks not passed in {name.upper()}, {tried} submissions: {words}."
     )
 
 

@@ -104,7 +104,7 @@ class GradingPlugin:
                 except psutil.Error:
                     continue
             if used > self._job.sandbox.memory:
-                return f"more than {self._job.sandbox.memory / 2**30:.3g} GiB of memory were used"
+                return f"more than {self._job.sandbox.memory / 2**30:.3g} GiB of memory was used"
         except psutil.NoSuchProcess:
             return "the kernel died"
         return None

@@ -43,7 +43,9 @@ def open_store(out: Path, submissions: Path) -> Iterator["Store"]:
         lock.acquire(timeout=0)
     except Timeout:
         who = _read(out / "run.json").get("process", "unknown")
-        raise StoreError(f"Another grader (process {who}) is working in {out}. Wait for it, or give --out.") from None
+        raise StoreError(
+            f"Another grader (process {who}) is working in {out}. Wait for it, or give another --out."
+        ) from None
     except (OSError, NotImplementedError) as error:  # the second: a file system without locks
         why = getattr(error, "strerror", None) or error
         raise StoreError(f"Results cannot be written to {out}: {why}.") from None

@@ -16,7 +16,7 @@ _SAID = "the meter's peak is the allocator's"
 def measure(claims: Claims, device: torch.device) -> None:
     """Record measured / counted peak of a step: by category, and of the peak alone."""
     if device.type != "cuda":
-        raise Skip("the meter is held against CUDA's own statistics, and this is no CUDA GPU")
+        raise Skip("the meter is compared with CUDA's own statistics, and this device is not a CUDA GPU")
     for words, trainer in _trainers(device):
         trainer.step()  # the optimizer's state appears
         for by_category in (True, False):

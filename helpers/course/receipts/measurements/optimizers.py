@@ -25,6 +25,6 @@ def measure(claims: Claims, device: torch.device) -> None:
             trainer.stepper.step()
         above = meter.at_peak["temporaries"] + meter.at_peak["kernel workspace"]
         claims.figure(
-            "a step takes for a moment, of the weights' bytes", f"{subject.words}, {name}", above / weights, "x"
+            "temporary memory of a step, relative to the weights", f"{subject.words}, {name}", above / weights, "x"
         )
         claims.figure("a step takes", f"{subject.words}, {name}", 1e3 * benchmark(trainer.stepper.step).median, "ms")
