@@ -757,7 +757,7 @@ for name, model in models.items():
 show_table([*table, ("BF16", f"{last('BF16')[0]:.3f}", "", "")])
 
 # %% [markdown] name="noise_text"
-# Does a difference of this size mean anything? And does the backward pass need E5M2? We add a version with **E4M3 throughout**, and two more seeds for each. It emulates FP8 by *fake quantization*: the forward pass rounds, and the backward pass takes the rounding for the identity (a *straight-through* gradient). A hook rounds g before both matmuls of the backward pass.
+# Does a difference of this size mean anything? And does the backward pass need E5M2? We add a version with **E4M3 throughout**, and two more seeds for each. It emulates FP8 by *fake quantization*: the forward pass rounds, and the backward pass treats the rounding as the identity (a *straight-through* gradient). A hook rounds g before both matmuls of the backward pass.
 
 
 # %% name="all_e4m3"

@@ -330,7 +330,7 @@ claims.figure(
 #
 # So which activations did go away? We freeze the model part by part and measure. First the MLPs and the head are frozen, then the norms, then the embedding. Until then q, k, v and o are trained in full.
 #
-# **Predict.** In the last step q, k, v and o are frozen, too, and each gets a LoRA of rank 8. By how many MiB do the activations change? (Negative: they fall. The table above has the sum for full training.)
+# **Predict.** In the last step q, k, v and o are frozen, too, and each gets a LoRA of rank 8. By how many MiB do the activations change? (Negative: they fall. The table above has the activations of full training.)
 
 # %% name="guess_frozen"
 my_guess = None  # MiB
@@ -1369,7 +1369,7 @@ print("after:", *task.answers(preferring, shown), sep="\n  ")
 # %% [markdown] name="dpo_bill_text"
 # At first the model *is* the reference, so both differences are zero and the loss is ln 2, whatever the model. What does preference training add to the memory of a step?
 #
-# **Predict.** A step of DPO on four pairs, with the adapter off for the reference: how high is its peak, as a multiple of the peak of fine-tuning on four answers?
+# **Predict.** How high is the peak of a DPO step on four pairs, with the adapter off for the reference, as a multiple of the peak of fine-tuning on four answers?
 
 # %% name="guess_dpo_bill"
 my_guess = None  # times

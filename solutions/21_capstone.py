@@ -517,7 +517,7 @@ claims.record("C12", "weights and state: 4 bytes per parameter", subject, static
 #
 # With smaller micro-batches, which categories shrink?
 #
-# **Predict.** A micro-batch of 4 images in place of 32: by what factor does the peak of the last rung fall?
+# **Predict.** With micro-batches of 4 images instead of 32, by what factor does the peak of the last rung fall?
 
 # %% name="guess_smaller"
 my_guess = None  # times less
