@@ -61,6 +61,7 @@ from .exercises.failures.rank_log import RankLog as RankLog
 from .exercises.failures.rank_log import checksum as checksum
 from .exercises.failures.rank_log import read_logs as read_logs
 from .exercises.failures.torchrun_job import torchrun_job as torchrun_job
+from .exercises.fp8.short_run import ShortRun as ShortRun
 from .exercises.gradient_accumulation.byte_nets import ByteNets as ByteNets
 from .exercises.gradient_accumulation.timeline import accumulation_timeline as accumulation_timeline
 from .exercises.lora.fine_tune import fine_tune as fine_tune
@@ -167,4 +168,5 @@ from .widgets.explore import explore as explore
 from .widgets.layout_explorer import layout_explorer as layout_explorer
 from .widgets.loss_scale import explore_loss_scale as explore_loss_scale
 from .widgets.memory_calculator import explore_memory as explore_memory
+from .widgets.range_and_scale import explore_scale as explore_scale
 from .widgets.timelines import explore_timelines as explore_timelines

@@ -14,6 +14,7 @@
 
 # %% name="setup" setup=true
 from dataclasses import replace
+from functools import partial
 
 from helpers import (
     Claims,
@@ -36,6 +37,7 @@ from helpers import (
 )
 from helpers.core.progress_line import progress_line
 from helpers.exercises.context_parallel.attend import attend, attend_backward
+from helpers.exercises.context_parallel.attention_trial import AttentionTrial
 from helpers.exercises.context_parallel.clock import clock_rings
 from helpers.exercises.context_parallel.model import LongModel
 from helpers.exercises.context_parallel.pictures import ring_picture, scores_picture, timeline_picture
@@ -124,14 +126,8 @@ doubled = plan_layout(Layout(tiny, seq=2 * 131072, shard=8, recompute="full"), h
 progress_line("")
 table = [("planned: 8 x H100, 128k tokens", "activations", "total", "fits in 80 GB")]
 for name, plan in plans.items():
-    table.append(
-        (
-            name,
-            human_bytes(plan.worst.peak["activations"]),
-            human_bytes(plan.worst.nbytes),
-            "yes" if plan.fits else "no",
-        )
-    )
+    sizes = (human_bytes(nbytes) for nbytes in (plan.worst.peak["activations"], plan.worst.nbytes))
+    table.append((name, *sizes, "yes" if plan.fits else "no"))
 show_table(table)
 print(f"blocks recomputed and almost no logits: {human_bytes(no_logits)}; with twice the tokens {human_bytes(doubled)}")
 
@@ -202,6 +198,15 @@ show(
 
 # %% [markdown] name="shift_text"
 # The obvious code is `dist.send` to the next rank, then `dist.recv` from the previous one. All ranks run it at the same time. The next cell gives them five seconds.
+#
+# **Predict.** How many of the four ranks have received a block by then?
+
+# %% name="shift_guess"
+my_guess = None  # ranks
+### BEGIN GUESS
+my_guess = 4
+### END GUESS
+received_guess = Prediction("Ranks that have received their block", my_guess, "of 4")
 
 
 # %% name="shift_naive"
@@ -214,12 +219,13 @@ def all_send_first():
     return bool((arrived == (rank - 1) % n).all())
 
 
+received = 0
 try:
-    got = run_ranks(all_send_first, RANKS, device="cpu", timeout=5, measure=False, show=False).results
-    print(f"{sum(got)} of {RANKS} ranks have received their block")
+    received = sum(run_ranks(all_send_first, RANKS, device="cpu", timeout=5, measure=False, show=False).results)
 except RankError as error:
     print(str(error).splitlines()[0])
     print("\n".join(line for line in str(error).splitlines() if line.startswith("rank ")))
+received_guess.reveal(received, how="counted")
 
 # %% [markdown] name="shift_task"
 # Over gloo, `send` returns when the other side receives the message. No rank reaches its `recv`, so all ranks wait for each other in a circle. Over NCCL the host returns at once, but the streams may wait in the same circle. Small messages fit into its buffers and pass, so the code works until the blocks grow.
@@ -380,7 +386,7 @@ ring_backward = check("context_parallel.backward", ring_backward)
 hint("context_parallel.backward")
 
 # %% [markdown] name="ring_function_text"
-# The next cells put the two into an autograd function and compare it with one process: output and all three gradients, in FP32, on 2 and 4 ranks.
+# The next cells put the two into an autograd function and compare it with one process: output and all three gradients, in FP32, on 2 and 4 ranks. `AttentionTrial` draws the same q, k, v and output gradient on every rank. `trial.mine(order)` returns a rank's chunks of the four, and `trial.distances` compares results with this rank's chunks of those of one process.
 
 
 # %% name="ring_function"
@@ -404,37 +410,14 @@ def contiguous_order(ranks):
     return [[rank] for rank in range(ranks)]
 
 
-def mine(tensor, order):
-    """Return this rank's chunks of dimension 2."""
-    chunks = tensor.chunk(sum(map(len, order)), dim=2)
-    return torch.cat([chunks[number] for number in order[dist.get_rank()]], dim=2)
-
-
-def relative(a, b):
-    return ((a - b).norm() / b.norm()).item()
-
-
 # %% name="ring_compared"
-def drawn(length, heads=8, kv_heads=4, width=16):
-    """Return q, k, v and a gradient for the output, the same on each rank."""
-    torch.manual_seed(0)
-    sizes = (heads, kv_heads, kv_heads, heads)
-    return [torch.randn(1, h, length, width, device=rank_device()) for h in sizes]
-
-
-def through(attention, inputs, gradient):
-    """Return the output of `attention` and the gradients of its inputs."""
-    leaves = [t.detach().clone().requires_grad_() for t in inputs]
-    out = attention(*leaves)
-    out.backward(gradient)
-    return [out.detach(), *(leaf.grad for leaf in leaves)]
+def ring_of(order):
+    return lambda q, k, v: Ring.apply(q, k, v, order)
 
 
 def ring_on_ranks(order):
-    *inputs, gradient = drawn(512)
-    alone = through(fused, inputs, gradient)
-    ring = through(lambda *qkv: Ring.apply(*qkv, order), [mine(t, order) for t in inputs], mine(gradient, order))
-    return [relative(a, mine(b, order)) for a, b in zip(ring, alone, strict=True)]
+    trial = AttentionTrial(512)
+    return trial.distances(trial.through(ring_of(order), *trial.mine(order)), order)
 
 
 table = [("ring, contiguous", "output", "dq", "dk", "dv")]
@@ -453,12 +436,11 @@ show_table(table)
 
 # %% name="traffic"
 def ring_traffic(order):
-    *inputs, gradient = drawn(512)
-    inputs = [mine(t, order).requires_grad_() for t in inputs]
+    *inputs, gradient = AttentionTrial(512).mine(order)
     with Collectives() as forward:
-        out = Ring.apply(*inputs, order)
+        out = Ring.apply(*(t.requires_grad_() for t in inputs), order)
     with Collectives() as backward:
-        out.backward(mine(gradient, order))
+        out.backward(gradient)
     unit = inputs[1].nbytes
     return [
         sum(call.nbytes for call in calls if call.name == "send") / unit for calls in (forward.calls, backward.calls)
@@ -503,8 +485,8 @@ def ringed(q, k, v, gradient, order):
 
 def attention_peak(order):
     """Return the peak of attention, what it keeps between both passes, and the size of a block of keys."""
-    parts = [mine(t, order).clone() for t in drawn(2048, heads=4, width=64)]
-    attention = fused if len(order) == 1 else lambda q, k, v: Ring.apply(q, k, v, order)
+    parts = AttentionTrial(2048, heads=4, width=64).mine(order)
+    attention = fused if len(order) == 1 else ring_of(order)
     leaves = [t.clone().requires_grad_() for t in parts[:3]]
     kept = saved_tensor_bytes(lambda: attention(*leaves))
     with MemoryMeter(device=parts[0].device) as profile:
@@ -557,8 +539,8 @@ for link, bandwidth in (("NVLink, in a node", h100s.inside), ("network, between 
 
 # %% name="row_clocked"
 def one_step(order):
-    *inputs, gradient = (mine(t, order) for t in drawn(256, heads=2, kv_heads=2))
-    through(lambda *qkv: Ring.apply(*qkv, order), inputs, gradient)
+    trial = AttentionTrial(256, heads=2, kv_heads=2)
+    trial.through(ring_of(order), *trial.mine(order))
 
 
 in_sequence = clock_rings(one_step, RANKS, {"contiguous": contiguous_order(RANKS)})["contiguous"]
@@ -618,7 +600,7 @@ hint("context_parallel.cut")
 
 # %% name="zigzag_clocked"
 zigzagged = clock_rings(one_step, RANKS, {"zigzag": zigzag(RANKS)})["zigzag"]
-print(f"the step is {max(in_sequence.work) / max(zigzagged.work):.2f} times shorter, counted in scores")
+print(f"the step is shorter by a factor of {max(in_sequence.work) / max(zigzagged.work):.2f}, counted in scores")
 print(zigzagged)
 show(
     timeline_picture(zigzagged, "Zigzag"), "Four full rows of bars: all ranks work all the time, forward and backward."
@@ -677,7 +659,7 @@ def summed_loss(model, ids, labels, positions):
 
 def train_on_ranks(order, parts_of=cut):
     """Return this rank's loss of the joint sequence, and its gradients after the ranks have added theirs."""
-    model = make_model(lambda q, k, v: Ring.apply(q, k, v, order))
+    model = make_model(ring_of(order))
     loss, count = summed_loss(model, *parts_of(make_tokens(LENGTH), order, dist.get_rank()))
     dist.all_reduce(count)
     (loss / count).backward()
@@ -703,7 +685,8 @@ def train_alone():
 def off(results, right):
     """Return how far the loss and the worst gradient of any rank are from those of one process."""
     losses = [abs(loss - right[0]).item() / right[0].item() for loss, _ in results]
-    gradients = [relative(a, b) for _, found in results for a, b in zip(found, right[1], strict=True)]
+    pairs = [pair for _, found in results for pair in zip(found, right[1], strict=True)]
+    gradients = [((a - b).norm() / b.norm()).item() for a, b in pairs]
     return max(losses), max(gradients)
 
 
@@ -760,7 +743,7 @@ def lost_labels():
 
 
 def mean_of_means():
-    model = make_model(lambda q, k, v: Ring.apply(q, k, v, contiguous_order(RANKS)))
+    model = make_model(ring_of(contiguous_order(RANKS)))
     loss, count = summed_loss(model, *cut(make_tokens(LENGTH), contiguous_order(RANKS), dist.get_rank()))
     mean = loss.detach() / count
     dist.all_reduce(mean)
@@ -820,32 +803,16 @@ for name, order in (("contiguous", contiguous_order(RANKS)), ("zigzag", zigzag(R
 
 
 # %% name="documents_run"
-def by_document(tensor):
-    return tensor.split(DOCUMENTS, dim=2)
-
-
 def documents_on_ranks():
     order = zigzag(dist.get_world_size())
-    tensors = drawn(sum(DOCUMENTS))
-    number = torch.arange(len(DOCUMENTS), device=rank_device()).repeat_interleave(
-        torch.tensor(DOCUMENTS, device=rank_device())
-    )
-    mask = (number[:, None] == number).tril()  # what one process may see
-
-    def masked(q, k, v):
-        k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    trial = AttentionTrial(*DOCUMENTS)
 
     def each_alone(q, k, v):  # each holds this rank's chunks of all documents, one document after the other
         lengths = [length // dist.get_world_size() for length in DOCUMENTS]
         parts = zip(*(t.split(lengths, dim=2) for t in (q, k, v)), strict=True)
         return torch.cat([Ring.apply(*document, order) for document in parts], dim=2)
 
-    *inputs, gradient = [torch.cat([mine(part, order) for part in by_document(t)], dim=2) for t in tensors]
-    alone = through(masked, tensors[:3], tensors[3])
-    ringed = through(each_alone, inputs, gradient)
-    wanted = [torch.cat([mine(part, order) for part in by_document(t)], dim=2) for t in alone]
-    return max(relative(a, b) for a, b in zip(ringed, wanted, strict=True))
+    return max(trial.distances(trial.through(each_alone, *trial.mine(order)), order))
 
 
 far = max(run_ranks(documents_on_ranks, RANKS, device=where, measure=False).results)
@@ -910,12 +877,11 @@ grouped_guess = Prediction("Ring / Ulysses, 2 ranks, 8 heads and 2 K/V heads", m
 def both_ways(kv_heads):
     """Return, for both ways, the bytes that this rank sends, and how far they are from one process."""
     n, order = dist.get_world_size(), contiguous_order(dist.get_world_size())
-    *inputs, gradient = drawn(512, heads=8, kv_heads=kv_heads)
-    alone, found = through(fused, inputs, gradient), {}
-    for name, attention in (("ring", lambda *qkv: Ring.apply(*qkv, order)), ("ulysses", ulysses)):
+    trial, found = AttentionTrial(512, kv_heads=kv_heads), {}
+    for name, attention in (("ring", ring_of(order)), ("ulysses", ulysses)):
         with Collectives() as seen:
-            got = through(attention, [mine(t, order) for t in inputs], mine(gradient, order))
-        far = max(relative(a, mine(b, order)) for a, b in zip(got, alone, strict=True))
+            got = trial.through(attention, *trial.mine(order))
+        far = max(trial.distances(got, order))
         to_others = {"send": 1, "all_to_all": (n - 1) / n}
         found[name] = sum(call.nbytes * to_others.get(call.name, 0) for call in seen.calls), far
     return found
@@ -970,30 +936,37 @@ for method in ("ring", "all-to-all"):
 #
 # `context_parallel(mesh, buffers=..., buffer_seq_dims=...)` is a context manager that shards the buffers in place and makes `F.scaled_dot_product_attention` context-parallel. It is a prototype (`torch.distributed.tensor.experimental`) and supports CUDA's fused kernels. Transformer Engine and Megatron offer the methods of this lab as `cp_comm_type`: "p2p" (the ring), "all_gather", "a2a" (Ulysses) and "a2a+p2p".
 #
-# The next cell splits 512 positions over four ranks with it, prints in which eighths of the sequence they lie, and tries its attention.
+# The next cell splits 512 positions, from 0 to 511, over four ranks with it, and tries its attention.
+#
+# **Predict.** What is the last position that rank 0 gets?
+
+# %% name="torch_guess"
+my_guess = None  # a position from 0 to 511
+### BEGIN GUESS
+my_guess = 127  # the first of four parts
+### END GUESS
+last_guess = Prediction("The last position on rank 0", my_guess, "")
 
 
 # %% name="torch_run"
 def torch_on_ranks():
     mesh = init_device_mesh(rank_device().type, (dist.get_world_size(),))
     positions = torch.arange(512, device=rank_device())
-    q, k, v, gradient = drawn(512, kv_heads=8)
-    order = zigzag(dist.get_world_size())
-    right = through(fused, (q, k, v), gradient)
-    with context_parallel(mesh, buffers=[positions, q, k, v], buffer_seq_dims=[0, 2, 2, 2]):
-        kept = (positions // 64).unique().tolist()
+    trial, order = AttentionTrial(512, kv_heads=8), zigzag(dist.get_world_size())
+    *qkv, gradient = (t.clone() for t in trial.whole)  # the buffers are changed in place
+    with context_parallel(mesh, buffers=[positions, *qkv, gradient], buffer_seq_dims=[0, 2, 2, 2, 2]):
+        kept = positions.tolist()
         try:
-            got = through(
-                lambda *qkv: F.scaled_dot_product_attention(*qkv, is_causal=True), (q, k, v), mine(gradient, order)
-            )
-            return kept, max(relative(a, mine(b, order)) for a, b in zip(got, right, strict=True))
+            got = trial.through(partial(F.scaled_dot_product_attention, is_causal=True), *qkv, gradient)
         except (NotImplementedError, RuntimeError) as error:
             return kept, f"{type(error).__name__}: {str(error)[:120]}"
+    return kept, max(trial.distances(got, order))
 
 
 results = run_ranks(torch_on_ranks, RANKS, device=where, measure=False).results
+last_guess.reveal(max(results[0][0]), how="counted")
 for rank, (kept, _) in enumerate(results):
-    print(f"rank {rank}: chunks {kept}")
+    print(f"rank {rank}: eighths {sorted({position // 64 for position in kept})} of the sequence")
 said = results[0][1]
 print(f"its attention: off by {said:.1e}" if isinstance(said, float) else f"its attention here: {said}")
 

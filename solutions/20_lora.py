@@ -27,6 +27,7 @@ from helpers import (
     Claims,
     GiB,
     MemoryMeter,
+    MiB,
     NumberTask,
     Prediction,
     RealModelError,
@@ -327,7 +328,16 @@ claims.figure(
 # %% [markdown] name="memory_explained"
 # LoRA saves the static part: gradients and moments exist only for A and B. Activations fall far less. To reach A and B in the first layer, the gradient must flow back through **all** layers above, and each operation on the way needs its saved tensors: the nonlinear ones their inputs, attention its q, k and v.
 #
-# So which activations did go away? We freeze the model part by part and measure.
+# So which activations did go away? We freeze the model part by part and measure. First the MLPs and the head are frozen, then the norms, then the embedding. Until then q, k, v and o are trained in full.
+#
+# **Predict.** In the last step q, k, v and o are frozen, too, and each gets a LoRA of rank 8. By how many MiB do the activations change? (Negative: they fall. The table above has the activations of full training.)
+
+# %% name="guess_frozen"
+my_guess = None  # MiB
+### BEGIN GUESS
+my_guess = -2
+### END GUESS
+frozen_guess = Prediction("Activations, from q, k, v, o trained to LoRA beside them", my_guess, "MiB", difference=True)
 
 # %% name="frozen"
 frozen = copy.deepcopy(base)
@@ -347,6 +357,7 @@ for part, names in {
 lora_adds = lora.largest["activations"] - last
 table.append(("and q, k, v, o, with LoRA beside", human_bytes(last + lora_adds), f"{human_bytes(lora_adds)} more"))
 show_table(table)
+frozen_guess.reveal(lora_adds / MiB)
 
 # %% [markdown] name="frozen_explained"
 # A *frozen* linear layer no longer needs its input, which it saved for its own weight gradient. That is the first line, MLPs and head. The norms saved their normalized inputs for the gradients of their weights. Once the embedding is frozen, nothing below the first norm is trained, so that norm need not save its input.
@@ -866,7 +877,7 @@ if is_real:
 #
 # ### Save, load, merge
 #
-# An adapter is saved without its base, as a small file. It can be loaded onto the base again, or merged into it for good. The result is an ordinary model, which plain Transformers loads without PEFT, with tokenizer and chat template. All three must write the same text.
+# An adapter is saved without its base, as a small file. It can be loaded onto the base again, or merged into it for good. The result is an ordinary model, which plain Transformers loads without PEFT, with tokenizer and chat template. All three must write the same text. Merging into FP32 weights is exact up to rounding. In BF16 it rounds W + ΔW to 8 significant bits.
 
 # %% name="merged"
 size = sum(path.stat().st_size for path in Path(adapter_folder.name).iterdir())
@@ -924,6 +935,8 @@ if has_4_bits and is_small:
 # %% [markdown] name="longer_text"
 # BF16 changes the loss in the third decimal place or later. NF4 costs this model much more. That is the cost for a **small** model, whose weights had already been rounded to 4 bits once, in another format. Do not carry the figure over to 7B: larger models lose less to 4 bits, and QLoRA's authors found no loss after fine-tuning at 7B to 65B. The last two lines show how far the adapter makes up for it on the task.
 #
+# Do not merge an adapter into packed 4-bit weights: dequantize them and merge there. The adapter was trained beside the quantized weights, so merging it into the original weights gives a different model. If you do that, score it again.
+#
 # ### Optional: a longer run
 #
 # Set `LONGER` to 100 steps or more, of 16 examples each. A progress bar appears, and the adapter and the optimizer are saved every ten steps. Stop it, restart the kernel and run the cells above: it resumes with the same batches.
@@ -959,21 +972,17 @@ lora_guess = Prediction("7B, BF16, LoRA, checkpointing, peak", my_guess, "GiB")
 
 # %% name="ladder_rungs"
 adapters = {"lora_rank": 16, "lora_targets": tuple(ATTENTION), "optimizer_impl": "fused"}
+recomputed = {"precision": "bf16", "checkpointing": "every", **adapters}
+in_nf4 = recomputed | {"quantize": "nf4-dq"}
 rungs = {  # name: (recipe, GB according to guides)
     "FP32, AdamW": ({"precision": "fp32", "optimizer_impl": "fused"}, 114),
     "BF16 autocast, FP32 AdamW": ({"precision": "bf16-amp", "optimizer_impl": "fused"}, 112),
     "all in BF16": ({"precision": "bf16", "optimizer_impl": "fused"}, None),
     "+ LoRA r=16": ({"precision": "bf16", **adapters}, 14.3),  # without activations
-    "+ checkpointing": ({"precision": "bf16", "checkpointing": "every", **adapters}, None),
-    "+ 32 micro-batches": (
-        {"precision": "bf16", "checkpointing": "every", "gradient_accumulation_steps": 32, **adapters},
-        None,
-    ),
-    "+ base in NF4": ({"precision": "bf16", "checkpointing": "every", "quantize": "nf4-dq", **adapters}, None),
-    "the same, FP16 for a T4": (
-        {"precision": "fp16-amp", "checkpointing": "every", "quantize": "nf4-dq", **adapters},
-        None,
-    ),
+    "+ checkpointing": (recomputed, None),
+    "+ 32 micro-batches": (recomputed | {"gradient_accumulation_steps": 32}, None),
+    "+ base in NF4": (in_nf4, None),
+    "the same, FP16 for a T4": (in_nf4 | {"precision": "fp16-amp"}, None),
 }
 
 # %% [markdown] name="ladder_plan_text"
@@ -1216,11 +1225,13 @@ else:
 # The spikes are the logits and what the loss computes from them, in BF16 and in FP32: 16,384 × 32,000 numbers each. Checkpointing does not reduce them; a chunked loss does ([[profiling_and_oom_clinic]]).
 
 # %% [markdown] name="trainer_text"
-# ## 9 · In practice: the Trainer, saving, merging
+# ## 9 · In practice: the Trainer
 #
 # Most fine-tunes use Hugging Face's `Trainer`. Accumulation, checkpointing, optimizer and autocast are arguments. Note that `bf16=True` means *autocast*: for BF16 weights, load the model with `dtype=torch.bfloat16`. LoRA and NF4 are applied to the model beforehand.
 #
 # For chats there is a layer on top, **TRL**'s `SFTTrainer`. It takes a `LoraConfig` and does what you wrote in section 7: the chat template, packing (`packing=True`), and the loss on answers only (`assistant_only_loss=True`, for which the template must mark them; with pairs of prompt and completion, only completions count by default). This lab does not need it. If you use it, look at the labels of one batch before paying for an overnight run.
+#
+# Each line that the Trainer prints averages different rows, so the loss in it jumps. Read the held-out loss in the last line.
 
 # %% name="trainer"
 bf16 = supports(torch.bfloat16, device)
@@ -1251,29 +1262,6 @@ with tempfile.TemporaryDirectory() as folder:
 print(
     f"after {trainer.state.global_step} updates of 16 rows: Python {evaluate(trainer.model.to(device), code):.3f}, before {before['Python']:.3f}"
 )
-
-# %% [markdown] name="save_text"
-# (Each line that the Trainer prints averages different rows, so it jumps. Read the held-out loss.)
-#
-# In FP32, as here, merging is exact up to rounding. In BF16 it rounds W + ΔW to 8 significant bits. With a 4-bit base, do not merge into the packed weights: dequantize them and merge there. The adapter was trained beside the quantized weights, so merging it into the original BF16 weights gives a different model. If you do that, score it again.
-
-# %% name="save"
-ids = windows(code.test_x, 4, seed=3)
-model = tuned.eval()
-with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
-    wanted = model(input_ids=ids).logits
-    model.save_pretrained(folder)
-    size = sum(path.stat().st_size for path in Path(folder).glob("adapter_model*"))
-    loaded = PeftModel.from_pretrained(copy.deepcopy(base), folder).eval()
-    distances = {"loaded": (loaded(input_ids=ids).logits - wanted).norm() / wanted.norm()}
-    merged = loaded.merge_and_unload()
-    distances["merged"] = (merged(input_ids=ids).logits - wanted).norm() / wanted.norm()
-print(f"the adapter's file: {human_bytes(size)}; the base: {human_bytes(sum(p.nbytes for p in base.parameters()))}")
-for name, distance in distances.items():
-    print(f"{name:7} differs by {distance:.1e}; a {type({'loaded': loaded, 'merged': merged}[name]).__name__}")
-same = {name for name, _ in merged.named_parameters()} == {name for name, _ in base.named_parameters()}
-print("the merged model has the parameters of the base, by name:", same)
-claims.record("T25", "merged equals unmerged", "small Llama, PEFT", distances["merged"].item(), "relative", 0, 1e-5)
 
 # %% [markdown] name="dpo_task"
 # ## 10 · Preference training: DPO
@@ -1380,6 +1368,15 @@ print("after:", *task.answers(preferring, shown), sep="\n  ")
 
 # %% [markdown] name="dpo_bill_text"
 # At first the model *is* the reference, so both differences are zero and the loss is ln 2, whatever the model. What does preference training add to the memory of a step?
+#
+# **Predict.** How high is the peak of a DPO step on four pairs, with the adapter off for the reference, as a multiple of the peak of fine-tuning on four answers?
+
+# %% name="guess_dpo_bill"
+my_guess = None  # times
+### BEGIN GUESS
+my_guess = 2  # twice the rows
+### END GUESS
+bill_guess = Prediction("Peak of a step: DPO on 4 pairs / answers only, 4 rows", my_guess, "times")
 
 
 # %% name="dpo_bill"
@@ -1394,19 +1391,22 @@ four_numbers = task.known[:4]
 held = sum(p.nbytes for p in preferring.parameters())
 bill = {"answers only, 4 rows": lambda: task.loss(preferring, four_numbers)}
 bill["DPO, 4 pairs, adapter off"] = lambda: preference_loss(preferring, four_numbers)
-for name, loss_at in bill.items():
-    print(f"{name:34}{human_bytes(peak_of(preferring, loss_at)):>12} at the peak, forward and backward")
+highest = {name: peak_of(preferring, loss_at) for name, loss_at in bill.items()}
+for name, peak in highest.items():
+    print(f"{name:34}{human_bytes(peak):>12} at the peak, forward and backward")
 print(f"{'a reference of its own adds':34}{human_bytes(held):>12}")
 per_token = 2 * 32 * 4096 * 2  # keys and values, 32 layers of width 4,096, BF16
 print(
     f"7B, by formula: a reference in BF16 {human_bytes(2 * total)}; keys and values {human_bytes(per_token)} per token,"
 )
 print(f"  so {human_bytes(64 * 512 * per_token)} for 8 prompts x 8 rollouts x 512 tokens")
+answers_only, pairs = highest.values()
+bill_guess.reveal(pairs / answers_only)
 
 # %% [markdown] name="dpo_explained"
 # The style has changed completely. Now read the numbers themselves: in our run some of them became wrong. DPO rewards the *margin* between two answers. It may lower the probability of both, and nothing in it asks for the right number. So score the task again after preference training, and stop early.
 #
-# A pair is two sequences, so a DPO step has twice the rows, and twice the activations, of fine-tuning on as many prompts. The reference adds a forward pass without saved tensors. With full training the reference is a second copy of the weights. Its sums do not change, so compute them once for the whole data set and drop the copy (TRL: `precompute_ref_log_probs=True`).
+# A pair is two sequences, so a DPO step has twice the rows, and twice the activations, of fine-tuning on as many prompts. The weights are the same, so the peak grows by a smaller factor. The reference adds a forward pass without saved tensors. With full training the reference is a second copy of the weights. Its sums do not change, so compute them once for the whole data set and drop the copy (TRL: `precompute_ref_log_probs=True`).
 #
 # **GRPO** and other reinforcement learning replace the pairs by **rollouts**: several answers per prompt, written by the current model and scored by a program or a reward model. The bill then gains a generation phase, with a cache of keys and values for every rollout (last lines), usually an inference engine with its own copy of the weights, and again a reference if there is a KL term. PPO adds a value model with its optimizer state. Generation, not training, takes most of the time.
 

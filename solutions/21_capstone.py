@@ -83,9 +83,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # - **One loss to preserve**, on images that are used neither to train nor to choose anything. A single pair of runs shows little, so rungs are compared over several pairs: same seed, same start, same order of images.
 
 # %% name="task"
-task = (
-    LadderTask()
-)  # the model, the images in NumPy, and a step of each rung: helpers/exercises/capstone/ladder_task.py
+task = LadderTask()  # the model, the images in NumPy, a step of each rung: helpers/exercises/capstone/ladder_task.py
 BATCH, TRAINED, images, labels = task.batch, task.trained, task.images, task.labels
 phi = sum(p.numel() for p in task.model(Rung(""), 0, "cpu").parameters())
 tested = len(images) - TRAINED
@@ -107,45 +105,28 @@ print(f"{phi:,} parameters; {TRAINED:,} images of {images[0].size} pixels to tra
 # %% [markdown] name="same_text"
 # ### Equivalence before memory
 #
-# In FP32, the rungs that claim "the same gradient" must deliver it: accumulated, checkpointed, and folded into the momentum. The last line of the second table is the control, which must fail: a step after *every* micro-batch.
+# In FP32, the rungs that claim "the same gradient" must deliver it: accumulated, checkpointed, and folded into the momentum. The last line of the second output is the control, which must fail: a step after *every* micro-batch.
 
 # %% name="same"
 base = Rung("0 FP32, AdamW")
 rows = np.arange(BATCH)
-
-
-def gradient_of(rung):
-    model = task.model(rung, 0, device)
-    task.gradients(rung, model, rows)
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
-
-
-whole = gradient_of(base)
+whole = task.gradient(base, rows, device)
 for name, rung in {
     "16 micro-batches": replace(base, micro=32),
     "and checkpointed": replace(base, micro=32, checkpointing=True),
 }.items():
-    off = (gradient_of(rung) - whole).norm() / whole.norm()
+    off = (task.gradient(rung, rows, device) - whole).norm() / whole.norm()
     print(f"{name:28} gradient differs by {off:.1e} of its norm")
     claims.record("T8", "the gradient is that of the whole batch", name, off.item(), "relative", 0, 1e-5)
 
-
 # %% name="same_folded"
-def weights_after(rung, every_piece=False, steps=2):
-    """Return all weights, by name, after some steps; with `every_piece`, step after each micro-batch."""
-    model = task.model(rung, 0, device)
-    optimizer = task.optimizer(rung, model)
-    for _ in range(steps):
-        for part in np.split(rows, len(rows) // rung.micro) if every_piece else [rows]:
-            task.step(rung, model, optimizer, part)
-    return {name: p.detach() for name, p in model.named_parameters()}
-
-
 lean = replace(base, micro=32, checkpointing=True, optimizer="signum")
-plain = weights_after(lean)
+folded = replace(lean, fold=True)
+two_updates = [rows, rows]
+plain = task.weights_after(lean, two_updates, device)
 for name, other in {
-    "folded into the momentum": weights_after(replace(lean, fold=True)),
-    "a step every micro-batch": weights_after(replace(lean, fold=True), every_piece=True),
+    "folded into the momentum": task.weights_after(folded, two_updates, device),
+    "a step every micro-batch": task.weights_after(folded, 2 * np.split(rows, BATCH // lean.micro), device),
 }.items():
     differ = {n: other[n] != plain[n] for n in plain}
     everywhere = sum(d.sum().item() for d in differ.values())
@@ -160,7 +141,7 @@ for name, other in {
 # %% [markdown] name="same_explained"
 # Folding adds in a different order, so the last bit may differ, and so may the *sign* where a mean is almost zero.
 #
-# Why does the table count the biases of the keys? A key's bias *b* adds the same *q·b* to every score of a query, and softmax ignores a constant added to all its inputs. So **the gradient of this bias is zero** in exact arithmetic. What arrives is rounding noise, and Signum takes a full step by its sign. That does no harm, since the model ignores the bias as well.
+# Why does the cell count the biases of the keys? A key's bias *b* adds the same *q·b* to every score of a query, and softmax ignores a constant added to all its inputs. So **the gradient of this bias is zero** in exact arithmetic. What arrives is rounding noise, and Signum takes a full step by its sign. That does no harm, since the model ignores the bias as well.
 #
 # The control, a step after every micro-batch, ends up with different weights almost everywhere.
 #
@@ -238,7 +219,7 @@ x, y = (torch.from_numpy(part[rows]).to(device) for part in (images, labels))
 for _ in range(2):  # the second step is metered
     with MemoryMeter(mine) as my_meter:
         my_step(mine, means, x, y, 4e-3)
-by_helpers = weights_after(replace(lean, fold=True))
+by_helpers = task.weights_after(folded, two_updates, device)
 differ = sum((p != by_helpers[name]).sum().item() for name, p in mine.named_parameters())
 print(f"after two steps {differ} of {phi:,} weights differ from those of `helpers` (keys' biases may)")
 
@@ -257,14 +238,8 @@ for name, change in {
     LADDER.append(replace(LADDER[-1], name=name, **change))
 
 
-def measured(rung, seen=rows):
-    """Return the meter of one training step on the images `seen`, after a warm-up step."""
-    model = task.model(rung, 0, device)
-    optimizer = task.optimizer(rung, model)
-    task.step(rung, model, optimizer, seen)
-    with MemoryMeter(model, optimizer) as meter:
-        task.step(rung, model, optimizer, seen)
-    return meter
+def measured(rung):
+    return task.meter(rung, rows, device)
 
 
 subject = f"ViT, {phi:,} parameters, batch {BATCH}, rungs 0 to {len(LADDER) - 1}"
@@ -541,18 +516,28 @@ claims.record("C12", "weights and state: 4 bytes per parameter", subject, static
 # - **Kernel workspace** has two sources. One is the matmul's scratch, if the peak is there: on many CPUs, 16-bit matmuls repack their operands, and the size is up to the library (the one figure here that no shape gives). The other is a surprise: `checkpoint` saves **the state of the random generator** for each block, so that dropout would draw the same numbers again. On a CPU each block pays as many bytes as the last line shows, and this model has no dropout. `preserve_rng_state=False` removes it.
 #
 # With smaller micro-batches, which categories shrink?
+#
+# **Predict.** With micro-batches of 4 images instead of 32, by what factor does the peak of the last rung fall?
+
+# %% name="guess_smaller"
+my_guess = None  # times less
+### BEGIN GUESS
+my_guess = 2  # activations and temporaries, more than half of the peak, by 8
+### END GUESS
+smaller_guess = Prediction("Last rung's peak, micro-batches of 32 / of 4", my_guess, "times")
 
 
 # %% name="smaller"
 def shrunk(micro, **change):
     """Measure the last rung on four micro-batches: as in gradient accumulation, all after the first are alike."""
-    return measured(replace(LADDER[-1], micro=micro, **change), rows[: 4 * micro])
+    return task.meter(replace(LADDER[-1], micro=micro, **change), rows[: 4 * micro], device)
 
 
 sizes = (128, 32, 16, 4)
 curve = dict(zip([f"micro-batches of {micro}" for micro in sizes], parallel_map(shrunk, sizes), strict=True))
 assert curve["micro-batches of 32"].peak_bytes == final.peak_bytes
 smallest = curve["micro-batches of 4"]
+smaller_guess.reveal(final.peak_bytes / smallest.peak_bytes)
 lines = [["KiB at the peak", "weights, means", "activations", "temporaries", "workspace", "PEAK", "less"]]
 for name, meter in (curve | {"32, no random state": shrunk(32, keep_random=False)}).items():
     held = meter.at_peak
@@ -581,14 +566,10 @@ PUBLISHED = {  # reserved GB in the logs, and the step that was logged; gradient
     "BF16 weights": (13.82, {"precision": "bf16", "micro_batch_size": 64}),
     "batch 16": (5.69, {"precision": "bf16", "micro_batch_size": 16}),
     "4 x 4 accumulated": (3.91, {"precision": "bf16", "micro_batch_size": 4, "gradient_accumulation_steps": 4}),
-    "SGD, cosine": (
-        2.02,
-        {"precision": "bf16", "micro_batch_size": 4, "gradient_accumulation_steps": 4, "optimizer": "sgd"},
-    ),
 }
-recipes = [
-    Recipe("vit-l-16", **{"optimizer": "adam", "set_to_none": False} | change) for _, change in PUBLISHED.values()
-]
+PUBLISHED["SGD, cosine"] = (2.02, PUBLISHED["4 x 4 accumulated"][1] | {"optimizer": "sgd"})
+common = {"optimizer": "adam", "set_to_none": False}
+recipes = [Recipe("vit-l-16", **common | change) for _, change in PUBLISHED.values()]
 vit = dict(zip(PUBLISHED, planned(recipes), strict=True))
 print(f"{len(recipes)} plans; making them took {sum(each.seconds for each in vit.values()):.0f} s")
 
@@ -685,55 +666,36 @@ my_guess = 5
 lines_guess = Prediction("Lines of the guide that hold", my_guess, "of 7")
 
 # %% name="guide_rows"
-plain = {
-    "precision": "bf16",
-    "checkpointing": "every",
-    "gradient_accumulation_steps": 2,
-    "seq": 1024,
-    "optimizer_impl": "fused",
-}
-lean_step = {
-    "gradient_accumulation_steps": 1,
-    "step_in_backward": True,
-    "optimizer": "adamw-8bit",
-    "optimizer_impl": "foreach",
-}
-SIZES = {
-    "8 GB": "rtx-3060-12gb",
-    "16 GB": "v100-16gb",
-    "24 GB": "rtx-4090-24gb",
-    "40 GB": "a100-40gb",
-    "80 GB": "h100-80gb",
-}
-GUIDE = {  # the guide's line -> (card, recipe)
-    "8 GB: ~1B": ("8 GB", Recipe("llama-3.2-1b", **plain)),
-    "16 GB: ~3B": ("16 GB", Recipe("llama-3.2-3b", **plain)),
-    "24 GB: ~7B, LoRA r=8 to 16": ("24 GB", Recipe("llama-2-7b", lora_rank=16, **plain)),
-    "40 GB: ~13B, LoRA r=32": ("40 GB", Recipe("llama-2-13b", lora_rank=32, **plain)),
-    "80 GB: 7B whole": ("80 GB", Recipe("llama-2-7b", **plain)),
-    "80 GB: 7B whole, FP32 weights": ("80 GB", Recipe("llama-2-7b", **plain | {"precision": "bf16-amp"})),
-    "8 x 80 GB: 70B, ZeRO-3 / FSDP": ("80 GB", Recipe("llama-2-70b", parallel=ParallelConfig(shard=8), **plain)),
+plain = {"precision": "bf16", "checkpointing": "every", "gradient_accumulation_steps": 2, "seq": 1024}
+plain["optimizer_impl"] = "fused"
+GUIDE = {  # the guide's line -> (GB of the card, recipe)
+    "8 GB: ~1B": (8, Recipe("llama-3.2-1b", **plain)),
+    "16 GB: ~3B": (16, Recipe("llama-3.2-3b", **plain)),
+    "24 GB: ~7B, LoRA r=8 to 16": (24, Recipe("llama-2-7b", lora_rank=16, **plain)),
+    "40 GB: ~13B, LoRA r=32": (40, Recipe("llama-2-13b", lora_rank=32, **plain)),
+    "80 GB: 7B whole": (80, Recipe("llama-2-7b", **plain)),
+    "80 GB: 7B whole, FP32 weights": (80, Recipe("llama-2-7b", **plain | {"precision": "bf16-amp"})),
+    "8 x 80 GB: 70B, ZeRO-3 / FSDP": (80, Recipe("llama-2-70b", parallel=ParallelConfig(shard=8), **plain)),
 }
 
 # %% name="guide_repaired"
-fp32_weights = plain | {"precision": "bf16-amp"}
+CARDS = {8: "rtx-3060-12gb", 16: "v100-16gb", 24: "rtx-4090-24gb", 40: "a100-40gb", 80: "h100-80gb"}  # by GB sold
+lean_step = {"gradient_accumulation_steps": 1, "step_in_backward": True, "optimizer": "adamw-8bit"}
+lean_step["optimizer_impl"] = "foreach"
+fp32_weights, fp16 = plain | {"precision": "bf16-amp"}, plain | {"precision": "fp16-amp"}
 REPAIRED = {  # what to do where a line does not hold
-    "8 GB: 1B, 8-bit AdamW in the backward pass": ("8 GB", Recipe("llama-3.2-1b", **plain | lean_step)),
-    "16 GB: 3B, LoRA r=16": ("16 GB", Recipe("llama-3.2-3b", lora_rank=16, **plain)),
-    "16 GB, no BF16: 3B, QLoRA r=16, FP16": (
-        "16 GB",
-        Recipe("llama-3.2-3b", lora_rank=16, quantize="nf4-dq", **plain | {"precision": "fp16-amp"}),
-    ),
-    "80 GB: 7B, FP32 weights, offload": ("80 GB", Recipe("llama-2-7b", offload="optimizer", **fp32_weights)),
-    "16 x 80 GB: 70B, ZeRO-3 / FSDP": ("80 GB", Recipe("llama-2-70b", parallel=ParallelConfig(shard=16), **plain)),
+    "8 GB: 1B, 8-bit AdamW in the backward pass": (8, Recipe("llama-3.2-1b", **plain | lean_step)),
+    "16 GB: 3B, LoRA r=16": (16, Recipe("llama-3.2-3b", lora_rank=16, **plain)),
+    "16 GB, no BF16: 3B, QLoRA r=16, FP16": (16, Recipe("llama-3.2-3b", lora_rank=16, quantize="nf4-dq", **fp16)),
+    "80 GB: 7B, FP32 weights, offload": (80, Recipe("llama-2-7b", offload="optimizer", **fp32_weights)),
+    "16 x 80 GB: 70B, ZeRO-3 / FSDP": (80, Recipe("llama-2-70b", parallel=ParallelConfig(shard=16), **plain)),
 }
 
 
-def room(card):
+def room(sold):
     """Bytes that PyTorch's allocator can have on a card sold as having so many GB."""
-    gpu = find_gpu(SIZES[card])
-    sold = float(gpu.name.rsplit("-", 1)[1].removesuffix("gb"))
-    return gpu.total * float(card.split()[0]) / sold - GiB / 2  # half a GiB: the CUDA context
+    gpu = find_gpu(CARDS[sold])  # where no card in the catalog has this size, one near it, scaled
+    return gpu.total * sold / float(gpu.name.rsplit("-", 1)[1].removesuffix("gb")) - GiB / 2  # the CUDA context
 
 
 # %% name="guide_table"
@@ -774,29 +736,29 @@ for line, (card, recipe) in GUIDE.items():
 # ## 6 · The summary table
 #
 # Overviews of these techniques like to end with a table of factors in memory and speed. This one is collected from several. Memory comes first, planned: GPT-2 (124 million parameters), 8 sequences of 1,024 tokens per step and rank, AdamW. Each line is compared with the line it builds on.
+#
+# **Predict.** By the table, FSDP on eight ranks divides the memory by 8. By what factor is the planned peak of a rank lower than the peak of one GPU, both in mixed precision?
+
+# %% name="guess_fsdp"
+my_guess = None  # times less
+### BEGIN GUESS
+my_guess = 4  # weights, gradients and state by 8; activations stay
+### END GUESS
+fsdp_guess = Prediction("GPT-2, mixed precision: peak of one GPU / of a rank of 8, FSDP", my_guess, "times")
 
 # %% name="summary_plans"
 job = {"micro_batch_size": 8, "seq": 1024, "precision": "bf16-amp"}
+single = job | {"micro_batch_size": 1}
+eight_times_one = single | {"gradient_accumulation_steps": 8}
+ddp, fsdp = ParallelConfig(shard=8, zero="none"), ParallelConfig(shard=8)
 LINES = {  # name -> (recipe, compared with, said about memory, from, to)
     "FP32": (Recipe("gpt2", **job | {"precision": "fp32"}), None),
     "mixed precision": (Recipe("gpt2", **job), "FP32", "2x", 1.7, 2.3),
     "+ checkpointing": (Recipe("gpt2", checkpointing="every", **job), "FP32", "4x", 3.4, 4.6),
-    "a batch of 1": (Recipe("gpt2", **job | {"micro_batch_size": 1}), None),
-    "+ accumulation, 8 x 1": (
-        Recipe("gpt2", **job | {"micro_batch_size": 1, "gradient_accumulation_steps": 8}),
-        "a batch of 1",
-        "1x",
-        0.85,
-        1.15,
-    ),
-    "DDP, 8 ranks": (
-        Recipe("gpt2", parallel=ParallelConfig(shard=8, zero="none"), **job),
-        "mixed precision",
-        "1x",
-        0.85,
-        1.15,
-    ),
-    "FSDP, 8 ranks": (Recipe("gpt2", parallel=ParallelConfig(shard=8), **job), "mixed precision", "8x", 6.8, 9.2),
+    "a batch of 1": (Recipe("gpt2", **single), None),
+    "+ accumulation, 8 x 1": (Recipe("gpt2", **eight_times_one), "a batch of 1", "1x", 0.85, 1.15),
+    "DDP, 8 ranks": (Recipe("gpt2", parallel=ddp, **job), "mixed precision", "1x", 0.85, 1.15),
+    "FSDP, 8 ranks": (Recipe("gpt2", parallel=fsdp, **job), "mixed precision", "8x", 6.8, 9.2),
     "offloaded optimizer": (Recipe("gpt2", offload="optimizer", **job), "mixed precision", "less", 1.05, math.inf),
 }
 plans = dict(zip(LINES, planned([recipe for recipe, *_ in LINES.values()]), strict=True))
@@ -810,6 +772,8 @@ for name, (_, other, *said) in LINES.items():
     lines.append([name, f"{size / GiB:.2f}", f"{less:.2f}x", words, other])
     claims.record("T27", f"{name}: memory {words}", "GPT-2, 8 x 1,024 tokens, planned", less, "times less", *between)
 show_table(lines)
+one_gpu, a_rank = (plans[name].peak_allocated_bytes for name in ("mixed precision", "FSDP, 8 ranks"))
+fsdp_guess.reveal(one_gpu / a_rank, "planned")
 
 # %% [markdown] name="memory_explained"
 # - **Mixed precision** does not halve this model, because most of its peak is activations that stay in FP32: the logits, 50,257 wide, and the loss's tensors of the same size. A factor without its model means nothing.

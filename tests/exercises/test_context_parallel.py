@@ -4,6 +4,7 @@ import math
 import time
 
 from helpers.exercises.context_parallel.attend import TILE, attend, attend_backward
+from helpers.exercises.context_parallel.attention_trial import AttentionTrial
 from helpers.exercises.context_parallel.clock import ClockedRing, clock_rings
 from helpers.exercises.context_parallel.diary import Diary, Entry
 from helpers.exercises.context_parallel.model import LongModel, rotated
@@ -80,6 +81,28 @@ def test_a_ring_is_clocked_on_ranks(capsys):
     assert runs["even"].counted == 0
     assert all(run.stretch > 0.99 for run in runs.values())
     assert ("this machine is busy" in capsys.readouterr().out) == any(run.busy for run in runs.values())
+
+
+def _causal(q, k, v):
+    k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def test_a_trial_cuts_each_document_and_tells_right_from_wrong(monkeypatch):
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    trial, one_rank = AttentionTrial(12, 4), [[0]]
+    q = trial.whole[0]
+    assert torch.equal(trial.cut(q, [[1], [0]]), torch.cat([q[:, :, 6:12], q[:, :, 14:]], dim=2))
+    assert trial.mine([[0], [1]])[1].shape == (1, 4, 8, 16)
+
+    def by_document(q, k, v):
+        return torch.cat([_causal(*parts) for parts in zip(*(t.split((12, 4), 2) for t in (q, k, v)), strict=True)], 2)
+
+    whole = trial.mine(one_rank)
+    assert max(trial.distances(trial.through(by_document, *whole), one_rank)) < 1e-6
+    assert min(trial.distances(trial.through(_causal, *whole), one_rank)) > 0.01  # across documents
+    joint = AttentionTrial(16)
+    assert max(joint.distances(joint.through(_causal, *joint.mine(one_rank)), one_rank)) < 1e-6
 
 
 def test_rotated_queries_and_keys_know_their_distance_only():

@@ -191,6 +191,7 @@ def test_the_solution_comes_after_the_check_and_its_hints(source):
         ('check("x9.double", double)', "x9.double"),
         ('double = check("x9.double", double)', "x9.double"),
         ('one, two = check("lab.both", one, two)', "lab.both"),
+        ('one, two = check(\n    "lab.both", one, two\n)', "lab.both"),
         ('def wrong():\n    pass\n\n\ncheck("lab.fails_on_purpose", wrong)', None),
         ("recheck(1)", None),
     ],

@@ -16,7 +16,7 @@ from nbformat import NotebookNode
 
 from ...core.files import ROOT
 
-_CHECK = re.compile(r'(?:[\w, ]+ = )?check\("([\w.]+)"')
+_CHECK = re.compile(r'(?:[\w, ]+ = )?check\(\s*"([\w.]+)"')
 NO_SOURCES = (
     "The sources of the labs are not installed here. Run this in a checkout of the course (after pip install -e .)."
 )

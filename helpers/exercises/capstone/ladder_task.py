@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ...core.data import digits
 from ...core.models import ViT
+from ...meter.recorder import MemoryMeter
 from .signum import Signum
 
 
@@ -95,3 +96,26 @@ class LadderTask:
         self.gradients(rung, model, rows)
         optimizer.step()
         optimizer.zero_grad()
+
+    def gradient(self, rung: Rung, rows: np.ndarray, where: torch.device | str) -> Tensor:
+        """Return the gradient of a new model as one vector: of all weights, for the images `rows`."""
+        model = self.model(rung, 0, where)
+        self.gradients(rung, model, rows)
+        return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+    def weights_after(self, rung: Rung, updates: list[np.ndarray], where: torch.device | str) -> dict[str, Tensor]:
+        """Train a new model, one update with each of `updates`, and return its weights by name."""
+        model = self.model(rung, 0, where)
+        optimizer = self.optimizer(rung, model)
+        for rows in updates:
+            self.step(rung, model, optimizer, rows)
+        return {name: p.detach() for name, p in model.named_parameters()}
+
+    def meter(self, rung: Rung, rows: np.ndarray, where: torch.device | str) -> MemoryMeter:
+        """Return the meter of one step with the images `rows`, after a step that made the optimizer state."""
+        model = self.model(rung, 0, where)
+        optimizer = self.optimizer(rung, model)
+        self.step(rung, model, optimizer, rows)
+        with MemoryMeter(model, optimizer) as meter:
+            self.step(rung, model, optimizer, rows)
+        return meter

@@ -4,9 +4,11 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 from dataclasses import replace
+from functools import partial
 from helpers import Claims, Collectives, MemoryMeter, Prediction, RankError, check, device_name, explore, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks, saved_tensor_bytes, show, show_table
 from helpers.core.progress_line import progress_line
 from helpers.exercises.context_parallel.attend import attend, attend_backward
+from helpers.exercises.context_parallel.attention_trial import AttentionTrial
 from helpers.exercises.context_parallel.clock import clock_rings
 from helpers.exercises.context_parallel.model import LongModel
 from helpers.exercises.context_parallel.pictures import ring_picture, scores_picture, timeline_picture

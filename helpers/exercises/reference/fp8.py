@@ -4,13 +4,12 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 import contextlib
-import functools
 import importlib.util
-import logging
 import math
 from collections import defaultdict
 from dataclasses import replace
-from helpers import COLORS, E2M1, Claims, LinearLog, MemoryMeter, Prediction, Recipe, SmallGPT, category_table, check, compare, device_name, english, explore, float8_products_picture, floor_power_of_two, hint, human_bytes, numbers_beyond_cache, pick_device, planned, quantize_blockwise, range_ruler, show, show_table, supports, to_e2m1
+from functools import partial
+from helpers import COLORS, E2M1, Claims, LinearLog, Prediction, Recipe, ShortRun, category_table, check, compare, device_name, explore_scale, float8_products_picture, floor_power_of_two, hint, human_bytes, numbers_beyond_cache, pick_device, planned, quantize_blockwise, show, show_table, supports, to_e2m1
 import numpy as np
 import torch
 import torch.nn.functional as F

@@ -10,7 +10,7 @@ import math
 import tempfile
 import warnings
 from pathlib import Path
-from helpers import CATEGORIES, Claims, GiB, MemoryMeter, NumberTask, Prediction, RealModelError, Recipe, TokensLine, byte_tokenizer, category_bars, category_table, check, compare, count_flops, count_parameters, device_name, english, explore, find_gpu, fine_tune, hint, human_bytes, kept_run, levels_picture, lora_picture, measure_recipe, pick_device, planned, profile_step, python_source, real_model, show, show_table, supports
+from helpers import CATEGORIES, Claims, GiB, MemoryMeter, MiB, NumberTask, Prediction, RealModelError, Recipe, TokensLine, byte_tokenizer, category_bars, category_table, check, compare, count_flops, count_parameters, device_name, english, explore, find_gpu, fine_tune, hint, human_bytes, kept_run, levels_picture, lora_picture, measure_recipe, pick_device, planned, profile_step, python_source, real_model, show, show_table, supports
 from helpers.exercises.lora.nf4 import LEVELS
 from helpers.virtual_gpu import virtual_gpu
 import torch
