@@ -1,5 +1,5 @@
 # %% [markdown] name="title"
-# # Long sequences: context parallel
+# # Long sequences: context parallelism
 #
 # **A sequence that does not fit on one GPU can be split across several. Every layer except attention works on the parts independently. Attention needs a ring of messages, and you write it, forward and backward.**
 #
@@ -105,7 +105,7 @@ show_table(table)
 # %% [markdown] name="grows_explained"
 # Scores grow with the square of the sequence length, all other activations linearly. Fused attention removes the square. What is left is linear, and it is the problem of this lab.
 #
-# The planner computes the same for a real model: Llama 3.1 8B, one sequence of 131,072 tokens on each of eight H100s (80 GB), parameters sharded over all eight ([[sharding]]), fused attention. Each of its 32 blocks saves about 16 tensors of (tokens, 4,096) in BF16 for the backward pass.
+# The planner does this calculation for a real model: Llama 3.1 8B, one sequence of 131,072 tokens on each of eight H100s (80 GB), parameters sharded over all eight ([[sharding]]), fused attention. Each of its 32 blocks saves about 16 tensors of (tokens, 4,096) in BF16 for the backward pass.
 
 # %% name="plan"
 llama, h100s = arch_of("llama-3.1-8b"), find_cluster("dgx-h100")
@@ -228,7 +228,7 @@ except RankError as error:
 received_guess.reveal(received, how="counted")
 
 # %% [markdown] name="shift_task"
-# Over gloo, `send` returns when the other side receives the message. No rank reaches its `recv`, so all ranks wait for each other in a circle. Over NCCL the host returns at once, but the streams may wait in the same circle. Small messages fit into its buffers and pass, so the code works until the blocks grow.
+# Over gloo, `send` returns when the other side receives the message. No rank reaches its `recv`, so all ranks wait for each other in a circle. Over NCCL the host returns at once, but the streams may wait in the same circle. Small messages fit into NCCL's buffers and get through, so the code works until the blocks grow.
 #
 # So start both at once. `dist.batch_isend_irecv` takes a list of `dist.P2POp(dist.isend, tensor, to)` and `dist.P2POp(dist.irecv, tensor, from)`, starts all of them, and returns a list of requests before any data arrive. `request.wait()` waits for one of them. In between, a rank can compute with the block that it already has.
 #
@@ -255,7 +255,7 @@ def shift(*tensors):
     def finish():
         for request in requests:
             request.wait()
-        leaving.clear()  # until now they had to stay
+        leaving.clear()  # the buffers had to stay alive until now
 
     return arriving, finish
     ### END SOLUTION
@@ -280,7 +280,7 @@ hint("context_parallel.shift")
 #
 # - `q` (B, H, S, d), `k` and `v` (B, K, S, d) hold this rank's chunks one after the other. K divides H (grouped-query attention, GQA), and `attend` handles that. `out` (B, H, S, d) and `lse` (B, H, S) are over all columns that a row may attend to, on whichever rank they are.
 # - Every rank has the same number of chunks, one or more. `order` is any distribution of the chunks, and the same on each rank.
-# - `attend` computes all scores, each once. Compute nothing for chunks that a row may not attend to.
+# - Compute all scores with `attend`, and each of them only once. Compute nothing for chunks that a row may not attend to.
 # - Each rank sends its keys and values, and those it receives, point to point: N − 1 blocks of each. It sends no queries and calls no collective.
 # - The keys and values for the next step set out before this step's block is computed, so that they travel during the computation.
 # - The number of blocks that a rank holds at a time does not grow with the number of ranks.
@@ -316,7 +316,7 @@ ring_forward = check("context_parallel.forward", ring_forward)
 hint("context_parallel.forward")
 
 # %% [markdown] name="backward_task"
-# The backward pass needs no merging, but it needs two things per row. Write p = exp(s − lse) for the softmax weight of a score s, with the `lse` of the whole row. Any rank can compute p for its pairs from that alone. Let g be the gradient of the row's output. The gradient of a weight is dp = g · v. The softmax couples the weights of a row, so the gradient of a score is
+# The backward pass needs no merging, but it needs two things per row. Write p = exp(s − lse) for the softmax weight of a score s, with the `lse` of the whole row. Given this `lse`, any rank can compute p for its own pairs. Let g be the gradient of the row's output. The gradient of a weight is dp = g · v. The softmax couples the weights of a row, so the gradient of a score is
 #
 # ds = p (dp − δ),  δ = Σ p dp, summed over **all** columns of the row.
 #
@@ -343,7 +343,7 @@ for name, outs in (("whole out", [whole[0]] * 2), ("each half's own out", [out f
 # **Contract.** `ring_backward(gradient, inputs, results, order)` is called on every rank (two or more) and returns this rank's `(dq, dk, dv)`.
 #
 # - `inputs` is `(q, k, v)` and `results` is `(out, lse)`, as `ring_forward` took and returned them. `gradient` has the shape of `out`. All gradients equal those of one process.
-# - `attend_backward` computes all of them, each pair of chunks once. Compute no masked pairs, and repeat nothing from the forward pass.
+# - Compute all of them with `attend_backward`, called once for each pair of chunks. Compute no masked pairs, and repeat nothing from the forward pass.
 # - Each rank sends, point to point, at most N − 1 blocks of keys and of values, and at most N blocks of each of their gradients.
 # - The keys and values for the next step set out before this step's block is computed.
 # - The number of blocks that a rank holds at a time does not grow with the number of ranks. The inputs, including `order`, are not changed.
@@ -367,7 +367,7 @@ def ring_backward(gradient, inputs, results, order):
                     for total, part in zip((dq_chunk, *theirs), parts, strict=True):
                         total += part  # a view: it lands in the whole tensor
         if land:
-            land()  # the sums of the ranks before, which traveled during this block
+            land()  # the sums of the earlier ranks, which traveled during this block
             for total, earlier in zip(sums, coming, strict=True):
                 total += earlier
         coming, land = shift(*sums)  # travels during the next block; from the last one, home
@@ -454,9 +454,9 @@ said, subject = "a ring sends 6 N - 4 blocks of keys", "4 ranks, FP32, measured 
 claims.record("T38", said, subject, sum(ways) / formula, "times", 0.98, 1.02)
 
 # %% [markdown] name="memory_guess_text"
-# That makes **6 N − 4** blocks: 2 (N − 1) forward, and 2 (N − 1) + 2 N backward. A block is 1/N of the keys, so the bytes that a rank sends hardly depend on N: about six times the bytes of the sequence's keys, which is three times its keys and values.
+# That makes **6 N − 4** blocks: 2 (N − 1) forward, and 2 (N − 1) + 2 N backward. A block is 1/N of the keys, so a rank sends 6 − 4/N times the bytes of the sequence's keys. With many ranks that hardly depends on N: close to six times the keys, or three times the keys and values.
 #
-# In BF16 training it is more. The gradients are sums over many blocks, so PyTorch accumulates and sends dK and dV in FP32, at twice the bytes of a BF16 block. (Transformer Engine, which Megatron uses, sends them in the dtype of K and V.) Counted in BF16 blocks, PyTorch's ring sends 4 (N − 1) + 2 · 2 N = **8 N − 4**, or four times the sequence's keys and values.
+# In BF16 training it is more. The gradients are sums over many blocks, so PyTorch accumulates and sends dK and dV in FP32, at twice the bytes of a BF16 block. (Transformer Engine, which Megatron uses, sends them in the dtype of K and V.) Counted in BF16 blocks, PyTorch's ring sends 4 (N − 1) + 2 · 2 N = **8 N − 4**, or, with many ranks, close to four times the sequence's keys and values.
 #
 # ### What it holds
 #
@@ -770,7 +770,7 @@ show_table(table)
 #
 # A long sequence often consists of many documents, and no token may attend to another document ([[tokens]]). That changes the distribution of work.
 #
-# **Predict.** Take 1,024 tokens in documents of 640, 128, 128 and 128, four ranks, and attention within documents only. What percentage of the step does a rank spend waiting with the zigzag order?
+# **Predict.** Take 1,024 tokens in documents of 640, 128, 128 and 128, four ranks, and attention within documents only. What percentage of the step do the ranks spend waiting, on average over the four, with the zigzag order?
 
 # %% name="documents_guess"
 my_guess = None  # percent
@@ -832,7 +832,7 @@ claims.record(
 #
 # **All-to-all.** Attention treats each **head** independently. So exchange heads for tokens: before attention every rank gives away all heads but its own, and receives all tokens for the heads it keeps. Attention then runs as in one process, with any kernel and any mask. Afterwards the exchange is reversed. This is *Ulysses* (Jacobs et al. 2023). `dist.all_to_all_single` sends each rank its slice of a tensor. The gradient of the exchange is the reverse exchange, so `backward` below calls the same function with `split` and `join` swapped.
 #
-# **All-gather.** Gather all keys and values on every rank before attention, and reduce-scatter their gradients afterwards. Llama 3 was trained this way, and it is PyTorch's default. Counted as in section 4, a rank sends 2 (N − 1) blocks forward; if it gathers again in the backward pass, it sends 4 (N − 1) there, in all 6 N − 6, about what the ring sends. It handles any mask, including documents, with one kernel call, and with GQA the gathered keys and values are small. On the other hand, nothing overlaps by itself, and every rank holds the keys and values of the whole sequence.
+# **All-gather.** Gather all keys and values on every rank before attention, and reduce-scatter their gradients afterwards. Llama 3 was trained this way. PyTorch gathers keys and values by default, too, but still passes their gradients around the ring. Counted as in section 4, a rank sends 2 (N − 1) blocks forward; if it gathers again in the backward pass, it sends 4 (N − 1) there, in all 6 N − 6, about what the ring sends. It handles any mask, including documents, with one kernel call, and with GQA the gathered keys and values are small. On the other hand, nothing overlaps by itself, and every rank holds the keys and values of the whole sequence.
 
 
 # %% name="ulysses"
@@ -861,7 +861,7 @@ def ulysses(q, k, v):
 
 
 # %% [markdown] name="ulysses_guess_text"
-# Ulysses sends q, k, v and the result once each, forward and backward. Of each tensor a rank keeps 1/N and sends the rest.
+# In each of the two passes, Ulysses exchanges four tensors once: q, k, v and the result, or their gradients. Of each tensor a rank keeps 1/N and sends the rest.
 #
 # **Predict.** On two ranks, with 8 query heads and 2 key and value heads (GQA): how many times as many bytes as Ulysses does the ring send, forward and backward together?
 
@@ -919,7 +919,7 @@ for (n, kv_heads), ratio in ratios.items():
 # %% [markdown] name="ulysses_explained"
 # "Ulysses sends less" is right for many ranks: its bytes fall with N, and the ring's do not. But grouped queries help the ring far more. Only keys and values travel in the ring, while Ulysses has to send queries and results, too. On few ranks with few K/V heads, the ring sends less.
 #
-# Ulysses has a hard limit: a rank needs at least one head. Tensor parallelism ([[tensor_parallel]]) splits the same heads, so the two degrees together cannot exceed their number. Ask the planner for 8 × 8 ranks and 32 heads:
+# Ulysses has a hard limit: a rank needs at least one head. Tensor parallelism ([[tensor_parallel]]) splits the same heads, so the product of the two degrees cannot exceed the number of heads. Ask the planner for 8 × 8 ranks and 32 heads:
 
 # %% name="heads_limit"
 for method in ("ring", "all-to-all"):

@@ -65,7 +65,7 @@ print("FP8 matmuls:", "on the GPU's FP8 units" if HAS_FP8_UNITS else "emulated, 
 # %% [markdown] name="casts_text"
 # ## 1 · Two formats of eight bits
 #
-# **E4M3** has 4 exponent bits and 3 fraction bits. It has eight steps between 1 and 2 and ends at 448. **E5M2** has four steps there and ends at 57,344 ([[number_formats]]). Their smallest positive numbers are 2⁻⁹ = 0.002 and 2⁻¹⁶ = 0.000015. Anything up to half of that rounds to zero. (The `fn` in PyTorch's `float8_e4m3fn` means "finite": the format has NaN but no infinity.)
+# **E4M3** has 4 exponent bits and 3 fraction bits. It has eight steps between 1 and 2 and ends at 448. **E5M2** has four steps there and ends at 57,344 ([[number_formats]]). Their smallest positive numbers are 2⁻⁹ = 0.002 and 2⁻¹⁶ = 0.000015. Anything up to half of that rounds to zero. (The `fn` in PyTorch's `float8_e4m3fn` means "finite, NaN": the format has NaN but no infinity.)
 
 # %% name="casts"
 numbers = torch.tensor([0.1, 1.06, 300.0, 448.0, 1000.0, 1e6, 1e-3, 1e-6, torch.inf, torch.nan])
@@ -150,7 +150,7 @@ show_table(table)
 # %% [markdown] name="unscaled_text"
 # ## 3 · The control: no scale
 #
-# The loss is a mean over 64 × 512 = 32,768 tokens, so the gradient of a token's logits is at most 1/32,768 = 3 × 10⁻⁵. The last lines above show what arrives in the layers.
+# The loss is a mean over 64 × 512 = 32,768 tokens, so the gradient of a token's logits is at most 1/32,768 = 3 × 10⁻⁵. The last two rows of the table above show what arrives in the layers.
 #
 # **Predict.** Cast the gradients to E5M2, the format with the wider range, without a scale. What percentage of them becomes zero?
 
@@ -232,11 +232,11 @@ claims.record(
 )
 
 # %% [markdown] name="scale_explained"
-# **The formula behind these figures.** With m fraction bits, numbers from 2ᵉ up to 2ᵉ⁺¹ are rounded in steps of 2ᵉ⁻ᵐ. A uniform error of up to half a step has a root mean square of step/√12. Divide by the number, square, and average over one octave, with equal weight for every size:
+# **The formula behind these figures.** With m fraction bits, numbers from 2ᵉ up to 2ᵉ⁺¹ are rounded in steps of 2ᵉ⁻ᵐ. A uniform error of up to half a step has a root mean square of step/√12. Divide by the number, square, and average over one octave, with weights spread evenly over the logarithm of the size:
 #
 # $$\text{relative error} = \frac{2^{-m}}{\sqrt{32 \ln 2}} \approx 0.212 \times 2^{-m}$$
 #
-# (The weights are equal because each number enters the norm as its square. Real tensors come close to this; for uniformly distributed numbers the error is a tenth smaller.) The formula contains neither the tensor nor the scale. It holds as long as few numbers fall outside the range and few are placed exactly on a representable value.
+# (Each number enters the norm with its square as its weight. That these weights are spread evenly over the logarithm is an assumption. Real tensors come close to it; for uniformly distributed numbers the error is a tenth smaller.) The formula contains neither the tensor nor the scale. It holds as long as few numbers fall outside the range and few lie exactly on a representable value.
 #
 # By **error**, E4M3 wins for every tensor. By numbers **lost**, E5M2 wins for gradients by a hair. The recipe of the first FP8 papers is *hybrid*: **E4M3 forward, E5M2 backward**. Its reason is range: gradients spread the most, and their scale may be out of date (next section). Section 7 tests whether training notices.
 
@@ -433,7 +433,7 @@ for name, chosen in (("the largest of each block", largest), ("the others", ~lar
     print(f"{name:26} {share:5.0%} of the squared length, error {off:.2%}")
 
 # %% [markdown] name="outlier_text"
-# The error of the others follows the formula, and the table shows √(1 − share of the largest) times the formula.
+# The error of the others follows the formula. The largest have almost none. So the error of the whole tensor (in the table above: a mean over layers) is √(1 − share of the largest) times the formula.
 #
 # What are finer scales for? In large language models a few channels are a hundred to a thousand times (2⁷ to 2¹⁰) larger than the rest. We multiply one channel of a real input and look at the error of **all the others**. INT8, whose 255 values are evenly spaced, is there for comparison.
 #
@@ -545,7 +545,7 @@ print(f"PyTorch's scaled_mm on this {device.type}: {by_torch}")
 # %% [markdown] name="layer_text"
 # ### Your turn: the backward pass
 #
-# First the two matmuls, given their operands. With one scale per tensor, values may be transposed.
+# Start with the two matmuls, whose operands are given. With one scale per tensor, the FP8 values can simply be transposed.
 #
 # **Contract.** M tokens, K = `in`, N = `out`. All matrices come in FP8: `g8` (M, N), `x8` (M, K), `w8` (N, K), each with its scale. `product(a, scale_a, b, scale_b)` is `scaled_mm` or behaves like it.
 #
@@ -702,7 +702,7 @@ show_table(table)
 gradient_guess.reveal(100 * measured[1])
 
 # %% [markdown] name="agree_text"
-# The gradient of x has a smaller error than g itself! Each element is a long sum. Its *errors* have random signs and add as squares, as in the guess. If its *terms* had random signs too, the sum would grow at the same rate, and the guess would be right. Where terms agree in sign, the sum is larger, and the same error is a smaller share of it. So divide the guess by how much larger the sum is.
+# The gradient of x has a smaller error than g itself! Each element is a long sum. Its *errors* have random signs, so their squares add up, as in the guess. If its *terms* had random signs too, the sum would grow at the same rate, and the guess would be right. Where terms agree in sign, the sum is larger, and the same error is a smaller share of it. So divide the guess by how much larger the sum is.
 
 
 # %% name="agree"
@@ -985,7 +985,7 @@ for tokens, one in zip(("512", "4 x 4,096"), planned([few, usual]), strict=True)
 amdahl_guess.reveal(bound, "planned")  # the usual size
 
 # %% [markdown] name="speed_explained"
-# This is **Amdahl's law**: if a share p of the time is sped up s times, the whole is 1 / (1 − p + p/s) times as fast. Norms, activation functions and the optimizer wait for memory, and FP8 does not help them. With few tokens per step, the optimizer reads and writes all weights for little arithmetic, and p is smaller still. The casts come on top.
+# This is **Amdahl's law**: if a share p of the time is sped up by a factor of s, the whole is 1 / (1 − p + p/s) times as fast. Norms, activation functions and the optimizer wait for memory, and FP8 does not help them. With few tokens per step, the optimizer reads and writes all weights for little arithmetic, and p is smaller still. The casts cost extra time.
 #
 # **Published end-to-end gains** over BF16 stay below these bounds (tokens per second, H100 or H200 GPUs, with `torch.compile`):
 #
@@ -1024,7 +1024,7 @@ else:
 # %% [markdown] name="recipes_explained"
 # ## 10 · MXFP8: your turn
 #
-# Blackwell's units apply block scales inside the matmul. The format, **MXFP8**, is an open standard: E4M3 values, and a scale in **E8M0** for every 32 contiguous values. E8M0 is eight bits of exponent: the powers of two from 2⁻¹²⁷ to 2¹²⁷, and NaN, without sign or zero (`fnu`: finite, NaN, unsigned). A value costs 8 + 8/32 = 8.25 bits.
+# Blackwell's units apply block scales inside the matmul. The format, **MXFP8**, is an open standard: E4M3 values (the standard also allows E5M2), and a scale in **E8M0** for every 32 contiguous values. E8M0 is eight bits of exponent: the powers of two from 2⁻¹²⁷ to 2¹²⁷, and NaN, without sign or zero (`fnu`: finite, NaN, unsigned). A value costs 8 + 8/32 = 8.25 bits.
 #
 # **Contract.** `mx_quantize(x)` returns `(values, scales)`.
 #
@@ -1169,7 +1169,7 @@ if HAS_TORCHAO:
 # %% [markdown] name="nvfp4_text"
 # ## 11 · What makes four bits train
 #
-# An error of a tenth on every operand is too much for a plain cast. NVIDIA's NVFP4 recipe (2025, a 12B model on 10 trillion tokens) adds four things:
+# With an error of a tenth in every operand, a plain cast does not train well enough. NVIDIA's NVFP4 recipe (2025, a 12B model on 10 trillion tokens) adds four things:
 #
 # - **Some layers stay in BF16**: about 15% of the linear layers, most of them at the end of the network, along with embedding, head, norms and attention's own matmuls.
 # - **16 × 16 blocks for weights**, so that forward and backward pass see the same weights.

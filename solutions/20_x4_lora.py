@@ -52,7 +52,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # - Exactly two parameters are trained: A of shape (rank, in), random (two layers start with different values), and B of shape (out, rank), zero. Both have the device and dtype of the linear layer's weight. The linear layer is frozen, including its bias if it has one. Use the given layer, not a copy.
 # - Unmerged, the output is x Wᵀ + bias + (alpha / rank) · (d(x) Aᵀ) Bᵀ, where d is dropout of the input with probability `dropout`, active in training mode only. Each call draws anew for each element of x. As in `nn.Linear`, x has the shape (..., in), need not be contiguous, and stays as it is; the output has the dtype of x.
-# - `merge()` adds the correction, computed from the current A and B, to the linear layer's weight in place, in the weight's own memory. From then on the output, and its gradient for x, is that of the linear layer alone, in training mode, too. `unmerge()` removes the correction again. A second call of either does nothing, and `unmerge()` does nothing to a layer that is not merged. A layer can be merged and unmerged again and again, each time with other A, B and weight. Neither call changes A, B, the mode of the layer, or another layer. (You need not support training while merged.)
+# - `merge()` adds the correction, computed from the current A and B, to the linear layer's weight in place, in the weight's own memory. From then on the output, and its gradient with respect to x, are those of the linear layer alone, in training mode, too. `unmerge()` removes the correction again. Calling either of them twice in a row is the same as calling it once, and `unmerge()` does nothing to a layer that is not merged. A layer can be merged and unmerged again and again, each time with other A, B and weight. Neither call changes A, B, the mode of the layer, or another layer. (You need not support training while merged.)
 
 
 # %% name="layer" answer=true
@@ -248,7 +248,7 @@ hint("x4.finetune")
 #
 # **Contract.** `labeled_chats(chats, tokenizer, longest)` returns a list of pairs `(ids, labels)`, two lists of `int` of the same length, one pair per chat, in order.
 #
-# - `ids` are the tokens of the chat under the tokenizer's chat template, whatever the template is: of all its turns, with nothing after the last one. The template gives all special tokens; the tokenizer must not add its own. The text of the first turns does not depend on later ones, and neither do its tokens. A chat begins with a system or user turn, and may end with a user turn.
+# - `ids` are the tokens of the whole chat, written with the tokenizer's chat template, whatever that template is, with nothing after the last turn. The template supplies all special tokens; the tokenizer must not add any of its own. The text of the first turns does not depend on later ones, and neither do its tokens. A chat begins with a system or user turn, and may end with a user turn.
 # - `labels` repeat the tokens that the assistant writes: the content of each of its turns, and the `tokenizer.eos_token_id` that ends the turn. At all other places they are −100: at headers, including those of the assistant's turns, and at line breaks between turns. Labels are not shifted.
 # - The same words may be in a question and in an answer. No content holds the `eos_token`.
 # - A chat of more than `longest` tokens is left out. `chats` stays as it is.
@@ -305,7 +305,7 @@ try:
         end = merged_model(tuned)(input_ids=rows[2], labels=rows[2]).loss.item()
     print(f"{pretrained.name}, two updates, merged: {end:.3f} nats per token on other Python; before {start:.3f}")
 except (RealModelError, NotImplementedError) as error:
-    print(error or "This appears once part 4 is written.")
+    print(str(error) or "This appears once part 4 is written.")
 
 # %% [markdown] name="seven_text"
 # ## Your plan at 7B
@@ -357,4 +357,4 @@ else:
 # python -m helpers grade SUBMISSIONS --out GRADES
 # ```
 #
-# Grading takes only your five answer cells, runs them with different random numbers, and runs the same ten checks. Changes elsewhere in the notebook neither help nor hurt.
+# Grading takes only your five answer cells, runs them with different random numbers, and runs the same ten checks, worth one point each (a check cell above runs one to three of them). Changes elsewhere in the notebook neither help nor hurt.

@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | write and stack micro-batches, checkpointing, a one-state optimizer and gradient folding, and say what each takes from which category; account for the remaining peak byte by byte; decide with pairs of runs whether accuracy holds; test a recipe guide with the planner; export a recipe as a script; build a rung of your own |
+# | After this you can | write and stack micro-batches, checkpointing, an optimizer with one state and gradients folded into it, and say how much each saves in which category; account for the remaining peak byte by byte; decide with pairs of runs whether accuracy holds; test a recipe guide with the planner; export a recipe as a script; add a step of your own to the ladder of techniques |
 # | Time | 150 to 180 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU; the same cells use a GPU if there is one |
@@ -78,7 +78,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # Articles promise that these techniques together cut peak memory "up to 20 times, with the same accuracy" (section 4 examines the most quoted one). It is easy to cheat on such a ladder: a smaller batch is a different training run, and a peak read at another moment is a different figure. So here are the rules:
 #
 # - **One model**: a vision transformer of four blocks on handwritten digits, started from the same weights.
-# - **One effective batch**: every update sees the same 512 images in the same order, and every rung sees the same number of images.
+# - **One effective batch**: an update takes 512 images. In every rung the same update sees the same images in the same order, and all rungs see the same number of images.
 # - **One figure**: the peak of a whole training step, in bytes, from the meter of [[where_memory_goes]], including parameters and optimizer state.
 # - **One loss to preserve**, on images that are used neither to train nor to choose anything. A single pair of runs shows little, so rungs are compared over several pairs: same seed, same start, same order of images.
 
@@ -151,12 +151,12 @@ for name, other in {
 #
 # ### Your turn: rungs 2 to 5
 #
-# **Contract.** Four functions, used by the loop in the next cell. `means` maps each parameter to its running mean, a tensor of the same shape.
+# **Contract.** Write four functions, which `my_step` uses in a cell below. `means` maps each parameter to its running mean, a tensor of the same shape.
 #
 # - Rung 2: `accumulate(model, x, y, micro)` adds to the parameters' gradients the gradient of the mean cross-entropy over **all** rows of `x`, at most `micro` rows at a time and in order. The last micro-batch may be smaller.
 # - Rung 3: `checkpoint_blocks(model)` changes the model in place: each block of `model.blocks` saves only its input for the backward pass and recomputes the rest. Outputs and gradients stay the same.
 # - Rung 4: `signum_step(means, lr)` moves each parameter by `lr`, against the sign of its mean. Where the mean is 0, it stays.
-# - Rung 5: `fold(means)` begins an update: it multiplies every mean by 0.9 and returns a list of hook handles. Until they are removed, each gradient is added to its mean, times 0.1, and freed as soon as it is complete for a micro-batch.
+# - Rung 5: `fold(means)` begins an update: it multiplies every mean by 0.9 and returns a list of hook handles. Until they are removed, each gradient is multiplied by 0.1, added to its mean and freed, as soon as it is complete for a micro-batch.
 
 
 # %% name="stack" answer=true reveal=true
@@ -294,7 +294,7 @@ print(f"\n{headline}")
 #
 # ### What did it cost? Time
 #
-# All rungs take a step in turn, for three rounds after a warm-up round. Each is compared with the others *within* a round, so that a slow moment of the machine affects both.
+# All rungs take a step in turn, for three rounds after a warm-up round. Rungs are compared *within* a round, so that a slow moment of the machine affects both sides of a comparison.
 #
 # **Predict.** How many times as long as rung 1, BF16 autocast, does the last rung take?
 
@@ -333,7 +333,7 @@ time_guess.reveal(times(paces[LADDER[1].name], paces[last])[0])
 show_table(table)
 
 # %% [markdown] name="cost_text"
-# Read the column in steps. Rung 1 costs most of the time where a CPU has no units for BF16, and gains time on a GPU. Small micro-batches keep a processor less busy. Checkpointed blocks run their forward pass twice, which is a third more arithmetic (a backward pass costs two forward passes), and more than a third of the time in small pieces, where an operation mostly costs its call ([[activation_checkpointing]]).
+# Read the column in steps. Rung 1 accounts for most of the extra time on a CPU without BF16 units, and saves time on a GPU. Small micro-batches keep a processor less busy. Checkpointed blocks run their forward pass twice, which is a third more arithmetic (a backward pass costs two forward passes), and more than a third of the time in small pieces, where an operation mostly costs its call ([[activation_checkpointing]]).
 #
 # ### And the loss?
 #
@@ -555,9 +555,9 @@ print(f"if only weights and running means were left: {first / static:.0f}x")
 #
 # ## 4 · The famous ladder, checked
 #
-# The most quoted figure of this kind is from [rasbt/pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim/blob/main/logs.md): ViT-L/16 on CIFAR-10 at 224 pixels, "20x". Its own logs give reserved memory, for six steps on one GPU. The planner ([[where_memory_goes]]) runs the same steps on fake tensors. It plans reserved memory as a range: the allocator's replay, and what may shift it.
+# The most quoted figure of this kind is from [rasbt/pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim/blob/main/logs.md): ViT-L/16 on CIFAR-10 at 224 pixels, "20x". Its own logs give reserved memory, for six steps on one GPU. The planner ([[where_memory_goes]]) runs the same steps on fake tensors. It plans reserved memory as a range: the result of replaying the allocations by the allocator's rules, widened by what may shift it.
 #
-# The six logs of ViT-L begin with FP32, batches of 64 and Adam. Then come FP16 autocast, BF16 weights, a batch of 16, four micro-batches of 4, and SGD instead of Adam. Do they add up to 20 times?
+# The six logs of ViT-L begin with FP32, batches of 64 and Adam. Then come FP16 autocast, BF16 weights, a batch of 16, four micro-batches of 4, and SGD instead of Adam. Do they amount to a factor of 20?
 
 # %% name="vit"
 PUBLISHED = {  # reserved GB in the logs, and the step that was logged; gradients are zeroed after the forward pass
@@ -592,7 +592,7 @@ claims.record("C12", "the planner follows the logs", "6 logs, the worst of them"
 # %% [markdown] name="planned_text"
 # ### Our ladder, on models that people train
 #
-# The logs stay below 20 times, and their fourth rung cuts the batch from 64 to 16: a different training run. So take *our* seven rungs, with the batch kept the same: ViT-L on 64 images of 224 pixels, and a 1B language model on 16 sequences of 1,024 tokens. (SGD with momentum stands for Signum: one number per parameter.)
+# The logs stay below a factor of 20, and their fourth rung cuts the batch from 64 to 16: a different training run. So take *our* seven rungs, with the batch kept the same: ViT-L on 64 images of 224 pixels, and a 1B language model on 16 sequences of 1,024 tokens. (SGD with momentum stands for Signum: one number per parameter.)
 #
 # There is a **bound**. With Φ parameters, rung 0 holds at most 16Φ bytes (weights, gradients, two moments) and its activations A. The last rung holds 4Φ (weights and mean in BF16) and the few bytes of one micro-batch that are alive, a:
 #
@@ -731,7 +731,7 @@ for line, (card, recipe) in GUIDE.items():
 #
 # "80 GB: 7B" holds only in pure BF16, where small updates are lost ([[number_formats]]). With FP32 weights it does not, unless the optimizer state moves to the host: then it fits, with a few GiB to spare. 70B on 8 cards is at the edge with one sequence per rank; on 16 cards it fits.
 #
-# > **Note:** the common 16 GB cards, T4 and V100, **have no BF16**: it is emulated in FP32, at an eighth of the speed. The plans of the "16 GB" lines are for a card that has it (RTX 4080, A4000). On a T4 or V100 use FP16 autocast with a scaler ([[mixed_precision]]); pure FP16 weights do not train. The line "no BF16" is the one that fits.
+# > **Note:** the common 16 GB cards, T4 and V100, **have no BF16**: it is emulated in FP32, at an eighth of the speed. The plans of the "16 GB" lines are for a card that has it (RTX 4080, A4000). On a T4 or V100 use FP16 autocast with a scaler ([[mixed_precision]]); pure FP16 weights do not train. The line marked "no BF16" is planned for such a card, and it fits.
 #
 # ## 6 · The summary table
 #
@@ -778,7 +778,7 @@ fsdp_guess.reveal(one_gpu / a_rank, "planned")
 # %% [markdown] name="memory_explained"
 # - **Mixed precision** does not halve this model, because most of its peak is activations that stay in FP32: the logits, 50,257 wide, and the loss's tensors of the same size. A factor without its model means nothing.
 # - **Accumulation** runs eight sequences in the memory of one, or slightly more: earlier gradients stay while the next micro-batch runs.
-# - **DDP** holds slightly *more* than one rank: its buckets. **FSDP** divides weights, gradients and state, but not activations. Here that is nowhere near 8. It is near 8 where weights are nearly everything (a large model, a small batch, checkpointing).
+# - **DDP** holds slightly *more* on each rank than a single GPU without it would: its buckets. **FSDP** divides weights, gradients and state, but not activations. Here that is nowhere near 8. It is near 8 where weights are nearly everything (a large model, a small batch, checkpointing).
 # - **Offloading** the optimizer takes two numbers per parameter off the GPU. That is little where activations make up the peak.
 #
 # ### Speed
@@ -818,7 +818,7 @@ for said, (rung, *between) in ratios.items():
 
 # %% [markdown] name="summary_explained"
 # - **On one device** the table's figures are those of some GPU with some model. 16 bits are fast if the arithmetic units support them and the matrices are large enough to fill them. Small micro-batches cost speed if they leave the device idle. This model is small, so accumulation is expensive; on a GPU that a micro-batch of 1 fills, it is nearly free.
-# - **Checkpointing** costs the recomputation, a third of the arithmetic. In small micro-batches it costs more (section 2), because small operations mostly cost their calls.
+# - **Checkpointing** costs the recomputation, a third of the arithmetic. In small micro-batches it costs more (section 2), because most of the cost of a small operation is the call itself.
 # - **DDP and FSDP** give N times the speed, minus the cost of the wire. Here both happen to send the same. DDP all-reduces FP32 gradients, twice 4 bytes per parameter, of which a ring of 8 ranks sends 7/8 (a rank keeps its own part). FSDP gathers weights in BF16 for the forward and again for the backward pass (2 + 2) and reduce-scatters FP32 gradients (4). In pure FP32 it would send half as much again. Communication overlaps with arithmetic, so real factors are better than this bound.
 # - **Offloading** is slower because of the bytes that cross PCIe in every update, and because of the host's AdamW, which the bound leaves out. More sequences per update make it cheaper.
 #
@@ -856,7 +856,7 @@ best = choose("rtx-4090-24gb", "llama-2-7b", 2048, 16)[0]
 print(f"on top: {best.name} ({best.recipe.summary})")
 
 # %% [markdown] name="script_text"
-# You can take your choice away as a program: one file that runs as it is, alone or under `torchrun`. It contains the recipe, and what else a run needs: warm-up, clipping, data in order, checkpoints. `--tiny` tries it with a small random model on any machine; `--weights` and `--text` make it the real thing. If it is killed, the same command with `--resume` continues from the newest checkpoint. `style="trainer"` writes it for Hugging Face's Trainer. (A 4-bit base is loaded, not made, so the script of a QLoRA recipe needs `--weights` or `--tiny`.)
+# You can export your choice as a program, with `training_script(recipe)`: one file that runs as it is, alone or under `torchrun`. It contains the recipe, and what else a run needs: warm-up, clipping, data in order, checkpoints. `--tiny` tries it with a small random model on any machine; `--weights` and `--text` make it the real thing. If it is killed, the same command with `--resume` continues from the newest checkpoint. With the argument `style="trainer"`, `training_script` writes the program for Hugging Face's Trainer. (A 4-bit base is loaded, not made, so the script of a QLoRA recipe needs `--weights` or `--tiny`.)
 #
 # The next cell shows the method that makes an update. Which lines are the accumulation? Which lines would do something else on two GPUs?
 #
@@ -895,7 +895,7 @@ claims.record(
 # %% [markdown] name="lean_text"
 # ## 8 · Your turn: no room for gradients
 #
-# In section 2 you folded gradients into a mean. Here the loss has gaps, the update has weight decay, and part of the model is frozen. Decide what happens once per *update*, what once per *micro-batch*, and what to divide by.
+# In section 2 you folded gradients into a mean. Here some rows have no label, the update has weight decay, and part of the model is frozen. Decide what happens once per *update*, what once per *micro-batch*, and what to divide by.
 #
 # **Contract.** `lean_update(model, means, x, y, lr)` makes one update, in place, from the *whole* batch.
 #
@@ -947,7 +947,7 @@ hint("capstone.lean")
 # **Contract.** Two functions:
 #
 # - `prepare(model)` gets the ViT of this lab with FP32 weights, and may change it in place: its dtype, checkpointing, hooks. It returns whatever `update` needs.
-# - `update(model, state, x, y, progress)` makes one update: all micro-batches see the same weights, which change after the last one. `x` (64, 1, 8, 8) and `y` (64,) are in NumPy. `progress` goes from 0 (first update) to 1 (last).
+# - `update(model, state, x, y, progress)` makes one update; `state` is what `prepare` returned. All micro-batches see the same weights, which change after the last one. `x` (64, 1, 8, 8) and `y` (64,) are in NumPy. `progress` goes from 0 (first update) to 1 (last).
 # - In every update, all 64 images go through `model(...)` with gradients on, unchanged, in micro-batches of any size; no other images do. The meaning of the labels is drawn anew for each run, so other data does not help.
 # - The parameters keep their names and shapes. In the end the weights are loaded into a fresh FP32 model, whose loss counts.
 # - Everything that you keep is kept in tensors on the device. The peak counts everything: weights, state, gradients, activations, scratch, and idle copies. An update must not write files.

@@ -48,7 +48,7 @@ def shift(*tensors):
     def finish():
         for request in requests:
             request.wait()
-        leaving.clear()  # until now they had to stay
+        leaving.clear()  # the buffers had to stay alive until now
 
     return arriving, finish
 
@@ -88,7 +88,7 @@ def ring_backward(gradient, inputs, results, order):
                     for total, part in zip((dq_chunk, *theirs), parts, strict=True):
                         total += part  # a view: it lands in the whole tensor
         if land:
-            land()  # the sums of the ranks before, which traveled during this block
+            land()  # the sums of the earlier ranks, which traveled during this block
             for total, earlier in zip(sums, coming, strict=True):
                 total += earlier
         coming, land = shift(*sums)  # travels during the next block; from the last one, home

@@ -80,7 +80,7 @@ def test_an_answer_cell_that_is_no_code_is_flagged(tmp_path, kind):
     [
         ("x = 1\ny = 2", "x = 1\ny = 2", None),
         (["x = 1\n", "y = 2"], "x = 1\ny = 2", None),
-        (["x = 1\n", 3, None, "y = 2"], "x = 1\ny = 2", "lines that are no text"),
+        (["x = 1\n", 3, None, "y = 2"], "x = 1\ny = 2", "lines that are not text"),
         (3, "", "holds no text"),
         (None, "", "holds no text"),
         ({"a": "x"}, "", "holds no text"),

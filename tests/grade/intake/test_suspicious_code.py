@@ -183,7 +183,7 @@ def test_at_most_ten_flags_an_answer_then_a_count():
     assert len(lines) == 12
     assert lines[9:] == [
         "step, line 10: changes `torch.a9`.",
-        "step: 15 more of the kind.",
+        "step: 15 more of this kind.",
         "epoch, line 1: imports `gc`.",
     ]
 
