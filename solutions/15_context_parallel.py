@@ -132,7 +132,7 @@ show_table(table)
 print(f"blocks recomputed and almost no logits: {human_bytes(no_logits)}; with twice the tokens {human_bytes(doubled)}")
 
 # %% [markdown] name="plan_explained"
-# Sharding the parameters does not help here: without recomputation a single sequence does not come close to fitting. Recomputing each block ([[activation_checkpointing]]) leaves two parts: the blocks' inputs (32 GiB, linear in the length) and the logits with their gradients, 131,072 × 128,256 numbers. The last line under the table plans the same without logits, as a loss in chunks almost achieves ([[compilation_and_fusion]]): then recomputation alone fits. Its price is a second forward pass, and the next doubling of the length no longer fits. The other way is to split the **sequence**: of T tokens, each of N ranks keeps T/N. This is *context parallelism*.
+# Sharding the parameters does not help here: without recomputation a single sequence does not come close to fitting. Recomputing each block ([[activation_checkpointing]]) leaves two parts: the blocks' inputs (32 GiB, linear in the length) and the logits with their gradients, 131,072 × 128,256 numbers. The last line, under the table, plans the same case with almost no logits, which a chunked loss comes close to ([[compilation_and_fusion]]). Then recomputation alone is enough to fit. Its price is a second forward pass, and the next doubling of the length no longer fits. The other way is to split the **sequence**: of T tokens, each of N ranks keeps T/N. This is *context parallelism*.
 #
 # Embedding, norms, projections, MLP and loss work on one token at a time. Attention is the exception. A query needs the keys and values of all earlier tokens, and some of them are on other ranks. There are two ways to get them: gather all keys and values before attention, or pass them around in blocks, one at a time. This lab builds the second and compares it with the first in section 7.
 #
@@ -534,7 +534,7 @@ for link, bandwidth in (("NVLink, in a node", h100s.inside), ("network, between 
 #
 # The tokens are distributed evenly. Is the work?
 #
-# Four ranks have one chunk each, in sequence order, under a causal mask. The step ends with the last rank. As in [[pipeline]], a clock makes waiting visible. Each block *takes* a time proportional to its scores, whatever the cores of this machine do. The messages are real, and short compared with that time.
+# Four ranks have one chunk each, in sequence order, under a causal mask. The step ends when the last rank has finished. As in [[pipeline]], a clock makes waiting visible. Each block *takes* time in proportion to the number of its scores, whatever the cores of this machine do. The messages are real, and short compared with that time.
 
 
 # %% name="row_clocked"
@@ -634,7 +634,7 @@ explore(
 # %% [markdown] name="model_text"
 # ## 6 · A whole model
 #
-# Now train a decoder of two blocks, with rotary positions, on a sequence that no rank holds completely. Each rank has all parameters and its own tokens, so the gradients of the parameters are summed over the ranks, as in [[data_parallel]].
+# Now train a decoder of two blocks, with rotary positions, on a sequence that no rank holds completely. Each rank has all parameters and its own tokens, so the gradients of the parameters are summed over the ranks. (In [[data_parallel]] you averaged them, because each rank's loss was a mean over its own rows. Here each rank divides by the joint count.)
 #
 # The loss is a mean over all tokens that count. Some do not (label −100), and they are not spread evenly. So divide by the count over **all** ranks.
 

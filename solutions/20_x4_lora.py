@@ -188,7 +188,7 @@ hint("x4.plan")
 #
 # **Contract.**
 #
-# - `fine_tune(base, batches)`: `base` is a small `LlamaForCausalLM` in evaluation mode that was trained on some English text; `batches` is a list of token ids, each (16, 48), of Python source. Put an adapter of rank 8 on all linear layers of the blocks, and on no other layer. You may call `adapter_config`, or use your own layer from part 1 instead of PEFT; alpha and dropout are yours to choose.
+# - `fine_tune(base, batches)`: `base` is a small `LlamaForCausalLM` in evaluation mode that was trained on some English text; `batches` is a list of tensors of token ids, each of shape (16, 48), from Python source. Put an adapter of rank 8 on all linear layers of the blocks, and on no other layer. You may call `adapter_config`, or use your own layer from part 1 instead of PEFT; alpha and dropout are yours to choose.
 # - Train it with one AdamW, one update per batch, each batch once and in the given order. Each update follows the gradient of the mean cross-entropy of all next tokens of its batch alone; you may clip it. Every layer is in training mode, and the model runs for no other purpose. Return the adapted model in evaluation mode. Choose the learning rate well: the loss on other Python source must fall by at least seven tenths of what LoRA can achieve.
 # - The base stays as it is to the last bit and gets no gradients. The optimizer holds exactly the trained parameters.
 # - `merged_model(model)` takes the model that `fine_tune` returned (and may consume it) and returns an ordinary `LlamaForCausalLM` with the adapter merged into its weights.

@@ -333,7 +333,7 @@ time_guess.reveal(times(paces[LADDER[1].name], paces[last])[0])
 show_table(table)
 
 # %% [markdown] name="cost_text"
-# Read the column in steps. Rung 1 accounts for most of the extra time on a CPU without BF16 units, and saves time on a GPU. Small micro-batches keep a processor less busy. Checkpointed blocks run their forward pass twice, which is a third more arithmetic (a backward pass costs two forward passes), and more than a third of the time in small pieces, where an operation mostly costs its call ([[activation_checkpointing]]).
+# Read the column in steps. Rung 1 accounts for most of the extra time on a CPU without BF16 units, and saves time on a GPU. Small micro-batches keep a processor less busy. Checkpointed blocks run their forward pass twice, which is a third more arithmetic (a backward pass costs two forward passes), and adds more than a third to the time when the pieces are small, because then most of an operation's cost is the call itself ([[activation_checkpointing]]).
 #
 # ### And the loss?
 #
@@ -444,7 +444,7 @@ show(
 )
 
 # %% [markdown] name="cost_explained"
-# Compare the interval with the margin of 0.1, after the few updates of an undertrained model. The last line is the control. A step of Signum is many times the gap between BF16 weights of this size, so ordinary rounding loses little in so short a run. With small steps it loses nearly all ([[number_formats]]). (The runs of the last rung fold four micro-batches of 128 instead of sixteen of 32, to save time. The gradient is the same, with fewer roundings.)
+# Compare the interval with the margin of 0.1. Bear in mind that after so few updates the model is undertrained. The last line is the control. A step of Signum is many times the gap between neighboring BF16 numbers of this size, so ordinary rounding loses little in so short a run. It loses nearly all steps that are small ([[number_formats]]). (The runs of the last rung fold four micro-batches of 128 instead of sixteen of 32, to save time. The gradient is the same, with fewer roundings.)
 #
 # The interval shows how much five pairs can tell. If all of it is below the margin, the claim is safe for this model. If all of it is above, the claim is refuted. If it straddles the margin, these pairs **cannot decide**, and you need more of them. Rung 3 changes nothing, and rungs 1, 2, 5 and 6 change rounding only. Rung 4 is another optimizer with its own learning rate, the only rung that changes *what* is computed. The published ladder has one, too (Adam to SGD).
 #
