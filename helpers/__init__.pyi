@@ -63,6 +63,7 @@ from .exercises.failures.rank_log import read_logs as read_logs
 from .exercises.failures.torchrun_job import torchrun_job as torchrun_job
 from .exercises.gradient_accumulation.byte_nets import ByteNets as ByteNets
 from .exercises.gradient_accumulation.timeline import accumulation_timeline as accumulation_timeline
+from .exercises.lean_optimizers.matrices_and_rest import MatricesAndRest as MatricesAndRest
 from .exercises.lora.fine_tune import fine_tune as fine_tune
 from .exercises.lora.kept_run import kept_run as kept_run
 from .exercises.lora.number_task import NumberTask as NumberTask
