@@ -51,6 +51,7 @@ from .exercises.data_parallel.pictures import bucket_timeline as bucket_timeline
 from .exercises.data_parallel.pictures import link_figure as link_figure
 from .exercises.data_parallel.pictures import ring_figure as ring_figure
 from .exercises.data_parallel.pictures import scaling_figure as scaling_figure
+from .exercises.failures.break_here import break_here as break_here
 from .exercises.failures.fleet import Fleet as Fleet
 from .exercises.failures.made_counters import made_counters as made_counters
 from .exercises.failures.made_jobs import made_job as made_job
