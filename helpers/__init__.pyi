@@ -44,6 +44,7 @@ from .exercises.capstone.ladder_task import LadderTask as LadderTask
 from .exercises.capstone.ladder_task import Rung as Rung
 from .exercises.capstone.open_rung import run_open_rung as run_open_rung
 from .exercises.capstone.signum import Signum as Signum
+from .exercises.compilation_and_fusion.with_vocabulary import with_vocabulary as with_vocabulary
 from .exercises.data_parallel.diary import Diary as Diary
 from .exercises.data_parallel.launch import torchrun as torchrun
 from .exercises.data_parallel.messages import Messages as Messages

@@ -263,7 +263,7 @@ my_guess = None  # 0.01 is 1%
 ### BEGIN GUESS
 my_guess = 0.01  # each rank gets other rows than before
 ### END GUESS
-fewer_guess = Prediction("Last loss on 1 or 3 ranks, relative difference from 2 ranks", my_guess, "")
+fewer_guess = Prediction("Last loss on 1 or 3 ranks, relative difference from 2 ranks", my_guess, "", difference=True)
 
 
 # %% name="fewer"
