@@ -655,7 +655,7 @@ axes.set_yticks([tick for tick in axes.get_yticks() if tick >= 0])
 axes.legend(frameon=False, loc="upper left")
 show(
     figure,
-    "Weights and activations lie within every format's range; gradients reach below FP16's, second moments far below.",
+    "Nearly all weights and activations lie within every format's range; gradients reach below FP16's, second moments far below.",
 )
 
 # %% name="underflow"

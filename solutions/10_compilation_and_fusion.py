@@ -733,8 +733,8 @@ else:
 # %% [markdown] name="norm_speed_explained"
 # `traffic` counts bytes from the sizes of tensors, whether or not they are in a cache.
 #
-# - **Small tensors** stay in the processor's last-level cache (some tens of MiB). The next operation reads from the cache what the last one wrote, so there is no memory traffic for fusion to save.
-# - **Tensors several times as large as the cache** do go to memory, so there the bytes can show in the time, as long as no other program uses the memory. Compare the two factors above.
+# - **Small tensors** stay in the processor's last-level cache (some tens of MiB). The next operation reads from the cache what the last one wrote. Fusion then saves traffic to the cache, which is faster than memory, so it gains less than the count of bytes promises.
+# - **Tensors several times as large as the cache** do go to memory, so there the factor can come closer to 2.5. Compare the two factors above. (On a busy machine they say little: other programs use the cache and the memory, too.)
 #
 # So ask two questions before you expect a gain from fusion: is the chain memory-bound, and is the traffic really to memory, not to a cache?
 
