@@ -44,6 +44,7 @@ from .exercises.capstone.ladder_task import LadderTask as LadderTask
 from .exercises.capstone.ladder_task import Rung as Rung
 from .exercises.capstone.open_rung import run_open_rung as run_open_rung
 from .exercises.capstone.signum import Signum as Signum
+from .exercises.compilation_and_fusion.with_vocabulary import with_vocabulary as with_vocabulary
 from .exercises.data_parallel.diary import Diary as Diary
 from .exercises.data_parallel.launch import torchrun as torchrun
 from .exercises.data_parallel.messages import Messages as Messages
@@ -51,6 +52,7 @@ from .exercises.data_parallel.pictures import bucket_timeline as bucket_timeline
 from .exercises.data_parallel.pictures import link_figure as link_figure
 from .exercises.data_parallel.pictures import ring_figure as ring_figure
 from .exercises.data_parallel.pictures import scaling_figure as scaling_figure
+from .exercises.failures.break_here import break_here as break_here
 from .exercises.failures.fleet import Fleet as Fleet
 from .exercises.failures.made_counters import made_counters as made_counters
 from .exercises.failures.made_jobs import made_job as made_job
@@ -64,6 +66,7 @@ from .exercises.failures.torchrun_job import torchrun_job as torchrun_job
 from .exercises.fp8.short_run import ShortRun as ShortRun
 from .exercises.gradient_accumulation.byte_nets import ByteNets as ByteNets
 from .exercises.gradient_accumulation.timeline import accumulation_timeline as accumulation_timeline
+from .exercises.lean_optimizers.matrices_and_rest import MatricesAndRest as MatricesAndRest
 from .exercises.lora.fine_tune import fine_tune as fine_tune
 from .exercises.lora.kept_run import kept_run as kept_run
 from .exercises.lora.number_task import NumberTask as NumberTask

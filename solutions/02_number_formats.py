@@ -21,6 +21,7 @@ from helpers import (
     COLORS,
     FORMATS,
     Claims,
+    LinearLog,
     Prediction,
     SmallGPT,
     check,
@@ -421,7 +422,7 @@ for beta_2 in (0.999, 0.99, 0.95):
 # round it stochastically.
 #
 # Sums of gradients have the same problem. `.grad` has the parameter's dtype, so with BF16 weights a sum over many micro-batches is a BF16 sum. PyTorch 2.10 and later
-# let you ask for another dtype, `weight.grad_dtype`. Does the optimizer accept it?
+# let you ask for another dtype, `weight.grad_dtype`.
 
 # %% name="grad_dtype"
 for wide in (False, True):
@@ -435,35 +436,55 @@ for wide in (False, True):
         weight.sum().backward()  # a gradient of 1
     print(f"1,000 gradients of 1 add up to {weight.grad.item():g} in {weight.grad.dtype}")
 
+# %% [markdown] name="grad_dtype_text"
+# With an FP32 gradient the sum is right. The weight itself stays BF16.
+#
+# **Predict.** How many of the five optimizers SGD, Muon, Adafactor, Adam and AdamW take a step with such a gradient?
+
+# %% name="guess_accept"
+my_guess = None  # of 5
+### BEGIN GUESS
+my_guess = 5  # PyTorch offers the setting
+### END GUESS
+accept_guess = Prediction("Optimizers that accept an FP32 gradient for a BF16 weight", my_guess, "of 5")
+
 
 # %% name="grad_dtype_steps"
-def step_with(make):
-    """Take a step with an FP32 gradient of a BF16 weight; return what happens."""
+def weight_with_gradient():
+    """Return a BF16 weight of ones with an FP32 gradient of ones."""
     weight = torch.ones(4, 4, dtype=torch.bfloat16, device=device, requires_grad=True)
     weight.grad_dtype = torch.float32
     weight.sum().backward()
-    if make == "masters":
-        master = weight.detach().float()
-        master.grad, weight.grad = weight.grad, None
-        torch.optim.AdamW([master], lr=0.1).step()
-        with torch.no_grad():
-            weight.copy_(master)
-    else:
-        try:
-            make([weight], lr=0.1).step()
-        except RuntimeError as error:
-            return f"RuntimeError: {str(error)[:70]}"
+    return weight
+
+
+def step_with(make_optimizer):
+    """Take a step; return the error, or where the weight is then."""
+    weight = weight_with_gradient()
+    try:
+        make_optimizer([weight], lr=0.1).step()
+    except RuntimeError as error:
+        return f"RuntimeError: {str(error)[:70]}"
     return f"the weight moves from 1 to {weight[0, 0].item():.3f}"
 
 
-makers = {"SGD": torch.optim.SGD, "Muon": torch.optim.Muon, "Adafactor": torch.optim.Adafactor}
-makers |= {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW, "AdamW on FP32 masters": "masters"}
 if hasattr(weight, "grad_dtype"):
-    for name, make in makers.items():
-        print(f"{name:22} {step_with(make)}")
+    kinds = torch.optim.SGD, torch.optim.Muon, torch.optim.Adafactor, torch.optim.Adam, torch.optim.AdamW
+    found = {kind.__name__: step_with(kind) for kind in kinds}
+    accept_guess.reveal(sum("Error" not in outcome for outcome in found.values()), "counted")
+    for name, outcome in found.items():
+        print(f"{name:22} {outcome}")
+    narrow = weight_with_gradient()
+    master = narrow.detach().float()
+    master.grad, narrow.grad = narrow.grad, None
+    torch.optim.AdamW([master], lr=0.1).step()
+    with torch.no_grad():
+        narrow.copy_(master)
+    print(f"{'AdamW on FP32 masters':22} the weight moves from 1 to {narrow[0, 0].item():.3f}")
 
 # %% [markdown] name="tune_intro"
-# The sum is right, but in PyTorch 2.13 Adam and AdamW raise an error: their formulas mix the FP32 gradient with a BF16 moment. SGD, Muon and Adafactor accept it.
+# In PyTorch 2.13, SGD, Muon and Adafactor accept it. Adam and AdamW raise an error: they create
+# their moments in the weight's dtype, and their formula does not mix a BF16 moment with an FP32 gradient.
 # With AdamW, keep an FP32 master weight, move the FP32 gradient to it, and copy the result back, as the last line did.
 #
 # ### What pure BF16 fine-tuning loses
@@ -596,34 +617,20 @@ show_table(rows)
 # ## 6 · Underflow: gradients that become zero
 #
 # Gradients are small. Here are those of the GPT above, along with its other tensors, compared with the range of each format. (The ranges of FP32 and BF16 begin
-# far to the left of the picture.) Each black bar reaches from half of a format's smallest number, below which everything becomes zero, to its maximum.
+# far to the left of the picture.) `LinearLog` records what goes into three linear layers (*activations*) and the gradients of what comes out of them. Each black bar reaches from half of a format's smallest number, below which everything becomes zero, to its maximum.
 
 # %% name="gradients"
+log = LinearLog(keep={0})  # inputs x and gradients g of one step
+log.attach({name: model.get_submodule(name) for name in ("blocks.0.qkv", "blocks.1.mlp.0", "head")})
 optimizer.zero_grad()
-hidden = {}
-
-
-def remember(name):
-    def hook(module, inputs, output):
-        hidden[name] = output
-        output.retain_grad()
-
-    return hook
-
-
-handles = [
-    model.get_submodule(n).register_forward_hook(remember(n)) for n in ("blocks.0.qkv", "blocks.1.mlp.0", "head")
-]
 loss_of(model, *batch(text, 61)).backward()
-for handle in handles:
-    handle.remove()
-moments = torch.cat([s["exp_avg_sq"].flatten() for s in optimizer.state.values()])
+recorded = {kind: torch.cat([t.flatten() for key, t in log.tensors.items() if key[2] == kind]) for kind in "xg"}
 tensors = {
     "weights": torch.cat([p.detach().flatten() for p in model.parameters()]),
-    "activations": torch.cat([h.detach().flatten() for h in hidden.values()]),
+    "activations": recorded["x"],
     "gradients of weights": torch.cat([p.grad.flatten() for p in model.parameters()]),
-    "gradients of activations": torch.cat([h.grad.flatten() for h in hidden.values()]),
-    "Adam's second moment": moments,
+    "gradients of activations": recorded["g"],
+    "Adam's second moment": torch.cat([s["exp_avg_sq"].flatten() for s in optimizer.state.values()]),
 }
 tensors = {name: t[t != 0].cpu().double() for name, t in tensors.items()}
 
@@ -648,7 +655,7 @@ axes.set_yticks([tick for tick in axes.get_yticks() if tick >= 0])
 axes.legend(frameon=False, loc="upper left")
 show(
     figure,
-    "Weights and activations lie within every format's range; gradients reach below FP16's, second moments far below.",
+    "Nearly all weights and activations lie within every format's range; gradients reach below FP16's, second moments far below.",
 )
 
 # %% name="underflow"

@@ -321,7 +321,16 @@ print("CUDA may add up parts of a BF16 matmul in BF16:", shortcut)
 # The matmul gets it right: its inputs and its result are in 16 bits, but it accumulates in FP32. This makes 16-bit matmuls usable. (A GPU
 # may split a long sum into parts and add those in 16 bits; the last line shows whether PyTorch allows that. If a BF16 run diverges from its FP32 reference, set it to False and compare again.)
 #
-# The operations that follow their inputs decide what the rest of a model runs in. Here are some layers of the GPT under autocast:
+# Under autocast every matmul of the GPT returns 16 bits. Each block adds the results of two of its matmuls to its input, and returns the sum.
+#
+# **Predict.** How many bits per number does the GPT's first block return?
+
+# %% name="guess_residual"
+my_guess = None  # bits per number
+### BEGIN GUESS
+my_guess = 16  # like all matmuls inside
+### END GUESS
+residual_guess = Prediction("Output of the GPT's first block under autocast", my_guess, "bits per number")
 
 # %% name="widened_gpt"
 model = SmallGPT().to(device)
@@ -330,6 +339,7 @@ for name in ("tokens", "blocks.0.qkv", "blocks.0", "norm", "head"):
     model.get_submodule(name).register_forward_hook(lambda _, __, out, name=name: seen.update({name: out.dtype}))
 with theirs():
     model(ids)
+residual_guess.reveal(8 * seen["blocks.0"].itemsize)
 for name, dtype in seen.items():
     print(f"  {name:14} returns {str(dtype).removeprefix('torch.')}")
 

@@ -22,6 +22,7 @@ from helpers import (
     COLORS,
     Claims,
     GiB,
+    MatricesAndRest,
     MemoryMeter,
     MiB,
     Prediction,
@@ -80,29 +81,8 @@ my_guess = 0.03  # 4 x (256 + 1,024) bytes for a matrix of 256 x 1,024 numbers i
 ### END GUESS
 adafactor_guess = Prediction("State of Adafactor", my_guess, "bytes per parameter")
 
-
-# %% name="muon"
-class MuonAndAdamW(torch.optim.Optimizer):
-    """Muon for matrices, AdamW for the rest, at one learning rate."""
-
-    def __init__(self, parameters, lr, ns_steps=5):
-        parameters = list(parameters)
-        super().__init__(parameters, {})
-        matrices, rest = ([p for p in parameters if (p.dim() == 2) is flat] for flat in (True, False))
-        self.parts = (
-            torch.optim.Muon(matrices, lr=lr, adjust_lr_fn="match_rms_adamw", ns_steps=ns_steps),
-            torch.optim.AdamW(rest, lr=lr, foreach=False),
-        )
-        self.param_groups = [group for part in self.parts for group in part.param_groups]  # the same dictionaries
-
-    def step(self):
-        for part in self.parts:
-            part.step()
-            self.state.update(part.state)  # the same tensors, for whoever counts them
-
-
 # %% [markdown] name="state_text"
-# (`adjust_lr_fn` makes Muon's steps as large as AdamW's, so that one learning rate serves both. The usual recipe also leaves the embedding and the output layer to AdamW; here Muon gets every matrix.)
+# `MatricesAndRest` gives matrices to Muon and the other parameters to AdamW. (`adjust_lr_fn` makes Muon's steps as large as AdamW's, so that one learning rate serves both. The usual recipe also leaves the embedding and the output layer to AdamW; here Muon gets every matrix.)
 #
 # The GPT gets 16 tokens, so weights dominate and activations are small. `state_bytes` adds up what an optimizer keeps. (`foreach` is the subject of section 3 and does not change the state.) Lion and GaLore are not part of PyTorch, so the table has only their formulas.
 
@@ -112,7 +92,11 @@ OPTIMIZERS = {
     "SGD, momentum": lambda ps: torch.optim.SGD(ps, lr=1e-2, momentum=0.9, foreach=False),
     "AdamW": lambda ps: torch.optim.AdamW(ps, lr=1e-3, foreach=False),
     "Adafactor": lambda ps: torch.optim.Adafactor(ps, lr=1e-2, foreach=False),
-    "Muon and AdamW": lambda ps: MuonAndAdamW(ps, lr=1e-3, ns_steps=1),  # as many bytes as five steps
+    "Muon and AdamW": lambda ps: MatricesAndRest(
+        ps,
+        lambda matrices: torch.optim.Muon(matrices, adjust_lr_fn="match_rms_adamw", ns_steps=1),  # bytes as for five
+        lambda rest: torch.optim.AdamW(rest, lr=1e-3, foreach=False),
+    ),
 }
 
 # %% name="gpt"
@@ -221,14 +205,14 @@ count_guess.reveal(thirds)
 #
 # ### BF16 moments
 #
-# The simplest way to halve the state is to store the moments in BF16. The second moment is an average with β₂ = 0.999: each step multiplies it by 0.999 and adds 0.001·g². Suppose it is 1 and the gradient is 0 from now on.
+# The simplest way to halve the state is to store the moments in BF16. The second moment is an average: each step multiplies it by β₂ and adds (1 − β₂)·g². With PyTorch's default of 0.999 it cannot decay in BF16, because 0.999·v rounds back to v ([[number_formats]]). With 0.997, each step is three times as large. Suppose the second moment is 1 and the gradient is 0 from now on.
 #
-# **Predict.** What is the second moment after 1,000 steps in BF16? (In FP32 it is 0.999¹⁰⁰⁰ ≈ 0.37.)
+# **Predict.** With β₂ = 0.997, what is the second moment after 1,000 steps in BF16? (In FP32 it is 0.997¹⁰⁰⁰ ≈ 0.05.)
 
 # %% name="guess_bf16"
 my_guess = None
 ### BEGIN GUESS
-my_guess = 0.37  # with a little rounding
+my_guess = 0.05  # with a little rounding
 ### END GUESS
 bf16_guess = Prediction("Second moment after 1,000 steps without gradient, BF16", my_guess, "")
 
@@ -236,14 +220,15 @@ bf16_guess = Prediction("Second moment after 1,000 steps without gradient, BF16"
 averages = {dtype: torch.ones(4, dtype=dtype, device=device) for dtype in (torch.float32, torch.bfloat16)}
 for _ in range(1000):
     for average in averages.values():
-        average.mul_(0.999)
-bf16_guess.reveal(averages[torch.bfloat16][0].item())
-print(
-    f"in FP32 {averages[torch.float32][0].item():.3f}; BF16's next value below 1 is {1 - torch.finfo(torch.bfloat16).eps / 2}"
-)
+        average.mul_(0.997)
+stuck_at = averages[torch.bfloat16][0].item()
+bf16_guess.reveal(stuck_at)
+print(f"in FP32 {averages[torch.float32][0].item():.3f}")
+half_a_gap = torch.finfo(torch.bfloat16).eps / 4
+print(f"the next step would take away {0.003 * stuck_at:.6f}; half a gap between 0.5 and 1: {half_a_gap:.6f}")
 
 # %% [markdown] name="blocks_text"
-# It never decays. BF16 has eight bits of precision, 0.999 rounds back to 1, and every step after that does the same. So a second moment in BF16 can grow but hardly shrink, and after a few large gradients the steps of a weight stay too small. Either store it with **stochastic rounding** ([[number_formats]]), or use a format with its own scale:
+# It gets stuck at about two thirds. A step takes away a fixed share of v, but BF16's numbers between 0.5 and 1 are all 1/256 apart. Below 0.65 a share of 0.3% is less than half of that gap, so 0.997·v rounds back to v. A second moment in BF16 can therefore grow but hardly shrink, and after a few large gradients the steps of a weight stay too small. Either store it with **stochastic rounding** ([[number_formats]]), or use a format with its own scale:
 #
 # ### 8 bits, block by block
 #
@@ -997,18 +982,14 @@ adafactor_behind = Prediction("Language model, Adafactor's test loss above AdamW
 
 # %% name="your_muon"
 class YourMuon(torch.optim.Optimizer):
-    """Muon with your `orthogonalize` for matrices, AdamW for the rest, at one learning rate."""
+    """Muon for matrices, with your `orthogonalize`."""
 
-    def __init__(self, parameters, lr):
-        parameters = list(parameters)
-        super().__init__([p for p in parameters if p.dim() == 2], {"lr": lr})
-        self.rest = torch.optim.AdamW([p for p in parameters if p.dim() != 2], lr=lr, fused=True)
-        self.param_groups += self.rest.param_groups  # a schedule sets both rates
+    def __init__(self, matrices, lr):
+        super().__init__(matrices, {"lr": lr})
 
     @torch.no_grad()
     def step(self):
-        self.rest.step()
-        matrices = self.param_groups[0]
+        (matrices,) = self.param_groups
         for p in matrices["params"]:
             momentum = self.state[p].setdefault("momentum", torch.zeros_like(p))
             momentum.lerp_(p.grad, 0.05)
@@ -1019,10 +1000,12 @@ class YourMuon(torch.optim.Optimizer):
 # %% name="rivals"
 RIVALS = {
     "SGD": lambda ps, lr: torch.optim.SGD(ps, lr=lr, momentum=0.9, fused=True),
-    "Muon": YourMuon,
     "Adafactor": lambda ps, lr: torch.optim.Adafactor(ps, lr=lr, foreach=False),
     "AdamW": lambda ps, lr: torch.optim.AdamW(ps, lr=lr, fused=True),
 }
+RIVALS["Muon"] = lambda ps, lr: MatricesAndRest(
+    ps, lambda matrices: YourMuon(matrices, lr), lambda rest: RIVALS["AdamW"](rest, lr)
+)
 NETS = {
     "CNN": lambda: SmallCNN(8),
     "ViT": lambda: ViT(side=8, patch=2, layers=2, width=32, heads=2, inner=64),
@@ -1370,7 +1353,7 @@ claims
 # ## Recap
 #
 # - State in bytes per parameter: SGD 0, momentum, Lion and Muon 4, Adam 8, 8-bit Adam a little over 2, 4-bit a little over 1, Adafactor almost 0. "Two thirds" is right for one way of counting in six.
-# - A second moment in BF16 cannot decay. 8 bits need blocks, a scale for each, and a code book with equal *factors*: a second moment that rounds to zero is a division by almost zero.
+# - A second moment in BF16 stops decaying far too early. 8 bits need blocks, a scale for each, and a code book with equal *factors*: a second moment that rounds to zero is a division by almost zero.
 # - A verdict on a format or an optimizer holds only for a learning rate, its schedule and a number of steps. Before you compare two losses, ask what a trivial model reaches.
 # - `foreach` holds one more copy of the weights in its step; `fused` does not.
 # - The step inside the backward pass gives the same numbers without a full set of gradients, but rules out accumulation, joint clipping and loss scaling.

@@ -1,8 +1,8 @@
-"""What FP32 products are computed in: FP32, or TF32.
+"""What FP32 matmuls are computed in: FP32, or TF32.
 
-From compute capability 8.0 on, a GPU can round the inputs of an FP32 product to TF32 (FP32's 8 exponent bits, but only
+From compute capability 8.0 on, a GPU can round the inputs of an FP32 matmul to TF32 (FP32's 8 exponent bits, but only
 10 fraction bits), multiply those, and add up in FP32. Inputs and result are stored in FP32; only the digits change.
-PyTorch has one setting for matrix products and another for convolutions, with different defaults. It also has two
+PyTorch has one setting for matmuls and another for convolutions, with different defaults. It also has two
 generations of names for them, and raises an error where one is read after the other has been set; only the newer ones,
 `fp32_precision`, are used here.
 """
@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 
 Precision = Literal["ieee", "tf32"]
-_SETTINGS = {"products": torch.backends.cuda.matmul, "convolutions": torch.backends.cudnn.conv}
+_SETTINGS = {"matmuls": torch.backends.cuda.matmul, "convolutions": torch.backends.cudnn.conv}
 
 
 def has_tf32(device: torch.device) -> bool:
@@ -23,13 +23,13 @@ def has_tf32(device: torch.device) -> bool:
 
 
 def fp32_precision() -> dict[str, str]:
-    """Return what a CUDA GPU computes FP32 "products" and "convolutions" in now: "FP32" or "TF32"."""
+    """Return what a CUDA GPU computes FP32 "matmuls" and "convolutions" in now: "FP32" or "TF32"."""
     return {what: "TF32" if setting.fp32_precision == "tf32" else "FP32" for what, setting in _SETTINGS.items()}
 
 
 @contextmanager
 def fp32_computed_as(precision: Precision) -> Iterator[None]:
-    """Compute FP32 products and convolutions in FP32 ("ieee") or TF32 ("tf32"); afterwards, as before.
+    """Compute FP32 matmuls and convolutions in FP32 ("ieee") or TF32 ("tf32"); afterwards, as before.
 
     It changes what happens on CUDA GPUs with TF32 units, and nothing elsewhere.
     """

@@ -60,7 +60,7 @@ def test_tf32_is_where_it_was_asked_for_and_nowhere_else(error):
 
 
 @pytest.mark.silicon
-@pytest.mark.parametrize(("what", "error"), [("products", product_error), ("convolutions", convolution_error)])
+@pytest.mark.parametrize(("what", "error"), [("matmuls", product_error), ("convolutions", convolution_error)])
 def test_the_setting_that_is_printed_is_the_one_that_computes(what, error):
     assert (error() > TF32_ERROR) == (fp32_precision()[what] == "TF32" and has_tf32(GPU))
 

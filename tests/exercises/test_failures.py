@@ -4,7 +4,9 @@ import os
 import random
 from pathlib import Path
 
+from helpers.exercises.failures import break_here as broken
 from helpers.exercises.failures import fleet
+from helpers.exercises.failures.break_here import break_here
 from helpers.exercises.failures.diagnosis import DIAGNOSIS
 from helpers.exercises.failures.fleet import DAY, Fleet
 from helpers.exercises.failures.made_counters import FAULTS, made_counters
@@ -105,6 +107,15 @@ def test_a_fleet_accounts_for_all_of_its_time():
     assert [when for when, *_ in events] == sorted(when for when, *_ in events)
 
 
+def test_the_averages_of_a_fleet_are_those_of_its_runs():
+    runs = [Fleet(spares=4).run(5, seed) for seed in range(3)]
+    shares, lost = Fleet(spares=4).average(runs=3, days=5)
+    assert shares["training"] == pytest.approx(sum(used["training"] / sum(used.values()) for used, _ in runs) / 3)
+    assert sum(shares.values()) == pytest.approx(1)
+    assert lost["node"] > 0
+    assert lost.total() == pytest.approx(sum(seconds for _, events in runs for *_, seconds in events) / 3)
+
+
 @pytest.mark.parametrize("interval", [240.0, 1800.0])
 def test_a_fleet_in_which_jobs_only_crash_has_the_goodput_of_the_formula(monkeypatch, interval):
     monkeypatch.setattr(fleet, "COUNTED", {"software": 419})
@@ -123,3 +134,24 @@ def test_each_setting_of_a_fleet_has_two_sides():
     assert trained(interval=20) < trained(interval=240) > trained(interval=7200)
     assert trained(compare=300) < trained(compare=7200) > trained(compare=DAY)
     assert trained(spares=2) < trained(spares=24)
+
+
+@pytest.mark.parametrize("fault", ["wrong gradient", "wrong weight", "slow", "hang", "kill", None])
+def test_a_fault_breaks_one_thing_at_one_place(monkeypatch, fault):
+    slept, killed = [], []
+    monkeypatch.setattr(broken.time, "sleep", slept.append)
+    monkeypatch.setattr(broken.os, "kill", lambda *arguments: killed.append(arguments))
+    changed = {}
+    for where in ("before", "after"):
+        model = torch.nn.Linear(2, 2)
+        weights = torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p)
+        break_here(fault, where, model)
+        moved = torch.nn.utils.parameters_to_vector(model.parameters()).detach() - weights
+        wrong = torch.nn.utils.parameters_to_vector(p.grad for p in model.parameters())
+        changed[where] = round(moved.sum().item()), round(wrong.sum().item())
+    assert changed["before"] == (0, int(fault == "wrong gradient"))
+    assert changed["after"] == (int(fault == "wrong weight"), 0)
+    assert slept == {"slow": [0.05], "hang": [1000.0]}.get(fault, [])
+    assert killed == ([(os.getpid(), 9)] if fault == "kill" else [])

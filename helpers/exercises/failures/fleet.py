@@ -8,6 +8,7 @@ simulated. What is not published is assumed, and named as such: restarts, repair
 import heapq
 import math
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -95,6 +96,21 @@ class Fleet:
                 else:
                     now += seconds
             since = 0.0
+
+    def average(self, runs: int = 10, days: float = 54.0) -> tuple[Counter[str], Counter[str]]:
+        """Run `runs` times, with seeds from 0 on, and return two means.
+
+        The first is the share of the time that each use takes, between 0 and 1; the second, the seconds of training
+        that each kind of event causes to be lost again.
+        """
+        shares, lost = Counter(), Counter()
+        for seed in range(runs):
+            used, events = self.run(days, seed)
+            total = sum(used.values())
+            shares.update({use: seconds / total / runs for use, seconds in used.items()})
+            for _, kind, seconds in events:
+                lost[kind] += seconds / runs
+        return shares, lost
 
     def _drawn(self, chance: random.Random) -> Iterator[Failure]:
         """Draw failures at their rates, without end."""

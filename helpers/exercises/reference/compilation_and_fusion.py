@@ -5,13 +5,12 @@ Written by `python -m helpers build`; change the source, not this file.
 
 import importlib.util
 import io
-import json
 import math
 import os
 import tempfile
 import time
 import warnings
-from helpers import COLORS, Claims, MemoryMeter, Prediction, Recipe, benchmark, check, compare, device_name, explore, find_gpu, hint, human_bytes, numbers_beyond_cache, pick_device, plan_deep, planned, saved_tensor_bytes, show, sign_of_life, traffic, why_no_compiler, written_kernels
+from helpers import COLORS, Claims, MemoryMeter, Prediction, Recipe, benchmark, check, compare, device_name, explore, find_gpu, hint, human_bytes, numbers_beyond_cache, pick_device, plan_deep, planned, saved_tensor_bytes, show, sign_of_life, traffic, why_no_compiler, with_vocabulary, written_kernels
 from helpers.core.device import synchronize
 from helpers.planner.catalog import find_model
 import torch

@@ -5,7 +5,7 @@ Written by `python -m helpers build`; change the source, not this file.
 
 import copy
 import math
-from helpers import COLORS, FORMATS, Claims, Prediction, SmallGPT, check, device_name, english, explain_bits, explore_bits, hint, parallel_map, pick_device, python_source, show, show_table, sign_of_life
+from helpers import COLORS, FORMATS, Claims, LinearLog, Prediction, SmallGPT, check, device_name, english, explain_bits, explore_bits, hint, parallel_map, pick_device, python_source, show, show_table, sign_of_life
 import numpy as np
 import torch
 import torch.nn.functional as F
