@@ -55,6 +55,8 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # $$x = (-1)^{\text{sign}} \times \left(1 + \frac{\text{fraction}}{2^{f}}\right) \times 2^{\,\text{exponent} - \text{bias}}$$
 #
+# Here *f* is the number of fraction bits. The *bias* lets an exponent field that is never negative stand for negative powers, too.
+#
 # More exponent bits give more range. More fraction bits give more precision. Here is 0.1 in the five formats you will meet in training:
 
 # %% name="bits"
@@ -119,7 +121,7 @@ for name, form in FORMATS.items():
     print(f"{name}: {beyond:.4g} becomes {form.decode(form.encode(beyond))}")
 
 # %% [markdown] name="overflow_explained"
-# FP16 and BF16 go to infinity, which a loss scaler can detect ([[mixed_precision]]). E4M3 has no infinity. This version of PyTorch saturates at the maximum
+# All but E4M3 go to infinity, which a loss scaler can detect ([[mixed_precision]]). E4M3 has no infinity. This version of PyTorch saturates at the maximum
 # representable value; others have returned NaN. Eight-bit training therefore scales first and does not rely on overflow behavior.
 
 # %% [markdown] name="gap_text"
@@ -203,7 +205,7 @@ round_to = check("number_formats.round", round_to)
 hint("number_formats.round")
 
 # %% [markdown] name="tf32_text"
-# **PyTorch's own rounding.** Does yours agree with `.bfloat16()` on every number? With other bit counts yours gives formats for which PyTorch has
+# **PyTorch's own rounding.** Does yours agree with `.bfloat16()` on every number? With other bit counts, your function produces formats for which PyTorch has
 # no dtype. **TF32** is one: NVIDIA GPUs since Ampere can round the inputs of an FP32 matmul to 10 fraction bits. It has FP32's exponent and FP16's fraction.
 # ([[Mixed_precision]] turns it on. GPUs may round differently.)
 
@@ -417,7 +419,7 @@ for beta_2 in (0.999, 0.99, 0.95):
 
 # %% [markdown] name="second_moment_explained"
 # With β₂ = 0.999, the second moment in BF16 rises with large gradients but cannot fall: a decay of 0.1% is less than half a gap, so 0.999 v rounds back to v. Adam divides by
-# the root of v, and its steps stay too small for as long as the run lasts. With β₂ = 0.99 the decay of 1% is only a few gaps, and v gets stuck at several times its value. With 0.95, v falls almost
+# the root of v, and its steps stay too small for as long as the run lasts. With β₂ = 0.99 the decay of 1% is only one to three gaps, so rounding distorts it, and v gets stuck at almost three times FP32's value. With 0.95, v falls almost
 # as in FP32. A short run with steady gradients does not show any of this. A run whose gradients start large, or spike once, does. With the default β₂, keep the second moment in FP32 or
 # round it stochastically.
 #
@@ -485,7 +487,7 @@ if hasattr(weight, "grad_dtype"):
 # %% [markdown] name="tune_intro"
 # In PyTorch 2.13, SGD, Muon and Adafactor accept it. Adam and AdamW raise an error: they create
 # their moments in the weight's dtype, and their formula does not mix a BF16 moment with an FP32 gradient.
-# With AdamW, keep an FP32 master weight, move the FP32 gradient to it, and copy the result back, as the last line did.
+# With AdamW, keep an FP32 master weight, move the FP32 gradient to it, and copy the result back, as the last lines of the cell do.
 #
 # ### What pure BF16 fine-tuning loses
 #
@@ -573,10 +575,10 @@ for (kind, lr), shares in sorted(made.items(), key=lambda item: item[0][1]):
 show_table(rows)
 
 # %% [markdown] name="tune_parts_text"
-# In section 4, nearly all weights stopped moving at 1e-5. How does the run still get this far? For individual steps, look at how many weights move and at how
-# much of the loss reduction they contribute. (Gradient times change, summed over all weights, is the loss reduction to first order.)
+# In section 4, nearly all weights stopped moving at 1e-5. How does the run still get this far? Look at single steps: how many weights move, and how far the
+# step lowers the loss. (Gradient times change, summed over all weights, is the loss reduction to first order.)
 #
-# **Predict.** In step 40, how large is the loss reduction of the run with BF16 weights, next to that of the FP32 run in its step 40?
+# **Predict.** In step 40, how large is the loss reduction of the run with BF16 weights (rounded to nearest), as a percentage of the FP32 run's in its step 40?
 
 # %% name="guess_parts"
 my_guess = None  # %
@@ -597,12 +599,12 @@ show_table(rows)
 # %% [markdown] name="tune_explained"
 # - A new AdamW divides each gradient by its own size, so at first every weight moves by about the learning rate. The update of section 4 came after 60
 #   steps, when the second moment still contained larger gradients.
-# - A weight that moves at all moves a whole number of gaps, which is more or less than the update asked for.
+# - A weight that moves at all moves by a whole number of gaps, which can be more than the update asked for, or less.
 # - The two runs are in different states: FP32 has made its easy progress, and each further step gains less. BF16 is behind, so its easy progress is still to come.
 #
 # Rounding to nearest does not ruin the run, but it costs progress, and the table shows where. At 1e-5 BF16 makes about a third of FP32's progress. At 1e-4 it makes most of it in 40
 # steps and clearly less in 150: the shortfall grows with the length of the run. At 1e-3 almost nothing is lost in this run. BF16 moments make no difference in
-# 40 steps at 1e-5; that is too few for the second moment to need its decay. Stochastic rounding and Kahan compensation recover what was lost, one at no cost in bytes, the other for two bytes per weight.
+# 40 steps at 1e-5; that is too few for the second moment to need its decay. Stochastic rounding and Kahan compensation recover what was lost, the former at no cost in bytes, the latter for two bytes per weight.
 #
 # What does this mean for your own run?
 #
@@ -670,7 +672,7 @@ show_table(rows)
 # %% [markdown] name="which_text"
 # ## 7 · Which tensor needs which format
 #
-# Zeros are one kind of loss, lost digits are another. The table below has the relative error of the *median* element (1.0: at least half of the tensor is
+# Zeros are one kind of loss, lost digits are another. The table below has the *median* relative error of the elements (1.0: at least half of the tensor is
 # gone) and the percentage of zeros. A tensor may first be multiplied by a **scale** that brings its largest number to the top of the range, and divided by it
 # afterwards. That costs one number per tensor, and eight-bit training works that way ([[fp8]]).
 #

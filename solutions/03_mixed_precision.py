@@ -6,7 +6,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | say which bytes mixed precision saves and which it does not; write an autocast, and say what it leaves in FP32; tell FP32 from TF32; write a dynamic loss scaler, and use `GradScaler`; choose between autocast, master weights and FSDP's policy |
+# | After this you can | say which bytes mixed precision saves and which it does not; write your own autocast, and say what it leaves in FP32; tell FP32 from TF32; write a dynamic loss scaler, and use `GradScaler`; choose between autocast, master weights and FSDP's policy |
 # | Time | 135 minutes, in two sittings: sections 1 to 6, then 7 to 12 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU if there is one |
@@ -180,7 +180,7 @@ show(
 # %% [markdown] name="autocast_task"
 # ### Your turn: autocast
 #
-# You can write that. A `TorchFunctionMode` is a region in which Python hands you every call to a PyTorch function before it runs: `func` is the function,
+# You can write that. A `TorchFunctionMode` is a region in which PyTorch hands you every call to one of its functions before it runs: `func` is the function,
 # `args` and `kwargs` are its arguments. Inside `__torch_function__` the mode is off, so calling `func` runs it.
 #
 # **Contract.** `with Autocast(dtype):` is an autocast region.
@@ -298,7 +298,7 @@ for name, rule in rules.items():
 
 # %% [markdown] name="autocast_explained"
 # Of these operations, only cross entropy runs in FP32 on a CPU (its list has others, such as `cdist` and `prod`), so norms between 16-bit matmuls stay in 16 bits. On CUDA norms, softmax, `exp` and
-# sums are on the FP32 list too (RMS norm was not yet in PyTorch 2.9). Write `.float()` before your own loss, and it does not matter which list applies.
+# sums are on the FP32 list too (RMS norm was not yet in PyTorch 2.9). Call `.float()` on what goes into your own loss, and it does not matter which list applies.
 #
 # A 16-bit matmul adds up thousands of numbers. [[Number_formats]] showed that a BF16 sum of ones stops growing at 256.
 #
@@ -319,7 +319,7 @@ print("CUDA may add up parts of a BF16 matmul in BF16:", shortcut)
 
 # %% [markdown] name="accumulate_explained"
 # The matmul gets it right: its inputs and its result are in 16 bits, but it accumulates in FP32. This makes 16-bit matmuls usable. (A GPU
-# may split a long sum into parts and add those in 16 bits; the last line shows whether PyTorch allows that. If a BF16 run diverges from its FP32 reference, set it to False and compare again.)
+# may split a long sum into parts and add those in 16 bits; the last line shows whether PyTorch allows that. If a BF16 run diverges from its FP32 reference, set `allow_bf16_reduced_precision_reduction` to False and compare again.)
 #
 # Under autocast every matmul of the GPT returns 16 bits. Each block adds the results of two of its matmuls to its input, and returns the sum.
 #
@@ -399,8 +399,8 @@ points = (sum(accuracy[HALF]) - sum(accuracy["FP32"])) / 3
 claims.figure("accuracy, 16 bits minus FP32", f"CNN, 4 epochs, mean of 3 seeds, {HALF}", points, "points")
 
 # %% [markdown] name="memory_text"
-# The loss curves stay close. Compare the difference between formats with the difference between seeds, about two points: if it is no larger, it says nothing about the
-# format. So three seeds give a figure here and no verdict on "the accuracy holds".
+# The loss curves stay close. Compare the difference between formats with the difference between seeds, about two points: if the former is no larger, it says nothing about the
+# format. That is why the cell records a figure for three seeds, and no verdict on "the accuracy holds".
 #
 # ## 5 · Memory
 #
@@ -551,7 +551,7 @@ print("FP32 on a GPU that has it, by default:", ", ".join(f"{what} in {how}" for
 # %% [markdown] name="speed_explained"
 # A line above 1x means that your device has hardware for the format and that this model is large enough to use it. On a CPU, a line far below 1x
 # means that it does not: every 16-bit number is converted before and after each operation. The claim of 2x is about tensor cores, so it gets a verdict only on
-# a GPU. TF32 saves no bytes, and its gradient should be as accurate as FP16's: both have 10 fraction bits.
+# a GPU. TF32 saves no bytes. It has as many fraction bits as FP16, 10, so the error of its gradient should be about as large.
 #
 # To train in TF32 with nothing else changed, call `torch.set_float32_matmul_precision("high")`. Newer names for the same settings are
 # `torch.backends.cuda.matmul.fp32_precision = "tf32"` for matmuls and `torch.backends.cudnn.conv.fp32_precision` for convolutions. Use one generation of names: reading
@@ -643,7 +643,7 @@ for name, run in runs.items():
     print_run(name, run)
 
 # %% [markdown] name="control_explained"
-# FP16 does not learn, because all its gradients are zero, and it raises no error and produces no NaN. BF16 has FP32's range and needs nothing.
+# FP16 does not learn, because all its gradients are zero, and it raises no error and produces no NaN. BF16 has FP32's range and needs no precautions.
 #
 # Does the same happen to the digits classifier in FP16, just as unprotected?
 
@@ -661,7 +661,7 @@ for name, (losses, accuracy) in survivors.items():
 # ### Explore: find the right loss scale
 #
 # The histogram shows the denoiser's real gradients. Move the slider until nothing is lost and nothing overflows. How much
-# room is there, in powers of two? (A loss scaler will find less: weight gradients are sums over many of these and overflow sooner.)
+# room is there, in powers of two? (A loss scaler will find less room: weight gradients are sums over many of these and overflow sooner.)
 
 # %% name="explorer"
 explore_loss_scale(gradients, log2_scale=0)
@@ -696,7 +696,7 @@ for exponent, error in errors.items():
 #
 # ### Your turn: a dynamic loss scaler
 #
-# **Contract.** `LossScaler(init_scale, growth_factor, backoff_factor, growth_interval)` has the methods of `torch.amp.GradScaler` and serves one optimizer:
+# **Contract.** `LossScaler(init_scale, growth_factor, backoff_factor, growth_interval)` has the main methods of `torch.amp.GradScaler` and serves one optimizer:
 #
 # - `get_scale()` returns the current scale, a float.
 # - `scale(loss)` returns the loss times the scale. `loss` is a tensor without dimensions.
@@ -879,7 +879,7 @@ for name, (right, wrong) in steps.items():
 # In both, norms and the residual stream are in BF16, too. The cell below casts all weights at once, with `functional_call`, and keeps the copies up to the backward pass. (FSDP2
 # casts block by block and frees each block's copies after use, so it holds fewer of them at a time.)
 #
-# **Predict.** How many times as far from FP32's gradient is the GPT's gradient with all weights cast, relative to that under autocast?
+# **Predict.** With all weights cast, how many times as far is the GPT's gradient from FP32's as it is under autocast?
 
 # %% name="guess_policy"
 my_guess = None
@@ -921,14 +921,14 @@ for name, error in errors.items():
 
 # %% [markdown] name="policy_explained"
 # The policy needs fewer bytes for activations than autocast, because the residual stream is in 16 bits as well. Its gradient is less accurate:
-# compare the last two lines. You have to try which one your model tolerates; large runs keep sensitive parts, such as the loss or a router,
+# compare the last two lines. Only a trial shows which one your model tolerates; large runs keep sensitive parts, such as the loss or a router,
 # in FP32.
 
 # %% [markdown] name="loss_text"
 # ## 11 · The loss, and where to call backward()
 #
-# **The loss in 16 bits.** Take a cross-entropy over a vocabulary of 50,000, averaged over 64 rows. The logits are rounded to a format, and everything
-# from the softmax to the mean is computed in it: once in FP32 and once in each 16-bit format.
+# **The loss in 16 bits.** Take a cross-entropy over a vocabulary of 50,000, averaged over 64 rows. The logits are rounded to a format, and so is every result
+# from the log-softmax to the mean: once in FP32 and once in each 16-bit format.
 #
 # **Predict.** What is the relative error of the loss in BF16?
 
@@ -974,8 +974,8 @@ inside_guess.reveal(((inside - outside).norm() / outside.norm()).item())
 # %% [markdown] name="inside_explained"
 # With PyTorch's own operations it makes no difference. (If even the same gradient computed twice differs, the GPU added the numbers in a different order.)
 # Autograd has recorded each operation with its casts, and the backward formulas take their dtypes from there. A `torch.autograd.Function` of **your
-# own** has no such record: decorate its `forward` with `torch.amp.custom_fwd` and its `backward` with `torch.amp.custom_bwd`, or its matmuls run in 16
-# bits wherever autocast is on.
+# own** has no such record: decorate its `forward` with `torch.amp.custom_fwd` and its `backward` with `torch.amp.custom_bwd`. They make `backward` run under
+# the autocast state of `forward`; without them it runs under whatever state is on when you call `backward()`.
 
 # %% [markdown] name="table_text"
 # ## 12 · Claims and measurements
@@ -1001,7 +1001,7 @@ claims
 # |---|---|
 # | Ampere GPU or newer, TPU, recent CPU | BF16, no scaler |
 # | T4, V100, older GPUs | FP16 autocast with `GradScaler` |
-# | Apple GPU | measure both; keep FP32 if neither helps |
+# | Apple GPU | measure BF16 and FP16; keep FP32 if neither helps |
 # | weights too large for FP32 | other tools: labs [[#lean_optimizers]], [[#sharding]] and [[#lora]] |
 #
 # **Sources.** Micikevicius et al., *Mixed Precision Training* (2018), arXiv:1710.03740 · Kalamkar et al., *A Study of BFLOAT16 for Deep Learning Training* (2019), arXiv:1905.12322 ·

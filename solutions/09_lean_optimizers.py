@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | predict an optimizer's bytes; store its moments in 8 bits, block by block, and say which code book works; choose between for-loop, foreach and fused; take the step inside the backward pass and say what that rules out; write Muon's orthogonalization; say which in-place operations save memory and which break a gradient |
+# | After this you can | predict an optimizer's bytes; store its moments in 8 bits, block by block, and say which codebook works; choose between for-loop, foreach and fused; take the step inside the backward pass and say what that rules out; write Muon's orthogonalization; say which in-place operations save memory and which break a gradient |
 # | Time | 150 to 200 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU if there is one. bitsandbytes and torchao are optional |
@@ -64,9 +64,9 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # ## 1 · What an optimizer remembers
 #
 # - **SGD** keeps nothing: it follows the gradient.
-# - **Momentum** keeps a running average of the gradient: one number per weight. **Lion** also keeps one, and uses only the sign of its update.
+# - **Momentum** keeps a decaying sum of the gradients: one number per weight. **Lion** also keeps one, and uses only the sign of its update.
 # - **Adam** also keeps a running average of the squared gradient, so that the length of a step hardly depends on that of the gradient: two numbers per weight.
-# - **Adafactor** replaces Adam's second number with one mean per row of a matrix and one per column.
+# - **Adafactor** has no momentum here, and replaces Adam's second number with one mean per row of a matrix and one per column.
 # - **GaLore** projects the gradient of a matrix onto *k* directions and keeps Adam's two numbers there.
 # - **Muon** keeps only momentum, and turns the momentum of a matrix into a step in which no direction dominates (section 5). Parameters that are not matrices go to AdamW.
 #
@@ -94,7 +94,7 @@ OPTIMIZERS = {
     "Adafactor": lambda ps: torch.optim.Adafactor(ps, lr=1e-2, foreach=False),
     "Muon and AdamW": lambda ps: MatricesAndRest(
         ps,
-        lambda matrices: torch.optim.Muon(matrices, adjust_lr_fn="match_rms_adamw", ns_steps=1),  # bytes as for five
+        lambda matrices: torch.optim.Muon(matrices, adjust_lr_fn="match_rms_adamw", ns_steps=1),  # keeps as many bytes as five steps
         lambda rest: torch.optim.AdamW(rest, lr=1e-3, foreach=False),
     ),
 }
@@ -150,7 +150,7 @@ print(f"of Adafactor's state, biases and norms, which it does not factor: {unfac
 # %% [markdown] name="state_explained"
 # The formulas are exact to the byte.
 #
-# - Adafactor reconstructs the second moment from its rows and columns. For a matrix of *r* × *c* it keeps *r* + *c* numbers instead of 2·*r*·*c*, which is almost nothing. Parameters that are not matrices are not factored, and they make up much of what is left.
+# - Adafactor reconstructs the second moment from the means of its rows and columns. For a matrix of *r* × *c* it keeps *r* + *c* numbers, which is almost nothing, where Adam keeps 2·*r*·*c*. Parameters that are not matrices are not factored, and they make up much of what is left.
 # - Muon costs as much as momentum. Most of a transformer's parameters are in matrices, so it halves Adam's state.
 #
 # ### "SGD instead of Adam saves two thirds of the optimizer memory"
@@ -205,7 +205,7 @@ count_guess.reveal(thirds)
 #
 # ### BF16 moments
 #
-# The simplest way to halve the state is to store the moments in BF16. The second moment is an average: each step multiplies it by β₂ and adds (1 − β₂)·g². With PyTorch's default of 0.999 it cannot decay in BF16, because 0.999·v rounds back to v ([[number_formats]]). With 0.997, each step is three times as large. Suppose the second moment is 1 and the gradient is 0 from now on.
+# The simplest way to halve the state is to store the moments in BF16. The second moment is an average: each step multiplies it by β₂ and adds (1 − β₂)·g². With PyTorch's default of 0.999 it cannot decay in BF16, because 0.999·v rounds back to v ([[number_formats]]). With 0.997, each step takes away three times as much. Suppose the second moment is 1 and the gradient is 0 from now on.
 #
 # **Predict.** With β₂ = 0.997, what is the second moment after 1,000 steps in BF16? (In FP32 it is 0.997¹⁰⁰⁰ ≈ 0.05.)
 
@@ -238,9 +238,9 @@ print(f"the next step would take away {0.003 * stuck_at:.6f}; half a gap between
 # 2. The **scale** of a block is its largest magnitude, in FP32. Divided by it, all numbers of the block are between -1 and 1.
 # 3. A **code book** lists 256 values in that range. For each number, store the index of the nearest value: one byte, its **code**.
 #
-# Each step decodes the moment to FP32, updates it and encodes it again. A moment that changes too little keeps its code, as in BF16; what protects it is that the codes are dense where the numbers are small.
+# Each step decodes the moment to FP32, updates it and encodes it again. A number that changes too little, relative to its block, keeps its code, as in BF16. But the scale is in FP32: when a whole block decays, its codes stay and its scale shrinks.
 #
-# Here are two code books for each moment: one with equal steps, and one in which each value is a fixed *factor* from the next.
+# Here are two code books for each moment: one with equal steps, and one in which each value is the one before it times a fixed *factor*.
 
 
 # %% name="books"
@@ -423,7 +423,7 @@ hint("lean_optimizers.adam")
 # Two libraries have such an optimizer. Like yours, they do not quantize tensors below 4,096 numbers: biases and norms take few bytes and are sensitive.
 #
 # - **bitsandbytes**: `AdamW8bit`, blocks of 256, and a code book that is dense near zero.
-# - **torchao**: also `AdamW8bit`, and `AdamW4bit` with blocks of 128 and a code book of 16 values: 2 × (½ + 4/128) bytes per number. It compiles its step with `torch.compile`, which takes some time for each shape. The stance `force_eager` runs it uncompiled: the same state, with larger temporaries.
+# - **torchao**: also `AdamW8bit`, and `AdamW4bit` with blocks of 128 and a code book of 16 values: 2 × (½ + 4/128) bytes per number. It compiles its step with `torch.compile`, which takes some time for each shape. PyTorch's compiler stance `force_eager` runs it uncompiled: the same state, with larger temporaries.
 
 # %% name="ready_made"
 HAS_BNB, HAS_TORCHAO = (importlib.util.find_spec(name) is not None for name in ("bitsandbytes", "torchao"))
@@ -455,7 +455,7 @@ show(
 #
 # ### Is it as good?
 #
-# Bytes are only half of the question. Train an MLP on handwritten digits: same seeds, same batches, same learning rate. The schedule is a linear warmup over a third of the steps, then a **cosine** decay to zero.
+# Bytes are only half of the question. Train an MLP on handwritten digits: same seeds, same batches, same learning rate. The schedule is the lower of two curves: a linear warm-up that would reach the full rate after a third of the steps, and a **cosine** decay to zero over all of them.
 #
 # The distance between *seeds* is the unit: a much smaller difference does not matter. We search for the learning rate with FP32 Adam and one seed, on 300 *training* images held out for it.
 
@@ -535,8 +535,8 @@ show_table(table)
 # %% [markdown] name="quality_explained"
 # *Apart* is the distance between a loss curve and the FP32 one, in units of the distance between two FP32 seeds.
 #
-# - Your 8 bits are as good as FP32 at either rate: a change of seed matters more.
-# - So are 4 bits, at the best rate. At a rate that is too small they are worse, and not by chance: the test losses of both seeds are higher. So a verdict on a format holds only at the learning rate tested.
+# - Your 8-bit Adam is as good as FP32 at either rate: a change of seed matters more.
+# - So are 4 bits, at the best rate. At a rate that is too small they are worse with both seeds. So a verdict on a format holds only at the learning rate tested.
 #
 # This is a small network on an easy task. 8 bits also work on large models (Dettmers et al. 2022), with one exception: keep the embedding's state in 32 bits.
 #
@@ -549,7 +549,7 @@ losses, *_ = train(make_mlp, lambda ps, lr: Adam8(ps, BOOKS["equal steps"], lr),
 print("losses with equal steps: " + ", ".join(f"{loss:.3g}" for loss in losses[:6]), f"... {losses[-1]:.3g}")
 
 # %% [markdown] name="moment_idea_text"
-# A few percent of the second moments are zero, so those steps divide by ε alone, which is 10⁻⁸. That raises the loss by powers of ten. The median error would not have warned you: look at what a number is *used* for.
+# A few percent of the second moments decode to zero. To a zero, the next step adds only (1 − β₂)·g². If its gradient is zero, too (say, a pixel is blank in that batch), it divides *m*, which is not zero, by ε alone, and ε is 10⁻⁸. That raises the loss by orders of magnitude. The median error would not have warned you: look at what a number is *used* for.
 #
 # ## 3 · Temporaries of the step
 #
@@ -628,7 +628,7 @@ for name, meter in implemented.items():
 # %% [markdown] name="foreach_explained"
 # Adam's step divides by √v + ε. That root is a new tensor, because *v* itself must stay:
 #
-# - `foreach` takes the roots of **all** parameters before it uses the first: one more copy of the model, 4 bytes per parameter.
+# - `foreach` takes the roots for **all** parameters before it uses the first: one more copy of the model, 4 bytes per parameter.
 # - The **for-loop** has one root at a time, and the root divided by its correction: two tensors of the size of the largest parameter.
 # - **fused** has none: the root never leaves the registers. Its peak is no longer in the step but at the end of the backward pass, where the embedding, which is used twice, adds up its two gradients.
 #
@@ -670,7 +670,7 @@ fused_guess.reveal(pace.speedup)
 # %% [markdown] name="implementation_explained"
 # `fused` is lean and fast: it reads and writes the state once. You have to ask for it: `AdamW(..., fused=True)`. `foreach` was made for GPUs, where launching thousands of small kernels takes longer than their work. On a CPU it gains little.
 #
-# What about the 8-bit optimizers? AdamW's state is 8 bytes per parameter; yours is a little over 2. With weights and gradients that makes a little over 10. **Predict** the *peak* of a full step with it.
+# What about the 8-bit optimizers? AdamW's state is 8 bytes per parameter; yours is a little over 2. With weights and gradients that makes a little over 10. **Predict** the *peak* of a full step with your `Adam8`.
 
 # %% name="guess_peak"
 my_guess = None  # bytes per parameter
@@ -708,7 +708,7 @@ for name in ("Muon and AdamW", *FEW_BITS):
 # - In **yours** and in uncompiled **torchao** you can see every temporary: the new moments, their roots, the scaled numbers, codes as wide integers. Compiled, most of them stay in registers ([[compilation_and_fusion]]).
 # - **Muon** holds the new momentum and a few BF16 matrices, which are small for layers of this size.
 #
-# So **fewer bits with a poor kernel can peak above more bits with a better one** (compare 4 and 8, if torchao is installed). These temporaries exist for **one parameter at a time**. That is a lot here, where the largest matrix is a twelfth of the model, and little in a model of a hundred layers. (SGD's temporaries are in the backward pass, where the embedding adds up its two gradients.)
+# So **fewer bits with a poor kernel can peak above more bits with a better one** (compare the 4-bit with the 8-bit optimizers, if torchao is installed). These temporaries exist for **one parameter at a time**. That is a lot here, where the largest matrix is a twelfth of the model, and little in a model of a hundred layers. (SGD's temporaries are in the backward pass, where the embedding adds up its two gradients.)
 #
 # With plain SGD, half of what is left is **gradients**.
 #
@@ -716,13 +716,13 @@ for name in ("Muon and AdamW", *FEW_BITS):
 #
 # Gradients are finished at different moments of the backward pass, the last layer's first. All of them then wait until the end, because `optimizer.step()` comes after `backward()`. This is not necessary: a **hook** can step a parameter as soon as its gradient is complete, and free the gradient. That takes one optimizer per parameter.
 #
-# `p.register_post_accumulate_grad_hook(hook)` registers a function. PyTorch calls `hook(p)` when the gradient of `p` is complete. The call returns a handle that removes the hook.
+# `p.register_post_accumulate_grad_hook(hook)` registers a function. PyTorch calls `hook(p)` when the gradient of `p` is complete. The registration returns a handle whose `.remove()` removes the hook.
 #
 # ### Your turn
 #
 # **Contract.** `step_in_backward(parameters, make_optimizer)` returns two lists, `optimizers` and `handles`.
 #
-# - `parameters` yields tensors, once (it may be a generator). Do not touch frozen ones (`requires_grad` is False). The same parameter may appear twice: treat it once.
+# - `parameters` is an iterable of tensors that can be read only once (it may be a generator). Do not touch frozen ones (`requires_grad` is False). The same parameter may appear twice: treat it once.
 # - `make_optimizer([p])` makes an optimizer for the list it is given. Make one per trained parameter, once, before the first backward pass, and return them all, in any order. A schedule sets `group["lr"]` in them, and each step must use it.
 # - From then on `loss.backward()` steps each parameter that gets a gradient, once, when the gradient is complete, with its own optimizer, and frees the gradient at once. `p.grad` is None afterwards, and all gradients are never alive together. The result equals that of one optimizer for all parameters.
 # - `handles` have `.remove()`. When all are removed, `backward()` makes gradients and updates nothing.
@@ -905,7 +905,7 @@ print(f"two micro-batches: the update is off by {(wrong - right).norm() / right.
 #
 # **Contract.** `orthogonalize(matrix, steps)` returns a new FP32 matrix of the same shape, after that many steps.
 #
-# - First divide by the Frobenius norm (plus 1e-7), so that no singular value is above 1. The size of `matrix` then does not matter, and zeros give zeros.
+# - First divide by the Frobenius norm (plus 1e-7), so that no singular value is above 1. Then it does not matter how large the numbers of `matrix` are, and zeros give zeros.
 # - `matrix` is FP32, square, wide or tall, and is not changed.
 # - No intermediate has more numbers than `matrix`: for a tall matrix (more rows than columns), work with the transpose, and transpose the result.
 
@@ -966,9 +966,9 @@ for name, matrix_of in (
 # %% [markdown] name="rivals_text"
 # The gradient of this layer has barely more than two large singular values. Five steps multiply a small one by at most 3.4445⁵ ≈ 485. So those below about a 4,000th of the norm cannot reach a tenth of the largest.
 #
-# Does it train as well? There are three subjects: a convolutional network and a vision transformer on the digits, and **a language model** on English text, on which Adafactor and Muon are judged. Each optimizer gets its own learning rate for each network, the best of three by the loss on held-out data, with one seed. Then each trains from fresh seeds: three on the digits, two on the text. (Muon is for matrices, and a convolution's weight is not a matrix. It runs here with your `orthogonalize`, in FP32: BF16 matmuls are slow on many CPUs.)
+# Does it train as well? There are three subjects: a convolutional network and a vision transformer on the digits, and **a language model** on English text, on which Adafactor and Muon are judged. Each optimizer gets its own learning rate for each network, the best of three by the loss on held-out data, with one seed. Then each trains anew, with three seeds on the digits and with two new ones on the text. (Muon is for matrices, and a convolution's weight is not a matrix. It runs here with your `orthogonalize`, in FP32: BF16 matmuls are slow on many CPUs.)
 #
-# A short run can mislead in two ways. If the learning rate falls early, an optimizer that starts slowly stays behind. So on the text it stays constant after the warm-up, and falls only over the last 30% of the 200 steps. And a model may not have learned what it is compared on. So the table also has the **unigram loss**, which a model reaches that knows only how frequent each token is, and the step in which a run gets clearly below it.
+# A short run can mislead in two ways. If the learning rate falls early, an optimizer that starts slowly stays behind. So on the text it stays constant after the warm-up, and falls only over the last 30% of the 200 steps. And two models may be compared before either has learned much. So the lines below the table also give the **unigram loss**, which a model that knows only each token's frequency would reach, and the step at which a run gets clearly below it.
 #
 # **Predict** by how much the language model's test loss is higher with Adafactor than with AdamW (negative: lower).
 
@@ -1117,7 +1117,7 @@ adafactor_behind.reveal(behind["GPT", "Adafactor"])
 #
 # One explanation for SGD on the vision transformer: the parts of a transformer differ in curvature far more than the layers of a convolutional network, so one learning rate does not fit all of them. Adam's second moment gives each weight its own.
 #
-# What does this support? "SGD instead of Adam" comes from vision models with convolutions. For a language model, Muon, Adafactor and 8 bits are worth a trial. This run does not rank them: a head start counts for less the longer a run is, so 200 steps of a tiny model show who is fast at the start, not who ends lower. PyTorch's Adafactor has no momentum by design. Rates come from one seed; where the line says *at the edge*, a rate further out might do better. Muon's price is its matmuls, and it needs full matrices, which a sharded model has to gather first ([[sharding]]).
+# What does this support? "SGD instead of Adam" comes from vision models with convolutions. For a language model, Muon, Adafactor and 8 bits are worth a trial. This run does not rank them: a head start counts for less the longer a run is, so 200 steps of a tiny model show which optimizer is fast at the start, not which ends lower. PyTorch's Adafactor has no momentum by design. Rates come from one seed; where the line says *at the edge*, a rate further out might do better. Muon's price is its matmuls, and it needs full matrices, which a sharded model has to gather first ([[sharding]]).
 #
 # ## 6 · Gradients between two steps
 #
@@ -1262,7 +1262,7 @@ if versions_guess:
     print(f"You guessed {sum(map(str.__eq__, versions_guess, found))} of {len(found)} right.")
 
 # %% [markdown] name="silent_text"
-# Multiplying by a number saves nothing of its result, and the sine saves its input, so changing their output does no harm. exp and relu save their *output*. A leaf that requires a gradient must not change at all, except under `torch.no_grad()`, as optimizers do it.
+# Multiplying by a number saves nothing of its result, and the sine saves its input, so changing their output does no harm. exp and relu save their *output*. A leaf that requires a gradient must not be changed in place at all, except under `torch.no_grad()`, as in an optimizer's step.
 #
 # The rule: **a saved tensor must not change.** The error comes late, in the backward pass. `torch.autograd.set_detect_anomaly(True)` names the forward operation.
 #
@@ -1280,7 +1280,7 @@ print(f"through .data: no error, and the gradient is off by {off:.0%}")
 _ = attempt("through .detach(), which shares the version", lambda w: (y := w.exp(), y.detach().add_(1))[0])
 
 # %% [markdown] name="seven_text"
-# ## 8 · 7B
+# ## 8 · The same for a 7B model
 #
 # The planner ([[where_memory_goes]]) runs a 7B Llama on fake tensors, which take no memory: FP32 weights, one sequence of 512 tokens, every block checkpointed, so that the static part dominates. `planned` looks up plans that come with the course. A recipe that you change is planned when you run the cell.
 
@@ -1303,7 +1303,7 @@ show_table([("7B", "planned", "bytes per parameter"), *table])
 print(f"4 + 4 bytes per parameter over a bus of 25 GB/s: {8 * count / 25e9:.1f} s")
 
 # %% [markdown] name="seven_explained"
-# Every weight is trained in FP32 in all of these. On top of its weights, the last line holds the largest gradient with its temporaries (the embedding has 32,000 × 4,096 numbers), the logits, and the inputs of the blocks.
+# All of these train every weight in FP32. On top of its weights, the last recipe (Adafactor, inside) holds the largest gradient with its temporaries (the embedding has 32,000 × 4,096 numbers), the logits, and the inputs of the blocks.
 #
 # ### Paged and offloaded state
 #

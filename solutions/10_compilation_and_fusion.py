@@ -100,7 +100,7 @@ print(f"a copy moves {bandwidth / 1e9:.1f} GB/s, a matmul does {flop_rate / 1e9:
 print(f"so while one byte moves, there is time for {balance:.1f} operations; for an FP32 number, {4 * balance:.0f}")
 
 # %% [markdown] name="machine_explained"
-# An operation that does less arithmetic per byte than there is time for waits for memory: it is **memory-bound**. Adding two tensors does one operation on 12 bytes. Most operations in a network other than matmuls are similar.
+# If an operation does less arithmetic per byte than there is time for, it waits for memory: it is **memory-bound**. Adding two tensors does one operation on 12 bytes. Most operations in a network other than matmuls are similar.
 #
 # One more cost has to be separated out before you time anything. The copy wrote to `target`, which already existed. `x + x` moves as many bytes as `torch.add` with `out=`, but allocates a new tensor:
 
@@ -178,7 +178,7 @@ if missing:
     print(f"These times are for the backend 'aot_eager', which records graphs and makes no kernels: {missing}.")
 
 # %% [markdown] name="kernel_text"
-# The very first compilation also prepares the compiler itself: headers, tests of the processor. Each later graph costs about as much as SiLU did. (A new process that finds the kernel on disk also has to import the compiler first. The second figure does not include that.) The results agree up to rounding, not bit for bit.
+# The very first compilation also prepares the compiler itself: it precompiles headers and tests what the processor can do. Each later graph costs about as much as SiLU did. (A new process that finds the kernel on disk also has to import the compiler first. The figure in the line "first call with the kernel on disk" does not include that.) The results agree up to rounding, not bit for bit.
 #
 # Here is the generated kernel. Count the reads and writes of memory before you run the next cell. Everything in between stays in registers.
 
@@ -274,7 +274,7 @@ for gpu in ("rtx-4090-24gb", "a100-80gb", "h100-80gb"):
 fusion_guess.reveal(eager.seconds / after.seconds, "planned")
 
 # %% [markdown] name="fusion_explained"
-# This is a prediction by the roofline, not a run: each operation takes as long as its FLOPs or its bytes, and a compiled chain reads and writes once. Matmuls do nearly all the FLOPs of a step, but in eager mode they do not take most of its time: more than half of it is memory-bound (in parentheses), and fusion shortens that part. A GPU's ratio of FLOP/s to bandwidth (last column) explains little of the difference: the H100's is nearly twice that of the 4090, and the gain is about the same.
+# This is a prediction by the roofline, not a run: each operation takes as long as its FLOPs or its bytes, whichever take longer, and a compiled chain reads and writes once. Matmuls do nearly all the FLOPs of a step, but in eager mode they do not take most of its time: more than half of it is memory-bound (in parentheses), and fusion shortens that part. A GPU's ratio of FLOP/s to bandwidth (last column) says little about the gain: the H100's ratio is nearly twice that of the 4090, and yet the gain is about the same.
 
 # %% [markdown] name="breaks_text"
 # ## 3 · Where a graph breaks
@@ -395,7 +395,7 @@ print(f"PyTorch's limit: {torch._dynamo.config.recompile_limit} graphs per funct
 #
 # ## 4 · What compiling does to the peak
 #
-# Fused operations have no intermediate results, so they write nothing, and *save nothing for the backward pass*. The compiler sees the forward and the backward pass together and chooses what to save. It can recompute a pointwise result from a saved tensor inside a kernel that waits for memory anyway, so that costs almost nothing. This is activation checkpointing ([[activation_checkpointing]]) at the level of operations.
+# Fused operations keep their intermediate results in registers. They do not write them to memory, and *do not save them for the backward pass*. The compiler sees the forward and the backward pass together and chooses what to save. It can recompute a pointwise result from a saved tensor inside a kernel that waits for memory anyway, so that costs almost nothing. This is activation checkpointing ([[activation_checkpointing]]) at the level of operations.
 
 
 # %% name="block"
@@ -413,7 +413,7 @@ class Block(nn.Module):
         return x + self.down(gelu(self.up(normed)))
 
 
-x = target = spare = square = None  # frees their memory (to go back, run again from `gelu_traffic` on)
+x = target = spare = square = None  # frees their memory (to go back, run again from `eager_traffic` on)
 torch._dynamo.reset()
 torch.manual_seed(0)
 block = Block().to(device)
@@ -424,7 +424,7 @@ eager_kept = saved_tensor_bytes(lambda: block(data), besides=at_hand)
 print(f"eager mode saves {human_bytes(eager_kept)} for the backward pass, {eager_kept / data.nbytes:.0f} times `data`")
 
 # %% [markdown] name="kept_text"
-# `data` is 2 MiB, so the output of `up` is 8. The next cell compares what both save. (`data` and the weights are not counted: they exist anyway.)
+# `data` is 2 MiB, so the output of `up` is 8. The next cell compares what eager mode and the compiled block save. (`data` and the weights are not counted: they exist anyway.)
 
 
 # %% name="kept"
@@ -451,7 +451,7 @@ for name, row in seen.items():
 # %% [markdown] name="kept_explained"
 # Inductor recomputes pointwise results. It saves each matmul's *input* (for the gradient of its weight) and GELU's input (for GELU's derivative): 2 + 8 + 8 MiB. It could even recompute the input of `down` from that of GELU, which would save another 8 MiB. It does not, because a matmul reads its input from memory. If only the backend `aot_eager` can run, the figure is higher.
 #
-# (Two instruments: autograd reports what it saves. The meter, with `by_category=False`, reads the allocator's log, which sees inside compiled graphs. Counting by category needs single operations, so it would run compiled code uncompiled.)
+# (These are two instruments. Autograd reports what it saves. The meter, with `by_category=False`, reads the allocator's log, which sees inside compiled graphs. Counting by category needs single operations, so it would run compiled code uncompiled.)
 
 # %% name="kept_claims"
 less = seen["eager"]["peak"] / seen["compiled"]["peak"]
@@ -626,7 +626,7 @@ for on in (True, False, True):
 
 # %% [markdown] name="together_explained"
 # - **Checkpointing** goes into the same graph: nothing breaks, and it saves as little as in eager mode.
-# - The graph is specialized on the state of **autocast**. Called without autocast, the module gets a second graph, and both stay valid. So evaluate under the same autocast that you train under, or pay for two compilations.
+# - The graph is specialized on the state of **autocast**. Called without autocast, the module gets a second graph, and both stay valid. So evaluate under the same autocast that you train under, or pay for one more compilation.
 #
 # ## 5 · TorchScript is history; `torch.export` ships a graph
 #
@@ -646,7 +646,7 @@ said, subject = "TorchScript fuses, and is faster", f"GELU, {sample.numel() / 1e
 claims.record("T16", said, subject, pace.speedup, "times", 1.2, math.inf)
 
 # %% [markdown] name="export_text"
-# `torch.export` refuses code that branches on a value, because it would have to guarantee both branches. Your `repaired` has no branch left. Here it is exported, saved, loaded, and run on a different length, because the length is declared a variable:
+# `torch.export` refuses code that branches on a value, because the trace follows only one branch, and the graph has to be right for all inputs. Your `repaired` has no branch left. Here it is exported, saved, loaded, and run on a different length, because the length is declared a variable:
 
 
 # %% name="export"
@@ -801,7 +801,7 @@ else:
 # - `total`, the sum of exp(score − largest);
 # - `weighted`, the sum of exp(score − largest) · value.
 #
-# Then `weighted / total` is the result so far. When a tile contains a larger score, the old sums are wrong by a known factor.
+# Then `weighted / total` is the result so far. When the next part of the row, a **tile**, contains a larger score, the old sums are wrong by a known factor.
 
 # %% name="softmax_picture"
 figure = Figure(figsize=(7.5, 2.2), layout="constrained")
@@ -936,7 +936,7 @@ for name in ("tiled, yours", "PyTorch's own"):
 # - **The peak** falls to a few tiles.
 # - **The traffic does not fall.** The loop skips nearly half of the scores and still moves more bytes than the plain version. Its matmul writes a tile, the next operations read it one after the other, and each tile also rescales three sums. In eager mode a tile goes to memory between two operations, as a full matrix does.
 # - On a CPU this need not cost time: a tile fits into a cache, which `traffic` does not know about. Compare the milliseconds above.
-# - PyTorch's own version moves q, k, v and the result, and nothing else that the dispatcher could see. It is **one kernel**: a tile stays in registers until its three sums are updated. That is FlashAttention: your loop, fused. Inside, it reads keys and values once per row of tiles, which this count leaves out and the one below includes.
+# - PyTorch's own version moves q, k, v and the result, and nothing else that the dispatcher could see. It is **one kernel**: a tile stays in registers (on a CPU, in the cache) until its row's three sums are updated. That is the idea of FlashAttention: your loop, fused. Inside, it reads keys and values once per row of tiles, which this count leaves out and the one below includes.
 #
 # The backward pass needs the weights again. FlashAttention does not save them. It saves one number per row, largest + log total, and recomputes each tile.
 #
@@ -1024,7 +1024,7 @@ print(f"{costs['plain'][1] / moved:.1f} times fewer than the operations of the p
 # %% [markdown] name="logits_text"
 # ## 8 · The fusion that saves the most
 #
-# The last layer of a language model turns `hidden` (N, D) into logits (N, V), and the loss needs one number from each row. V is 32,000 to 256,000 today, and logits, softmax and gradients are FP32. Here is the plain version, and what it holds at its peak:
+# The last layer of a language model turns `hidden` (N, D) into logits (N, V), and the loss turns each row into one number. V is 32,000 to 256,000 today, and logits, softmax and gradients are FP32. Here is the plain version, and what it holds at its peak:
 
 # %% name="naive"
 N, D, V = 2048, 64, 8192
@@ -1055,7 +1055,7 @@ print(plain_run[0])
 # %% [markdown] name="chunked_text"
 # The peak is in the backward pass of the log-softmax, with the three tensors of N × V that you know from patient B of [[profiling_and_oom_clinic]].
 #
-# Rows are independent, so take `chunk` rows at a time. That lab checkpointed each chunk, which is correct but does every matmul twice. This fusion does it once, because the gradient of a row's loss is known **in the forward pass**:
+# Rows are independent, so take `chunk` rows at a time. That lab checkpointed each chunk, which is correct but computes every chunk's logits twice. This fusion computes them once, because the gradient of a row's loss is known **in the forward pass**:
 #
 # $$\frac{\partial\, \text{loss}}{\partial\, \text{logits}_{ij}} = \frac{\text{softmax}(\text{logits}_i)_j - [j = \text{label}_i]}{\text{rows that count}}$$
 #
@@ -1070,7 +1070,7 @@ print(plain_run[0])
 # - Loss and gradients are those of `F.cross_entropy(hidden @ weight.t(), labels)`, also when the loss is scaled, added to others, or computed under `no_grad`. A `weight` that requires no gradient gets none, and no matmul is done for it; under `no_grad`, none is done for `hidden` either.
 # - At most `chunk` rows of logits exist at a time, in either pass, and each matmul is done once: the backward pass makes no logits.
 # - A chunk's rows are in at most three tensors (logits, softmax, one more). Free a chunk's tensors before you make the next chunk's logits. Take `chunk` rows at once, not fewer (except in the last chunk).
-# - 16 bits: compute softmax, loss and sums over chunks in FP32, and divide last (small numbers underflow in FP16). Matmuls may be in 16 bits. Each gradient has the type of its tensor.
+# - For 16-bit inputs, compute softmax, loss and sums over chunks in FP32, and divide last (small numbers underflow in FP16). Matmuls may be in 16 bits. Each gradient has the type of its tensor.
 #
 # Use `torch.autograd.Function`: `forward(ctx, ...)` computes and saves with `ctx.save_for_backward`; `backward(ctx, upstream)` returns a gradient for each argument of `apply`, or None. `ctx.needs_input_grad` says which inputs require one,
 # even under `no_grad`, and inside `forward` gradients are always off. So call `torch.is_grad_enabled()` before `apply`, and pass the result in.
@@ -1142,9 +1142,9 @@ for name, (meter, loss, *gradients) in runs.items():
     print(f"{name:14} loss {loss:.6f}, gradients off by {off:.0e}, peak {human_bytes(meter.peak_bytes)}")
 
 # %% [markdown] name="chunked_table_explained"
-# PyTorch's own version uses the same idea. By default it may take far smaller chunks. With chunks of 128 it still holds less, because it works in place: one tensor of a chunk where the lab's answer holds two (4 MiB). The rest of the difference fits the product `gradient.t() @ rows`, a tensor of V × D (2 MiB), before it is added.
+# PyTorch's own version uses the same idea. By default it may take far smaller chunks. With chunks of 128 it still holds less, because it works in place: one tensor of a chunk where the lab's answer holds two (4 MiB). The rest of the difference matches the product `gradient.t() @ rows`, a tensor of V × D (2 MiB) that exists until it is added.
 #
-# Variables keep tensors alive. A variable that still refers to the last chunk's gradient while the next logits are made costs one more chunk (4 MiB), which is why the check looks at this.
+# Variables keep tensors alive. A variable that still refers to the last chunk's gradient while the next logits are made costs one more chunk (4 MiB), which is why the check tests for it.
 
 
 # %% name="chunked_time"

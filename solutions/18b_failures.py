@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | save when a scheduler preempts the job; restart under `torchrun`, and resume on a different number of ranks; tell from logs which rank was killed, hangs, is slow or is wrong; know what logs can and cannot show; roll back a loss spike; choose checkpoint interval, spares and timeout for thousands of GPUs, and find the faulty node from counters |
+# | After this you can | save when a scheduler preempts the job; restart under `torchrun`, and resume on a different number of ranks; tell from logs which rank was killed, hangs, is slow or is wrong; know what logs can and cannot show; roll back a loss spike; choose a checkpoint interval, spares and a timeout for thousands of GPUs, and find the faulty node from counters |
 # | Time | 120 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes, and get killed |
@@ -68,10 +68,10 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # Most interruptions that you will meet are not failures. A scheduler takes the machine back, and sends a signal first. Cloud spot instances give 30 seconds to two minutes.
 #
-# - Slurm sends SIGTERM. SIGKILL follows at the time limit after `KillWait` (30 seconds by default), and at a preemption after the partition's `GraceTime` (none by default).
+# - Slurm sends SIGTERM. SIGKILL follows: at the time limit, `KillWait` later (30 seconds by default); at a preemption, the partition's `GraceTime` later (none by default).
 # - `#SBATCH --signal=TERM@120` signals the job's steps two minutes before the time limit. (With `--signal=B:TERM@120` only the batch script gets the signal, and has to forward it.)
 # - `#SBATCH --requeue` lets a preempted job return to the queue. At the time limit the script itself must call `scontrol requeue $SLURM_JOB_ID`.
-# - `torchrun` forwards SIGTERM to its ranks and kills them 30 seconds later. Start it with `--shutdown-timeout=110` to keep the two minutes. For SIGUSR1 add `--signals-to-handle=SIGTERM,SIGINT,SIGUSR1`, or it dies of it.
+# - `torchrun` forwards SIGTERM to its ranks and kills them 30 seconds later. Start it with `--shutdown-timeout=110` to keep the two minutes. If SIGUSR1 may come, add `--signals-to-handle=SIGTERM,SIGINT,SIGUSR1`; otherwise that signal kills `torchrun` itself.
 #
 # So install a handler that only sets a flag, finish the step, save, and exit. With several ranks the signal reaches each rank at a different time, perhaps in different steps. If each rank reacts on its own, one leaves while another waits in a collective. Let the ranks agree: add the flag to a collective that every step has anyway, the all-reduce of the gradients.
 #
@@ -161,7 +161,7 @@ show_table(table)
 #
 # `torchrun --max-restarts=2` watches its ranks. When one fails, it ends all others and starts all of them again, up to two times. It restores no state: after each start the program must look for the newest checkpoint itself. With `--nnodes=MIN:MAX` it also continues with fewer nodes, or with more when some come back. Then the number of ranks changes between attempts, and the program must cope with that.
 #
-# Below is a whole program that uses this `DataOrder` and these `Checkpoints`, with two places at which `break_here` can break a rank: before the all-reduce and after the update.
+# Below is a whole program that uses `DataOrder` and `Checkpoints` from lab 18, with two places at which `break_here` can break a rank: before the all-reduce and after the update.
 
 # %% name="faults"
 data = digits()
@@ -288,7 +288,7 @@ claims.record("T41", "resumed on other ranks: same losses", "2 to 1 and 3 ranks"
 #
 # ## 3 · Slow, and wrong
 #
-# No rank fails, yet something is broken. Three ranks train for 12 steps. In one run rank 2 is slow in each step. In another, from step 6 on, a value on rank 1 goes wrong: either in its **weights**, after the update, or in its **gradient**, before the all-reduce. Replicas should be equal to the last bit, so each rank records a checksum of its weights after each step.
+# No rank fails, yet something is broken. Three ranks train for 12 steps. In one run rank 2 is slow in each step. In two more, a value on rank 1 goes wrong from step 6 on: in one run in its **weights**, after the update, in the other in its **gradient**, before the all-reduce. Replicas should be equal to the last bit, so each rank records a checksum of its weights after each step.
 #
 # **Predict.** With a wrong gradient from step 6 on, in how many of the 12 steps do the ranks' checksums differ?
 
@@ -341,9 +341,9 @@ print("the same rows on all ranks, gradients:", " ".join(f"{value:08x}" for valu
 # %% [markdown] name="diagnosis_task"
 # ### Your turn: which rank broke the job?
 #
-# On 16,384 GPUs you cannot read the logs by hand. Each rank leaves a `RankLog`: its `exit_code`; `calls`, its collectives, each with the times `asked` and `answered` in seconds (`answered` is None if the call never returned); and `checksums` of its weights after each step. (A flight recorder keeps the same calls ([[when_ranks_go_wrong]]), without the times over gloo.)
+# On 16,384 GPUs you cannot read the logs by hand. Each rank leaves a `RankLog`: its `exit_code`; `calls`, its collectives, each with the times `asked` and `answered` in seconds (`answered` is None if the call never returned); and `checksums` of its weights after each step. (The flight recorder of [[when_ranks_go_wrong]] keeps the same calls, though over gloo without the times.)
 #
-# **Contract.** `diagnose(logs)` takes the logs of all ranks, at least three, and returns a pair: what happened, and to which rank. It does not change the logs.
+# **Contract.** `diagnose(logs)` takes the logs of all ranks, and returns a pair: what happened, and to which rank. It does not change the logs. There are at least three ranks, unless one was killed or hung: then two are enough.
 #
 # - `("killed", rank)`: the rank was killed by SIGKILL (exit code −9). The others lose their connection and raise an error (1), or are stopped (−15).
 # - `("hung", rank)`: the job broke and no rank was killed. All other ranks wait in a collective that this rank has not called. It may have hung before its first collective.
@@ -393,7 +393,7 @@ for rank, log in enumerate(jobs["slow"]):
 # %% [markdown] name="diagnosed_explained"
 # These are the real jobs of this lab. The job with the wrong gradient is not diagnosed as wrong, and cannot be: its logs do not contain the fault. (On a busy machine one of its ranks may be reported as slow, rightly.) The slow rank is the one that waits least ([[when_ranks_go_wrong]]).
 #
-# The exit codes are gloo's. Over NCCL the watchdog aborts a rank that waits too long (−6, SIGABRT), and a rank that is stuck in a kernel ignores SIGTERM until `torchrun` kills it (−9). So there −9 does not name the culprit; the flight recorder does ([[when_ranks_go_wrong]]).
+# The exit codes are gloo's. Over NCCL the watchdog aborts a rank that waits too long (−6, SIGABRT), and a rank that is stuck waiting for its GPU cannot run a Python handler for SIGTERM, such as yours, so that `torchrun` kills it (−9). So there −9 does not name the culprit; the flight recorder does ([[when_ranks_go_wrong]]).
 #
 # ## 4 · Loss spikes
 #
@@ -404,7 +404,7 @@ for rank, log in enumerate(jobs["slow"]):
 # - *carry on*;
 # - *clip* the gradient to a norm of 1;
 # - *leave out* each update whose gradient norm is more than 4 times the median of the last 20;
-# - *roll back*: when the loss is more than 3 times the median of the last 20, return to the last checkpoint and `skip` 8 batches from the spike on. (The loss of a language model, near 2, never triples. There, use a margin of a few standard deviations.)
+# - *roll back*: when the loss is more than 3 times the median of the last 20, return to the last checkpoint and `skip` 8 batches from the spike on. (The loss of a language model, near 2, rarely triples. There, use a margin of a few standard deviations.)
 #
 # **Predict.** By what factor is the test loss after 180 steps higher if you carry on than if you roll back?
 
@@ -543,7 +543,7 @@ claims.figure(
 # %% [markdown] name="fleet_explained"
 # A node that dies costs the time since the last checkpoint, minutes. Corruption costs everything since it began, because each checkpoint since then contains it. Until a comparison finds it, no checkpoint helps. So keep checkpoints from *before* the last comparison, too.
 #
-# Comparing often and saving often help. The last two columns change one setting of the third. (Llama 3's authors report more than 90% for the real run.) A short timeout ends hangs early, and also ends healthy jobs that only paused. About seven nodes are in repair at any time, so with four spares 16,384 GPUs wait for one node almost half of the time.
+# Comparing often and saving often both help. The last two columns each change one setting of *save: 4 min*. (Llama 3's authors report more than 90% of effective training time for the real run.) A short timeout ends hangs early, and also ends healthy jobs that only paused. With enough spares, about seven nodes are in repair at any time, so with only four spares, 16,384 GPUs wait for one node almost half of the time.
 #
 # Explore the settings. What is the highest goodput that you find at 16,384 GPUs? Which setting stops mattering at 1,024?
 
@@ -580,7 +580,7 @@ explore(
 # - `("dead", node)`: it does not answer. A node at the other end of its link then counts errors.
 # - `("hung", node)`: it has entered fewer collectives than all other nodes, which wait for it.
 # - `("link", node)`: its link errors have increased by more than 100 within the hour, and by more than those of any other node. (The other end of the link counts errors, too, but fewer.)
-# - `("corrupt", node)`: its checksum differs from that of the other nodes of its stage. Each stage has other weights.
+# - `("corrupt", node)`: its checksum differs from that of the other nodes of its stage. Each stage has different weights, so checksums differ between stages.
 # - `("slow", node)`: its `work` is more than 1.2 times the median of its stage. Stages compute different amounts.
 # - `("healthy", None)`: none of these. Each job has at most one fault.
 
