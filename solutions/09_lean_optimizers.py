@@ -94,7 +94,9 @@ OPTIMIZERS = {
     "Adafactor": lambda ps: torch.optim.Adafactor(ps, lr=1e-2, foreach=False),
     "Muon and AdamW": lambda ps: MatricesAndRest(
         ps,
-        lambda matrices: torch.optim.Muon(matrices, adjust_lr_fn="match_rms_adamw", ns_steps=1),  # keeps as many bytes as five steps
+        lambda matrices: torch.optim.Muon(
+            matrices, adjust_lr_fn="match_rms_adamw", ns_steps=1
+        ),  # keeps as many bytes as five steps
         lambda rest: torch.optim.AdamW(rest, lr=1e-3, foreach=False),
     ),
 }
