@@ -42,7 +42,7 @@ Dry runs:
     spawned.py     processes that a script starts itself
     absent/        weights, tokenizers and data sets that are not on this machine; without_gpu.py: libraries' CUDA code
     paged.py       memory that GPU and host share
-    owners.py      who holds the peak; left_behind.py: what no step frees
+    owners.py      who holds the peak; left_behind.py: what no step frees; lost_values.py: what the block takes
     fits.py        what follows; step_forecast.py, cures.py, batch.py
     written.py     pictures, snapshots and traces; traffic_rows.py: rows of collectives
     dry_run.py     all of that in words; context.py: in a notebook; cli.py, script_patches.py: on the command line

@@ -8,6 +8,7 @@ from .dry import DryMode
 from .dry_run import DryRun
 from .install import install, mode, uninstall
 from .ledger import Ledger
+from .lost_values import EarlierModels
 from .machine import Machine
 from .steps import Steps
 from .traffic import Traffic
@@ -21,7 +22,7 @@ def virtual_gpu(
     """Let this process have GPUs, on which operations take memory and compute nothing; afterwards it has none.
 
     Tensors that outlive the block are the CPU's, and their values mean nothing: not those of a model either that was
-    made before the block and moved into it.
+    made before the block and moved into it, of which a warning says so.
 
     Args:
         name: of the catalog, e.g. "rtx-4090".
@@ -40,6 +41,7 @@ def virtual_gpu(
     seen = waits.Waits(strict=strict)
     ledger = Ledger()
     run = DryRun(machine.gpu, ledger, seen, world)
+    earlier = EarlierModels()
     install(machine, seen, world)
     try:
         memory.watch = ledger
@@ -56,3 +58,4 @@ def virtual_gpu(
             run.close()
         finally:
             uninstall()
+            earlier.warn_of_lost_values(stacklevel=3)  # below: contextlib's __exit__, and the block

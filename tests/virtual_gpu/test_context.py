@@ -1,7 +1,9 @@
 """`with virtual_gpu(...)`: a GPU inside the block, and nothing of it afterwards."""
 
 import contextlib
+import copy
 import threading
+import warnings
 
 from helpers.planner import Recipe, RecipeError
 from helpers.planner.plan import plan
@@ -86,6 +88,42 @@ def test_nothing_is_left_after_an_interrupt_of_a_backward_pass():
     train("cpu")
     with virtual_gpu("t4"):
         train("cuda")
+
+
+def test_lost_values_of_an_earlier_model_are_warned_of():
+    model = nn.Sequential(nn.Linear(64, 64), nn.Tanh())
+    with (
+        pytest.warns(UserWarning, match=r"^The values of Sequential are lost: .* inside the block") as seen,
+        virtual_gpu("t4"),
+    ):
+        model.cuda()
+    assert [warning.filename for warning in seen] == [__file__]
+
+
+def test_models_that_lose_nothing_are_not_warned_of():
+    model, values = nn.Linear(64, 64), {}
+    with warnings.catch_warnings(), virtual_gpu("t4"):
+        warnings.simplefilter("error")
+        values = {name: value.clone() for name, value in model.state_dict().items()}
+        copied = copy.deepcopy(model).cuda()
+        copied(torch.ones(2, 64).cuda()).sum().backward()
+        inside = nn.Linear(64, 64).cuda()
+        model(torch.ones(2, 64)).sum().backward()
+    assert all(torch.equal(value, values[name]) for name, value in model.state_dict().items())
+    assert not inside.weight.is_cuda
+
+
+def test_a_batch_norm_that_evaluates_returns_no_statistics():
+    with virtual_gpu("t4"):
+        norm, x = nn.BatchNorm1d(2**20, device="cuda"), torch.ones(2, 2**20, device="cuda")
+        held = []
+        for training in (True, False):
+            norm.train(training)
+            before = torch.cuda.memory_allocated()
+            kept = norm(x)
+            held.append(torch.cuda.memory_allocated() - before)
+            del kept
+    assert held == [2**24, 2**23]  # statistics: two FP32 numbers for each of 2**20 features
 
 
 def test_an_optimizer_of_an_earlier_block_is_named_by_the_error():

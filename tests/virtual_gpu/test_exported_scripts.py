@@ -31,6 +31,10 @@ RECIPES = {
     "step in backward": Recipe(LLAMA, step_in_backward=True),
     "step in backward, 7B": Recipe(BIG, step_in_backward=True, optimizer="sgd", checkpointing="every"),
     "LoRA": Recipe(BIG, lora_rank=16, checkpointing="every"),
+    "LoRA, plain": Recipe(LLAMA, lora_rank=16),
+    "eager attention": Recipe(LLAMA, attention="eager"),
+    "FSDP, 7B": Recipe(BIG, precision="bf16-amp", checkpointing="every", parallel=ParallelConfig(shard=8)),
+    "FSDP, LoRA": Recipe(LLAMA, lora_rank=16, parallel=ParallelConfig(shard=4)),
     "FSDP": Recipe(LLAMA, precision="bf16-amp", parallel=ParallelConfig(shard=4)),
 }
 

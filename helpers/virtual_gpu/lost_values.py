@@ -1,0 +1,34 @@
+"""Models made before a virtual GPU and moved onto it: a dry run leaves them without values, which a warning says."""
+
+import gc
+import warnings
+import weakref
+from itertools import chain
+
+from torch import nn
+
+from .hollow import is_hollow
+
+
+class EarlierModels:
+    """The modules that exist now. They are found among all of Python's objects, which takes about 0.1 s."""
+
+    def __init__(self) -> None:
+        objects = gc.get_objects()  # `type`, not `isinstance`: some objects load a library when asked for their class
+        self._modules = weakref.WeakSet(thing for thing in objects if issubclass(type(thing), nn.Module))
+
+    def warn_of_lost_values(self, stacklevel: int) -> None:
+        """Warn, in one line, of those among them whose parameters or buffers have no data anymore."""
+        lost = [module for module in self._modules if _has_lost(module)]
+        inner = {id(child) for module in lost for child in module.modules() if child is not module}
+        names = sorted({type(module).__name__ for module in lost if id(module) not in inner})
+        if names:
+            warnings.warn(
+                f"The values of {', '.join(names)} are lost: a dry run computes nothing, and the model was made before "
+                "the block and moved onto its GPU. Create the model inside the block, or move a copy of it.",
+                stacklevel=stacklevel + 1,
+            )
+
+
+def _has_lost(module: nn.Module) -> bool:
+    return any(is_hollow(tensor) for tensor in chain(module.parameters(), module.buffers()))
