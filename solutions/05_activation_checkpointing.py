@@ -1316,7 +1316,7 @@ with sign_of_life("two more strides"):
     strides |= {k: metered(every(k)) for k in (8, 24)}
 explore(
     lambda every_kth: strides[every_kth].plot(
-        f"checkpointed: block 0 and every {every_kth}. after it; peak {human_bytes(strides[every_kth].peak_bytes)}"
+        f"1 block in {every_kth} checkpointed; peak {human_bytes(strides[every_kth].peak_bytes)}"
     ),
     "Memory over a forward and a backward pass: with more blocks checkpointed, a lower curve with more spikes.",
     every_kth=(2, tuple(strides)),
