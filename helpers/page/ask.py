@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import json
+import re
 import shlex
 import tempfile
 from collections.abc import Callable, Mapping
@@ -57,6 +58,15 @@ def _option(control: Control, value: Any, settings: Mapping[str, Any]) -> list[s
 def command(words: list[str]) -> str:
     """Return the command line that gives the same answer in a terminal."""
     return shlex.join([PROGRAM, *words])
+
+
+def in_words(kind: str, message: str) -> str:
+    """Return a message with the options and fields that it names called what the page calls them."""
+    for control in CONTROLS.get(kind, ()):
+        name = f"|\\b{control.name}\\b" if "_" in control.name else ""
+        pattern = rf"(?<![\w-])(?:{control.flag}(?![\w-])(?:/--[\w-]+)*{name})"
+        message = re.sub(pattern, f'"{control.label}"', message)
+    return re.sub(r"^Argument (?=\")", "", message)
 
 
 class Asked:

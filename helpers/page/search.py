@@ -3,6 +3,7 @@
 import os
 from typing import TYPE_CHECKING, Any
 
+from ..planner import RecipeError
 from .ask import Asked, Emit
 
 if TYPE_CHECKING:  # its room imports PyTorch, which takes seconds
@@ -14,9 +15,21 @@ _SAME += ("micro_batch_size", "engine")
 
 
 def options(asked: Asked) -> list[str]:
-    """Return the options of `layout` that search for the layouts of the model, the GPUs and the batch that are set."""
+    """Return the options of `layout` that search for the layouts of the model, the GPUs and the batch that are set.
+
+    Raises:
+        RecipeError: the settings do not say how large the batch is.
+    """
     args = asked.parsed()
-    data = args.gpus // ((args.tensor or 1) * (args.pipeline or 1) * (args.context or 1))
+    if not (args.gpus and args.seq):
+        raise RecipeError("A search needs the number of GPUs and the sequence length.")
+    model_ranks = (args.tensor or 1) * (args.pipeline or 1) * (args.context or 1)
+    data, left = divmod(args.gpus, model_ranks)
+    if left:
+        raise RecipeError(
+            f"The batch depends on the number of data ranks, and {args.gpus} GPUs are not a multiple of "
+            f"tensor x pipeline x context = {model_ranks}. Change one of them, then search."
+        )
     sequences = data * (args.micro_batch_size or 1) * (args.gradient_accumulation_steps or 1)
     words = ["--model", asked.settings["model"], "--gpus", str(args.gpus), "--gpu", args.cluster]
     return [*words, "--tokens-per-batch", str(sequences * args.seq), "--seq", str(args.seq)]
@@ -42,11 +55,11 @@ def search(asked: Asked, emit: Emit) -> None:
         question,
         min(MOST_PROCESSES, os.cpu_count() or 1),
         lambda what, done, of: emit({"stage": what, "done": done / of if of else 0.0}),
-        lambda found: emit({"found": _row(found)}),
+        lambda found: emit({"found": _row(found, cluster.gpu.room)}),
     )
     emit(
         {
-            "best": [_row(found) for found in result.best],
+            "best": [_row(found, cluster.gpu.room) for found in result.best],
             "ties": ties(result.best),
             "losers": [[loser.name, loser.reason] for loser in result.losers],
             "layouts": result.layouts,
@@ -55,7 +68,7 @@ def search(asked: Asked, emit: Emit) -> None:
     )
 
 
-def _row(found: "Found") -> dict[str, Any]:
+def _row(found: "Found", room: int) -> dict[str, Any]:
     from ..planner.search.names import name
 
     layout = found.layout
@@ -65,6 +78,7 @@ def _row(found: "Found") -> dict[str, Any]:
     return {
         "name": name(layout),
         "bytes": found.nbytes,
+        "grade": found.grade(room),
         "seconds": found.seconds,
         "interval": [found.low, found.high],
         "mfu": found.mfu,

@@ -9,7 +9,7 @@ import importlib
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
@@ -81,6 +81,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers.get_content_type() != "application/json" or not 0 < length <= LARGEST:
             self._send(400, "text/plain", "A question is JSON.")
             return
+        from . import ask
+
         asked = json.loads(self.rfile.read(length))
         self.send_response(200)
         self.send_header("Content-Type", "application/x-ndjson")
@@ -91,7 +93,7 @@ class Handler(BaseHTTPRequestHandler):
         except (Superseded, BrokenPipeError, ConnectionResetError):
             pass
         except RecipeError as error:
-            self._emit({"error": str(error)})
+            self._emit({"error": ask.in_words(str(asked.get("kind")), str(error))})
         except Exception as error:  # of a library that cannot do what is asked for; the page must not wait forever
             self._emit({"error": f"This cannot be planned ({type(error).__name__}: {' '.join(str(error).split())})."})
 
@@ -109,20 +111,28 @@ class Handler(BaseHTTPRequestHandler):
         question = ask.Asked(asked.get("kind", ""), asked.get("settings", {}), asked.get("config", ""))
         what = asked.get("what", "plan")
         if what == "export":
-            with self.server.planning:
+            with self._turn(emit):
                 emit({"text": ask.export(question, str(asked.get("engine")))})
             return
         words = ["layout", *search.options(question)] if what == "search" else ["plan", *question.shown]
         emit({"command": ask.command(words), "stage": "planning"})
         self._planned((search.search if what == "search" else ask.plan), question, emit, words)
 
+    @contextlib.contextmanager
+    def _turn(self, emit: Callable) -> Iterator[None]:
+        """Wait until nothing else is planned, and say so meanwhile."""
+        while not self.server.planning.acquire(timeout=0.2):
+            emit({"stage": self.server.busy_with})
+        try:
+            yield
+        finally:
+            self.server.planning.release()
+
     def _planned(self, how: Callable[..., None], question: Any, emit: Callable, words: list[str]) -> None:
         """Emit the kept answer, or plan when it is this question's turn."""
         key = json.dumps([*words, *question.options])
         if key not in self.server.kept:
-            while not self.server.planning.acquire(timeout=0.2):
-                emit({"stage": self.server.busy_with})
-            try:
+            with self._turn(emit):
                 events: list[dict[str, Any]] = []
 
                 def keep(event: dict[str, Any]) -> None:
@@ -133,8 +143,6 @@ class Handler(BaseHTTPRequestHandler):
                 self.server.kept[key] = [event for event in events if "stage" not in event]
                 while len(self.server.kept) > KEPT:
                     self.server.kept.popitem(last=False)
-            finally:
-                self.server.planning.release()
         else:
             for event in self.server.kept[key]:
                 emit(event)

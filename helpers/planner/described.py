@@ -156,7 +156,7 @@ def fill(gpus: int | None, given: Mapping[str, int]) -> dict[str, int]:
     if free is None and product != gpus:
         raise RecipeError(f"{words} are {product} ranks, and --gpus says {gpus}.")
     if gpus % product:
-        raise RecipeError(f"{gpus} GPUs are no multiple of {words}" + (f" = {product}." if len(given) > 1 else "."))
+        raise RecipeError(f"{gpus} GPUs are not a multiple of {words}" + (f" = {product}." if len(given) > 1 else "."))
     return {free: gpus // product} if free else {}
 
 

@@ -134,7 +134,7 @@ def _refusals(recipe: TrainingConfig, spec: ModelSpec, style: str) -> list[tuple
         ),
         (
             recipe.compile and recipe.shard != "none",
-            "With fully_shard, compile block by block: leave compile out.",
+            "A script with fully_shard is written without compile: leave it out (--no-compile).",
         ),
         (not recipe.set_to_none, "Gradients are freed here: leave set_to_none at True."),
         (

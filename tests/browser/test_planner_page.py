@@ -161,7 +161,7 @@ def test_an_error_clears_the_figures_and_the_page_goes_on(tab, page_server):
     opened(tab, page_server + TINY)
     change(tab, "micro_batch_size", "0")
     tab.locator("#error:visible").wait_for()
-    assert "micro_batch_size is 0" in tab.locator("#error").inner_text()
+    assert '"micro-batch" is 0' in tab.locator("#error").inner_text()
     assert not tab.locator("#answer").is_visible()
     assert not tab.locator("#over").is_visible()
     assert tab.title() == "No plan"
@@ -197,8 +197,7 @@ def test_a_config_of_ones_own_a_link_and_a_script(tab, page_server):
     change(tab, "model", "gpt2")
     finished(tab)
     tab.locator("#show-export").click()
-    tab.locator("#exported:visible").wait_for()
-    assert "torch.optim.AdamW" in tab.locator("#exported").inner_text()
+    tab.locator("#exported", has_text="torch.optim.AdamW").wait_for()
     link = parse_qs(urlsplit(tab.url).query)
     assert (link["model"], link["gpu"], link["seq"]) == (["gpt2"], ["t4-16gb"], ["128"])
     tab.goto(page_server + "?model=gpt5&seq=256&gpu=h100-80gb")
@@ -212,8 +211,7 @@ def test_many_gpus_their_timeline_and_the_engines_config(tab, page_server):
     assert tab.locator("#answer img").evaluate("each => each.naturalWidth") > 300
     tab.locator("#engine").select_option("torchtitan")
     tab.locator("#show-export").click()
-    tab.locator("#exported:visible").wait_for()
-    assert "torchtitan" in tab.locator("#exported").inner_text()
+    tab.locator("#exported", has_text="torchtitan").wait_for()
     change(tab, "pipeline", "2")
     finished(tab)
     assert tab.locator(".bar").count() == 2
@@ -230,9 +228,14 @@ def test_a_search_shows_what_it_finds_as_it_comes(tab, page_server):
     tab.locator("#doing", has_text="cannot be among the best").wait_for()
     assert tab.locator("#found tr").count() > 1
     keep(tab, "planner-many")
+    assert tab.locator("#found .verdict").count() == tab.locator("#found tr").count() - 1
+    assert tab.locator("#searched").inner_text() == "Search: gpt2 on 1 GPU of dgx-h100"
     tab.locator("#found button").first.click()
     finished(tab)
     assert tab.title().startswith("gpt2 on h100-80gb: ")
+    assert tab.locator("#found").is_visible()  # for the next of its rows
+    change(tab, "seq", "512")
+    assert not tab.locator("#found").is_visible()
 
 
 def test_on_a_phone_nothing_is_cut_off(chromium, page_server):
@@ -253,6 +256,12 @@ def test_on_a_phone_nothing_is_cut_off(chromium, page_server):
             (each.offsetHeight < 34 || each.offsetWidth < 90)).map(each => each.id)"""
         )
         assert small == []
+        assert phone.locator("#brief").inner_text() == phone.title()  # in sight while one changes the controls
+    change(phone, "tensor", "2")  # which makes a table of two plans
+    finished(phone)
+    assert phone.evaluate(
+        """[...document.querySelectorAll('#seen td')].every(each => each.getBoundingClientRect().right <= 391)"""
+    )
     keep(phone, "planner-phone")
     assert phone.wrong == []
     phone.close()

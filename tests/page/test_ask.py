@@ -42,6 +42,29 @@ def test_what_no_control_has_is_refused(settings, words):
         ask.Asked("one", settings).parsed()
 
 
+def test_a_refusal_calls_the_controls_what_the_page_calls_them():
+    words = "Argument --micro-batch-size/--batch: invalid int; micro_batch_size is 0; --micro-batch-size-x, --no-such"
+    assert (
+        ask.in_words("one", words) == '"micro-batch": invalid int; "micro-batch" is 0; --micro-batch-size-x, --no-such'
+    )
+    assert ask.in_words("no kind", words) == words
+    with pytest.raises(RecipeError) as error:
+        ask.Asked("one", {"seq": 1.5}).parsed()
+    assert ask.in_words("one", str(error.value)).startswith('"sequence length, tokens": invalid int')
+
+
+@pytest.mark.parametrize(("settings", "words"), [({"tensor": 3}, "not a multiple of .* = 3"), ({"seq": ""}, "needs")])
+def test_a_search_needs_a_batch(settings, words):
+    with pytest.raises(RecipeError, match=words):
+        search.options(ask.Asked("many", LAYOUT | {"gpus": 8} | settings))
+
+
+def test_what_only_experts_set_is_folded_away():
+    shown = {kind: {control.name for control in CONTROLS[kind] if not control.more} for kind in CONTROLS}
+    assert "zero" in shown["many"]
+    assert "schedule" not in shown["many"]
+
+
 def test_zero_is_a_number_and_not_a_missing_one():
     assert ask.arguments("one", {"micro_batch_size": 0})[6:8] == ["--micro-batch-size", "0"]
 

@@ -176,6 +176,8 @@ def test_a_nan_anywhere_costs_its_update_alone(kind, seed, tmp_path):
     assert [int(step) for step in re.findall(r"step (\d+) is skipped", done.stdout)] == [at], done.stdout
     assert "1 updates skipped" in done.stdout
     assert "nan" not in done.stdout.partition("held-out loss: ")[2], done.stdout
+    if style == "trainer":
+        assert re.search(r"^12 steps: mean of the finite training losses in the log: \d+\.\d{4}$", done.stdout, re.M)
     assert {8, 12} <= set(_kept(tmp_path))
     for folder in [*_kept(tmp_path).values(), tmp_path / "kept"]:
         assert _are_finite(folder)
@@ -194,6 +196,19 @@ def test_a_nan_in_every_update_ends_the_run_and_what_was_good_stays(kind, tmp_pa
     assert _kept(tmp_path)
     assert all(_are_finite(folder) for folder in _kept(tmp_path).values())
     assert not list((tmp_path / "kept").glob("*.safetensors"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sample(list(PLANTS), one_in=3))
+def test_a_short_run_without_one_good_update_fails(kind, tmp_path):
+    recipe, style = PLANTS[kind]
+    line, settings = command(tmp_path, recipe, style, "--steps", 4, "--out", "kept")
+    done = run(_through(tmp_path, line, PLANTED, sample_seed(), 1, 1), settings)
+    assert done.returncode == 1, done.stdout + done.stderr[-2000:]
+    assert [int(step) for step in re.findall(r"step (\d+) is skipped", done.stdout)] == [1, 2, 3, 4]
+    assert done.stdout.count("All updates were skipped: nothing was trained, so no model is saved.") == 1
+    assert not list((tmp_path / "kept").glob("*.safetensors"))
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ def test_every_lab_has_a_page_and_stands_in_the_index(site):
     for name in NAMES:
         assert f'href="{name}.html"' in site["index.html"]
         assert 'name="viewport"' in site[f"{name}.html"]
+        assert '<details class="code"><summary>code</summary>' in site[f"{name}.html"]  # set-up
         assert "git+https" not in site[f"{name}.html"]
 
 

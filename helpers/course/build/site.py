@@ -6,6 +6,7 @@ Everything a page needs is in it: no server, no network, so a folder of files ca
 import html
 import re
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from jinja2 import Environment, FileSystemLoader, select_autoescape
@@ -25,6 +26,10 @@ from .source import Source, sources
 
 # Without a kernel a control moves nothing, so a picture with controls is shown as the plain picture beside it.
 _SHOWN = ["text/html", "image/png", "text/markdown", "text/plain"]
+_FOLD, _FOLDED = (
+    '<div class="fold"></div>',
+    '<div class="folded"></div>',
+)  # what is left of tags is these and few others
 _PROSE = re.compile(r'<div class="text_cell_render[^>]*>(.*?)(?=<div class="cell |\Z)', flags=re.DOTALL)
 
 
@@ -104,10 +109,27 @@ def _for_reading(notebook: NotebookNode) -> NotebookNode:
     return notebook
 
 
+class _Exporter(HTMLExporter):
+    """Folds the code that a notebook shows collapsed."""
+
+    def register_filter(self, name: str, jinja_filter: Any) -> Any:
+        """Wrap the filter that highlights code."""
+        if name != "highlight_code":
+            return super().register_filter(name, jinja_filter)
+
+        def folded(source: str, metadata: NotebookNode) -> str:
+            code = jinja_filter(source, metadata=metadata)
+            hidden = metadata.get("jupyter", {}).get("source_hidden")
+            return f"{_FOLD}{code}{_FOLDED}" if hidden else code
+
+        return super().register_filter(name, folded)
+
+
 def _body(notebook: NotebookNode) -> str:
     config = Config({"NbConvertBase": {"display_data_priority": _SHOWN}})
-    exporter = HTMLExporter(config, template_name="basic", exclude_output_prompt=True, exclude_input_prompt=True)
-    return exporter.from_notebook_node(notebook)[0]
+    exporter = _Exporter(config, template_name="basic", exclude_output_prompt=True, exclude_input_prompt=True)
+    body = exporter.from_notebook_node(notebook)[0]
+    return body.replace(_FOLD, '<details class="code"><summary>code</summary>').replace(_FOLDED, "</details>")
 
 
 def _sections(name: str, title: str, body: str) -> list[dict[str, str]]:

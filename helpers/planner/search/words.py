@@ -54,6 +54,6 @@ def ties(best: Sequence[Found]) -> str:
     low, high = (bound / first.seconds - 1 for bound in (first.low, first.high))
     which = f"All {len(best)}" if len(alike) == len(best) else f"The first {len(alike)} of {len(best)}"
     return (
-        f"{which} tie: they lie within {apart:.1%}, and each forecast is good to {low:.0%} to {high:+.0%}. "
+        f"{which} tie: they lie within {apart:.1%}, and each forecast may be off by {low:.0%} to {high:+.0%}. "
         "Choose by memory, or by what is simplest to run."
     )

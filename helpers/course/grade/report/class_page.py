@@ -130,7 +130,7 @@ def _histogram(name: str, tried: list[Result], blank: int) -> Markup:
     axes.bar(points, [counts[n] for n in points], color=COLORS[0], width=0.8)
     if blank:
         axes.bar([0], [blank], bottom=[counts[0]], color=COLORS[7], width=0.8, label="blank")
-        axes.legend(frameon=False, fontsize=8, labelcolor=_INK)
+        figure.legend(loc="outside upper right", ncols=2, frameon=False, fontsize=8, labelcolor=_INK)
     axes.set(title=f"{name.upper()}: points earned", xlabel="points", ylabel="submissions", xticks=points)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     words = ", ".join([f"{counts[n]} with {n}" for n in points if counts[n]] + [f"{blank} blank"] * bool(blank))
@@ -146,7 +146,7 @@ def _bars(name: str, misses: list[Miss], tried: int) -> Markup:
     axes.barh(checks, wrong, color=COLORS[4], height=0.7, label="wrong")
     if any(miss.blank for miss in misses):
         axes.barh(checks, [m.blank for m in misses], left=wrong, color=COLORS[7], height=0.7, label="not attempted")
-        axes.legend(frameon=False, fontsize=8, labelcolor=_INK)
+        figure.legend(loc="outside upper right", ncols=2, frameon=False, fontsize=8, labelcolor=_INK)
     axes.invert_yaxis()
     axes.set(
         title=f"{name.upper()}: checks not passed",
