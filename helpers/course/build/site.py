@@ -26,10 +26,7 @@ from .source import Source, sources
 
 # Without a kernel a control moves nothing, so a picture with controls is shown as the plain picture beside it.
 _SHOWN = ["text/html", "image/png", "text/markdown", "text/plain"]
-_FOLD, _FOLDED = (
-    '<div class="fold"></div>',
-    '<div class="folded"></div>',
-)  # what is left of tags is these and few others
+_FOLD, _FOLDED = '<div class="fold"></div>', '<div class="folded"></div>'  # tags that the exporter keeps
 _PROSE = re.compile(r'<div class="text_cell_render[^>]*>(.*?)(?=<div class="cell |\Z)', flags=re.DOTALL)
 
 
