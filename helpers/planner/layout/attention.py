@@ -112,9 +112,9 @@ class Attention(nn.Module):
 class LatentAttention(nn.Module):
     """Multi-head latent attention (arXiv 2405.04434): keys and values grow out of one narrow vector per token.
 
-    Flash attention wants values as wide as keys, so they are padded. Transformer Engine takes cuDNN's attention instead
-    (`get_attention_backend` in its utils.py, `nvte_get_fused_attn_backend` in its fused_attn.cpp; Hopper and Blackwell),
-    which reads them as they are, in memory of their own (`forward` in Megatron's multi_latent_attention.py).
+    Flash attention wants values as wide as keys, so they are padded. On Hopper and Blackwell, Transformer Engine takes
+    cuDNN's attention instead (`get_attention_backend` in its utils.py, `nvte_get_fused_attn_backend` in its
+    fused_attn.cpp), which reads them as they are, in memory of their own (Megatron's multi_latent_attention.py).
     """
 
     def __init__(self, layout: Layout, wires: Wires) -> None:

@@ -95,8 +95,8 @@ def add_workspaces(rank: RankMemory, layout: Layout, gpu: Gpu) -> None:
 
     PyTorch gives cuBLAS a workspace for each of two threads; Transformer Engine has one of its own: 32 MiB from Hopper
     on, else 4 (`get_cublas_workspace_size_bytes` in its repository). Its grouped matmuls run on four streams, each with
-    a workspace of that size (`get_multi_stream_cublas_workspace`); all-to-all's experts are multiplied so. Megatron's own experts have a router that takes
-    Transformer Engine's matmul (`RouterGatingLinearFunction` in its moe_utils.py).
+    a workspace of that size (`get_multi_stream_cublas_workspace`); all-to-all's experts are multiplied so. Megatron's
+    own experts have a router that takes Transformer Engine's matmul (`RouterGatingLinearFunction` in its moe_utils.py).
     """
     large = (gpu.capability or (0, 0)) >= (9, 0)
     each = 32 * MiB if layout.large_workspace else gpu.cublas_workspace or 0
