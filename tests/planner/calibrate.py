@@ -1,7 +1,7 @@
 """Fit the planner's rates to what others have measured and published, and hold its forecasts against theirs.
 
 Run `python -m tests.planner.calibrate`: it writes helpers/planner/catalog/rates.json, the table "fitted" of each GPU's
-file in helpers/planner/hardware, and the table of docs/planner.md (`... calibrate matmuls` writes those of the files
+file in helpers/planner/hardware, and the table of docs/accuracy.md (`... calibrate matmuls` writes those of the files
 alone, which takes a second).
 Every forecast in the table is made with rates that were fitted without the source of its own row, and so is the
 baseline: the same MFU for every GPU and every recipe, the mean of the other sources.
@@ -254,7 +254,7 @@ def write_matmuls() -> None:
 
 
 def main() -> None:
-    """Write the files of the GPUs, rates.json and the table of docs/planner.md."""
+    """Write the files of the GPUs, rates.json and the table of docs/accuracy.md."""
     write_matmuls()
     if sys.argv[1:] == ["matmuls"]:
         return

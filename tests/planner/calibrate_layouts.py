@@ -1,7 +1,7 @@
 """Fit what clusters reach to published runs, and hold the planner's seconds against theirs, source by source.
 
 Run `python -m tests.planner.calibrate_layouts`: it writes helpers/planner/catalog/layout_rates.json and the tables of
-docs/planner.md; it takes about twenty minutes on two cores. Every forecast in the tables is made with rates that were
+docs/accuracy.md; it takes about twenty minutes on two cores. Every forecast in the tables is made with rates that were
 fitted without the source of its own run. So is the baseline beside it: for a GPU's generation and precision one MFU,
 the median of the other sources.
 
@@ -304,7 +304,7 @@ def summary(held: Sequence[Score]) -> str:
 
 
 def main() -> None:
-    """Write layout_rates.json and the tables of docs/planner.md."""
+    """Write layout_rates.json and the tables of docs/accuracy.md."""
     rates, known = layout_rates(), runs()
     for _ in range(PASSES):
         pairs = list(zip(known, replies(known, rates), strict=True))

@@ -1,7 +1,7 @@
 """Fit how fast matmuls of Hopper and Blackwell are in a step to runs of MLPerf, NVIDIA's dgxc-benchmarking and SimuMax.
 
 Run `python -m tests.planner.calibrate_outside`: it changes the rates of matmuls in layout_rates.json and writes the
-table of docs/planner.md. `outside_layouts.jsonl` has runs of several models, precisions and machines of the three.
+table of docs/accuracy.md. `outside_layouts.jsonl` has runs of several models, precisions and machines of the three.
 Sources count alike, however many runs they have; a forecast of the table is made without its source where another
 one has such matmuls.
 """

@@ -1,7 +1,7 @@
 """Megatron-LM's functional tests, by the memory that each of their runs allocated, beside what is planned.
 
 `python -m tests.planner.megatron_golden FILE [WORDS...]` plans every case of a file of golden values whose name and
-environment have these words, and prints a table by groups; with `--write` as the only word it goes to docs/planner.md.
+environment have these words, and prints a table by groups; with `--write` as the only word it goes to docs/accuracy.md.
 A case is {"id", "args", "gpu", "gpus", "environment", "mem_max_allocated_bytes"}.
 """
 

@@ -1,4 +1,4 @@
-"""Peaks of Megatron-LM to the byte, and the table of docs/planner.md: `python -m tests.planner.megatron_rows`."""
+"""Peaks of Megatron-LM to the byte, and the table of docs/accuracy.md: `python -m tests.planner.megatron_rows`."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from helpers.planner.rows.answers import answer_rows
 from .published import write_between
 
 ROWS = json.loads(Path(__file__).with_name("megatron_rows.json").read_text(encoding="utf-8"))
-PAGE = ROOT / "docs" / "planner.md"
+PAGE = ROOT / "docs" / "accuracy.md"
 MARKS = "<!-- megatron: python -m tests.planner.megatron_rows writes this -->", "<!-- /megatron -->"
 
 

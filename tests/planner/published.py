@@ -1,6 +1,6 @@
 """Measured figures that others have published, against the planner's predictions.
 
-Run `python -m tests.planner.published` to write the table into docs/planner.md and its summary into README.md;
+Run `python -m tests.planner.published` to write the table into docs/accuracy.md and its summary into README.md;
 `test_published.py` holds both to it.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from helpers.planner import Plan, Recipe, plan_many
 
 ROOT = Path(__file__).parents[2]
-TABLE_PAGE, HEADLINE_PAGE = ROOT / "docs" / "planner.md", ROOT / "README.md"
+TABLE_PAGE, HEADLINE_PAGE = ROOT / "docs" / "accuracy.md", ROOT / "README.md"
 TABLE_MARKS = "<!-- published: python -m tests.planner.published writes this -->", "<!-- /published -->"
 HEADLINE_MARKS = "<!-- headline: python -m tests.planner.published writes this -->", "<!-- end of headline -->"
 IBM = "https://github.com/foundation-model-stack/fms-acceleration/blob/main/scripts/benchmarks/refs/a100_80gb.csv"
@@ -201,7 +201,7 @@ def write_between(page: Path, marks: tuple[str, str], text: str) -> None:
 
 
 def main() -> None:
-    """Write the table into docs/planner.md and the headline into README.md."""
+    """Write the table into docs/accuracy.md and the headline into README.md."""
     plans = predict()
     write_between(TABLE_PAGE, TABLE_MARKS, table(plans))
     write_between(HEADLINE_PAGE, HEADLINE_MARKS, headline(plans))

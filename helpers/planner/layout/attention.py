@@ -110,12 +110,18 @@ class Attention(nn.Module):
 
 
 class LatentAttention(nn.Module):
-    """Multi-head latent attention (arXiv 2405.04434): keys and values grow out of one narrow vector a token."""
+    """Multi-head latent attention (arXiv 2405.04434): keys and values grow out of one narrow vector per token.
+
+    Flash attention wants values as wide as keys, so they are padded. On Hopper and Blackwell, Transformer Engine takes
+    cuDNN's attention instead (`get_attention_backend` in its utils.py, `nvte_get_fused_attn_backend` in its
+    fused_attn.cpp), which reads them as they are, in memory of their own (Megatron's multi_latent_attention.py).
+    """
 
     def __init__(self, layout: Layout, wires: Wires) -> None:
         super().__init__()
         arch = layout.arch
         self.wires, self.by_tokens, self.ring = wires, layout.splits_tokens, layout.context_method == "ring"
+        self.pads = not layout.transformer_engine or wires.context.size > 1
         self.arch, self.heads = arch, arch.heads // layout.tensor
         linear = lambda n, m: nn.Linear(n, m, bias=False)  # noqa: E731
         wide = self.heads * arch.head_dim
@@ -138,8 +144,11 @@ class LatentAttention(nn.Module):
         plain, v = grown.split([arch.head_dim - arch.rope_dim, arch.value_dim], -1)
         shared = one_pass(rotated).unsqueeze(1).expand(-1, self.heads, -1, -1)  # one rotated key for all heads
         k = torch.cat([plain, shared], -1)
-        padded = F.pad(v, (0, arch.head_dim - arch.value_dim))  # the kernel wants equal sizes
-        out = attend(one_pass(q), k, padded, self.wires.context, self.ring)[..., : arch.value_dim]
+        if self.pads:
+            padded = F.pad(v, (0, arch.head_dim - arch.value_dim))
+            out = attend(one_pass(q), k, padded, self.wires.context, self.ring)[..., : arch.value_dim]
+        else:
+            out = cudnn(*(t.transpose(1, 2).contiguous().transpose(1, 2) for t in (one_pass(q), k, one_pass(v))))
         return leave(self.out(out.transpose(1, 2).flatten(2)), self.wires.tensor, self.by_tokens)
 
 
@@ -170,6 +179,11 @@ def flash(q: Tensor, k: Tensor, v: Tensor, causal: bool = True) -> Tensor:
         return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)[0]
     k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) if t.shape[1] != q.shape[1] else t for t in (k, v))
     return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, causal)[0]
+
+
+def cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Return causal attention by cuDNN's kernel, whose values, and result, may have heads of their own size."""
+    return torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, True)[0]
 
 
 def eager(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

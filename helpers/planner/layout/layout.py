@@ -57,7 +57,7 @@ class Layout(ParallelConfig):
             chose; "all-gather" gives every rank all tokens of its expert group (`gathered.py`).
         expert_tensor: ranks that split each expert; all-gather alone has them.
         grouped_experts: whether all-gather's experts are multiplied by Transformer Engine's grouped matmuls, which
-            have four more workspaces, and not one by one.
+            have four more workspaces, and not one by one. All-to-all's always are.
         ends_as_blocks: whether the embedding and the head count as a block each where stages get equal shares.
 
     Raises:

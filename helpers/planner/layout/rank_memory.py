@@ -95,13 +95,14 @@ def add_workspaces(rank: RankMemory, layout: Layout, gpu: Gpu) -> None:
 
     PyTorch gives cuBLAS a workspace for each of two threads; Transformer Engine has one of its own: 32 MiB from Hopper
     on, else 4 (`get_cublas_workspace_size_bytes` in its repository). Its grouped matmuls run on four streams, each with
-    a workspace of that size (`get_multi_stream_cublas_workspace`). Megatron's own experts have a router that takes
-    Transformer Engine's matmul (`RouterGatingLinearFunction` in its moe_utils.py).
+    a workspace of that size (`get_multi_stream_cublas_workspace`); all-to-all's experts are multiplied so. Megatron's
+    own experts have a router that takes Transformer Engine's matmul (`RouterGatingLinearFunction` in its moe_utils.py).
     """
     large = (gpu.capability or (0, 0)) >= (9, 0)
     each = 32 * MiB if layout.large_workspace else gpu.cublas_workspace or 0
     own = 0 if layout.own_modules and layout.dispatcher != "all-gather" else (32 if large else 4) * MiB
-    grouped = 4 * own if layout.grouped_experts else 0
+    sends = layout.arch.experts > 0 and layout.dispatcher == "all-to-all"
+    grouped = 4 * own if layout.grouped_experts or sends else 0
     rank.peak["kernel workspace"] += 2 * each + own + grouped
 
 

@@ -2,7 +2,7 @@
 
 Two shapes of file: a list of rows with `system`, `op`, `shape` and `tflops`, or the system's own JSON with
 `accelerator.op.*.accurate_efficient_factor`. SimuMax counts attention by its full square, with two matmuls forward and
-four backward; here causal attention counts by half, with two forward and five backward, of keys and values of one size
+four backward; here causal attention counts by half, with two forward and five backward, three of them as wide as keys
 (its simumax/core/transformer/dense_module.py). Its links have a latency for each step of a ring, and GiB (config.py).
 """
 
@@ -23,7 +23,6 @@ _COLLECTIVES = {
     "p2p": "send",
 }
 _MICRO, _TERA, _GIGA = 1e-6, 1e12, 1e9
-_COUNTED = {"forward": 0.5, "backward": 0.5 * 5 / 4}  # FLOPs of attention here for one there
 _STEPS = {"all-reduce": lambda ranks: 2 * (ranks - 1), "send": lambda ranks: 1}
 
 
@@ -88,7 +87,8 @@ def _attention(said: Mapping[str, str], rate: float, op: str) -> Attention:
     sequences = int(said["batch"]) * int(said["head_num"])
     which = "forward" if op == "sdp_fwd" else "backward"
     keys, values = int(said["qk_head_dim"]), int(said["v_head_dim"])
-    counted = _COUNTED[which] * 2 * keys / (keys + values)
+    # FLOPs here for one there.
+    counted = 0.5 if which == "forward" else 0.25 * (3 * keys + 2 * values) / (keys + values)
     return Attention(sequences, int(said["seq_len"]), keys, rate * counted, which)
 
 

@@ -168,7 +168,7 @@ class BlockCosts:
         """Return the seconds of causal attention's forward pass."""
         layout, arch = self.layout, self.arch
         heads = layout.micro_batch_size * arch.heads // layout.tensor
-        flops = 2.0 * heads * layout.seq * layout.seq * arch.head_dim / layout.context
+        flops = heads * layout.seq * layout.seq * (arch.head_dim + arch.values) / layout.context
         dtype = self._dtype if self._dtype in ("float16", "float32") else "bfloat16"
         return 0.0 if dtype == "float32" else self._chip.attention_seconds(flops, dtype)
 
