@@ -228,11 +228,14 @@ def table(held: list[Score]) -> str:
 def summary(held: list[Score]) -> str:
     """Sum the errors up: with the rows that are not suspect, and with all."""
     sentences = []
-    for words, chosen in (("Median error", [s for s in held if not s.row.suspect]), ("With suspicious rows", held)):
+    for words, chosen in (
+        ("Median error", [s for s in held if not s.row.suspect]),
+        ("Median error including suspicious rows", held),
+    ):
         ours, theirs = ([abs(getattr(s, name)) for s in chosen] for name in ("error", "baseline_error"))
         sentences.append(
             f"{words}: {statistics.median(ours):.1%}, largest {max(ours):.1%}; "
-            f"with one MFU for all {statistics.median(theirs):.1%} and {max(theirs):.1%}."
+            f"with the same MFU for every row, {statistics.median(theirs):.1%} and {max(theirs):.1%}."
         )
     return " ".join(sentences)
 

@@ -271,8 +271,8 @@ def against_others(held: Sequence[Score]) -> str:
     for group, (tool, published) in OTHERS.items():
         errors = _errors(score.ratio for score in held if group_of(score.run) == group)
         if errors:
-            sentences.append(f"{group}: {statistics.mean(errors):.1%}, and {tool} publishes {published:.1%}.")
-    return "Mean errors beside those that other tools publish: " + " ".join(sentences)
+            sentences.append(f"{group}: ours is {statistics.mean(errors):.1%}; {tool} reports {published:.1%}.")
+    return "Mean errors, compared with those that other tools report for the same runs: " + " ".join(sentences)
 
 
 def kind_of(run: Run) -> str:
@@ -296,9 +296,9 @@ def summary(held: Sequence[Score]) -> str:
         base = [_at(_errors(s.baseline for s in mine if s.baseline == s.baseline), 0.5) for mine in sources.values()]
         base = [error for error in base if error == error]
         sentences.append(
-            f"{words}: over the sources, the median of their median errors is {statistics.median(ours):.1%} and of "
-            f"what nine of ten of their runs keep within {statistics.median(ninth):.1%}; with one MFU the former is "
-            f"{statistics.median(base):.1%}."
+            f"{words}: the median over the sources of each source's median error is {statistics.median(ours):.1%}; of "
+            f"the error that nine in ten of its runs stay within, {statistics.median(ninth):.1%}. With one MFU for all "
+            f"runs, the first figure is {statistics.median(base):.1%}."
         )
     return " ".join(sentences)
 

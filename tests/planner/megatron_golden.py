@@ -99,7 +99,8 @@ def table(planned: Iterable[tuple[Mapping[str, Any], int]]) -> list[str]:
     near, median = sum(abs(error) <= 0.01 for error in every), statistics.median(map(abs, every))
     lines += [
         "",
-        f"{len(every)} cases are planned: {near / len(every):.0%} of them within 1 %, median error {median:.2%}.",
+        f"{len(every)} cases are planned. Of these, {near / len(every):.0%} are within 1%; the median error is "
+        f"{median:.2%}.",
     ]
     return lines
 
@@ -113,7 +114,10 @@ def main(path: str, *words: str) -> None:
     cases = [case for case in cases if writes or all(word in f"{case['id']} {case['environment']}" for word in words)]
     planned, refused = plan_cases(cases)
     lines = table(planned)
-    lines += [f"{refused.total()} cases of {len(cases)} are refused, each by the name of what is not known."]
+    lines += [
+        f"{refused.total()} of {len(cases)} cases are refused, each with the name of the argument that the planner "
+        "does not know."
+    ]
     if writes:
         write_between(PAGE, MARKS, "\n".join(lines))
         return

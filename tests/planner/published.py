@@ -156,7 +156,10 @@ def table(plans: list[Plan]) -> str:
     lines = ["| recipe | metric | predicted | published | error | source |", "|---|---|---|---|---|---|"]
     lines += [row(figure, plan) for figure, plan in zip(FIGURES, plans, strict=True)]
     median, largest = errors(plans)
-    summary = f"Allocated, without the misses: median error {median:.1%}, largest {largest:.1%}. All figures in GB."
+    summary = (
+        f"Without the misses, the median error for allocated memory is {median:.1%}, and the largest {largest:.1%}. "
+        "All figures are in GB."
+    )
     return "\n".join([*lines, "", summary])
 
 
@@ -177,10 +180,10 @@ def headline(plans: list[Plan]) -> str:
     misses = [abs(error(*pair)) for pair in allocated if verdict(*pair)]
     reserved = [error(*pair) for pair in pairs if pair[0].metric == "reserved"]
     return (
-        f"Compared with {len(allocated)} published measurements of the memory allocated at the peak, the median error "
-        f"is {median:.1%} and the largest {largest:.1%}, not counting {len(misses)} misses of up to {max(misses):.1%}. "
-        f"Of {len(reserved)} figures of reserved memory, {reserved.count(0)} are inside the planned interval. "
-        "The table lists all figures, with the known causes of misses."
+        f"Measured against {len(allocated)} published peaks of allocated memory, the planner's median error is "
+        f"{median:.1%} and its largest {largest:.1%}, not counting {len(misses)} misses of up to {max(misses):.1%}. "
+        f"Of {len(reserved)} published figures for reserved memory, {reserved.count(0)} fall inside the predicted "
+        "interval. A table lists all of the figures, with the causes of the misses where they are known."
     )
 
 
