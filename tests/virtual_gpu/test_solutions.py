@@ -16,7 +16,6 @@ SECONDS = 120  # of the processor, after which no further cell is computed
 LABS = (
     "00_start_here",
     "01_where_memory_goes",
-    "02_number_formats",
     "03_mixed_precision",
     "04_gradient_accumulation",
     "05_activation_checkpointing",
