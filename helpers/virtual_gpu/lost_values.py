@@ -11,7 +11,7 @@ from .hollow import is_hollow
 
 
 class EarlierModels:
-    """The modules that exist now. They are found among all of Python's objects, which takes about 0.1 s."""
+    """The modules that exist now, found among all of Python's objects."""
 
     def __init__(self) -> None:
         objects = gc.get_objects()  # `type`, not `isinstance`: some objects load a library when asked for their class
