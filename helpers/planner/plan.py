@@ -209,8 +209,6 @@ def plan_many(
     Raises:
         RecipeError: one of the recipes, the GPU or the budget makes no sense.
     """
-    from tqdm.auto import tqdm
-
     gpus = gpus_of(gpu, budget)
     distinct = list(dict.fromkeys(recipes))
     if len(distinct) < MANY:
@@ -219,7 +217,12 @@ def plan_many(
         from joblib import Parallel, delayed
 
         results = Parallel(n_jobs=-1, return_as="generator")(delayed(plan_on)(recipe, gpus) for recipe in distinct)
-    plans = dict(zip(distinct, tqdm(results, total=len(distinct), desc="plans", disable=not progress), strict=True))
+    plans: dict[TrainingConfig, Plan] = {}
+    for recipe in distinct:
+        if progress:
+            progress_line(f"plans: {len(plans)} of {len(distinct)}")
+        plans[recipe] = next(results)
+    progress_line("")
     return [plans[recipe] for recipe in recipes]
 
 
