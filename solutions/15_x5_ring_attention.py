@@ -12,7 +12,7 @@
 # | Before this | [[context_parallel]] |
 # | Syllabus | X5 |
 #
-# There are four answer cells, each followed by its check. Most checks start four or five real ranks (over gloo on the CPU, so that every machine gives the same verdict), in groups of 2 to 5 ranks, each with its own sequence. Run them as often as you like. If ranks wait for each other, the check reports it within half a minute, with the line that each of them has reached. Save the notebook when you are done: it is your submission, and its name must stay the same.
+# There are four answer cells, each followed by its check. Most checks start four or five real ranks (over gloo on the CPU, so that every machine gives the same verdict), in groups of 1 to 5 ranks, each with its own sequence. Run them as often as you like. If ranks wait for each other, the check reports it within half a minute, with the line that each of them has reached. Save the notebook when you are done: it is your submission, and its name must stay the same.
 
 # %% name="setup" setup=true
 from helpers import check, device_name, english, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks
@@ -114,7 +114,7 @@ hint("x5.pass_on")
 # %% [markdown] name="ring_task"
 # ## Part 3 · The ring (6 points)
 #
-# **Contract.** `ring_attention(q, k, v, order, lengths, group)` is called on every rank of `group` and returns the rank's part of attention over the whole sequence.
+# **Contract.** `ring_attention(q, k, v, order, lengths, group)` is called on every rank of `group`, which may have only one, and returns the rank's part of attention over the whole sequence.
 #
 # 1. `q` is `(B, H, t, D)`, `k` and `v` are `(B, h, t, D)`, in BF16: the rank's own chunks one after the other. They may be non-contiguous views. `order[r]` lists the chunks of rank `r` of the group, ascending. All ranks have the same number of chunks, which may be dealt in any way. `H` is a multiple of `h`: query head `i` uses key head `i // (H / h)`.
 # 2. A query sees the keys of its own document up to its own position. `lengths` are the documents' lengths, in their order in the sequence; document boundaries may fall inside chunks. The output, `(B, H, t, D)`, in BF16, is what `F.scaled_dot_product_attention(..., enable_gqa=True)` with that mask gives one process for these queries. Scores may be above 100 or below -100.

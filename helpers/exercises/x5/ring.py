@@ -124,7 +124,10 @@ class _OnNumbers(Check):
                     if wrong:
                         return f"{case}: {words} of rank {right['rank']} {wrong}."
                 if not got["kept"]:
-                    return f"{case}: rank {right['rank']} has changed its inputs. q, k and v belong to the caller."
+                    return (
+                        f"{case}: rank {right['rank']} has changed q, k, v or the gradient of the output, which belong "
+                        "to the caller."
+                    )
         return None
 
 

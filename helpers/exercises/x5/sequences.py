@@ -8,8 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# The last entry of queries, its sign changing from row to row, and that of keys: scores above 105 and below -105, whose
-# exponentials FP32 cannot hold. That of keys is small, so that rounding shows little in the gradient of queries.
+# The last entry of queries, its sign changing from row to row, and that of keys, from chunk to chunk: a row has scores
+# above 105 and below -105, and FP32 holds no exponentials of these, nor of their differences. That of keys is small, so
+# that rounding shows little in the gradient of queries.
 FAR = (180.0, 2.0)
 ITEM = 2  # bytes of a number in BF16
 
@@ -163,6 +164,6 @@ def shard_of(seed: int, case: Case, rank: int, contiguous: bool = False) -> Shar
         parts.append(mine.contiguous() if contiguous else mine)
     q, k, v, grad = parts
     if case.far:
-        q[..., ::2, -1], k[..., -1] = FAR
-        q[..., 1::2, -1] = -FAR[0]
+        q[..., ::2, -1], q[..., 1::2, -1] = FAR[0], -FAR[0]
+        k[..., -1] = torch.tensor([(-1) ** i * FAR[1] for i in case.order[rank]]).repeat_interleave(chunk)
     return Shard(q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), grad)

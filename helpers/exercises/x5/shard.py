@@ -20,8 +20,15 @@ CASES = {  # ranks, chunks of a rank, documents, whether there is one row, wheth
     "2 ranks, chunks of one token": (2, 3, 3, False, True),
     "4 ranks, one chunk each, one row, chunks of one token": (4, 1, 2, True, True),
 }
-UNEVEN = (  # ranks, chunk, lengths: left over is a token, half a chunk, a chunk for 2 ranks, 2 for 4, 1 for 3
+DEALT = {  # ranks, chunk, lengths
+    # fewest chunks first is another order; so is work in which a token does not count itself
+    "2 ranks, long before short": (2, 2, (8, 4, 1, 3, 1, 3)),
+    # a rank has as much work as a higher one, and more chunks
+    "2 ranks, a tie": (2, 2, (2, 4, 9, 2, 2, 1)),
+}
+UNEVEN = (  # ranks, chunk, lengths: over are a token, 3, half a chunk, a chunk for 2 ranks, 2 for 4, 1 for 3
     (2, 4, (9, 8)),
+    (2, 4, (9, 6)),
     (2, 4, (5, 5)),
     (2, 4, (7, 5)),
     (4, 2, (3, 9)),
@@ -42,6 +49,13 @@ def _order(dealt: Any) -> list[list[int]] | str:
         return [[int(number) for number in chunks] for chunks in dealt]
     except (TypeError, ValueError):
         return type(dealt).__name__
+
+
+def _dealt(deal: Any, ranks: int, chunk: int, lengths: tuple[int, ...]) -> Evidence:
+    """Return how `deal` deals, and whether the list of lengths is still the same afterwards."""
+    given = list(lengths)
+    order = _order(deal(given, ranks, chunk))
+    return {"lengths": list(lengths), "chunk": chunk, "order": order, "lengths_kept": given == list(lengths)}
 
 
 def _refusal(deal: Any, ranks: int, chunk: int, lengths: tuple[int, ...]) -> str:
@@ -82,12 +96,11 @@ class ChunksAreDealtByWork(Check):
             parts = [tuple(shard(*given, rank)) for rank in range(ranks)]
             kept = torch.equal(given[0], tokens) and given[1:] == (list(lengths), order)
             seen[case] = {
-                "lengths": list(lengths),
-                "chunk": chunk,
-                "order": _order(deal(list(lengths), ranks, chunk)),
                 "parts": [[_numbers(tensor) for tensor in part] for part in parts],
                 "kept": kept,
-            }
+            } | _dealt(deal, ranks, chunk, lengths)
+        for case, (ranks, chunk, fixed) in DEALT.items():
+            seen[case] = {"parts": [], "kept": True} | _dealt(deal, ranks, chunk, fixed)
         return {"cases": seen, "refused": [_refusal(deal, *uneven) for uneven in UNEVEN]}
 
     @staticmethod
@@ -96,12 +109,14 @@ class ChunksAreDealtByWork(Check):
             got = seen["cases"][case]
             if got["order"] != want["order"]:
                 return f"{case}, chunks of {want['chunk']}, documents of {want['lengths']}: {_wrong_order(got, want)}"
+            if not got["lengths_kept"]:
+                return f"{case}: deal has changed the list of lengths that it was given."
+            if not got["kept"]:
+                return f"{case}: what shard was given has changed."
             for rank, (mine, right) in enumerate(zip(got["parts"], want["parts"], strict=True)):
                 wrong = _wrong_part(mine, right)
                 if wrong:
                     return f"{case}, rank {rank}: {wrong}"
-            if not got["kept"]:
-                return f"{case}: what shard was given has changed."
         for (ranks, chunk, lengths), name in zip(UNEVEN, seen["refused"], strict=True):
             if name != "ValueError":
                 return (
@@ -122,9 +137,10 @@ def _wrong_order(got: Evidence, want: Evidence) -> str:
         return "each rank gets the right chunks, but not in ascending order."
     rank = next(rank for rank, (a, b) in enumerate(zip(order, right, strict=True)) if a != b)
     work = [_work(want, chunks) for chunks in (order[rank], right[rank])]
+    tie = " as well. Look at what comes first among equals" if work[0] == work[1] else ""
     return (
         f"rank {rank} gets the chunks {_short(order[rank])}, whose queries see {work[0]} keys; dealt by work it is "
-        f"{_short(right[rank])}, which see {work[1]}."
+        f"{_short(right[rank])}, which see {work[1]}{tie}."
     )
 
 

@@ -37,6 +37,8 @@ class _Model(nn.Module):
         self.tokens, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LONGEST, WIDTH)
         self.qkv = nn.ModuleList([nn.Linear(WIDTH, 3 * WIDTH) for _ in range(2)])
         self.scale = nn.Parameter(torch.tensor(1.3), requires_grad=False)
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+        self.head.weight = self.tokens.weight  # one parameter that has two names
         self.group, self.calls = group, 0
         self.double()
 
@@ -47,7 +49,7 @@ class _Model(nn.Module):
         for layer in self.qkv:
             q, k, v = layer(x).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)  # (B, 2 heads, t, WIDTH / 2)
             x = x + gathered_attention(q, k, v, positions, self.group).transpose(1, 2).flatten(2) * self.scale
-        return x @ self.tokens.weight.T
+        return self.head(x)
 
 
 def _part(seed: int, case: str, step: int, rank: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -177,9 +179,10 @@ class GradientsAreOfTheWholeSequence(_OnSteps):
             if not off <= EXACT:
                 a, b = torch.tensor(got), torch.tensor(want)
                 ratio = (a.norm() / b.norm()).item()
-                if torch.cosine_similarity(a, b, dim=0) > 0.9999:
+                if off > 0.02 and torch.cosine_similarity(a, b, dim=0) > 0.9999:
                     return f"{where} is {too_large(ratio)}."
-                return f"{where} is off by {off:.2g} (relative)."
+                early = "" if off > 0.02 else ", as if rounded to fewer bits on the way"
+                return f"{where} is off by {off:.2g} (relative){early}."
         return None
 
 
