@@ -104,7 +104,7 @@ def test_the_command_exports_the_script_of_the_run_that_it_plans(tmp_path, comma
         (["--model", "llama-2-7b", "--precision", "int4"], "choose from"),
         (["--model", "mixtral-8x7b"], "On which GPUs"),
         (["--model", "mixtral-8x7b", "--engine", "pytorch"], "mixture of experts"),
-        (["--model", "llama-2-7b", "--out", "plan.txt"], "--rows or --export"),
+        (["--model", "llama-2-7b", "--out", "plan.txt"], "--export or --rows"),
         (["--model", "llama-2-7b", "--quantize", "nf4"], "LoRA"),
         (["--model", "llama-2-7b", "--lora-rank", "8", "--lora-targets", "query"], "q_proj"),
         (["--model", "llama-2-7b", "--shard", "zero2"], "ranks"),

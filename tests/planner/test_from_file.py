@@ -358,7 +358,7 @@ def test_the_command_plans_a_file_as_it_stands(command, tmp_path):
     ("name", "arguments", "complaint"),
     [
         ("ds_config.json", (), "does not say which model"),
-        ("ds_config.json", ("--export", "megatron"), "--export does not go with --from"),
+        ("ds_config.json", ("--export", "megatron"), "--export cannot be combined with --from"),
         ("nothing.yaml", (), "cannot be read"),
     ],
 )

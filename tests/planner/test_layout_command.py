@@ -152,8 +152,8 @@ def test_a_configuration_is_printed_or_written_and_a_job_beside_it(plan, tmp_pat
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ("--gpus 64 --gpu h100 --tensor 3", "no multiple of tensor 3."),
-        ("--gpus 60 --gpu h100 --tensor 4 --pipeline 2", "no multiple of tensor 4 x pipeline 2 = 8"),
+        ("--gpus 64 --gpu h100 --tensor 3", "not a multiple of tensor 3."),
+        ("--gpus 60 --gpu h100 --tensor 4 --pipeline 2", "not a multiple of tensor 4 x pipeline 2 = 8"),
         ("--gpus 64 --gpu h100 --data-shard 4 --replicate 4", "are 16 ranks, and --gpus says 64"),
         ("--gpus 0 --gpu h100", "at least 1"),
         ("--gpus 8", "--gpu NAME or --cluster NAME"),
@@ -183,7 +183,7 @@ def test_a_configuration_is_printed_or_written_and_a_job_beside_it(plan, tmp_pat
         ("--gpus 8 --gpu h100 --schedule zigzag", "choose from"),
         ("--gpus 8 --gpu h100 --wrap sbatch", "--export"),
         ("--gpus 8 --gpu h100 --export torchtitan --wrap sbatch", "--out FILE"),
-        ("--gpus 8 --gpu h100 --export deepspeed --roles", "the configuration alone"),
+        ("--gpus 8 --gpu h100 --export deepspeed --roles", "only the configuration"),
         ("--gpus 8 --gpu h100 --export deepspeed --out other.json --wrap sbatch", "ds_config.json"),
         ("--gpus 12 --gpu h100 --export deepspeed --out ds_config.json --wrap sbatch", "do not fill nodes of 8"),
         ("--gpus 8 --gpu h100 --export nonsense", "nonsense"),

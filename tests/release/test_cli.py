@@ -90,8 +90,8 @@ def test_bad_input_is_one_line(tmp_path, capsys):
         (["build", "--check", "99_nothing"], "No source is called"),
         (["grade", str(tmp_path / "nowhere"), "--out", str(tmp_path / "o")], "is not a folder"),
         (["grade", str(file), "--out", str(tmp_path / "o")], "is not a folder"),
-        (["grade", str(empty), "--out", str(tmp_path / "o")], "has no folders"),
-        (["grade", str(student.parent), "--out", str(file)], "cannot be written"),
+        (["grade", str(empty), "--out", str(tmp_path / "o")], "contains no student folders"),
+        (["grade", str(student.parent), "--exercise", "x1", "--out", str(file)], "cannot be written"),
         (["grade", str(student.parent), "--out", str(tmp_path / "o"), "--jobs", "0"], "--jobs must be"),
         (["grade", str(student.parent), "--out", str(tmp_path / "o"), "--timeout", "-1"], "--timeout"),
     ]

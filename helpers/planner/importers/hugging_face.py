@@ -214,7 +214,7 @@ def read_deepspeed(given: dict[str, Any]) -> Imported:
     if batch:
         options["gpus"], rest = divmod(batch, own)
         if rest or not options["gpus"]:
-            raise RecipeError(f"train_batch_size {batch} is no multiple of micro-batch x accumulation = {own}.")
+            raise RecipeError(f"train_batch_size {batch} is not a multiple of micro-batch x accumulation = {own}.")
     else:
         options["gpus"] = imported.assumed["gpus"] = 8
     for what, device in (("optimizer", "offload_optimizer"), ("all", "offload_param")):

@@ -193,7 +193,7 @@ class Layout(ParallelConfig):
                 "A zero-bubble schedule finds no gradients of weights that were freed after the forward pass: "
                 "set reshard_after_forward to False.",
             ),
-            (self.seq % slices > 0, f"seq {self.seq} is no multiple of {slices}, as context and tensor want it."),
+            (self.seq % slices > 0, f"seq {self.seq} is not a multiple of {slices}, as context and tensor want it."),
             (
                 self.context > 1 and self.context_method == "all-to-all" and local_heads % self.context > 0,
                 f"All-to-all over {self.context} ranks does not divide the {local_heads} heads of a tensor rank.",

@@ -326,7 +326,9 @@ def _micro_batches(read: _Reader, size: int, data: int, stages: int) -> int:
         return 1 if stages == 1 else 4 * stages
     count, rest = divmod(batch, size * data)
     if rest or not count:
-        raise RecipeError(f"global_batch_size {batch} is no multiple of micro_batch_size x data ranks = {size * data}.")
+        raise RecipeError(
+            f"global_batch_size {batch} is not a multiple of micro_batch_size x data ranks = {size * data}."
+        )
     return count
 
 

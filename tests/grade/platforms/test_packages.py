@@ -151,7 +151,7 @@ def test_github_classroom_gives_each_check_its_points(tmp_path, platform, monkey
 
 def test_an_exercise_that_is_not_there_is_one_line(tmp_path, capsys):
     assert main(["autograder", "github", "--exercise", "x9", "--out", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == "There is no exercise 'x9'. There are x1, x2, x3, x7, x5, x6, x4.\n"
+    assert capsys.readouterr().err == "There is no exercise 'x9'. The exercises are x1, x2, x3, x7, x5, x6, x4.\n"
 
 
 def test_the_source_is_found():

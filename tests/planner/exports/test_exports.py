@@ -162,7 +162,7 @@ def assert_one_clear_line(message: str | None) -> None:
         ("torchrun", {"recompute": "full", "recompute_every": 4}, "not one in 4"),
         ("torchrun", {"attention": "eager"}, "planned with dropout"),
         ("torchrun", {"precision": "fp8"}, "no fp8"),
-        ("torchrun", {"compile": True}, "leave compile out"),
+        ("torchrun", {"compile": True}, "leave it out (--no-compile)"),
         ("torchrun", {"arch": LLAMA_2}, "other sizes"),
         ("torchrun", {"arch": MIXTURE}, "mixture of experts"),
         ("torchrun", {"zero": "none", "reshard_after_forward": False}, "goes with zero3"),
