@@ -69,7 +69,7 @@ def play(
         ready: before when a pass cannot begin.
 
     Raises:
-        Stuck: the ranks wait for each other for ever.
+        Stuck: ranks wait for passes that never come.
     """
     ended: dict[tuple[str, int, int], float] = {}
     spans: list[list[Span]] = [[] for _ in orders]

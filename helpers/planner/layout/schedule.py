@@ -1,8 +1,7 @@
 """The order in which a pipeline's ranks work on micro-batches.
 
 Each schedule is a list of passes for a rank: of which kind, through which of its stages, of which micro-batch.
-That of the zero-bubble schedule is computed by PyTorch; the others are a few lines, and tests hold them against
-PyTorch's.
+PyTorch computes the zero-bubble schedule. The others take a few lines each, and tests compare them with PyTorch's.
 """
 
 from functools import lru_cache
