@@ -31,7 +31,6 @@ class Pass(NamedTuple):
 class Span:
     """A pass of one rank, with the times at which it begins and ends."""
 
-    rank: int
     action: Pass
     begin: float
     end: float
@@ -76,7 +75,7 @@ def play(
     moved = True
     while moved:
         moved = False
-        for rank, (order, done) in enumerate(zip(orders, spans, strict=True)):
+        for order, done in zip(orders, spans, strict=True):
             while len(done) < len(order):
                 action = order[len(done)]
                 arrived = _arrival(action, ended, message, stages)
@@ -84,7 +83,7 @@ def play(
                     break
                 begin = max(arrived, ready(action), done[-1].end if done else 0.0)
                 end = begin + seconds(action)
-                done.append(Span(rank, action, begin, end))
+                done.append(Span(action, begin, end))
                 kind = FOR_INPUT if action.kind == BACKWARD else action.kind
                 ended[kind, action.stage, action.micro_batch] = end
                 moved = True

@@ -27,14 +27,13 @@ def simulate(
         Stuck: the ranks wait for each other.
     """
     placement, costs = placement or in_a_row(len(schedules)), costs or Costs()
-    home = {stage: rank for rank, stages in enumerate(placement) for stage in stages}
     todo = [
         [Pass(kind, mine[chunk], micro_batch) for kind, micro_batch, chunk in map(Action.of, schedule)]
         for schedule, mine in zip(schedules, placement, strict=True)
     ]
 
     def message(stage: int) -> float:
-        return 0.0 if home[stage] == home[stage + 1] else costs.message
+        return 0.0 if rank_of(placement, stage) == rank_of(placement, stage + 1) else costs.message
 
     try:
         spans = play(todo, lambda action: costs.of(action.kind, action.stage), message, stage_count(placement))
