@@ -2,7 +2,7 @@
 
 A pass begins when its rank is free and its input has arrived: a forward pass needs that of the stage before, a backward
 pass that of the stage after. A rank that has sent something goes on without waiting. What a rank waits is the bubble;
-it is not a formula here. Lab 14's lists and the planner's layouts are both played by this one function.
+it is not a formula here. The learner's lists of passes and the planner's layouts are both played by this one function.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -14,7 +14,8 @@ from pathlib import Path
 from helpers.core.files import ROOT
 
 WITH, WITHOUT = "with CUDA", "without"  # the machine that runs an arm of a branch
-_NAME = re.compile(r"cuda(?!_graphs)|nccl", re.IGNORECASE)  # a layout's cuda_graphs is a figure of a plan
+# A layout's cuda_graphs is a figure of a plan, and the report of nccl-tests is a file like others.
+_NAME = re.compile(r"cuda(?!_graphs)|nccl(?!_tests)", re.IGNORECASE)
 _TEXT = re.compile(r"(cpu:gloo,)?(cuda(:\d+)?|nccl|cuda:nccl)")  # strings that name a device or a backend, whole
 _LEAVES = ast.Return | ast.Raise | ast.Continue | ast.Break
 

@@ -1,11 +1,25 @@
 """Why some lines that depend on CUDA are executed by no test without a GPU."""
 
+_X3 = "Its ranks pretend two GPUs of their own; tests/labs/test_graded.py runs it on every machine."
+
 # (source, first line of the statement or of a branch or function around it) -> the reason
 REASONS: dict[tuple[str, str], str] = {
     (
         "helpers/formats/autocast_rules.py",
         'wrapped = Tensor._make_wrapper_subclass(cls, meta.shape, dtype=meta.dtype, device="cuda:0")',
     ): "It stands in where there is no GPU; tests/formats runs it there.",
+    (
+        "helpers/exercises/x3/on_gpus.py",
+        "def _gpu(device: Any) -> str:",
+    ): _X3,
+    (
+        "helpers/exercises/x3/on_gpus.py",
+        "def opened_on_gpus(worker: Callable[..., Any], folder: str) -> Evidence:",
+    ): _X3,
+    (
+        "helpers/exercises/x3/worker.py",
+        "def _wrong_on_gpus(got: Evidence | None, right: Evidence | None) -> str | None:",
+    ): _X3,
     (
         "solutions/10_compilation_and_fusion.py",
         "if HAS_TRITON:",

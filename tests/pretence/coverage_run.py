@@ -5,6 +5,7 @@ package `coverage` is started by this package's `sitecustomize`). Results are ke
 for the same run share it.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -22,6 +23,7 @@ from helpers.virtual_gpu.process import SITE
 
 import torch
 from coverage import CoverageData
+from coverage.exceptions import DataError
 from filelock import FileLock
 
 _HERE = Path(__file__).parent
@@ -129,9 +131,10 @@ def _lines(folder: Path) -> dict[str, list[int]]:
     lines: dict[str, set[int]] = {}
     for path in folder.glob("data.*"):
         data = CoverageData(str(path))
-        data.read()
-        for file in data.measured_files():
-            lines.setdefault(Path(file).relative_to(ROOT).as_posix(), set()).update(data.lines(file) or ())
+        with contextlib.suppress(DataError):  # half a file: its process was killed, or goes on and writes just now
+            data.read()
+            for file in data.measured_files():
+                lines.setdefault(Path(file).relative_to(ROOT).as_posix(), set()).update(data.lines(file) or ())
     return {file: sorted(numbers) for file, numbers in sorted(lines.items())}
 
 

@@ -4,6 +4,8 @@ import importlib.util
 
 import helpers.course.receipts.collect as collect
 import helpers.doctor as doctor
+from helpers.claims import hardware
+from helpers.claims.measurement import Measurement
 from helpers.core.compiler import why_no_compiler
 from helpers.core.device import (
     device_name,
@@ -17,6 +19,7 @@ from helpers.core.device import (
 from helpers.core.precision import fp32_computed_as, fp32_precision, has_tf32
 from helpers.course.gpu_lane import environment
 from helpers.formats.autocast_rules import autocast_rule
+from helpers.ranks.deepspeed_config import deepspeed_config
 
 import pytest
 import torch
@@ -83,3 +86,14 @@ def test_receipts_of_the_cpu_hide_the_gpu_and_those_of_another_device_are_refuse
     assert "CUDA_VISIBLE_DEVICES" not in collect._environment("cuda").keys() - collect.os.environ.keys()
     with pytest.raises(collect.ReceiptsError, match="no mps device"):
         collect._environment("mps")
+
+
+def test_a_claim_about_speed_gets_its_verdict():
+    faster = Measurement("C7", "faster", "a CNN", 2.0, "times", 1.5, 3.0, device_name(CUDA))
+    assert hardware.needs(faster)
+    assert hardware.verdict(faster, CUDA.type) == faster.verdict
+
+
+def test_what_deepspeed_keeps_in_host_memory_is_pinned():
+    config = deepspeed_config(2, micro_batch=4, offload="optimizer")
+    assert config["zero_optimization"]["offload_optimizer"]["pin_memory"] is True

@@ -1,7 +1,11 @@
 """The labs' checks say the same where there is a GPU."""
 
 from helpers import DigitFiles, LoaderTimeline
+from helpers.exercises.data_loading.parcel import Parcel
+from helpers.exercises.probing.two_devices import OnHost, OnRank, watch_devices
 from helpers.exercises.reference.data_loading import prefetched
+
+import torch
 
 from tests.mutants import verdicts
 
@@ -29,3 +33,17 @@ def test_a_loader_pins_what_its_steps_take():
     line = LoaderTimeline.of(DigitFiles(), 4, 0, batches.append, batches=2)
     assert len(line.steps) == 2
     assert all(images.is_pinned() for images, _ in batches)
+
+
+def test_a_parcel_goes_to_the_current_gpu():
+    assert Parcel.of(3, []).cuda().place == "cuda"
+
+
+def test_what_a_data_set_holds_meets_what_a_model_returns():
+    met = watch_devices(torch.nn.Linear(2, 2))
+    hosts, ranks = (torch.ones(2).as_subclass(kind) for kind in (OnHost, OnRank))
+    _ = hosts.to(torch.device("cpu"), non_blocking=True) + ranks
+    _ = hosts.type_as(ranks) + ranks
+    assert not met
+    _ = hosts + ranks
+    assert met == ["add"]
