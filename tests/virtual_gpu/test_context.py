@@ -230,10 +230,11 @@ def test_what_each_step_leaves_behind_is_found(name):
 @pytest.mark.parametrize(("batch", "frozen"), [(1, True), (1, False), (2, True)])
 def test_what_saves_hardly_anything_is_not_advised(batch, frozen):
     with virtual_gpu("t4") as run:
-        model = nn.Sequential(nn.Linear(8192, 8192).requires_grad_(not frozen), nn.Linear(8192, 2048), nn.ReLU()).cuda()
+        with torch.device("cuda"):
+            model = nn.Sequential(nn.Linear(8192, 8192).requires_grad_(not frozen), nn.Linear(8192, 2048), nn.ReLU())
         optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
         for _ in range(2):
-            x = torch.randn(batch, 40_960 // batch, 8192).cuda()
+            x = torch.empty(batch, 40_960 // batch, 8192).cuda()  # batches come from the host
             model(x).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
