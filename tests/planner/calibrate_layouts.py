@@ -1,7 +1,8 @@
 """Fit what clusters reach to published runs, and hold the planner's seconds against theirs, source by source.
 
 Run `python -m tests.planner.calibrate_layouts`: it writes helpers/planner/catalog/layout_rates.json and the tables of
-docs/accuracy.md; it takes about twenty minutes on two cores. Every forecast in the tables is made with rates that were
+docs/accuracy.md; it takes about half an hour on two cores. With `--tables` it writes the tables alone, in half of that,
+and leaves the rates as they are. Every forecast in the tables is made with rates that were
 fitted without the source of its own run. So is the baseline beside it: for a GPU's generation and precision one MFU,
 the median of the other sources.
 
@@ -9,6 +10,7 @@ The logarithm of a forecast is nearly linear in the logarithms of the rates. So 
 and solves for the rates with which the forecasts are off least; sources count alike, however many runs they have.
 """
 
+import argparse
 import json
 import math
 import statistics
@@ -303,22 +305,30 @@ def summary(held: Sequence[Score]) -> str:
     return " ".join(sentences)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Write layout_rates.json and the tables of docs/accuracy.md."""
+    parser = argparse.ArgumentParser(prog="python -m tests.planner.calibrate_layouts")
+    parser.add_argument("--tables", action="store_true", help="write the tables, and leave the rates as they are")
+    tables_only = parser.parse_args(argv).tables
     rates, known = layout_rates(), runs()
-    for _ in range(PASSES):
+    for _ in range(1 if tables_only else PASSES):
         pairs = list(zip(known, replies(known, rates), strict=True))
         held = scores(pairs)
         print(summary(held))
         rates = changed(rates, fitted([pair for pair in pairs if not pair[0].mixed]))
+    if not tables_only:
+        _write_rates(rates, held)
+    write_between(TABLE_PAGE, SECONDS, table(held))
+    write_between(TABLE_PAGE, BYTES, memory_table((run, answer.nbytes) for run, answer in pairs))
+    print(table(held))
+
+
+def _write_rates(rates: LayoutRates, held: Sequence[Score]) -> None:
     ratios = sorted(score.ratio for score in held if not score.run.mixed)
     interval = (min(1.0, ratios[len(ratios) // 10]), max(1.0, ratios[-1 - len(ratios) // 10]))
     rates = replace(rates, interval=interval)
     values = {name: value for name, value in asdict(rates).items() if name != "measured"}
     LAYOUT_RATES.write_text(json.dumps(_digits(values), indent=1) + "\n", encoding="utf-8", newline="\n")
-    write_between(TABLE_PAGE, SECONDS, table(held))
-    write_between(TABLE_PAGE, BYTES, memory_table((run, answer.nbytes) for run, answer in pairs))
-    print(table(held))
 
 
 if __name__ == "__main__":
