@@ -764,7 +764,7 @@ batches, rows_needed, best, threads = (8, 32, 128, 512, 2048), {}, {}, torch.get
 torch.set_num_threads(1)  # so small a network gains nothing from a second thread
 for batch in batches:
     rates = [0.001 * batch**0.5 * 2**k for k in (0, 1, 2, 3)]  # around a square-root rule
-    tuned = 0.95 ** (batch / 512)  # remembers as many rows, whatever the batch
+    tuned = 0.95 ** (batch / 512)  # remembers the same number of rows, whatever the batch size
     with sign_of_life(f"training with {batch} rows per step, three times"):
         runs = [nets.rows_until(target, batch, rates, [tuned] * 4, seed) for seed in seeds]
     rows_needed[batch] = [rows for rows, _ in runs]
@@ -823,8 +823,8 @@ print(
 # little noise left does not allow longer steps. Either rule is a first guess for a search, not a replacement for one.
 
 # %% [markdown] name="betas_text"
-# Four times the batch costs no extra rows only if the steps fall fourfold. From 512 to 2,048 rows you start at about the critical size, where a larger batch still saves steps, but
-# by a smaller factor than it costs rows. "Beyond the critical size a larger batch buys nothing" is the limit of the formula: the line that begins "by the formula" shows how little is left.
+# A batch four times as large costs no extra rows only if the number of steps falls to a quarter. At 512 rows you are at about the critical size: going to 2,048 rows still saves steps, but
+# the number of rows grows by a larger factor than the number of steps falls. That "a larger batch buys nothing beyond the critical size" is the formula's limit for very large batches: the line that begins "by the formula" shows how little is left to gain.
 #
 # - **To the left** of the figure's dashed line, rows rise slowly: a larger batch costs little, and on several GPUs it saves time.
 # - **To the right**, accumulation processes many more rows for the same loss, one micro-batch after the other. It still needs fewer steps, but that helps

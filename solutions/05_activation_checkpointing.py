@@ -993,7 +993,7 @@ show_table(table)
 
 # %% [markdown] name="moved_task"
 # With wide layers, Python's share is small, and the time that a selective policy adds falls to a fraction of what it was. Compare the middle halves before you rank
-# policies: where they overlap, these rounds do not say which is faster. A compiled block needs no Python at all for this choice (section 7).
+# policies: where they overlap, these rounds cannot tell which policy is faster. A compiled block needs no Python at all for this choice (section 7).
 #
 # ## 6 · Moved instead of recomputed
 #
@@ -1042,7 +1042,7 @@ hint("activation_checkpointing.moved")
 # Where can saved tensors go?
 #
 # - **Away.** From a GPU's memory to the host's. On a CPU they are already in the host's memory, so here they move to files. The meter does not count
-#   files, but the operating system caches them in the same RAM as long as there is room: here this shows the mechanism and its cost, and frees no RAM.
+#   files, but the operating system caches them in the same RAM as long as there is room: so here the cell shows the mechanism and its cost, but it frees no RAM.
 # - **Nowhere.** They can stay where they are, in half the bytes: as BF16.
 #
 # **Predict.** How much more time than plain does a step take if it moves every large tensor away and back?
