@@ -486,7 +486,7 @@ claims.record(
 #
 # Apply "16 bytes per parameter", and nothing else, to the CNN of [[mixed_precision]]: 66,000 parameters, 256 images of 16 × 16 pixels.
 #
-# **Predict.** How many times larger than the rule's figure is the measured peak?
+# **Predict.** How many times as large as the rule's figure is the measured peak?
 
 # %% name="guess_control"
 my_guess = None  # measured / rule
@@ -569,7 +569,7 @@ print(f"in memory at once: {together}")
 #   the MLP: 8 × width²), their biases (9 × width together) and two norms (4 × width together);
 # - which tensors are alive when the backward pass starts: parameters, moments, the ledger of section 7, and as many tensors of logits as the last cell counted;
 # - which are alive during `optimizer.step()`: see sections 2 and 3, and do not forget `logits`. The larger sum is the peak. (Models whose embedding is far larger than
-#   everything else have a third candidate: the moment at which the two gradients of the shared embedding are added. The check has no such models.)
+#   everything else have a third candidate: the moment at which the two gradients of the shared embedding are added. The check does not include such models.)
 
 
 # %% name="peak" answer=true reveal=true

@@ -389,8 +389,8 @@ print(f"Kahan: weight {kept[0].item():.5f}, lost {owed[0].item():.5f}, their sum
 # Training in pure BF16 usually means `AdamW(model.bfloat16().parameters())`. PyTorch then creates the moments in BF16 as well. Each step
 # multiplies the second moment by β₂ and adds (1 − β₂) g². PyTorch's default is β₂ = 0.999; language models are usually trained with 0.95.
 #
-# **Predict.** With the default β₂, a weight has gradients of 1 for 50 steps, then of 0.01 for 2,950 steps. How many times larger is its second moment in BF16 than in FP32
-# at the end?
+# **Predict.** With the default β₂, a weight has gradients of 1 for 50 steps, then of 0.01 for 2,950 steps. How many times as large is its second moment at the end in BF16
+# as in FP32?
 
 # %% name="guess_moment"
 my_guess = None  # BF16's second moment / FP32's
