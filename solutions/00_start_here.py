@@ -77,7 +77,7 @@ with MemoryMeter(layer) as meter:
 parameter_guess.reveal(meter.peak_bytes / 2**20)
 
 # %% [markdown] name="units_text"
-# > **Note:** MiB is 2²⁰ = 1,048,576 bytes, GiB is 2³⁰. GB, the unit of disks and papers, is 10⁹ bytes. A "28 GB" model is 26.1 GiB. This is a common
+# > **Note:** 1 MiB is 2²⁰ = 1,048,576 bytes, and 1 GiB is 2³⁰ bytes. 1 GB, the unit of disks and papers, is 10⁹ bytes. A "28 GB" model is 26.1 GiB. This is a common
 # > source of confusion, so every figure here carries its unit.
 #
 # ## 4 · Predict again: a whole step
@@ -202,7 +202,7 @@ print(timing)
 print("7 billion parameters in FP32:", human_bytes(7e9 * 4), "in 16 bits:", human_bytes(7e9 * 2))
 
 # %% [markdown] name="recap"
-# ## How to go on
+# ## Where to go from here
 #
 # - Each lab's card lists the codes of its techniques, pitfalls and claims (T4, P2, C7); `docs/codes.md` explains them. A **claim** is a
 #   published statement, often repeated, that the labs test.

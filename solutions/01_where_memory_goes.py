@@ -156,7 +156,7 @@ peak_guess.reveal(step.peak_bytes / MiB)
 print(step)
 
 # %% [markdown] name="categories_explained"
-# Each category has its reason:
+# Each category is there for a reason:
 #
 # - **parameters**: the weights themselves;
 # - **gradients**: one number per trainable weight, from the backward pass until `zero_grad`;
@@ -211,7 +211,7 @@ print(f"per parameter and token: {counted / (n * tokens):.2f}")
 # %% [markdown] name="moment_text"
 # ## 3 · A smaller batch
 #
-# What does the peak hold with one sequence, and what with 32?
+# What does the peak hold with one sequence? And with 32?
 
 # %% name="moment"
 runs = {f"batch {batch}": measured_step(batch=batch) for batch in (1, 8, 32)}
@@ -246,7 +246,7 @@ show(
 # | `torch.autocast` | 4 | 4 | 0 | 4 + 4 | 16 |
 #
 # Megatron-style runs use the second row: gradients of many micro-batches and ranks (processes, one per GPU) are summed, and such sums need FP32. Megatron Core's documentation lists these
-# 18 bytes for BF16 weights, and 16 if everything is FP32. PyTorch's FSDP2 ([lab 12b](12b_fully_shard.ipynb)) keeps FP32 weights and gradients and casts for each matmul, so it belongs to the third row.
+# 18 bytes for BF16 weights, and 16 if everything is FP32. With a mixed-precision policy, PyTorch's FSDP2 ([lab 12b](12b_fully_shard.ipynb)) keeps FP32 weights and gradients and casts the weights of a block to 16 bits when it gathers them, so it belongs to the third row.
 #
 # Measure all three on a stack of linear layers that is large enough to make activations negligible. In the classic scheme each
 # weight has its own optimizer, so that only one FP32 gradient exists at a time.
@@ -297,7 +297,7 @@ def hand_over(copy):
 
 
 # %% [markdown] name="guess_scheme_text"
-# **Predict.** What does one step under `torch.autocast` hold at its peak **beyond** the 16 bytes per parameter of the table?
+# **Predict.** How many bytes per parameter does one step under `torch.autocast` hold at its peak, **beyond** the 16 of the table?
 
 # %% name="guess_scheme"
 my_guess = None  # bytes per parameter
@@ -351,9 +351,9 @@ show_table(table)
 # Autocast adds *weight copies*: 16-bit casts of the weights, made in the forward pass and saved for the backward pass.
 # They are gone when the optimizer steps, so they matter only if the peak is in the backward pass.
 #
-# All three peaks exceed the table's sums by *temporaries* of Adam, which works on one layer at a time here (`foreach` is off). One layer in FP32 is 0.5
+# All three peaks exceed the sums in the first table by *temporaries* of Adam, which works on one layer at a time here (`foreach` is off). One layer in FP32 is 0.5
 # bytes per parameter. Adam takes the square root of the second moment and divides it: two tensors of a layer's size. Under autocast and with FP32 gradients there are three, because
-# Adam's loop still holds the previous layer's result. In the classic scheme each optimizer has one layer, so there is no previous one.
+# Adam's loop still holds the previous layer's result. In the classic scheme each optimizer has one layer, so there is no previous one; the remaining 0.5 is the FP32 gradient.
 #
 # Here is the same arithmetic for 7B: two moments of 4 bytes per parameter, with or without 4 more for the master weights. No run is needed;
 # the parameter count is enough.
@@ -437,7 +437,7 @@ for size, held in grown.items():
 
 # %% [markdown] name="growth_explained"
 # *Power* is the exponent p in "activations grow like size^p", fitted to the figures. It is 1 for batch and sequence and slightly less for layers and width.
-# The exponent is below 1 because some memory does not depend on that size. Here that is the logits: batch × sequence ×
+# The exponent is below 1 because some memory does not depend on that size. Here that is mainly the logits: batch × sequence ×
 # vocabulary does not grow with layers or width.
 #
 # The exponent for sequence length surprises people who have read that attention is quadratic. Its *arithmetic* is quadratic. Its memory depends on
@@ -486,7 +486,7 @@ claims.record(
 #
 # Apply "16 bytes per parameter", and nothing else, to the CNN of [[mixed_precision]]: 66,000 parameters, 256 images of 16 × 16 pixels.
 #
-# **Predict.** How many times larger than the rule's figure is the measured peak?
+# **Predict.** How many times as large as the rule's figure is the measured peak?
 
 # %% name="guess_control"
 my_guess = None  # measured / rule
@@ -541,7 +541,7 @@ for life in rest:
 # attention.)
 #
 # Then come the **logits**: one number per token and *vocabulary entry*. When the backward pass begins, several tensors of that size
-# exist at once. Find them:
+# exist at once. Here they are:
 
 # %% name="logits"
 logits_bytes, spans = tokens * 256 * 4, []
@@ -569,7 +569,7 @@ print(f"in memory at once: {together}")
 #   the MLP: 8 × width²), their biases (9 × width together) and two norms (4 × width together);
 # - which tensors are alive when the backward pass starts: parameters, moments, the ledger of section 7, and as many tensors of logits as the last cell counted;
 # - which are alive during `optimizer.step()`: see sections 2 and 3, and do not forget `logits`. The larger sum is the peak. (Models whose embedding is far larger than
-#   everything else have a third candidate: the moment at which the two gradients of the shared embedding are added. The check has no such models.)
+#   everything else have a third candidate: the moment at which the two gradients of the shared embedding are added. The check does not include such models.)
 
 
 # %% name="peak" answer=true reveal=true
@@ -695,7 +695,7 @@ show_table(table)
 # %% [markdown] name="temporaries_explained"
 # There is no such constant. Temporaries depend on the operation at the peak: in the softmax of a large vocabulary they are copies of the logits, in
 # Adam's `foreach` they are as large as the parameters, and in a CNN or a vision transformer they are small. A rule of thumb like this one may be right for one
-# model.
+# model and wrong for the next.
 #
 # ## 9 · Explore
 #
@@ -739,7 +739,7 @@ claims
 # - Parameters, gradients and optimizer state follow from the number of parameters; activations from batch × sequence × width × layers; logits from batch × sequence × vocabulary.
 # - Training takes about 6ND FLOPs, plus attention.
 # - The peak is a *moment*: usually the beginning of the backward pass, or the optimizer step. Only what is in memory at that moment matters.
-# - The sixteen bytes per parameter are made up differently in each scheme (18 with 16-bit weights and FP32 gradients), and they leave out activations and temporaries.
+# - The 16 bytes per parameter break down differently in each scheme (18 with 16-bit weights and FP32 gradients), and they leave out activations and temporaries.
 # - Fused attention makes memory linear in the sequence length.
 #
 # **What to reach for when.** Are activations the largest category? Mixed precision ([[mixed_precision]]), accumulation ([[#gradient_accumulation]]),

@@ -174,14 +174,14 @@ hint("number_formats.gap")
 # %% [markdown] name="round_task"
 # ### Your turn: rounding by bits
 #
-# PyTorch has `x.bfloat16()`. What does it do to the bits? BF16 has FP32's sign and exponent, so only the fraction changes: 7 of 23 bits remain.
+# PyTorch has `x.bfloat16()`. What does it do to the bits? BF16 has FP32's sign and exponent fields and a shorter fraction: 7 of 23 bits remain.
 #
 # **Contract.** `round_to(x, fraction_bits)` rounds each number of `x` to a fraction of `fraction_bits` bits. It returns an FP32 tensor of the same shape.
 #
 # - `x` is an FP32 tensor of any shape. Its numbers are zero, or normal and finite. The function must not change it. `fraction_bits` is an integer from 1 to 22.
 # - Each number becomes the nearest number whose lower 23 − `fraction_bits` fraction bits are zero.
 # - If two are equally near, take the one whose last remaining bit is zero. (This is *ties to even*; always rounding up would make sums drift.)
-# - A number that rounds up beyond the largest becomes infinity.
+# - A number that rounds up beyond the maximum representable value becomes infinity.
 #
 # `x.view(torch.int32)` gives you the bits as an integer, and `.view(torch.float32)` converts them back. The fraction is the lower 23 bits; the
 # exponent is the 8 bits above it. You need no loop.
@@ -295,14 +295,14 @@ stall_guess.reveal(float(np.exp(np.interp(0.5, moving["BF16"], np.log(rates)))))
 # Learning rates around 1e-5 are common in fine-tuning. At such a rate one update leaves most BF16 weights unchanged, and PyTorch reports nothing.
 #
 # The problem disappears if the weights stay in FP32 and only the computation runs in 16 bits; that is [[mixed_precision]]. It takes four bytes per
-# weight, and usually two more for a 16-bit copy. If the weights must be BF16 and nothing else, there are two fixes. You write both.
+# weight, and usually two more for a 16-bit copy. If the weights must be BF16 and nothing else, there are two fixes. You will write both.
 #
 # ## 5 · Two fixes
 #
 # ### Your turn: stochastic rounding
 #
 # 1.001 lies between the BF16 numbers 1 and 1.0078. Rounding to nearest always gives 1. Stochastic rounding rounds up at random, with a probability of 0.001 /
-# 0.0078 = 13%. Any single result is worse, but the **mean** of many is right.
+# 0.0078 = 13%. A single result can be further off, but the **mean** of many is right.
 #
 # **Contract.** `stochastic_round(x)` takes an FP32 tensor of any shape and returns a BF16 tensor of the same shape. The numbers in `x` are finite; some may be
 # subnormal.
@@ -381,7 +381,7 @@ off = abs((kept.double() + owed.double())[0].item() - 2)
 print(f"Kahan: weight {kept[0].item():.5f}, lost {owed[0].item():.5f}, their sum off by {off:.4f}")
 
 # %% [markdown] name="tune_text"
-# A single walk ends about ten BF16 steps off, while the mean of a thousand walks is almost exactly right. Kahan's sum ends less than one step off. That error
+# A single walk typically ends about ten BF16 steps off, while the mean of a thousand walks is almost exactly right. Kahan's sum ends less than one step off. That error
 # comes from rounding `lost`, which is BF16, too.
 #
 # ### What BF16 does to Adam's moments
@@ -389,8 +389,8 @@ print(f"Kahan: weight {kept[0].item():.5f}, lost {owed[0].item():.5f}, their sum
 # Training in pure BF16 usually means `AdamW(model.bfloat16().parameters())`. PyTorch then creates the moments in BF16 as well. Each step
 # multiplies the second moment by β₂ and adds (1 − β₂) g². PyTorch's default is β₂ = 0.999; language models are usually trained with 0.95.
 #
-# **Predict.** With the default β₂, a weight has gradients of 1 for 50 steps, then of 0.01 for 2,950 steps. How many times larger is its second moment in BF16 than in FP32
-# at the end?
+# **Predict.** With the default β₂, a weight has gradients of 1 for 50 steps, then of 0.01 for 2,950 steps. How many times as large is its second moment at the end in BF16
+# as in FP32?
 
 # %% name="guess_moment"
 my_guess = None  # BF16's second moment / FP32's
@@ -486,7 +486,7 @@ if hasattr(weight, "grad_dtype"):
 
 # %% [markdown] name="tune_intro"
 # In PyTorch 2.13, SGD, Muon and Adafactor accept it. Adam and AdamW raise an error: they create
-# their moments in the weight's dtype, and their formula does not mix a BF16 moment with an FP32 gradient.
+# their moments in the weight's dtype, and their update cannot combine a BF16 moment with an FP32 gradient.
 # With AdamW, keep an FP32 master weight, move the FP32 gradient to it, and copy the result back, as the last lines of the cell do.
 #
 # ### What pure BF16 fine-tuning loses
@@ -604,7 +604,7 @@ show_table(rows)
 #
 # Rounding to nearest does not ruin the run, but it costs progress, and the table shows where. At 1e-5 BF16 makes about a third of FP32's progress. At 1e-4 it makes most of it in 40
 # steps and clearly less in 150: the shortfall grows with the length of the run. At 1e-3 almost nothing is lost in this run. BF16 moments make no difference in
-# 40 steps at 1e-5; that is too few for the second moment to need its decay. Stochastic rounding and Kahan compensation recover what was lost, the former at no cost in bytes, the latter for two bytes per weight.
+# 40 steps at 1e-5; that is too few for the decay of the second moment to matter. Stochastic rounding and Kahan compensation recover what was lost, the former at no cost in bytes, the latter for two bytes per weight.
 #
 # What does this mean for your own run?
 #
@@ -672,7 +672,7 @@ show_table(rows)
 # %% [markdown] name="which_text"
 # ## 7 · Which tensor needs which format
 #
-# Zeros are one kind of loss, lost digits are another. The table below has the *median* relative error of the elements (1.0: at least half of the tensor is
+# Zeros are one kind of loss; lost digits are another. The table below has the *median* relative error of the elements (1.0: at least half of the tensor is
 # gone) and the percentage of zeros. A tensor may first be multiplied by a **scale** that brings its largest number to the top of the range, and divided by it
 # afterwards. That costs one number per tensor, and eight-bit training works that way ([[fp8]]).
 #
@@ -707,8 +707,8 @@ show_table(rows)
 moments_guess.reveal(zeros["Adam's second moment"]["E4M3"])
 
 # %% [markdown] name="which_explained"
-# - **Weights** (and activations, which behave like them): 16 bits hold them unscaled, and FP16, with three more fraction bits, holds them better than BF16. Eight bits need
-#   the scale, or small weights become subnormal.
+# - **Weights** (and activations, which behave like them): 16 bits hold them unscaled, and FP16, with three more fraction bits, holds them better than BF16. E4M3 needs
+#   the scale, or small weights become subnormal or zero; E5M2, with its wider range, hardly needs it.
 # - **Gradients of activations** need range. Unscaled, FP16 has few digits left for the median element, the eight-bit formats have none, and BF16 is unaffected. With a scale, FP16 is more
 #   precise than BF16 again.
 # - **Adam's second moment** holds squares of gradients and so needs twice the range in powers of two. Unscaled, only formats with eight exponent bits can hold
@@ -752,7 +752,7 @@ claims
 # - Exponent bits buy range, fraction bits precision. Gaps are relative, except below the smallest normal number.
 # - **Swamping**: an update of less than half a gap does nothing. Fixes: weights in FP32 (4 bytes), a BF16 compensation alongside the BF16 weight (2 more bytes), or
 #   stochastic rounding (none).
-# - With the default β₂ of 0.999, Adam's second moment cannot decay in BF16, and a BF16 sum of gradients stops growing. Keep both in FP32, the gradients in
+# - With the default β₂ of 0.999, Adam's second moment cannot decay in BF16, and a BF16 sum of gradients stops growing. Keep both in FP32; for the gradients, set
 #   `grad_dtype` if your optimizer accepts it.
 # - **Underflow**: anything below half the smallest number becomes zero. Fixes: a scale, or BF16.
 # - Weights and activations need precision, gradients need range, second moments need a great deal of range.

@@ -106,11 +106,11 @@ print(cnn["FP32"])
 
 # %% [markdown] name="fp32_explained"
 # The largest category by far is **activations**: what the forward pass saves for the backward pass.
-# Parameters, gradients and Adam's two moments are negligible here. (In a large language model with a small batch it is the reverse; keep
+# Parameters, gradients and Adam's two moments are negligible here. (In a large language model with a small batch the reverse is true; keep
 # that in mind for the claim below.)
 #
 # *Temporaries* are short-lived tensors, such as the gradient of the layer being computed. *Kernel workspace* is scratch memory that a convolution allocates
-# internally and that no tensor of yours explains; the meter finds it by comparing the allocator's log with all tensors.
+# internally and that belongs to none of your tensors; the meter finds it by comparing the allocator's log with all tensors.
 
 # %% name="plot_fp32"
 show(
@@ -127,7 +127,7 @@ show(
 # - **BF16** has FP32's range, but no number between 1 and 1.0078. Small updates to weights are rounded away.
 #
 # The usual answer to the second point is to keep the weights in FP32 and to compute with a 16-bit copy. FP32 weights alongside 16-bit weights are
-# called **master weights**. The first mixed-precision programs managed them by hand, and large-scale optimizers still do.
+# called **master weights**. The first mixed-precision programs managed them by hand, and optimizers for large-scale training still keep them.
 #
 # ### Your turn: SGD with master weights
 #
@@ -158,7 +158,7 @@ hint("mixed_precision.master")
 # %% [markdown] name="autocast_text"
 # ## 3 · Autocast, built by hand
 #
-# `torch.autocast` needs no second set of weights. The weights are FP32 and stay FP32. Inside its region, autocast looks up each operation in a list,
+# `torch.autocast` needs no second set of weights. The weights are FP32 and stay FP32. Inside its region, autocast looks up each operation in a list
 # and casts the operation's inputs.
 #
 # - Matmuls and convolutions run in 16 bits, because most of the time goes there.
@@ -229,7 +229,7 @@ Autocast = check("mixed_precision.autocast", Autocast)
 hint("mixed_precision.autocast")
 
 # %% [markdown] name="own_text"
-# **PyTorch's own autocast, next to yours.** Here is a step of the CNN and one of a small GPT, with your region and with `torch.autocast`.
+# **PyTorch's own autocast, next to yours.** The next cell computes the gradients of the CNN and of a small GPT, once in your region and once under `torch.autocast`, and compares them.
 
 # %% name="own"
 text = english(device)
@@ -297,8 +297,8 @@ for name, rule in rules.items():
     print(f"{name:18}" + "".join(f"{kind:>10}" for kind in rule))
 
 # %% [markdown] name="autocast_explained"
-# Of these operations, only cross entropy runs in FP32 on a CPU (its list has others, such as `cdist` and `prod`), so norms between 16-bit matmuls stay in 16 bits. On CUDA norms, softmax, `exp` and
-# sums are on the FP32 list too (RMS norm was not yet in PyTorch 2.9). Call `.float()` on what goes into your own loss, and it does not matter which list applies.
+# Of these operations, only cross entropy runs in FP32 on a CPU (its list has others, such as `cdist` and `prod`), so norms between 16-bit matmuls stay in 16 bits. On CUDA, norms, softmax, `exp` and
+# sums are on the FP32 list, too (RMS norm was not yet in PyTorch 2.9). Call `.float()` on what goes into your own loss, and it does not matter which list applies.
 #
 # A 16-bit matmul adds up thousands of numbers. [[Number_formats]] showed that a BF16 sum of ones stops growing at 256.
 #
@@ -362,7 +362,7 @@ print(
 print("Adam's moments", {state["exp_avg"].dtype for state in optimizer.state.values()})
 
 # %% [markdown] name="equivalence_text"
-# ## 4 · The same numbers first
+# ## 4 · First, does it still train?
 #
 # Before you ask what 16 bits save, check that the model still trains. Here are three seeds, each in FP32 and in 16 bits, with the same initial weights and batches.
 
@@ -400,7 +400,7 @@ claims.figure("accuracy, 16 bits minus FP32", f"CNN, 4 epochs, mean of 3 seeds, 
 
 # %% [markdown] name="memory_text"
 # The loss curves stay close. Compare the difference between formats with the difference between seeds, about two points: if the former is no larger, it says nothing about the
-# format. That is why the cell records a figure for three seeds, and no verdict on "the accuracy holds".
+# format. That is why the cell records a figure for three seeds, and no verdict on whether the accuracy holds.
 #
 # ## 5 · Memory
 #
@@ -645,7 +645,7 @@ for name, run in runs.items():
 # %% [markdown] name="control_explained"
 # FP16 does not learn, because all its gradients are zero, and it raises no error and produces no NaN. BF16 has FP32's range and needs no precautions.
 #
-# Does the same happen to the digits classifier in FP16, just as unprotected?
+# Does the same happen to the digits classifier in FP16, with just as little protection?
 
 # %% name="survivor"
 with sign_of_life("two epochs in FP32 and in FP16"):
@@ -669,7 +669,7 @@ explore_loss_scale(gradients, log2_scale=0)
 # %% [markdown] name="scaling_text"
 # ## 8 · Loss scaling, by hand and automatic
 #
-# The gradient is linear in the loss. Multiply the loss by S, and every gradient in the backward pass is S times larger and stays above FP16's minimum. Divide the FP32 weight gradients
+# The gradient is linear in the loss. Multiply the loss by S, and every gradient in the backward pass is S times as large and stays above FP16's minimum. Divide the FP32 weight gradients
 # by S, and the update is the one you wanted. Below, the scale goes from 2⁰ to 2⁴⁰.
 
 # %% name="scaling_by_hand"
@@ -699,7 +699,7 @@ for exponent, error in errors.items():
 # **Contract.** `LossScaler(init_scale, growth_factor, backoff_factor, growth_interval)` has the main methods of `torch.amp.GradScaler` and serves one optimizer:
 #
 # - `get_scale()` returns the current scale, a float.
-# - `scale(loss)` returns the loss times the scale. `loss` is a tensor without dimensions.
+# - `scale(loss)` returns the loss times the scale. `loss` is a scalar (0-dimensional) tensor.
 # - `unscale_(optimizer)` divides the gradients of all the optimizer's parameters by the scale, in place, and records whether any element is inf or
 #   NaN. It skips parameters whose `.grad` is None; at least one has a gradient. It also divides gradients that contain inf.
 # - `step(optimizer)` calls `unscale_` unless you have called it since the last `update()`. Then it calls `optimizer.step()` if all gradients are
@@ -861,7 +861,7 @@ for name, (right, wrong) in steps.items():
 
 # %% [markdown] name="clipping_explained"
 # SGD hardly moves. Adam divides each gradient by its own size, so it still moves, and the mistake is easy to
-# miss. What difference remains comes from `eps`, the small number that prevents division by zero: with a smaller `eps` it disappears.
+# miss. The difference that remains comes from `eps`, the small number that prevents division by zero: with a smaller `eps` it disappears.
 #
 # The order is `scale(loss).backward()` → `unscale_(optimizer)` → clip → `step(optimizer)` → `update()`. Under `DistributedDataParallel`
 # nothing changes: the ranks exchange scaled gradients, with the same scale on every rank, and an inf on one rank becomes an inf on
@@ -879,7 +879,7 @@ for name, (right, wrong) in steps.items():
 # In both, norms and the residual stream are in BF16, too. The cell below casts all weights at once, with `functional_call`, and keeps the copies up to the backward pass. (FSDP2
 # casts block by block and frees each block's copies after use, so it holds fewer of them at a time.)
 #
-# **Predict.** With all weights cast, how many times as far is the GPT's gradient from FP32's as it is under autocast?
+# **Predict.** The error of a gradient is its distance from FP32's. How many times as large is the error of the GPT's gradient with all weights cast as under autocast?
 
 # %% name="guess_policy"
 my_guess = None
@@ -975,7 +975,7 @@ inside_guess.reveal(((inside - outside).norm() / outside.norm()).item())
 # With PyTorch's own operations it makes no difference. (If even the same gradient computed twice differs, the GPU added the numbers in a different order.)
 # Autograd has recorded each operation with its casts, and the backward formulas take their dtypes from there. A `torch.autograd.Function` of **your
 # own** has no such record: decorate its `forward` with `torch.amp.custom_fwd` and its `backward` with `torch.amp.custom_bwd`. They make `backward` run under
-# the autocast state of `forward`; without them it runs under whatever state is on when you call `backward()`.
+# the autocast state of `forward`; without them it runs under whatever state is active when you call `backward()`.
 
 # %% [markdown] name="table_text"
 # ## 12 · Claims and measurements

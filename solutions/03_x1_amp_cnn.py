@@ -9,7 +9,7 @@
 # | After this you can | write loss scaling for several optimizers; put unscaling, clipping and stepping in the right order; say what mixed precision saved and what it did not |
 # | Time | 60 to 90 minutes |
 # | Difficulty | ●●○ |
-# | Needs | a CPU; a GPU makes the speed column interesting |
+# | Needs | a CPU; the same cells use a GPU if there is one |
 # | Before this | [[mixed_precision]] |
 # | Syllabus | X1 (T4, T5, T6, T7, C7, P2, P3) |
 #
@@ -171,7 +171,7 @@ hint("x1.step")
 # - `precision` is `"fp32"`, `"bf16"` or `"fp16"`; `seed` determines the initial weights and the order of the images.
 # - An epoch shows each training image once, in batches of 64. The smaller batch at the end of an epoch may be left out. A few extra steps, for the
 #   meter or the clock, are allowed.
-# - Two optimizers: `torch.optim.AdamW` with learning rate 3e-3 for `model.features`, `torch.optim.SGD` with learning rate 0.1 and momentum 0.9 for `model.head`, their other settings at their defaults. One scaler for the whole training, and `max_norm=1.0`. Three
+# - Two optimizers: `torch.optim.AdamW` with learning rate 3e-3 for `model.features`, `torch.optim.SGD` with learning rate 0.1 and momentum 0.9 for `model.head`, their other settings at their defaults. One scaler for the whole training run, and `max_norm=1.0`. Three
 #   epochs are enough.
 # - It returns a dict:
 #   - `"model"`: the trained model;

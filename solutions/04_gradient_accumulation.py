@@ -63,7 +63,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # A batch of 256 is known to train well, but your GPU holds only 64 rows.
 #
 # The gradient of a mean is the mean of the gradients. So run 64 rows forward and backward, then the next 64, and so on. PyTorch **adds** to
-# `.grad` instead of overwriting it: after four *micro-batches*, `.grad` contains the gradients of all 256 rows. Then take one optimizer step.
+# `.grad` instead of overwriting it: after four *micro-batches*, `.grad` contains the summed gradients of all 256 rows. Then take one optimizer step.
 
 # %% name="idea_picture"
 show(
@@ -72,7 +72,7 @@ show(
 )
 
 # %% [markdown] name="model_text"
-# The model is a small network of GroupNorm and linear layers on digits. `gradient` runs any method of computing the gradient of a batch, and `distance`
+# The model is a small network of GroupNorm and linear layers on digits. `gradient` runs any of the methods of computing the gradient of a batch, and `distance`
 # compares two gradients.
 
 # %% name="model"
@@ -112,7 +112,7 @@ def distance(a, b):
 # - Memory: one micro-batch at a time. Its backward pass runs before the next forward pass, and then neither its graph nor its outputs are kept.
 # - Existing gradients are added to, not cleared. Clearing them and the optimizer's step are up to the caller. Weights, rows and the model's mode do
 #   not change.
-# - It returns the mean loss over all rows: a number, or a detached tensor without dimensions.
+# - It returns the mean loss over all rows: a number, or a detached scalar tensor.
 
 
 # %% name="loop" answer=true reveal=true
@@ -162,7 +162,7 @@ show_table(table)
 #
 # Many small micro-batches mean many additions. [[Number_formats]] showed a BF16 sum of ones that stops growing at 256.
 #
-# **Predict.** In pure BF16, how many times as far from FP32's gradient are 256 micro-batches of 1 as 4 micro-batches of 64?
+# **Predict.** The error is the distance from FP32's gradient. In pure BF16, how many times as large is it with 256 micro-batches of 1 as with 4 micro-batches of 64?
 
 # %% name="swamping_guess"
 my_guess = None  # distance with micro-batches of 1 / with micro-batches of 64
@@ -207,8 +207,8 @@ claims.figure("BF16 sums: micro-batches of 1 / of 64, distance", "MLP, pure BF16
 # last digits (swamping, [[number_formats]]). Under autocast the parameters and `.grad` are FP32, and the problem does not arise.
 #
 # The last column used `p.grad_dtype = torch.float32`: the weight stays BF16, and `.grad` is an FP32 tensor that costs 2 more bytes per parameter. This
-# helps only if the optimizer accepts such a gradient. In PyTorch 2.13, AdamW does not ([[number_formats]] tries it): give FP32 master weights to
-# AdamW, and each master weight the FP32 gradient.
+# helps only if the optimizer accepts such a gradient. In PyTorch 2.13, AdamW does not ([[number_formats]] tries it): give AdamW
+# FP32 master weights, and give each master weight the FP32 gradient.
 #
 # ## 2 · What it saves
 #
@@ -256,7 +256,7 @@ show(figure, "Peak and activations grow in straight lines with the rows of a mic
 # %% [markdown] name="memory_explained"
 # (The table shows each category at its own maximum, so a column adds up to more than its peak.)
 #
-# The lines are straight: a fixed part plus so many bytes per row. The fixed part, where a line meets the axis, is what accumulation cannot save:
+# The lines are straight: a fixed part plus a constant number of bytes per row. The fixed part, where a line meets the axis, is what accumulation cannot save:
 # parameters, gradients, optimizer state, and all rows of the batch, which stay on the device.
 #
 # An article says "the peak is that of the micro-batch". Compare that with a plain step on 64 rows.
@@ -431,8 +431,8 @@ show_table(table)
 #
 # ### A gradient that is too long
 #
-# The loop below calls `backward()` on each micro-batch's mean and forgets the weight. With SGD that amounts to a learning rate that is 4 times too high. Train 40 updates
-# with each, and compare the first update and the loss.
+# The loop below calls `backward()` on each micro-batch's mean loss and forgets the weight. With SGD that amounts to a learning rate that is 4 times too high. Train 40 updates
+# with the right gradient and with the naive one, and compare the first update and the loss.
 
 
 # %% name="naive"
@@ -536,7 +536,7 @@ for method in (by_pieces, accumulate):
 # count** in the full batch.
 #
 # - `ids` and `targets` are (N, T), int64. `model(ids)` returns logits (N, T, vocabulary). A target of -100 does not count; at least one target does.
-# - Each target that counts has the same weight, 1 / (all targets that count), so a micro-batch's weight depends on its targets and not on its rows. A micro-batch
+# - Each target that counts has the same weight, 1 / (number of all targets that count), so a micro-batch's weight depends on its targets and not on its rows. A micro-batch
 #   in which none counts adds nothing, and may be skipped.
 # - Micro-batches, memory, existing gradients, and what must not change: as in the first task. `micro_batch` may be larger than N.
 # - It returns the mean loss over the targets that count: a number, or a detached scalar tensor.
@@ -673,7 +673,7 @@ print(f"updates until the warm-up is over: {ends}")
 # - The gradients are sent once per call, with the last micro-batch, after everything has been added up.
 # - The gradient is that of the mean over all rows of this rank (this process, one of several), even with a smaller last micro-batch. (DDP then averages over the ranks.)
 # - The replica sees each row once, in order, at most `micro_batch` rows at a time.
-# - It returns the mean loss over all rows: a number, or a detached tensor without dimensions.
+# - It returns the mean loss over all rows: a number, or a detached scalar tensor.
 #
 # The check uses one process: DDP with world size 1, and a hook that records what would be sent.
 
@@ -764,7 +764,7 @@ batches, rows_needed, best, threads = (8, 32, 128, 512, 2048), {}, {}, torch.get
 torch.set_num_threads(1)  # so small a network gains nothing from a second thread
 for batch in batches:
     rates = [0.001 * batch**0.5 * 2**k for k in (0, 1, 2, 3)]  # around a square-root rule
-    tuned = 0.95 ** (batch / 512)  # remembers as many rows, whatever the batch
+    tuned = 0.95 ** (batch / 512)  # remembers the same number of rows, whatever the batch size
     with sign_of_life(f"training with {batch} rows per step, three times"):
         runs = [nets.rows_until(target, batch, rates, [tuned] * 4, seed) for seed in seeds]
     rows_needed[batch] = [rows for rows, _ in runs]
@@ -823,10 +823,10 @@ print(
 # little noise left does not allow longer steps. Either rule is a first guess for a search, not a replacement for one.
 
 # %% [markdown] name="betas_text"
-# Four times the batch costs no extra rows only if the steps fall fourfold. From 512 to 2,048 rows you start at about the critical size, where a larger batch still saves steps, but
-# by a smaller factor than it costs rows. "Beyond the critical size a larger batch buys nothing" is the limit of the formula: the line that begins "by the formula" shows how little is left.
+# A batch four times as large costs no extra rows only if the number of steps falls to a quarter. At 512 rows you are at about the critical size: going to 2,048 rows still saves steps, but
+# the number of rows grows by a larger factor than the number of steps falls. That "a larger batch buys nothing beyond the critical size" is the formula's limit for very large batches: the line that begins "by the formula" shows how little is left to gain.
 #
-# - **To the left** of the dashed line, rows rise slowly: a larger batch costs little, and on several GPUs it saves time.
+# - **To the left** of the figure's dashed line, rows rise slowly: a larger batch costs little, and on several GPUs it saves time.
 # - **To the right**, accumulation processes many more rows for the same loss, one micro-batch after the other. It still needs fewer steps, but that helps
 #   only if the rows are computed in parallel.
 #

@@ -36,7 +36,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
 #
 # **Contract.** `accumulated_step(model, optimizer, loss_fn, x, y, micro_batch, all_reduce)` is called by both ranks at the same time. It takes **one** optimizer step and returns the loss.
 #
-# - `x` (N, ...) and `y` (N, ...) are this rank's batch, on the model's device; N may differ between the ranks. The model sees at most `micro_batch` rows at a time, in their order.
+# - `x` (N, ...) and `y` (N, ...) are this rank's batch, on the model's device; N may differ between the ranks. The model sees at most `micro_batch` rows at a time, in order.
 #   When N is not a multiple of `micro_batch`, the last micro-batch is smaller.
 # - `loss_fn(outputs, y)` returns a pair of scalar tensors: the **sum** of the losses over the targets that count, and the count. The total of the sums is divided by the total of the counts. A count need not be an integer. It may be 0 in a micro-batch or on one of the
 #   ranks, but not on both.
@@ -79,8 +79,8 @@ hint("x2.step")
 # %% [markdown] name="scaled_task"
 # ## Part 2 · One scaler, two optimizers (2 points)
 #
-# Add a loss scaler and gradient clipping, for a model whose parameters belong to two optimizers. Each part of the order matters: what is weighted per
-# micro-batch, what is done once per step, and what needs to know about both optimizers.
+# Add a loss scaler and gradient clipping, for a model whose parameters belong to two optimizers. Order matters: what is weighted per
+# micro-batch, what is done once per step, and what needs to know about both optimizers?
 #
 # The step also measures **noise**. The gradients of single micro-batches are longer than that of the whole batch, because noise averages out. The squared norms at the two batch
 # sizes yield an estimate of the critical batch size ([[gradient_accumulation]], section 4; McCandlish et al. 2018, appendix A.1), with no extra forward or backward pass.
@@ -91,13 +91,13 @@ hint("x2.step")
 # - `x` (N, ...) and `y` (N,) are split as in part 1. The loss is the cross-entropy of the model's outputs, the mean over all N rows.
 # - `scaler` is a `torch.amp.GradScaler`, of which the step uses `scale`, `get_scale`, `unscale_`, `step` and `update`. `backward()` starts from scaled losses. Autocast is left out: it does not change the order.
 # - The **true** gradient of the whole batch is clipped to the norm `max_norm` over the parameters of both optimizers together.
-# - Without an overflow, each optimizer is unscaled once and stepped once through the scaler, then the scaler is updated once.
+# - Without an overflow, each optimizer's gradients are unscaled once, each optimizer steps once through the scaler, and then the scaler is updated once.
 # - If a micro-batch makes the gradient of either optimizer overflow, **neither** steps and neither optimizer's state changes. The scaler is updated in this step, too.
 # - Gradients from earlier steps must not leak in. Memory, `x`, `y` and the mode of the model are as in part 1.
 # - It returns a pair of numbers, or of detached scalar tensors: the norm of the true gradient before clipping, and the mean squared norm of the micro-batches' gradients. After an
 #   overflow both are inf or NaN.
 # - A micro-batch's gradient is the true gradient of the mean loss over its own rows alone, over the parameters of both optimizers, before clipping. In the mean of the squared norms, each micro-batch
-#   is weighted by its rows.
+#   is weighted by its number of rows.
 
 
 # %% name="scaled" answer=true
@@ -132,8 +132,8 @@ hint("x2.scaled")
 # %% [markdown] name="epoch_task"
 # ## Part 3 · An epoch that can stop anywhere (5 points)
 #
-# A machine that is preempted does not wait for the end of a group. A checkpoint of weights and optimizer loses the micro-batches of the unfinished group, or, if the loader continues past them,
-# makes an update without them. Your loop stops after any micro-batch, and another process finishes the group.
+# A machine that is preempted does not wait for the end of a group. If its checkpoint holds only weights and optimizer, the work on the unfinished group is lost, and if the loader continues past
+# the group's first micro-batches, the group's update is made without them. Your loop stops after any micro-batch, and another process finishes the group.
 #
 # **Contract.** `train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate, state=None, stop_after=None)` goes through an epoch, or through the rest of one, and returns a pair `(losses, state)`.
 #
@@ -148,7 +148,7 @@ hint("x2.scaled")
 #   times.
 # - The state survives `torch.save` and `torch.load(..., weights_only=True)`. It holds no micro-batch, at most one gradient of each parameter, and a few numbers. Later training does not change a state that was returned, and a call does not change the one it is given.
 # - Memory: never hold more than two groups' worth of micro-batches, nor the activations of more than one micro-batch. A whole epoch does not fit in memory.
-# - `losses` is a list with one entry for each update of this call: the mean loss over the rows of its group, as floats or detached scalar tensors.
+# - `losses` is a list with one entry for each update of this call: the mean loss over the rows of its group, as a float or a detached scalar tensor.
 
 
 # %% name="epoch" answer=true

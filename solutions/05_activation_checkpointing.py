@@ -69,7 +69,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="idea_text"
 # ## 1 · The idea
 #
-# Autograd saves the tensors that the backward pass will need. With **activation checkpointing**
+# Autograd saves the tensors that the backward pass will need. With **activation checkpointing**:
 #
 # - a block saves only its *input*;
 # - when the backward pass reaches the block, the block runs forward again from that input;
@@ -181,7 +181,7 @@ hint("activation_checkpointing.recompute")
 
 
 # %% [markdown] name="same_text"
-# ### First, the same numbers
+# ### First, are the gradients the same?
 
 
 # %% name="same"
@@ -358,12 +358,12 @@ for name, wrap in {"Recompute": Recompute.apply, "with repeatable": own_checkpoi
 # `torch.utils.checkpoint.checkpoint` has two implementations.
 #
 # - `use_reentrant=True` is the older one. It works like yours: a Function that runs a backward pass *inside* a backward pass.
-# - `use_reentrant=False` needs no Function. The block runs as usual, under hooks that discard what autograd wants to save (you write such hooks in
+# - `use_reentrant=False` needs no Function. The block runs as usual, under hooks that discard what autograd wants to save (you will write such hooks in
 #   section 6). When the backward pass asks for the first of these tensors, the block runs again and the hooks fill in all of them.
 #
 # Both restore random numbers and autocast, as yours does. (`preserve_rng_state=False` switches off the first.)
 #
-# They differ for a layer with trainable weights whose input does not require a gradient. (You meet this case in fine-tuning with LoRA, where the layers below are frozen.) Does the
+# They differ for a layer with trainable weights whose input does not require a gradient. (You will meet this case in fine-tuning with LoRA, where the layers below are frozen.) Does the
 # result require a gradient?
 
 # %% name="reentrant"
@@ -393,7 +393,7 @@ claims.record("P5", words, "one layer", float(needs["use_reentrant=True"]), "gra
 # version 2.9; version 2.13, the one this lab is tested with, still does not raise it.) So always pass `use_reentrant=False`. It also takes keyword arguments
 # and works with `torch.autograd.grad`.
 #
-# **Predict.** How much more arithmetic than plain does a forward and backward pass need when PyTorch's version (`use_reentrant=False`) checkpoints every block,
+# **Predict.** When PyTorch's version (`use_reentrant=False`) checkpoints every block, how much more arithmetic does a forward and backward pass need,
 # in percent?
 
 # %% name="beside_guess"
@@ -430,7 +430,7 @@ after, more_flops = runs["every block"]
 #
 # ### What the articles say
 #
-# Two widely read articles on checkpointing make these claims. One says "2 to 3 times less memory", another "40 to 50% of the activations saved". Both say "30 to 33% slower".
+# Two widely read articles on checkpointing make these claims. One says "2 to 3 times less memory", the other "40 to 50% of the activations saved". Both say "30 to 33% slower".
 #
 # **Predict.** On this device, how much longer does a forward and backward pass take with every block checkpointed?
 
@@ -476,7 +476,7 @@ gpt24 = f"GPT, 24 blocks of width {WIDTH}"
 claims.figure("every block checkpointed, more time", f"{gpt24}, this device", slower, "%")
 
 # %% [markdown] name="memory_text"
-# The claim about memory speaks of training, so it needs a whole step: forward, backward and AdamW.
+# The claim about memory is about training, so it needs a whole step: forward, backward and AdamW.
 
 
 # %% name="claims_memory"
@@ -553,11 +553,11 @@ print(f"sum: {100 * (again - skipped + own_cost) / whole:+.0f} % time; measured 
 # %% [markdown] name="segments_text"
 # Three things add up.
 #
-# - The forward pass of the blocks takes more of the step's time than its third of the FLOPs. Norms, GELU, sums and the launch of each operation contribute
-#   almost no FLOPs.
+# - The forward pass of the blocks runs again. It is about a third of a plain step in FLOPs and, more or less, in time (the first printed line). Norms, GELU and sums take a good part of that time,
+#   with almost no FLOPs.
 # - `checkpoint` handles **every saved tensor** in Python: hooks pack it in the forward pass, again in the second one, and unpack it in the backward pass. This cost does
 #   not depend on the size of the tensor, so it weighs most heavily on small blocks.
-# - Early stop skips a quarter of the recomputed FLOPs, but in one large matmul, which runs at a high FLOP rate.
+# - Early stop skips a quarter of the recomputed FLOPs, but in one large matmul, which runs at a high FLOP rate, so it saves less than a quarter of the time.
 #
 # ## 3 · How many segments?
 #
@@ -676,7 +676,7 @@ print(f"every block: peak {human_bytes(after.peak_bytes)}")
 #
 # ### What a block saves
 #
-# The GPT's block has LayerNorm, fused attention and an MLP with GELU. A Llama's block has RMSNorm, rotary position embeddings and SwiGLU: three matrices,
+# The GPT's block has LayerNorm, fused attention and an MLP with GELU. A Llama block has RMSNorm, rotary position embeddings and SwiGLU: three matrices,
 # with an inner size of 2.75 × width here, in place of two with 4 × width. Both have about the same number of parameters.
 #
 # **Predict.** How many times the size of its input does the Llama block save?
@@ -961,8 +961,8 @@ show(
 #
 # - *Keep from 2 × width* repeats no matmul and no attention. Norms, GELU and sums made up a good part of the saved bytes.
 # - *Keep matmuls* runs attention again and is dominated by *MLP only*, which recomputes the widest tensors of the block. They cost few FLOPs per byte.
-# - *Keep from 4 × width* keeps attention and the result of the MLP, and drops the wide tensors: nearly the saving of *every block*, for two thirds of its FLOPs.
-# - *Every block* reaches a peak that no other policy reaches.
+# - *Keep from 4 × width* keeps attention and the result of the MLP, and drops the wide tensors: nearly the saving of *every block*, for two thirds of its extra FLOPs.
+# - *Every block* has the lowest peak of all.
 #
 # So **keep what costs the most FLOPs per byte**. (*Plain* is dominated because only matmuls and attention count as arithmetic here.)
 #
@@ -993,7 +993,7 @@ show_table(table)
 
 # %% [markdown] name="moved_task"
 # With wide layers, Python's share is small, and the time that a selective policy adds falls to a fraction of what it was. Compare the middle halves before you rank
-# policies: where they overlap, these rounds do not say which is faster. A compiled block needs no Python at all for this choice (section 7).
+# policies: where they overlap, these rounds cannot tell which policy is faster. A compiled block needs no Python at all for this choice (section 7).
 #
 # ## 6 · Moved instead of recomputed
 #
@@ -1042,7 +1042,7 @@ hint("activation_checkpointing.moved")
 # Where can saved tensors go?
 #
 # - **Away.** From a GPU's memory to the host's. On a CPU they are already in the host's memory, so here they move to files. The meter does not count
-#   files, but the operating system caches them in the same RAM as long as there is room: here this shows the mechanism and its cost, and frees no RAM.
+#   files, but the operating system caches them in the same RAM as long as there is room: so here the cell shows the mechanism and its cost, but it frees no RAM.
 # - **Nowhere.** They can stay where they are, in half the bytes: as BF16.
 #
 # **Predict.** How much more time than plain does a step take if it moves every large tensor away and back?
@@ -1123,8 +1123,8 @@ print(f"every block checkpointed, in the same rounds: {middle:+.0f} % time ({low
 #   depends on the link: compare its bandwidth with the bytes per second that recomputation produces ([[where_the_time_goes]]).
 # - **On a GPU**, the copies can run alongside the arithmetic if they use pinned memory and a stream of their own.
 #   `torch.autograd.graph.save_on_cpu(pin_memory=True)` is the one-line version, without a separate stream.
-# - **In BF16**, the forward pass is unchanged. Only the backward pass works with rounded values, and the gradient is off by about the rounding error of
-#   a format with 8 significant bits.
+# - **In BF16**, the forward pass is unchanged. Only the backward pass works with rounded values. The gradient is off by less than one rounding to
+#   a format with 8 significant bits, because many rounding errors average out.
 #
 # Both can be combined with checkpointing. Then only the inputs of the blocks move.
 #
@@ -1133,7 +1133,7 @@ print(f"every block checkpointed, in the same rounds: {middle:+.0f} % time ({low
 # `torch.compile` sees a whole block, forward and backward, before it runs. It can choose what to keep: it minimizes what is recomputed under a memory
 # budget.
 #
-# - `activation_memory_budget` is 1 for what the compiler keeps by default, which is already less than autograd would save, and 0 for "keep only the inputs".
+# - `activation_memory_budget` is 1 for what the compiler keeps by default, and 0 for "keep only the inputs".
 # - Here each block is compiled by itself. All 24 have the same code, so it is compiled once.
 # - The backend used here only splits the graph in two and needs no C++ compiler. The default backend would also fuse the kernels.
 #
@@ -1159,7 +1159,7 @@ for budget, kept_bytes in compiled.items():
 show_table(table)
 
 # %% [markdown] name="budget_explained"
-# The saved bytes follow the budget. No policy runs while the model trains: the choice was made once, when the block was compiled.
+# The saved bytes follow the budget. With a budget of 1, this backend saves about as much as autograd did in section 1. No policy runs while the model trains: the choice was made once, when the block was compiled.
 #
 # ## 8 · The head, and whole models
 #
@@ -1341,15 +1341,15 @@ claims
 # ## Recap
 #
 # - A checkpointed block saves its input and runs forward again in the backward pass: the same gradients for at most a third more arithmetic. Time grows
-#   by more: norms and activation functions run again, too, and `checkpoint` handles every saved tensor in Python.
+#   by more, most of all with narrow layers, because `checkpoint` handles every saved tensor in Python.
 # - The second run must reproduce the first, including random numbers and autocast. Always pass `use_reentrant=False`.
 # - This lab's GPT block saves 16 times its input, a Llama block about 21 times. So checkpoint each block by itself, or pairs if a device has more than
 #   about 32; √n segments are for thin layers.
 # - In arithmetic, choosing *what* to keep inside a block beats choosing *which* blocks: keep what costs the most FLOPs per byte, and count attention. In time, a policy
 #   in Python pays off only with wide layers.
-# - Two hooks can also move saved tensors or round them.
+# - A pair of hooks can also move saved tensors or round them.
 #
-# **What to reach for when.** If activations are the largest category and the batch is one already, checkpoint every block first. Then keep as much as
+# **What to reach for when.** If activations are the largest category and the batch is already one, checkpoint every block first. Then keep as much as
 # you can afford, with a selective policy or the compiler's budget. If the peak is in the optimizer step, checkpointing will not help
 # ([[lean_optimizers]]). For what checkpointing does to MFU, see [[where_the_time_goes]].
 #

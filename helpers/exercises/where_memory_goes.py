@@ -101,7 +101,7 @@ def _where_to_look(case: str) -> str:
         )
     if "stored in BF16" in model:
         return (
-            "Its present dtype does not matter: the scheme determines the bytes per element. Use numel(), not nbytes."
+            "Its current dtype does not matter: the scheme determines the bytes per element. Use numel(), not nbytes."
         )
     if "tied" in model:
         return "Its output layer shares the embedding's weight, and model.parameters() yields that weight once."
@@ -114,7 +114,7 @@ class PredictsThePeak(Check):
     hint = "List the tensors in memory at each of the two moments; then compare your sum with the GPT of section 2."
     # Each tells other terms apart: (what it stresses, sizes).
     shapes = (
-        ("a long batch", {"vocabulary": 256, "context": 128, "layers": 4, "width": 128, "batch": 16}),
+        ("a large batch", {"vocabulary": 256, "context": 128, "layers": 4, "width": 128, "batch": 16}),
         ("a large vocabulary", {"vocabulary": 4000, "context": 64, "layers": 1, "width": 64, "batch": 16}),
         ("a wide model, batch 1", {"vocabulary": 256, "context": 64, "layers": 3, "width": 256, "batch": 1}),
         ("a deep and narrow model", {"vocabulary": 256, "context": 128, "layers": 8, "width": 64, "batch": 8}),
@@ -175,15 +175,15 @@ def _advice(wrong: dict[str, float]) -> str:
             "All shapes are off. Check the bytes per parameter, which differ between the two moments. The peak is the "
             "larger moment, not the sum of both."
         )
-    if "a large vocabulary" in wrong and not wrong.keys() & {"a long batch", "a deep and narrow model"}:
+    if "a large vocabulary" in wrong and not wrong.keys() & {"a large batch", "a deep and narrow model"}:
         return "The shape with the most logits is off. How many tensors of that size are alive at once?"
-    if "a long batch" in wrong or "a deep and narrow model" in wrong:
+    if "a large batch" in wrong or "a deep and narrow model" in wrong:
         return "Shapes with many tokens are off. Check the activations per token and layer, and the logits."
     if "a wide model, batch 1" in wrong:
         return "The shape with few tokens is off. Its peak is in the optimizer step, when all gradients are in memory."
     return (
-        "The large embedding is off. Count its parameters once. At the start of the backward pass count parameters and "
-        "moments, but not gradients, which come later."
+        "The large embedding is off. Count its parameters once. At the start of the backward pass, count parameters "
+        "and moments, but not gradients, which come later."
     )
 
 

@@ -149,7 +149,7 @@ class LeavesParameters(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["parameters"]:
-            return f"{seen['parameters']} of the {seen['put']} tensors put away are parameters, or views of one."
+            return f"{seen['parameters']} of the {seen['put']} tensors put away are parameters, or views of parameters."
         if seen["put"] < expected["put"]:
             return f"{seen['put']} tensors were put away; expected {expected['put']}, all that are not parameters."
         return None
@@ -158,7 +158,7 @@ class LeavesParameters(Check):
 class LeavesWhatIsSmall(Check):
     """Tensors of fewer than `least` bytes stay; from exactly `least` bytes on they go."""
 
-    hint = "tensor.nbytes counts bytes, tensor.numel() numbers. `least` itself is enough."
+    hint = "tensor.nbytes counts bytes, tensor.numel() counts elements. Exactly `least` bytes are enough."
 
     @staticmethod
     def probe(seed: int, moved: Moved) -> Evidence:
@@ -205,7 +205,7 @@ class LeavesWhatIsNoFloat(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for dtype in ("int64", "bool"):
             if seen[dtype]:
-                return f"{seen[dtype]} tensors of {dtype} were put away; only those of floating-point numbers may go."
+                return f"{seen[dtype]} tensors of {dtype} were put away; only floating-point tensors may go."
         return None
 
 

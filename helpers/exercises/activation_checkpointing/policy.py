@@ -95,7 +95,7 @@ def _wrongly_kept(seen: Evidence, expected: Evidence) -> str | None:
 class CountsProducts(Check):
     """A product (m, k) x (k, n) costs 2k FLOPs per element of its result, whether it is mm, addmm or bmm."""
 
-    hint = "args[FACTOR[op]] is the first factor of the product: its last side is the one that is summed over."
+    hint = "args[FACTOR[op]] is the first factor of the matmul: its last dimension is the one that is summed over."
 
     @staticmethod
     def probe(seed: int, keep_costly: KeepCostly) -> Evidence:

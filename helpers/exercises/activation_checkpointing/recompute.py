@@ -69,7 +69,7 @@ class KeepsTheInputAlone(Check):
     hint = (
         "In forward, autograd records nothing, so intermediate tensors of run are freed, unless you keep one "
         "or enable recording.\n"
-        "ctx.save_for_backward(x) is all that forward has to keep, beside `run` as an attribute of ctx.\n"
+        "ctx.save_for_backward(x) is all that forward has to keep, besides `run` as an attribute of ctx.\n"
         "ctx lives as long as the result of the forward pass. Anything that backward stores on ctx stays alive."
     )
 
@@ -89,10 +89,10 @@ class KeepsTheInputAlone(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         more, after = ((seen[moment] - expected[moment]) / seen["input"] for moment in ("between", "after"))
         if not more < 0.5:
-            return f"After the forward pass {more:.1f} tensors of the size of x are held beside x."
+            return f"After the forward pass, {more:.1f} tensors of the size of x are held besides x."
         if not after < 1.5:  # a kept x may have its .grad
             return (
-                f"After the backward pass {after:.1f} tensors of the size of x are still held. Does `ctx` keep what "
+                f"After the backward pass, {after:.1f} tensors of the size of x are still held. Does `ctx` keep what "
                 "the second run made, or is its graph retained?"
             )
         return None
@@ -124,12 +124,12 @@ _REFUSED = {
         "backward returns a gradient for `run`, its first argument. The order is that of forward: None, then x's."
     ),
     "does not require grad": (
-        "the second run has left no graph. Inside of backward autograd records nothing either, but under "
+        "the second run has left no graph. Inside backward, too, autograd records nothing, except under "
         "torch.enable_grad() and on an x that requires a gradient."
     ),
     "Mismatch in shape": (
-        "the inner backward pass is given a gradient of another shape than what it starts from. `gradient` belongs to "
-        "the result of run(x) as it is, not to its sum."
+        "the inner backward pass is given a gradient whose shape differs from that of what it starts from. `gradient` "
+        "belongs to the result of run(x) as it is, not to its sum."
     ),
 }
 
@@ -213,7 +213,7 @@ class AddsToParameters(Check):
     hint = (
         "torch.autograd.grad gives the gradients that you ask for; torch.autograd.backward adds to the .grad of every "
         "leaf that it meets. Which of the two meets the parameters?\n"
-        "A model has many checkpointed blocks: each call of apply has a ctx of its own, and the class is one for all."
+        "A model has many checkpointed blocks: each call of apply has a ctx of its own, but all share the class."
     )
 
     @staticmethod
@@ -228,7 +228,7 @@ class AddsToParameters(Check):
             if mine and relative_distance(mine, [0.5] * len(right)) < EXACT:
                 return (
                     "Two networks, checkpointed side by side: the .grad of one network's parameters is what it was "
-                    "before, nothing was added. Does the backward pass run the `run` of its own call?"
+                    "before: nothing was added. Does the backward pass run the `run` of its own call?"
                 )
             if wrong := _wrong_gradient(mine, right, f"the parameters ({case})"):
                 return wrong

@@ -69,7 +69,7 @@ class NotesWhatTheFirstCallSees(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        between = "Numbers were drawn between the making and the first call."
+        between = "Numbers were drawn between repeatable(run) and the first call."
         if not seen["first"]:
             return (
                 f"The first call draws different random numbers from those that run itself would have drawn. {between}"
@@ -84,7 +84,7 @@ class RunsOnTheGivenX(Check):
 
     hint = (
         "Remember the state around the first call, not its result: call run(x) each time.\n"
-        "Inside of Recompute, autograd is off in the first call and on in the second, whose graph is needed."
+        "Inside Recompute, autograd is off in the first call and on in the second, whose graph is needed."
     )
 
     @staticmethod
@@ -141,7 +141,7 @@ class RunsOnTheGivenX(Check):
         for case, wanted in expected["recorded"].items():
             if seen["recorded"][case] != wanted:
                 does = "has no graph" if wanted[0] else "has a graph"
-                return f"With {case}, the later result {does}. What is on around the later call decides."
+                return f"With {case}, the later result {does}. The setting around the later call decides."
         if seen["gradients"] != expected["gradients"]:
             return "The gradient of a later call does not reach its x: hand x itself to run."
         return None
@@ -176,7 +176,7 @@ class LeavesTheGenerator(Check):
             return "The numbers drawn after the first call are not those that would follow run itself."
         drawn, due = seen["later"]
         if drawn != due:
-            return "The numbers drawn after a later call are not those that were due before it."
+            return "The numbers drawn after a later call are not those that would have come without it."
         return None
 
 
@@ -201,7 +201,7 @@ def _wrong_dtype(seen: Evidence, expected: Evidence) -> str | None:
     for case, want in expected.items():
         for call, dtype in want.items():
             if seen[case][call] != dtype:
-                what = "a product right behind the call" if call.startswith("after") else f"the {call} call"
+                what = "a matmul right after the call" if call.startswith("after") else f"the {call} call"
                 return f"{case}: {what} is in {seen[case][call]}; expected {dtype}."
     return None
 
@@ -209,7 +209,7 @@ def _wrong_dtype(seen: Evidence, expected: Evidence) -> str | None:
 class RunsUnderTheSameAutocast(Check):
     """A later call runs with autocast on if it was on in the first call, and off if it was off."""
 
-    hint = 'torch.is_autocast_enabled("cpu") tells; torch.autocast("cpu", enabled=...) switches it on or off.'
+    hint = 'torch.is_autocast_enabled("cpu") returns the setting; torch.autocast("cpu", enabled=...) changes it.'
 
     @staticmethod
     def probe(seed: int, repeatable: Repeatable) -> Evidence:
@@ -227,7 +227,7 @@ class RunsUnderTheSameAutocast(Check):
 class RunsInTheSameFormat(Check):
     """A later call runs in the 16-bit format of the first one's autocast."""
 
-    hint = 'torch.get_autocast_dtype("cpu") tells the format; it is the second argument of torch.autocast.'
+    hint = 'torch.get_autocast_dtype("cpu") returns the format; it is the second argument of torch.autocast.'
 
     @staticmethod
     def probe(seed: int, repeatable: Repeatable) -> Evidence:

@@ -57,7 +57,7 @@ def _found(seed: int, budgets: dict[str, Callable[..., int]], largest_micro_batc
 def _wrong(seen: Evidence, expected: Evidence) -> str | None:
     for case, want in expected.items():
         if seen[case]["found"] is None:
-            return f"{case}: you return a {seen[case]['kind']}; a number of rows is an int."
+            return f"{case}: you return a {seen[case]['kind']}; return the number of rows as an int."
         right = largest_that_fits(*want["line"], want["most"], want["budget"])
         if seen[case]["found"] != right:
             return f"{case}: you found {seen[case]['found']} of {want['most']} rows; the largest that fits is {right}."
@@ -137,7 +137,7 @@ class SaysWhenNothingFits(Check):
 class MeasuresFourTimes(Check):
     """peak_bytes is called at most four times, with 1 to `most` rows."""
 
-    hint = "Two measurements for the line, one to see whether its answer is affordable."
+    hint = "Two measurements for the line, one to see whether its answer fits the budget."
 
     @staticmethod
     def probe(seed: int, largest_micro_batch: Largest) -> Evidence:
@@ -153,7 +153,7 @@ class MeasuresFourTimes(Check):
         for case, want in expected.items():
             measured, most = seen[case]["measured"], want["most"]
             if len(measured) > MOST_CALLS:
-                return f"{case}: you measured {len(measured)} times; {MOST_CALLS} must do."
+                return f"{case}: you measured {len(measured)} times; the limit is {MOST_CALLS}."
             if any(not 1 <= m <= most for m in measured):
                 return f"{case}: you measured micro-batches of {measured}; they go from 1 to {most} here."
         return None

@@ -83,7 +83,7 @@ class GradientOfTheWholeBatch(Check):
 
     hint = (
         "The mean over all rows is not the sum of the micro-batches' means.\n"
-        "By what must each micro-batch's mean be multiplied, so that each row weighs 1 / all rows?"
+        "By what must each micro-batch's mean be multiplied, so that each row weighs 1 / (number of all rows)?"
     )
     probe = staticmethod(observe)
 
@@ -126,7 +126,7 @@ class OneGraphAtATime(Frees):
 class AddsToGradients(Adds):
     """Gradients that are there already are added to, not cleared."""
 
-    hint = "Clearing is the caller's business: leave .grad alone before the first backward()."
+    hint = "Clearing is up to the caller: leave .grad alone before the first backward()."
     probe = staticmethod(observe)
 
 
@@ -143,7 +143,7 @@ class ReturnsTheMeanLoss(ReturnsALoss):
 class ChangesNothingElse(Leaves):
     """The weights, the rows and the model's mode stay as they were."""
 
-    hint = "The optimizer's step, and `model.train()`, are the caller's business as well."
+    hint = "The optimizer's step, and `model.train()`, are up to the caller as well."
     probe = staticmethod(observe)
 
 

@@ -150,7 +150,7 @@ class OneGraphAtATime(Frees):
 class AddsToGradients(Adds):
     """Gradients that are there already are added to, not cleared."""
 
-    hint = "Clearing is the caller's business."
+    hint = "Clearing is up to the caller."
     probe = staticmethod(observe)
 
 

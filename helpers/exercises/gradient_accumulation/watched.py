@@ -175,11 +175,11 @@ class Frees(Check):
             if most > 1:
                 return f"{case}: {most} forward passes had run before the backward pass of the first of them."
             if alive:
-                return f"{case}: {alive} forward passes were followed by no backward pass."
+                return f"{case}: {alive} forward passes were not followed by a backward pass."
         each, logits = seen["peaks"]["each"], expected["peaks"]["logits"]
         if not each <= KEEPS * logits:
             return (
-                f"The peak grows by {each / 1024:.1f} KiB with each further micro-batch, whose logits take "
+                f"The peak grows by {each / 1024:.1f} KiB with each additional micro-batch, whose logits take "
                 f"{logits / 1024:.1f} KiB. What is kept of each: its graph (`retain_graph=True`, a loss that is not "
                 "detached), or its outputs?"
             )
@@ -203,7 +203,7 @@ class Adds(Check):
         if (left - LEFT_BEFORE).abs().max() <= 1e-4:
             return None
         if left.abs().max() < 1e-4:
-            return f"All gradients were {LEFT_BEFORE} before the call, and nothing of that is left: they were cleared."
+            return f"All gradients were {LEFT_BEFORE} before the call, and nothing of it is left: they were cleared."
         low, high = left.min(), left.max()
         return f"All gradients were {LEFT_BEFORE} before the call; of that, between {low:.3g} and {high:.3g} is left."
 

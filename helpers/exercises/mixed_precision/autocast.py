@@ -53,7 +53,7 @@ def _products(seed: int, half: torch.dtype) -> Operations:
         "linear of an input in the other 16-bit dtype": lambda: F.linear(x.to(other), square),
         "linear of FP64": lambda: F.linear(x.double(), square.double()),
         "convolution": lambda: F.conv2d(x, w, padding=1),
-        "convolution with all arguments by place": lambda: F.conv2d(x, w, bias, 1, 1),
+        "convolution with all arguments positional": lambda: F.conv2d(x, w, bias, 1, 1),
         "matmul with @": lambda: square @ square,
         "torch.matmul": lambda: torch.matmul(square, square),
         "Tensor.matmul": lambda: square.matmul(square),
@@ -199,7 +199,7 @@ def _wrong(seen: Evidence, expected: Evidence, clause: str, why: str, values: st
         if dtype != wanted:
             return f"{case}: the result is in {dtype}; it should be in {wanted}. {why}"
         if not (off := relative_distance(mine, right)) <= same:
-            return f"{case}: the result is in {dtype}, and off by {off:.1g} of its size. {values}"
+            return f"{case}: the result is in {dtype}, with a relative error of {off:.1g}. {values}"
     return None
 
 
@@ -223,7 +223,7 @@ class ProductsAreNarrow(Check):
         if wrong and all("the other 16-bit dtype" in case or "FP64" in case for case in wrong):
             return f"{wrong[0]}: FP32 is cast, and other dtypes are not. Cast every tensor that `is_floating_point()`."
         if wrong and all(case.endswith("FP16") for case in wrong):
-            return "All is right for BF16 and wrong for FP16: cast to `self.dtype`."
+            return "Everything is right for BF16 and wrong for FP16: cast to `self.dtype`."
         why = "It is in PRODUCTS: cast every floating-point tensor that goes in."
         return _wrong(seen, expected, "products", why, "Cast what goes in, before the operation; not what comes out.")
 
@@ -262,7 +262,7 @@ class OthersFollow(Check):
 class CastsOnlyFloatingPoint(Check):
     """Integers, masks and non-tensor arguments reach the operation as they are."""
 
-    hint = "`isinstance(value, torch.Tensor) and value.is_floating_point()`: a class index or a mask is not to be cast."
+    hint = "`isinstance(value, torch.Tensor) and value.is_floating_point()`: do not cast a class index or a mask."
     probe = staticmethod(observe)
 
     @staticmethod
@@ -292,7 +292,7 @@ class GradientsComeBack(Check):
             return "The weight itself has been cast or changed. Cast a copy: `weight.to(dtype)` makes one."
         for name, wanted in expected["training"]["gradients"].items():
             if (mine := training["gradients"][name]) is None:
-                return f"No gradient reaches the {name}: autograd did not record some operation on its way."
+                return f"No gradient reaches the {name}: autograd did not record some operation along the way."
             if not (off := relative_distance(mine, wanted)) <= 0.02:
                 return f"The gradient of the {name} is off by {off:.0%}."
         for grown, region in zip(training["grown"], ("the region that was used before", "a new region"), strict=True):

@@ -17,8 +17,9 @@ class MasterKeepsSmallUpdates(Check):
 
     hint = (
         "Which of the two tensors can hold a small update? Add it there.\n"
-        "The gradient is BF16: turn it into FP32 before it is multiplied by `lr`.\n"
-        "Which operations write into the tensor you were given and make no new one? Their names end in an underscore."
+        "The gradient is BF16: convert it to FP32 before it is multiplied by `lr`.\n"
+        "Which operations write into the tensor you were given and do not make a new one? Their names end in an "
+        "underscore."
     )
 
     @staticmethod
@@ -69,11 +70,11 @@ class MasterKeepsSmallUpdates(Check):
         for mine, right in zip(seen["once"], expected["once"], strict=True):
             if not (off := relative_distance(mine, right)) <= 1e-6:
                 return (
-                    f"After a single step of lr 0.1 the master's move is off by {off:.1g} of its size. BF16 rounds by "
-                    "2e-3 on average: turn the gradient into FP32 first."
+                    f"After a single step of lr 0.1 the master's move has a relative error of {off:.1g}. Rounding to "
+                    "BF16 explains 2e-3: convert the gradient to FP32 first."
                 )
         if not (off := relative_distance(moved, wanted)) <= 0.01:
-            return f"After {STEPS} steps of lr 1e-5 the master's move is off by {off:.2g} of its size."
+            return f"After {STEPS} steps of lr 1e-5 the master's move has a relative error of {off:.2g}."
         if not all(seen["nearest"]):
             return "The weight has changed, but it is not the BF16 number nearest to the master."
         return None

@@ -49,7 +49,7 @@ def observe(seed: int, gap: Gap) -> Evidence:
 
 def _first_wrong(seen: Evidence, expected: Evidence, kind: str) -> str | None:
     if seen["no numbers"]:
-        return f"`gap` returns a {seen['no numbers'][0]}. Return a number of Python's: a float."
+        return f"`gap` returns a {seen['no numbers'][0]}. Return a Python number: a float."
     for (value, exponent_bits, fraction_bits, true), (*_, yours) in zip(expected[kind], seen[kind], strict=True):
         if not abs(yours - true) <= 1e-9 * true:
             return (
@@ -87,8 +87,8 @@ class GapOfSubnormalNumbers(Check):
 
     hint = (
         "Which exponent does the smallest normal number have? Below it the exponent field is zero.\n"
-        "The numbers go on to zero with the spacing that they have at the smallest normal number: take the larger of "
-        "two exponents."
+        "From there down to zero, the numbers keep the spacing that they have at the smallest normal number: take the "
+        "larger of two exponents."
     )
     probe = staticmethod(observe)
 

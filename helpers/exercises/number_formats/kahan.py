@@ -74,7 +74,7 @@ class WeightIsTheNearest(Check):
     """The new weight is the BF16 number nearest to weight + lost + update."""
 
     hint = (
-        "What should the weight be now? Three numbers belong to it.\n"
+        "What should the weight be now? It is made up of three numbers.\n"
         "The sum of two BF16 tensors is BF16, too. Which format has room for all three, and how often do you round?"
     )
     probe = staticmethod(observe)
@@ -95,7 +95,7 @@ class WeightIsTheNearest(Check):
             )
         others = {
             "The weight has not changed.": weight,
-            "`lost` has no part in the new weight.": _nearest(weight + update),
+            "The new weight does not include `lost`.": _nearest(weight + update),
             "`lost` is subtracted; it is what the weight still lacks.": _nearest(weight - lost + update),
             "The update is subtracted; it should be added.": _nearest(weight + lost - update),
             "The update is rounded to BF16 before it is added.": _nearest(weight + lost + _nearest(update)),
@@ -140,7 +140,7 @@ class LostIsWhatIsMissing(Check):
                 missing + moved
             ),
             "The new `lost` leaves out the old one, which has not all gone into the weight.": missing - before,
-            "`lost` is zero everywhere; but the new weight is rounded, and something is missing from it.": 0 * missing,
+            "`lost` is zero everywhere, but the new weight was rounded, so something is missing from it.": 0 * missing,
         }
         for words, other in others.items():
             if _few(off(other)):
@@ -183,7 +183,7 @@ class ReturnsTwoBf16Tensors(Check):
                 if not same:
                     return f"`{name}`, which you were given, has changed."
         if seen["dtypes"] != expected["dtypes"]:
-            return f"Two tensors in torch.bfloat16 are wanted; yours are in {', '.join(seen['dtypes'][:2])}."
+            return f"Expected two tensors in torch.bfloat16; yours are in {', '.join(seen['dtypes'][:2])}."
         for yours, wanted in zip(seen["shapes"], expected["shapes"], strict=True):
             if yours != wanted:
                 return f"For arguments of shape {wanted[0]} you return shapes {yours}."

@@ -80,7 +80,7 @@ def _wrong(seen: Evidence, expected: Evidence, kind: str) -> list[tuple[str, flo
 
 def _first_wrong(seen: Evidence, expected: Evidence, kind: str) -> str | None:
     if seen["whole"]:
-        return "Your result holds whole numbers, the bits themselves: `.view(torch.float32)` takes them back."
+        return "Your result holds integers, the bits themselves: `.view(torch.float32)` converts them back."
     for bits, x, yours, true in _wrong(seen, expected, kind):
         return f"With {bits} fraction bits {x:.9g} becomes {true:.9g}; yours becomes {yours:.9g}."
     return None
@@ -91,7 +91,7 @@ class GoesToTheNearest(Check):
 
     hint = (
         "Which bits of `x.view(torch.int32)` are to be zero? There are 23 − fraction_bits of them.\n"
-        "Clearing bits goes towards zero. To go to the nearest, first add half of what the last kept bit is worth.\n"
+        "Clearing bits rounds toward zero. To round to nearest, first add half of what the last kept bit is worth.\n"
         "Sign and fraction are separate fields, so adding to the integer makes negative numbers larger in size, too."
     )
     probe = staticmethod(observe)
@@ -105,7 +105,7 @@ class GoesToTheNearest(Check):
         if all(math.frexp(x)[1] != math.frexp(true)[1] for _, x, _, true in all_wrong):
             return "Wrong where the fraction was full: a carry out of the fraction must go into the exponent."
         if "7" not in {bits for bits, *_ in all_wrong}:
-            return f"With 7 fraction bits, as in BF16, all is right; with others it is not. {first}"
+            return f"With 7 fraction bits, as in BF16, everything is right; with other numbers it is not. {first}"
         cut = (_kept(torch.tensor(e["x"]), int(bits)).tolist() for bits, e in expected["near"].items())
         if all(e["rounded"] == bits for e, bits in zip(seen["near"].values(), cut, strict=True)):
             return "No result is larger in size than its input: the lower bits are cut off, and nothing is rounded."
@@ -129,7 +129,7 @@ class TiesGoToEven(Check):
         if all(abs(mine) > abs(value) for value, mine in zip(x, yours, strict=True)):
             return "Every number in the middle goes away from zero. Look at the last bit that is kept."
         if all(abs(mine) < abs(value) for value, mine in zip(x, yours, strict=True)):
-            return "Every number in the middle goes towards zero. Look at the last bit that is kept."
+            return "Every number in the middle goes toward zero. Look at the last bit that is kept."
         return _first_wrong(seen, expected, "ties")
 
 

@@ -154,7 +154,7 @@ class IsRightOnAverage(Check):
                 f"its two neighbors, {inner[at]:.6g} and {outer[at]:.6g}."
             )
         if (up < 0.01).all():
-            return "Every number goes towards zero: nothing is drawn."
+            return "Every number goes toward zero: nothing is drawn."
         if (up > 0.99).all():
             return "Every number goes away from zero: nothing is drawn."
         if (up - wanted.round()).abs().max() < 0.01:
@@ -192,7 +192,7 @@ class DrawsAfresh(Check):
         if set(shares) <= {0.0, 1.0}:
             return "All elements of one call go the same way: the call draws one random number for all of them."
         if seen["equal"]:
-            return "Ten calls with the same tensor gave ten times the same result."
+            return "Ten calls with the same tensor gave the same result ten times."
         often = sum(shares) / len(shares)
         if not abs(often - 0.5) <= 0.05:
             return f"A number in the middle of a gap should go up in half of all cases; yours goes up in {often:.0%}."
@@ -210,7 +210,7 @@ class DrawsAfresh(Check):
 class ReturnsBf16(Check):
     """The result is a BF16 tensor of the same shape, and the input stays as it was."""
 
-    hint = "After the lower bits are cleared, `.view(torch.float32).bfloat16()` rounds nothing any more."
+    hint = "After the lower bits are cleared, `.view(torch.float32).bfloat16()` rounds nothing anymore."
     probe = staticmethod(observe)
 
     @staticmethod

@@ -257,15 +257,15 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
             if got[0] != want[0] or got[1] != want[1]:
                 taken, right = (" and ".join(map(str, each[1])) for each in (got, want))
                 return (
-                    f"In {step} the weights {'moved' if got[0] else 'did not move'}, and {taken} optimizer steps were "
-                    f"taken so far, not {right}."
+                    f"In {step} the weights {'moved' if got[0] else 'did not move'}, and the optimizer steps taken so "
+                    f"far are {taken}, not {right}."
                 )
             if got[2] != want[2]:
                 returned, right = (" and ".join(map(str, each[2])) for each in (got, want))
                 return f"In {step} step() returned {returned}; it should return {right}: whether the optimizer stepped."
             if previous is not None and got[4] != previous:
                 return (
-                    f"In {step} the scale is {got[4]:g} before update(), and was {previous:g}: "
+                    f"In {step} the scale is {got[4]:g} before update(), although it was {previous:g}: "
                     "only update() may change it."
                 )
             if got[3] != want[3]:
@@ -273,7 +273,7 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
             previous = got[3]
         if seen["two"] != expected["two"]:
             return (
-                "Two scalers at work, one with an inf gradient and one without: each must use what it has "
+                "Two scalers at work, one with an inf gradient and one without: each must use what it "
                 "found itself. Keep that in self, not in the class."
             )
         return None

@@ -23,9 +23,9 @@ def wrong_loss(seen: Evidence, right: float) -> str | None:
     if not abs(seen["value"] - right) <= EXACT * abs(right):  # NaN is caught, too
         return f"you return {seen['value']:.6g}; the mean loss is {right:.6g}."
     if seen["attached"]:
-        return "the returned loss still hangs on its graph, which keeps memory: return loss.detach()."
+        return "the returned loss still carries its graph, which holds memory: return loss.detach()."
     if seen["shape"]:
-        return f"you return a tensor of shape {seen['shape']}; return a number or a tensor without dimensions."
+        return f"you return a tensor of shape {seen['shape']}; return a number or a scalar tensor."
     return None
 
 

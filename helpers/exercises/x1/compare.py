@@ -154,20 +154,18 @@ class MemoryFalls(Check):
 
 def _wrong_peak(name: str, got: Evidence, want: Evidence) -> str | None:
     if not got["blocks"]:
-        return "no MemoryMeter was at work. Measure one training step with it."
+        return "no MemoryMeter was running. Measure one training step with it."
     block = next((block for block in got["blocks"] if block["peak"] == got["peak"]), None)
     if block is None:
         measured = ", ".join(f"{block['peak']:,}" for block in got["blocks"][:5])
-        return f"it reports a peak of {got['peak']:,} bytes, and what its meter has measured is {measured}."
+        return f"it reports a peak of {got['peak']:,} bytes, but its meter measured {measured}."
     if block["steps"] != 1 or block["passes"] != 1:
         passes = block["passes"]
-        return (
-            f"the meter has measured {block['steps']} training steps ({passes} forward passes); it should be one step."
-        )
+        return f"the meter measured {block['steps']} training steps ({passes} forward passes); it should be one step."
     if block["rows"] != BATCH:
-        return f"the meter has measured a step with {block['rows']} images; a full batch has {BATCH}."
+        return f"the meter measured a step with {block['rows']} images; a full batch has {BATCH}."
     if block["first"]:
-        return "the meter has measured the first step, in which Adam makes its state. Take one of the later ones."
+        return "the meter measured the first step, in which Adam creates its state. Measure a later one."
     if not block["optimizer"]:
         return (
             "the meter was made without the optimizers: MemoryMeter(model, optimizers) can tell whose bytes are whose."
@@ -182,8 +180,8 @@ def _wrong_peak(name: str, got: Evidence, want: Evidence) -> str | None:
     peak, most = right["peak"], right["peak"] + block["spare"]
     if not 0.9 * peak <= block["peak"] <= 1.1 * most:
         return (
-            f"the step peaks at {block['peak']:,} bytes; the reference's at {peak:,}. Cut the batch before the meter "
-            "starts, so that it measures train_step(...) and nothing else."
+            f"the step peaks at {block['peak']:,} bytes; the reference's at {peak:,}. Create the batch before the "
+            "meter starts, so that it measures train_step(...) and nothing else."
         )
     return None
 
@@ -230,7 +228,7 @@ def _wrong_steps(got: list[Evidence], want: list[Evidence], epochs: int, images:
     sizes = [len(step["rows"]) for step in got]
     full, due = sizes.count(BATCH), images // BATCH * epochs
     if max(sizes) > BATCH or full < min(due, len(sizes) // 2):
-        return f"its batches have {max(sizes)} images; {BATCH} are asked for."
+        return f"its batches have {max(sizes)} images; they should have {BATCH}."
     least, most = due * BATCH, epochs * images + EXTRA * BATCH
     if not least <= sum(sizes) <= most:
         return f"{epochs} epochs of {images} images were asked for, and it trained on {sum(sizes)} images in all."
@@ -242,7 +240,7 @@ def _wrong_steps(got: list[Evidence], want: list[Evidence], epochs: int, images:
     if any(step["wrong_labels"] > len(step["rows"]) // 8 for step in got):
         return "the labels of a batch are not those of its images."
     if not all(step["inside"] for step in got):
-        return "a training step was not one of your train_step."
+        return "a training step did not go through your train_step."
     return None
 
 
@@ -251,7 +249,7 @@ def _wrong_model(got: Evidence, want: Evidence) -> str | None:
     if got["shapes"] != want["shapes"]:
         return "its model is not SmallCNN(width=16)."
     if got["dtypes"] != want["dtypes"]:
-        return f"the weights of the model that it returns are {', '.join(got['dtypes'])}; they stay float32."
+        return f"the weights of the model that it returns are {', '.join(got['dtypes'])}; they must stay float32."
     for count, part in zip(got["optimizers"], ("features", "head"), strict=True):
         if count != 1:
             return f"{count} optimizers updated the {part}; one should, from the first step to the last."
@@ -271,12 +269,12 @@ def _wrong_accuracy(name: str, got: Evidence, want: Evidence) -> str | None:
     # Three epochs end between 87 and 99 %, depending on the order of the images; untrained models near 10 %.
     floor = min(0.8, want["right"][0] - 0.15) if name == "fp32" else 0.3
     if not max(got["right"]) >= floor:
-        return f"it gets {max(got['right']):.1%} of the test images right; at least {floor:.0%} is due."
+        return f"it gets {max(got['right']):.1%} of the test images right; it should be at least {floor:.0%}."
     if not min(abs(got["accuracy"] - right) for right in got["right"]) <= 0.005:
         return f"it reports an accuracy of {got['accuracy']:.4g}, but its model gets {got['right'][0]:.1%} right."
     if not abs(got["accuracy"] * got["tests"] - round(got["accuracy"] * got["tests"])) <= 0.01:
         return (
-            f"it reports {got['accuracy']:.3%}, which is no whole number of {got['tests']} test images. "
+            f"it reports {got['accuracy']:.3%}, which is not a whole number of {got['tests']} test images. "
             "The mean over batches of different sizes is not the share of the images."
         )
     if not got["evaluated"]:
@@ -291,8 +289,8 @@ def _wrong_seconds(seconds: float, true: float) -> str | None:
     held = "more than ordinary steps" if seconds > STEP_SECONDS else "less than a whole step"
     return (
         f"it reports step_seconds of {seconds:.4g}. For this check, the clock gains {STEP_SECONDS:,.0f} s in a "
-        f"training step, {OTHER_SECONDS:,.0f} s in the first, in a metered one and in an evaluation: the figure holds "
-        f"{held}. Divide the time of ordinary steps by their number."
+        f"training step, {OTHER_SECONDS:,.0f} s in the first, in a metered one and in an evaluation: the figure "
+        f"contains {held}. Divide the time of ordinary steps by their number."
     )
 
 
@@ -307,7 +305,7 @@ def _wrong_scaling(fp16: Evidence) -> str | None:
         largest = max(after, default=0.0)
         return (
             f"train('fp16'): a gradient of inf came at a scale of {before[-1]:.6g}, and in the next {len(after)} steps "
-            f"the scale was {largest:.6g}. One scaler for the whole training skips such a step and goes on with less."
+            f"the scale was {largest:.6g}. One scaler for the whole run skips such a step and goes on at a lower scale."
         )
     return None
 
@@ -316,7 +314,7 @@ def _wrong_clipping(run: Evidence) -> str | None:
     if run["norm"] is not None and close(run["norm"], 1.0, 0.01):
         return None
     norm = "the optimizer did not step" if run["norm"] is None else f"a norm of {run['norm']:.4g} reached the optimizer"
-    return f"train('fp32'): the gradient of one step was {LONG:,.0f} times as long, and {norm}; max_norm is 1.0."
+    return f"train('fp32'): the gradient of one step was made {LONG:,.0f} times as long, and {norm}; max_norm is 1.0."
 
 
 def _wrong_seeds(seen: Evidence) -> str | None:
@@ -341,7 +339,7 @@ def _made_up(runs: list[Evidence]) -> str | None:
     seconds = {run["seconds"] for run in runs}
     if len(seconds) > 1 or close(seconds.pop(), STEP_SECONDS, 0.02):
         return None
-    return f"Five trainings report the same step_seconds, {runs[0]['seconds']:.4g}: no clock does that."
+    return f"Five training runs report the same step_seconds, {runs[0]['seconds']:.4g}: no clock does that."
 
 
 COMPARE = (MemoryFalls, AccuracyHolds)

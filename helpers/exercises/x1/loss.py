@@ -122,25 +122,25 @@ class LossInFp32(Check):
             return "no gradient came back to what model(images) returned. Is the model called, and backward() after it?"
         rows, images = len(batches[0]["logits"]), len(batches[0]["labels"])
         if rows != images:
-            return f"the model was called with {rows} rows, and the batch has {images}."
+            return f"the model was called with {rows} rows, but the batch has {images}."
         roots = {root for one in batches for root in one["roots"]} - {"float32"}
         if roots:
             return f"backward() starts from a loss in {', '.join(sorted(roots))}; it should be float32."
         error, rounding = max(map(_gradient_error, batches)), ROUNDING[batches[0]["dtype"]]
         if not error <= rounding:
             return (
-                f"the gradient of the outputs is off by {error:.1e} (relative), and rounding explains {rounding:.1e}. "
-                "Is the loss that you call backward() on cross-entropy, computed in FP32?"
+                f"the gradient of the outputs is off by {error:.1e} (relative), but rounding explains only "
+                f"{rounding:.1e}. Is the loss that you call backward() on cross-entropy, computed in FP32?"
             )
         error = max(map(_loss_error, batches))
         if not error <= 1e-5:
             return (
                 f"the loss returned is off by {error:.1e} (relative) from cross-entropy in FP32 of the same logits. "
-                "Was it computed in 16 bit, or returned multiplied by the scale?"
+                "Was it computed in 16 bits, or returned multiplied by the scale?"
             )
         kind, dtype, dimensions, graph = batches[0]["kind"]
         if [kind, dtype, dimensions, graph] != ["Tensor", "float32", 0, False]:
             with_graph = ", with a graph" if graph else ""
             of = f" of {dtype} with {dimensions} dimensions{with_graph}" if dtype else ""
-            return f"train_step returned a {kind}{of}; return loss.detach(), a float32 Tensor without dimensions."
+            return f"train_step returned a {kind}{of}; return loss.detach(), a float32 scalar tensor."
         return None

@@ -33,11 +33,11 @@ def _move(before: Tensor, model: nn.Module) -> Evidence:
 def _wrong_move(seen: Evidence, right: Evidence, tolerance: float, aside: float = ASIDE) -> str | None:
     """Say how a move of the weights differs from the reference's: in length, or in direction."""
     if not close(seen["length"], right["length"], tolerance):
-        return f"the weights moved by {seen['length']:.4g}; the reference: {right['length']:.4g}."
+        return f"the weights moved by {seen['length']:.4g}; the reference moves them by {right['length']:.4g}."
     got, want = torch.tensor(seen["some"]), torch.tensor(right["some"])
     if not (F.normalize(got, dim=0) - F.normalize(want, dim=0)).norm() <= aside:
         cosine = F.cosine_similarity(got, want, dim=0).item()
-        return f"the weights moved as far as the reference's, in another direction (cosine {cosine:.3f})."
+        return f"the weights moved as far as the reference's, but in another direction (cosine {cosine:.3f})."
     return None
 
 
@@ -179,7 +179,7 @@ class StepsInARow(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         ways = (
-            "Were the gradients of earlier steps cleared, in both? Then check the order: unscale_, clip, step.",
+            "Were the old gradients cleared in both optimizers? Then check the order: unscale_, clip, step.",
             "The head's gradient held inf: neither optimizer may step, not even by its momentum.",
             "Were the old gradients cleared (zero_grad) before the new ones came?",
         )

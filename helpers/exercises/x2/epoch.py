@@ -115,7 +115,7 @@ def _wrong_return(got: Evidence, want: Evidence) -> str | None:
         if mine["ended"] != right["ended"]:
             returned = "None" if mine["ended"] else "a state"
             when = "the loader has ended" if right["ended"] else "it was stopped before the loader ended"
-            return f"{which}{returned} is returned, and {when}."
+            return f"{which}{returned} is returned, although {when}."
     return None
 
 
@@ -124,7 +124,7 @@ def _wrong_losses(got: Evidence, want: Evidence) -> str | None:
     if wrong:
         return wrong
     if len(got["losses"]) != len(want["losses"]):
-        return f"{len(got['losses'])} losses came back; one for each update makes {len(want['losses'])}."
+        return f"{len(got['losses'])} losses came back; with one for each update there should be {len(want['losses'])}."
     for group, (mine, right) in enumerate(zip(got["losses"], want["losses"], strict=True), 1):
         wrong = wrong_loss(mine, right["value"])
         if wrong:
@@ -159,7 +159,7 @@ class EachGroupCounts(Check):
                 if wrong:
                     return f"{name}, group {group + 1}: {wrong}"
             if not relative_distance(got["moved"], want["moved"]) <= EXACT:
-                return f"{name}: the gradients are right, and the weights have not moved as such updates move them."
+                return f"{name}: the gradients are right, but the weights have not moved as such updates move them."
             wrong = _wrong_losses(got, want)
             if wrong:
                 return f"{name}: {wrong}"
@@ -254,7 +254,7 @@ class GoesOnInMidGroup(Check):
                     return f"{name}, group {group + 1}: {wrong}"
             if not relative_distance(got["moved"], want["moved"]) <= EXACT:
                 return (
-                    f"{name}: the gradients are right, and the weights have not moved as such updates move them. Does "
+                    f"{name}: the gradients are right, but the weights have not moved as such updates move them. Does "
                     "a parameter without a gradient get one?"
                 )
             wrong = _wrong_losses(got, want)
@@ -303,15 +303,15 @@ class StateIsASnapshot(Check):
         if seen["size"] > most:
             return (
                 f"Saved in the middle of a group, the state has {seen['size']:,} bytes; one gradient of each parameter "
-                f"and some notes are {most:,}. It holds no micro-batch and no second set of gradients."
+                f"and a few numbers are {most:,}. It must not hold a micro-batch or a second set of gradients."
             )
         if not seen["later"]:
             return (
-                "The state has changed after it was returned, as the same process went on training. Does it hold "
+                "The state changed after it was returned, while the same process went on training. Does it hold "
                 "tensors that are still in use?"
             )
         if not seen["given"]:
-            return "A call has changed the state that it was given; the next process that goes on from it is wrong."
+            return "A call changed the state that it was given, so the next process that goes on from it goes wrong."
         for number, (got, want) in enumerate(zip(seen["moved"], expected["moved"], strict=True), 1):
             if not relative_distance(got, want) <= EXACT:
                 return (
@@ -345,7 +345,7 @@ class SchedulerStepsWithTheOptimizer(Check):
 
     points = 1
     hint = (
-        "A schedule is written in updates: scheduler.step() belongs right after optimizer.step().\n"
+        "A schedule counts updates: scheduler.step() belongs right after optimizer.step().\n"
         "A call that stops in the middle of a group makes no update of it, so it does not move the schedule."
     )
 
@@ -377,11 +377,11 @@ class SchedulerStepsWithTheOptimizer(Check):
         if moves != updates:
             return (
                 f"after {events.count('f')} micro-batches and {updates} updates, the last of a smaller group, the "
-                f"scheduler has moved {moves} times; the schedule is in updates."
+                f"scheduler has moved {moves} times; the schedule counts updates."
             )
         if events.count("us") != updates:
             return (
-                "the scheduler moves as often as the optimizer, and not right after each update. Call "
+                "the scheduler moves as often as the optimizer, but not right after each update. Call "
                 "scheduler.step() after optimizer.step(), each time."
             )
         for update, rate in enumerate(seen["rates"]):

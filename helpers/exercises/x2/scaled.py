@@ -156,7 +156,7 @@ def _wrong_figure(name: str, got: Evidence, want: Evidence) -> str | None:
     if got["attached"]:
         return f"the returned {name} carries a graph; return it detached."
     if want["finite"] != got["finite"]:
-        return f"the returned {name} is {'' if got['finite'] else 'not '}finite, and the gradient's is not so."
+        return f"the returned {name} is {'' if got['finite'] else 'not '}finite, unlike the gradient's."
     return None
 
 
@@ -169,7 +169,7 @@ class ClipsTheJointGradientOnce(Check):
 
     points = 1
     hint = (
-        "scale() and backward() inside the loop, each micro-batch weighed by its rows; the rest once, after it.\n"
+        "scale() and backward() inside the loop, each micro-batch weighted by its rows; the rest once, after it.\n"
         "Unscale both before clipping: a norm over one unscaled and one scaled half is neither.\n"
         "`.grad` is a sum. What did the last micro-batch add to it, and by which factors is that not its own gradient?"
     )
@@ -192,7 +192,9 @@ class ClipsTheJointGradientOnce(Check):
                 if log.count(call) != 1:
                     return f"{case}: scaler.{call} was called {log.count(call)} times (0 and 1 number the optimizers)."
             if [call.partition(" ")[0] for call in log] != [call.partition(" ")[0] for call in BOTH]:
-                return f"{case}: the scaler was asked in another order than unscale_ both, step both, update."
+                return (
+                    f"{case}: the scaler's methods were called in an order other than unscale_ both, step both, update."
+                )
             wrong = wrong_update(got["moved"][0], want["moved"][0], FP32) or too_many_activations(
                 got["activations"], want["activations"]
             )
@@ -217,7 +219,7 @@ class BothStepOrNeither(Check):
     points = 1
     hint = (
         "GradScaler decides for each optimizer separately. What do you have after clipping that knows about both?\n"
-        "update() belongs to every step, also to one that is skipped."
+        "update() belongs to every step, even one that is skipped."
     )
 
     @staticmethod

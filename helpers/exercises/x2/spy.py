@@ -20,15 +20,15 @@ CLIPPED = (
     "With a loss a hundred times as large the update is wrong. Nothing is clipped here: leave the gradient as it is."
 )
 OWN_STATE = (
-    "Two steps by SGD with momentum end elsewhere, and one step is right. The optimizer keeps its state between steps: "
-    "let it take the step itself, and leave what it keeps."
+    "One step is right, but two steps by SGD with momentum end up elsewhere. The optimizer keeps its state between "
+    "steps: let it take the step itself, and leave its state alone."
 )
 ANOTHER_LOSS = (
-    "With another loss_fn (cross-entropy with smoothed labels) the update is wrong, and with F.cross_entropy it is "
-    "right. Is the loss computed by the loss_fn that you are given?"
+    "With another loss_fn (cross-entropy with smoothed labels) the update is wrong, but with F.cross_entropy it "
+    "is right. Is the loss computed by the loss_fn that you are given?"
 )
 DIVIDED_RATE = (
-    "With weight decay in the optimizer the update is wrong, and without it is right. Divide losses or gradients, not "
+    "With weight decay in the optimizer the update is wrong; without it, it is right. Divide losses or gradients, not "
     "the learning rate: that also shrinks the rest of the update."
 )
 
@@ -115,7 +115,7 @@ def compared(seen: list[float], right: list[float], whose: str = "the whole batc
     """Say how a vector that is not the right one differs from it: in length alone, or in direction."""
     a, b = torch.tensor(seen), torch.tensor(right)
     if not a.isfinite().all():
-        return "has entries that are no numbers (NaN or infinity)"
+        return "has entries that are NaN or infinity"
     length, cosine = (a.norm() / b.norm()).item(), F.cosine_similarity(a, b, dim=0).item()
     if cosine > 0.9999:
         return f"points the right way and is {length:.4g} times as long as {whose}"
@@ -128,7 +128,7 @@ def wrong_rows(seen: Evidence, expected: Evidence) -> str | None:
         first, more = ", ".join(map(str, seen["rows"][:9])), ", ..." if len(seen["rows"]) > 9 else ""
         return f"the model was called with [{first}{more}] rows; it should see {expected['rows']}."
     if seen["first"] != expected["first"]:
-        return "the model sees the rows in another order than they come."
+        return "the model sees the rows in a different order from the one they come in."
     return None
 
 
@@ -137,7 +137,7 @@ def wrong_mode(modes: list[bool]) -> str | None:
     if all(modes):
         return None
     when = "when it was called" if not modes[0] else "after the step"
-    return f"the model, or a part of it, was in evaluation mode {when}: a training step leaves it in training mode."
+    return f"the model, or a part of it, was in evaluation mode {when}: a training step must leave it in training mode."
 
 
 def wrong_update(seen: list[float], right: list[float], tolerance: float = EXACT) -> str | None:
@@ -145,5 +145,5 @@ def wrong_update(seen: list[float], right: list[float], tolerance: float = EXACT
     if relative_distance(seen, right) <= tolerance:
         return None
     if not any(right):
-        return "The weights moved, and a gradient held inf or NaN: go through the scaler's step, which then skips."
+        return "The weights moved, although a gradient held inf or NaN: go through the scaler's step, which then skips."
     return f"The update {compared(seen, right)}."

@@ -153,11 +153,11 @@ def _together(accumulated_step: Any, seed: int, case: _Case) -> Evidence:
 def _hangs(seen: Evidence) -> str | None:
     """Say that the ranks do not call all_reduce alike."""
     if not seen["agree"]:
-        return "in one of the calls of all_reduce the ranks pass tensors of different shapes or dtypes."
+        return "in one of the calls to all_reduce the ranks pass tensors of different shapes or dtypes."
     if None in seen["ranks"]:
         waits, calls = seen["ranks"].index(None), seen["calls"]
         return (
-            f"rank {waits} waits for ever: it calls all_reduce {calls[waits]} times or more, and rank {1 - waits} "
+            f"rank {waits} waits forever: it calls all_reduce {calls[waits]} times or more, and rank {1 - waits} "
             f"{calls[1 - waits]} times. What decides how often a rank calls it?"
         )
     return None
@@ -206,7 +206,7 @@ class RanksStayInStep(Check):
 
     points = 1
     hint = (
-        "Micro-batches, targets and parameters with a gradient may differ between ranks; the calls of all_reduce may "
+        "Micro-batches, targets and parameters with a gradient may differ between ranks; the calls to all_reduce may "
         "not.\nCall it after the last micro-batch, once for each trainable parameter, zeros where this rank has no "
         "gradient."
     )
@@ -294,7 +294,7 @@ def _wrong_peak(seen: Evidence, expected: Evidence) -> str | None:
             if not held <= 1.2 * enough + outputs:
                 whole = peaks[whole_batch] / 2**20
                 return (
-                    f"With {model} and micro-batches of {micro_batch} the step holds {held:.1f} MiB beside the "
+                    f"With {model} and micro-batches of {micro_batch} the step holds {held:.1f} MiB besides the "
                     f"batch; {enough:.1f} are enough (the whole batch at once: {whole:.1f})."
                 )
     return None
