@@ -132,9 +132,9 @@ class KeepsPace(Check):
             if got["steps"] != -(-count // batch):
                 return f"{case}: an epoch has {got['steps']} batches; expected {-(-count // batch)}."
             if got["reads"] != [1] * count:
-                return f"{case}: an epoch made {sum(got['reads'])} reads; expected one read of each of the {count} files."
+                return f"{case}: an epoch made {sum(got['reads'])} reads; expected one of each of the {count} files."
             if not got["quickest"] >= 0.95:
-                return f"{case}: reads are faster than the store. The latency is part of the data set: do not remove it."
+                return f"{case}: reads are faster than the store. Its latency is part of the data set: leave it there."
             if got["restarted"]:
                 return f"{case}: the second epoch ran in other worker processes than the first. Keep the same ones."
             rule = (
