@@ -295,7 +295,7 @@ axes.legend(frameon=False)
 show(figure, "Microseconds over width: flat for small widths, then rising; the arithmetic alone starts far below.")
 
 # %% [markdown] name="launch_explained"
-# Nearly flat, then rising: launches are a third bound. In the flat part the network is **launch-bound**. Its time depends on the number of operations far more than on their size. The launch overhead also depends on the operation. A matmul with a bias costs more than twice as much as an addition here, because it checks more shapes and sets up a library call. Python's call of the module adds the rest.
+# Nearly flat, then rising: launches are a third bound. In the flat part the network is **launch-bound**. Its time depends on the number of operations far more than on their size. The launch overhead also depends on the operation. A matmul with a bias costs more than an addition (compare the two lines above the figure), because it checks more shapes and sets up a library call. Python's call of the module adds the rest.
 #
 # In that range, making a model wider costs almost nothing. To make it faster, launch fewer operations: larger batches, fused operations ([[compilation_and_fusion]]), CUDA graphs. On a GPU the host launches while the GPU works, so a step cannot be faster than the sum of its launches.
 #

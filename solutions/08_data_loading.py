@@ -119,7 +119,7 @@ print(f"decoding, then rotating, without the rest of a sample: {1e6 * both:.0f} 
 #
 # - A full sample also draws an angle and writes the log.
 # - The two parts may take longer together than apart. Alone in a loop, each has the core's caches to itself; when they alternate, each finds them full of the other's data. Compare the last line with the sum of the two costs.
-# - Other programs may have slowed down one of the timings. If the last line is *below* that sum, they did.
+# - Other programs may have slowed down one of the timings. If the last line is *below* that sum, they probably did.
 #
 # So measure each cost in context: here, as part of a full sample.
 #
@@ -320,7 +320,7 @@ formula = slower + quicker / len(plain_loader)  # once per epoch, one half does 
 print(f"the slower half, and the fill: {1e3 * formula:.1f} ms; the loop takes {threaded / formula:.2f} times that")
 
 # %% [markdown] name="threads_text"
-# If the two halves run side by side, the slower one sets the pace: with a 10 ms step, the data. The lines above show what the thread gains on this machine, with all three loops timed in alternation. The loop may miss that pace, because both threads need Python. It may also beat it, if the same small calls take less time in your thread than in the main one. Would more threads help?
+# If the two halves run side by side, the slower one sets the pace: with a 10 ms step, the data. The lines above show what the thread gains on this machine, with all three loops timed in alternation. The loop may miss that pace; the next prediction is about one reason. It may also beat it, if the same small calls take less time in your thread than in the main one. Would more threads help?
 #
 # **Predict.** Read some digits with one thread, then with two. By what factor are two threads faster than one if the reads *compute* (decode, rotate)?
 
@@ -605,7 +605,7 @@ del batches
 # - For real images, compute this before you choose. A batch of 64 × 3 × 224 × 224 × 4 bytes is 36.75 MiB, so 8 workers with 4 batches each hold 1.15 GiB.
 # - On Linux they are in `/dev/shm`, which in a Docker container is 64 MiB unless `--shm-size` changes it. A worker that dies of a *bus error* has usually hit that limit.
 #
-# ### Copies of the data set
+# ### The data set in each worker
 #
 # A forked worker shares its parent's memory: a page is copied only when either process *writes* to it. So a data set that is only read should cost nothing.
 #

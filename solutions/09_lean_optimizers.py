@@ -150,7 +150,7 @@ unfactored = sum(4 * p.numel() for p in make_gpt().parameters() if p.dim() < 2) 
 print(f"of Adafactor's state, biases and norms, which it does not factor: {unfactored:.4f}")
 
 # %% [markdown] name="state_explained"
-# The formulas agree with the measured figures in every digit.
+# The formulas agree with the measured figures in every digit shown.
 #
 # - Adafactor reconstructs the second moment from the means of its rows and columns. For a matrix of *r* × *c* it keeps *r* + *c* numbers, which is almost nothing, where Adam keeps 2·*r*·*c*. Parameters that are not matrices are not factored, and they make up nearly half of its state here.
 # - Muon costs as much as momentum. Most of a transformer's parameters are in matrices, so it halves Adam's state.

@@ -537,9 +537,9 @@ claims.record("T17", "compiling lowers the peak", "8 layers, accumulating, whole
 # - **CUDA graphs** (`mode="reduce-overhead"`) record a sequence of kernel launches and replay it with one call, always at the same addresses. Inputs are copied to fixed addresses, and memory that was allocated during recording stays reserved, for every recorded shape.
 # - `mode="max-autotune"` tries several kernels at compile time, each with its own scratch memory.
 #
-# ### What gets compiled at all
+# ### Two ways to ask for compilation
 #
-# You can ask for compilation in two ways: `torch.compile(module)` returns a compiled wrapper, and `module.compile()` changes the module in place. **Predict.** For how many of these five does the compiler make a graph?
+# `torch.compile(module)` returns a compiled wrapper, and `module.compile()` changes the module in place. **Predict.** For how many of these five does the compiler make a graph?
 #
 # 1. `torch.compile(nn.Linear(512, 8))`
 # 2. `nn.Linear(512, 8).compile()`
