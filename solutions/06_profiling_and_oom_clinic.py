@@ -205,7 +205,7 @@ show(
 # PyTorch writes such a snapshot to a file, and [pytorch.org/memory_viz](https://pytorch.org/memory_viz) draws it when you drag the file onto the page. On a GPU
 # it takes three functions of `torch.cuda.memory`:
 #
-# - `_record_memory_history(stacks="python", max_entries=100_000)` starts recording. Each entry carries the stack that requested the memory. The
+# - `_record_memory_history(stacks="python", max_entries=100_000)` starts recording. Each entry carries the call stack that requested the memory. The
 #   default, `stacks="all"`, puts C++ frames before the Python frames. The backward pass runs in a C++ thread, so with `"python"` its blocks have no frames at all:
 #   use `"all"` to look into a backward pass. Without `max_entries` the history grows without limit.
 # - `_dump_snapshot(path)` saves the history and the current blocks.
@@ -424,7 +424,7 @@ quarter_guess.reveal(steps["a quarter of the rows"].peak_bytes / steps["plain"].
 #
 # Forums often recommend `torch.cuda.empty_cache()`, which returns *unused* segments to the GPU.
 #
-# **Predict.** If you call it after every step, what fraction of peak reserved memory is left?
+# **Predict.** Suppose a program calls it after every step. What is the ratio of its peak reserved memory to the peak without these calls?
 
 # %% name="cache_guess"
 my_guess = None  # peak reserved, with empty_cache / without
@@ -466,12 +466,12 @@ claims.record("T14", "empty_cache lowers the peak of equal steps", subject, peak
 #
 # > `CUDA out of memory. Tried to allocate 35.60 GiB. GPU 0 has a total capacity of 79.33 GiB of which 26.16 GiB is free. Process 76883 has 53.16 GiB memory in use. Of the allocated memory 11.97 GiB is allocated by PyTorch, and 40.69 GiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)`
 #
-# (A user's complete message, from [a bug report](https://github.com/Tianhao-Qi/Mask2DiT/issues/4) of 2026.) Read the last number first. 26 GiB are free and 41 GiB are *reserved but
+# (A user's complete message, from [a bug report](https://github.com/Tianhao-Qi/Mask2DiT/issues/4) filed in 2026.) Read the last number first. 26 GiB is free and 41 GiB is *reserved but
 # unallocated*, yet a request for 36 GiB fails. How can that be?
 #
 # **Predict** for two GPUs. (A request of 1 to 10 MiB gets its block from a segment of 20 MiB. A larger request gets a segment of its own.)
 #
-# 1. A GPU has 100 MiB. You allocate 5 MiB sixteen times, then free every other block, so 40 MiB are allocated. Does a tensor of 24 MiB fit?
+# 1. A GPU has 100 MiB. You allocate 5 MiB sixteen times, then free every other block, so 40 MiB is still allocated. Does a tensor of 24 MiB fit?
 # 2. A GPU has 512 MiB. You allocate 64 MiB six times, then free all of them. Does a tensor of 400 MiB fit?
 
 # %% name="fragmentation_guess"
@@ -546,7 +546,7 @@ show(
 # - The last 5 MiB were free, so one more page is enough for 24 MiB.
 # - The gaps in between are still gaps, so 30 MiB do not fit. (The model returns those last 5 MiB before it refuses and reports 75 MiB reserved. PyTorch returns
 #   only complete pages. The last page still holds two blocks, so PyTorch would report 80.)
-# - Free blocks of one size can merge and serve requests of another size.
+# - Free blocks that are neighbors merge, whatever requests they once served, because they all lie in one segment.
 # - The variable is read when CUDA starts. `torch.cuda.memory._set_allocator_settings` changes the option later, but only for new segments.
 #
 # **`max_split_size_mb:N`** is the older remedy. Blocks larger than N MiB are never split, so small requests cannot break up a large cached block. Use
@@ -680,7 +680,7 @@ hint("profiling_and_oom_clinic.allocator")
 # %% [markdown] name="yours_text"
 # Replay the two training steps of section 1 through your allocator.
 #
-# **Predict.** For each 100 blocks that the program allocates, how many times is `gpu.malloc` called?
+# **Predict.** For every 100 blocks that the program allocates, how many times is `gpu.malloc` called?
 
 # %% name="yours_guess"
 my_guess = None  # calls per 100 blocks
@@ -732,7 +732,7 @@ for name, log in logs.items():
 # options above. On a GPU, the last line shows PyTorch's own figures. They may differ a little: other tensors already use parts of its segments.
 
 # %% [markdown] name="varied_text"
-# Now let the lengths change, without long-lived blocks in between: sixty steps, each with twelve activations whose size is proportional to its length.
+# Now let the lengths change, without long-lived blocks in between: sixty steps, each with twelve activations whose sizes are proportional to the step's sequence length.
 #
 # **Predict.** Without expandable segments, what is the ratio of peak reserved to peak allocated?
 
@@ -770,8 +770,8 @@ said = "empty_cache reduces what changing lengths reserve"
 claims.record("T14", said, subject, cleared / fixed, "x reserved", 0, 0.95)
 
 # %% [markdown] name="retry_text"
-# A segment that fitted one length is too small for a longer one, and too large to split well for a shorter one, so the cache keeps growing. Here the forums' advice works:
-# `empty_cache` returns the segments that no longer fit. But then every step pays for its segments again. Expandable segments do the same without that price.
+# A segment that fits one length is too small for a longer one, and too large to split well for a shorter one, so the cache keeps growing. Here the forums' advice works:
+# `empty_cache` returns the segments that no longer fit. But then every step pays for its segments again. Expandable segments save as much without that price.
 #
 # ### After the error: trying again
 #
@@ -1026,8 +1026,8 @@ logits_guess.reveal(as_large)
 show_table(peak_table(meter_b, rows=4))
 
 # %% [markdown] name="task_b"
-# Three: the log-softmax, its gradient, and the gradient of the logits. The logits themselves have been freed, because no variable refers to them and the
-# backward pass needs only their softmax. Checkpointing the whole head would not lower the peak, because it recomputes all logits at this
+# Three: the log-softmax, its gradient, and the gradient of the logits. The logits themselves have been freed, because no variable refers to them, and the
+# backward pass needs only the log-softmax. Checkpointing the whole head would not lower the peak, because it recomputes all logits at this
 # very moment ([[activation_checkpointing]]). But rows are independent, so you can process them in chunks and checkpoint each chunk.
 #
 # **Contract.** `head_loss(head, hidden, targets)` returns the mean cross-entropy over all rows as a scalar tensor. The caller may multiply it by a number before it calls `backward()`.
@@ -1092,7 +1092,7 @@ print(f"peak {human_bytes(meter_c.peak_bytes)} in {meter_c.peak_at}")
 # Autograd records every forward pass, because a `backward()` might follow, and `total` keeps all four graphs alive.
 #
 # **Contract.** `evaluate(model, batches)` returns the mean of the batches' losses (a number or a tensor). Each batch has the same weight. The
-# model's parameters, gradients and mode, and the state of autograd, are the same afterwards as before. You may switch to `eval()` in between.
+# model's parameters, gradients and mode are the same afterwards as before, and so is autograd's setting (on or off). You may switch to `eval()` in between.
 
 
 # %% name="evaluation" answer=true reveal=true
@@ -1177,9 +1177,9 @@ for use in (lambda: features._version, lambda: nn.Linear(64, 1).to(device)(featu
 # ### Patient D
 #
 # "Forward and backward fit, I checked. Then it dies in the very first `optimizer.step()`." Adam allocates its state in the first step: two numbers per
-# parameter. That is not all it allocates.
+# parameter.
 #
-# **Predict.** How large are the temporaries at the peak, in copies of all the parameters?
+# **Predict.** How large are the temporaries at the peak, in copies of the parameters (1: as large as all the parameters together)?
 
 # %% name="patient_d"
 my_guess = None  # copies of the parameters

@@ -84,7 +84,7 @@ print(f"while one byte moves, there is time for {balance:.1f} FLOPs")
 # %% [markdown] name="clocks_guess_text"
 # The next cell checks these figures on two other operations. From its FLOPs it predicts the time of a matmul, a `side` × `side` matrix times a `side` × `side` / 2 matrix. From its bytes it predicts the time of an addition: two tensors as large as the one that was copied, with the sum written to a third. Then it adds a square matrix S to another one, T, and to the *transpose* of T. Both sums read two matrices and write one.
 #
-# **Predict.** How many times as long as S + T does S + Tᵀ take?
+# **Predict.** What is the ratio of the time of S + Tᵀ to that of S + T?
 
 # %% name="clocks_guess"
 my_guess = None  # times
@@ -166,7 +166,7 @@ if not 0.7 < peak / by_roofline < 1.4:
     print("The two differ a lot: the machine is busier or quieter than when its roofline was measured.")
 
 # %% [markdown] name="dots_text"
-# The plot of this formula gave the model its name. The horizontal axis is **arithmetic intensity**: FLOPs per byte moved. The vertical axis is FLOPs per second. The slope is the memory bandwidth, and there is one horizontal level for the peak of each number format. Left of the corner an operation is memory-bound, right of it compute-bound, and no operation gets above the roof unless its data stays in the cache: the dashed slope is the cache's bandwidth. Here are some operations with their measured speed.
+# The plot of this formula gave the model its name. The horizontal axis is **arithmetic intensity**: FLOPs per byte moved. The vertical axis is FLOPs per second. The slope is the memory bandwidth, and there is one horizontal level for the peak of each number format. Left of the corner, the **ridge point**, an operation is memory-bound, right of it compute-bound, and no operation gets above the roof unless its data stays in the cache: the dashed slope is the cache's bandwidth. Here are some operations with their measured speed.
 
 # %% name="dots"
 wide = 4096 if device.type == "cpu" else 2 * side  # weights that no cache holds
@@ -214,7 +214,7 @@ print(f"reading {reading / 1e9:.1f} GB/s, copying {bandwidth / 1e9:.1f} GB/s; pe
 # %% name="turn_guess"
 my_guess = None  # rows
 ### BEGIN GUESS
-my_guess = 2 * peak / reading  # B / 2 FLOPs a byte, as many as there is time for while a byte is read
+my_guess = 2 * peak / reading  # B / 2 FLOPs per byte: as many as there is time for while a byte is read
 ### END GUESS
 turn_guess = Prediction("Batch at which the layer turns", my_guess, "rows")
 
@@ -247,7 +247,7 @@ show(
 # %% [markdown] name="turn_explained"
 # A single row pays for reading all the weights; many rows share that cost. That is why inference servers batch requests, and why training with one row at a time wastes a machine. (The plot uses the fastest of four runs, because the formula describes an idle machine.)
 #
-# The model has a sharp corner; the machine does not. A matmul of a few rows is *skinny*. Libraries first copy the weights into an order that suits their kernels. This *packing* (Goto and van de Geijn 2008) pays off only over many rows, and libraries skip it for a single row. The line above the plot says what the second row costs here. Packing makes the turning point one of the least accurate predictions in this lab: the table in section 11 shows its error on every machine that was measured.
+# The model has a sharp corner; the machine does not. A matmul of a few rows is *skinny*. Libraries first copy the weights into an order that suits their kernels. This *packing* (Goto and van de Geijn 2008) pays off only over many rows, and libraries skip it for a single row. The line above the plot says what the second row costs here. Packing makes the turning point hard to predict: the table in section 11 shows the measured one divided by the formula's.
 #
 # A GPU's corner for 16-bit formats lies farther right, because its tensor cores multiply much faster than its memory delivers. The explorer in section 10 includes several GPUs.
 #
@@ -255,7 +255,7 @@ show(
 #
 # Take a stack of 8 linear layers and 16 rows. At width 32 it does 64 times the arithmetic that it does at width 4.
 #
-# **Predict.** What is the ratio of the two times?
+# **Predict.** What is the ratio of the time at width 32 to the time at width 4?
 
 # %% name="launch_guess"
 my_guess = None  # times
@@ -271,7 +271,7 @@ stacks = {w: nn.Sequential(*(nn.Linear(w, w) for _ in range(LAYERS))).to(device)
 stack_seconds, threads = {}, torch.get_num_threads()
 torch.set_num_threads(1)  # waking a second one for so little would take longer than the work
 with torch.no_grad():
-    for w, stack in [*stacks.items()] * 2:  # each width twice, not one after the other; the fastest run counts
+    for w, stack in [*stacks.items()] * 2:  # each width twice, but not back to back; the fastest run counts
         rows = torch.randn(ROWS, w, device=device)
         calls = benchmark(lambda stack=stack, rows=rows: [stack(rows) for _ in range(CALLS)], runs=5)
         stack_seconds[w] = min(stack_seconds.get(w, math.inf), min(calls.runs) / CALLS)
@@ -295,7 +295,7 @@ axes.legend(frameon=False)
 show(figure, "Microseconds over width: flat for small widths, then rising; the arithmetic alone starts far below.")
 
 # %% [markdown] name="launch_explained"
-# Nearly flat, then rising: launches are a third bound. In the flat part the network is **launch-bound**. Its time depends on the number of operations far more than on their size. The launch overhead also depends on the operation. A matmul with a bias costs several times as much as an addition, because it checks more shapes and sets up a library call. Python's call of the module adds the rest.
+# Nearly flat, then rising: launches are a third bound. In the flat part the network is **launch-bound**. Its time depends on the number of operations far more than on their size. The launch overhead also depends on the operation. A matmul with a bias costs more than an addition (compare the two lines above the figure), because it checks more shapes and sets up a library call. Python's call of the module adds the rest.
 #
 # In that range, making a model wider costs almost nothing. To make it faster, launch fewer operations: larger batches, fused operations ([[compilation_and_fusion]]), CUDA graphs. On a GPU the host launches while the GPU works, so a step cannot be faster than the sum of its launches.
 #
@@ -311,7 +311,7 @@ show(figure, "Microseconds over width: flat for small widths, then rising; the a
 #
 # ### Your turn
 #
-# **Contract.** `block_flops(batch, length, width, inner, kv_width, gated, convention)` returns the FLOPs of one block's forward pass: a dictionary of whole numbers (`int`) with the keys `q`, `k`, `v`, `scores`, `values`, `out` and `mlp`.
+# **Contract.** `block_flops(batch, length, width, inner, kv_width, gated, convention)` returns the FLOPs of one block's forward pass: a dictionary of integers (`int`) with the keys `q`, `k`, `v`, `scores`, `values`, `out` and `mlp`.
 #
 # - `kv_width` is the width of k and of v; q has `width`. `gated` says whether the MLP has a gate.
 # - With `convention="full square"`, scores and values count all pairs of tokens. With `"causal half"` they count exactly half of that, and the other parts are the same.
@@ -720,7 +720,7 @@ claims.figure("HFU, checkpointed / plain", subject, more["HFU"], "times")
 # %% [markdown] name="utilization_explained"
 # One more forward pass would give 4/3. It is less for two reasons. The output layer is not checkpointed, and PyTorch stops recomputing a block as soon as it has the last tensor that the backward pass needs. So the last matmul of each block, one of its two largest, is not executed again.
 #
-# The model does not need the recomputed FLOPs. They add to the numerator of HFU and to the seconds of both. So MFU falls as the step gets slower, and HFU stays about the same. A recipe with a high HFU may only be recomputing a lot.
+# The model does not need the recomputed FLOPs. They add to the numerator of HFU and to the seconds of both. So MFU falls as the step gets slower. HFU falls less, and stays the same if the recomputed operations are as efficient as the rest. A recipe with a high HFU may only be recomputing a lot.
 #
 # Use MFU to compare recipes for the same model, and HFU to see whether kernels are slow. Before you compare with others, ask which FLOPs they count (full square or causal half, with or without embeddings, 6·N·D or a count) and which peak they divide by (data sheets also list one with sparsity, which is twice as high).
 #
@@ -765,7 +765,7 @@ else:
 # %% [markdown] name="clock_text"
 # ## 8 · Comparing times correctly
 #
-# All of this depends on timing. Here are mistakes that reverse the result.
+# All of this depends on timing. Here are three mistakes, two of which reverse the result.
 #
 # ### The first call
 #
@@ -810,7 +810,7 @@ print(f"after a warm-up, alternately: {honest}")
 claims.figure("a single cold call", "kept table, naive / honest speed", naive / honest.speedup, "times")
 
 # %% [markdown] name="drift_text"
-# The first call maps memory, chooses kernels, fills caches and compiles. Its time is real, but it is not the time of the other calls. So warm up first.
+# Here the first call computed the long table. In general, a first call maps memory, chooses kernels, fills caches and compiles. Its time is real, but it is not the time of the other calls. So warm up first.
 #
 # ### The order
 #
@@ -851,7 +851,7 @@ else:
 #
 # ### The queue
 #
-# On a GPU there is a third mistake. An operation returns as soon as it is *queued*, so a clock that stops then has timed only the queueing. `benchmark` and `compare` synchronize before they read the clock. The first line below does not. The third uses **CUDA events**: the GPU itself records two time stamps in its queue, and the host waits only once, at the end.
+# On a GPU there is a third mistake. An operation returns as soon as it is *queued*, so a clock that stops then has timed only the queueing. `benchmark` and `compare` synchronize before they read the clock. The first figure below is taken without that wait. With an NVIDIA GPU, a third figure comes from **CUDA events**: the GPU itself records two time stamps in its queue, and the host waits only once, at the end.
 
 # %% name="queue"
 honest_matmul = benchmark(lambda: a @ b, runs=5).median
@@ -1089,7 +1089,7 @@ except NotImplementedError:
     print("Fill in the answer cell first.")
 
 # %% [markdown] name="cures_explained"
-# The last two lines show where patient B's time went. It had copied all 2,000 images for every 50, so the copies nearly vanish. The gain can exceed 1 / (1 − copying): each round also allocated and freed the converted images of the whole set, and read them from memory instead of the cache. (Each trace is a single run, so on a busy machine it need not agree with the timed gain.)
+# The last two lines show where patient B's time went. It had copied all 2,000 images for every batch of 50, so the copies nearly vanish. The gain can exceed 1 / (1 − copying): each round also allocated and freed the converted images of the whole set, and read them from memory instead of the cache. (Each trace is a single run, so on a busy machine it need not agree with the timed gain.)
 #
 # On a CPU, patient A goes through Python for every sample. On a GPU the same line also stops the queue: each `if` copies a value to the host and waits (PyTorch's *Performance Tuning Guide*), and nothing new is queued in the meantime. In a GPU's trace of patient A, look for `cudaStreamSynchronize` inside `aten::item`, and for wide gaps between kernels. (`torch.cuda.set_sync_debug_mode("warn")` warns at such lines.) For patient B look for `Memcpy HtoD`, for patient C for gaps longer than the kernels.
 #
@@ -1138,10 +1138,10 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Seconds = max(FLOPs / peak, bytes / bandwidth) + launch. With the three figures measured, this predicts single large operations well and the turning point of a layer only roughly. The table above shows the error of each prediction on each machine, and a profile shows where it comes from.
+# - Seconds = max(FLOPs / peak, bytes / bandwidth) + launch. With the three figures measured, this predicts large single operations well; where a layer becomes compute-bound is harder to predict, because of packing. A profile shows where an error comes from.
 # - A layer turns from memory-bound to compute-bound at a batch that depends on the machine more than on the model. Below it, the rows of a batch share the cost of reading the weights.
 # - A training step costs three forward passes: 6·N·D FLOPs plus attention. State the convention.
-# - MFU counts what the model needs, HFU what was executed. Recomputing lowers MFU and leaves HFU about the same.
+# - MFU counts what the model needs, HFU what was executed. Recomputation lowers MFU more than HFU.
 # - Warm up, wait for the queue, time in pairs, and check the spread.
 #
 # **What to reach for when.** First ask whether the GPU is idle. If it is not and MFU is high, you need more machines ([[data_parallel]]). If it is not and MFU is low, find what is memory-bound, and fuse it or use fewer bits ([[mixed_precision]]). If it is idle with many calls to `aten::item`, keep values in tensors. Idle with long copies: move less data, or move it in the background ([[data_loading]]). Idle with thousands of operations: larger batches, or compile ([[compilation_and_fusion]]).

@@ -115,12 +115,13 @@ sample_guess.reveal(1e6 * costs["full sample"])
 print(f"decoding, then rotating, without the rest of a sample: {1e6 * both:.0f} µs")
 
 # %% [markdown] name="step_text"
-# Two things can make a full sample cost more than its two parts.
+# A full sample need not cost the sum of its two parts.
 #
 # - A full sample also draws an angle and writes the log.
-# - The two parts often take longer together than apart. Alone in a loop, each has the core's caches to itself; when they alternate, each finds them full of the other's data. The last line says how much that is here.
+# - The two parts may take longer together than apart. Alone in a loop, each has the core's caches to itself; when they alternate, each finds them full of the other's data. Compare the last line with the sum of the two costs.
+# - Other programs may have slowed down one of the timings. If the last line is *below* that sum, they probably did.
 #
-# So measure each cost in context: here, the context is the *full sample*.
+# So measure each cost in context: here, as part of a full sample.
 #
 # ### The step
 #
@@ -194,7 +195,7 @@ whole = slow["data"] + slow["compute"]
 print(f"data + compute: {1e3 * whole:.1f} ms; the loop takes {slow['loop'] / whole:.2f} times that")
 
 # %% [markdown] name="diagnose_explained"
-# The loop takes as long as the other two together. Without workers, `DataLoader` makes a batch when the loop asks for one, in the same process. The device idles while the loader decodes, and the loader idles while the device works.
+# The loop takes about as long as the other two together, or longer if the machine is busy. Without workers, `DataLoader` makes a batch when the loop asks for one, in the same process. The device idles while the loader decodes, and the loader idles while the device works.
 #
 # Read the three figures like this:
 #
@@ -206,7 +207,7 @@ print(f"data + compute: {1e3 * whole:.1f} ms; the loop takes {slow['loop'] / who
 #
 # - The loop's MFU (the fraction of the device's peak FLOP/s in use) equals the step's MFU × compute / loop.
 # - Do not use `nvidia-smi` for this: its "utilization" is the fraction of time in which *any* kernel ran, and one small kernel counts in full.
-# - The profiler of [[where_the_time_goes]] shows it as its *data* phase.
+# - The profiler of [[where_the_time_goes]] shows the wait as the *data* phase of a step.
 #
 # > **Note:** on a GPU, a loop that never waits for a result (no `loss.item()`, no logging) overlaps a little even without workers, because the GPU works through its queue while Python decodes.
 #
@@ -319,9 +320,9 @@ formula = slower + quicker / len(plain_loader)  # once per epoch, one half does 
 print(f"the slower half, and the fill: {1e3 * formula:.1f} ms; the loop takes {threaded / formula:.2f} times that")
 
 # %% [markdown] name="threads_text"
-# If the two halves run side by side, the slower one sets the pace: with a 10 ms step, the data. The lines above show what the thread gains on this machine, with all three loops timed in alternation. The loop may miss that pace, because both threads need Python. It may also beat it, if the same small calls take less time in your thread than in the main one. So would more threads help?
+# If the two halves run side by side, the slower one sets the pace: with a 10 ms step, the data. The lines above show what the thread gains on this machine, with all three loops timed in alternation. The loop may miss that pace; the next prediction is about one reason. It may also beat it, if the same small calls take less time in your thread than in the main one. Would more threads help?
 #
-# **Predict.** Read some digits with one thread, then with two. By what factor are two faster if the reads *compute* (decode, rotate)?
+# **Predict.** Read some digits with one thread, then with two. By what factor are two threads faster than one if the reads *compute* (decode, rotate)?
 
 # %% name="guess_threads"
 my_guess = None  # times as fast, computing
@@ -366,7 +367,7 @@ show(
 # - Each worker makes *complete* batches and keeps `prefetch_factor` of them (2 by default) finished or in progress: your `depth`, per worker.
 # - Each epoch starts with an empty queue, and its first batch takes the full time, because one worker makes it alone. That is the *fill*.
 #
-# Here is the loop of the picture, 12 batches, with two workers.
+# Here is the loop of the picture in section 1, 12 batches, with two workers.
 
 # %% name="two_workers"
 with sign_of_life("three epochs with two workers"):
@@ -393,7 +394,7 @@ print(f"an idle device gets it {1e3 * two.handover:.1f} ms after its last file w
 #
 # Two costs come on top of that, and the last lines show where they come from.
 #
-# - *Sharing*: if two workers and the main process have few cores between them, a batch takes each worker longer than it would take one process alone. (Sharing can also be negative: the main process spreads even small calls over several threads, which may slow them; a worker computes with one.)
+# - *Sharing*: if two workers and the main process have few cores between them, a batch takes each worker longer than it would take one process alone. (Sharing can also be negative: the main process spreads even small calls over several threads, which may slow them; a worker computes with one. The figures come from runs at different moments, so on a busy machine they need not agree.)
 # - *Handing over* is the rest: the samples are stacked, the batch is put into shared memory, and the main process wakes up and maps it. These few milliseconds do not matter while the device has a batch, only while it waits.
 #
 # Do workers deliver the same batches?
@@ -451,7 +452,7 @@ show_table(table)
 #
 # If you run out of cores before you reach the quotient, more workers do not help: make the data cheaper (section 10).
 #
-# Articles have a rule of thumb: *4 to 8 workers per GPU*. Compare it with the quotient for `far`, and for a GPU three times as fast:
+# A common rule of thumb is *4 to 8 workers per GPU*. Compare it with the quotient for `far`, and for a GPU three times as fast:
 
 # %% name="advice"
 needed = {name: times[0] / slow["compute"] for name, times in data.items()}
@@ -463,7 +464,7 @@ for gpu, speed in (("one GPU", 1), ("a GPU three times as fast", 3)):
     claims.record("C10", "4 to 8 workers a GPU", f"far, {gpu}", count, "workers", 4, 8)
 
 # %% [markdown] name="advice_explained"
-# The rule of thumb does not know your step. It holds when a worker takes as long for a batch as 4 to 8 steps do; with the same files and a faster GPU it does not. PyTorch itself warns as soon as there are more workers than cores: it counts cores and does not know about waiting. Divide instead.
+# The rule of thumb does not know your step. It holds when a worker takes as long for a batch as 4 to 8 steps do; with the same files and a GPU three times as fast it does not. PyTorch itself warns as soon as there are more workers than cores: it counts cores and does not know about waiting. Divide instead.
 #
 # Now run the loop itself with as many workers as the quotient asks for, and compare it with the formula of section 3.
 
@@ -484,7 +485,7 @@ claims.record("T11", said, f"far, {workers} workers", loop / formula, "x the for
 # %% [markdown] name="prefetch_text"
 # ## 5 · `prefetch_factor` is for slow moments
 #
-# More batches in the queue do not change the average, because workers make them no faster. They change how long a slow moment (a slow read, a large file) may last before the device idles.
+# More batches in the queue do not change the average, because workers do not make batches any faster. They change how long a slow moment (a slow read, a large file) may last before the device idles.
 #
 # - Below, every eighth batch takes 120 ms and all others 10 ms, with two workers.
 # - The step takes 15 ms (simulated, on every device).
@@ -535,12 +536,12 @@ for (prefetch, every), (idle, model_idle) in shares.items():
 #
 # - **1 in flight.** While a slow batch is made (120 ms), the device has two steps left: batch 2, just taken, and batch 3, already finished. Then it waits. The other six steps of the eight take 6 × 15 = 90 ms. That makes 8 × 15 = 120 ms of work in 120 + 90 = 210 ms: idle for 43%, and a little more for the first fill.
 # - **4 in flight**: the idle share falls.
-# - **8 in flight**: there is no further gain, and the queue is not the cause. Batches are dealt **in turn**, so with two workers batches 4, 12 and 20 all go to the same one. It is still working on them long after the other has finished, however long the queue is.
+# - **8 in flight**: there is no further gain, and the length of the queue is not the reason. Batches are dealt **in turn**, so with two workers batches 4, 12 and 20 all go to the same one. It is still working on them long after the other has finished, however long the queue is.
 # - **Every seventh slow**: the same work, but now both workers share the slow batches, and the device idles less.
 #
 # ### Explore
 #
-# This is the model, with every parameter. Every eighth batch takes three times as long; the title says how long each worker works. Try three workers, then four: **why are four worse than three?** What changes when every *seventh* batch is slow?
+# This is the model, with all its parameters. Every eighth batch takes three times as long; the title says how long each worker works. Try three workers, then four: **why are four worse than three?** What changes when every *seventh* batch is slow?
 
 
 # %% name="play"
@@ -563,7 +564,7 @@ explore(
 )
 
 # %% [markdown] name="play_explained"
-# Four divides eight, so batches 4, 12 and 20 all go to the same worker, which then works longer than any of three would. With every seventh batch slow, the slow ones are spread out again, and four are better than three; now seven workers have the problem that four had.
+# Four divides eight, so batches 4, 12 and 20 all go to the same worker, which then works longer than any worker of three would. With every seventh batch slow, the slow ones are spread out again, and four are better than three; now seven workers have the problem that four had.
 
 # %% [markdown] name="cost_text"
 # ## 6 · What workers cost
@@ -602,9 +603,9 @@ del batches
 # Workers × `prefetch_factor`: when one is taken, the next is requested.
 #
 # - For real images, compute this before you choose. A batch of 64 × 3 × 224 × 224 × 4 bytes is 36.75 MiB, so 8 workers with 4 batches each hold 1.15 GiB.
-# - On Linux they are in `/dev/shm`, which in a Docker container is 64 MiB unless `--shm-size` changes it. A worker that dies of a *bus error* has hit that limit.
+# - On Linux they are in `/dev/shm`, which in a Docker container is 64 MiB unless `--shm-size` changes it. A worker that dies of a *bus error* has usually hit that limit.
 #
-# ### Copies of the data set
+# ### The data set in each worker
 #
 # A forked worker shares its parent's memory: a page is copied only when either process *writes* to it. So a data set that is only read should cost nothing.
 #
@@ -647,7 +648,7 @@ del names, packed
 # %% [markdown] name="copies_explained"
 # Python counts references *inside* each object. So reading an object writes to it, and the page that it is on is copied.
 #
-# - A name of 20 characters takes 69 bytes, which Python's allocator rounds up to 80; times 400,000, that is 30.5 MiB.
+# - A name of 20 characters takes 69 bytes, which Python's allocator rounds up to 80; times 400,000, that is 30.5 MiB. (From Python 3.12 on, it takes 61 bytes, rounded up to 64: 24.4 MiB.)
 # - The list itself, 3 MiB of pointers, is only read and stays shared.
 # - With 8 workers per GPU and 8 GPUs, each with its own main process, such a list exists 8 × 9 times. It looks like a leak: memory grows during the epoch.
 #
@@ -659,7 +660,7 @@ del names, packed
 # - `spawn` (macOS, Windows) starts a new Python, which imports what it needs and receives the data set by pickle.
 # - `forkserver` (Linux, from Python 3.14) pickles too.
 #
-# So the following matters on every system; `multiprocessing_context="spawn"` shows it on any.
+# So the following matters on every system; with `multiprocessing_context="spawn"` you can see it on any.
 #
 # ### What can be sent
 #
@@ -700,7 +701,7 @@ for name, (start, again) in starts.items():
     print(f"{name}: the epoch that starts the worker {start:.2f} s, the next, which finds it running, {again:.2f} s")
 
 # %% [markdown] name="spawn_explained"
-# Without `persistent_workers` every epoch is like the first: it starts all workers again. So does a validation loader after each epoch. With it the workers stay, and so does their memory.
+# Without `persistent_workers` every epoch is like the first: it starts all workers again. So does a validation loader after each epoch. With `persistent_workers=True` the workers stay, and so does their memory.
 #
 # ## 8 · Random numbers in workers
 #
@@ -965,7 +966,7 @@ else:
     print("No copies to time here: they need a CUDA GPU.")
 
 # %% [markdown] name="pinned_explained"
-# So "2 to 3 times" is the ratio of a bus to a host's memory, not a property of pinning. A fast bus in a host with slow memory gives more; an old bus gives less.
+# The usual advice is that copies from pinned memory are "2 to 3 times as fast". By the formula, the factor depends on the ratio of the bus's rate to the host memory's, not on pinning alone. A fast bus in a host with slow memory gives more; an old bus gives less.
 #
 # ### Four traps
 #

@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Token data: packed, sharded, and resumed
 #
-# **A language model reads one long file of tokens. How you read it, which tokens see each other, which rank gets which block, and where a run continues: each of these can go wrong without an error.**
+# **A language model reads one long file of tokens. How you read it, which tokens attend to each other, which rank gets which block, and where a run continues: each of these can go wrong without an error.**
 #
 # | | |
 # |---|---|
@@ -53,7 +53,7 @@ print(f"device: cpu, torch {torch.__version__}; workers start by {start_method!r
 # %% [markdown] name="tokens_text"
 # ## 1 · Tokens in a mapped file
 #
-# Token data need no decoding at load time. They are prepared once and concatenated in one file. Here a token takes two bytes, which is enough for 65,536 different tokens. (Llama 3 has 128,256 and is stored in four.) A real token file is far larger than memory, so it is **mapped** (`np.memmap`): it looks like an array, and the system reads a page from the disk when the program accesses it.
+# Token data need no decoding at load time. They are prepared once and concatenated in one file. Here a token takes two bytes, which is enough for 65,536 different tokens. (Llama 3 has 128,256, so its tokens take four bytes.) A real token file is often far larger than memory, so it is **mapped** (`np.memmap`): it looks like an array, and the system reads a page from the disk when the program accesses it.
 #
 # The documents here are the paragraphs of Python's own manual, bytes as tokens, repeated many times.
 
@@ -135,7 +135,7 @@ else:
 #
 # Documents longer than a row are truncated. You know their mean length (section 1).
 #
-# **Predict.** What share of all tokens is lost by truncation, in rows of 512?
+# **Predict.** What share of all tokens is lost to truncation, in rows of 512?
 
 # %% name="guess_padding"
 my_guess = None  # %
@@ -156,9 +156,9 @@ print(f"mean length {lengths.mean():.0f}, median {np.median(lengths):.0f}, longe
 # %% [markdown] name="pack_task"
 # ### Your turn: packing
 #
-# Most of the work is wasted. (More than the mean suggests: a few long documents raise the mean and are truncated.) **Packing** concatenates documents and cuts rows from the result, so that only the last row needs padding. A token must neither attend to another document nor learn to predict it.
+# Most of the work is wasted. (More than the mean suggests: a few long documents raise the mean and are truncated.) **Packing** concatenates documents and cuts rows from the result, so that only the last row needs padding. A token must not attend to another document, and its target must not come from another document.
 #
-# Each document ends with an **end-of-document token**, which is part of what you get. Without it no target would ever ask the model to stop.
+# Each document ends with an **end-of-document token**, which `pack` gets as part of the document. Without it, no target would ever teach the model to stop.
 #
 # **Contract.** `pack(documents, length)` takes a list of documents, each (T,) of int64 with T ≥ 1, and returns four tensors (rows, `length`) of int64. Any token may occur more than once, 0 as well. The inputs are not changed.
 #
@@ -210,7 +210,7 @@ hint("tokens.pack")
 # %% name="guess_crossing"
 my_guess = None  # %
 ### BEGIN GUESS
-my_guess = 100 * (1 - len(tokens.tokens) / len(tokens) / 512)  # three documents per row: two pairs of three cross
+my_guess = 100 * (1 - len(tokens.tokens) / len(tokens) / 512)  # three documents per row: two of three pairs cross
 ### END GUESS
 crossing_guess = Prediction("Attended pairs across documents under a causal mask", my_guess, "%")
 
@@ -239,9 +239,9 @@ for axes, (name, picture) in zip(figure.subplots(1, 2), pictures.items(), strict
 show(figure, "A causal mask is one full triangle. The document mask is a chain of small triangles along the diagonal.")
 
 # %% [markdown] name="apart_text"
-# More than half. Documents of equal length would give even more (1 − mean length / 512, the share of padding by the mean), but a long document has many pairs of its own.
+# More than half. Documents of equal length would give even more (1 − mean length / 512, the share of padding by the mean), but a long document has many pairs within itself.
 #
-# Does the mask work? Test equivalence: with it, each document in its row must get the attention output that it would get alone. The cell uses one head on random embeddings, for every document of the first rows, with two kinds of positions: learned embeddings, which are added, and rotary positions, which rotate queries and keys.
+# Does the mask work? Test equivalence: with it, each document in its row must get the attention output that it would get alone. The cell uses one head on random embeddings, for every document of the first eight rows, with two kinds of positions: learned embeddings, which are added, and rotary positions, which rotate queries and keys.
 
 # %% name="apart"
 torch.manual_seed(0)
@@ -277,11 +277,11 @@ for kind in ("learned", "rotary"):
         print(f"{kind:8} {name:38} off by {off:.1e}")
 
 # %% [markdown] name="pack_explained"
-# The mask gives each document what it would have alone. Learned position embeddings must also restart with each document. Rotary positions need no restart: attention depends on their differences only, and running on costs only rounding. The mask also saves work if the kernel skips what is masked, because most of the mask is empty.
+# With the document mask, each document gets the output that it would get alone. Learned position embeddings must also restart with each document. Rotary positions need no restart: attention depends on their differences only, and running on costs only rounding. The mask also saves work if the kernel skips what is masked, because most of the mask is empty.
 #
 # ### PyTorch's own versions
 #
-# A dense mask of `length`² entries is itself a cost, and fused attention kernels do not skip masked blocks.
+# A dense mask of `length`² entries is itself a cost, and a fused attention kernel that is given such a mask does not skip the masked blocks.
 #
 # - *FlexAttention* takes your comparison as a function and skips blocks in which everything is masked: `create_block_mask(lambda b, h, i, j: (document[b, i] == document[b, j]) & (i >= j), ...)`. To be fast it needs a GPU (or a compiler on the CPU).
 # - *Variable-length attention* (`torch.nn.attention.varlen`, flash-attention's `varlen` functions) takes, instead of a mask, the offsets at which documents start: their cumulative lengths.
@@ -311,7 +311,7 @@ print(f"{of_blocks.float().mean():.0%} of all blocks; a causal mask leaves {unde
 #
 # Section 1 said: shuffle large parts, and read each sequentially. Here a part is a **block** of 64 rows: a batch, and 64 KiB of the file. (That is small, because the file is small. In a file of many GB, take blocks of megabytes, longer than the read-ahead.) A data set that streams blocks instead of indexing is an `IterableDataset`: it has no length and no sampler, only `__iter__`.
 #
-# **Predict.** Such a data set yields 12 blocks. A `DataLoader` with 3 workers runs through it. How many blocks does the loop receive?
+# **Predict.** Such a data set yields 12 blocks. A `DataLoader` with 3 workers iterates over it. How many blocks does the loop receive?
 
 # %% name="guess_streamed"
 my_guess = None  # blocks
@@ -332,7 +332,7 @@ streamed_guess.reveal(len(streamed))
 print(streamed)
 
 # %% [markdown] name="shard_task"
-# Each worker has a copy of the data set, and iterates over all of it. On several ranks (processes that train together, one per GPU) each rank does so, too. No error is raised: the model trains on every block many times, and the epochs are long. The data set itself has to find out which worker it is in (`get_worker_info()`), on which rank, and skip what is not its own.
+# Each worker has a copy of the data set, and iterates over all of it. On several ranks (processes that train together, one per GPU) each rank does so, too. No error is raised: the model trains on every block many times, and the epochs are long. The data set itself has to find out which worker it is in (`get_worker_info()`), on which rank, and skip the blocks of the others.
 #
 # ### Your turn: which blocks are mine?
 #
@@ -340,7 +340,7 @@ print(streamed)
 #
 # - **Once.** No block is read twice in an epoch.
 # - **Equal shares.** Every rank reads `blocks // ranks` blocks with its workers together. The remainder, fewer than `ranks` blocks, is read by none of them in this epoch. A rank with one batch more than the others would wait for their gradients until a timeout ends the run: by default after 10 minutes with NCCL, 30 with gloo ([[when_ranks_go_wrong]]).
-# - **In turn.** `DataLoader` delivers one block from worker 0, then one from worker 1, and so on, and skips a worker that has finished. So the loop of a rank receives the same blocks in the same order, whatever the number of workers.
+# - **In turn.** `DataLoader` delivers one block from worker 0, then one from worker 1, and so on, and skips a worker that has finished. Deal the blocks to the workers so that the loop of a rank receives the same blocks in the same order, whatever the number of workers.
 # - **One order.** The order of the blocks follows from `seed` and `epoch` alone, in whichever process `share` is called. It is shuffled, and different for each epoch and each seed. The global generators of PyTorch, NumPy and Python are neither used nor seeded.
 
 
@@ -405,8 +405,8 @@ for stay in (True, False):
 
 # %% [markdown] name="sharded_explained"
 # - **Workers that stay keep the copy** of the data set that they were started with, and never see the new number. Then count epochs inside `__iter__`, or put the number into shared memory (`torch.zeros(1).share_memory_()`).
-# - **An indexed data set** has a simpler way: `DistributedSampler` deals *indices* to the ranks in the main process, and workers get what their rank's sampler hands out. By default it repeats samples to make the shares equal; `drop_last=True` leaves them out, as `share` does.
-# - **The same in libraries**: `split_dataset_by_node` of Hugging Face's `datasets`, and MosaicML's `StreamingDataset`, which also keeps the order when the number of ranks changes. [[Runs_that_survive]] writes such an order.
+# - **An indexed data set** has a simpler way: `DistributedSampler` deals *indices* to the ranks in the main process, and workers get what their rank's sampler hands out. By default it repeats samples to make the shares equal; `drop_last=True` leaves out the remainder, as `share` does.
+# - **The same in libraries**: `split_dataset_by_node` of Hugging Face's `datasets`, and MosaicML's `StreamingDataset`, which also keeps the order when the number of ranks changes. In [[runs_that_survive]] you write such an order.
 # - **Shuffling** is coarse here: the 64 rows of a block stay together. Large training runs shuffle the documents once, before the file is written.
 #
 # ## 4 · Stop in the middle of an epoch, and continue
@@ -443,11 +443,11 @@ del batches
 # **Contract.** `ResumableLoader(dataset, batch_size, seed, workers=0)` is a loader for many epochs.
 #
 # - `for batch in loader` runs through an epoch: each sample once, in batches of `batch_size` as `DataLoader` collates them, the last one smaller. `workers` worker processes read the samples. They do not change the batches.
-# - The order follows from `seed` and the number of the epoch alone, whatever `torch.manual_seed` was called with. It is new in each epoch, and different for each seed. The loader does not seed the global generators of PyTorch, NumPy or Python, because what draws from them would then repeat in each epoch.
+# - The order follows from `seed` and the number of the epoch alone, whatever `torch.manual_seed` was called with. It is new in each epoch, and different for each seed. The loader does not seed the global generators of PyTorch, NumPy or Python, because code that draws from them would then repeat its numbers in each epoch.
 # - `state_dict()`, called before the first batch or while the loop has a batch (the last one of an epoch, too), returns a small dictionary of plain numbers: `json.dumps` writes it in at most 200 characters, however large the data set, and `load_state_dict` accepts what `json.loads` returns. Later batches do not change a saved state.
 # - After `load_state_dict(state)` a new loader, made with any seed and any number of workers, continues with the next batch of the interrupted epoch, and then with the next epochs. The same epoch may be interrupted again.
 # - Prefetched but undelivered batches do not count as consumed.
-# - After a state saved with the last batch of an epoch, an epoch without batches may come first. What a second `for` does after a `break` is up to you.
+# - If the state was saved while the loop had the last batch of an epoch, the resumed loader may first run an epoch without batches. What a second `for` does after a `break` is up to you.
 # - Resuming an epoch reads none of the samples that the loop has already received.
 
 
@@ -519,9 +519,9 @@ print(f"state {state}; {len(head)} batches and then {len(both) - len(head)}: all
 # %% [markdown] name="resume_explained"
 # With workers the batches are the same ones, in the same order, as [[data_loading]] promised.
 #
-# - **The state leaves out** random numbers of an augmentation. They are the same after an interruption only if they depend on the sample, not on the process that draws them or on the time: use a generator seeded with (seed, epoch, index).
+# - **The state leaves out** the random numbers of augmentations. They are the same after an interruption only if they depend on the sample, not on the process that draws them or on the time: use a generator seeded with (seed, epoch, index).
 # - **A stream** (section 3) resumes in the same way: save the number of blocks that the loop has received, and skip as many at the head of each rank's share, before they are read.
-# - **On several ranks** each rank saves one state. If the number of ranks changes, no rank's count fits: count the samples of all ranks. [[Runs_that_survive]] writes an order that does not depend on the ranks.
+# - **On several ranks** each rank saves one state. If the number of ranks changes, no rank's count fits: count the samples of all ranks. In [[runs_that_survive]] you write an order that does not depend on the ranks.
 # - **A ready-made version** is `StatefulDataLoader` from the `torchdata` package: a `DataLoader` with `state_dict` and `load_state_dict`, which counts delivered batches, as yours does. Data sets that stream instead of indexing add a state of their own.
 #
 # ## 5 · Explore
@@ -575,7 +575,7 @@ for row_length in (256, 512, 1024, 2048):
 show_table(table)
 
 # %% [markdown] name="play_explained"
-# The documents do not get longer, so the number of blocks that they need along the diagonal grows with the row's length. The number of blocks in the causal mask grows with its square. In long rows a kernel that skips blocks is worth much more, and so are small blocks; but small blocks make poor use of a GPU's matrix units.
+# The documents do not get longer, so the number of blocks that they need along the diagonal grows with the row's length. The number of blocks in the causal mask grows with its square. In long rows a kernel that skips blocks is worth much more, and so are small blocks; but small blocks make poor use of a GPU's tensor cores.
 #
 # ## 6 · Before and after
 
@@ -603,7 +603,7 @@ show_table(table)
 # ## Recap
 #
 # - A mapped file costs memory and disk traffic only where it is read. A random read also costs its read-ahead: count `read_bytes`. `madvise` turns read-ahead off; sequential reads put it to use.
-# - Pack documents that end with their own token. The targets stop at a document's end, and a mask keeps attention inside.
+# - Pack documents that end with an end-of-document token. The targets stop at a document's end, and a mask keeps attention inside.
 # - Learned positions restart with each document; rotary positions need not.
 # - A kernel skips whole blocks of a mask, not single pairs. The longer the rows, the more it skips.
 # - Every worker of every rank iterates over all of a streamed data set. Give each its share: one order from seed and epoch, equal shares, workers in turn.

@@ -65,14 +65,14 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # - **SGD** keeps nothing: it follows the gradient.
 # - **Momentum** keeps a decaying sum of the gradients: one number per weight. **Lion** also keeps one, and uses only the sign of its update.
-# - **Adam** also keeps a running average of the squared gradient, so that the length of a step hardly depends on that of the gradient: two numbers per weight.
+# - **Adam** also keeps a running average of the squared gradient, so that the size of a step hardly depends on the size of the gradient: two numbers per weight.
 # - **Adafactor** has no momentum here, and replaces Adam's second number with one mean per row of a matrix and one per column.
 # - **GaLore** projects the gradient of a matrix onto *k* directions and keeps Adam's two numbers there.
 # - **Muon** keeps only momentum, and turns the momentum of a matrix into a step in which no direction dominates (section 5). Parameters that are not matrices go to AdamW.
 #
 # Each number takes 4 bytes in FP32 and lives as long as the training. Together they are the *optimizer state*. AdamW's takes 8 bytes per parameter ([[where_memory_goes]]).
 #
-# **Predict** Adafactor's. The model is a GPT of 3 million parameters; its large matrices are 256 × 768 and 256 × 1,024.
+# **Predict.** How many bytes per parameter does Adafactor's state take? The model is a GPT of 3 million parameters; its large matrices are 256 × 768 and 256 × 1,024.
 
 # %% name="guess_state"
 my_guess = None  # bytes per parameter, Adafactor
@@ -150,9 +150,9 @@ unfactored = sum(4 * p.numel() for p in make_gpt().parameters() if p.dim() < 2) 
 print(f"of Adafactor's state, biases and norms, which it does not factor: {unfactored:.4f}")
 
 # %% [markdown] name="state_explained"
-# The formulas are exact to the byte.
+# The formulas agree with the measured figures in every digit shown.
 #
-# - Adafactor reconstructs the second moment from the means of its rows and columns. For a matrix of *r* × *c* it keeps *r* + *c* numbers, which is almost nothing, where Adam keeps 2·*r*·*c*. Parameters that are not matrices are not factored, and they make up much of what is left.
+# - Adafactor reconstructs the second moment from the means of its rows and columns. For a matrix of *r* × *c* it keeps *r* + *c* numbers, which is almost nothing, where Adam keeps 2·*r*·*c*. Parameters that are not matrices are not factored, and they make up nearly half of its state here.
 # - Muon costs as much as momentum. Most of a transformer's parameters are in matrices, so it halves Adam's state.
 #
 # ### "SGD instead of Adam saves two thirds of the optimizer memory"
@@ -199,7 +199,7 @@ count_guess.reveal(thirds)
 # %% [markdown] name="count_explained"
 # - Two thirds is right for *plain* SGD if you count the master weights: 4 is a third of 12.
 # - By state alone, plain SGD saves all of it. SGD with momentum, which is what people usually mean by SGD, saves half.
-# - Of everything static, they save a half and a quarter, respectively.
+# - Of everything static, plain SGD saves a half, and SGD with momentum a quarter.
 #
 # So give bytes per parameter, not a percentage.
 #
@@ -238,11 +238,11 @@ print(f"the next step would take away {0.003 * stuck_at:.6f}; half a gap between
 #
 # 1. Cut the tensor into blocks of 256 contiguous numbers.
 # 2. The **scale** of a block is its largest magnitude, in FP32. Divided by it, all numbers of the block are between -1 and 1.
-# 3. A **code book** lists 256 values in that range. For each number, store the index of the nearest value: one byte, its **code**.
+# 3. A **codebook** lists 256 values in that range. For each number, store the index of the nearest value: one byte, its **code**.
 #
 # Each step decodes the moment to FP32, updates it and encodes it again. A number that changes too little, relative to its block, keeps its code, as in BF16. But the scale is in FP32: when a whole block decays, its codes stay and its scale shrinks.
 #
-# Here are two code books for each moment: one with equal steps, and one in which each value is the one before it times a fixed *factor*.
+# Here are two codebooks for each moment: one with equal steps, and one in which each value is the one before it times a fixed *factor*.
 
 
 # %% name="books"
@@ -306,7 +306,7 @@ hint("lean_optimizers.blocks")
 # %% [markdown] name="guess_zero_text"
 # Adam divides by the square root of the second moment. If the second moment rounds to zero, Adam divides by almost zero.
 #
-# **Predict.** With equal steps and blocks of 256, what percentage of a real second moment decodes to zero? Gradients within a block differ by a factor of ten or more, and the second moment holds their squares.
+# **Predict.** With equal steps and blocks of 256, what percentage of the numbers in a real second moment decodes to zero? Gradients within a block differ by a factor of ten or more, and the second moment holds their squares.
 
 # %% name="guess_zero"
 my_guess = None  # percent
@@ -360,10 +360,10 @@ show(
 
 # %% [markdown] name="books_explained"
 # - Equal steps represent the largest numbers of a block well and lose the smallest: a few percent here. With one scale for the full tensor they lose nearly half.
-# - Equal factors give each number the same *relative* error and lose none. That is the difference between integers and floating point ([[number_formats]]), and why 8-bit optimizers have code books that are dense near zero.
+# - Equal factors give each number the same *relative* error and lose none. That is the difference between integers and floating point ([[number_formats]]), and why 8-bit optimizers have codebooks that are dense near zero.
 # - The median error does not tell the two books apart. The few percent of zeros do.
 #
-# Blocks cost 4 / 256 bytes per number. They limit the effect of an outlier to its block.
+# The blocks' scales cost 4 / 256 bytes per number. Blocks limit the effect of an outlier to its block.
 #
 # ### Your turn: Adam with 8-bit moments
 #
@@ -424,8 +424,8 @@ hint("lean_optimizers.adam")
 #
 # Two libraries have such an optimizer. Like yours, they do not quantize tensors below 4,096 numbers: biases and norms take few bytes and are sensitive.
 #
-# - **bitsandbytes**: `AdamW8bit`, blocks of 256, and a code book that is dense near zero.
-# - **torchao**: also `AdamW8bit`, and `AdamW4bit` with blocks of 128 and a code book of 16 values: 2 × (½ + 4/128) bytes per number. It compiles its step with `torch.compile`, which takes some time for each shape. PyTorch's compiler stance `force_eager` runs it uncompiled: the same state, with larger temporaries.
+# - **bitsandbytes**: `AdamW8bit`, blocks of 256, and a codebook that is dense near zero.
+# - **torchao**: also `AdamW8bit`, and `AdamW4bit` with blocks of 128 and a codebook of 16 values: 2 × (½ + 4/128) bytes per number. It compiles its step with `torch.compile`, which takes some time for each shape. PyTorch's compiler stance `force_eager` runs it uncompiled: the same state, with larger temporaries.
 
 # %% name="ready_made"
 HAS_BNB, HAS_TORCHAO = (importlib.util.find_spec(name) is not None for name in ("bitsandbytes", "torchao"))
@@ -544,14 +544,14 @@ show_table(table)
 #
 # ### A control that should fail
 #
-# The same optimizer, the same bytes, but with the other code book. A uniform guess over ten digits has loss ln 10, which is 2.3. The next cell prints the losses of the first six steps.
+# The same optimizer, the same bytes, but with the other codebook. A uniform guess over ten digits has loss ln 10, which is 2.3. The next cell prints the losses of the first six steps.
 
 # %% name="control"
 losses, *_ = train(make_mlp, lambda ps, lr: Adam8(ps, BOOKS["equal steps"], lr), best, seed=0, epochs=1)
 print("losses with equal steps: " + ", ".join(f"{loss:.3g}" for loss in losses[:6]), f"... {losses[-1]:.3g}")
 
 # %% [markdown] name="moment_idea_text"
-# A few percent of the second moments decode to zero. To a zero, the next step adds only (1 − β₂)·g². If its gradient is zero, too (say, a pixel is blank in that batch), it divides *m*, which is not zero, by ε alone, and ε is 10⁻⁸. That raises the loss by orders of magnitude. The median error would not have warned you: look at what a number is *used* for.
+# A few percent of the second moments decode to zero. To a zero, the next step adds only (1 − β₂)·g². If that gradient is zero, too (say, because a pixel is blank in that batch), the update divides *m*, which is not zero, by ε alone, and ε is 10⁻⁸. That raises the loss by orders of magnitude. The median error would not have warned you: look at what a number is *used* for.
 #
 # ## 3 · Temporaries of the step
 #
@@ -670,7 +670,7 @@ for name in ("foreach", "fused"):
 fused_guess.reveal(pace.speedup)
 
 # %% [markdown] name="implementation_explained"
-# `fused` is lean and fast: it reads and writes the state once. You have to ask for it: `AdamW(..., fused=True)`. `foreach` was made for GPUs, where launching thousands of small kernels takes longer than their work. On a CPU it gains little.
+# `fused` is lean and fast: it reads and writes the state once. You have to ask for it: `AdamW(..., fused=True)`. `foreach` was made for GPUs, where launching thousands of small kernels takes longer than their work. On a CPU it gains little or nothing.
 #
 # What about the 8-bit optimizers? AdamW's state is 8 bytes per parameter; yours is a little over 2. With weights and gradients that makes a little over 10. **Predict** the *peak* of a full step with your `Adam8`.
 
@@ -708,7 +708,7 @@ for name in ("Muon and AdamW", *FEW_BITS):
 #
 # - On a GPU, **bitsandbytes** does both inside its kernel. Its CPU version holds several FP32 copies of the parameter.
 # - In **yours** and in uncompiled **torchao** you can see every temporary: the new moments, their roots, the scaled numbers, codes as wide integers. Compiled, most of them stay in registers ([[compilation_and_fusion]]).
-# - **Muon** holds the new momentum and a few BF16 matrices, which are small for layers of this size.
+# - **Muon** holds the new momentum and a few BF16 matrices, each at most half as large.
 #
 # So **fewer bits with a poor kernel can peak above more bits with a better one** (compare the 4-bit with the 8-bit optimizers, if torchao is installed). These temporaries exist for **one parameter at a time**. That is a lot here, where the largest matrix is a twelfth of the model, and little in a model of a hundred layers. (SGD's temporaries are in the backward pass, where the embedding adds up its two gradients.)
 #
@@ -716,7 +716,7 @@ for name in ("Muon and AdamW", *FEW_BITS):
 #
 # ## 4 · The step inside the backward pass
 #
-# Gradients are finished at different moments of the backward pass, the last layer's first. All of them then wait until the end, because `optimizer.step()` comes after `backward()`. This is not necessary: a **hook** can step a parameter as soon as its gradient is complete, and free the gradient. That takes one optimizer per parameter.
+# Gradients are finished at different moments of the backward pass, the last layer's first. All of them then wait until the end, because `optimizer.step()` comes after `backward()`. This is not necessary: a **hook** can update a parameter as soon as its gradient is complete, and free the gradient. That takes one optimizer per parameter.
 #
 # `p.register_post_accumulate_grad_hook(hook)` registers a function. PyTorch calls `hook(p)` when the gradient of `p` is complete. The registration returns a handle whose `.remove()` removes the hook.
 #
@@ -726,7 +726,7 @@ for name in ("Muon and AdamW", *FEW_BITS):
 #
 # - `parameters` is an iterable of tensors that can be read only once (it may be a generator). Do not touch frozen ones (`requires_grad` is False). The same parameter may appear twice: treat it once.
 # - `make_optimizer([p])` makes an optimizer for the list it is given. Make one per trained parameter, once, before the first backward pass, and return them all, in any order. A schedule sets `group["lr"]` in them, and each step must use it.
-# - From then on `loss.backward()` steps each parameter that gets a gradient, once, when the gradient is complete, with its own optimizer, and frees the gradient at once. `p.grad` is None afterwards, and all gradients are never alive together. The result equals that of one optimizer for all parameters.
+# - From then on `loss.backward()` updates each parameter that gets a gradient, once, when the gradient is complete, with its own optimizer, and frees the gradient at once. `p.grad` is None afterwards, and all gradients are never alive together. The result equals that of one optimizer for all parameters.
 # - `handles` have `.remove()`. When all are removed, `backward()` makes gradients and updates nothing.
 
 
@@ -805,7 +805,7 @@ claims.record("T13", "the step inside the backward pass lowers the peak", "GPT, 
 # %% [markdown] name="inside_explained"
 # Each gradient now lives only for a moment. The peak is near the *start* of the backward pass, where a large gradient meets the activations that are still alive. The saving is a little less than four bytes per parameter: the largest gradient, those activations and a temporary remain.
 #
-# Who benefits? At 16 tokens, the peak of `foreach` exceeds that of `fused` with the step inside by its temporaries and most of the gradients: nearly two copies of the weights. **Predict** the gap at 512 tokens.
+# When does this help? At 16 tokens, the peak of `foreach` exceeds that of `fused` with the step inside by its temporaries and most of the gradients: nearly two copies of the weights. **Predict** the gap at 512 tokens.
 
 # %% name="guess_sweep"
 my_guess = None  # copies of the weights
@@ -857,7 +857,7 @@ show(
 # %% [markdown] name="sweep_explained"
 # With many tokens the peak is where the activations are highest, at the start of the backward pass. There are no gradients and no temporaries of the step at that moment, so neither `foreach` nor the step inside makes a difference.
 #
-# *State* is always there, so a leaner optimizer saves the same number of bytes at any size. The lowest line changes two things; at the right end only the state still counts.
+# *State* is always there, so a leaner optimizer saves the same number of bytes at any size. The lowest line differs in two ways, 8 bits and the step inside; at the right end only the smaller state still counts.
 #
 # ### What it rules out
 #
@@ -897,7 +897,7 @@ print(f"two micro-batches: the update is off by {(wrong - right).norm() / right.
 # %% [markdown] name="sgd_text"
 # ## 5 · Does leaner cost quality?
 #
-# SGD with momentum and Muon both keep half of Adam's state. Muon moves the **singular values** of the step towards 1, so that directions in which gradients are small still move. It needs only a few matmuls, no decomposition (Newton-Schulz). For a matrix *X* whose singular values are at most 1, one step is
+# SGD with momentum and Muon both keep half as much state as Adam. Muon moves the **singular values** of the step toward 1, so that directions in which gradients are small still move. It needs only a few matmuls, no decomposition (Newton-Schulz). For a matrix *X* whose singular values are at most 1, one step is
 #
 # $$A = X X^\top \qquad X \leftarrow a X + (b A + c A^2)\,X \qquad a = 3.4445,\ b = -4.7750,\ c = 2.0315$$
 #
@@ -966,11 +966,11 @@ for name, matrix_of in (
         step_guess.reveal(above)
 
 # %% [markdown] name="rivals_text"
-# The gradient of this layer has barely more than two large singular values. Five steps multiply a small one by at most 3.4445⁵ ≈ 485. So those below about a 4,000th of the norm cannot reach a tenth of the largest.
+# The gradient of this layer has only a few large singular values. Five steps multiply a small one by at most 3.4445⁵ ≈ 485. So those below about a 4,000th of the norm cannot reach a tenth of the largest.
 #
 # Does it train as well? There are three subjects: a convolutional network and a vision transformer on the digits, and **a language model** on English text, on which Adafactor and Muon are judged. Each optimizer gets its own learning rate for each network, the best of three by the loss on held-out data, with one seed. Then each trains anew, with three seeds on the digits and with two new ones on the text. (Muon is for matrices, and a convolution's weight is not a matrix. It runs here with your `orthogonalize`, in FP32: BF16 matmuls are slow on many CPUs.)
 #
-# A short run can mislead in two ways. If the learning rate falls early, an optimizer that starts slowly stays behind. So on the text it stays constant after the warm-up, and falls only over the last 30% of the 200 steps. And two models may be compared before either has learned much. So the lines below the table also give the **unigram loss**, which a model that knows only each token's frequency would reach, and the step at which a run gets clearly below it.
+# A short run can mislead in two ways. If the learning rate falls early, an optimizer that starts slowly stays behind. So on the text the rate stays constant after the warm-up, and falls only over the last 30% of the 200 steps. And two models may be compared before either has learned much. So the lines below the table also give the **unigram loss**, which a model that knows only each token's frequency would reach, and the step at which a run gets clearly below it.
 #
 # **Predict** by how much the language model's test loss is higher with Adafactor than with AdamW (negative: lower).
 
@@ -1111,15 +1111,15 @@ for rival in ("Muon", "Adafactor"):
 adafactor_behind.reveal(behind["GPT", "Adafactor"])
 
 # %% [markdown] name="sgd_explained"
-# After the ± comes the standard error of the gap, from the spread between seeds. A gap of less than two of them is not a finding. With two or three seeds the error itself is rough.
+# After the ± comes the standard error of the gap, from the spread between seeds. A gap of less than two standard errors is not a finding. With two or three seeds the error itself is rough.
 #
-# - **Convolutional network.** There is no clear order between SGD and AdamW.
+# - **Convolutional network.** There is no clear difference between SGD and AdamW.
 # - **Vision transformer.** SGD with momentum is far behind AdamW in so few steps, and its seeds are far apart.
 # - **Language model.** At first every run learns only how frequent each token is. Muon, with half of AdamW's state, and Adafactor, with almost none, get below that unigram loss many steps before AdamW (last lines), and after 200 steps their test loss is still lower. Part of the gap is this head start.
 #
-# One explanation for SGD on the vision transformer: the parts of a transformer differ in curvature far more than the layers of a convolutional network, so one learning rate does not fit all of them. Adam's second moment gives each weight its own.
+# One explanation for SGD on the vision transformer: the parts of a transformer differ in curvature far more than the layers of a convolutional network, so one learning rate does not fit all of them. Adam's second moment gives each weight its own step size.
 #
-# What does this support? "SGD instead of Adam" comes from vision models with convolutions. For a language model, Muon, Adafactor and 8 bits are worth a trial. This run does not rank them: a head start counts for less the longer a run is, so 200 steps of a tiny model show which optimizer is fast at the start, not which ends lower. PyTorch's Adafactor has no momentum by design. Rates come from one seed; where the line says *at the edge*, a rate further out might do better. Muon's price is its matmuls, and it needs full matrices, which a sharded model has to gather first ([[sharding]]).
+# What does this support? "SGD instead of Adam" comes from vision models with convolutions. For a language model, Muon, Adafactor and 8 bits are worth a trial. This run does not rank them: a head start counts for less the longer a run is, so 200 steps of a tiny model show which optimizer is fast at the start, not which ends lower. PyTorch's Adafactor has no momentum by design. Rates come from one seed; where the line says *at the edge*, a rate beyond that edge might do better. Muon's price is its matmuls, and it needs full matrices, which a sharded model has to gather first ([[sharding]]).
 #
 # ## 6 · Gradients between two steps
 #
@@ -1354,8 +1354,8 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - State in bytes per parameter: SGD 0, momentum, Lion and Muon 4, Adam 8, 8-bit Adam a little over 2, 4-bit a little over 1, Adafactor almost 0. "Two thirds" is right for one way of counting in six.
-# - A second moment in BF16 stops decaying far too early. 8 bits need blocks, a scale for each, and a code book with equal *factors*: a second moment that rounds to zero is a division by almost zero.
+# - State in bytes per parameter: SGD 0, momentum, Lion and Muon 4, Adam 8, 8-bit Adam a little over 2, 4-bit a little over 1, Adafactor almost 0. "Two thirds" is right in one of the six cases.
+# - A second moment in BF16 stops decaying far too early. 8 bits need blocks, a scale for each, and a codebook with equal *factors*: a second moment that rounds to zero is a division by almost zero.
 # - A verdict on a format or an optimizer holds only for a learning rate, its schedule and a number of steps. Before you compare two losses, ask what a trivial model reaches.
 # - `foreach` holds one more copy of the weights in its step; `fused` does not.
 # - The step inside the backward pass gives the same numbers without a full set of gradients, but rules out accumulation, joint clipping and loss scaling.

@@ -71,7 +71,7 @@ print("torch.compile makes kernels here:", f"no, {missing}; cells that need them
 #
 # Below is GELU as its paper writes it (with the tanh approximation). An operation on two tensors reads 2n numbers and writes n. An operation on a tensor and a constant reads n and writes n.
 #
-# How many times n numbers do the operations of this line read and write in total? Count them before you run the next cell. A fused kernel would read x once and write the result once: 2n.
+# How many times n numbers do the operations of its `return` line read and write in total? Count them before you run the next cell. A fused kernel would read x once and write the result once: 2n.
 
 
 # %% name="gelu"
@@ -100,7 +100,7 @@ print(f"a copy moves {bandwidth / 1e9:.1f} GB/s, a matmul does {flop_rate / 1e9:
 print(f"so while one byte moves, there is time for {balance:.1f} operations; for an FP32 number, {4 * balance:.0f}")
 
 # %% [markdown] name="machine_explained"
-# If an operation does less arithmetic per byte than there is time for, it waits for memory: it is **memory-bound**. Adding two tensors does one operation on 12 bytes. Most operations in a network other than matmuls are similar.
+# If an operation does less arithmetic per byte than there is time for, it waits for memory: it is **memory-bound**. Adding two tensors does one operation per 12 bytes. Most operations in a network other than matmuls are similar.
 #
 # One more cost has to be separated out before you time anything. The copy wrote to `target`, which already existed. `x + x` moves as many bytes as `torch.add` with `out=`, but allocates a new tensor:
 
@@ -112,7 +112,7 @@ print(f"a copy of as many bytes takes {2 * x.nbytes / bandwidth * 1e3:.2f} ms")
 # %% [markdown] name="new_memory_explained"
 # - With a preallocated result, the addition takes about as long as moving its bytes.
 # - On a CPU, a new tensor of this size is fresh memory from the operating system: its pages are mapped and cleared before the addition writes a number. (Small tensors reuse memory.)
-# - PyTorch's GPU allocator caches memory ([[where_memory_goes]]), so there the two lines should be close.
+# - PyTorch's GPU allocator caches memory ([[where_memory_goes]]), so there the two times should be close.
 #
 # A CPU timing may therefore mostly measure fresh pages. To measure traffic, we preallocate outputs.
 #
@@ -180,7 +180,7 @@ if missing:
 # %% [markdown] name="kernel_text"
 # The very first compilation also prepares the compiler itself: it precompiles headers and tests what the processor can do. Each later graph costs about as much as SiLU did. (A new process that finds the kernel on disk also has to import the compiler first. The figure in the line "first call with the kernel on disk" does not include that.) The results agree up to rounding, not bit for bit.
 #
-# Here is the generated kernel. Count the reads and writes of memory before you run the next cell. Everything in between stays in registers.
+# The next cell prints the generated kernel. Count its reads and writes of memory; the cell after it counts them, too. Everything in between stays in registers.
 
 # %% name="kernel"
 if missing:
@@ -387,7 +387,7 @@ for name, setting in settings.items():
 print(f"PyTorch's limit: {torch._dynamo.config.recompile_limit} graphs per function; SiLU's took {another:.1f} s above")
 
 # %% [markdown] name="shapes_explained"
-# - **`dynamic=False`** makes a graph per length, up to the limit. After that, PyTorch compiles no more, but keeps the graphs it has: known lengths still run compiled, and new lengths run eagerly. The only sign is a warning in the log (muted here).
+# - **`dynamic=False`** makes a graph per length, up to the limit. After that, PyTorch compiles no new graphs, but keeps those that it has: known lengths still run compiled, and new lengths run eagerly. The only sign is a warning in the log (muted here).
 # - **The default** makes the length a variable when it sees a second length, and that graph serves all others.
 # - **`mark_dynamic(tensor, dim)`** makes it a variable from the start, for this dimension only. (`dynamic=True` does so for all dimensions.)
 #
@@ -528,7 +528,7 @@ less = peaks["eager"] / peaks["as a whole"]
 claims.record("T17", "compiling lowers the peak", "8 layers, accumulating, whole", less, "times", 1.1, math.inf)
 
 # %% [markdown] name="rise_explained"
-# A full extra P: for a 7B model in BF16, 14 GB. Eager mode makes the new gradients one by one, adds each to `.grad`, and frees it before it makes the next. To autograd, a compiled backward pass is *one* operation, which returns all gradients at once. The same happens to an optimizer step in the backward pass ([[lean_optimizers]]): with one compiled graph, all gradients exist before the first step.
+# Nearly a full extra P: for a 7B model in BF16, close to 14 GB. Eager mode makes the new gradients one by one, adds each to `.grad`, and frees it before it makes the next. To autograd, a compiled backward pass is *one* operation, which returns all gradients at once. The same happens to an optimizer step in the backward pass ([[lean_optimizers]]): with one compiled graph, all gradients exist before the first step.
 #
 # The remedy is to compile **block by block** (`block.compile()`): the gradients of a block are returned when the block is done. For equal blocks the compiler runs twice, however many there are (the first block's input needs no gradient). This measurement uses a backend that makes no kernels, so the rise comes from the graph.
 #
@@ -537,9 +537,9 @@ claims.record("T17", "compiling lowers the peak", "8 layers, accumulating, whole
 # - **CUDA graphs** (`mode="reduce-overhead"`) record a sequence of kernel launches and replay it with one call, always at the same addresses. Inputs are copied to fixed addresses, and memory that was allocated during recording stays reserved, for every recorded shape.
 # - `mode="max-autotune"` tries several kernels at compile time, each with its own scratch memory.
 #
-# ### What gets compiled at all
+# ### Two ways to ask for compilation
 #
-# You can ask for compilation in two ways: `torch.compile(module)` returns a compiled wrapper, `module.compile()` changes the module in place. **Predict.** For how many of these five does the compiler make a graph?
+# `torch.compile(module)` returns a compiled wrapper, and `module.compile()` changes the module in place. **Predict.** For how many of these five does the compiler make a graph?
 #
 # 1. `torch.compile(nn.Linear(512, 8))`
 # 2. `nn.Linear(512, 8).compile()`
@@ -625,7 +625,7 @@ for on in (True, False, True):
     print(f"autocast {on!s:6} a part returns {dtype}; graphs so far: {graphs_made()}")
 
 # %% [markdown] name="together_explained"
-# - **Checkpointing** goes into the same graph: nothing breaks, and it saves as little as in eager mode.
+# - **Checkpointing** goes into the same graph: nothing breaks, and the compiled module saves as little as in eager mode.
 # - The graph is specialized on the state of **autocast**. Called without autocast, the module gets a second graph, and both stay valid. So evaluate under the same autocast that you train under, or pay for one more compilation.
 #
 # ## 5 · TorchScript is history; `torch.export` ships a graph
@@ -646,7 +646,7 @@ said, subject = "TorchScript fuses, and is faster", f"GELU, {sample.numel() / 1e
 claims.record("T16", said, subject, pace.speedup, "times", 1.2, math.inf)
 
 # %% [markdown] name="export_text"
-# `torch.export` refuses code that branches on a value, because the trace follows only one branch, and the graph has to be right for all inputs. Your `repaired` has no branch left. Here it is exported, saved, loaded, and run on a different length, because the length is declared a variable:
+# `torch.export` refuses code that branches on a value, because the trace follows only one branch, and the graph has to be right for all inputs. Your `repaired` has no branch left. Here it is exported, saved, loaded, and run on a different length, which works because the length is declared a variable:
 
 
 # %% name="export"
@@ -734,7 +734,7 @@ else:
 # `traffic` counts bytes from the sizes of tensors, whether or not they are in a cache.
 #
 # - **Small tensors** stay in the processor's last-level cache (some tens of MiB). The next operation reads from the cache what the last one wrote. Fusion then saves traffic to the cache, which is faster than memory, so it gains less than the count of bytes promises.
-# - **Tensors several times as large as the cache** do go to memory, so there the factor can come closer to 2.5. Compare the two factors above. (On a busy machine they say little: other programs use the cache and the memory, too.)
+# - **Tensors several times as large as the cache** do go to memory, so there the factor can come closer to 2.5. Compare the two factors above. If this one is far below 2.5, too, traffic is not all that takes time. (On a busy machine the factors say little: other programs use the cache and the memory, too.)
 #
 # So ask two questions before you expect a gain from fusion: is the chain memory-bound, and is the traffic really to memory, not to a cache?
 
@@ -791,9 +791,9 @@ else:
 # %% [markdown] name="attention_text"
 # ## 7 · Attention without its scores
 #
-# The scores of attention, T × T per head, are the largest tensor of a long sequence, and they are only an intermediate result: they become weights, and the weights are used for a mean of values.
+# The scores of attention, T × T per head, are the largest tensor of a long sequence, and they are only an intermediate result: a softmax turns them into weights, and the result is the weighted mean of the values.
 #
-# To fuse the three steps, a softmax has to be computed from **part** of a row at a time. But a softmax divides by a sum over the full row, and subtracts its maximum first, so that `exp` does not overflow.
+# To fuse the three steps (scores, softmax, weighted mean), a softmax has to be computed from **part** of a row at a time. But a softmax divides by a sum over the full row, and subtracts its maximum first, so that `exp` does not overflow.
 #
 # It can be done. For each row, keep three things about the columns seen so far:
 #
@@ -934,9 +934,9 @@ for name in ("tiled, yours", "PyTorch's own"):
 
 # %% [markdown] name="attention_explained"
 # - **The peak** falls to a few tiles.
-# - **The traffic does not fall.** The loop skips nearly half of the scores and still moves more bytes than the plain version. Its matmul writes a tile, the next operations read it one after the other, and each tile also rescales three sums. In eager mode a tile goes to memory between two operations, as a full matrix does.
+# - **The traffic does not fall.** The loop skips nearly half of the scores and still moves more bytes than the plain version. Its matmul writes a tile, the next operations read it one after the other, and each tile also rescales the two sums. In eager mode a tile goes to memory between two operations, as a full matrix does.
 # - On a CPU this need not cost time: a tile fits into a cache, which `traffic` does not know about. Compare the milliseconds above.
-# - PyTorch's own version moves q, k, v and the result, and nothing else that the dispatcher could see. It is **one kernel**: a tile stays in registers (on a CPU, in the cache) until its row's three sums are updated. That is the idea of FlashAttention: your loop, fused. Inside, it reads keys and values once per row of tiles, which this count leaves out and the one below includes.
+# - PyTorch's own version moves q, k, v and the result, and nothing else that the dispatcher could see. It is **one kernel**: a tile stays in registers (on a CPU, in the cache) until the maximum and the two sums of its rows are updated. That is the idea of FlashAttention: your loop, fused. Inside, it reads keys and values once per row of tiles, which this count leaves out and the one below includes.
 #
 # The backward pass needs the weights again. FlashAttention does not save them. It saves one number per row, largest + log total, and recomputes each tile.
 #
@@ -1069,7 +1069,7 @@ print(plain_run[0])
 # - The mean is over rows whose label is not -100. If all labels are -100, the loss is 0 and gradients are zeros (`F.cross_entropy` returns NaN).
 # - Loss and gradients are those of `F.cross_entropy(hidden @ weight.t(), labels)`, also when the loss is scaled, added to others, or computed under `no_grad`. A `weight` that requires no gradient gets none, and no matmul is done for it; under `no_grad`, none is done for `hidden` either.
 # - At most `chunk` rows of logits exist at a time, in either pass, and each matmul is done once: the backward pass makes no logits.
-# - A chunk's rows are in at most three tensors (logits, softmax, one more). Free a chunk's tensors before you make the next chunk's logits. Take `chunk` rows at once, not fewer (except in the last chunk).
+# - At most three tensors of the size of a chunk's logits exist at a time (logits, softmax, one more). Free a chunk's tensors before you make the next chunk's logits. Take `chunk` rows at once, not fewer (except in the last chunk).
 # - For 16-bit inputs, compute softmax, loss and sums over chunks in FP32, and divide last (small numbers underflow in FP16). Matmuls may be in 16 bits. Each gradient has the type of its tensor.
 #
 # Use `torch.autograd.Function`: `forward(ctx, ...)` computes and saves with `ctx.save_for_backward`; `backward(ctx, upstream)` returns a gradient for each argument of `apply`, or None. `ctx.needs_input_grad` says which inputs require one,
@@ -1142,7 +1142,7 @@ for name, (meter, loss, *gradients) in runs.items():
     print(f"{name:14} loss {loss:.6f}, gradients off by {off:.0e}, peak {human_bytes(meter.peak_bytes)}")
 
 # %% [markdown] name="chunked_table_explained"
-# PyTorch's own version uses the same idea. By default it may take far smaller chunks. With chunks of 128 it still holds less, because it works in place: one tensor of a chunk where the lab's answer holds two (4 MiB). The rest of the difference matches the product `gradient.t() @ rows`, a tensor of V × D (2 MiB) that exists until it is added.
+# PyTorch's own version uses the same idea. By default it may take far smaller chunks. With chunks of 128 it still holds less, because it works in place: one tensor of a chunk where the lab's answer holds two (4 MiB). The rest of the difference matches the result of `gradient.t() @ rows`, a tensor of V × D (2 MiB) that exists until it is added.
 #
 # Variables keep tensors alive. A variable that still refers to the last chunk's gradient while the next logits are made costs one more chunk (4 MiB), which is why the check tests for it.
 
@@ -1218,7 +1218,7 @@ claims
 # - One compiled backward pass returns all gradients at once, so with accumulation or a step in the backward pass the peak rises. Compile block by block.
 # - `.compile()` on PyTorch's own modules does nothing, silently. Count graphs.
 # - Use `torch.compile` for speed and `torch.export` to ship a graph.
-# - Attention needs no T × T scores, only three sums per row, rescaled when the maximum changes. Tiles lower the peak. The traffic falls only when one kernel keeps a tile in registers.
+# - Attention does not need to store T × T scores, only a maximum and two sums per row, which are rescaled when the maximum changes. Tiles lower the peak. The traffic falls only when one kernel keeps a tile in registers.
 # - With a large vocabulary, compute the loss in chunks, and its gradient while the logits exist.
 #
 # | You see | Reach for |

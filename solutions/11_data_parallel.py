@@ -264,7 +264,7 @@ for nbytes in HELD_OUT:
     )
 
 # %% [markdown] name="law_explained"
-# A formula with two numbers does well to come within a factor of two. On one machine "the link" is memory, with a cache that some sizes fit and others do not, and two processes compete for cores. If the ratios are far from 1, see whether something else is running, and measure again. NCCL also changes its protocol with the size, so fit it on the sizes that you will send.
+# A formula with two numbers does well to come within a factor of two. On one machine "the link" is memory, with a cache that some sizes fit and others do not, and two processes compete for cores. If the ratios are far from 1, see whether something else is running, and measure again. NCCL also changes its protocol with the size, so fit the formula to the sizes that you will send.
 #
 # NVIDIA's *nccl-tests* report two bandwidths. The **algorithm bandwidth** (`algbw`) is n / t. The **bus bandwidth** (`busbw`) is that times 2 (N − 1)/N, the bytes that each rank really sends per second. Compare `busbw` with the data sheet of the link, for any N. For two ranks the two are equal, and both approach β.
 #
@@ -311,7 +311,7 @@ print(f"an all-reduce of 1 KiB: the fastest of 59 {1e6 * least:,.0f} µs, on ave
 print(f"76 all-reduces, formula with the average: {1e3 * (76 * mean + 13.8e6 / beta):.1f} ms")
 
 # %% [markdown] name="many_explained"
-# The α of the formula comes from the fastest of 59 all-reduces. But 76 messages also pay for every time that a rank has to wait for a core or for the other rank. The average includes such waits, and a few long ones dominate it. So the two formulas are a lower and a rough upper estimate. On this kind of machine they are far apart; between GPUs they are much closer.
+# The α of the formula comes from the fastest of 59 all-reduces. But 76 messages also pay for every time that a rank has to wait for a core or for the other rank. The average includes such waits, and a few long ones dominate it. So the two formulas are a lower and a rough upper estimate. On this kind of machine they are far apart. Ranks that do not share cores wait less, so between GPUs the two should be closer. (No cell measures that.)
 
 # %% [markdown] name="byhand_text"
 # ## 4 · Averaging gradients by hand
@@ -505,7 +505,7 @@ print(f"messages were under way while the pass computed: {diary.hidden:.0%} of t
 #
 # ## 6 · DistributedDataParallel
 #
-# DDP does what you have written, in C++, and it copies rank 0's parameters to all ranks at the start.
+# DDP does the same as `BucketedAverage`, in C++. It also copies rank 0's parameters to all ranks at the start.
 #
 # By default DDP's first bucket closes at 1 MiB, so that communication starts early; the next ones close at 25 MiB.
 #
@@ -676,7 +676,7 @@ else:
 #
 # ## 7 · Which rank gets which rows
 #
-# Each rank runs its own `DataLoader`; a `DistributedSampler` gives it every N-th index of a shuffled list. All ranks shuffle with the same seed, so that the parts fit together. The order depends on `seed + epoch`, and only you can tell the sampler the epoch.
+# Each rank runs its own `DataLoader`; a `DistributedSampler` gives it every N-th index of a shuffled list. All ranks shuffle with the same seed, so that the parts fit together.
 #
 # **Predict.** Ten rows, two ranks, three epochs, and the script never calls `set_epoch`. How many of the ten rows does rank 0 see?
 
@@ -710,7 +710,7 @@ for tell, (first_rank, second_rank) in orders.items():
     claims.record("P7", said, "3 epochs", different, "orders", *((3, 3) if tell else (1, 1)))
 
 # %% [markdown] name="sampler_explained"
-# Without `set_epoch` every epoch goes through the rows in the same order, and rank 0 never sees rank 1's rows. Nothing crashes; each rank just sees the same half of the data in every epoch. Look for the call in any script that you inherit.
+# The order depends on `seed + epoch`, and only you can tell the sampler the epoch. Without `set_epoch` every epoch goes through the rows in the same order, and rank 0 never sees rank 1's rows. Nothing crashes; each rank just sees the same half of the data in every epoch. Look for the call in any script that you inherit.
 #
 # ### Ten rows, four ranks
 #

@@ -1,11 +1,11 @@
 # %% [markdown] name="title"
 # # When ranks go wrong
 #
-# **Most mistakes with ranks raise no error. The loss falls and the weights are wrong, or the job hangs and the error message blames the wrong rank. Each mistake leaves a mark; this lab shows which one, and how to find it.**
+# **Most mistakes with ranks raise no error. The loss falls and the weights are wrong, or the job hangs and the error message blames the wrong rank. Each mistake leaves a trace; this lab shows which one, and how to find it.**
 #
 # | | |
 # |---|---|
-# | After this you can | recognize replicas that drift apart, unequal batches, per-rank statistics and files that several ranks wrote at once by what they leave behind; average over ranks with unequal rows; find the rank that is slow and estimate what random delays cost; find the rank that is out of step, from the flight recorder and with `TORCH_DISTRIBUTED_DEBUG=DETAIL` |
+# | After this you can | recognize, by their symptoms, replicas that differ, unequal batches, per-rank statistics and files that several ranks wrote at once; average over ranks with unequal rows; find the rank that is slow and estimate what random delays cost; find the rank that is out of step, from the flight recorder and with `TORCH_DISTRIBUTED_DEBUG=DETAIL` |
 # | Time | 75 to 100 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU, where ranks are processes that use gloo |
@@ -213,7 +213,7 @@ hint("when_ranks_go_wrong.average")
 # %% [markdown] name="batchnorm_text"
 # ### BatchNorm
 #
-# All statements about "the update of the joint batch" hold for models whose rows do not depend on each other. BatchNorm normalizes with the rows of *its own rank*. A small CNN with BatchNorm now takes the 64 digits, 32 on each rank, so the averaged gradient is not that of the joint batch. How far off it is depends on how well a rank's rows represent the whole batch.
+# All statements about "the update of the joint batch" hold only for models whose rows do not depend on each other. BatchNorm normalizes with the rows of *its own rank*. A small CNN with BatchNorm now takes the 64 digits, 32 on each rank, so the averaged gradient is not that of the joint batch. How far off it is depends on how well a rank's rows represent the whole batch.
 #
 # **Predict.** With 8 rows on each of eight ranks instead of 32 on each of two, how many times as far is the averaged gradient from the joint one?
 
@@ -261,7 +261,7 @@ if pair.type == "cuda":
     print(f"with SyncBatchNorm: {together:.2g}")
 
 # %% [markdown] name="batchnorm_explained"
-# A quarter of the rows per rank does not make the distance four times as large: the mean and the variance of n rows are off by about 1/√n, which is twice as much, and averaging over eight ranks instead of two cancels part of that. But even with 32 rows per rank the gradient is off by more than a tenth.
+# A quarter of the rows per rank does not make the distance four times as large: the mean and the variance of n rows are off by about 1/√n, which is twice as much, and averaging over eight ranks instead of two cancels part of that. But even with 32 rows per rank the gradient is off by nearly a fifth.
 #
 # Accumulation has the same problem ([[gradient_accumulation]]). On GPUs, `SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics over all ranks, at the price of a small collective in each such layer. Running statistics differ, too: each forward pass in training mode starts from those of rank 0, which are also the ones in rank 0's checkpoint.
 #
@@ -332,9 +332,9 @@ for through, limit in (("ddp", 4), ("ddp.module", 60)):  # seconds
         print(f"through {through}: {error}\n")
 
 # %% [markdown] name="rank0_explained"
-# In the first report each rank is *in* a collective, but not the same one. Rank 0 sends a broadcast that rank 1 never joins; rank 1 is at a barrier that rank 0 has not reached. Gloo matches each call with a call of the same kind. NCCL does not check: there a barrier is an all-reduce, it meets the broadcast on the same connections, and the result is undefined (a hang, a crash or wrong data; NCCL documentation, *Collective Operations*). Call `ddp.module` where only one rank works.
+# In the first report each rank is *in* a collective, but not the same one. Rank 0 sends a broadcast that rank 1 never joins; rank 1 is at a barrier that rank 0 has not reached. Gloo matches each call with a call of the same kind. NCCL does not check: there, a barrier is an all-reduce, which meets the broadcast on the same connections, and the result is undefined (a hang, a crash or wrong data; NCCL documentation, *Collective Operations*). Call `ddp.module` where only one rank works.
 #
-# The same happens when one rank has one more batch than the others. `DistributedSampler` gives all ranks the same number. Where that is not possible, `Join` lets a rank that has finished keep answering the collectives of the others:
+# The same happens when one rank has one more batch than the others. `DistributedSampler` gives all ranks the same number. Where that is not possible, `Join` lets a rank that has finished keep taking part in the collectives of the others:
 
 
 # %% name="hang"

@@ -53,12 +53,12 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 #
 # **Contract.** `train_epoch` is called on every rank and goes through the rank's `loader` once.
 #
-# 1. `model` is wrapped in `DistributedDataParallel`, has no BatchNorm, and comes in training mode; its parameters are on the rank's device. It sees each micro-batch once, one at a time: the graph of one is freed before the next goes in. Some parameters may be frozen (`requires_grad=False`) and stay so; some may be tied. Every other parameter gets a gradient from every micro-batch.
+# 1. `model` is wrapped in `DistributedDataParallel`, has no BatchNorm, and is in training mode; its parameters are on the rank's device. It sees each micro-batch once, one at a time: the graph of one is freed before the next goes in. Some parameters may be frozen (`requires_grad=False`) and stay so; some may be tied. Every other parameter gets a gradient from every micro-batch.
 # 2. `loader` is a `DataLoader` that yields micro-batches `(x, y)` on the CPU; `loader.sampler` is a `DistributedSampler`. Set its epoch to `epoch`: a resumed run does not begin at 0. All ranks get the same number of micro-batches, and of rows in each; the last one in an epoch may be smaller.
 # 3. Each group of `accumulate` micro-batches makes one update. Micro-batches left over at the end form a smaller group with its own update.
 # 4. The loss is the cross-entropy of `model(x)` and `y`. Each update is that of one process on the **joint** batch: all rows of the group, on all ranks, have the same weight.
 # 5. Gradients are averaged between ranks **once per update**, not once per micro-batch, and nothing else of their size is sent.
-# 6. Gradients of earlier steps must not leak in, and before the first step `.grad` may be None.
+# 6. Gradients of earlier steps must not leak into an update, and before the first step `.grad` may be None.
 # 7. Returns the mean loss over all rows that **all** ranks saw in this call, each row's loss taken when the row was seen: a Python float, the same on every rank.
 #
 # On a GPU, `.item()` in the loop would make Python wait in every micro-batch. Add up losses on the device and read the sum once at the end.
@@ -186,7 +186,7 @@ hint("x3.worker")
 # %% [markdown] name="run_text"
 # ## Run your worker
 #
-# It trains a small CNN on the digits (BatchNorm makes it differ a little from one process), with two ranks and an effective batch of 2 ranks × 2 micro-batches × 32 rows. The clock counts `train_epoch` only, from the second epoch on: starting processes, evaluating and saving would otherwise dominate. DDP sends rank 0's BatchNorm statistics at the start of each training forward pass, so after the last step the ranks' statistics differ. Each rank then evaluates its share with its own, and the checkpoint has rank 0's. If that matters, broadcast the buffers before you evaluate.
+# It trains a small CNN on the digits (BatchNorm makes it differ a little from one process), with two ranks and an effective batch of 2 ranks × 2 micro-batches × 32 rows. The clock counts `train_epoch` only, from the second epoch on: starting processes, evaluating and saving would otherwise dominate. DDP sends rank 0's BatchNorm statistics at the start of each training forward pass, so after the last step the ranks' statistics differ. Each rank then evaluates its share with its own statistics, and the checkpoint has rank 0's. If that matters, broadcast the buffers before you evaluate.
 
 # %% name="run"
 data = digits()
@@ -287,11 +287,12 @@ except RuntimeError as error:  # NotImplementedError is one, too
 # %% [markdown] name="broken_text"
 # ## Other people's programs (no points)
 #
-# Six programs, A to F, train a small classifier on two ranks with an effective batch of 2 ranks × 4 micro-batches × 32 rows. One is right. Each of the others is broken in one line. All run to their end, and the loss falls in all of them. This is what can be seen from outside:
+# Six programs, A to F, train a small classifier on two ranks with an effective batch of 2 ranks × 4 micro-batches × 32 rows. One is correct. Each of the others is broken in one line. All run to completion, and the loss falls in all of them. This is what can be seen from outside:
 #
 # - **loss**: mean over the first and over the last of three epochs, on rank 0;
 # - **replicas apart**: distance between the two ranks' weights, relative, after the first and the last epoch;
 # - **rows on rank 0**: how many different rows it had in three epochs, of 512;
+# - **all-reduces per update**: how many rank 0 makes for each update;
 # - **first update**: how far it moved the weights, divided by how far one process moves the same weights on the same rows.
 
 # %% name="broken"
@@ -313,7 +314,7 @@ my_diagnoses = {"A": 4, "B": 5, "C": 1, "D": 6, "E": 2, "F": 3}
 compare_diagnoses(my_diagnoses)
 
 # %% [markdown] name="diagnosed_text"
-# The losses tell you almost nothing: five of the six fall alike, and the program that falls fastest is wrong. Its steps are four times too large, which only a comparison with one process shows. Compare replicas, rows and the first update, and count messages, whenever you change a distributed program.
+# The losses tell you almost nothing: five of the six fall alike, and the program whose loss falls fastest is wrong. Its steps are four times too large, which only a comparison with one process shows. Compare replicas, rows and the first update, and count messages, whenever you change a distributed program.
 
 # %% [markdown] name="hand_in"
 # ## Submit

@@ -57,8 +57,8 @@ class GivesTheSameNumbers(Check):
             far = (mine - right).abs().max().item()
             if not far <= SAME:
                 return (
-                    f"{case}: the numbers are off by up to {far:.2g}. Is the condition the mean, for the whole tensor, "
-                    "and the divisor the largest magnitude?"
+                    f"{case}: the numbers are off by up to {far:.2g}. Is the condition about the mean of the whole "
+                    "tensor, and is the divisor the largest magnitude?"
                 )
         return None
 

@@ -108,7 +108,7 @@ class IgnoredRowsCountForNothing(Check):
         return None
 
 
-_MANY_ROWS = "torch.float16, 16,384 rows and 2,048 words"
+_MANY_ROWS = "torch.float16, 16,384 rows, a vocabulary of 2,048"
 
 
 def _whole(hidden: list[float], weight: list[float], labels: list[int], upstream: float, dtype: str) -> Evidence:
@@ -126,7 +126,7 @@ class SumsInFullPrecision(Check):
     hint = (
         "Which sum adds many small numbers to a large one? That sum must be FP32.\n"
         "Cast each chunk's logits to FP32 before the softmax; add up loss and gradients in FP32 tensors, undivided; "
-        "multiply by upstream / count, and cast to the inputs' type, once and last."
+        "multiply by upstream / count, and cast to the inputs' type once, at the end."
     )
 
     @staticmethod

@@ -92,6 +92,6 @@ class LogitsNeverWhole(Check):
                 return f"{case}: {got['hidden_products']} matmuls for a gradient of hidden, which is not needed."
             for name in ("weight_products", "hidden_products"):
                 if got[name] > want[name]:
-                    what = f"{got[name]} products make the gradient of {name.partition('_')[0]}"
+                    what = f"{got[name]} matmuls make the gradient of {name.partition('_')[0]}"
                     return f"{case}: {what}; {want[name]} are enough, one for each chunk."
         return None

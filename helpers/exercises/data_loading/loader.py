@@ -130,13 +130,13 @@ class KeepsPace(Check):
                     f"{case}: {got['early']} files were read before the first epoch; {MEASURED} are enough to measure."
                 )
             if got["steps"] != -(-count // batch):
-                return f"{case}: an epoch has {got['steps']} batches; {-(-count // batch)} are due."
+                return f"{case}: an epoch has {got['steps']} batches; expected {-(-count // batch)}."
             if got["reads"] != [1] * count:
-                return f"{case}: an epoch read {sum(got['reads'])} times; {count} files are to be read once each."
+                return f"{case}: an epoch made {sum(got['reads'])} reads; expected one of each of the {count} files."
             if not got["quickest"] >= 0.95:
-                return f"{case}: reads are quicker than the store is. The waiting belongs to the data set: leave it."
+                return f"{case}: reads are faster than the store. Its latency is part of the data set: leave it there."
             if got["restarted"]:
-                return f"{case}: the second epoch had other worker processes than the first: each epoch starts them."
+                return f"{case}: the second epoch ran in other worker processes than the first. Keep the same ones."
             rule = (
                 f"one needs {1e3 * batch * latency:.0f} ms per batch, a step takes {1e3 * step:.0f} ms, so {needed} "
                 f"{'keeps' if needed == 1 else 'keep'} the device fed"
@@ -154,14 +154,14 @@ class KeepsPace(Check):
                 if got["workers"] == int(batch * latency // step):
                     why += " Rounded down, the workers fall a little behind with each batch: round up."
                 elif got["workers"] == int(-(-latency // step)):
-                    why += " That many would do if a batch were one file: is batch_size in your count?"
+                    why += " That many would be enough if a batch were one file: is batch_size in your count?"
                 if got["workers"] == got["cores"]:
-                    why += " That is this machine's number of cores; these reads wait, and want no core."
+                    why += " That is this machine's number of cores; these reads wait, and need no core."
                 return f"{slow} {_workers(got['workers'])}; {rule}.{why}"
             if got["ahead"] > AHEAD * max(1, got["workers"]):
                 return (
-                    f"{case}: {got['ahead']:.0f} batches are made and wait, with {_workers(got['workers'])}: that is "
-                    f"memory. {AHEAD} a worker at most; prefetch_factor says how many."
+                    f"{case}: {got['ahead']:.0f} finished batches wait in memory, with {_workers(got['workers'])}. "
+                    f"At most {AHEAD} per worker may wait: set prefetch_factor."
                 )
         return None
 
@@ -186,7 +186,7 @@ class SameSamples(Check):
     """Each file once an epoch, in a new order, in full batches and one last smaller one."""
 
     compared = False
-    hint = "What did slow_loader promise? Pass the same shuffle, drop_last and batch_size to DataLoader."
+    hint = "What does slow_loader pass to DataLoader? Keep its shuffle and batch_size, and its default for drop_last."
     probe = staticmethod(_three_epochs)
 
     @staticmethod
@@ -204,7 +204,7 @@ class SameSamples(Check):
         if orders[0] == sorted(orders[0]):
             return "The files come in the order of the store: nothing is shuffled."
         if any(a == b for a, b in itertools.combinations(orders, 2)):
-            return "Two epochs have the same order: the order is drawn once, and not for each epoch."
+            return "Two epochs have the same order: draw a new order for each epoch."
         return None
 
 
@@ -214,8 +214,8 @@ class FreshNumbers(Check):
     compared = False
     hint = (
         "Each worker has a copy of the data set, and with it a copy of its generator.\n"
-        "worker_init_fn runs in each worker before the first read; get_worker_info() knows a seed that no other "
-        "worker has, and the worker's own copy: reseed that one."
+        "worker_init_fn runs in each worker before the first read. There, get_worker_info() has a seed that no "
+        "other worker has, and the worker's copy of the data set: reseed that copy."
     )
     probe = staticmethod(_three_epochs)
 
@@ -223,7 +223,7 @@ class FreshNumbers(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for number, degrees in enumerate(seen["degrees"], 1):
             if None in degrees:
-                return f"Epoch {number}: images are not turned at all; the augmentation has to stay."
+                return f"Epoch {number}: images are not rotated at all; the augmentation has to stay."
             twins = len(degrees) - len(set(degrees))
             if twins:
                 return f"Epoch {number}: {twins} of {len(degrees)} angles were drawn by more than one file."

@@ -366,7 +366,7 @@ class EndsItsThread(Check):
                 return "the iterator does not have a method close()."
             if got["late"]:
                 return f"draws begun after that: {got['late']}. The loop will never take their batches."
-            return None if got["gone"] else "a second after it, a thread of yours is still there."
+            return None if got["gone"] else "a second later, one of your threads is still running."
 
         return _first(seen, expected, say)
 

@@ -95,7 +95,7 @@ class ToleratesNoise(Check):
                 if not abs(value / right - 1) <= ROOM:
                     return (
                         f"a {case.partition(',')[0]} link, each time up to {NOISY:.0%} off: "
-                        f"{name} is {value / right:.2f} times the right one."
+                        f"{name} is {value / right:.2f} times the correct one."
                     )
         return None
 
@@ -118,7 +118,7 @@ class AlphaIsNotNegative(Check):
             if not got["alpha"] >= 0:
                 return f"1 to 64 MiB over a {case} link: alpha is {got['alpha']:.3g} s, below 0."
             if not abs(got["beta"] / beta - 1) <= ROOM:
-                return f"1 to 64 MiB over a {case} link: beta is {got['beta'] / beta:.2f} times the right one."
+                return f"1 to 64 MiB over a {case} link: beta is {got['beta'] / beta:.2f} times the correct one."
         return None
 
 

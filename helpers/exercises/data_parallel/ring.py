@@ -200,7 +200,7 @@ class WorksInPlace(Check):
                 return f"{where}: elements outside the vector have changed."
             far = relative_distance(mine["values"], right["all_reduce"])
             if not far <= 1e-12:
-                return f"{where}: off by {far:.2g} (relative). In FP64 the sum has 15 digits."
+                return f"{where}: off by {far:.2g} (relative). In FP64 about 15 digits should be correct."
         return None
 
 

@@ -30,7 +30,7 @@ EXACT = 1e-5  # relative, of the way: other orders of the same operations differ
 ROUNDED = 0.004  # where a number lies between two codes, the last bit decides which is taken
 SIZES = {"100 numbers": (10, 10), "6,144 numbers": LARGE}  # on either side of 4,096
 LATE, PAUSED = "from the third step on", "in the first and the third step"
-_HELD_BACK = "Held back until the first step is Adam's own: see that verdict."
+_HELD_BACK = "Not judged until the first step is correct: see that check."
 
 
 def _kept(seed: int, make: MakeAdam, *shapes: tuple[int, ...]) -> Evidence:
@@ -84,7 +84,7 @@ class FirstStepIsAdams(Check):
         if not seen["moved"]:
             return "After a step no weight has moved."
         if not seen["off"] <= EXACT:
-            return f"After one step the weights are off by {seen['off']:.2g} of the way that torch.optim.Adam goes."
+            return f"After one step the weights are off by {seen['off']:.2g} of their correct change."
         return None
 
 
@@ -123,12 +123,12 @@ class FollowsAdam(Check):
                 continue
             off = relative_distance(seen[case], want)
             if not off <= ROUNDED:
-                far = f"the weights are off by {off:.2g} of the way they should go; rounding explains {ROUNDED}"
+                far = f"the weights are off by {off:.2g} of the way they should go; rounding explains only {ROUNDED}"
                 if case == SIX:
                     for block, taken in expected[BLOCKS].items():
                         if relative_distance(seen[case], taken) <= ROUNDED:
-                            return f"After six steps {far}. It is the way of moments stored in blocks of {block}."
-                    return f"After six steps {far}. Does each begin with what the last one stored? Which book is whose?"
+                            return f"After six steps {far}. That results from blocks of {block}."
+                    return f"After six steps {far}. Does each begin with what the last one stored? With the right book?"
                 return f"With {case}, {far}. What does a step read from the parameter's group?"
         return None
 

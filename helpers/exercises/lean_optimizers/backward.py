@@ -161,7 +161,7 @@ class FreesEachGradientAtOnce(Check):
         if not seen["gradients"] <= ROOM * expected["gradients"]:
             share = seen["gradients"] / seen["all"]
             return (
-                f"At some moment gradients hold {share:.0%} of what all of them would take; "
+                f"At some moment the live gradients take {share:.0%} of the memory of all gradients; "
                 f"at most {ROOM * expected['gradients'] / seen['all']:.0%} is allowed. What keeps them alive?"
             )
         return None

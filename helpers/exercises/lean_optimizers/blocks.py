@@ -256,7 +256,7 @@ class NeedsNoTable(Check):
 
     hint = (
         "A table of distances from every number to all 256 values takes 1,024 bytes per number.\n"
-        "The book is sorted: a search (`torch.bucketize`) does without it. Do not divide the input in place."
+        "The book is sorted: a search (`torch.bucketize`) needs no table. Do not divide the input in place."
     )
 
     @staticmethod
@@ -273,7 +273,7 @@ class NeedsNoTable(Check):
             return "The tensor that you were given has changed; work on a copy."
         if not seen["held"] <= AT_ONCE:
             held = f"{seen['held']:.0f} bytes for each number"
-            return f"Beside its input `encode` holds {held} at its peak; {AT_ONCE} are allowed."
+            return f"Besides its input, `encode` holds {held} at its peak; {AT_ONCE} are allowed."
         return None
 
 

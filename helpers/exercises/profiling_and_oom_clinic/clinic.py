@@ -222,7 +222,7 @@ class EvaluationKeepsNothing(_Clinic):
         for came, training in expected["modes"].items():
             if seen["modes"][came] != training:
                 left = "evaluation mode" if training else "training mode"
-                return f"The model came in {came} and left in {left}: leave it as you found it."
+                return f"The model was in {came} before your evaluation and is in {left} after it: restore the mode."
         if not seen["autograd"]["on"]:
             return "After your evaluation autograd is switched off: the next training step would fail."
         if seen["autograd"]["off"]:

@@ -84,7 +84,7 @@ def _difference(field: str, got: Any, due: Any) -> str:
     """Say what was seen and what was expected."""
     if field == "calls":
         said = [", ".join(f"{verb} {human_bytes(n)}" for verb, n in calls) or "nothing" for calls in (got, due)]
-        return f"the last call asked of the GPU: {said[0]}; expected: {said[1]}."
+        return f"the last call makes these calls to the GPU: {said[0]}; expected: {said[1]}."
     said = [f"{value:,}" if isinstance(value, int) else str(value) for value in (got, due)]
     return f"{_NAMES[field]} is {said[0]}; expected: {said[1]}."
 
@@ -152,7 +152,7 @@ class Splits(OnScripts):
         "A rest of 512 bytes or more (small pool), of more than 1 MiB (large) is split off.",
     )
     hint = (
-        "The request gets the beginning of the block, the rest becomes a free block of the same segment.\n"
+        "The request gets the beginning of the block; the rest becomes a free block of the same segment.\n"
         "A rest that is too small stays part of the block: `allocated` counts it. Check a rest of exactly 1 MiB."
     )
 
@@ -212,7 +212,7 @@ class TriesAgain(OnScripts):
 
     fields, look = (
         ("calls", "reserved"),
-        "A segment goes back if no block of it is in use, whichever its pool, and only then.",
+        "A segment goes back only if none of its blocks is in use, whichever pool it belongs to.",
     )
     capacity = 100 * MiB
     hint = (
@@ -239,7 +239,7 @@ class RefusesCleanly(OnScripts):
         "A failed request returns the unused segments and changes nothing else.",
     )
     capacity = 100 * MiB
-    hint = "Let the second OutOfMemory through. Change `allocated` and the blocks only after `gpu.malloc` succeeded."
+    hint = "Let the second OutOfMemory through. Change `allocated` and the blocks only once `gpu.malloc` has succeeded."
 
     @classmethod
     def scripts(cls, rng: random.Random) -> list[Script]:

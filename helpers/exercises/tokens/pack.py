@@ -59,16 +59,16 @@ def _wrong(seen: Evidence, expected: Evidence, name: str, why: Callable[[int, in
     """Say where the tensor `name` differs; `why(got, due, at the end of a row)` adds what it may come from."""
     for case, right in expected.items():
         if seen[case]["count"] != 4:
-            return f"{case}: {seen[case]['count']} things come back; four are due: {', '.join(NAMES)}."
+            return f"{case}: `pack` returns {seen[case]['count']} values; expected four: {', '.join(NAMES)}."
         got, want = seen[case][name], right[name]
         if got["kind"] != want["kind"]:
-            return f"{case}: {name} is of type {got['kind']}; {want['kind']} is due."
+            return f"{case}: {name} is of type {got['kind']}; expected {want['kind']}."
         if got["shape"] != want["shape"]:
-            return f"{case}: {name} has the shape {got['shape']}; {want['shape']} is due."
+            return f"{case}: {name} has the shape {got['shape']}; expected {want['shape']}."
         for r, (mine, right) in enumerate(zip(got["values"], want["values"], strict=True)):
             for i, (a, b) in enumerate(zip(mine, right, strict=True)):
                 if a != b:
-                    return f"{case}: {name}[{r}, {i}] is {a}; {b} is right. {why(a, b, i + 1 == len(right))}".rstrip()
+                    return f"{case}: {name}[{r}, {i}] is {a}; expected {b}. {why(a, b, i + 1 == len(right))}".rstrip()
     return None
 
 
@@ -77,7 +77,7 @@ class FillsRows(Check):
 
     hint = (
         "First one long tensor of all tokens, then rows: torch.cat, and view(-1, length).\n"
-        "-len(ids) % length is what the last row lacks; F.pad(ids, (0, lacks), value=...) fills it up."
+        "The last row lacks -len(ids) % length tokens; F.pad(ids, (0, lacking), value=...) appends them."
     )
 
     probe = staticmethod(_packed)
@@ -86,7 +86,7 @@ class FillsRows(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         changed = [case for case, want in expected.items() if seen[case]["documents"] != want["documents"]]
         if changed:
-            return f"{changed[0]}: `pack` changes the documents that come in. Write into tensors of your own."
+            return f"{changed[0]}: `pack` changes the documents that it is given. Write into new tensors."
         return _wrong(seen, expected, "ids", lambda a, b, _: "A token is missing there." if a == 0 else "")
 
 
@@ -126,7 +126,7 @@ class PositionsRestart(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return _wrong(seen, expected, "positions", lambda a, b, _: "Here a count begins." if b == 0 < a else "")
+        return _wrong(seen, expected, "positions", lambda a, b, _: "The count restarts there." if b == 0 < a else "")
 
 
 class NumbersDocuments(Check):
@@ -140,7 +140,7 @@ class NumbersDocuments(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         def why(got: int, due: int, at_end: bool) -> str:
             if due == -1:
-                return "That is not a document's."
+                return "That is padding, which belongs to no document."
             return "Documents are numbered through the full list, not from 0 in each row." if 0 <= got < due else ""
 
         return _wrong(seen, expected, "document", why)
@@ -173,7 +173,7 @@ class KeepsDocumentsApart(Check):
         for case, want in expected.items():
             got = seen[case]
             if got["changed"]:
-                return f"{case}: `document_mask` changes the tensor that comes in."
+                return f"{case}: `document_mask` changes the tensor that it is given."
             if got["kind"] != want["kind"]:
                 return f"{case}: the mask is of type {got['kind']}; expected {want['kind']}."
             if got["shape"] != want["shape"]:
@@ -188,7 +188,7 @@ class KeepsDocumentsApart(Check):
                 if different.any():
                     i, j = different.nonzero()[0].tolist()
                     may, of = mine[0][i][j], want["document"][r]
-                    says = f"{case}: in row {r}, token {i} {'may' if may else 'may not'} look at token {j}"
+                    says = f"{case}: in row {r}, token {i} {'may' if may else 'may not'} attend to token {j}"
                     if not may:
                         what = "itself: a row of the mask without any True makes NaN" if i == j else "one before it"
                         return f"{says}, which is {what}{' in its own document' if i != j else ''}."

@@ -110,7 +110,7 @@ class RunsThroughEpochs(Check):
                 if [len(batch) for batch in batches] != sizes:
                     return f"{case}, epoch {number}: batches of {[len(b) for b in batches]}; expected {sizes}."
                 if sorted(n for batch in batches for n in batch) != list(range(count)):
-                    return f"{case}, epoch {number}: some samples come twice, others are missing."
+                    return f"{case}, epoch {number}: some samples come twice, and others are missing."
             used, due = (sorted(set(of["readers"])) for of in (seen["epochs"][case], want))
             if used != due:
                 by = "the main process" if used == [0] else f"{len(used)} worker{'s' * (len(used) > 1)}"
@@ -130,7 +130,7 @@ class OrderFromSeedAndEpoch(Check):
 
     hint = (
         "A generator of your own, seeded from the loader's seed and the epoch's number.\n"
-        "seed + epoch would give seed 1 in epoch 0 the order of seed 0 in epoch 1; 10 * seed + epoch delays that.\n"
+        "seed + epoch would give seed 1 in epoch 0 the order of seed 0 in epoch 1; 10 * seed + epoch postpones it.\n"
         "np.random.default_rng([seed, epoch]) takes both; its permutation(n) is an order."
     )
     probe = staticmethod(_whole)
@@ -155,7 +155,7 @@ class OrderFromSeedAndEpoch(Check):
             return f"{same}: two runs that are meant to differ see the same orders."
         for name, *draws in zip(("torch", "NumPy", "random"), *seen["drawn"], strict=True):
             if draws[0] == draws[1]:
-                return f"The loader seeds the global generator of {name}: all that draws from it repeats in each epoch."
+                return f"The loader seeds the global generator of {name}: its numbers would repeat in each epoch."
         return None
 
 
@@ -207,7 +207,7 @@ def _broken(seed: int, make: ResumableLoader) -> Evidence:
     rng = random.Random(seed)
     middle, early = rng.randint(2, PER_EPOCH - 2), rng.randint(1, 2)
     alone = {
-        "broken off in the first epoch": (middle,),
+        "interrupted in the first epoch": (middle,),
         "in the third epoch": (2 * PER_EPOCH + middle,),
         "before the first batch": (0,),
         "with the last batch of an epoch": (PER_EPOCH,),
@@ -308,7 +308,7 @@ class ReadsNothingAgain(Check):
 class StateIsSmall(Check):
     """The state is a dictionary of a few numbers, which JSON can store, however large the data set."""
 
-    hint = "Whole numbers from seed and epoch draw the order again; the order itself need not be saved."
+    hint = "The order can be drawn again from seed and epoch, so the order itself need not be saved."
     probe = staticmethod(_broken)
 
     @staticmethod

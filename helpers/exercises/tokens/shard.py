@@ -106,7 +106,7 @@ class RanksHaveEqualShares(Check):
             for name, what in (("shares", "its workers' shares together"), ("alone", "with one worker")):
                 counts = [sum(map(len, mine)) if name == "shares" else len(mine) for mine in seen["cases"][case][name]]
                 if len(set(counts)) > 1:
-                    return f"{case}: the ranks have {counts} blocks, {what}. The longest waits forever for the others."
+                    return f"{case}: the ranks have {counts} blocks, {what}. The rank with the most would hang."
                 if counts[0] != due:
                     return f"{case}: every rank has {counts[0]} blocks, {what}; expected {due}."
         return None
@@ -157,7 +157,7 @@ class OneOrderForAll(Check):
             return f"{same} the order of epoch {epoch}" + (f" of seed s + {seed}." if later and seed else ".")
         for name, *draws in zip(("torch", "NumPy", "random"), *seen["drawn"], strict=True):
             if draws[0] == draws[1]:
-                return f"`share` seeds the global generator of {name}: all that draws from it repeats in each epoch."
+                return f"`share` seeds the global generator of {name}: its numbers would repeat in each epoch."
         return None
 
 

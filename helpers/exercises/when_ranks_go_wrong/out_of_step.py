@@ -43,7 +43,7 @@ def _form(got: Any, right: list[Any] | None) -> str | None:
     """Say what is wrong with the form of an answer that has found the right call and the right ranks."""
     if isinstance(got, list) and right is not None:
         if got[0] == right[0] and sorted(got[1]) == right[1]:
-            return "The ranks are to be sorted."
+            return "The ranks must be sorted."
         if got[0] == right[0] - 1 and got[1] == right[1]:
             return "Calls are counted from 1."
     return None

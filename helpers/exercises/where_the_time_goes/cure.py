@@ -131,7 +131,7 @@ class RecordsNothing(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if not seen["recorded"]:
             return None
-        return f"Autograd recorded {seen['recorded']} calls of the model, for a backward pass that does not follow."
+        return f"Autograd recorded {seen['recorded']} calls of the model, although no backward pass follows."
 
 
 class LeavesThingsAsTheyAre(Check):
@@ -143,7 +143,7 @@ class LeavesThingsAsTheyAre(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["modes"] != expected["modes"]:
-            return "The model came in evaluation mode, and was in training mode during the call or after it."
+            return "The model was passed in evaluation mode, and was in training mode during the call or after it."
         if not seen["autograd"]:
             return "Autograd is off after the call: the next training step would fail."
         return None if seen["same"] else "The batches that you were given have changed."

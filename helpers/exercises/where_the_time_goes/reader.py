@@ -62,7 +62,7 @@ def _wrong(case: str, got: Evidence, want: Evidence, says: str = "it should be")
             return f"{case}: {name} is missing."
         if not abs(mine[name] - own) <= _TOLERANCE:
             whole = abs(mine[name] - want.get("all", {}).get(name, own)) <= _TOLERANCE
-            about = " That is its time with all that runs inside." if whole else ""
+            about = " That is its duration, including the spans inside it." if whole else ""
             return f"{case}: your self time of {name} is {mine[name]:.3f} µs; {says} {own:.3f}.{about}"
     return None
 
@@ -93,7 +93,7 @@ class SumsWhatEachSpendsItself(Check):
 class CountsCompleteEventsOnly(Check):
     """Only complete events ("ph": "X") are spans: marks, arrows, names and counters are not."""
 
-    hint = 'event["ph"] is "X" for a complete event. Others may lack "ts" or "dur", or mean something else by it.'
+    hint = 'event["ph"] is "X" for a complete event. Others may lack "ts" or "dur", or use it for something else.'
 
     @staticmethod
     def probe(seed: int, self_times: SelfTimes) -> Evidence:
@@ -224,8 +224,8 @@ class ChangesNothing(Check):
     """The trace is not changed."""
 
     hint = (
-        "sorted(events) makes a new list, events.sort() does not; and an event is a dictionary that you "
-        "must not change."
+        "sorted(events) makes a new list; events.sort() does not. An event is a dictionary, which you "
+        "must not change either."
     )
 
     @staticmethod

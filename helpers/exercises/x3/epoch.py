@@ -171,9 +171,9 @@ def _wrong_conduct(seen: list[Evidence]) -> str | None:
                 "Call backward() on the loss of each micro-batch before the next one goes in."
             )
         if got["evaluation"]:
-            return f"the model of rank {rank} was put into evaluation mode; it comes in training mode and stays in it."
+            return f"the model of rank {rank} was put into evaluation mode; it must stay in training mode."
         if got["autocast"]:
-            return f"the model of rank {rank} ran under autocast; one process on the joint batch computes without."
+            return f"the model of rank {rank} ran under autocast; the reference process does not."
         if got["unmoved"]:
             return (
                 f"on rank {rank}, {', '.join(got['unmoved'])} got the loader's data on the CPU. "

@@ -155,7 +155,7 @@ def _wrong_after(got: Evidence, right: Evidence, training: bool) -> str | None:
     for name, came in right["modes after"].items():
         if got["modes after"].get(name) != came:
             mode, layer = "training" if came else "evaluation", f"the layer {name!r}" if name else "the model"
-            return f"left {layer} in another mode; it came in {mode} mode."
+            return f"left {layer} in another mode; it was in {mode} mode before."
     if got["wrapper after"] != training:
         return "changed the mode of the DDP wrapper and did not restore it."
     if not got["records"]:

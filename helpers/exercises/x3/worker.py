@@ -224,7 +224,7 @@ class ReplicasShareTheWorkAndAgree(Check):
                             f"{times:.1f} times; it should be once. How often is the model wrapped?"
                         )
             if not relative_distance(got[0]["weights"], want[0]["weights"]) <= EXACT:
-                return f"{case}: the replicas agree, but not with a training of rank 0's model."
+                return f"{case}: the replicas agree, but training rank 0's model gives other weights."
         return None
 
 
