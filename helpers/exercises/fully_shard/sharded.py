@@ -164,7 +164,7 @@ def _local_shares(make_sharded: MakeSharded, seed: int) -> Evidence:
 class ShardsOverTheGivenMesh(Check):
     """The model is sharded over the given mesh; of two dimensions, the second shards and the first replicates."""
 
-    hint = "Pass mesh=mesh to every call of fully_shard: without one it makes a mesh of all ranks."
+    hint = "Pass mesh=mesh to every call of fully_shard: without it, fully_shard makes a mesh of all ranks."
 
     @staticmethod
     def probe(seed: int, make_sharded: MakeSharded) -> Evidence:
