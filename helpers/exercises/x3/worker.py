@@ -221,10 +221,10 @@ class ReplicasShareTheWorkAndAgree(Check):
                         times = entry["sent"] / other["sent"]
                         return (
                             f"{case}, epoch {entry['epoch']}: the backward passes of rank {rank} averaged gradients "
-                            f"{times:.1f} times; it should be once. How often is the model wrapped?"
+                            f"{times:.1f} times; it should be once. How many times is the model wrapped?"
                         )
             if not relative_distance(got[0]["weights"], want[0]["weights"]) <= EXACT:
-                return f"{case}: the replicas agree, but not with a training of rank 0's model."
+                return f"{case}: the replicas agree, but not with training that starts from rank 0's model."
         return None
 
 
