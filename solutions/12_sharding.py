@@ -298,7 +298,7 @@ def train_by_hand(stage):
 
 
 # %% [markdown] name="stages_text"
-# First the numbers: at every stage, on 2 and 4 ranks, the loss must be that of one process on the joint batch. Then the bytes. (On one rank all stages are the same. DDP keeps its gradients as views of its buckets; otherwise it would hold them twice: [[data_parallel]].)
+# First the numbers: at every stage, on 2 and 4 ranks, the loss must be that of one process on the joint batch. Then the bytes. (On one rank all stages are the same. DDP runs with `gradient_as_bucket_view=True`; without it, it would hold its gradients twice: [[data_parallel]].)
 
 
 # %% name="stages"
@@ -421,7 +421,7 @@ hidden_guess.reveal(tokens_that_hide(2, 2, rate, ports), "calculated")
 # %% [markdown] name="explore_text"
 # ### Explore
 #
-# A 7B model in FP32 with 4 GiB of activations should fit on 24 GB GPUs. Which of the four can never fit, on any number of ranks, and what is the smallest number of ranks for those that can?
+# A 7B model in FP32 with 4 GiB of activations should fit on 24 GB GPUs. Which of the four methods can never fit, on any number of ranks, and what is the smallest number of ranks for those that can?
 
 # %% name="play"
 explore(

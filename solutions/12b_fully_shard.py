@@ -128,7 +128,7 @@ make_sharded = check("fully_shard.sharded", make_sharded)
 hint("fully_shard.sharded")
 
 # %% [markdown] name="units_text"
-# Now train with DDP, with your `make_sharded`, and with other units: the whole model as one unit, every two blocks as one, and each block as one.
+# Now train with DDP and with four variants of FSDP: the whole model as one unit (`one_unit`), every two blocks as one (`pairs`), each block as one (your `make_sharded`), and the last again with parameters that stay gathered (`kept_whole`).
 #
 # **Predict.** On 4 ranks, how many MiB lower is the peak when each of the 8 blocks is a unit than when the whole model is one? A block's parameters take 2.0 MiB.
 
@@ -642,10 +642,10 @@ claims.record("C14", "about N times less memory", subject, fewer, "times less", 
 #
 # The program below trains Llama-3.1-8B in BF16 on four RTX 4090s in one machine. These GPUs have no NVLink, so messages travel over PCIe. Each rank has one sequence of 2,048 tokens, and every layer is checkpointed.
 #
-# **Predict.** Add up the time of all messages in a step, as if none overlapped with computing. What is that time divided by the time for computing?
+# **Predict.** Add up the time of all messages in a step, as if none overlapped with computation. What is that time divided by the computing time?
 
 # %% name="guess_program"
-my_guess = None  # times the time for computing
+my_guess = None  # times the computing time
 ### BEGIN GUESS
 my_guess = 0.5  # PCIe is slow, but so is this GPU
 ### END GUESS

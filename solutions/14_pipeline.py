@@ -689,7 +689,7 @@ show_table(table)
 #
 # Now `ScheduleZBVZeroBubble`: two thin stages per rank, a split backward pass, and stages placed in a V. With 4 ranks, rank 0 keeps stages 0 and **7**, and rank 3 keeps stages 3 and 4. So a micro-batch turns around on the last rank without a message, and rank 0 computes the loss.
 #
-# We do not time PyTorch's engine: on a few cores its ranks would compete for them. It gives us its list and computes gradients. The clock is that of our engine, in which an action waits until its time is up. So you see how good PyTorch's *list* is if every action takes exactly its ticks. This is a simulation with real messages, not a measurement of PyTorch's speed.
+# We do not time PyTorch's engine, because its ranks would compete for this machine's few cores. It gives us its list and computes gradients. The clock is that of our engine, in which an action waits until its time is up. So you see how good PyTorch's *list* is if every action takes exactly its ticks. This is a simulation with real messages, not a measurement of PyTorch's speed.
 #
 # **Predict.** There are 4 ranks and 8 micro-batches again. For what share of the step is a rank idle?
 

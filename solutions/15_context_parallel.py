@@ -994,8 +994,8 @@ claims
 #
 # - Every layer except attention works on one token at a time. So split the sequence, and handle attention separately.
 # - A partial result is a mean and a log-sum-exp, and two of them merge into one. In the backward pass, the log-sum-exp and the output of the whole row (through δ = g · out) make each block independent.
-# - Keys and values travel around the ring, and their gradients travel with them and end up at home: 6 N − 4 blocks per layer in one dtype, 8 N − 4 BF16 blocks with FP32 gradients. Start each message before the block is computed.
-# - The saved bytes fall to 1/N. The peak is nearly a fixed number of blocks, so it falls from a higher level.
+# - Keys and values travel around the ring, and their gradients travel with them until they are back with their owner: 6 N − 4 blocks per layer in one dtype, 8 N − 4 BF16 blocks with FP32 gradients. Start each message before the block is computed.
+# - The saved bytes fall to 1/N. The peak is a nearly fixed number of blocks, so it falls with N, too, but from a higher level.
 # - Under a causal mask, contiguous chunks waste nearly half of the time, and zigzag is fair. Each document needs its own zigzag.
 # - Make labels before cutting, let positions travel with their tokens, and divide the loss by the count over all ranks.
 # - Ulysses sends less on many ranks, until the heads run out. With GQA on few ranks, the ring sends less. All-gather sends about as much as the ring and needs more memory, but takes any mask.
