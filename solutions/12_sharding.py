@@ -57,7 +57,7 @@ print(f"ranks: on {'GPUs, over NCCL' if everywhere.type == 'cuda' else 'the CPU,
 # %% [markdown] name="idea_text"
 # ## 1 · What exists N times
 #
-# DDP keeps a full copy of everything on every rank. ZeRO keeps one copy in total. Each rank stores one part. When it needs another part, it gets it from the rank that has it, uses it and frees it again.
+# DDP keeps a full copy of everything on every rank. ZeRO keeps one copy in total. Each rank stores one part. It gets any other part from the rank that stores it, and frees it after use.
 #
 # In FP32 with Adam a parameter costs 16 bytes ([[where_memory_goes]]): 4 for itself, 4 for its gradient and 8 for the optimizer. Under DDP every rank pays all 16. ZeRO's **stages** shard more and more of them:
 

@@ -717,7 +717,7 @@ show(
 note("PyTorch's ZBV: bubble of (R - 1) / (6 m + R - 1)", "4 ranks, 8 micro-batches", run, 300 / 51, 300 / 27)
 
 # %% [markdown] name="dualpipe_text"
-# **DualPipeV** (Sea AI Lab's version of DeepSeek's DualPipe, cut in half; PyTorch's `ScheduleDualPipeV`) uses the same placement. Its list pairs the forward pass of one micro-batch with the backward pass of another. In a model with experts ([[mixture_of_experts]]) one of the two then computes while the other's tokens travel. Our simulator has no such overlap and runs the two in order. It can compare the bubble and the memory:
+# **DualPipeV** (Sea AI Lab's version of DeepSeek's DualPipe, cut in half; PyTorch's `ScheduleDualPipeV`) uses the same placement. Its list pairs the forward pass of one micro-batch with the backward pass of another. In a model with experts ([[mixture_of_experts]]) one of the two then computes while the other's tokens travel. Our simulator does not model that overlap and runs the two in order. It can compare the bubble and the memory:
 
 # %% name="dualpipe"
 table = [("8 micro-batches, simulated", "idle", "ticks", "thin micro-batches on ranks 0 to 3")]
@@ -907,6 +907,6 @@ claims
 # - Every turn takes as long as the slowest stage, so cut by work, not by number of blocks.
 # - Sharded stages gather for every micro-batch unless told to keep their parameters.
 #
-# **What to reach for when.** Many layers and slow links between machines: a pipeline with 1F1B and checkpointing; interleaved or zero-bubble schedules where there are few micro-batches. Before that, try sharding ([[sharding]]), which needs no change to the model, and tensor parallelism inside an NVLink domain ([[tensor_parallel]]).
+# **What to reach for when.** Many layers and slow links between machines: a pipeline with 1F1B and checkpointing; interleaved or zero-bubble schedules if there are few micro-batches. Before that, try sharding ([[sharding]]), which needs no change to the model, and tensor parallelism inside an NVLink domain ([[tensor_parallel]]).
 #
 # **Sources.** Huang et al. 2019, *GPipe*; Narayanan et al. 2019 and 2021, *PipeDream* and *Efficient Large-Scale Language Model Training on GPU Clusters* (1F1B with a flush at the end of each step, as here, and the interleaved schedule); Qi et al. 2023, *Zero Bubble Pipeline Parallelism* (ZB-H1 is the list that you wrote), and 2024, *Pipeline Parallelism with Controllable Memory* (ZBV); PyTorch documentation, `torch.distributed.pipelining`.

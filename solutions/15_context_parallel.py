@@ -863,7 +863,7 @@ def ulysses(q, k, v):
 # %% [markdown] name="ulysses_guess_text"
 # In each of the two passes, Ulysses exchanges four tensors once: q, k, v and the result, or their gradients. Of each tensor a rank keeps 1/N and sends the rest.
 #
-# **Predict.** On two ranks, with 8 query heads and 2 key and value heads (GQA): how many times as many bytes as Ulysses does the ring send, forward and backward together?
+# **Predict.** On two ranks, with 8 query heads and 2 key and value heads (GQA), what are the bytes that the ring sends divided by those of Ulysses, forward and backward together?
 
 # %% name="ulysses_guess"
 my_guess = None  # bytes of the ring / bytes of Ulysses

@@ -298,7 +298,7 @@ print(f"experts with less than a quarter of their even share at the end: {idle} 
 #
 # **With a loss** (GShard, Switch Transformer). Let f be an expert's share of the choices, and P its mean probability over all tokens. Add α E Σ f·P to the loss, summed over the E experts. When both are even, Σ f·P is 1/E, so the term is α. The shares f have no gradient. The probabilities P do: the loss lowers P where f is large.
 #
-# **With a bias** (DeepSeek-V3). After each step, compare each expert's load with the mean and move its `route` bias a little: down for experts above the mean, up for experts below it. The bias changes which experts are chosen, but no weight and no gradient. DeepSeek-V3 also computes scores with a sigmoid in place of the softmax, and keeps a very small balance loss per *sequence*, because a load that is even over the batch can still be uneven within one sequence.
+# **With a bias** (DeepSeek-V3). After each step, compare each expert's load with the mean and move its `route` bias a little: down for experts above the mean, up for experts below it. The bias changes which experts are chosen, but does not enter the weights or the gradient. DeepSeek-V3 also computes scores with a sigmoid in place of the softmax, and keeps a very small balance loss per *sequence*, because a load that is even over the batch can still be uneven within one sequence.
 #
 # **With a capacity.** Give each expert room for a fixed number of rows, its *capacity*, and drop the rest: a dropped token skips that expert. All experts then work on tensors of one fixed size.
 #
@@ -341,7 +341,7 @@ balance_loss, nudge, within_capacity = check("mixture_of_experts.balance", balan
 hint("mixture_of_experts.balance")
 
 # %% [markdown] name="balance_guess_text"
-# **Predict.** Train the mixture again, once with α = 0.02 and once with a bias that moves by 0.01 per step. How much lower or higher is the test loss with the bias than without balancing? (Below zero if the bias is better.)
+# **Predict.** Train the mixture again, once with α = 0.02 and once with a bias that moves by 0.01 per step. By how much does the test loss with the bias differ from that without balancing? (Below zero if the bias is better.)
 
 # %% name="balance_guess"
 my_guess = None  # test loss with the bias - without balancing
@@ -412,7 +412,7 @@ def rerouted(model, x):
 rounding_guess.reveal(rerouted(models["bias"], batch_at(text, 4096, torch.Generator().manual_seed(2))[0]))
 
 # %% [markdown] name="capacity_text"
-# Each of these tokens would run through different experts than in training, because of rounding alone. Recomputation has the same weakness wherever it is not bitwise repeatable (atomics, a different autocast state). If activation checkpointing routes a token differently the second time, a dropless layer's shapes change and `checkpoint` raises; with a fixed capacity the gradient is silently wrong.
+# Each of these tokens would run through different experts than in training, because of rounding alone. Recomputation has the same weakness wherever it is not bitwise repeatable (atomics, a different autocast state). If activation checkpointing routes a token differently the second time, a dropless layer's shapes change and `checkpoint` raises an error; with a fixed capacity the gradient is silently wrong.
 #
 # ### What a capacity drops
 #
@@ -530,7 +530,7 @@ claims.record("C19", said, subject, sum(savings) / 2 / ratio, "x", 0.8, 1.25)
 #
 # ### Seconds and MFU
 #
-# **Predict.** On this machine, how many times as long as a step of the mixture does a step of dense 512 take?
+# **Predict.** On this machine, what is the time of a step of dense 512 divided by that of the mixture?
 
 # %% name="seconds_guess"
 my_guess = None  # seconds of dense 512 / of the mixture
@@ -556,7 +556,7 @@ claims.figure("a step of dense 512 / of the mixture", "1,024 tokens, forward and
 #
 # ### Memory
 #
-# **Predict.** A training step with AdamW: how many times the peak memory of dense 128 does the mixture need at a batch of 256 windows?
+# **Predict.** In a training step with AdamW and a batch of 256 windows, how many times the peak memory of dense 128 does the mixture need?
 
 # %% name="memory_guess"
 my_guess = None  # peak of the mixture / of dense 128
@@ -815,7 +815,7 @@ table = [("4 ranks", *(f"rank {rank}" for rank in range(RANKS)))]
 show_table([*table, *((name, *map(human_bytes, peaks)) for name, peaks in layer_peaks.items())])
 
 # %% [markdown] name="torch_text"
-# All ranks have the same tokens and the same number of parameters. Only the routing differs. Part of each peak is the same on every rank: its own tokens and their copies. The rest follows the rows that it receives. On a GPU that an even load would nearly fill, the busiest rank runs out of memory first, in whichever step the router happens to favor its experts. Imbalance can end a run with an OOM long before the loss shows it.
+# All ranks have the same tokens and the same number of parameters, so only the routing makes their peaks differ. Part of each peak is the same on every rank: its own tokens and their copies. The rest follows the rows that it receives. On a GPU that an even load would nearly fill, the busiest rank runs out of memory first, in whichever step the router happens to favor its experts. Imbalance can end a run with an OOM long before the loss shows it.
 #
 # If both experts of a token are on the same rank, its row goes there twice. Implementations that send it once, and node-limited routing (DeepSeek-V3 limits a token to four nodes), exploit that.
 #
@@ -970,11 +970,11 @@ for name, results in tried.items():
 show_table([*table, ("one process", "", "", "", f"{alone:.3f}")])
 
 # %% [markdown] name="groups_explained"
-# - `over_all` averages the gradients of *different* experts that happen to have the same shape and name on their ranks. It raises no error and no warning. The loss still falls, only less, because everything else learns correctly and experts still learn what they have in common. Without a correct run to compare with, you would not notice. `DistributedDataParallel` does worse: when it is constructed, it overwrites every rank's experts with rank 0's, because names and shapes agree. Exclude them (`DistributedDataParallel._set_params_and_buffers_to_ignore_for_model`).
+# - `over_all` averages the gradients of *different* experts that happen to have the same shape and name on their ranks. It raises no error and no warning. The loss still falls, but less, because everything else learns correctly and experts still learn what they have in common. Without a correct run to compare with, you would not notice. `DistributedDataParallel` does worse: when it is constructed, it overwrites every rank's experts with rank 0's, because names and shapes agree. Exclude them (`DistributedDataParallel._set_params_and_buffers_to_ignore_for_model`).
 # - `over_copies` gives the right direction, but makes the gradients too large by a factor equal to the number of ranks along `expert`. The exchange has already *summed* over those ranks, while the loss is a *mean* over all. AdamW cancels a constant factor up to its ε, which hides the mistake ([[gradient_accumulation]]): the loss after 50 steps is close to the correct one. SGD, or clipping by the global norm, would reveal it.
 # - The correct method sums over the ranks that hold a copy, and divides by the number of all ranks.
 #
-# With FSDP2 you say the same in two calls, as torchtitan does: `fully_shard` the experts over `replica` alone, and `experts.set_gradient_divide_factor(mesh.size())`.
+# With FSDP2 two calls do the same, as in torchtitan: `fully_shard` of the experts over `replica` alone, and `experts.set_gradient_divide_factor(mesh.size())`.
 #
 # The next cell checks yours against one process on four mesh shapes.
 
@@ -1027,7 +1027,7 @@ claims
 # - Parameters, gradients and optimizer state follow the total parameters; FLOPs follow the active ones; seconds follow neither exactly.
 # - From the task's loss, the router learns only through the weights of the experts it chose. Without balancing, a few experts get most of the tokens. A loss or a bias prevents that. Keep the router in FP32.
 # - A capacity drops tokens. Sorted rows with grouped matmuls drop none, and in BF16 on a GPU `F.grouped_mm` needs no host synchronization.
-# - Expert parallelism exchanges row counts, rows and results, and then the gradients of both: 4 n k C (N − 1) / N numbers per layer, for any load. Imbalance costs time and memory on the busiest rank.
+# - Expert parallelism exchanges row counts, rows and results, and then the gradients of both. On average over the ranks, each sends 4 n k C (N − 1) / N numbers per layer, for any load. Imbalance costs time and memory on the busiest rank.
 # - An expert's gradient is summed over its copies and divided by the number of all ranks. Averaging over all ranks mixes different experts without an error. The clipping norm counts each expert once.
 #
 # **What to reach for when.** For more quality at the same FLOPs, with memory to spare: a mixture. If the experts do not fit: expert parallelism inside a node or over fast links, with data parallelism or sharding across nodes. When you report an MFU: state that it counts active parameters. For combining expert ranks with the other dimensions: the methods of [[choosing_a_layout]] apply, though that lab's own layouts are dense.

@@ -139,7 +139,7 @@ def _too_much(got: Evidence, right: Evidence, ranks: int) -> str | None:
         )
     if got["left"] > share + 4 * right["block"]:
         return (
-            f"after the step {human_bytes(got['left'])} are still held; the share is {human_bytes(share)}. "
+            f"after the step {human_bytes(got['left'])} is still held; the share is {human_bytes(share)}. "
             "Does something keep a copy of the whole model?"
         )
     beside = (got["peak"] - share) / right["block"]

@@ -213,12 +213,12 @@ def _wrong_memory(pair: list[Case], seen: Evidence, expected: Evidence) -> str |
             )
         right = max(entry[key] for entry in expected[many])
         if not b <= (TOO_LARGE_BETWEEN if key == "between" else TOO_LARGE) * right:
-            return f"{words} a rank has {human_bytes(b)} beyond its inputs; {human_bytes(right)} are enough. {sizes}"
+            return f"{words} a rank has {human_bytes(b)} beyond its inputs; {human_bytes(right)} is enough. {sizes}"
     made = {case.ranks: {n for entry in seen[str(case)] for n in entry["sizes"]} for case in pair}
     if differing := made[fewer] ^ made[more]:
         with_it, without = (fewer, more) if max(differing) in made[fewer] else (more, fewer)
         return (
-            f"Where {with_it} share the sequence, {human_bytes(max(differing))} are allocated at once, and never where "
+            f"Where {with_it} share the sequence, {human_bytes(max(differing))} is allocated at once, and never where "
             f"{without} do, with parts of one size: something grows with the sequence. {sizes}"
         )
     a, b = (max(entry["python"] for entry in seen[name]) for name in (few, many))
