@@ -320,7 +320,7 @@ hint("tensor_parallel.layers")
 # %% [markdown] name="ways_text"
 # ### Other programs with the right output
 #
-# Now compare your pair with a program that uses only half of it: your `Leave` at the end, and **no collective in the backward pass** at the start.
+# Now compare your pair with a program that uses only half of it: your `Leave` where the paths merge, and **no collective in the backward pass** where they split.
 
 # %% name="ways"
 ways = {"same, then Leave": (same, Leave.apply), "Enter, then Leave": (Enter.apply, Leave.apply)}
@@ -340,7 +340,7 @@ show(
 # Five programs give the right output, and only one of them gives the right gradients. (A gradient of twice the right length is off by 1.)
 #
 # - **A sum in both directions** makes the MLP's gradients N times too large. AdamW's step does not depend on such a common factor ([[gradient_accumulation]]), so an MLP alone would train normally. In a deep model, right and wrong paths mix, and no optimizer can undo that.
-# - **No collective in the backward pass** at the start is what `dist.all_reduce` did. The layers below should be equal on all ranks, and they drift apart.
+# - **No collective in the backward pass** where the paths split is what `dist.all_reduce` did. The layers below should be equal on all ranks, but they drift apart.
 # - **The right pair** is called *f* and *g* in Megatron-LM. One is the transpose of the other: the forward pass of one is the backward pass of the other.
 #
 # ## 3 · A transformer block

@@ -230,7 +230,7 @@ received_guess.reveal(received, how="counted")
 # %% [markdown] name="shift_task"
 # Over gloo, `send` returns when the other side receives the message. No rank reaches its `recv`, so all ranks wait for each other in a circle: a deadlock. Over NCCL the call returns at once, but the streams may deadlock in the same way. Small messages fit into NCCL's buffers and get through, so the code works until the blocks grow.
 #
-# So start both at once. `dist.batch_isend_irecv` takes a list of `dist.P2POp(dist.isend, tensor, to)` and `dist.P2POp(dist.irecv, tensor, from)`, starts all of them, and returns a list of requests before any data arrive. `request.wait()` waits for one of them. In between, a rank can compute with the block that it already has.
+# So start both at once. `dist.batch_isend_irecv` takes a list of `dist.P2POp(dist.isend, tensor, to)` and `dist.P2POp(dist.irecv, tensor, from)`, starts all of them, and returns a list of requests before any data arrives. `request.wait()` waits for one of them. In between, a rank can compute with the block that it already has.
 #
 # ### Your turn: shift
 #
