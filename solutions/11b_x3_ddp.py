@@ -287,12 +287,12 @@ except RuntimeError as error:  # NotImplementedError is one, too
 # %% [markdown] name="broken_text"
 # ## Other people's programs (no points)
 #
-# Six programs, A to F, train a small classifier on two ranks with an effective batch of 2 ranks × 4 micro-batches × 32 rows. One is correct. Each of the others is broken in one line. All run to completion, and the loss falls in all of them. This is what can be seen from outside:
+# Six programs, A to F, train a small classifier on two ranks with an effective batch of 2 ranks × 4 micro-batches × 32 rows. One is right. Each of the others is broken in one line. All of them finish, and the loss falls in all of them. This is what can be seen from outside:
 #
 # - **loss**: mean over the first and over the last of three epochs, on rank 0;
 # - **replicas apart**: distance between the two ranks' weights, relative, after the first and the last epoch;
-# - **rows on rank 0**: how many different rows it had in three epochs, of 512;
-# - **all-reduces per update**: how many rank 0 makes for each update;
+# - **rows of 512 on rank 0**: how many different rows it had in three epochs;
+# - **all-reduces per update**: how many all-reduces rank 0 took part in (all gradients fit in one bucket);
 # - **first update**: how far it moved the weights, divided by how far one process moves the same weights on the same rows.
 
 # %% name="broken"
@@ -314,7 +314,7 @@ my_diagnoses = {"A": 4, "B": 5, "C": 1, "D": 6, "E": 2, "F": 3}
 compare_diagnoses(my_diagnoses)
 
 # %% [markdown] name="diagnosed_text"
-# The losses tell you almost nothing: five of the six fall alike, and the program whose loss falls fastest is wrong. Its steps are four times too large, which only a comparison with one process shows. Compare replicas, rows and the first update, and count messages, whenever you change a distributed program.
+# The losses tell you almost nothing: five of the six fall alike, and the program whose loss falls fastest is wrong. Its steps are four times too large, which only a comparison with one process shows. Whenever you change a distributed program, compare replicas, rows and the first update, and count messages.
 
 # %% [markdown] name="hand_in"
 # ## Submit

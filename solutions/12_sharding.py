@@ -57,7 +57,7 @@ print(f"ranks: on {'GPUs, over NCCL' if everywhere.type == 'cuda' else 'the CPU,
 # %% [markdown] name="idea_text"
 # ## 1 · What exists N times
 #
-# DDP keeps a full copy of everything on every rank. ZeRO keeps one copy in total: each rank stores a part, and gets other parts from the ranks that have them, uses them and frees them again.
+# DDP keeps a full copy of everything on every rank. ZeRO keeps one copy in total. Each rank stores one part. It gets any other part from the rank that stores it, and frees it after use.
 #
 # In FP32 with Adam a parameter costs 16 bytes ([[where_memory_goes]]): 4 for itself, 4 for its gradient and 8 for the optimizer. Under DDP every rank pays all 16. ZeRO's **stages** shard more and more of them:
 
@@ -84,7 +84,7 @@ show(
 #
 # ### Partition
 #
-# Parameters come in many shapes, and few of them divide evenly by the number of ranks. So all parameters of a **unit** (here: a block) are laid end to end in one *flat* vector, which is cut into N slices of equal size. Each rank is responsible for one slice, its **shard**.
+# Parameters come in many shapes, and few of their sizes divide evenly by the number of ranks. So all parameters of a **unit** (here: a block) are laid end to end in one *flat* vector, which is cut into N slices of equal size. Each rank is responsible for one slice, its **shard**.
 
 # %% name="flat_drawn"
 show(
@@ -98,7 +98,7 @@ show(
 # **Contract.** `partition(parameters, rank, world_size)` returns `flat` and `shard`.
 #
 # - `parameters` is a list of `nn.Parameter`s of one dtype on one device.
-# - `flat` has one dimension, the parameters' dtype and device, and requires no gradient. It holds their numbers in the order of the list, and then as few zeros as make its length a multiple of `world_size`.
+# - `flat` has one dimension, the parameters' dtype and device, and requires no gradient. It holds their numbers in the order of the list, followed by just enough zeros to make its length a multiple of `world_size`.
 # - Each parameter keeps its identity, shape and numbers, but its memory is now that of `flat` (assign to `p.data`).
 # - `shard` is the `rank`-th of `world_size` equal slices, and a view of `flat`.
 
@@ -127,7 +127,7 @@ hint("sharding.partition")
 # %% [markdown] name="reduce_contract"
 # ### Reduce
 #
-# The optimizer updates only the shard, so a rank needs only its slice of the joint gradient. `dist.reduce_scatter_tensor(output, input)` cuts the input of every rank into N equal parts, adds the parts of all ranks, and leaves the r-th sum in `output` on rank r.
+# The optimizer updates only the shard, so a rank needs only its slice of the joint gradient. `dist.reduce_scatter_tensor(output, input)` cuts every rank's input into N equal parts, sums the r-th parts of all ranks, and leaves that sum in `output` on rank r.
 #
 # **Contract.** `reduce_gradients(parameters, shard)` is called on every rank after a backward pass.
 #
@@ -255,7 +255,7 @@ hint("sharding.hooks")
 # %% [markdown] name="loop_text"
 # ### The loop around them
 #
-# A training loop on top of your four functions:
+# Here is a training loop that uses your four functions:
 
 
 # %% name="unit"
@@ -298,7 +298,7 @@ def train_by_hand(stage):
 
 
 # %% [markdown] name="stages_text"
-# First the numbers: at every stage, on 2 and 4 ranks, the loss must be that of one process on the joint batch. Then the bytes. (On one rank all stages are the same. DDP keeps its gradients as views of its buckets; otherwise it would hold them twice: [[data_parallel]].)
+# First the numbers: at every stage, on 2 and 4 ranks, the loss must be that of one process on the joint batch. Then the bytes. (On one rank all stages are the same. DDP runs with `gradient_as_bucket_view=True`; without it, it would hold its gradients twice: [[data_parallel]].)
 
 
 # %% name="stages"
@@ -339,7 +339,7 @@ show(
 )
 
 # %% [markdown] name="stages_explained"
-# The losses are the same everywhere. The formula holds, apart from one block's gradients. Under DDP one gradient has not yet been copied into its bucket. At stages 2 and 3 a unit's gradients stay unsharded until the last of them is ready: 4 bytes for one parameter in 8, or half a byte per parameter. Smaller units add less.
+# The losses are the same everywhere. The formula holds, except for at most one block's gradients. Under DDP one gradient has not yet been copied into its bucket. At stages 2 and 3 a unit's gradients stay unsharded until the last of them is ready. That is 4 bytes for one parameter in 8, or half a byte per parameter. The formula already counts 1/N of it, so 0.25 bytes are left on 2 ranks and about 0.37 on 4. Smaller units add less.
 #
 # The peak falls by less than the static part. It also contains the activations, the unit that is being reduced (its gradients and the flat copy of them), and at stage 3 the gathered block.
 #
@@ -350,7 +350,7 @@ show(
 # **Predict.** How many Φ does stage 3 send per step?
 
 # %% name="guess_volume"
-my_guess = None  # stage 3, in units of the parameters
+my_guess = None  # stage 3, in multiples of Φ
 ### BEGIN GUESS
 my_guess = 3  # gathered forward, gathered backward, reduced
 ### END GUESS
@@ -372,9 +372,9 @@ swapped = "all-gather and reduce-scatter in place of all-reduce"
 claims.record("C14", swapped, f"ZeRO-3, {subject}", said[3].count("all_reduce"), "all-reduces", 0, 0)
 
 # %% [markdown] name="volume_explained"
-# Stages 1 and 2 send the same bytes as DDP and hold less, because an all-reduce is a reduce-scatter followed by an all-gather, and they do these two at different times. (In our loop the all-gather comes after the step, with nothing to hide it. Megatron's distributed optimizer postpones it into the next forward pass, layer by layer.)
+# Stages 1 and 2 send the same bytes as DDP and hold less, because an all-reduce is a reduce-scatter followed by an all-gather, and they do these two at different times. (In our loop the all-gather comes after the step, with nothing to hide it behind. Megatron's distributed optimizer postpones it to the next forward pass, layer by layer.)
 #
-# Stage 3 sends half as much again: each block is gathered in the forward pass, gathered again in the backward pass, and reduced. It does so for every micro-batch.
+# Stage 3 sends 50% more: each block is gathered in the forward pass, gathered again in the backward pass, and reduced. It does so for every micro-batch. (Stage 2 reduces in every backward pass, too. With accumulation it therefore sends more than stage 1, or than DDP with `no_sync`, which reduce once per step.)
 #
 # ### When do the messages hide?
 #
@@ -402,7 +402,7 @@ table = [("tokens per GPU needed to hide", "GB/s", "gather, forward", "gather + 
 for name in ("dgx-a100", "dgx-h100"):
     cluster = CLUSTERS[name]
     rate = 0.4 * cluster.gpu.peaks["bfloat16"]
-    ports = min(cluster.inside, cluster.node * cluster.outside)  # a ring leaves a machine through all of its ports
+    ports = min(cluster.inside, cluster.node * cluster.outside)  # rings leave a machine through all of its ports
     rings = {"one machine": cluster.inside, "machines, all their GPUs": ports, "one GPU per machine": cluster.outside}
     for where, link in rings.items():
         forward = tokens_that_hide(2, 2, rate, link)
@@ -414,14 +414,14 @@ show_table(table)
 hidden_guess.reveal(tokens_that_hide(2, 2, rate, ports), "calculated")
 
 # %% [markdown] name="hidden_explained"
-# A ring over two machines does not squeeze through one port. NCCL runs several rings at once, each with a part of the bytes and each leaving the machine through another GPU's port, so the boundary carries 8 × 50 = 400 GB/s, nearly as much as NVLink. A rank is limited to its own port only if all other ranks of its ring are on other machines. That is so when tensor parallelism fills each machine ([[tensor_parallel]]), or between the replicas of hybrid sharding ([[fully_shard]]). (The factor (N − 1)/N is taken as 1, as for many ranks.)
+# A ring over two machines does not squeeze through one port. NCCL runs several rings at once, each with a part of the bytes and each leaving the machine through a different GPU's port, so the boundary carries 8 × 50 = 400 GB/s, nearly as much as NVLink. A rank is limited to its own port only if all other ranks of its ring are on other machines. That is so when tensor parallelism fills each machine ([[tensor_parallel]]), or between the replicas of hybrid sharding ([[fully_shard]]). (The factor (N − 1)/N is taken as 1, as for many ranks.)
 #
-# What a flat ring over many machines does suffer from is latency: N − 1 rounds for every gather of a layer, and each gather waits for the slowest rank. More tokens per GPU help, because each message has more computing to hide behind, and so do fewer ranks per copy, as in hybrid sharding. Gradients in BF16 would halve the bytes of the reductions, at the price of rounding in a sum over all ranks.
+# What a flat ring over many machines does suffer from is latency: N − 1 rounds for every gather of a layer, and each gather waits for the slowest rank. More tokens per GPU help, because each message has more computation to hide behind. Fewer ranks per copy help too, as in hybrid sharding. Gradients in BF16 would halve the bytes of the reductions, at the price of rounding in a sum over all ranks.
 
 # %% [markdown] name="explore_text"
 # ### Explore
 #
-# A 7B model in FP32 with 4 GiB of activations should fit on 24 GB GPUs. Which of the four can never fit, on any number of ranks, and what is the smallest number of ranks for any that can?
+# A 7B model in FP32 with 4 GiB of activations should fit on 24 GB GPUs. Which of the four methods can never fit, on any number of ranks, and what is the smallest number of ranks for those that can?
 
 # %% name="play"
 explore(
@@ -446,11 +446,11 @@ print(
 
 # %% [markdown] name="config_explained"
 # - `zero_optimization.stage` is the stage of the table at the top of this lab.
-# - `offload_optimizer` and `offload_param` keep optimizer state and parameters in the host's memory. The optimizer then steps on the CPU, for which DeepSpeed compiles its own Adam. The helper pins that memory where there is a GPU.
+# - `offload_optimizer` and `offload_param` keep optimizer state and parameters in the host's memory. The optimizer then steps on the CPU, for which DeepSpeed compiles its own Adam. The helper pins that memory if there is a GPU.
 # - `train_micro_batch_size_per_gpu` × `gradient_accumulation_steps` × ranks is the effective batch ([[gradient_accumulation]]).
 # - `gradient_clipping`: if you leave it out, recent versions (0.19) clip to norm 1 and older ones not at all. The helper always writes it, 0 for none.
 #
-# DeepSpeed is optional here. `make deepspeed` in a terminal, or `DS_BUILD_OPS=0 pip install deepspeed ninja`, installs it (it needs g++, and compiles for some minutes on first use); then this cell runs it on two ranks.
+# DeepSpeed is optional here. `make deepspeed` in a terminal, or `DS_BUILD_OPS=0 pip install deepspeed ninja`, installs it (it needs g++, and compiles for a few minutes on first use); then this cell runs it on two ranks.
 
 
 # %% name="deepspeed"
@@ -499,9 +499,9 @@ claims
 # ## Recap
 #
 # - DDP keeps 16 bytes per parameter on every rank. ZeRO-1 keeps 8 + 8/N, ZeRO-2 4 + 12/N, ZeRO-3 = FSDP 16/N. Three operations do it: partition, reduce-scatter, all-gather. Hooks call them.
-# - Stages 1 and 2 send what DDP sends, 2 Φ; stage 3 sends 3 Φ for every micro-batch.
+# - Without accumulation, stages 1 and 2 send what DDP sends, 2 Φ. Stage 3 sends 3 Φ for every micro-batch.
 # - The peak has a floor that N does not divide: the gathered unit, its gradients, activations.
-# - Gathers hide behind computing if each GPU has enough tokens. A ring over machines leaves each of them through all its ports.
+# - Gathers hide behind computation if each GPU has enough tokens. Rings over several machines use all of each machine's ports.
 #
 # **What to reach for when.** The model fits with room to spare: DDP. The optimizer state does not fit: ZeRO-1 (`ZeroRedundancyOptimizer` with DDP) or ZeRO-2 (DeepSpeed; `fully_shard` with `reshard_after_forward=False` comes close). The parameters do not fit: `fully_shard` ([[fully_shard]]). One layer does not fit: [[tensor_parallel]]. The sequence does not fit: [[context_parallel]]. Not enough GPUs: offload, which is slow.
 #

@@ -103,7 +103,7 @@ def run_cases(fn, ranks, cases):
 #
 # **Contract.** `make_sharded(model, mesh, **options)` is called on every rank, and returns the model to train with.
 #
-# - `mesh` is the `DeviceMesh` to shard over: all ranks in one dimension, or two dimensions as in section 6. `options` are for every call of `fully_shard`.
+# - `mesh` is the `DeviceMesh` to shard over: all ranks in one dimension, or two dimensions as in section 6. `options` go to every call of `fully_shard`.
 # - `model` is the same FP32 model on every rank, unsharded. `model.blocks` is an `nn.ModuleList` of equal blocks; the model may also have parameters outside them.
 # - `F.mse_loss(result(x), y).backward()` followed by a step of `torch.optim.AdamW(result.parameters())` must train in FP32 as DDP would: each rank has its part of the rows, and gradients are averaged.
 # - Each rank holds 1/N of the parameters, gradients and optimizer state, and no copy of anything.
@@ -128,7 +128,7 @@ make_sharded = check("fully_shard.sharded", make_sharded)
 hint("fully_shard.sharded")
 
 # %% [markdown] name="units_text"
-# Now train with DDP, with your `make_sharded`, and with other units: the whole model as one unit, every two blocks as one, and each block as one.
+# Now train with DDP and with four variants of FSDP: the whole model as one unit (`one_unit`), every two blocks as one (`pairs`), each block as one (your `make_sharded`), and the last again with parameters that stay gathered (`kept_whole`).
 #
 # **Predict.** On 4 ranks, how many MiB lower is the peak when each of the 8 blocks is a unit than when the whole model is one? A block's parameters take 2.0 MiB.
 
@@ -168,7 +168,7 @@ def train_sharded(make):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     def step():
-        loss = F.mse_loss(model(x).float(), y)  # with a policy of BF16, so is the output
+        loss = F.mse_loss(model(x).float(), y)  # under a BF16 policy the output is BF16
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -194,15 +194,15 @@ lower = fsdp[one_unit].peak / got.peak
 claims.record("T21", "smaller units, lower peak", "4 ranks, whole model / each block", lower, "times", 1.2, 10)
 
 # %% [markdown] name="units_explained"
-# The losses are those of DDP. The static bytes and the bytes sent are those of your stage 3, in as many messages: three per block. The claim that FSDP needs "about N times less memory" is true of the static part but not of the peak: gathered units and flat copies of gradients are not divided by N. (Messages travel while the ranks compute, so the peak differs by up to a MiB from rank to rank and from run to run. The tables show the rank with the highest peak.)
+# The losses are those of DDP. The static part is the formula's 4 bytes per parameter; your stage 3 held up to one block's gradients more. The bytes sent are those of your stage 3, in as many messages: three per block. The claim that FSDP needs "about N times less memory" is true of the static part but not of the peak: gathered units and flat copies of gradients are not divided by N. (Messages travel while the ranks compute, so the peak differs by up to a MiB from rank to rank and from run to run. The tables show the rank with the highest peak.)
 #
-# Smaller units save more than the seven blocks' parameters. At the end of a unit's backward pass all its gradients are there, and next to them the buffer in which they are packed for the reduce-scatter. So a unit costs at least twice its size. The table shows more than that for units of one block, because the next unit's parameters are already there and activations are not divided.
+# Smaller units save more than the seven blocks' parameters. At the end of a unit's backward pass all its gradients exist, along with the buffer in which they are packed for the reduce-scatter. So a unit costs at least twice its size. Units of one block cost more than that here, because the next unit's parameters have already been gathered and activations are not divided.
 #
-# The last line is `reshard_after_forward=False`: parameters stay gathered from the forward to the backward pass. That sends 2 Φ instead of 3 Φ, but at the peak all parameters are complete. It pays off if links are slow and the parameters are small compared with everything else. (It sends as much as ZeRO-2. Between steps the parameters are still sharded.)
+# The last line, `kept_whole`, is `reshard_after_forward=False`: parameters stay gathered from the forward to the backward pass. That sends 2 Φ instead of 3 Φ, but at the peak all parameters are complete. It pays off if links are slow and the parameters are small compared with everything else. (It sends as much as ZeRO-2. Between steps the parameters are still sharded.)
 #
 # ### Policies: mixed precision, offload
 #
-# `MixedPrecisionPolicy` gathers and computes in 16 bits, while shards and optimizer stay FP32. `CPUOffloadPolicy` keeps the shards in the host's memory and moves a unit to the GPU when it is needed. Its gradients go back to the host, and the optimizer steps there, on the CPU. So in each step, for every parameter of its shard, 4 bytes cross a rank's PCIe link for each gather and 4 for the gradient. (Half of that only if the shards themselves are BF16: with a BF16 policy the FP32 shard is copied first, and cast on the GPU.) Pinned host memory lets these copies overlap with computing. (On a CPU the policy moves nothing, so the table has its row on GPUs only.)
+# `MixedPrecisionPolicy` gathers and computes in 16 bits, while shards and optimizer stay FP32. `CPUOffloadPolicy` keeps the shards in the host's memory and moves a unit to the GPU when it is needed. Its gradients go back to the host, and the optimizer steps there, on the CPU. So in each step, for every parameter of its shard, 4 bytes cross a rank's PCIe link for each gather and 4 for the gradient. (It is half of that only if the shards themselves are BF16. With a BF16 policy the FP32 shard is copied first, and cast on the GPU.) Pinned host memory lets these copies overlap with computation. (On a CPU the policy moves nothing, so the table has a row for it only on GPUs.)
 #
 # In older code you will meet `FullyShardedDataParallel`, which packs a unit into one flat parameter, as you did. New code should use `fully_shard`.
 
@@ -335,14 +335,14 @@ claims.record(
 )
 
 # %% [markdown] name="meta_explained"
-# The shards are a quarter; the rest is the largest parameter in transit. (On a CPU, rank 0 also shows the whole model, because the host's memory *is* what the meter reads.) `set_model_state_dict` with `broadcast_from_rank0` does step 4 in one call, for any sharding.
+# The shards are a quarter; the rest is the largest parameter in transit. (On a CPU, rank 0 also shows the whole model, because the host's memory *is* what the meter reads.) `set_model_state_dict` with `broadcast_from_rank0` does step 4 in one call, for any sharding; its peak on ranks 1 to 3 is higher.
 #
 # `initialize` gives the numbers of one process on any number of ranks. The last line is a control: calling `reset_parameters` on the sharded layers draws each shard from the same seed, so on the CPU all ranks get the *same* shard, and the model repeats itself N times. On CUDA, `DTensor` gives each rank its own range of the random numbers. Check this once on your own setup: compare the shards of two ranks.
 
 # %% [markdown] name="accumulate_text"
 # ## 3 · Accumulating
 #
-# With DDP, accumulation saves messages: only the last micro-batch is reduced (`no_sync`, [[gradient_accumulation]]). With `fully_shard` the switch is `model.set_requires_gradient_sync(False)`. With four micro-batches and a reduction for each, ZeRO-3 sends 4 × 3 Φ = 12 Φ. With sync off for the first three it sends 4 × 2 Φ for gathers and Φ for one reduction, 9 Φ. Section 4 measures both, with a step that you write.
+# With DDP, accumulation saves messages: only the last micro-batch is reduced (`no_sync`, [[gradient_accumulation]]). With `fully_shard` the switch is `model.set_requires_gradient_sync(False)`. With four micro-batches and a reduction for each, ZeRO-3 sends 4 × 3 Φ = 12 Φ. With sync off for the first three it sends 4 × 2 Φ for gathers and Φ for one reduction: 9 Φ. Section 4 measures both, with a step that you write.
 #
 # **Predict.** The parameters take 16 MiB. By how many MiB does a rank's peak rise when sync is off for the first three micro-batches?
 
@@ -396,13 +396,13 @@ clip_guess.reveal(apart[0][1])
 #
 # `torch.nn.utils.clip_grad_norm_` is right on `DTensor`s **of one mesh**, because their norm includes the all-reduce of the squares. The norm that it returns is a `DTensor`, too: `full_tensor()` makes a plain tensor of it.
 #
-# On parameters of two meshes it raises an error. Where some parameters are plain tensors and others are not, fused and foreach optimizers fail, too. Both happen when tensor parallelism splits some layers and leaves others alone; [[tensor_parallel]] shows it, and the cure. With a pipeline, `clip_grad_norm_` sees one stage only, so the squares must be added over the stages, too ([[pipeline]]). And it is wrong on local tensors, such as the shards of [[sharding]]: there, all-reduce the sum of squares yourself.
+# On parameters of two meshes it raises an error. Where some parameters are plain tensors and others are not, fused and foreach optimizers fail, too. Both happen when tensor parallelism splits some layers and leaves others alone; [[tensor_parallel]] shows it, and the fix. With a pipeline, `clip_grad_norm_` sees only one stage, so the squares must be summed over the stages, too ([[pipeline]]). And it is wrong on local tensors, such as the shards of [[sharding]]: there, all-reduce the sum of squares yourself.
 #
 # ### Your turn: accumulate, clip, step
 #
 # **Contract.** `accumulated_step(model, optimizer, micro_batches, limit)` is called on every rank with a model that `fully_shard` has sharded over all ranks. It trains one step.
 #
-# - `micro_batches` is a list of pairs (x, y). They have different numbers of rows, and the i-th has as many on every rank. The model gets one of them at a time, in order; its loss is `F.mse_loss(model(x), y)`.
+# - `micro_batches` is a list of pairs (x, y). They have different numbers of rows, but the i-th has the same number on every rank. The model gets one of them at a time, in order; its loss is `F.mse_loss(model(x), y)`.
 # - The step is that of one process on all rows of all ranks, each of which counts the same, with the gradient clipped to the norm `limit`.
 # - Gradients are reduced once per unit and step.
 # - It returns two numbers or tensors of one element: the mean loss over this rank's rows, and the norm of the joint gradient before clipping.
@@ -498,7 +498,7 @@ claims.record("T21", said, "4 ranks", together[0][1], "x the limit", 0.999, 1.00
 #
 # ## 5 · Prefetch, and the order of wrappers
 #
-# While a block computes, the next one's parameters can travel. In the backward pass `fully_shard` requests the next block by itself. In the forward pass on a GPU this usually happens in time because Python runs ahead. Where it does not, `block.set_modules_to_forward_prefetch([...])` names the blocks to request early. Each block requested early takes up one more block's worth of parameters; whether it saves a wait depends on the link and on how long a block computes ([[sharding]]).
+# While a block computes, the next one's parameters can travel. In the backward pass `fully_shard` requests the next block by itself. In the forward pass on a GPU this usually happens in time because Python runs ahead. Where it does not, `block.set_modules_to_forward_prefetch([...])` names the blocks to request early. Each block requested early needs memory for one more block's parameters; whether it saves a wait depends on the link and on how long a block computes ([[sharding]]).
 #
 # ### Which wrapper comes first?
 #
@@ -551,7 +551,7 @@ claims.record("T21", "optimizer before fully_shard: nothing trains", "3 steps", 
 #
 # Checkpointing and sharding in either order gave the same losses and the same messages here. While a checkpointed block is recomputed in the backward pass, `fully_shard` notices, gathers it once and does not free it in between.
 #
-# **And the compiler?** Operations in different graphs cannot be fused ([[compilation_and_fusion]]), and the hooks of `fully_shard` end a graph: compiled as a whole, a sharded model gives the compiler one block at a time. So compile each block, and put the checkpoint inside the compiled block, where the compiler sees what is recomputed. `block.compile()` works in place. `torch.compile(block)` wraps the block and puts the prefix `_orig_mod.` in front of its parameters' names: a plain `state_dict()` then does not load into a model that is not compiled (`get_state_dict` of section 8 strips the prefix).
+# **And the compiler?** Operations in different graphs cannot be fused ([[compilation_and_fusion]]), and the hooks of `fully_shard` cause graph breaks: compiled as a whole, a sharded model gives the compiler one block at a time. So compile each block, and put the checkpoint inside the compiled block, where the compiler sees what is recomputed. `block.compile()` works in place. `torch.compile(block)` wraps the block and puts the prefix `_orig_mod.` in front of its parameters' names: a plain `state_dict()` then does not load into a model that is not compiled (`get_state_dict` of section 8 strips the prefix).
 #
 # The usual order (torchtitan's, for example) is tensor parallelism ([[tensor_parallel]]), checkpointing, `torch.compile` of each block, `fully_shard`, optimizer. The optimizer must come last or nothing trains.
 #
@@ -585,7 +585,7 @@ def by_dimension(shape):
 table = [("mesh", "of the parameters", "sent along replicate", "along shard", "out of a machine", "loss")]
 for shape in ((1, 4), (2, 2)):
     here, along, loss = run(by_dimension, 4, shape)[0]
-    crossing = along[1] if shape == (1, 4) else 2 * along[0]  # of a ring of four, one rank of two sends to the other
+    crossing = along[1] if shape == (1, 4) else 2 * along[0]  # in a ring of 4, one rank per machine sends out of it
     volumes = [f"{volume:.2f} Φ" for volume in (*along, crossing)]
     table.append((f"{shape[0]} x {shape[1]}", f"{here:.2f}", *volumes, f"{loss:.6f}"))
 show_table(table)
@@ -632,7 +632,7 @@ fewer, subject = seventy[8] / seventy[1024], "70B, from 8 to 1,024 ranks, planne
 claims.record("C14", "about N times less memory", subject, fewer, "times less", 100, 140)
 
 # %% [markdown] name="seventy_explained"
-# With pure BF16 the allocated tensors fit, although small updates are lost ([[number_formats]]). But the allocator reserves more than it allocates ([[profiling_and_oom_clinic]]), and reserved memory decides whether a run survives. Its upper end is above 79.1 GiB, so this plan does not safely fit. A shorter sequence would not help, because activations take only about 0.1 GiB of this peak. More ranks help: 16 halve the static 64 GiB. CPU offload helps, too, and expandable segments ([[profiling_and_oom_clinic]]) narrow the gap between allocated and reserved.
+# In pure BF16 the allocated tensors fit, at the price of lost small updates ([[number_formats]]). But the allocator reserves more than it allocates ([[profiling_and_oom_clinic]]), and reserved memory decides whether a run survives. Its upper end is above 79.1 GiB, so this plan does not safely fit. A shorter sequence would not help, because activations take only about 0.1 GiB of this peak. More ranks help: 16 halve the static 64 GiB. CPU offload helps, too, and expandable segments ([[profiling_and_oom_clinic]]) narrow the gap between allocated and reserved.
 #
 # With more ranks, 1/N stops helping. On 1,024 ranks the static part is less than half a GiB. The rest is not sharded: the checkpointed inputs of 80 layers (32 MiB each, counted as activations while they are alive at the peak), the currently gathered layer, the embedding and the output layer, and the gradients of that layer with their flat copy. More ranks do not reduce these; tensor or sequence parallelism ([[tensor_parallel]]) does.
 #
@@ -642,10 +642,10 @@ claims.record("C14", "about N times less memory", subject, fewer, "times less", 
 #
 # The program below trains Llama-3.1-8B in BF16 on four RTX 4090s in one machine. These GPUs have no NVLink, so messages travel over PCIe. Each rank has one sequence of 2,048 tokens, and every layer is checkpointed.
 #
-# **Predict.** Add up the time of all messages in a step, as if none overlapped with computing. What is that time divided by the time for computing?
+# **Predict.** Add up the time of all messages in a step, as if none overlapped with computation. What is that time divided by the computing time?
 
 # %% name="guess_program"
-my_guess = None  # times the time for computing
+my_guess = None  # times the computing time
 ### BEGIN GUESS
 my_guess = 0.5  # PCIe is slow, but so is this GPU
 ### END GUESS
@@ -694,13 +694,13 @@ else:
 # %% [markdown] name="program_explained"
 # The forward pass gathers 33 units: 32 blocks, and the root with embedding and output layer. The root stays gathered until its backward pass, so the backward pass gathers only the 32 blocks. All 33 units reduce their gradients.
 #
-# The messages take longer than the computing, so even with perfect overlap the links set the pace. The remedy is more tokens per gathered layer ([[sharding]]), which means a larger micro-batch; accumulation saves only the reductions (section 3). But memory is nearly full. The upper end of the reserved memory is above 23.1 GiB, so the planner calls this run *tight*.
+# The messages take longer than the computation, so even with perfect overlap the links set the pace. The remedy is more tokens per gathered layer ([[sharding]]), which means a larger micro-batch; accumulation saves only the reductions (section 3). But memory is nearly full. The upper end of the reserved memory is above 23.1 GiB, so the planner calls this run *tight*.
 #
 # ## 8 · Saved on 4 ranks, resumed on 2
 #
 # No rank holds the whole model. To export it, gather it on one rank (`StateDictOptions(full_state_dict=True, cpu_offload=True)`), which takes host memory and time. For resuming, each rank writes its own part with `torch.distributed.checkpoint`. When loading, each rank reads what it needs, even if the number of ranks has changed.
 #
-# `dcp.load` fills existing tensors. So we first take the state, which also creates the optimizer's moments, and then fill it. The control loads the weights but not the moments. (A real run also saves the scheduler, the position in the data and the random state.)
+# `dcp.load` fills existing tensors. So `state_of` first gets the state, which also creates the optimizer's moments, and `dcp.load` then fills it. The control loads the weights but not the moments. (A real run also saves the scheduler, the position in the data and the random state.)
 #
 # While `dcp.save` writes, training waits. `dcp.async_save` returns early and writes in the background while training goes on. The ranks use messages of their own to agree on what each of them writes. So pass a separate process group, over gloo: in the training's group these messages would mix with the training's.
 
@@ -780,7 +780,7 @@ for way, losses in (("saved", after), ("saved asynchronously", late)):
 # torchrun --nnodes=2 --node-rank=1 --nproc-per-node=8 --master-addr=FIRST --master-port=29500 train.py  # on the second
 # ```
 #
-# `FIRST` is the first machine's address, and both have the same code. They must reach each other on **all** ports: they meet at 29500, but NCCL and gloo open others. If they pick the wrong network card, set `NCCL_SOCKET_IFNAME` (gloo: `GLOO_SOCKET_IFNAME`). On a cluster a scheduler starts the launchers for you. For Slurm:
+# `FIRST` is the first machine's address, and both have the same code. They must reach each other on **all** ports: they meet at 29500, but NCCL and gloo open others. If they pick the wrong network interface, set `NCCL_SOCKET_IFNAME` (gloo: `GLOO_SOCKET_IFNAME`). On a cluster a scheduler starts the launchers for you. For Slurm:
 #
 # ```bash
 # #!/bin/bash

@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # X7 · A model that fits on no rank
 #
-# **Graded exercise, 10 points.** You build a model that no rank could hold, shard it, initialize it exactly as a single process would, train it with accumulation and clipping across ranks, and resume it on another number of ranks.
+# **Graded exercise, 10 points.** You build a model that no rank could hold, shard it, initialize it exactly as a single process would, train it with accumulation and clipping across ranks, and resume it on a different number of ranks.
 #
 # | | |
 # |---|---|
@@ -117,7 +117,7 @@ check("x7.step", train_step)
 hint("x7.step")
 
 # %% [markdown] name="resume_task"
-# ## Part 3 · Another number of ranks (2 points)
+# ## Part 3 · A different number of ranks (2 points)
 #
 # **Contract.** `save(model, optimizer, step, folder)` and `load(model, optimizer, folder)` are called on every rank. `optimizer` is a `torch.optim.AdamW` with the model's parameters.
 #
@@ -160,5 +160,5 @@ hint("x7.resume")
 # python -m helpers grade SUBMISSIONS --out GRADES
 # ```
 #
-# Grading takes only your answer cells, runs them with other random numbers, and applies the same ten checks. Changes elsewhere in
+# Grading takes only your answer cells, runs them with different random numbers, and applies the same ten checks. Changes elsewhere in
 # the notebook make no difference.

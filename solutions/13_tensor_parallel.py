@@ -141,9 +141,9 @@ print("Y is X W in all cases:", all(right for _, right in found.values()))
 #
 # ## 2 · Two layers, forward and backward
 #
-# An MLP is `gelu(X · W₁) · W₂`. Split W₁ by columns, as in case a. Its output is then split exactly as case d wants its input, so split W₂ by rows. Two layers need one all-reduce, and the GELU between them works on parts.
+# An MLP is `gelu(X · W₁) · W₂`. Split W₁ by columns, as in case a. Its output is then split exactly as case d needs its input, so split W₂ by rows. Two layers need one all-reduce, and the GELU between them works on parts.
 #
-# That is the forward pass. The backward pass is harder. Here are three obvious ways to write the sum at the end. For each we compare the output and three gradients with those of one process: the gradient of a tensor **before** the MLP, of the **column** weights and of the **row** weights. Everything is in FP64, so that rounding hides nothing.
+# That is the forward pass. The backward pass is harder. Here are three obvious ways to write the sum at the end. For each we compare the output and three gradients with those of one process: the gradients of a tensor **before** the MLP, of the **column** weights and of the **row** weights. Everything is in FP64, so that rounding hides nothing.
 
 # %% name="mlp"
 T, C = 32, 64  # tokens, channels (width)
@@ -255,12 +255,12 @@ for warning in {text.partition(". ")[0] for results in tried.values() for _, _, 
 #
 # ### Your turn: column and row
 #
-# **Contract.** Write two autograd functions and the two layers that use them. Every rank calls them; the number of ranks may be any.
+# **Contract.** Write two autograd functions and the two layers that use them. Every rank calls them; there may be any number of ranks.
 #
 # - `Enter.apply(x)` goes where the paths split, `Leave.apply(x)` where they merge. Each function passes its tensor through unchanged in one direction and sums it over all ranks in the other, with one all-reduce of a tensor of x's shape and dtype.
-# - `column(x, weight)` gets the full x (..., D) and this rank's rows `weight` (F/N, D) of an `nn.Linear`'s weight. These rows are the layer's outputs, that is, W's columns. It returns this rank's outputs (..., F/N).
+# - `column(x, weight)` gets the full x (..., D) and this rank's rows `weight` (F/N, D) of an `nn.Linear`'s weight. Each row computes one of the layer's outputs, so these rows are W's columns. It returns this rank's outputs (..., F/N).
 # - `row(x, weight, bias)` gets this rank's part x (..., D/N) of the inputs, the weights (F, D/N) for them, and the full `bias` (F,), which is the same on each rank, or None. It returns the full output (..., F), which must be the same on each rank to the last bit.
-# - Every rank computes the same loss and calls `backward()`. Afterwards each gradient equals that of one process; the gradient of a part equals its part of it. x may have any number of dimensions and may need no gradient.
+# - Every rank computes the same loss and calls `backward()`. Afterwards each gradient equals that of one process; the gradient of a part equals the same part of one process's gradient. x may have any number of dimensions and may need no gradient.
 # - `column` sends one all-reduce in the backward pass, and `row` sends one in the forward pass. They send nothing else.
 # - Do not change any tensor that comes in, forward or backward. A call must not change what an earlier call has returned.
 
@@ -320,7 +320,7 @@ hint("tensor_parallel.layers")
 # %% [markdown] name="ways_text"
 # ### Other programs with the right output
 #
-# Now compare your pair with a program that uses only half of it: your `Leave` at the end, and **no collective in the backward pass** at the start.
+# Now compare your pair with a program that uses only half of it: your `Leave` where the paths merge, and **no collective in the backward pass** where they split.
 
 # %% name="ways"
 ways = {"same, then Leave": (same, Leave.apply), "Enter, then Leave": (Enter.apply, Leave.apply)}
@@ -340,7 +340,7 @@ show(
 # Five programs give the right output, and only one of them gives the right gradients. (A gradient of twice the right length is off by 1.)
 #
 # - **A sum in both directions** makes the MLP's gradients N times too large. AdamW's step does not depend on such a common factor ([[gradient_accumulation]]), so an MLP alone would train normally. In a deep model, right and wrong paths mix, and no optimizer can undo that.
-# - **No collective in the backward pass** at the start is what `dist.all_reduce` did. The layers below should be equal on all ranks, and they drift apart.
+# - **No collective in the backward pass** where the paths split is what `dist.all_reduce` did. The layers below should be equal on all ranks, but they drift apart.
 # - **The right pair** is called *f* and *g* in Megatron-LM. One is the transpose of the other: the forward pass of one is the backward pass of the other.
 #
 # ## 3 · A transformer block
@@ -472,7 +472,7 @@ def cut_block(block, split, merge):
 
 
 # %% [markdown] name="block_guess_text"
-# Each rank holds a quarter of every matrix, and half of the k and v matrices. The batch has 2 sequences of 32 tokens and 64 channels.
+# Each rank holds half of the k and v matrices and a quarter of every other matrix. The batch has 2 sequences of 32 tokens and 64 channels.
 #
 # **Predict.** What fraction of one process's **activations** (the tensors that a rank saves for the backward pass) does each of the four ranks save?
 
@@ -538,7 +538,7 @@ claims.record("T20", "four all-reduces per block", "by hand", len(forward) + len
 
 # %% [markdown] name="block_explained"
 # - Each copy of a K/V head sees only the query heads of its own rank. The copies' gradients differ, and the right one is their **sum**: the copies are one parameter that is used in several places. A mean, as in data parallelism, would be half of it here.
-# - The block needs four all-reduces: in each half one where the paths merge, in the forward pass, and one where they split, in the backward pass. Each carries B × T × C numbers, the full activations.
+# - The block needs four all-reduces. Each half needs one in the forward pass, where the paths merge, and one in the backward pass, where they split. Each carries B × T × C numbers, the full activations.
 # - Activations fall, but not to a quarter. Tensors *between* split and merge are split: q, k, v, the heads, the wide layer. The inputs, both norms and the residual stream are complete on every rank, and every rank computes them. Section 5 splits them as well.
 #
 # ### Random numbers
@@ -584,7 +584,7 @@ def embed(ids, table):
 # %% [markdown] name="vocabulary_guess_text"
 # The loss is harder, because the softmax of a token runs over the whole vocabulary. Gathering the logits would mean sending and holding all of them on every rank.
 #
-# **Predict.** The next exercise computes the loss without gathering them. With four ranks, to what share of one process's does the peak memory of the output layer and the loss fall?
+# **Predict.** The next exercise computes the loss without gathering them. On each of four ranks, what fraction of one process's peak memory do the output layer and the loss need?
 
 # %% name="vocabulary_guess"
 my_guess = None  # peak on each of 4 ranks / peak of one process
@@ -602,7 +602,7 @@ loss_peak_guess = Prediction("Peak of output layer and loss on each of 4 ranks",
 #
 # - `logits` (n, V/N) belong to this rank's tokens of the vocabulary, in rank order: rank 0 has tokens 0 to V/N − 1. `targets` (n,) is complete and the same on each rank. A target is a token from 0 to V − 1, or -100, which does not count. At least one target counts, and the mean is over those that do.
 # - After every rank has called `backward()` on the loss or on a multiple of it, the gradient of `logits` is this rank's part of one process's gradient.
-# - Logits may be as large as ±10,000, and the target's may be the smallest. Loss and gradient must stay finite and correct.
+# - Logits may be as large as ±10,000, and the target's logit may be the smallest. Loss and gradient must stay finite and correct.
 # - It sends only all-reduces in the forward pass, of 3 n numbers in total, and nothing in the backward pass.
 # - It makes no tensor as large as the full logits, and does not change `logits` or `targets`. The loss and the gradient have the dtype of `logits` (FP32 or FP64). `Leave` may help.
 
@@ -680,9 +680,9 @@ claims.record(
 #
 # In section 3 the norms, the residual stream and the inputs of both halves were complete on every rank. All of these treat each token on its own. So outside the two halves, let each rank keep a part of the **tokens**: X[B, T_r, C]. This is *sequence parallelism*.
 #
-# Where the paths split, the tokens are now *gathered*; where they merge, the sum is *scattered*. An all-gather and a reduce-scatter replace each all-reduce and send as many bytes.
+# Where the paths split, the tokens are now *gathered*; where they merge, the sum is *scattered*. An all-gather and a reduce-scatter replace each all-reduce, and together they send as many bytes.
 #
-# **Predict** for the same block on four ranks: to what share of one process's do the saved activations fall now?
+# **Predict.** For the same block on four ranks, what fraction of one process's activations does each rank save now?
 
 # %% name="sequence_guess"
 my_guess = None  # saved on each of 4 ranks / saved by one process
@@ -806,7 +806,7 @@ claims.record(
 claims.record("T20", "sequence parallelism cuts all activations", "gathered again", again[1], "of one process", 0, 0.27)
 
 # %% [markdown] name="count_explained"
-# Tensor parallelism leaves four units complete: the inputs of both norms, and their outputs. Sequence parallelism leaves two, the **gathered outputs of the norms**: a matmul needs its full input for the gradient of its weights. The last row checkpoints the gather together with the matmuls after it ([[activation_checkpointing]]). Now everything is split, at the price of two more all-gathers. Megatron-LM does the same and overlaps those with computing (section 6).
+# Tensor parallelism leaves four units complete: the inputs of both norms, and their outputs. Sequence parallelism leaves two, the **gathered outputs of the norms**: a matmul needs its full input for the gradient of its weights. The last row checkpoints the gather together with the matmuls after it ([[activation_checkpointing]]). Now everything is split, at the price of two more all-gathers. Megatron-LM does the same and overlaps those with computation (section 6).
 #
 # (The count leaves out a few small tensors: the norms' means, and attention's sums.)
 #
@@ -994,7 +994,7 @@ volume_guess.reveal(100 * waiting / (waiting + computing), "calculated")
 #
 # So use tensor parallelism **inside** an NVLink domain (a machine of 8 H100s, or a rack of 72 GPUs in an NVL72), a pipeline **between** domains, and data parallelism or sharding across the rest.
 #
-# The figures are for a plain implementation, and full checkpointing would repeat the two forward all-reduces of each layer: six in place of four. Tuned implementations wait less.
+# The figures are for a plain implementation, and full checkpointing would repeat the two forward all-reduces of each layer: six instead of four. Tuned implementations wait less.
 #
 # ### Asynchronous tensor parallelism
 #
@@ -1048,7 +1048,7 @@ claims
 # - Columns, then rows: two layers need one all-reduce. Sum the gradients where paths split, and the outputs where they merge.
 # - Autograd does not know what a collective means in your program: some cut the gradient off, some pass it through, some sum it one time too many. Write the backward pass that fits, and compare gradients with one process, because a wrong gradient need not show in the loss.
 # - A parameter with copies on several ranks, each of which sees only a part of its use (a shared K/V head, a norm over some of the tokens), needs the sum of the copies' gradients.
-# - A softmax over a split dimension costs three numbers per row in messages. Sequence parallelism sends the same bytes as tensor parallelism and no longer saves complete activations, except the inputs of the matmuls. Cut into chunks, its messages can hide behind the matmuls.
+# - A cross-entropy over a split vocabulary sends three numbers per token. Sequence parallelism sends the same bytes as tensor parallelism and no longer saves complete activations, except the inputs of the matmuls. Cut into chunks, its messages can hide behind the matmuls.
 # - Put all parameters on the same mesh, norms included; then clipping and fused optimizers work.
 #
 # **What to reach for when.** One layer does not fit, or its activations do not: use tensor parallelism inside an NVLink domain, with the sequence split too. Many layers and slow links: use a pipeline ([[pipeline]]). Try sharding ([[sharding]]) before either; it needs no change to the model.

@@ -134,7 +134,7 @@ run_forward, run_backward = check("pipeline.stage", run_forward, run_backward)
 hint("pipeline.stage")
 
 # %% [markdown] name="stage_text"
-# (Over NCCL such a pair of functions can hang under the schedule of section 3. There all messages between two ranks run in order, and a large send holds up what comes after it until the other rank receives. Suppose that this rank has queued send F0, send F1, receive B0, and the next rank receive F0, send B0, receive F1. Then send F1 waits for receive F1, which waits behind send B0, which waits for receive B0, which waits behind send F1. So real engines start a send forward and a receive backward *together*: Megatron-LM's `send_forward_recv_backward`, PyTorch's `batch_isend_irecv`. Gloo's `isend` does not hold anything up.)
+# (Over NCCL such a pair of functions can hang under the schedule of section 3. NCCL runs all messages between two ranks in order, and a large send holds up what comes after it until the other rank receives. Suppose that this rank has queued send F0, send F1, receive B0, and the next rank has queued receive F0, send B0, receive F1. Then send F1 waits for receive F1, which waits behind send B0, which waits for receive B0, which waits behind send F1. So real engines start a send forward and a receive backward *together*: Megatron-LM's `send_forward_recv_backward`, PyTorch's `batch_isend_irecv`. Gloo's `isend` does not hold anything up.)
 #
 # Four ranks run your two functions on the whole batch as one micro-batch. Are these the gradients of one process?
 
@@ -158,7 +158,7 @@ print(f"gradients differ from those of one process by {(got - right).norm() / ri
 # %% [markdown] name="engine_text"
 # ### Lists of actions
 #
-# A list of **actions** states what a rank does, in order: `("F", 3)` is the forward pass of micro-batch 3 in this rank's stage, `("B", 3)` its backward pass. An **engine** runs the list. The course's `Engine` does what your two functions do. It also puts tags on its messages, keeps several stages on a rank if there are any, and logs each action with its start and end.
+# A list of **actions** states what a rank does, in order: `("F", 3)` is the forward pass of micro-batch 3 in this rank's stage, `("B", 3)` its backward pass. An **engine** runs the list. The course's `Engine` does what your two functions do. It also puts tags on its messages, can hold several stages per rank, and logs each action with its start and end.
 #
 # The loss of each micro-batch is divided by the number of micro-batches. This is gradient accumulation ([[gradient_accumulation]]), spread over ranks.
 #
@@ -171,7 +171,7 @@ for rank, actions in enumerate(one_batch.schedules):
 print(f"gradients differ from those of one process by {distance_from_one_process(one_batch):.1e}")
 
 # %% [markdown] name="one_guess_text"
-# Next, the time. Four ranks on a laptop compete for its cores, which would hide what we want to see. So each action *waits* until its time is up: one **tick** for a forward pass (a few hundredths of a second), two ticks for a backward pass. The real arithmetic is done within that time, and the messages are real. (Where the machine is too busy for such a clock, the cells reveal the simulated figure and say so.)
+# Next, the time. Four ranks on a laptop compete for its cores, which would hide what we want to see. So each action *waits* until its time is up: one **tick** for a forward pass (a few hundredths of a second), two ticks for a backward pass. The real arithmetic is done within that time, and the messages are real. (If the machine is too busy for such a clock, the cells reveal the simulated figure and say so.)
 
 # %% name="one_clocked"
 run = clock_pipelines({"one batch": one_batch})["one batch"]
@@ -182,7 +182,7 @@ show(
 )
 
 # %% [markdown] name="gpipe_text"
-# The figure shows the engine's log, in ticks. Only one rank of the four works at any time.
+# The figure shows the engine's log, in ticks. Only one of the four ranks works at any time.
 #
 # ## 2 · GPipe: many micro-batches
 #
@@ -251,7 +251,7 @@ for m, rival in ((1, 2), (8, 16)):
     note(said, f"4 ranks, {m} micro-batch(es)", sweep[m], ideals[m], ideals[rival])
 
 # %% [markdown] name="gpipe_explained"
-# Call a forward and a backward pass of one micro-batch a *turn*, and the number of ranks R. A rank works for m turns and waits for R − 1: the later ranks wait at the start, the earlier ones in the middle. So the bubble is **(R − 1) / (m + R − 1)** of the step, if all stages are equally fast. (Some papers divide by the working time instead and write (R − 1) / m.) The excess in the table comes from messages and from timers that wake up late.
+# Call one forward plus one backward pass of a micro-batch a *turn*, and let R be the number of ranks. A rank works for m turns and waits for R − 1: rank 0 waits in the middle, the last rank at the start and at the end. So the bubble is **(R − 1) / (m + R − 1)** of the step, if all stages are equally fast. (Some papers divide by the working time instead and write (R − 1) / m.) The excess in the table comes from messages and from timers that wake up late.
 #
 # More micro-batches make a smaller bubble. But all of them are in flight when the first backward pass begins, and each keeps its activations, so they cost memory.
 #
@@ -269,7 +269,7 @@ my_guess = 0  # the first gradient comes back no earlier than before
 same_guess = Prediction("Idle, GPipe - 1F1B", my_guess, "points", difference=True)
 
 # %% [markdown] name="held_guess_text"
-# **Predict.** Micro-batches stay as they are, 8 rows, but there are more of them: first 4, then 16. By what factor do the activations that rank 0 holds at once under 1F1B grow?
+# **Predict.** Each micro-batch still has 8 rows, but the number of micro-batches grows from 4 to 16. By what factor do the activations that rank 0 holds at once grow under 1F1B?
 
 # %% name="held_guess"
 my_guess = None  # bytes with 16 micro-batches / bytes with 4
@@ -307,7 +307,7 @@ one_f_one_b = check("pipeline.one_f_one_b", one_f_one_b)
 hint("pipeline.one_f_one_b")
 
 # %% [markdown] name="stuck_text"
-# Before anything runs on ranks, the checks **simulate** the lists: an action starts as soon as its rank is free and its inputs have arrived. You can do the same. Two controls: a 1F1B without a warm-up, and two lists that do not fit together:
+# Before anything runs on ranks, the checks **simulate** the lists: an action starts as soon as its rank is free and its inputs have arrived. You can do the same. Here are two controls: 1F1B without a warm-up, and two lists that do not fit together.
 
 # %% name="stuck"
 no_warm_up = Pipeline.of(lambda rank, ranks, m: [(kind, i) for i in range(m) for kind in "FB"], 4, 8)
@@ -412,7 +412,7 @@ table += [(name, *map(human_bytes, nbytes)) for name, nbytes in bytes_held.items
 show_table(table)
 
 # %% [markdown] name="interleaved_explained"
-# The bubble is about half as large: (R − 1) / (v m + R − 1). The cost is shown below the figure: more messages, and more activations on the later ranks. (Rank 0 holds twice as many micro-batches, each half as large.)
+# The bubble is a little more than half as large: (R − 1) / (v m + R − 1). The output below the figure shows the cost: more messages, and more activations on the later ranks. (Rank 0 holds twice as many micro-batches, each half as large.)
 #
 # So far messages took almost no time. The simulator can show what a slow link costs: let each message take a quarter of a forward pass of a whole stage, while all ranks go on working.
 #
@@ -445,7 +445,7 @@ table += [(name, f"{a:g}", f"{b:g}", f"{b / a - 1:.0%}") for name, (a, b) in slo
 show_table(table)
 
 # %% [markdown] name="message_explained"
-# GPipe pays for six messages, three forward and three back. 1F1B pays in every turn, because each rank always waits for the micro-batch that it has just sent on: it holds as few as possible, so it has no spare micro-batch to work on. The interleaved schedule sends v times as many messages and pays most, so it needs faster links than 1F1B. Megatron-LM and PyTorch warm it up with R − r − 1 more forward passes than you did. That takes more memory and keeps spare micro-batches ready. Section 6 has PyTorch's list.
+# GPipe pays for six messages, three forward and three back. 1F1B pays in every turn, because each rank always waits for the micro-batch that it has just sent on: it holds as few as possible, so it has no spare micro-batch to work on. The interleaved schedule sends more than twice as many messages and pays most, so it needs faster links than 1F1B. Megatron-LM and PyTorch warm it up with R − r − 1 more forward passes than you did. That takes more memory and keeps spare micro-batches ready. Section 6 has PyTorch's list.
 #
 # Is a message that takes a quarter of a forward pass realistic? Take Llama-2-7B in four stages, one sequence of 4,096 tokens per micro-batch, BF16, and H100s at 40% of their peak:
 
@@ -689,7 +689,7 @@ show_table(table)
 #
 # Now `ScheduleZBVZeroBubble`: two thin stages per rank, a split backward pass, and stages placed in a V. With 4 ranks, rank 0 keeps stages 0 and **7**, and rank 3 keeps stages 3 and 4. So a micro-batch turns around on the last rank without a message, and rank 0 computes the loss.
 #
-# We do not time PyTorch's engine: on a few cores its ranks would compete for them. It gives us its list and computes gradients. The clock is that of our engine, in which an action waits until its time is up. So you see how good PyTorch's *list* is if every action takes exactly its ticks. This is a simulation with real messages, not a measurement of PyTorch's speed.
+# We do not time PyTorch's engine, because its ranks would compete for this machine's few cores. It gives us its list and computes gradients. The clock is that of our engine, in which an action waits until its time is up. So you see how good PyTorch's *list* is if every action takes exactly its ticks. This is a simulation with real messages, not a measurement of PyTorch's speed.
 #
 # **Predict.** There are 4 ranks and 8 micro-batches again. For what share of the step is a rank idle?
 
@@ -717,7 +717,7 @@ show(
 note("PyTorch's ZBV: bubble of (R - 1) / (6 m + R - 1)", "4 ranks, 8 micro-batches", run, 300 / 51, 300 / 27)
 
 # %% [markdown] name="dualpipe_text"
-# **DualPipeV** (from DeepSeek; PyTorch's `ScheduleDualPipeV`) uses the same placement. Its list pairs the forward pass of one micro-batch with the backward pass of another. In a model with experts ([[mixture_of_experts]]) one of the two then computes while the other's tokens travel. Our simulator has no such overlap and runs the two in order. What it can compare is bubble and memory:
+# **DualPipeV** (Sea AI Lab's version of DeepSeek's DualPipe, cut in half; PyTorch's `ScheduleDualPipeV`) uses the same placement. Its list pairs the forward pass of one micro-batch with the backward pass of another. In a model with experts ([[mixture_of_experts]]) one of the two then computes while the other's tokens travel. Our simulator does not model that overlap and runs the two in order. It can compare the bubble and the memory:
 
 # %% name="dualpipe"
 table = [("8 micro-batches, simulated", "idle", "ticks", "thin micro-batches on ranks 0 to 3")]
@@ -797,7 +797,7 @@ note("the slowest stage sets the pace", equal, first, first.ideal.idle, second.i
 #
 # Large jobs combine methods: stages across machines, and each stage sharded with `fully_shard` over the ranks that share it ([[fully_shard]]). A sharded stage must gather its parameters before it can compute. Without a pipeline, FSDP gathers twice per micro-batch, once forward and once backward ([[fully_shard]]). How often does it gather here?
 #
-# Take a mesh of 2 × 2 ranks: two stages, and two copies of the pipeline that divide the batch and the shards between them. Each stage is one unit. `Collectives` counts.
+# Take a mesh of 2 × 2 ranks: two stages, and two copies of the pipeline that divide the batch and the shards between them. Each stage is one unit. `Collectives` counts the calls.
 #
 # **Predict.** PyTorch's stage runs 1F1B with 8 micro-batches, and `fully_shard` has its default options. In how many all-gathers per step does a rank take part?
 
@@ -907,6 +907,6 @@ claims
 # - Every turn takes as long as the slowest stage, so cut by work, not by number of blocks.
 # - Sharded stages gather for every micro-batch unless told to keep their parameters.
 #
-# **What to reach for when.** Many layers and slow links between machines: a pipeline with 1F1B and checkpointing; interleaved or zero-bubble schedules where there are few micro-batches. Before that, try sharding ([[sharding]]), which needs no change to the model, and tensor parallelism inside an NVLink domain ([[tensor_parallel]]).
+# **What to reach for when.** Many layers and slow links between machines: a pipeline with 1F1B and checkpointing; interleaved or zero-bubble schedules if there are few micro-batches. Before that, try sharding ([[sharding]]), which needs no change to the model, and tensor parallelism inside an NVLink domain ([[tensor_parallel]]).
 #
 # **Sources.** Huang et al. 2019, *GPipe*; Narayanan et al. 2019 and 2021, *PipeDream* and *Efficient Large-Scale Language Model Training on GPU Clusters* (1F1B with a flush at the end of each step, as here, and the interleaved schedule); Qi et al. 2023, *Zero Bubble Pipeline Parallelism* (ZB-H1 is the list that you wrote), and 2024, *Pipeline Parallelism with Controllable Memory* (ZBV); PyTorch documentation, `torch.distributed.pipelining`.

@@ -8,7 +8,7 @@
 # | After this you can | list what grows with the sequence, and plan 128k tokens for an 8B model; merge partial attention by log-sum-exp; write ring attention with correct gradients, and derive what its backward pass needs; compute its traffic and measure its memory; fix the imbalance of causal masks; keep positions, labels and documents correct across shards; choose between ring, all-gather and all-to-all |
 # | Time | 150 to 210 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●● |
-# | Needs | a CPU: ranks are processes; with a GPU for each rank the same cells use NCCL |
+# | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL; that path has not been tested yet |
 # | Before this | labs [[#where_memory_goes]], [[#compilation_and_fusion]] (the online softmax), [[#data_parallel]] and [[#tensor_parallel]] |
 # | Syllabus | T38, C17, C18 |
 
@@ -138,7 +138,7 @@ print(f"blocks recomputed and almost no logits: {human_bytes(no_logits)}; with t
 #
 # ## 2 · Merging partial attention
 #
-# In [[compilation_and_fusion]] you kept three numbers per row of scores, and added tile after tile. The same idea has a tidier form. Attention of a row over **some** of the columns gives
+# In [[compilation_and_fusion]] you kept three numbers per row of scores, and added tile after tile. The same idea has a simpler form. Attention of a row over **some** of the columns gives
 #
 # - `out`, the mean of their values, weighted by the softmax of their scores;
 # - `lse`, the logarithm of the sum of the exponentials of their scores (*log-sum-exp*).
@@ -163,7 +163,7 @@ print(f"the sum of the exponentials is off by {(left[1].exp() + right[1].exp() -
 #
 # - `out` is (..., R, d) and `lse` is (..., R), in FP32 or FP64. The result has the same shapes and dtype.
 # - An `lse` may be as large as ±10,000, and differ from row to row, without overflow or NaN.
-# - An `lse` of -inf means that no column was attended. Then the other result is the answer. If neither result attended a column, `out` is 0 and `lse` is -inf.
+# - An `lse` of -inf means that the row attended to no column. Then the other result is the answer. If the row attended to no column in either result, `out` is 0 and `lse` is -inf.
 # - The inputs are not changed.
 
 
@@ -228,9 +228,9 @@ except RankError as error:
 received_guess.reveal(received, how="counted")
 
 # %% [markdown] name="shift_task"
-# Over gloo, `send` returns when the other side receives the message. No rank reaches its `recv`, so all ranks wait for each other in a circle. Over NCCL the host returns at once, but the streams may wait in the same circle. Small messages fit into NCCL's buffers and get through, so the code works until the blocks grow.
+# Over gloo, `send` returns when the other side receives the message. No rank reaches its `recv`, so all ranks wait for each other in a circle: a deadlock. Over NCCL the call returns at once, but the streams may deadlock in the same way. Small messages fit into NCCL's buffers and get through, so the code works until the blocks grow.
 #
-# So start both at once. `dist.batch_isend_irecv` takes a list of `dist.P2POp(dist.isend, tensor, to)` and `dist.P2POp(dist.irecv, tensor, from)`, starts all of them, and returns a list of requests before any data arrive. `request.wait()` waits for one of them. In between, a rank can compute with the block that it already has.
+# So start both at once. `dist.batch_isend_irecv` takes a list of `dist.P2POp(dist.isend, tensor, to)` and `dist.P2POp(dist.irecv, tensor, from)`, starts all of them, and returns a list of requests before any data arrives. `request.wait()` waits for one of them. In between, a rank can compute with the block that it already has.
 #
 # ### Your turn: shift
 #
@@ -282,7 +282,7 @@ hint("context_parallel.shift")
 # - Every rank has the same number of chunks, one or more. `order` is any distribution of the chunks, and the same on each rank.
 # - Compute all scores with `attend`, and each of them only once. Compute nothing for chunks that a row may not attend to.
 # - Each rank sends its keys and values, and those it receives, point to point: N − 1 blocks of each. It sends no queries and calls no collective.
-# - The keys and values for the next step set out before this step's block is computed, so that they travel during the computation.
+# - The keys and values for the next step are on their way before this step's block is computed, so that they travel during the computation.
 # - The number of blocks that a rank holds at a time does not grow with the number of ranks.
 # - The inputs, including `order`, are not changed.
 
@@ -320,7 +320,7 @@ hint("context_parallel.forward")
 #
 # ds = p (dp − δ),  δ = Σ p dp, summed over **all** columns of the row.
 #
-# That sum seems to need all blocks. It does not: Σ p (g · v) = g · Σ p v = g · `out`. So **δ = g · out**, one number per row (rowsum(dO ∘ O) in FlashAttention's papers), if `out` is that of the whole row. With `lse` and `out` of whole rows, each pair of chunks contributes to three gradients independently of the other pairs. `attend_backward(gradient, (q, k, v), (out, lse), causal)` returns these contributions: dq, dk and dv. The cell below shows what happens if a rank uses the `out` of its own block instead.
+# That sum seems to need all blocks. It does not: Σ p (g · v) = g · Σ p v = g · `out`. So **δ = g · out**, one number per row (rowsum(dO ∘ O) in the FlashAttention papers), if `out` is that of the whole row. With `lse` and `out` of whole rows, each pair of chunks contributes to three gradients independently of the other pairs. `attend_backward(gradient, (q, k, v), (out, lse), causal)` returns these contributions: dq, dk and dv. The cell below shows what happens if a rank uses the `out` of its own block instead.
 
 # %% name="delta"
 torch.manual_seed(0)
@@ -345,7 +345,7 @@ for name, outs in (("whole out", [whole[0]] * 2), ("each half's own out", [out f
 # - `inputs` is `(q, k, v)` and `results` is `(out, lse)`, as `ring_forward` took and returned them. `gradient` has the shape of `out`. All gradients equal those of one process.
 # - Compute all of them with `attend_backward`, called once for each pair of chunks. Compute no masked pairs, and repeat nothing from the forward pass.
 # - Each rank sends, point to point, at most N − 1 blocks of keys and of values, and at most N blocks of each of their gradients.
-# - The keys and values for the next step set out before this step's block is computed.
+# - The keys and values for the next step are on their way before this step's block is computed.
 # - The number of blocks that a rank holds at a time does not grow with the number of ranks. The inputs, including `order`, are not changed.
 
 
@@ -386,7 +386,7 @@ ring_backward = check("context_parallel.backward", ring_backward)
 hint("context_parallel.backward")
 
 # %% [markdown] name="ring_function_text"
-# The next cells put the two into an autograd function and compare it with one process: output and all three gradients, in FP32, on 2 and 4 ranks. `AttentionTrial` draws the same q, k, v and output gradient on every rank. `trial.mine(order)` returns a rank's chunks of the four, and `trial.distances` compares results with this rank's chunks of those of one process.
+# The next cells put your two functions into an autograd function and compare it with one process: output and all three gradients, in FP32, on 2 and 4 ranks. `AttentionTrial` draws the same q, k, v and output gradient on every rank. `trial.mine(order)` returns a rank's chunks of the four, and `trial.distances` compares results with this rank's chunks of those of one process.
 
 
 # %% name="ring_function"
@@ -454,7 +454,7 @@ said, subject = "a ring sends 6 N - 4 blocks of keys", "4 ranks, FP32, measured 
 claims.record("T38", said, subject, sum(ways) / formula, "times", 0.98, 1.02)
 
 # %% [markdown] name="memory_guess_text"
-# That makes **6 N − 4** blocks: 2 (N − 1) forward, and 2 (N − 1) + 2 N backward. A block is 1/N of the keys, so a rank sends 6 − 4/N times the bytes of the sequence's keys. With many ranks that hardly depends on N: close to six times the keys, or three times the keys and values.
+# For N ranks that is **6 N − 4** blocks: 2 (N − 1) forward, and 2 (N − 1) + 2 N backward. A block is 1/N of the keys, so a rank sends 6 − 4/N times the bytes of the sequence's keys. With many ranks that hardly depends on N: close to six times the keys, or three times the keys and values.
 #
 # In BF16 training it is more. The gradients are sums over many blocks, so PyTorch accumulates and sends dK and dV in FP32, at twice the bytes of a BF16 block. (Transformer Engine, which Megatron uses, sends them in the dtype of K and V.) Counted in BF16 blocks, PyTorch's ring sends 4 (N − 1) + 2 · 2 N = **8 N − 4**, or, with many ranks, close to four times the sequence's keys and values.
 #
@@ -557,7 +557,7 @@ show(
 )
 
 # %% [markdown] name="cut_task"
-# Rank 0 has almost no work, the last rank has the most, and all ranks wait for the last. With more ranks, nearly half of the time is lost.
+# Rank 0 has the least work, the last rank has the most, and all ranks wait for the last. With more ranks, the loss approaches half of the time.
 #
 # The fix costs nothing. Split the sequence into 2 N chunks, and give each rank **two** of them, chosen so that all ranks compute the same number of scores. Your ring supports that already: `order` takes any number of chunks.
 #
@@ -764,7 +764,7 @@ table.append(("a mean of means, contiguous", f"{mean:.4f}", f"{abs(mean / right[
 show_table(table)
 
 # %% [markdown] name="wrong_explained"
-# None of the three raises an error, and no loss looks alarming: the model is untrained, and every answer is equally bad. The gradients show it. Each rank has two wrong or missing labels, except the last, whose two chunks are adjacent. In the mean of means, rank 0 has the prompt and few labels, and each of its labels counts several times as much as it should.
+# None of the three raises an error, and no loss looks alarming: the model is untrained, and every answer is equally bad. In the first two, the gradients show the mistake. Each rank has two wrong or missing labels, except the last, whose two chunks are adjacent. In the mean of means, rank 0 has the prompt and few labels, and each of its labels counts several times as much as it should.
 #
 # ### Documents
 #
@@ -797,7 +797,7 @@ for name, order in (("contiguous", contiguous_order(RANKS)), ("zigzag", zigzag(R
     print(f"{name}: waiting {share:.0f}%; scores of each rank: {', '.join(f'{scores:,}' for scores in work)}")
 
 # %% [markdown] name="documents_explained"
-# Zigzag is fair for **one** causal triangle. Here the most expensive rows, those at the end of the long document, lie in the middle of the sequence, and one rank has them all. Zigzag is even worse than the contiguous order.
+# Zigzag balances **one** causal triangle. Here the most expensive rows, those at the end of the long document, lie in the middle of the sequence, and one rank has them all. Zigzag is even worse than the contiguous order.
 #
 # So treat each document as a sequence of its own: split **each** into 2 N chunks, and run the ring per document. Then every document is distributed fairly, and nothing is computed across documents. PyTorch's context parallelism has a per-document load balancer for this. (Pad each document to a multiple of 2 N. Keep short documents whole on one rank; they need no ring.)
 
@@ -863,7 +863,7 @@ def ulysses(q, k, v):
 # %% [markdown] name="ulysses_guess_text"
 # In each of the two passes, Ulysses exchanges four tensors once: q, k, v and the result, or their gradients. Of each tensor a rank keeps 1/N and sends the rest.
 #
-# **Predict.** On two ranks, with 8 query heads and 2 key and value heads (GQA): how many times as many bytes as Ulysses does the ring send, forward and backward together?
+# **Predict.** On two ranks, with 8 query heads and 2 key and value heads (GQA), what are the bytes that the ring sends divided by those of Ulysses, forward and backward together?
 
 # %% name="ulysses_guess"
 my_guess = None  # bytes of the ring / bytes of Ulysses
@@ -919,7 +919,7 @@ for (n, kv_heads), ratio in ratios.items():
 # %% [markdown] name="ulysses_explained"
 # "Ulysses sends less" is right for many ranks: its bytes fall with N, and the ring's do not. But grouped queries help the ring far more. Only keys and values travel in the ring, while Ulysses has to send queries and results, too. On few ranks with few K/V heads, the ring sends less.
 #
-# Ulysses has a hard limit: a rank needs at least one head. Tensor parallelism ([[tensor_parallel]]) splits the same heads, so the product of the two degrees cannot exceed the number of heads. Ask the planner for 8 × 8 ranks and 32 heads:
+# Ulysses has a hard limit: a rank needs at least one head. Tensor parallelism ([[tensor_parallel]]) splits the same heads, so the product of the two degrees cannot exceed the number of heads. The next cell asks the planner for 8 × 8 ranks and 32 heads.
 
 # %% name="heads_limit"
 for method in ("ring", "all-to-all"):
@@ -971,7 +971,7 @@ said = results[0][1]
 print(f"its attention: off by {said:.1e}" if isinstance(said, float) else f"its attention here: {said}")
 
 # %% [markdown] name="torch_explained"
-# It shards in zigzag order, as you did: the first and the last chunk on rank 0. So everything else that belongs to tokens, above all labels and positions, must be in its list of buffers, or it keeps the old order.
+# It shards in zigzag order, as in section 5: the first and the last chunk go to rank 0. So everything else that belongs to tokens, above all labels and positions, must be in its list of buffers, or it keeps the old order.
 #
 # On a CPU its attention raises an error, because it has no rule for the CPU's kernel. On GPUs it gathers all keys and values at once by default, or passes them around after `set_rotate_method("alltoall")`. The default gives up the memory bound of section 4: every rank holds the keys and values of the whole sequence.
 #
@@ -994,8 +994,8 @@ claims
 #
 # - Every layer except attention works on one token at a time. So split the sequence, and handle attention separately.
 # - A partial result is a mean and a log-sum-exp, and two of them merge into one. In the backward pass, the log-sum-exp and the output of the whole row (through δ = g · out) make each block independent.
-# - Keys and values travel around the ring, and their gradients travel with them and end up at home: 6 N − 4 blocks per layer in one dtype, 8 N − 4 BF16 blocks with FP32 gradients. Start each message before the block is computed.
-# - The saved bytes fall to 1/N. The peak is nearly a fixed number of blocks, so it falls from a higher level.
+# - Keys and values travel around the ring, and their gradients travel with them until they are back with their owner: 6 N − 4 blocks per layer in one dtype, 8 N − 4 BF16 blocks with FP32 gradients. Start each message before the block is computed.
+# - The saved bytes fall to 1/N. The peak is a nearly fixed number of blocks, so it falls with N, too, but from a higher level.
 # - Under a causal mask, contiguous chunks waste nearly half of the time, and zigzag is fair. Each document needs its own zigzag.
 # - Make labels before cutting, let positions travel with their tokens, and divide the loss by the count over all ranks.
 # - Ulysses sends less on many ranks, until the heads run out. With GQA on few ranks, the ring sends less. All-gather sends about as much as the ring and needs more memory, but takes any mask.

@@ -12,7 +12,7 @@
 # | Before this | [[context_parallel]] |
 # | Syllabus | X5 |
 #
-# There are four answer cells, each followed by its check. Most checks start four or five real ranks (over gloo on the CPU, so that every machine gives the same verdict), in groups of 1 to 5 ranks, each with its own sequence. Run them as often as you like. If ranks wait for each other, the check reports it within half a minute, with the line that each of them has reached. Save the notebook when you are done: it is your submission, and its name must stay the same.
+# There are four answer cells, each followed by its check. Most checks start four or five real ranks (over gloo on the CPU, so that every machine gives the same verdict), in groups of 1 to 5 ranks, each with its own sequence. Run them as often as you like. If ranks wait for each other, the check reports it within half a minute, with the line that each of them has reached. Save the notebook when you are done: it is your submission, and its name must not change.
 
 # %% name="setup" setup=true
 from helpers import check, device_name, english, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks
@@ -29,7 +29,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 # %% [markdown] name="shard_task"
 # ## Part 1 · Which tokens a rank holds (1 point)
 #
-# A query attends to the earlier tokens of its own document. So a long document has most of the work, and at its end there is more than at its start. Zigzag order is fair for one document. For packed documents, chunks are dealt out **by their work**, as PyTorch's load balancer for block masks does.
+# A query attends to the earlier tokens of its own document. So a long document has most of the work, and its end has more than its start. Zigzag order balances one document. For packed documents, chunks are dealt out **by their work**. (PyTorch's load balancer for block masks sorts them by their work, too, and then deals them back and forth.)
 #
 # **Contract.** `deal(lengths, ranks, chunk)` returns an `order`: for each rank a list of the chunks that it gets. `shard(tokens, lengths, order, rank)` returns `(inputs, targets, positions)` of one rank. Neither communicates.
 #
@@ -119,9 +119,9 @@ hint("x5.pass_on")
 # 1. `q` is `(B, H, t, D)`, `k` and `v` are `(B, h, t, D)`, in BF16: the rank's own chunks one after the other. They may be non-contiguous views. `order[r]` lists the chunks of rank `r` of the group, ascending. All ranks have the same number of chunks, which may be dealt in any way. `H` is a multiple of `h`: query head `i` uses key head `i // (H / h)`.
 # 2. A query sees the keys of its own document up to its own position. `lengths` are the documents' lengths, in their order in the sequence; document boundaries may fall inside chunks. The output, `(B, H, t, D)`, in BF16, is what `F.scaled_dot_product_attention(..., enable_gqa=True)` with that mask gives one process for these queries. Scores may be above 100 or below -100.
 # 3. The gradients of `q`, `k` and `v`, after every rank has run its backward pass, are those of the sum of all ranks' losses in one process. There may be several calls before the first backward pass, and their backward passes may come in any order. Second derivatives are not needed. Arguments and the gradient of the output are not changed.
-# 4. **Precision.** The output and the gradients are rounded to BF16 once, at the end. Everything before is in FP32: scores, weights, running maxima and denominators, the sum that becomes the output, and all parts of gradients. So is δ, which is computed from the output before the output is rounded. The check measures this with 4 ranks and 12 chunks: at most 2% of the numbers of a rank's tensor differ from the result that is rounded once. FP32 sums in another order stay far below that limit; a single sum or factor in BF16 goes far above it. (On a GPU, tensor cores multiply BF16 and add in FP32. On a CPU, a matmul of BF16 returns BF16, so multiply in FP32 here.)
+# 4. **Precision.** The output and the gradients are rounded to BF16 once, at the end. Everything before that is in FP32: scores, weights, running maxima and denominators, the sum that becomes the output, and all parts of gradients. So is δ = g · out (g is the gradient of the output), which is computed from the output before the output is rounded. The check measures this with 4 ranks and 12 chunks: at most 2% of the numbers of a rank's tensor differ from the result that is rounded once. FP32 sums in a different order stay far below that limit; a single sum or factor in BF16 goes far above it. (On a GPU, tensor cores multiply BF16 and add in FP32. On a CPU, a matmul of BF16 returns BF16, so multiply in FP32 here.)
 # 5. **Memory.** With parts of the same size, more ranks take no more memory per rank, neither at the peaks nor between the passes. A rank never holds the keys or the values of all ranks, its scores with all of them, a mask of the whole sequence, or one output per block, and saves nothing of these sizes for the backward pass. Nor does it save `q`, `k` and `v` in FP32. A few numbers per token are allowed.
-# 6. **Messages** go from a rank to the next one of the group, and to no other rank, by `dist.isend` and `dist.irecv` or `dist.batch_isend_irecv`. A block is one rank's keys and values, `h` heads each, and travels in BF16. The gradients of a block are sums over ranks and travel in FP32, at twice its bytes. Each of N ranks keeps to these limits:
+# 6. **Messages** go from a rank to the next one of the group, and to no other rank, by `dist.isend` and `dist.irecv` or `dist.batch_isend_irecv`. A block is one rank's keys and values, `h` heads each, and travels in BF16. The gradients of a block are sums over ranks and travel in FP32, at twice its bytes. Each of the N ranks must stay within these limits:
 #
 #    | what a rank sends | forward | backward |
 #    |---|---|---|
@@ -322,12 +322,12 @@ except RuntimeError as error:  # NotImplementedError is one, too
     print("The table appears when all four parts are done." if "NotImplementedError" in repr(error) else error)
 
 # %% [markdown] name="run_reading"
-# Compare the peaks. With twice as many ranks, `t = T / N` falls to half, and so does everything that grows with `t`. In this solution scores exist for one pair of chunks at a time, so they do not depend on the number of ranks. Nor do the parameters, their gradients and the optimizer's state, because every rank holds all of them.
+# Compare the peaks. With twice as many ranks, `t = T / N` is halved, and so is everything that grows with `t`. If your scores exist for only one pair of chunks at a time, their size does not depend on the number of ranks. Nor does that of the parameters, their gradients and the optimizer's state, because every rank holds all of them.
 
 # %% [markdown] name="hand_in"
 # ## Submit
 #
-# Save this notebook under the name it has. Your instructor collects it as `YOUR_NAME/15_x5_ring_attention.ipynb` and grades it with
+# Save this notebook under its present name. Your instructor collects it as `YOUR_NAME/15_x5_ring_attention.ipynb` and grades it with
 #
 # ```
 # python -m helpers grade SUBMISSIONS --out GRADES

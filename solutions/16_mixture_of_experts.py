@@ -8,7 +8,7 @@
 # | After this you can | write the layer: router, permutation, grouped matmuls without a host synchronization; balance experts with a loss and with a bias; measure what a capacity drops; tell total from active parameters in memory, FLOPs and MFU; put experts on ranks with an uneven all-to-all and correct gradients, and predict the bytes; predict which rank runs out of memory first; reduce and clip gradients over the right ranks |
 # | Time | 110 to 140 minutes |
 # | Difficulty | ●●● |
-# | Needs | a CPU: ranks are processes; with a GPU for each rank the same cells use NCCL |
+# | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL; that path has not been tested yet |
 # | Before this | labs [[#start_here]], [[#where_the_time_goes]], [[#data_parallel]] and [[#tensor_parallel]] |
 # | Syllabus | T39, C19 |
 
@@ -188,7 +188,7 @@ def router_gradient(k):
 one_guess.reveal(router_gradient(1) / router_gradient(2))
 
 # %% [markdown] name="one_explained"
-# Divided by its own sum, a single weight is always 1, whatever the logits are. The router gets no gradient and never learns, and PyTorch reports nothing. With k = 1, use the probability itself as the weight, as the Switch Transformer does.
+# A single weight, divided by its own sum, is always 1, whatever the logits are. The router gets no gradient (what is left is rounding) and never learns, and PyTorch reports nothing. With k = 1, use the probability itself as the weight, as the Switch Transformer does.
 #
 # The choice itself, a top-k, has no gradient at any k. The router learns only through the weights of the experts it chose. It gets no signal about how well the other experts would have done.
 
@@ -204,7 +204,7 @@ one_guess.reveal(router_gradient(1) / router_gradient(2))
 # - It calls `F.grouped_mm` exactly twice in the forward pass and no other matmul.
 # - It never reads `counts` on the host: no `tolist`, no `item`, no slicing by values.
 #
-# `F.grouped_mm(a, b, offs=ends)` multiplies rows of `a` (rows, C) by `b[e]` (E, C, H). `ends` (E,) holds the index after the last row of each expert, in int32.
+# `F.grouped_mm(a, b, offs=ends)` multiplies the rows of `a` (rows, C) that belong to expert e by `b[e]`; `b` is (E, C, H). `ends` (E,) holds the index after the last row of each expert, in int32.
 
 
 # %% name="kernel" answer=true reveal=true
@@ -241,11 +241,11 @@ for dtype in (torch.bfloat16,) if device.type == "cuda" else (torch.float32, tor
     print(dtype, "loop -> grouped_mm:", compare(work(grouped, dtype), work(grouped_kernel, dtype), runs=10))
 
 # %% [markdown] name="alone_text"
-# The timing above is for this device. PyTorch's CPU version of `F.grouped_mm` loops over the experts in C++, so on a CPU it can save only the overhead of many small operations in Python and autograd. On a GPU, in BF16, the loop launches 2 E matmuls and waits once for `counts`. The grouped version launches two matmuls and does not wait. The other cells keep `grouped`, which also runs in FP64.
+# The timing above is that of this device. PyTorch's CPU version of `F.grouped_mm` loops over the experts in C++, so on a CPU it can save only the overhead of many small operations in Python and autograd. On a GPU, in BF16, the loop launches 2 E matmuls and waits once for `counts`. The grouped version launches two matmuls and does not wait. The other cells keep `grouped`, which also runs in FP64.
 #
 # ## 2 · Without balancing
 #
-# The model to train is the smallest one in which experts matter. It reads the last 8 bytes of English text (Python's own manual) and predicts the next byte, with two blocks and no attention. Three versions see the same batches: a dense MLP of 128 in each block, a dense MLP of 512, and 8 experts of 64 with k = 2. The mixture computes about as much as the first and has about as many parameters as the second.
+# The model to train is tiny, but its experts matter. It reads the last 8 bytes of English text (Python's own manual) and predicts the next byte, with two blocks and no attention. Three versions see the same batches: a dense MLP of 128 in each block, a dense MLP of 512, and 8 experts of 64 with k = 2. The mixture computes about as much as the first and has about as many parameters as the second.
 #
 # **Predict.** Nothing in the loss asks the router to balance. At the end of training, how many times its even share does the busiest expert of a layer get? (1 is even. 4 is the maximum: every token has that expert among its two.)
 
@@ -298,7 +298,7 @@ print(f"experts with less than a quarter of their even share at the end: {idle} 
 #
 # **With a loss** (GShard, Switch Transformer). Let f be an expert's share of the choices, and P its mean probability over all tokens. Add α E Σ f·P to the loss, summed over the E experts. When both are even, Σ f·P is 1/E, so the term is α. The shares f have no gradient. The probabilities P do: the loss lowers P where f is large.
 #
-# **With a bias** (DeepSeek-V3). After each step, compare each expert's load with the mean and move its `route` bias a little: down for experts above the mean, up for experts below it. The bias changes which experts are chosen, but no weight and no gradient. DeepSeek-V3 also computes scores with a sigmoid in place of the softmax, and keeps a very small balance loss per *sequence*, because a load that is even over the batch can still be uneven within one sequence.
+# **With a bias** (DeepSeek-V3). After each step, compare each expert's load with the mean and move its `route` bias a little: down for experts above the mean, up for experts below it. The bias changes which experts are chosen, but does not enter the weights or the gradient. DeepSeek-V3 also computes scores with a sigmoid in place of the softmax, and keeps a very small balance loss per *sequence*, because a load that is even over the batch can still be uneven within one sequence.
 #
 # **With a capacity.** Give each expert room for a fixed number of rows, its *capacity*, and drop the rest: a dropped token skips that expert. All experts then work on tensors of one fixed size.
 #
@@ -341,7 +341,7 @@ balance_loss, nudge, within_capacity = check("mixture_of_experts.balance", balan
 hint("mixture_of_experts.balance")
 
 # %% [markdown] name="balance_guess_text"
-# **Predict.** Train the mixture again, once with α = 0.02 and once with a bias that moves by 0.01 per step. How much lower or higher is the test loss with the bias than without balancing? (Below zero if the bias is better.)
+# **Predict.** Train the mixture again, once with α = 0.02 and once with a bias that moves by 0.01 per step. By how much does the test loss with the bias differ from that without balancing? (Below zero if the bias is better.)
 
 # %% name="balance_guess"
 my_guess = None  # test loss with the bias - without balancing
@@ -374,7 +374,7 @@ claims.record(
 claims.figure("balanced experts lower the loss by", "no balancing - bias, one seed", better, "nats")
 
 # %% [markdown] name="balance_explained"
-# Both methods work. The loss pulls the router toward good predictions and toward equal loads at the same time, and α sets how hard. The bias adds no gradient, so nothing competes with the task's gradient. It needs the loads of *all* tokens: with several ranks, all-reduce the counts before `nudge`. The loss has the same problem in another form. Computed per micro-batch on each rank, it demands balance within every micro-batch, which is stricter than balance over the global batch.
+# Both methods work. The loss pulls the router toward good predictions and toward equal loads at the same time, and α sets the strength of the second pull. The bias adds no gradient, so nothing competes with the task's gradient. It needs the loads of *all* tokens: with several ranks, all-reduce the counts before `nudge`. The loss has the same problem in another form. Computed per micro-batch on each rank, it demands balance within every micro-batch, which is stricter than balance over the global batch.
 
 # %% [markdown] name="precision_text"
 # ### Keep the router in FP32
@@ -412,7 +412,7 @@ def rerouted(model, x):
 rounding_guess.reveal(rerouted(models["bias"], batch_at(text, 4096, torch.Generator().manual_seed(2))[0]))
 
 # %% [markdown] name="capacity_text"
-# Each of these tokens would run through other experts than in training, because of rounding alone. Recomputation has the same weakness wherever it is not bitwise repeatable (atomics, another autocast state). If activation checkpointing routes a token differently the second time, a dropless layer's shapes change and `checkpoint` raises; with a fixed capacity the gradient is silently wrong.
+# Each of these tokens would run through different experts than in training, because of rounding alone. Recomputation has the same weakness wherever it is not bitwise repeatable (atomics, a different autocast state). If activation checkpointing routes a token differently the second time, a dropless layer's shapes change and `checkpoint` raises an error; with a fixed capacity the gradient is silently wrong.
 #
 # ### What a capacity drops
 #
@@ -461,7 +461,7 @@ show_table(table)
 # %% [markdown] name="cheap_text"
 # ## 4 · What is cheaper, and what is not
 #
-# Articles claim two things about mixtures: they reach **the loss of a dense model of their total size**, and they do so **at a fraction of the FLOPs**, cheaper by the ratio of total to active parameters. For the experts alone that ratio is 4. A model also has parameters that every token uses, so the ratio of the whole model is smaller. The next cell computes it from the parameters that take part in matmuls.
+# Articles claim two things about mixtures: they reach **the loss of a dense model of their total size**, and they do so **at a fraction of the FLOPs**, cheaper by the ratio of total to active parameters. For the experts alone that ratio is 4. A model also has parameters that every token uses, so the ratio of the whole model is smaller. A cell below computes it from the parameters that take part in matmuls.
 #
 # **Predict.** What percentage of the gap in test loss between dense 128 and dense 512 does the bias mixture close?
 
@@ -524,13 +524,13 @@ said, subject = "cheaper by total / active parameters", "FLOPs to the loss of de
 claims.record("C19", said, subject, sum(savings) / 2 / ratio, "x", 0.8, 1.25)
 
 # %% [markdown] name="cheap_explained"
-# The mixture reaches the loss of the dense model with MLPs four times as wide, within what another seed changes, and the saving is near the model's own ratio of total to active parameters. Another seed moves both figures by a fifth to a quarter, so the verdicts use the mean of two. The factor of 4 of the experts alone would be too optimistic: the layers before and after the blocks cost the same in all models, and in a small model they are a large part.
+# The mixture reaches the loss of the dense model with MLPs four times as wide, to within the difference that another seed makes. The saving is near the model's own ratio of total to active parameters. Another seed moves both figures by a fifth to a quarter, so the verdicts use the mean of two. The factor of 4 of the experts alone would be too optimistic: the layers before and after the blocks cost the same in all models, and in a small model they are a large part.
 #
 # This is one small byte model, and a text on which more parameters help within 200 steps: it rewards memorizing, which experts are good at. Where dense 512 is no better than dense 128, a mixture gains nothing. At scale the first claim is too strong. Scaling studies place a mixture between a dense model of its active size and one of its total size, and the gain shrinks as models grow (Clark et al. 2022; Artetxe et al. 2021).
 #
 # ### Seconds and MFU
 #
-# **Predict.** On this machine, how many times as long as a step of the mixture does a step of dense 512 take?
+# **Predict.** On this machine, what is the time of a step of dense 512 divided by that of the mixture?
 
 # %% name="seconds_guess"
 my_guess = None  # seconds of dense 512 / of the mixture
@@ -556,7 +556,7 @@ claims.figure("a step of dense 512 / of the mixture", "1,024 tokens, forward and
 #
 # ### Memory
 #
-# **Predict.** A training step with AdamW: how many times the peak memory of dense 128 does the mixture need at a batch of 256 windows?
+# **Predict.** In a training step with AdamW and a batch of 256 windows, how many times the peak memory of dense 128 does the mixture need?
 
 # %% name="memory_guess"
 my_guess = None  # peak of the mixture / of dense 128
@@ -755,7 +755,7 @@ said, subject = "expert parallel equals one process", "2 and 4 ranks, loss and e
 claims.record("T39", said, subject, farthest, "relative", 0, 1e-5)
 
 # %% [markdown] name="ranks_explained"
-# These are the trained mixtures on 4,096 windows of text, spread over the ranks. Loss and gradients are those of one process, even when an expert or a whole rank gets no token. Each layer makes four exchanges of rows: rows to experts, results back, and the gradients of both. With an even router, a rank keeps 1/N of its rows and sends the rest. Forward and backward together it sends 4 n k C (N − 1) / N numbers per layer.
+# These are the trained mixtures on 4,096 windows of text, spread over the ranks. Loss and gradients are those of one process, even when an expert or a whole rank gets no token (in the last row, two of the four ranks). Each layer makes four exchanges of rows: rows to experts, results back, and the gradients of both. With an even load, a rank keeps 1/N of its rows and sends the rest. Forward and backward together it sends 4 n k C (N − 1) / N numbers per layer.
 #
 # How good is this formula if the load is not even?
 #
@@ -815,7 +815,7 @@ table = [("4 ranks", *(f"rank {rank}" for rank in range(RANKS)))]
 show_table([*table, *((name, *map(human_bytes, peaks)) for name, peaks in layer_peaks.items())])
 
 # %% [markdown] name="torch_text"
-# All ranks have the same tokens and the same number of parameters. Only the routing differs. Part of each peak is the same on every rank: its own tokens and their copies. The rest follows the rows that it receives. On a GPU that an even load would nearly fill, the busiest rank runs out of memory first, in whichever step the router happens to favor its experts. Imbalance can end a run with an OOM long before the loss shows it.
+# All ranks have the same tokens and the same number of parameters, so only the routing makes their peaks differ. Part of each peak is the same on every rank: its own tokens and their copies. The rest follows the rows that it receives. On a GPU that an even load would nearly fill, the busiest rank runs out of memory first, in whichever step the router happens to favor its experts. Imbalance can end a run with an OOM long before the loss shows it.
 #
 # If both experts of a token are on the same rank, its row goes there twice. Implementations that send it once, and node-limited routing (DeepSeek-V3 limits a token to four nodes), exploit that.
 #
@@ -970,13 +970,13 @@ for name, results in tried.items():
 show_table([*table, ("one process", "", "", "", f"{alone:.3f}")])
 
 # %% [markdown] name="groups_explained"
-# - `over_all` averages the gradients of *different* experts that happen to have the same shape and name on their ranks. It raises no error and no warning. The loss still falls, only less, because everything else learns correctly and experts still learn what they have in common. Without a correct run to compare with, you would not notice. `DistributedDataParallel` does worse: when it is constructed, it overwrites every rank's experts with rank 0's, because names and shapes agree. Exclude them (`DistributedDataParallel._set_params_and_buffers_to_ignore_for_model`).
+# - `over_all` averages the gradients of *different* experts that happen to have the same shape and name on their ranks. It raises no error and no warning. The loss still falls, but less, because everything else learns correctly and experts still learn what they have in common. Without a correct run to compare with, you would not notice. `DistributedDataParallel` does worse: when it is constructed, it overwrites every rank's experts with rank 0's, because names and shapes agree. Exclude them (`DistributedDataParallel._set_params_and_buffers_to_ignore_for_model`).
 # - `over_copies` gives the right direction, but makes the gradients too large by a factor equal to the number of ranks along `expert`. The exchange has already *summed* over those ranks, while the loss is a *mean* over all. AdamW cancels a constant factor up to its ε, which hides the mistake ([[gradient_accumulation]]): the loss after 50 steps is close to the correct one. SGD, or clipping by the global norm, would reveal it.
 # - The correct method sums over the ranks that hold a copy, and divides by the number of all ranks.
 #
-# With FSDP2 you say the same in two calls, as torchtitan does: `fully_shard` the experts over `replica` alone, and `experts.set_gradient_divide_factor(mesh.size())`.
+# With FSDP2 two calls do the same, as in torchtitan: `fully_shard` of the experts over `replica` alone, and `experts.set_gradient_divide_factor(mesh.size())`.
 #
-# The next cell checks yours against one process on every mesh shape.
+# The next cell checks yours against one process on four mesh shapes.
 
 # %% name="meshes_run"
 SHAPES = ((1, 2), (1, 4), (2, 2), (4, 1))
@@ -1027,7 +1027,7 @@ claims
 # - Parameters, gradients and optimizer state follow the total parameters; FLOPs follow the active ones; seconds follow neither exactly.
 # - From the task's loss, the router learns only through the weights of the experts it chose. Without balancing, a few experts get most of the tokens. A loss or a bias prevents that. Keep the router in FP32.
 # - A capacity drops tokens. Sorted rows with grouped matmuls drop none, and in BF16 on a GPU `F.grouped_mm` needs no host synchronization.
-# - Expert parallelism exchanges row counts, rows and results, and then the gradients of both: 4 n k C (N − 1) / N numbers per layer, for any load. Imbalance costs time and memory on the busiest rank.
+# - Expert parallelism exchanges row counts, rows and results, and then the gradients of both. On average over the ranks, each sends 4 n k C (N − 1) / N numbers per layer, for any load. Imbalance costs time and memory on the busiest rank.
 # - An expert's gradient is summed over its copies and divided by the number of all ranks. Averaging over all ranks mixes different experts without an error. The clipping norm counts each expert once.
 #
 # **What to reach for when.** For more quality at the same FLOPs, with memory to spare: a mixture. If the experts do not fit: expert parallelism inside a node or over fast links, with data parallelism or sharding across nodes. When you report an MFU: state that it counts active parameters. For combining expert ranks with the other dimensions: the methods of [[choosing_a_layout]] apply, though that lab's own layouts are dense.

@@ -38,7 +38,7 @@ class GradientsOfOneProcess(Check):
     """dq, dk and dv are those of one process, each on the rank that owns the tokens."""
 
     hint = (
-        "dq stays and sums over all blocks. dk and dv travel after their keys, and every rank adds its part.\n"
+        "dq stays: sum it over all blocks. dk and dv travel after their keys, and every rank adds its part.\n"
         "After N - 1 shifts a block's gradients are one rank short of home, so they need one more.\n"
         "`attend_backward` takes out and lse of your rows, over all columns, as `ring_forward` returned them."
     )

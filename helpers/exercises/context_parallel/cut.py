@@ -15,7 +15,7 @@ CASES: dict[str, tuple[Order, int, int]] = {  # order, sequences, tokens of a ch
     "two ranks, a chunk of 4 tokens each": ([[0], [1]], 2, 4),
     "one rank, one chunk of 4 tokens": ([[0]], 2, 4),
     "three ranks, first and last chunks of 4 tokens": ([[0, 5], [1, 4], [2, 3]], 2, 4),
-    "two ranks, chunks of 4 tokens at will": ([[3, 0, 4], [1, 5, 2]], 2, 4),
+    "two ranks, chunks of 4 tokens in any order": ([[3, 0, 4], [1, 5, 2]], 2, 4),
     "two ranks, chunks of one token, one sequence": ([[0, 3], [1, 2]], 1, 1),
 }
 

@@ -18,7 +18,7 @@ SHAPES = {
 }  # before the columns
 COLUMNS, HEAD = (7, 2, 4), 3  # of three parts; channels of a value
 MISTAKES = {
-    "out": "is the plain mean of the parts: they do not weigh the same",
+    "out": "is the plain mean of the parts: they do not have the same weight",
     "lse": "is the sum of both: logarithms do not add up like that",
 }
 
@@ -50,7 +50,7 @@ class MergesAsOneSoftmax(Check):
     """The merged result is that of one softmax over all columns, whichever parts are merged first."""
 
     hint = (
-        "How much does each part weigh? Its sum of exponentials, and `lse` is the logarithm of that.\n"
+        "What is the weight of each part? Its sum of exponentials, and `lse` is the logarithm of that.\n"
         "The new sum of exponentials is the sum of both; each `out` counts with its share of it.\n"
         "`torch.logaddexp(a, b)` is log(exp(a) + exp(b)); a part's share is exp(its lse - the new lse)."
     )
@@ -126,8 +126,8 @@ class KnowsWhatIsEmpty(Check):
         cases = {
             "the first has seen nothing": (nothing, a, a),
             "the second has seen nothing": (a, nothing, a),
-            "neither has": (nothing, nothing, nothing),
-            "some rows of the first have": (some, nothing, some),
+            "neither has seen anything": (nothing, nothing, nothing),
+            "some rows of the first have seen nothing": (some, nothing, some),
         }
         seen = {}
         for case, (one, other, right) in cases.items():
@@ -148,7 +148,7 @@ class KnowsWhatIsEmpty(Check):
             if said := _wrong({case: seen[case]}, {case: want}):
                 return said
             if seen[case]["empty"] != want["empty"]:
-                return f"{case}: lse is -inf in {seen[case]['empty']} rows; {want['empty']} rows attended no column."
+                return f"{case}: lse is -inf in {seen[case]['empty']} rows; {want['empty']} rows attended to none."
         return None
 
 

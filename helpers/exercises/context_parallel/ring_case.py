@@ -50,7 +50,7 @@ SETTINGS: dict[int, dict[str, Setting]] = {  # by number of ranks
     5: {
         "5 ranks, a chunk each, grouped queries": Setting([[0], [1], [2], [3], [4]], (4, 2)),
         "5 ranks, two chunks each, first and last": Setting([[0, 9], [1, 8], [2, 7], [3, 6], [4, 5]], (2, 1)),
-        "5 ranks, two chunks each, dealt out at will": Setting([[5, 2], [9, 4], [7, 1], [3, 6], [0, 8]], (2, 2)),
+        "5 ranks, two chunks each, dealt out in any order": Setting([[5, 2], [9, 4], [7, 1], [3, 6], [0, 8]], (2, 2)),
     },
 }
 LARGE = {n: Setting([[rank] for rank in range(n)], (1, 1), LONG) for n in SETTINGS}
@@ -213,12 +213,12 @@ def wrong_work(seen: Evidence, products: dict[str, int]) -> str | None:
                 return said
     for n, ranks in seen.items():
         texts = [
-            f"matmuls are computed, as many as the scores of {rank['again']:.1f} blocks take; use the returned results"
+            f"computes matmuls worth the scores of {rank['again']:.1f} blocks; use the returned results"
             if rank["again"] > AGAIN
             else None
             for rank in ranks
         ]
-        if said := by_rank(f"{n} ranks, outside of `attend` and `attend_backward`", texts):
+        if said := by_rank(f"{n} ranks, outside `attend` and `attend_backward`", texts):
             return said
     return None
 
@@ -240,9 +240,7 @@ def wrong_messages(seen: Evidence, most: Callable[[int], float]) -> str | None:
 def late_messages(seen: Evidence) -> str | None:
     """Say which rank computes its first block before it starts a message."""
     for case, ranks in _named(seen):
-        texts = [
-            None if got["early"] else "computes its first block and has not started a message yet" for got in ranks
-        ]
+        texts = [None if got["early"] else "computes its first block before it has started a message" for got in ranks]
         if said := by_rank(case, texts):
             return said
     return None

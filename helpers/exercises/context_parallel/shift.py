@@ -22,7 +22,7 @@ from ..tensor_parallel.said import by_rank, in_words, noted, wrong_tensor
 Shift = Callable[..., tuple[list[Tensor], Callable[[], Any]]]
 LATE = (0, 1, 2)  # the rank that comes late, in turn: each is somebody's neighbor
 CASES = ("one tensor", "shapes and dtypes", "not contiguous")
-SHIFTS = ("the first", "the second", *(f"what went on from there, shift {i}" for i in (3, 4, 5)))
+SHIFTS = ("the first", "the second", *(f"the tensors passed on in shift {i}" for i in (3, 4, 5)))
 HANGS = PATIENCE + 30.0  # seconds after which ranks that wait for each other are given up
 
 
@@ -223,7 +223,7 @@ class WaitsInFinishOnly(Check):
             if waiting := " and ".join(map(str, reports[late]["unfinished"])):
                 return (
                     f"Rank {late} has called `shift`, but not yet `finish`, and `finish` on rank {waiting} does not "
-                    "return. Do the messages set out in the call, or only in `finish`?"
+                    "return. Does the call start the messages, or only `finish`?"
                 )
             texts = [
                 "has not arrived: `finish` did not wait for it" if wrong_tensor(got["got"], got["right"], {}) else None

@@ -139,7 +139,7 @@ def _too_much(got: Evidence, right: Evidence, ranks: int) -> str | None:
         )
     if got["left"] > share + 4 * right["block"]:
         return (
-            f"after the step {human_bytes(got['left'])} are still held; the share is {human_bytes(share)}. "
+            f"after the step {human_bytes(got['left'])} is still held; the share is {human_bytes(share)}. "
             "Does something keep a copy of the whole model?"
         )
     beside = (got["peak"] - share) / right["block"]
@@ -164,7 +164,7 @@ def _local_shares(make_sharded: MakeSharded, seed: int) -> Evidence:
 class ShardsOverTheGivenMesh(Check):
     """The model is sharded over the given mesh; of two dimensions, the second shards and the first replicates."""
 
-    hint = "Pass mesh=mesh to every call of fully_shard: without one it makes a mesh of all ranks."
+    hint = "Pass mesh=mesh to every call of fully_shard: without it, fully_shard makes a mesh of all ranks."
 
     @staticmethod
     def probe(seed: int, make_sharded: MakeSharded) -> Evidence:

@@ -134,7 +134,7 @@ class _OfSteps(Check):
 class OneMicroBatchAtATime(_OfSteps):
     """The model gets each micro-batch once, in order."""
 
-    hint = "A forward and a backward pass per micro-batch. Joined to one batch they need the memory of all of them."
+    hint = "Run a forward and a backward pass per micro-batch. Joined into one batch, they need the memory of all."
 
     @classmethod
     def wrong(cls, got: Evidence, right: Evidence, clipped: bool) -> str | None:
@@ -149,12 +149,12 @@ class UpdateOfTheJointBatch(_OfSteps):
     hint = (
         "Each row counts the same, and micro-batches have different numbers of rows: by what is a micro-batch's mean "
         "multiplied before backward()?\n"
-        "fully_shard averages over the ranks. The sum over the micro-batches is yours to weigh."
+        "fully_shard averages over the ranks. You choose the weights of the sum over micro-batches."
     )
 
     @classmethod
     def wrong(cls, got: Evidence, right: Evidence, clipped: bool) -> str | None:
-        rows = " Micro-batches differ in their rows: does each row count the same?"
+        rows = " Micro-batches have different numbers of rows: does each row count the same?"
         return None if clipped or got["off"] <= CLOSE else _off(got) + rows
 
 
@@ -182,7 +182,7 @@ class ReducesOnce(_OfSteps):
     """Gradients are reduced once per unit and step, however many micro-batches there are."""
 
     hint = (
-        "model.set_requires_gradient_sync(False) turns the reductions of the next backward passes off. "
+        "model.set_requires_gradient_sync(False) turns off the reductions of the backward passes that follow. "
         "For which micro-batches?"
     )
 
@@ -199,7 +199,7 @@ class ReturnsLossAndNorm(_OfSteps):
 
     hint = (
         "clip_grad_norm_ returns the norm before clipping, as a DTensor: full_tensor() makes a plain tensor of it.\n"
-        "In the mean loss a micro-batch weighs as much as in the gradient."
+        "A micro-batch has the same weight in the mean loss as in the gradient."
     )
 
     @classmethod

@@ -44,7 +44,7 @@ class PunishesImbalance(Check):
     """The balance loss is E times the sum over experts of f P; its gradient goes through P."""
 
     hint = (
-        "f counts how often each expert stands in `chosen`, divided by the number of all choices.\n"
+        "f counts how often each expert appears in `chosen`, divided by the number of all choices.\n"
         "P: `logits.softmax(dim=1).mean(dim=0)`, over all tokens, whether or not they chose the expert."
     )
 

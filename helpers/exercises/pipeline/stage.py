@@ -197,7 +197,7 @@ class ForgetsAfterBackward(_OfRanks):
 
     hint = (
         "Take a micro-batch out of `kept` when its backward pass begins.\n"
-        "What is on its way should be values without a graph: detach what you send."
+        "A message should carry values without a graph: detach what you send."
     )
 
     @classmethod
@@ -205,7 +205,7 @@ class ForgetsAfterBackward(_OfRanks):
         left = next((number for number, alive in enumerate(got["alive"]) if alive), None)
         if left is None:
             return None
-        return f"after backward pass {left}, {got['alive'][left]} of its stage's input and output are still alive."
+        return f"after backward pass {left}, {got['alive'][left]} of its inputs and outputs are still alive."
 
 
 def _late(forward: Pass, backward: Pass, seed: int, folder: str) -> Evidence:

@@ -55,7 +55,7 @@ def _seen(make: Make, case: Case) -> dict[str, Any]:
 class TrainsAsOneProcess(Check):
     """On real ranks, the lists give the loss and the gradients of one process, also where messages have no names."""
 
-    hint = "The engine adds up what your actions compute. A gradient that is off means an action too few or too many."
+    hint = "The engine adds up what your actions compute. A wrong gradient means one action too few or too many."
     cases: ClassVar[list[Case]]
 
     @classmethod

@@ -187,7 +187,8 @@ def _incomplete(got: Evidence, moment: str) -> str | None:
     }
     for noted in got["moments"]:
         if noted["moment"] == moment and noted["state"] != "right":
-            return f"when block {noted['block']} of {BLOCKS} computes in a {moment} pass, {states[noted['state']]}."
+            first = f"when block {noted['block']} (of 0 to {BLOCKS - 1}) computes in a {moment} pass"
+            return f"{first}, {states[noted['state']]}."
     return None
 
 
@@ -209,7 +210,7 @@ class CompleteInBackward(_OfRanks):
 
     hint = (
         "The forward pass has freed the vector, and the backward pass multiplies by the weights again.\n"
-        "Which hook runs when the gradient of the block's output is there and nothing has been computed from it yet?"
+        "Which hook runs when the gradient of the block's output is known and nothing has been computed from it yet?"
     )
 
     @classmethod
@@ -253,7 +254,7 @@ class FreedAfterBackward(_OfRanks):
     """At stage 3 a block's vector has no bytes after its backward pass, before the block before it computes."""
 
     hint = (
-        "When all gradients of a block's parameters are there, its backward pass needs the weights no more.\n"
+        "Once all gradients of a block's parameters exist, its backward pass no longer needs the weights.\n"
         "Free where you reduce."
     )
 
@@ -274,8 +275,8 @@ class ReducedAtOnce(_OfRanks):
     hint = (
         "register_post_accumulate_grad_hook is called once per parameter, right after its .grad was written. "
         "Which call is the last of a block?\n"
-        "A module's full backward hook runs when the gradients of its inputs are there. If no input requires one, it "
-        "runs before those of the parameters."
+        "A module's full backward hook runs when the gradients of its inputs are known. If no input requires one, it "
+        "runs before the gradients of the parameters are computed."
     )
 
     @classmethod
@@ -295,8 +296,8 @@ class MeanAddsUp(_OfRanks):
     """After each micro-batch a shard's gradient is the mean over the ranks, added to that of earlier micro-batches."""
 
     hint = (
-        "reduce_gradients makes the mean and adds: leave shard.grad alone, and pass all of the block's parameters.\n"
-        "reduce_gradients counts a gradient that is missing as zeros: call it when all of them are there."
+        "reduce_gradients takes the mean and adds it: leave shard.grad alone, and pass all of the block's parameters.\n"
+        "reduce_gradients counts a missing gradient as zeros: call it when all gradients exist."
     )
 
     @classmethod

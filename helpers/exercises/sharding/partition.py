@@ -90,8 +90,8 @@ class OneVectorForAll(Check):
             got, right, numbers = seen[case], want["right"], want["numbers"]
             if got["shape"] != want["shape"]:
                 return (
-                    f"{case}: flat has the shape {got['shape']}; it should have {want['shape']}: the next multiple of "
-                    f"{want['ranks']} from {numbers} up, in one dimension."
+                    f"{case}: flat has the shape {got['shape']}; it should have {want['shape']}: in one dimension, "
+                    f"the smallest multiple of {want['ranks']} that is at least {numbers}."
                 )
             if got["dtype"] != want["dtype"]:
                 return f"{case}: flat is {got['dtype']}; the parameters are {want['dtype']}."

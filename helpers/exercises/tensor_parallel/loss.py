@@ -92,7 +92,7 @@ SPREAD = (
     "targets all over the vocabulary",
     "all targets on the last rank",
     "all targets on rank 0",
-    "the first and the last word of each rank",
+    "the first and the last vocabulary entry of each rank",
     "1 token",
 )
 IGNORED = {f"{ignored} of {N} targets are -100": ignored for ignored in (3, N - 1)}
@@ -100,10 +100,10 @@ LARGE = (
     "logits around 10,000",
     "logits around -10,000",
     "10,000 on rank 1, -10,000 on the others, and the targets on rank 1",
-    "10,000 on rank 1, -10,000 on the others, and the targets there",
-    "every second word of a rank at -10,000, the others at 10,000",
+    "10,000 on rank 1, -10,000 on the others, and the targets on the others",
+    "every second logit of a rank at -10,000, the others at 10,000",
 )
-SENT = "6 tokens, 50 words on each rank"
+SENT = "6 tokens, 50 vocabulary entries on each rank"
 CASES = {RANKS: {name: name for name in (*SPREAD, *IGNORED, *LARGE, SENT)}}
 
 

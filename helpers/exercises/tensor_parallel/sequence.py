@@ -17,7 +17,7 @@ from .said import by_rank, noted, wrong_calls, wrong_tensor
 
 SHAPES = {"2 dimensions": (), "3 dimensions": (5,), "4 dimensions": (2, 3)}  # what follows (B, tokens)
 ROWS, TOKENS = 3, 2  # rows, tokens of a rank
-NOT_CONTIGUOUS = "gets a tensor that is not contiguous; gloo accepts it, NCCL raises an error"
+NOT_CONTIGUOUS = "gets a tensor that is not contiguous; gloo accepts that, but NCCL raises an error"
 
 
 def _gathered(parts: list[Tensor]) -> Tensor:
@@ -128,7 +128,7 @@ class GathersAndScatters(Check):
 
     hint = (
         "Gather sends a token to all ranks. What gradient comes back from each, and which rank needs the sum?\n"
-        "Scatter's forward pass is Gather's backward pass, and the reverse.\n"
+        "Scatter's forward pass is Gather's backward pass, and vice versa.\n"
         "The tensor collectives stack along dimension 0, but the sequence is dimension 1: use `torch.cat` and `chunk`."
     )
 

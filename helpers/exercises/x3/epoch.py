@@ -167,17 +167,17 @@ def _wrong_conduct(seen: list[Evidence]) -> str | None:
             return f"the model of rank {rank} was called with {got['at once']} rows; a micro-batch has {BATCH}."
         if got["graphs"]:
             return (
-                f"when a micro-batch came to the model of rank {rank}, the graph of an earlier one was still alive. "
+                f"when a micro-batch went into the model of rank {rank}, the graph of an earlier one was still alive. "
                 "Call backward() on the loss of each micro-batch before the next one goes in."
             )
         if got["evaluation"]:
             return f"the model of rank {rank} was put into evaluation mode; it must stay in training mode."
         if got["autocast"]:
-            return f"the model of rank {rank} ran under autocast; the reference process does not."
+            return f"the model of rank {rank} ran under autocast; the contract's one process does not use it."
         if got["unmoved"]:
             return (
                 f"on rank {rank}, {', '.join(got['unmoved'])} got the loader's data on the CPU. "
-                "On a GPU that raises: move x and y to the device of the model's parameters."
+                "On a GPU that raises an error: move x and y to the device of the model's parameters."
             )
         if got["thawed"]:
             return f"a frozen parameter of rank {rank} was given a gradient. Frozen parameters stay frozen."
@@ -192,7 +192,7 @@ def _wrong_training(seen: list[Evidence], expected: list[Evidence]) -> str | Non
         if got["rows"] != want["rows"]:
             return f"{got['rows']} rows went through the model of rank {rank}; it should see {want['rows']}, each once."
         if got["weights"] != seen[0]["weights"]:
-            return f"the weights of ranks 0 and {rank} differ: their gradients were not averaged, or not alike."
+            return f"the weights of ranks 0 and {rank} differ: gradients were not averaged, or not in the same way."
     got, want = seen[0]["moved"], expected[0]["moved"]
     off = relative_distance(got, want)
     if not off <= EXACT:

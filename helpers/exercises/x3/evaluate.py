@@ -145,7 +145,7 @@ def _wrong_work(got: Evidence, most: int) -> str | None:
     if got["unmoved"]:
         return (
             f"used data at {', '.join(got['unmoved'])} on the CPU. "
-            "On a GPU that raises: move x and y to the device of the model's parameters."
+            "On a GPU that raises an error: move x and y to the device of the model's parameters."
         )
     return None
 

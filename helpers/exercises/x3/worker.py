@@ -221,7 +221,7 @@ class ReplicasShareTheWorkAndAgree(Check):
                         times = entry["sent"] / other["sent"]
                         return (
                             f"{case}, epoch {entry['epoch']}: the backward passes of rank {rank} averaged gradients "
-                            f"{times:.1f} times; it should be once. How often is the model wrapped?"
+                            f"{times:.1f} times; it should be once. How many times is the model wrapped?"
                         )
             if not relative_distance(got[0]["weights"], want[0]["weights"]) <= EXACT:
                 return f"{case}: the replicas agree, but training rank 0's model gives other weights."

@@ -161,7 +161,7 @@ def _wrong_messages(got: Evidence, want: Evidence) -> str | None:
             return f"took part in a collective ({name}) of {nbytes:,} bytes; only a message to the next rank is needed."
     for other, nbytes in got["sent"].items():
         if other not in want["sent"] and nbytes > SLACK:
-            who = "a rank outside of the group" if int(other) == OUTSIDE else f"rank {other} of the group"
+            who = "a rank outside the group" if int(other) == OUTSIDE else f"rank {other} of the group"
             return f"sent {nbytes:,} bytes to {who}, which is not the next one."
     for other, right in want["sent"].items():
         if abs(got["sent"].get(other, 0) - right) > SLACK:
@@ -178,8 +178,8 @@ def _wrong_moment(seen: list[Evidence], expected: list[Evidence]) -> str | None:
                 return f"The call waits for a neighbor: on rank {first} it did not return before rank {late} called."
             if got["unfinished"]:
                 return (
-                    f"While rank {late} had called, and not waited yet, wait() of rank {got['unfinished'][0]} did not "
-                    "come back. Do both messages set out in the call, or only when wait() is called?"
+                    f"After rank {late} had called, but before it waited, wait() of rank {got['unfinished'][0]} did "
+                    "not return. Does the call start both messages, or only wait()?"
                 )
             if got["came"] != want["came"]:
                 return f"On rank {rank}, wait() did not wait for a message that came late (from rank {late}'s call on)."

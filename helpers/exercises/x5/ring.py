@@ -52,8 +52,8 @@ def _rounded_early(got: Evidence, want: Evidence) -> str | None:
     if share <= FINE:
         return None
     return (
-        f"differs in {share:.0%} of its numbers from the result in FP32, rounded once; at most {FINE:.0%} may, for "
-        "other orders of sums. So something is rounded to BF16 before the end"
+        f"differs in {share:.0%} of its numbers from the result in FP32, rounded once; at most {FINE:.0%} may, because "
+        "sums may be taken in a different order. So something is rounded to BF16 before the end"
     )
 
 
@@ -87,7 +87,7 @@ def _difference(got: Any, want: list[Evidence], rank: int, fine: bool) -> str | 
     chunks = len(right["chunks"])
     which = "" if len(off) == chunks else f" in chunk {off[0] + 1} of its {chunks}, and right in {chunks - len(off)}"
     if not a.isfinite().all():
-        return f"has entries that are no numbers (NaN or infinity){which}"
+        return f"has NaN or infinite entries{which}"
     if not a.any():
         return f"is zero{which}"
     ratio, cosine = (a.norm() / b.norm()).item(), torch.cosine_similarity(a, b, dim=0).item()
@@ -101,7 +101,7 @@ def _touched(seen: dict[str, list[Evidence]]) -> str | None:
     for case, ranks in seen.items():
         for entry in ranks:
             if entry["changed"]:
-                return f"{case}: rank {entry['rank']} put something else in the place of {entry['changed'][0]}."
+                return f"{case}: rank {entry['rank']} replaced {entry['changed'][0]}."
     return None
 
 
@@ -161,7 +161,7 @@ class GradientsOfKeysComeHome(_OnNumbers):
 
     hint = (
         "Every rank has a part of a block's gradients. Where is their sum, and on which rank is it needed?\n"
-        "How many steps does the sum make until it is home? In which dtype does it travel? And which query heads share "
+        "How many steps does the sum take to come home? In which dtype does it travel? And which query heads share "
         "a key head?"
     )
     names, stage = (("k", "the gradient of k"), ("v", "the gradient of v")), "gradients"
@@ -213,17 +213,17 @@ def _wrong_memory(pair: list[Case], seen: Evidence, expected: Evidence) -> str |
             )
         right = max(entry[key] for entry in expected[many])
         if not b <= (TOO_LARGE_BETWEEN if key == "between" else TOO_LARGE) * right:
-            return f"{words} a rank has {human_bytes(b)} beyond its inputs; {human_bytes(right)} do. {sizes}"
+            return f"{words} a rank has {human_bytes(b)} beyond its inputs; {human_bytes(right)} is enough. {sizes}"
     made = {case.ranks: {n for entry in seen[str(case)] for n in entry["sizes"]} for case in pair}
     if differing := made[fewer] ^ made[more]:
         with_it, without = (fewer, more) if max(differing) in made[fewer] else (more, fewer)
         return (
-            f"Where {with_it} share the sequence, {human_bytes(max(differing))} are allocated at once, and never where "
+            f"Where {with_it} share the sequence, {human_bytes(max(differing))} is allocated at once, and never where "
             f"{without} do, with parts of one size: something grows with the sequence. {sizes}"
         )
     a, b = (max(entry["python"] for entry in seen[name]) for name in (few, many))
     if not b - a <= room:
-        return f"Outside of tensors, Python holds {human_bytes(b - a)} more on {more} ranks than on {fewer}. {sizes}"
+        return f"Outside tensors, Python holds {human_bytes(b - a)} more on {more} ranks than on {fewer}. {sizes}"
     return None
 
 
@@ -267,7 +267,7 @@ class BlocksGoRoundTheRing(_OnTraffic):
         following = (rank + 1) % ranks
         for other, nbytes in seen["sent"].items():
             if int(other) != following and nbytes > SLACK:
-                who = "a rank outside of the group" if int(other) == OUTSIDE else f"rank {other} of the group"
+                who = "a rank outside the group" if int(other) == OUTSIDE else f"rank {other} of the group"
                 return f"sent {nbytes:,} bytes to {who}; the next one is rank {following}."
         nbytes, forward = seen["block"]["bytes"], direction == "forward"
         blocks, wide = seen["sent"].get(str(following), 0) / nbytes, seen["wide"] / nbytes
@@ -292,8 +292,8 @@ class HiddenChunksAreSkipped(_OnTraffic):
     """No rank multiplies a chunk of queries with a chunk of keys of which they see nothing."""
 
     hint = (
-        "Before a block meets your queries, ask which of its chunks are not behind which of yours, and have a document "
-        "in common with them.\n"
+        "Before you multiply a block, ask for each of its chunks: which of your chunks do not come before it in the "
+        "sequence, and share a document with it?\n"
         "A mask hides keys after they were multiplied. What can you leave out before?"
     )
 

@@ -75,7 +75,7 @@ class ChunksAreDealtByWork(Check):
     points = 1
     hint = (
         "A token at position p of its document sees p + 1 keys. What do the tokens of a chunk see together?\n"
-        "sorted(range(chunks), key=...) keeps the order of what is equal. Whom does the next chunk go to? A rank that "
+        "sorted(range(chunks), key=...) keeps equal items in their order. Which rank gets the next chunk? A rank that "
         "is full gets no more.\n"
         "Make positions and targets of the whole sequence first: each document counts from 0, and its last token has "
         "no target. Then take the rank's chunks of all three."

@@ -186,7 +186,7 @@ class InitializesLikeOneProcess(_OnBuild):
         if got["wrong"]:
             return f"{got['wrong'][0]} is not that of one process ({len(got['wrong'])} of the parameters are not)."
         if got["local"]:
-            return f"this rank holds another part of {got['local'][0]} than its placement says."
+            return f"this rank holds a different part of {got['local'][0]} than its placement says."
         return f"the buffer {got['buffers'][0]} is not that of one process." if got["buffers"] else None
 
 
