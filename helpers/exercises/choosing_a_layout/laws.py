@@ -207,7 +207,7 @@ class TensorWaitsOnItsLink(OnFormulas):
 class DataHidesBehindCompute(OnFormulas):
     """Data: two BF16 gathers and an FP32 reduction per micro-batch; only the longer of data and compute counts."""
 
-    unit, look = "seconds", "Two gathers of 2 bytes and a reduction of 4; (n - 1) / n of them leave the rank. Max, not a sum."
+    unit, look = "seconds", "Two gathers of 2 bytes, a reduction of 4; (n - 1) / n of that is sent. Max, not a sum."
     hint = (
         "Parameters of this rank: count / (tensor x pipeline). Per micro-batch 2 + 2 + 4 bytes for each of them.\n"
         "An all-gather or a reduce-scatter of B bytes over n ranks sends (n - 1) / n of B.\n"
