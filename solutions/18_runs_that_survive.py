@@ -407,9 +407,9 @@ print("a bit changed, and torch.load reads:", torch.load(io.BytesIO(content))["w
 # **Contract.** `Checkpoints(folder, keep=2)` creates the folder if it does not exist.
 #
 # - `save(step, state)` writes a dictionary of tensors, numbers and nested dictionaries with string or integer keys, and does not change it. `step` is an integer from 0 to 9,999,999. When `save` returns, a new `Checkpoints(folder)` in another process finds the checkpoint. A step may be saved again; then the new state counts.
-# - If the process is killed at **any** moment of `save`, a reader finds either the previously newest checkpoint (the highest step) or the new one, whole in both cases.
+# - If the process is killed at **any** moment of `save`, a reader finds either the checkpoint that was the newest before (the highest step) or the new one, whole in both cases.
 # - The same holds for a power failure at any moment, and once `save` has returned, a reader finds the new one. So all data are on the disk before the checkpoint is published (`os.fsync` of every file, after flushing it), and the directory is synced before anything old is deleted. A folder that `Checkpoints` creates is an entry of the folder above it, which has to be synced, too.
-# - `latest()` returns `(step, state)` of the whole checkpoint with the highest step, whatever the names and dates of the files, or None if there is none. It passes over a damaged checkpoint (cut short, empty, all zeros, a bit changed, parts exchanged, missing) without an error. `latest()` only reads.
+# - `latest()` returns `(step, state)` of the whole checkpoint with the highest step, regardless of the names and dates of the files, or None if there is none. It passes over a damaged checkpoint (cut short, empty, all zeros, a bit changed, parts exchanged, missing) without an error. `latest()` only reads.
 # - After `save`, at most `keep` checkpoints are left, the newest ones, and nothing that killed saves left behind. `keep` counts **whole** checkpoints: the last whole one is never deleted in favor of a damaged one.
 #
 # You choose how many files a checkpoint has, and their names.

@@ -161,7 +161,7 @@ show_table(table)
 #
 # `torchrun --max-restarts=2` watches its ranks. When one fails, it ends all others and starts all of them again, up to two times. It restores no state: after each start the program must look for the newest checkpoint itself. With `--nnodes=MIN:MAX` it also continues with fewer nodes, or with more when some come back. Then the number of ranks changes between attempts, and the program must cope with that.
 #
-# Below is a whole program that uses `DataOrder` and `Checkpoints` from lab 18, with two places at which `break_here` can break a rank: before the all-reduce and after the update.
+# Below is a complete program that uses `DataOrder` and `Checkpoints` from lab 18, with two places at which `break_here` can break a rank: before the all-reduce and after the update.
 
 # %% name="faults"
 data = digits()

@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # X6 · A run that survives
 #
-# **Graded exercise, 10 points.** You write a training loop on two ranks that may be killed at any moment. Started again, on two ranks or on one, it ends with the weights of the uninterrupted run, to the last bit. And its disk does not fill up. Then you write a loop that a scheduler preempts: it saves in time, or not at all.
+# **Graded exercise, 10 points.** You write a training loop on two ranks that may be killed at any moment. Started again, on two ranks or on one, it ends with the weights of the uninterrupted run, to the last bit. Its disk does not fill up, either. Then you write a loop that a scheduler preempts: it saves in time, or not at all.
 #
 # | | |
 # |---|---|
@@ -43,7 +43,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 #
 # 1. `folder` is a `Path`. Neither it nor its parents need exist. `step` counts finished steps, from 0 to 9,999,999. `state` is a dictionary of dictionaries, lists, tuples, tensors, numbers, strings, `True`, `False` and `None`. Its keys are strings of letters, digits, spaces and underscores, and there is at least one; nested keys are strings or integers. Tensors have any dtype and shape and are on the CPU; none is a view of a larger one. The state comes back in another process, equal to the last bit and with the same types. `save` does not change it, and later changes by the caller do not change the checkpoint. `load` only reads: it changes nothing in the folder, and creates no folder.
 # 2. A checkpoint is **one directory** in `folder`. Its name is `step-`, the number, and then anything you like: `step-12`, `step-0012.done`. For each entry of `state` it holds the file `KEY.pt`, from which `torch.load` reads the value of that entry, and no other `.pt` files. Files with other suffixes may be beside them. Other programs copy such directories away at any time, so **every entry of `folder` whose name begins with `step-` is a complete checkpoint at every moment**, even if `save` is killed halfway. All other entries of `folder` may have any other name. `save` writes only inside `folder`: the folder may be on a disk of its own, and a rename from another disk fails or becomes a copy.
-# 3. The newest checkpoint is the one with the most steps, whatever the alphabetical order of the names and the dates of the files.
+# 3. The newest checkpoint is the one with the most steps, regardless of the alphabetical order of the names and the dates of the files.
 # 4. If a process is killed in `save`, at any moment, it loses at most the checkpoint that it was saving. The previous one is deleted only after the new one has its name.
 # 5. The same holds for a power failure. Before a checkpoint gets its name, all that it consists of is on the disk: `os.fsync` of every file, and of the checkpoint's own directory, which holds the files' names. The checkpoint's name is an entry of `folder`, and it is on the disk before an older checkpoint is deleted and before `save` returns: `os.fsync` of the folder. A directory is opened for this with `os.open(path, os.O_RDONLY)`. (The names of `folder` and of its parents are assumed to be on the disk.)
 # 6. Disks fail, too. A checkpoint that lacks a file, or in which a file was cut short, or in which bytes have changed anywhere, is skipped, and `load` returns the next older intact one.

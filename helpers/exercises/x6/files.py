@@ -102,7 +102,7 @@ class NewestComesBack(OneObservation):
             if found.get("step") != step:
                 return f"{where}: {_found(found)}; step {step} is the newest."
             if not _is(found, kind, step, expected):
-                return f"{where}: load returned another state than the one that was saved."
+                return f"{where}: load returned a state that differs from the saved one."
         (mixed,) = loads["mixed"]
         for place, value in expected["print"].items():
             if mixed.get("print", {}).get(place) != value:
