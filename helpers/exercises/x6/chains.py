@@ -196,7 +196,7 @@ def _first_difference(ranks: list[Evidence], whole: list[Evidence], begin: int) 
         for lane, want in sorted({k: v for update in right for k, v in update["lanes"].items()}.items()):
             got = lanes.get(lane, [])
             if [forward["x"] for forward in got] != [forward["x"] for forward in want]:
-                return f"in step {step + 1} lane {lane} sees different rows: the stream's position is part of the state."
+                return f"in step {step + 1} lane {lane} sees different rows: a stream's position is part of the state."
             if mine[0]["weights"] == right[0]["weights"] and got[0]["random"] != want[0]["random"]:
                 return f"in step {step + 1} lane {lane} draws different random numbers than in the uninterrupted run."
         if mine[0]["weights"] != right[0]["weights"]:
