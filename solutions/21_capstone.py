@@ -333,7 +333,7 @@ time_guess.reveal(times(paces[LADDER[1].name], paces[last])[0])
 show_table(table)
 
 # %% [markdown] name="cost_text"
-# Compare each rung with the one before it. On many CPUs, rung 1 is the most expensive step; on a GPU it saves time. Small micro-batches keep a processor less busy. Checkpointed blocks run their forward pass twice, which is a third more arithmetic (a backward pass costs two forward passes), and adds more than a third to the time when the pieces are small, because then most of an operation's cost is the call itself ([[activation_checkpointing]]).
+# Compare each rung with the one before it. On many CPUs, rung 1 is the most expensive step; on a GPU, autocast saves time if the matmuls are large enough ([[mixed_precision]]). Small micro-batches keep a processor less busy. Checkpointed blocks run their forward pass twice, which is a third more arithmetic (a backward pass costs two forward passes), and adds more than a third to the time when the pieces are small, because then most of an operation's cost is the call itself ([[activation_checkpointing]]).
 #
 # ### And the loss?
 #
