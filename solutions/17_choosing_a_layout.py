@@ -67,7 +67,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="nine_text"
 # ## 1 · Nine questions
 #
-# The table in this section combines three models with three clusters. For each pair the planner's search has tried layouts: all divisors of the number of GPUs in each dimension, sizes of micro-batches, schedules, and what to recompute. It then simulates a step of the promising ones and keeps the fastest that fits. A search takes minutes, so its answers are stored with the course. The search has not tried everything that the planner can simulate. (`python -m helpers layout` answers any question of this kind.)
+# The table in this section combines three models with three clusters. For each pair, the planner's search has gone through layouts: all divisors of the number of GPUs in each dimension, micro-batch sizes, schedules, and what to recompute. It simulates a step of the promising ones and keeps the fastest that fits. A search takes minutes, so its answers are stored with the course. It does not cover everything that the planner can simulate. (`python -m helpers layout` answers any question of this kind.)
 #
 # *GB/s inside* is the bandwidth from one GPU to others in its node. *GB/s outside* is the bandwidth from one GPU to other nodes, so a node of 8 GPUs has 8 times as much. *Tokens per step* are those of one optimizer step over all GPUs.
 
@@ -149,7 +149,7 @@ for found in answers["llama-3.1-8b", "one node"].best:
 show_table(table)
 
 # %% [markdown] name="losers_explained"
-# Memory rules out most layouts before any timing: all layouts of the two larger models on eight GPUs, and every layout that keeps parameters, gradients and optimizer state whole. Among those that fit, the ten best differ by less than the planner's own error (*from* and *to*), so treat them as a group of equals. On the 4090s every block is recomputed, because 22 GiB is tight.
+# Memory rules out most layouts before any timing: all layouts of the 405B model, all layouts of the 70B model on eight GPUs, and every layout that keeps parameters, gradients and optimizer state whole. Among those that fit, the ten best differ by less than the planner's own error (*from* and *to*), so treat them as equals. On the 4090s every block is recomputed, because nothing fits without recomputation.
 #
 # The rest of this lab builds the parts of such an answer: where ranks are, what they send, what fits, and how long it takes.
 #
@@ -311,9 +311,9 @@ worst = max(loss_off, gradient_off)
 claims.record("T40", "a 2 x 2 x 2 grid equals one process", "loss and all gradients", worst, "relative", 0, 1e-5)
 
 # %% [markdown] name="grid_explained"
-# Loss and gradients are those of one process. The bytes match the formula: the number, size and group of the calls are counted, and the share of a message that leaves a rank of a ring is assumed on both sides. The excess along `data` comes from the norms, and from the biases after the second matrix: each tensor rank holds them in full, but the formula halves them.
+# Loss and gradients are those of one process, and the bytes match the formula. (The number, size and group of the calls are counted. The share of a message that a rank of a ring sends is taken from the formula in both columns.) The excess along `data` comes from the norms and from the second matrix's bias: each tensor rank holds them in full, but the formula halves them.
 #
-# With the average over all ranks, gradients of stage 1 were mixed into stage 0, and the loss looks perfect, because it was computed earlier. Only a comparison with one process, or many steps, shows the mistake.
+# The average over all ranks mixed gradients of different stages and of different halves of a matrix. The loss still looks perfect, because it was computed earlier. Only a comparison with one process, or many steps, shows the mistake.
 #
 # ## 4 · Tokens or parameters
 #
@@ -378,8 +378,8 @@ for ranks, stride, what in (
 #
 # **Contract.** `memory(layout)` returns the bytes on a rank of the first pipeline stage. It is the sum of three terms:
 #
-# - State: 16 bytes (FP32 weights, gradients, two moments) for each of the rank's parameters. They are `arch.count()` / (tensor · pipeline), and each of the `shard` ranks keeps its part.
-# - Activations: each of the rank's layers / pipeline blocks saves 34 bytes per token of a micro-batch and per element of `arch.hidden`, for each micro-batch in flight in 1F1B. Tensor ranks split them. With recompute "full" a block saves 2 bytes in place of 34, and in addition one block of one micro-batch has all 34.
+# - State: 16 bytes (FP32 weights, gradients, two moments) for each of the rank's parameters. They are `arch.count()` / (tensor · pipeline), and each of the `shard` ranks keeps an equal part of their state.
+# - Activations: a rank has `arch.layers` / pipeline blocks. Each saves 34 bytes per token of a micro-batch and per element of `arch.hidden`, for each micro-batch in flight in 1F1B. Tensor ranks split these bytes. With recompute "full" a block saves 2 bytes in place of 34, and in addition one block of one micro-batch has all 34.
 # - Logits: 4 bytes per token of a micro-batch and per entry of `arch.vocab`, split by tensor ranks. They count only if pipeline is 1; otherwise they are on another rank.
 #
 # `seconds(layout, cluster)` combines three times. The messages of sharded data ranks travel during computation, so the longer of the two counts. Nothing hides the messages of tensor ranks. The bubble of 1F1B ([[pipeline]]) stretches the sum: each stage idles for as long as it spends on `pipeline` − 1 micro-batches.
@@ -481,15 +481,15 @@ print(f"seconds, formula / planner: {min(time_ratios):.2f} to {max(time_ratios):
 claims.figure("three formulas, longer than the search's best", "worst of the questions, planned", max(slower), "%")
 
 # %% [markdown] name="laws_explained"
-# A few lines choose nearly as well as the simulation. In bytes they miss gathered parameters and other temporaries. In seconds, "half of the peak" stands for everything that a chip does, and the ratios show that it fits one chip better than another. The choice hardly suffers on these questions. It can, where two close layouts err in opposite directions: section 6 has such a pair.
+# A few lines choose nearly as well as the simulation. In bytes they miss gathered parameters and other temporaries. In seconds, "half of the peak" stands in for everything that a chip does, and the ratios show that it fits some of these questions better than others. The choice hardly suffers here. It can suffer where the formulas err in opposite directions on two close layouts: section 6 has such a pair.
 #
-# Two warnings. A formula that errs in *bytes* chooses layouts that do not fit, so leave room. And formulas cover only what you put into them: yours know neither context ranks nor selective recomputation, so they cannot choose them.
+# Two warnings. A formula that counts too few *bytes* can choose layouts that do not fit, so leave room. And formulas cover only what you put into them: yours know neither context ranks nor selective recomputation, so they cannot choose them.
 #
 # ## 6 · Rules of thumb
 #
 # Four rules are quoted everywhere. *Keep tensor parallelism inside a node.* *Put pipelines between nodes.* *Shard everything until communication shows.* *Give each GPU enough tokens to hide the gathers.* The planner can test them on 16 and 64 H100s.
 #
-# **Predict.** The 8B model on 16 H100s (two nodes), 64 sequences of 8,192 tokens per step. Each layout processes the same tokens per GPU and micro-batch: more tensor ranks get proportionally larger micro-batches. How many times as long as with 1 tensor rank (all sharded) does a step take with 8 tensor ranks inside a node?
+# **Predict.** The 8B model on 16 H100s (two nodes), 64 sequences of 8,192 tokens per step. Each layout processes the same tokens per GPU and micro-batch: more tensor ranks get proportionally larger micro-batches. How many times as long does a step take with 8 tensor ranks inside a node as with 1 tensor rank (all sharded)?
 
 # %% name="tensor_rule_guess"
 my_guess = None  # seconds with 8 tensor ranks / with 1
@@ -516,7 +516,7 @@ claims.figure("tensor parallel over two nodes / inside one", "planned: 8B, 16 H1
 claims.figure("tensor parallel inside a node / none", "planned: 8B, 16 H100, 8 / 1 ranks", inside, "x")
 
 # %% [markdown] name="tensor_rule_explained"
-# These figures are planned, for tensor ranks that wait for every message. With `tensor_overlap` they wait less, and a difference within the planner's error of about 15% decides nothing. The direction is clear. A rank's arithmetic stays about the same here, because t tensor ranks share a micro-batch of t sequences. But each all-reduce carries t sequences, so a rank sends 2 (t − 1) times one sequence's message, and waiting grows with t on any link. Two full nodes are connected through eight network ports each, so the network alone does not explain the loss. The rule tells you **where** to put tensor ranks that memory (or a batch too small to split further) forces on you. It does not tell you to use any.
+# These figures are planned, for tensor ranks that wait for every message. With `tensor_overlap` they wait less, and a difference within the planner's error of about 15% decides nothing. The direction is clear. A rank's arithmetic stays about the same here, because t tensor ranks share a micro-batch of t sequences. But each all-reduce carries t sequences, so a rank sends 2 (t − 1) times one sequence's message, and waiting grows with t on any link. The ring of 16 tensor ranks spans two full nodes. It uses all eight network ports of each and is almost as fast as a ring inside a node (section 5), so the network alone does not explain why 16 ranks are slower. The rule tells you **where** to put tensor ranks that memory (or a batch too small to split further) forces on you. It does not tell you to use any.
 #
 # ### Enough tokens
 #
@@ -581,9 +581,9 @@ claims.figure("by the planner, with tensor overlap", subject, overlapped.seconds
 # %% [markdown] name="pipeline_explained"
 # The picture shows what each layout pays: recomputation in one, waiting for tensor ranks and a bubble in the other. With 256 micro-batches the schedule's own bubble is small. The rest of the bubble comes from the head, which makes the last stage heavier ([[pipeline]]).
 #
-# The planner and your formulas rank the two differently. Your formulas do not know the head, and they give a rank with an eighth of each matmul the same half of the peak as a rank with whole ones. So they are a little too slow for the first layout and too fast for the second. Formulas find the region. Within it a simulation or a measurement has to decide, and here even the simulation cannot: with overlapped tensor messages (the third layout) it is within its error of the first.
+# The planner and your formulas rank the two differently. Your formulas do not know the head, and they give a rank with an eighth of each matmul the same half of the peak as a rank with full matmuls. So their time is too long for the first layout and too short for the second. Formulas find the region. Within it a simulation or a measurement has to decide, and here even the simulation cannot: with overlapped tensor messages (the third layout) it is within its error of the first.
 #
-# The rule has conditions: a small batch, a model that does not fit otherwise, or a network without a port per GPU. Try one of them in the cell above: divide `micro_batches` by 4 in both layouts, or give `plan_layout` a cluster with a slower network.
+# The rule holds under certain conditions: a small batch, a model that does not fit otherwise, or a network without a port per GPU. Try one of them in the cell above: divide `micro_batches` by 4 in both layouts, or give `plan_layout` a cluster with a slower network.
 #
 # ## 7 · Decide
 #
@@ -644,7 +644,7 @@ for name, plan in mine.items():
     print(f"    best known: {name_of(found.layout)}, {found.seconds:.3g} s, {human_bytes(found.nbytes)}")
 
 # %% [markdown] name="decide_others_text"
-# The small step has half as many sequences as there are GPUs. So there are 32 data ranks, and two ranks of another dimension. Here are all three candidates, otherwise equal.
+# The small step has half as many sequences as there are GPUs. So there are at most 32 data ranks, and another dimension has to have two. Here are three candidates, otherwise equal.
 
 # %% name="decide_others"
 small = decisions()["small"]
@@ -683,7 +683,7 @@ layout_explorer(
 # %% [markdown] name="bill_text"
 # ## 8 · The bill
 #
-# A layout is chosen for a run, and a run has a price, with an uncertainty. The planner gives a step between `low` and `high` seconds. And not all of the time is training ([[runs_that_survive]]): goodput lies between two values, too.
+# A layout is chosen for a run, and a run has a price, which you can only estimate. By the planner, a step takes between `low` and `high` seconds. And not all of the time is training ([[runs_that_survive]]): goodput is uncertain, too.
 #
 # ### Your turn: days, GPU-hours, dollars
 #

@@ -80,7 +80,7 @@ for run in PUBLISHED_RUNS:
     print(f"{run.name}: {run.counted} ({run.source})")
 
 # %% [markdown] name="cost_text"
-# The three count different things on different hardware, and their rates still agree within a factor of five. Rates fall as bad machines are weeded out, and rise with new hardware.
+# The three count different things on different hardware, yet their rates agree within a factor of five.
 #
 # ## 2 · What a failure costs, and how often to save
 #
@@ -90,7 +90,7 @@ for run in PUBLISHED_RUNS:
 # - Each failure discards the work since the last finished checkpoint.
 # - After each failure, the job takes `restart` seconds before it trains again.
 #
-# **Goodput** is the share of the time spent on training that counts. Saving more often loses less work but spends more time on saving.
+# **Goodput** is the share of the time that goes into training whose result is kept. Saving more often loses less work but spends more time on saving.
 #
 # First write an exact replay, then a formula.
 #
@@ -140,7 +140,7 @@ hint("runs_that_survive.interval")
 #
 # How good is the formula? Your replay can answer. Simulate a run like Llama 3's: failures every 3.1 hours at random times, a minute per checkpoint, ten per restart. Each of many intervals gets twenty week-long runs.
 #
-# **Predict.** How many points of goodput do you lose if your interval is four times too long?
+# **Predict.** How many percentage points of goodput do you lose if your interval is four times too long?
 
 # %% name="young_guess"
 my_guess = None  # points lost with four times Young's interval
@@ -189,11 +189,11 @@ for gpus in (1_024, 16_384, 100_000):
 show_table(table)
 
 # %% [markdown] name="killed_text"
-# Meta reports more than 90% for Llama 3; our one minute and ten minutes are assumptions. On the last line the restarts dominate, and no interval helps against them.
+# Meta reports more than 90% effective training time for Llama 3, on 16,384 GPUs; our one minute per save and ten minutes per restart are assumptions. On the last line the restarts cost the most, and no interval helps against them.
 #
 # ### Real kills
 #
-# Does the replay match a real run? The next cell starts a real process. A step takes 10 ms and a checkpoint 30 ms. SIGKILL arrives at a random moment, on average 0.6 seconds after each start. A process cannot catch SIGKILL and has no time to clean up. Three such runs, each with its own interval, must do 300 steps.
+# Does the replay match a real run? The next cell starts a real process. A step takes 10 ms and a checkpoint 30 ms. SIGKILL arrives at a random moment, on average 0.6 seconds after each start. A process cannot catch SIGKILL and has no time to clean up. Three such runs, each with its own interval, have to do 300 steps.
 #
 # **Predict.** What goodput does the run with Young's interval reach?
 
@@ -221,7 +221,7 @@ for name, run in runs.items():
 show_table(table)
 
 # %% [markdown] name="killed_explained"
-# Young's formula leaves the restarts out. The bars show what they take here, where a restart imports PyTorch. *Replayed* is your `wall_clock`, given the times at which this process was really killed, and the average duration of its steps, saves and restarts. With so few kills, chance decides which run is fastest; the curve above was an average.
+# Young's formula leaves the restarts out. The bars show what they take here, where a restart imports PyTorch. *Replayed* is your `wall_clock`, given the times at which this process was really killed, and the average duration of its steps, saves and restarts. With so few kills, chance has a large part in which run is fastest; the curve above was an average.
 #
 # ## 3 · What must a checkpoint hold?
 #
@@ -232,7 +232,7 @@ print(inspect.getsource(Training.step))
 print("parts:", ", ".join(Training.PARTS))
 
 # %% [markdown] name="parts_guess_text"
-# Without interruption it does 70 steps. Then six runs resume after step 35. Each of them lacks one part of the saved state and keeps that part's initial value.
+# An uninterrupted run does 70 steps. Then six runs resume after step 35. Each of them lacks one part of the saved state and keeps that part's initial value.
 #
 # **Predict.** How many of the six mistakes would you notice? (Noticing means that the mean loss of the next 35 steps is more than 10% above the correct one.)
 
@@ -394,7 +394,7 @@ content[len(content) // 2] ^= 64  # one bit
 print("a bit changed, and torch.load reads:", torch.load(io.BytesIO(content))["weights"].unique().tolist())
 
 # %% [markdown] name="torn_explained"
-# And the old file is gone, too. A program that saves for 1% of its time is hit during a save once in a hundred kills. That is rare enough that tests miss it.
+# And the old file is gone, too. A program that spends 1% of its time on saving is hit during a save by one kill in a hundred. That is rare enough that tests miss it.
 #
 # **Rename.** `os.replace(draft, name)` is **atomic**: a reader sees the old file or the new one, never a mixture. So write under another name and *publish* with a rename. This holds on a local or network file system. Most object stores, ordinary S3 buckets among them, have no rename: there a "rename" is a copy and a deletion. With these, upload all parts first, and a small manifest last.
 #
@@ -407,9 +407,9 @@ print("a bit changed, and torch.load reads:", torch.load(io.BytesIO(content))["w
 # **Contract.** `Checkpoints(folder, keep=2)` creates the folder if it does not exist.
 #
 # - `save(step, state)` writes a dictionary of tensors, numbers and nested dictionaries with string or integer keys, and does not change it. `step` is an integer from 0 to 9,999,999. When `save` returns, a new `Checkpoints(folder)` in another process finds the checkpoint. A step may be saved again; then the new state counts.
-# - If the process is killed at **any** moment of `save`, a reader finds either the previously newest checkpoint (the highest step) or the new one, whole in both cases.
+# - If the process is killed at **any** moment of `save`, a reader finds either the checkpoint that was the newest before (the highest step) or the new one, whole in both cases.
 # - The same holds for a power failure at any moment, and once `save` has returned, a reader finds the new one. So all data are on the disk before the checkpoint is published (`os.fsync` of every file, after flushing it), and the directory is synced before anything old is deleted. A folder that `Checkpoints` creates is an entry of the folder above it, which has to be synced, too.
-# - `latest()` returns `(step, state)` of the whole checkpoint with the highest step, whatever the names and dates of the files, or None if there is none. It passes over a damaged checkpoint (cut short, empty, all zeros, a bit changed, parts exchanged, missing) without an error. `latest()` only reads.
+# - `latest()` returns `(step, state)` of the whole checkpoint with the highest step, regardless of the names and dates of the files, or None if there is none. It passes over a damaged checkpoint (cut short, empty, all zeros, a bit changed, parts exchanged, missing) without an error. `latest()` only reads.
 # - After `save`, at most `keep` checkpoints are left, the newest ones, and nothing that killed saves left behind. `keep` counts **whole** checkpoints: the last whole one is never deleted in favor of a damaged one.
 #
 # You choose how many files a checkpoint has, and their names.
@@ -475,13 +475,13 @@ hint("runs_that_survive.manager")
 # %% [markdown] name="manager_explained"
 # The check kills nothing. While your `save` runs, it copies the folder after each change, and opens each copy with a new manager. A copy is what a kill at that moment would leave. For power failures it also removes every name that was not yet synced.
 #
-# The solution above is short, not fast. In each save it reads and hashes every kept checkpoint again, and it holds a checkpoint several times in memory. For large states, write and hash in pieces, and remember which files this process has already verified.
+# The course's solution is short, not fast. In each save it reads and hashes every kept checkpoint again, and it holds a checkpoint several times in memory. For large states, write and hash in pieces, and remember which files this process has already verified.
 #
 # ## 5 · Sharded, and without waiting
 #
-# The training state of a model with 175 billion parameters does not fit into one process. With `torch.distributed.checkpoint` (DCP) each rank writes its own part ([[fully_shard]]). DCP writes the file `.metadata` last and renames it into place. Its presence shows that all parts were written. It does not show that their bytes are still correct; that takes a checksum. Give each step a folder of its own: saving *over* an old checkpoint destroys it before the new one is complete. Parameters that are replicated on several ranks are written by only one of them (deduplication).
+# The training state of a model with 175 billion parameters does not fit into one process. With `torch.distributed.checkpoint` (DCP) each rank writes its own part ([[fully_shard]]). DCP writes the file `.metadata` last and renames it into place. Its presence shows that all parts were written. It does not show that their bytes are still correct; that takes a checksum. Give each step a folder of its own: saving *over* an old checkpoint destroys it before the new one is complete. If several ranks hold the same parameter (replicas), only one of them writes it (deduplication).
 #
-# Training need not wait for the disk. `dcp.async_save` copies the state into host memory (**staging**) and returns, and a thread writes it while training goes on. `DefaultStager` does the copy. On a GPU, `StagingOptions` gives it pinned memory and an asynchronous copy on its own stream, so that even the staging overlaps with the next step. The options are off below, because they need CUDA. `async_checkpointer_type=AsyncCheckpointerType.PROCESS` writes from a separate process. It does not compete with training for Python's interpreter lock, whereas a thread does.
+# Training need not wait for the disk. `dcp.async_save` copies the state into host memory (**staging**) and returns, and a thread writes it while training goes on. `DefaultStager` does the copy. On a GPU, `StagingOptions` gives it pinned memory and an asynchronous copy on its own stream, so that even the staging overlaps with the next step. The options are off below, because they need CUDA. `async_checkpointer_type=AsyncCheckpointerType.PROCESS` writes from a separate process. A process does not compete with training for Python's interpreter lock; a thread does.
 #
 # Two ranks train a sharded model with AdamW for 12 steps, with a save after every fourth.
 #
@@ -562,7 +562,7 @@ else:
 #
 # In the formula of section 2, `save` becomes the time that the loop waits. Two caveats: the checkpoint being written is not safe yet, and if writing takes longer than an interval, the next save waits for it.
 #
-# Two ideas avoid the disk altogether. **In-memory replicas**: each rank copies its state into the host memory of a rank on another node, every few steps. That costs network bandwidth and twice the state in host memory. A restart after a single lost node takes seconds, and the disk is needed only if both nodes fail. **Per-step fault tolerance** (torchft): replica groups train with a fault-tolerant all-reduce. When a group fails, the others continue in the next step, and the group later copies a peer's weights. That costs some speed in every step, and the batch is smaller while a group is missing.
+# Two ideas avoid the disk altogether. **In-memory replicas**: each rank copies its state into the host memory of a rank on another node, every few steps. That costs network bandwidth and twice the state in host memory. After the loss of a single node, the state comes back over the network, and the disk is needed only if both nodes fail. **Per-step fault tolerance** (torchft): replica groups train with a fault-tolerant all-reduce. When a group fails, the others continue with the next step, and the group later rejoins and copies a peer's weights. That costs some speed in every step, and the batch is smaller while a group is missing.
 #
 # ## 6 · Explore: goodput
 #

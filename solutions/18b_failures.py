@@ -66,12 +66,12 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # ## 1 · Preemption: a signal before the kill
 #
-# Most interruptions that you will meet are not failures. A scheduler takes the machine back, and sends a signal first. Cloud spot instances give 30 seconds to two minutes.
+# Many interruptions are not failures: a scheduler takes the machine back, and sends a signal first. Cloud spot instances give you 30 seconds to two minutes.
 #
 # - Slurm sends SIGTERM. SIGKILL follows: at the time limit, `KillWait` later (30 seconds by default); at a preemption, the partition's `GraceTime` later (none by default).
 # - `#SBATCH --signal=TERM@120` signals the job's steps two minutes before the time limit. (With `--signal=B:TERM@120` only the batch script gets the signal, and has to forward it.)
 # - `#SBATCH --requeue` lets a preempted job return to the queue. At the time limit the script itself must call `scontrol requeue $SLURM_JOB_ID`.
-# - `torchrun` forwards SIGTERM to its ranks and kills them 30 seconds later. Start it with `--shutdown-timeout=110` to keep the two minutes. If SIGUSR1 may come, add `--signals-to-handle=SIGTERM,SIGINT,SIGUSR1`; otherwise that signal kills `torchrun` itself.
+# - `torchrun` forwards SIGTERM to its ranks and kills them 30 seconds later. Start it with `--shutdown-timeout=110` to use nearly all of the two minutes. If SIGUSR1 may come, add `--signals-to-handle=SIGTERM,SIGINT,SIGUSR1`; otherwise that signal kills `torchrun` itself.
 #
 # So install a handler that only sets a flag, finish the step, save, and exit. With several ranks the signal reaches each rank at a different time, perhaps in different steps. If each rank reacts on its own, one leaves while another waits in a collective. Let the ranks agree: add the flag to a collective that every step has anyway, the all-reduce of the gradients.
 #
@@ -155,13 +155,13 @@ show_table(table)
 # %% [markdown] name="program_text"
 # Without the flag the job loses everything since the last periodic checkpoint. With it, nothing is lost, if one step and one save fit into the grace period. Measure both before you rely on it.
 #
-# On a GPU, `agreed` reads a number that the all-reduce has yet to deliver, so the host waits in every step ([[where_the_time_goes]]). Read the total of the step before, or of every tenth step.
+# On a GPU, `agreed` reads a number that the all-reduce has yet to deliver, so the host waits in every step ([[where_the_time_goes]]). Read the previous step's total instead, or the total of every tenth step.
 #
 # ## 2 · Restarted by `torchrun`
 #
 # `torchrun --max-restarts=2` watches its ranks. When one fails, it ends all others and starts all of them again, up to two times. It restores no state: after each start the program must look for the newest checkpoint itself. With `--nnodes=MIN:MAX` it also continues with fewer nodes, or with more when some come back. Then the number of ranks changes between attempts, and the program must cope with that.
 #
-# Below is a whole program that uses `DataOrder` and `Checkpoints` from lab 18, with two places at which `break_here` can break a rank: before the all-reduce and after the update.
+# Below is a complete program that uses `DataOrder` and `Checkpoints` from lab 18, with two places at which `break_here` can break a rank: before the all-reduce and after the update.
 
 # %% name="faults"
 data = digits()
@@ -323,7 +323,7 @@ for rank, log in enumerate(jobs["wrong weight"]):
 # %% [markdown] name="wrong_explained"
 # A wrong weight shows at once, and with three ranks the majority identifies the faulty one. (With two ranks you know only that one of them is wrong.) A wrong gradient enters the sum, and every rank gets the same wrong sum. The replicas agree, and all of them are wrong.
 #
-# To find this fault, give all ranks the **same** rows now and then, and compare the gradients *before* they are summed. Equal bits need repeatable kernels: on a GPU, set `torch.use_deterministic_algorithms(True)` for that step, or compare norms within a tolerance. Under FSDP the ranks hold different shards, so only ranks with the same shard can compare weights; the same rows work as before.
+# To find this fault, give all ranks the **same** rows now and then, and compare the gradients *before* they are summed. Equal bits need repeatable kernels: on a GPU, set `torch.use_deterministic_algorithms(True)` for that step, or compare norms within a tolerance. Under FSDP the ranks hold different shards, so only ranks with the same shard can compare weights. Giving all ranks the same rows still works.
 
 
 # %% name="same_rows"
@@ -341,7 +341,7 @@ print("the same rows on all ranks, gradients:", " ".join(f"{value:08x}" for valu
 # %% [markdown] name="diagnosis_task"
 # ### Your turn: which rank broke the job?
 #
-# On 16,384 GPUs you cannot read the logs by hand. Each rank leaves a `RankLog`: its `exit_code`; `calls`, its collectives, each with the times `asked` and `answered` in seconds (`answered` is None if the call never returned); and `checksums` of its weights after each step. (The flight recorder of [[when_ranks_go_wrong]] keeps the same calls, though over gloo without the times.)
+# On 16,384 GPUs you cannot read the logs by hand. Each rank leaves a `RankLog`: its `exit_code`; `calls`, its collectives, each with the times in seconds at which it was called (`asked`) and returned (`answered`, None if it never did); and `checksums` of its weights after each step. (The flight recorder of [[when_ranks_go_wrong]] keeps the same calls, though over gloo without the times.)
 #
 # **Contract.** `diagnose(logs)` takes the logs of all ranks, and returns a pair: what happened, and to which rank. It does not change the logs. There are at least three ranks, unless one was killed or hung: then two are enough.
 #
@@ -391,13 +391,13 @@ for rank, log in enumerate(jobs["slow"]):
     print(f"slow, rank {rank}: waits {1000 * waits:.0f} ms per step in its all-reduce")
 
 # %% [markdown] name="diagnosed_explained"
-# These are the real jobs of this lab. The job with the wrong gradient is not diagnosed as wrong, and cannot be: its logs do not contain the fault. (On a busy machine one of its ranks may be reported as slow, rightly.) The slow rank is the one that waits least ([[when_ranks_go_wrong]]).
+# These are the real jobs of this lab. The job with the wrong gradient is not diagnosed as wrong, and cannot be: its logs do not contain the fault. (On a busy machine one of its ranks may be reported as slow, and rightly so.) The slow rank is the one that waits least ([[when_ranks_go_wrong]]).
 #
 # The exit codes are gloo's. Over NCCL the watchdog aborts a rank that waits too long (−6, SIGABRT), and a rank that is stuck waiting for its GPU cannot run a Python handler for SIGTERM, such as yours, so that `torchrun` kills it (−9). So there −9 does not name the culprit; the flight recorder does ([[when_ranks_go_wrong]]).
 #
 # ## 4 · Loss spikes
 #
-# Sometimes the loss jumps, for a few batches or for good. A spike can come from corrupted batches, from a faulty device, or from an unlucky combination of weights and batch. PaLM's authors met about twenty spikes. They went back to about 100 steps before each, skipped a few hundred batches, and the spike did not return. Their batches were not bad: the same batches did no harm to other weights.
+# Sometimes the loss jumps, for a few batches or for good. A spike can come from corrupted batches, from a faulty device, or from an unlucky combination of weights and batch. PaLM's authors met about twenty spikes. Each time they went back to about 100 steps before the spike and skipped a few hundred batches, and the spike did not return. The batches were not bad: with other weights, the same batches did no harm.
 #
 # The spike below comes from corrupted batches, because that can be repeated: four batches from step 65 on have wrong labels, and inputs that are ten times too large. Compare four reactions:
 #
@@ -496,7 +496,7 @@ show(spike_figure(long, 65), "Four curves of the test loss. Only the one that is
 
 # %% [markdown] name="spike_explained"
 # - *Leaving out* catches updates that stand out from the last 20 steps. After ten bad batches, half of those 20 steps are bad. The median now reflects them, and the remaining bad updates go through.
-# - *Clipping*, on in every large run anyway, bounds what one batch can do, and avoids most of the damage. But 24 bounded steps in a wrong direction are still 24 wrong steps.
+# - *Clipping*, which nearly every large run uses anyway, bounds what one batch can do, and avoids most of the damage. But 24 bounded steps in a wrong direction are still 24 wrong steps.
 # - *Rolling back* undoes everything, every time the loss stands out again. It needs all that you have built: whole checkpoints, and a data order whose skipped batches survive the next restart.
 #
 # ## 5 · A thousand ranks that fail
@@ -541,9 +541,9 @@ claims.figure(
 )
 
 # %% [markdown] name="fleet_explained"
-# A node that dies costs the time since the last checkpoint, minutes. Corruption costs everything since it began, because each checkpoint since then contains it. Until a comparison finds it, no checkpoint helps. So keep checkpoints from *before* the last comparison, too.
+# A node that dies costs the minutes since the last checkpoint. Corruption costs everything since it began, because each checkpoint since then contains it. Until a comparison finds it, no checkpoint helps. So keep checkpoints from *before* the last comparison, too.
 #
-# Comparing often and saving often both help. The last two columns each change one setting of *save: 4 min*. (Llama 3's authors report more than 90% of effective training time for the real run.) A short timeout ends hangs early, and also ends healthy jobs that only paused. With enough spares, about seven nodes are in repair at any time, so with only four spares, 16,384 GPUs wait for one node almost half of the time.
+# Comparing often and saving often both help. The last two columns each change one setting of *save: 4 min*. (Llama 3's authors report more than 90% effective training time for the real run.) A short timeout ends hangs early, and also ends healthy jobs that only paused. With enough spares, about seven nodes are in repair at any time, so with only four spares, 16,384 GPUs wait for one node almost half of the time.
 #
 # Explore the settings. What is the highest goodput that you find at 16,384 GPUs? Which setting stops mattering at 1,024?
 
@@ -573,7 +573,7 @@ explore(
 # %% [markdown] name="suspects_task"
 # ### Your turn: the faulty node among thousands
 #
-# Logs of 16,384 ranks are too long to read. Monitoring keeps a few counters per node, and they mislead in their own way. A `NodeCounters` has: `stage`, the node's pipeline stage; `calls`, the number of collectives that it has entered; `work`, the seconds of a step that it computes; `errors_before` and `errors_now`, the errors of its links since the node was started, read an hour ago and now; `checksum`, of its gradient in the last comparison.
+# Logs of 16,384 ranks are too long to read. Monitoring keeps a few counters per node, and they mislead in their own way. A `NodeCounters` has: `stage`, the node's pipeline stage; `calls`, the number of collectives that it has entered; `work`, the seconds per step that it spends computing; `errors_before` and `errors_now`, its count of link errors since the node was started, an hour ago and now; `checksum`, the checksum of its gradient in the last comparison.
 #
 # **Contract.** `suspect(nodes)` takes a list with the `NodeCounters` of each node, or None for a node that does not answer. Each stage has at least four nodes. It returns a pair, the fault and the node's index, and does not change the list.
 #
@@ -648,7 +648,7 @@ explore(
 )
 
 # %% [markdown] name="on_call_guess_text"
-# **Predict.** In job 2, to which rank did it happen?
+# **Predict.** Which rank is to blame in job 2?
 
 # %% name="on_call_guess"
 my_guess = None  # rank
@@ -681,9 +681,9 @@ claims
 # - `torchrun` restarts everything after a failure, and only a timeout turns a hang into a failure. It reports the rank that failed first, which need not be the faulty one.
 # - After a restart on a different number of ranks the global batch must be the same. Then only rounding differs.
 # - Checksums of replicas find errors after the all-reduce, not before it.
-# - The slow rank is the one that waits least. The rank that reports an error need not be the one that caused it.
+# - The slow rank is the one that waits least.
 # - Clipping avoids most of the damage of a loss spike. Rolling back and skipping undoes the rest; leaving out unusual updates fails when the spike is long.
-# - On thousands of GPUs, silent corruption is rare and expensive: compare ranks often. Timeouts, spares and intervals each have two sides.
+# - On thousands of GPUs, silent corruption is rare and expensive: compare ranks often. Timeouts, spares and intervals are trade-offs.
 # - Compare a node's counters with its past and with its peers, not with zero.
 #
 # **What to reach for when.** One GPU: save on SIGTERM. Many GPUs: `torchrun` with restarts, and timeouts that fit the job (NCCL's default is ten minutes, gloo's thirty); checksums of the replicas now and then; the flight recorder for hangs. Thousands: spare machines, and automatic diagnosis.

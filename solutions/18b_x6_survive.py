@@ -1,11 +1,11 @@
 # %% [markdown] name="title"
 # # X6 · A run that survives
 #
-# **Graded exercise, 10 points.** You write a training loop on two ranks that may be killed at any moment. Started again, on two ranks or on one, it ends with the weights of the uninterrupted run, to the last bit. And its disk does not fill up. Then you write a loop that a scheduler preempts: it saves in time, or not at all.
+# **Graded exercise, 10 points.** You write a training loop on two ranks that may be killed at any moment. Started again, on two ranks or on one, it ends with the weights of the uninterrupted run, to the last bit. Its disk does not fill up, either. Then you write a loop that a scheduler preempts: it saves in time, or not at all.
 #
 # | | |
 # |---|---|
-# | After this you can | publish a checkpoint of several files so that neither a kill nor a power cut leaves you with a torn checkpoint, or with none; find the newest intact one; list what a checkpoint must hold, and prove it; continue on fewer ranks with the same bits; stop all ranks after the same step when one of them gets a signal, and save if there is enough time |
+# | After this you can | publish a checkpoint of several files so that neither a kill nor a power failure leaves you with a torn checkpoint, or with none; find the newest intact one; list what a checkpoint must hold, and prove it; continue on fewer ranks with the same bits; stop all ranks after the same step when one of them gets a signal, and save if there is enough time |
 # | Time | 105 to 120 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (2 processes) |
@@ -37,15 +37,15 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 # %% [markdown] name="files_task"
 # ## Part 1 · Checkpoints on a disk (3 points)
 #
-# Lab 18 writes a checkpoint as one file. Here it is a directory with a file for each part of the state, so that another program can read the weights alone. A directory cannot be replaced in one step, and no single file can vouch for the others, so most of lab 18's code does not help.
+# Lab 18 writes a checkpoint as one file. Here it is a directory with a file for each part of the state, so that another program can read the weights alone. A directory that has files cannot be replaced in one step, and a file's own checksum does not show that another file is missing, so most of lab 18's code does not help.
 #
 # **Contract.** `save(folder, step, state, keep)` stores a checkpoint. `load(folder)` returns `(step, state)` of the newest intact checkpoint, or None. One process at a time uses the folder.
 #
 # 1. `folder` is a `Path`. Neither it nor its parents need exist. `step` counts finished steps, from 0 to 9,999,999. `state` is a dictionary of dictionaries, lists, tuples, tensors, numbers, strings, `True`, `False` and `None`. Its keys are strings of letters, digits, spaces and underscores, and there is at least one; nested keys are strings or integers. Tensors have any dtype and shape and are on the CPU; none is a view of a larger one. The state comes back in another process, equal to the last bit and with the same types. `save` does not change it, and later changes by the caller do not change the checkpoint. `load` only reads: it changes nothing in the folder, and creates no folder.
 # 2. A checkpoint is **one directory** in `folder`. Its name is `step-`, the number, and then anything you like: `step-12`, `step-0012.done`. For each entry of `state` it holds the file `KEY.pt`, from which `torch.load` reads the value of that entry, and no other `.pt` files. Files with other suffixes may be beside them. Other programs copy such directories away at any time, so **every entry of `folder` whose name begins with `step-` is a complete checkpoint at every moment**, even if `save` is killed halfway. All other entries of `folder` may have any other name. `save` writes only inside `folder`: the folder may be on a disk of its own, and a rename from another disk fails or becomes a copy.
-# 3. The newest checkpoint is the one with the most steps, whatever the alphabetical order of the names and the dates of the files.
+# 3. The newest checkpoint is the one with the most steps, regardless of the alphabetical order of the names and the dates of the files.
 # 4. If a process is killed in `save`, at any moment, it loses at most the checkpoint that it was saving. The previous one is deleted only after the new one has its name.
-# 5. The same holds for a power cut. Before a checkpoint gets its name, all that it consists of is on the disk: `os.fsync` of every file, and of the checkpoint's own directory, which holds the files' names. The checkpoint's name is an entry of `folder`, and it is on the disk before an older checkpoint is deleted and before `save` returns: `os.fsync` of the folder. A directory is opened for this with `os.open(path, os.O_RDONLY)`. (The names of `folder` and of its parents are assumed to be on the disk.)
+# 5. The same holds for a power failure. Before a checkpoint gets its name, all that it consists of is on the disk: `os.fsync` of every file, and of the checkpoint's own directory, which holds the files' names. The checkpoint's name is an entry of `folder`, and it is on the disk before an older checkpoint is deleted and before `save` returns: `os.fsync` of the folder. A directory is opened for this with `os.open(path, os.O_RDONLY)`. (The names of `folder` and of its parents are assumed to be on the disk.)
 # 6. Disks fail, too. A checkpoint that lacks a file, or in which a file was cut short, or in which bytes have changed anywhere, is skipped, and `load` returns the next older intact one.
 # 7. The disk is bounded. After `save` the folder holds this checkpoint and the `keep - 1` newest **before** it, and nothing else: no older ones, none with more steps (they are damaged, or the run was rolled back), nothing that a killed `save` left. A damaged checkpoint of the same step is replaced.
 #    While `save` runs, the folder never holds more than the bytes of `keep + 1` checkpoints. (A `save` that was killed after the new name may leave one checkpoint too many, until the next `save` ends.)
@@ -125,8 +125,8 @@ hint("x6.files")
 #
 # **Contract.** `gradient(model, streams, random, micro_batches)` is called on every rank and leaves the gradient of one update in `p.grad`.
 #
-# 1. `streams` and `random` have an entry for each lane of this rank: `{0: ...}` and `{1: ...}` on two ranks, `{0: ..., 1: ...}` on one. The default process group is open, with one rank or two.
-# 2. A lane draws `micro_batches` times `x, y = next(streams[lane])`. The model sees one micro-batch at a time, of any number of rows; its loss is the cross-entropy of `model(x)` and `y`. The model and all rows are on the CPU, in FP64; all parameters are trained.
+# 1. `streams` and `random` have an entry for each lane of this rank: `{0: ...}` and `{1: ...}` on two ranks, `{0: ..., 1: ...}` on one. The default process group is initialized, with one rank or two.
+# 2. A lane draws `x, y = next(streams[lane])` `micro_batches` times. The model sees one micro-batch at a time, of any number of rows; its loss is the cross-entropy of `model(x)` and `y`. The model and all rows are on the CPU, in FP64; all parameters are trained.
 # 3. A lane's forward passes start from the random state `random[lane]` (as `torch.get_rng_state()` returns it). Afterwards `random[lane]` is the state in which the lane ended.
 # 4. `p.grad` is the mean over the micro-batches of **both** lanes, on every rank. Each micro-batch counts the same. Gradients of earlier steps do not leak in, and the weights do not change.
 # 5. **The bits are those of one fixed order of summation.** In each lane, add the micro-batches' gradients one after the other, starting from zero, in the order in which they were drawn: keep one sum per lane, and reduce once at the end, not per micro-batch. Then add the sum of lane 0 and the sum of lane 1. (Over two ranks `all_reduce` does the last addition. `a + b` and `b + a` have the same bits; three numbers in another order need not. You may divide before or after the sums.)
@@ -164,10 +164,10 @@ hint("x6.gradient")
 #
 # **Contract.** `train(job)` is the program of one rank, the same at every start. It finds out whether there is something to continue, and returns the trained model when step `job.steps` is done.
 #
-# 1. The default process group is open, with one rank or two. `job.make_model()` gives the same weights on every rank. `job.make_optimizer(parameters)` and `job.make_schedule(optimizer)` make the optimizer and the schedule, and `job.make_stream(lane)` makes a lane's stream, at its beginning. All four have `state_dict()` and `load_state_dict(state)`.
+# 1. The default process group is initialized, with one rank or two. `job.make_model()` gives the same weights on every rank. `job.make_optimizer(parameters)` and `job.make_schedule(optimizer)` make the optimizer and the schedule, and `job.make_stream(lane)` makes a lane's stream, which starts at its beginning. All four have `state_dict()` and `load_state_dict(state)`.
 # 2. The initial random state of a lane is the one after `torch.manual_seed(job.seed + lane)`.
 # 3. A step is: `job.gradient(model, streams, random, job.micro_batches)`, one step of the optimizer, one of the schedule.
-# 4. After every `job.every` steps, and after the last (only once if that is the same step), `job.save(job.folder, step, state, job.keep)` stores everything that is needed to continue, on two ranks or on one. Rank 0 begins its next step after `job.save` has returned: no thread saves while training goes on.
+# 4. After every `job.every` steps, and after the last (only once if that is the same step), `job.save(job.folder, step, state, job.keep)` stores everything that is needed to continue, on two ranks or on one. Rank 0 begins its next step only after `job.save` has returned: no thread saves while training goes on.
 # 5. Each rank has its own `job.folder`, on its own machine. **Only rank 0's counts:** rank 0 alone calls `job.save`, and at the start `job.load(job.folder)`, once. The folder of rank 1 may contain checkpoints of another run. When `train` returns, on any rank, the last checkpoint is published.
 # 6. The run may be killed at any moment, on any rank, several times, and started again on two ranks or on one, whatever it ran on before. It continues from the newest checkpoint, repeats no step before it, draws none of those micro-batches again, and **ends with the bits of the uninterrupted run**. Only `job.save` deletes checkpoints.
 #
@@ -220,12 +220,12 @@ hint("x6.train")
 # %% [markdown] name="preempt_task"
 # ## Part 4 · Preempted (2 points)
 #
-# A scheduler takes the machines back. It sends a signal, and SIGKILL some seconds later. In lab 18b every rank read the flags of a step right after it. On a GPU that makes the host wait for the device in each step. Here the flags arrive one step late, and the seconds left may not be enough for a save.
+# A scheduler takes the machines back. It sends a signal, and SIGKILL some seconds later. In lab 18b every rank read a step's flags right after the step. On a GPU that makes the host wait for the device in each step. Here the flags arrive one step late, and the seconds left may not be enough for a save.
 #
 # **Contract.** `preemptible(job)` is the program of one rank, the same at every start. It continues from the newest checkpoint, and runs until step `job.steps` is saved or the job is preempted.
 #
-# 1. `job.resume()`, called once, restores the newest checkpoint and returns how many steps are done. `job.launch(note)` launches the next step on the device and returns an object `running` at once. The step's all-reduce of the gradients also adds `note`, a number, over all ranks; `running.total()` waits until the step has ended and returns this sum. `job.save(step)` waits for all launched steps and publishes their state under this number; SIGKILL in a save leaves the older checkpoints as they are. All ranks call these functions in the same order, or they wait for each other forever.
-# 2. **Signals.** From before `job.resume()` until the end, SIGTERM and SIGUSR1 have a handler. Either of them may come on any rank, at any moment (also in `job.resume` and `job.save`), on one rank or on both, and more than once. The handler only notes the signal and the time: it raises nothing, and calls nothing of `job` but `job.clock()`.
+# 1. `job.resume()`, called once, restores the newest checkpoint and returns how many steps are done. `job.launch(note)` launches the next step on the device and returns an object `running` at once. The step's all-reduce of the gradients also adds `note`, a number, over all ranks; `running.total()` waits until the step has ended and returns this sum. `job.save(step)` waits for all launched steps and publishes their state under the number `step`; SIGKILL during a save leaves the older checkpoints as they are. All ranks call these functions in the same order, or they wait for each other forever.
+# 2. **Signals.** From before `job.resume()` until the end, SIGTERM and SIGUSR1 have a handler. Either of them may come on any rank, at any moment (even in `job.resume` and `job.save`), on one rank or on both, and more than once. The handler only notes the signal and the time: it raises nothing, and calls nothing of `job` but `job.clock()`.
 # 3. **The device always has work.** A rank waits for step n only after it has launched step n + 1. The exceptions are steps after which it saves or stops. After such a step the rank waits for the last launched step as well, and that step's total counts. Ranks talk through `job` alone, and there is no further synchronization while the run goes on.
 # 4. **One step for all.** If a rank was signaled before it called `job.launch` for step n, its note says so, and no rank launches step n + 2. All ranks stop after the same step. Without a signal no rank stops.
 # 5. **The time.** A rank is killed `job.grace[number]` seconds after it gets signal `number` (say, 40 for SIGTERM and 120 for SIGUSR1), and the first rank that is killed ends the job. Each signal counts from its own arrival, and none postpones an earlier kill. `job.clock()` gives the seconds on this rank's machine; the clocks of the machines differ. `job.least(x)` waits for all ranks and returns the smallest of their numbers. Call it once, when the ranks have agreed to stop.

@@ -256,7 +256,7 @@ explore_scale(
 )
 
 # %% [markdown] name="history_text"
-# A scale need not be exact: in E5M2 you can move it about twice as far as in E4M3 before the error grows.
+# A scale need not be exact: in E5M2 you can move it by about twice as many powers of two as in E4M3 before the error grows.
 #
 # ## 5 · Which amax?
 #
@@ -419,7 +419,7 @@ claims.record(
 # %% [markdown] name="scaling_explained"
 # "Blocks halve the error" was our own guess. It is wrong, as the formula says: the scale does not appear in it. The gain from blocks of 32 has another cause: each block's largest number becomes 448, which the format represents exactly. The next cell separates the largest numbers from the others.
 #
-# Three of the four layers in a transformer block take 128 inputs, so there a block of 128 is a whole row of x or w. Read that line as *row-wise* scaling, torchao's word for it. If the scales are powers of two (Transformer Engine's default for blocks), only that gain is lost: no number lands on 448 by design, and the error matches the formula to within one percent.
+# Three of the four layers in a transformer block take 128 inputs, so there a block of 128 is a whole row of x or w. Read that line as *row-wise* scaling, torchao's word for it. If the scales are powers of two (Transformer Engine's default for blocks), only that gain is lost: the largest number of a block no longer lands on 448, and the error matches the formula to within about one percent.
 #
 # *Delayed* is as good as *current* by error, but not by numbers lost. At step 20 the history still holds larger values from earlier steps, so small gradients fall below E4M3's lower end. In E5M2 hardly any do.
 
@@ -435,7 +435,7 @@ for name, chosen in (("the largest of each block", largest), ("the others", ~lar
 # %% [markdown] name="outlier_text"
 # The error of the others follows the formula. The largest have almost none. So the error of the whole tensor (in the table above: a mean over layers) is √(1 − share of the largest) times the formula.
 #
-# What are finer scales for? In large language models a few channels are a hundred to a thousand times (2⁷ to 2¹⁰) larger than the rest. We multiply one channel of a real input and look at the error of **all the others**. INT8, whose 255 values are evenly spaced, is there for comparison.
+# What are finer scales for? In large language models a few channels can be a hundred to a thousand times (2⁷ to 2¹⁰) larger than the rest. We multiply one channel of a real input and look at the error of **all the others**. INT8, whose 255 values are evenly spaced, is there for comparison.
 #
 # **Predict.** One channel becomes 2¹⁰ times as large. In E4M3 with one scale for the tensor, by what factor does the error of the other channels grow?
 
@@ -493,7 +493,7 @@ claims.record(
 )  # fmt: skip
 
 # %% [markdown] name="outlier_explained"
-# INT8 starts with the smallest error and breaks first, because one large channel uses up its whole range. An outlier as large as those of language models ruins INT8 and costs E4M3 with one scale nothing. Finer scales are for formats with less range, such as four bits (section 11), and for tensors that lose too many numbers. With blocks only the outlier's 31 neighbors suffer.
+# INT8 starts with the smallest error and breaks first, because one large channel uses up its whole range. An outlier as large as those of language models ruins INT8 and costs E4M3 with one scale almost nothing. Finer scales are for formats with less range, such as four bits (section 11), and for tensors that lose too many numbers. With blocks only the outlier's 31 neighbors suffer.
 #
 # ## 6 · Inside a linear layer
 #
@@ -545,12 +545,12 @@ print(f"PyTorch's scaled_mm on this {device.type}: {by_torch}")
 # %% [markdown] name="layer_text"
 # ### Your turn: the backward pass
 #
-# Start with the two matmuls, whose operands are given. With one scale per tensor, the FP8 values can simply be transposed.
+# Start with the two matmuls. Their operands are given. With one scale per tensor, the FP8 values can simply be transposed.
 #
 # **Contract.** M tokens, K = `in`, N = `out`. All matrices come in FP8: `g8` (M, N), `x8` (M, K), `w8` (N, K), each with its scale. `product(a, scale_a, b, scale_b)` is `scaled_mm` or behaves like it.
 #
 # - `gradient_of_x(g8, scale_g, w8, scale_w, product)` returns (M, K) in BF16. `gradient_of_w(g8, scale_g, x8, scale_x, product)` returns (N, K) in BF16.
-# - Each calls `product` once, with FP8 on both sides, and passes each matrix with its own scale.
+# - Each calls `product` once, with FP8 matrices on both sides, and passes each matrix with its own scale.
 
 
 # %% name="products" answer=true reveal=true
@@ -857,7 +857,7 @@ off = last("FP8, no scales")[1]
 claims.record("T24", "without scales it does not", f"GPT, {STEPS} steps, loss", off, "% off", 5, 1000)
 
 # %% [markdown] name="train_explained"
-# With scales, FP8 stays within a percent of BF16's loss. Without them there is no exception and no NaN, and the loss still falls: biases, norms and the embedding learn, while almost all weight gradients of the linear layers are zero. A falling loss proves nothing. Compare it with BF16's.
+# With scales, FP8 stays within a percent of BF16's loss. Without them there is no exception and no NaN, and the loss still falls: biases, norms and the embedding learn, while almost all weight gradients of the linear layers are zero. So a falling loss does not show that FP8 works. Compare it with BF16's.
 #
 # ## 8 · What it saves
 #
@@ -902,11 +902,11 @@ claims.record(
 )  # fmt: skip
 
 # %% [markdown] name="memory_explained"
-# (FP8's peaks are higher because of temporaries from casts and emulation. *Weight copies* are FP32 tensors about to be cast. Hopper's units also need transposed copies.)
+# (FP8's peaks are higher because of temporaries from casts and emulation. *Weight copies* are weights in FP32, about to be cast. Hopper's units also need transposed copies.)
 #
 # After the forward pass FP8 holds what BF16 holds. Weights, gradients and optimizer state are BF16 as before: FP8 would swallow most weight updates (swamping, [[number_formats]]). A layer that saves its **input as it came** saves BF16, and the FP8 copy exists only during the matmul. torchao does this. Transformer Engine's `Linear` saves the *quantized* input, as our `keep_x` does. The saving comes from that choice and not from the matmul.
 #
-# *keeps FP8 x* halves the saved inputs but not the activations, because norms, GELU, attention and the loss save BF16. *keeps both* adds FP8 weights to the BF16 ones. In a layer of `in` by `out`, saving x in FP8 saves tokens × `in` bytes, and keeping w in FP8 costs `in` × `out`. So keeping both pays off once there are more tokens than outputs. Here there are 512 tokens and up to 1,024 outputs.
+# *keeps FP8 x* halves the saved inputs but not the activations, because norms, GELU, attention and the loss save BF16. *keeps both* adds FP8 weights to the BF16 ones. In a layer of `in` by `out`, saving x in FP8 saves tokens × `in` bytes, and keeping w in FP8 costs `in` × `out`. So keeping both pays off once a layer has more tokens than outputs. Here there are 512 tokens and up to 1,024 outputs.
 #
 # **Where FP8 does save.** Transformer Engine can hold the *weights themselves* in FP8, under `te.quantized_model_init()` (older: `te.fp8_model_init`). That pays off for frozen weights, or where the optimizer keeps FP32 master weights anyway. torchao's `enable_fsdp_float8_all_gather` makes FSDP ([[sharding]]) *send* weights in FP8. Its `AdamWFp8` keeps moments in FP8 ([[lean_optimizers]]).
 #
@@ -985,9 +985,9 @@ for tokens, one in zip(("512", "4 x 4,096"), planned([few, usual]), strict=True)
 amdahl_guess.reveal(bound, "planned")  # the usual size
 
 # %% [markdown] name="speed_explained"
-# This is **Amdahl's law**: if a share p of the time is sped up by a factor of s, the whole is 1 / (1 − p + p/s) times as fast. Norms, activation functions and the optimizer wait for memory, and FP8 does not help them. With few tokens per step, the optimizer reads and writes all weights for little arithmetic, and p is smaller still. The casts cost extra time.
+# This is **Amdahl's law**: if a share p of the time is sped up by a factor of s, the whole is 1 / (1 − p + p/s) times as fast. Norms, activation functions and the optimizer wait for memory, and FP8 matmuls do not help them. With few tokens per step, the optimizer reads and writes all weights for little arithmetic, and p is smaller still. The bound also leaves out the casts, which cost extra time.
 #
-# **Published end-to-end gains** over BF16 stay below these bounds (tokens per second, H100 or H200 GPUs, with `torch.compile`):
+# **Published end-to-end gains** over BF16, for other models, stay below the second bound, that of the larger batch (tokens per second, H100 or H200 GPUs, with `torch.compile`):
 #
 # | model | GPUs | gain | source |
 # |---|--:|--:|---|
@@ -997,7 +997,7 @@ amdahl_guess.reveal(bound, "planned")  # the usual size
 #
 # ### Transformer Engine
 #
-# NVIDIA's library does all of this in fused kernels: `te.Linear`, `te.LayerNormMLP`, `te.TransformerLayer`. A **recipe** says which scaling to use, and a context around the forward pass says where: `te.autocast` (older: `te.fp8_autocast`). `Float8BlockScaling` is DeepSeek's method: E4M3, one scale per 128 neighbors of x and g and per 128 × 128 block of w (powers of two, unless `use_f32_scales`). `MXFP8BlockScaling` and `NVFP4BlockScaling` need Blackwell.
+# NVIDIA's library does all of this in fused kernels: `te.Linear`, `te.LayerNormMLP`, `te.TransformerLayer`. A **recipe** says which scaling to use, and a context around the forward pass says where: `te.autocast` (older: `te.fp8_autocast`). `Float8BlockScaling` is DeepSeek's method: E4M3, one scale per 128 contiguous values of x and g and per 128 × 128 block of w (powers of two, unless `use_f32_scales`). `MXFP8BlockScaling` and `NVFP4BlockScaling` need Blackwell.
 #
 # It needs an NVIDIA GPU and `pip install --no-build-isolation "transformer_engine[pytorch]"`.
 
@@ -1255,7 +1255,7 @@ show_table(table)
 hadamard_guess.reveal(shown[1] / shown[0])  # the largest factor
 
 # %% [markdown] name="nvfp4_explained"
-# By this measure the transform does not pay off. Without it, a large token swallows its neighbors, which round toward zero. With it, the outlier's own rounding error is spread over the neighbors. NVIDIA's ablation still finds a lower loss with the transform, on the weight gradient and nowhere else. So the error of one tensor does not decide what trains. A comparison with BF16 over many tokens does: NVIDIA reports a loss within 1% of FP8's for most of the run and about 1.5% at its end. torchao 0.18 has the recipe as a prototype for Blackwell (`NVFP4TrainingConfig`).
+# By this measure the transform does not pay off once a token stands out. Without it, a large token swallows its neighbors, which round toward zero. With it, the outlier's own rounding error is spread over the neighbors. NVIDIA's ablation still finds a lower loss with the transform, if it is applied to the weight gradient only. So the error of one tensor does not decide what trains. A comparison with BF16 over many tokens does: NVIDIA reports a loss within 1% of FP8's for most of the run and about 1.5% at its end. torchao 0.18 has the recipe as a prototype for Blackwell (`NVFP4TrainingConfig`).
 
 # %% [markdown] name="measured_text"
 # ## 12 · What this run measured

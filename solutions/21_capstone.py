@@ -288,7 +288,7 @@ print(f"\n{headline}")
 # - **Autocast** halves most activations and leaves weights and state alone. It adds 16-bit copies of the weights and workspace for their matmuls. So the factor stays below 2.
 # - **Micro-batches** take the most by far: from activations, temporaries, workspace and inputs at once. Accumulation keeps gradients alive. In rung 0 the peak comes early in the backward pass, before most gradients exist; now gradients live through the whole step.
 # - **Checkpointing** takes activations and adds recomputed ones. The copies of weights fall as well, because a recomputed block makes and frees its own. Checkpointing looks modest because little was left to take. *The order of the rungs decides what each of them seems to be worth.* Only the product counts.
-# - From rung 3 on, the static part dominates. **Signum** removes a state tensor and **folding** removes the gradients: each affects one category. **BF16** halves weights and state, removes the copies and some of the activations that autocast keeps in FP32.
+# - From rung 3 on, the static part dominates. **Signum** removes a state tensor and **folding** removes the gradients: each affects one category. **BF16** halves weights and state, and removes the copies and some of the activations that autocast keeps in FP32. It adds temporaries, which section 3 explains.
 #
 # So the largest factor comes from the oldest technique, small micro-batches. And it has a price.
 #
@@ -296,7 +296,7 @@ print(f"\n{headline}")
 #
 # All rungs take a step in turn, for three rounds after a warm-up round. Rungs are compared *within* a round, so that a slow moment of the machine affects both sides of a comparison.
 #
-# **Predict.** How many times as long as rung 1, BF16 autocast, does the last rung take?
+# **Predict.** How many times as long does a step of the last rung take as a step of rung 1 (BF16 autocast)?
 
 # %% name="guess_time"
 my_guess = None  # times
@@ -333,7 +333,7 @@ time_guess.reveal(times(paces[LADDER[1].name], paces[last])[0])
 show_table(table)
 
 # %% [markdown] name="cost_text"
-# Read the column in steps. Rung 1 accounts for most of the extra time on a CPU without BF16 units, and saves time on a GPU. Small micro-batches keep a processor less busy. Checkpointed blocks run their forward pass twice, which is a third more arithmetic (a backward pass costs two forward passes), and adds more than a third to the time when the pieces are small, because then most of an operation's cost is the call itself ([[activation_checkpointing]]).
+# Compare each rung with the one before it. On many CPUs, rung 1 is the most expensive step; on a GPU, autocast saves time if the matmuls are large enough ([[mixed_precision]]). Small micro-batches keep a processor less busy. Checkpointed blocks run their forward pass twice, which is a third more arithmetic (a backward pass costs two forward passes), and adds more than a third to the time when the pieces are small, because then most of an operation's cost is the call itself ([[activation_checkpointing]]).
 #
 # ### And the loss?
 #
@@ -360,7 +360,7 @@ RATES = {optimizer: min(found)[1] for optimizer, found in RATES.items()}
 print("chosen:", RATES)
 
 # %% [markdown] name="scores_text"
-# With a few hundred images and one seed, neighbors in this list differ by an image or two: treat the choice between them as a coin toss.
+# With a few hundred images and one seed, neighbors in this list often differ by a few images only: treat the choice between them as a coin toss.
 #
 # Now the claim: the last rung against the first. Both are trained from five seeds, in pairs. Accuracy on a few hundred images moves in steps; the **loss** is finer, so the interval is for differences in the loss. The margin must be set before the runs, here 0.1 of loss at most, and the interval must be narrow enough to *decide*. Then a control: the last rung with ordinary rounding. Does it lose its small steps in so short a run?
 
@@ -555,7 +555,7 @@ print(f"if only weights and running means were left: {first / static:.0f}x")
 #
 # ## 4 · The famous ladder, checked
 #
-# The most quoted figure of this kind is from [rasbt/pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim/blob/main/logs.md): ViT-L/16 on CIFAR-10 at 224 pixels, "20x". Its own logs give reserved memory, for six steps on one GPU. The planner ([[where_memory_goes]]) runs the same steps on fake tensors. It plans reserved memory as a range: the result of replaying the allocations by the allocator's rules, widened by what may shift it.
+# The most quoted figure of this kind is from [rasbt/pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim/blob/main/logs.md): ViT-L/16 on CIFAR-10 at 224 pixels, "20x". Its own logs give reserved memory, for six rungs on one GPU. The planner ([[where_memory_goes]]) runs the same training steps on fake tensors. It plans reserved memory as a range: the result of replaying the allocations by the allocator's rules, widened by what may shift it.
 #
 # The six logs of ViT-L begin with FP32, batches of 64 and Adam. Then come FP16 autocast, BF16 weights, a batch of 16, four micro-batches of 4, and SGD instead of Adam. Do they amount to a factor of 20?
 
@@ -637,7 +637,7 @@ print(
 )
 
 # %% [markdown] name="vit_explained"
-# The bound explains the difference. A grows with the batch, Φ does not. Our small ViT has a batch far larger than its weights, so its bound is high, and activations and scratch keep it below. The large models come closer to a bound that is much lower: most of what is left is weights and means, and no micro-batch is small enough to change that. *A model with many weights and a small batch has a short ladder.*
+# The bound explains the difference. A grows with the batch, Φ does not. Our small ViT has a batch far larger than its weights, so its bound is high, and activations and scratch keep it below. The large models come closer to a bound that is much lower: most of what is left is weights and means, and no micro-batch is small enough to change that. So the factor is small for a model with many weights and a small batch.
 #
 # The time is a lower bound at an A100's data sheet rates, relative to rung 1. (Rung 0 is left out: the planner's FP32 is without TF32, which would make every other rung look fast.) The loss column states what may differ; only pairs of runs can show how much.
 #
@@ -727,7 +727,7 @@ for line, (card, recipe) in GUIDE.items():
         claims.record("T26", line, subject_line, reserved, "GiB", 0, room(card) / GiB - 0.2)
 
 # %% [markdown] name="guide_explained"
-# The LoRA lines hold, with room to spare: a card of 24 GB takes 7B (planned with the larger rank), because nearly all of it is the frozen weights. Full training in pure BF16 with AdamW takes **four times the weights** (weights, gradients and two moments, 8 bytes per parameter), so 1B does not fit into 8 GB, nor 3B into 16 GB. Those lines are right for *adapters*. With an 8-bit optimizer that steps in the backward pass (which rules out accumulation, section 1) the 1B comes down to the edge.
+# The LoRA lines hold, with room to spare: a card of 24 GB takes 7B (planned with the larger rank), because nearly all of it is the frozen weights. Full training in pure BF16 with AdamW takes **four times the weights** (weights, gradients and two moments, 8 bytes per parameter), so 1B does not fit in 8 GB, nor 3B in 16 GB. Those lines hold for *adapters*. With an 8-bit optimizer that steps in the backward pass (which rules out accumulation, section 1) the 1B comes down to the edge.
 #
 # "80 GB: 7B" holds only in pure BF16, where small updates are lost ([[number_formats]]). With FP32 weights it does not, unless the optimizer state moves to the host: then it fits, with a few GiB to spare. 70B on 8 cards is at the edge with one sequence per rank; on 16 cards it fits.
 #
@@ -737,7 +737,7 @@ for line, (card, recipe) in GUIDE.items():
 #
 # Overviews of these techniques like to end with a table of factors in memory and speed. This one is collected from several. Memory comes first, planned: GPT-2 (124 million parameters), 8 sequences of 1,024 tokens per step and rank, AdamW. Each line is compared with the line it builds on.
 #
-# **Predict.** By the table, FSDP on eight ranks divides the memory by 8. By what factor is the planned peak of a rank lower than the peak of one GPU, both in mixed precision?
+# **Predict.** According to the table, FSDP on eight ranks divides the memory by 8. By what factor is the planned peak of a rank lower than the peak of one GPU, both in mixed precision?
 
 # %% name="guess_fsdp"
 my_guess = None  # times less
@@ -776,7 +776,7 @@ one_gpu, a_rank = (plans[name].peak_allocated_bytes for name in ("mixed precisio
 fsdp_guess.reveal(one_gpu / a_rank, "planned")
 
 # %% [markdown] name="memory_explained"
-# - **Mixed precision** does not halve this model, because most of its peak is activations that stay in FP32: the logits, 50,257 wide, and the loss's tensors of the same size. A factor without its model means nothing.
+# - **Mixed precision** does not halve this model, because most of its peak is activations that stay in FP32: the logits, 50,257 wide, and the loss's tensors of the same size. So a factor says little without the model it is for.
 # - **Accumulation** runs eight sequences in the memory of one, or slightly more: earlier gradients stay while the next micro-batch runs.
 # - **DDP** holds slightly *more* on each rank than a single GPU without it would: its buckets. **FSDP** divides weights, gradients and state, but not activations. Here that is nowhere near 8. It is near 8 where weights are nearly everything (a large model, a small batch, checkpointing).
 # - **Offloading** the optimizer takes two numbers per parameter off the GPU. That is little where activations make up the peak.
@@ -819,7 +819,7 @@ for said, (rung, *between) in ratios.items():
 # %% [markdown] name="summary_explained"
 # - **On one device** the table's figures are those of some GPU with some model. 16 bits are fast if the arithmetic units support them and the matrices are large enough to fill them. Small micro-batches cost speed if they leave the device idle. This model is small, so accumulation is expensive; on a GPU that a micro-batch of 1 fills, it is nearly free.
 # - **Checkpointing** costs the recomputation, a third of the arithmetic. In small micro-batches it costs more (section 2), because most of the cost of a small operation is the call itself.
-# - **DDP and FSDP** give N times the speed, minus the cost of the wire. Here both happen to send the same. DDP all-reduces FP32 gradients, twice 4 bytes per parameter, of which a ring of 8 ranks sends 7/8 (a rank keeps its own part). FSDP gathers weights in BF16 for the forward and again for the backward pass (2 + 2) and reduce-scatters FP32 gradients (4). In pure FP32 it would send half as much again. Communication overlaps with arithmetic, so real factors are better than this bound.
+# - **DDP and FSDP** give N times the speed, minus the cost of the wire. Here both happen to send the same. DDP all-reduces FP32 gradients, twice 4 bytes per parameter, of which a ring of 8 ranks sends 7/8 (a rank keeps its own part). FSDP gathers weights in BF16 for the forward and again for the backward pass (2 + 2) and reduce-scatters FP32 gradients (4). In pure FP32 it would send 50% more. Communication overlaps with arithmetic, so real factors are better than this bound.
 # - **Offloading** is slower because of the bytes that cross PCIe in every update, and because of the host's AdamW, which the bound leaves out. More sequences per update make it cheaper.
 #
 # In such a table, believe the row that was measured on your model.
@@ -827,12 +827,12 @@ for said, (rung, *between) in ratios.items():
 # %% [markdown] name="chooser_text"
 # ## 7 · Choose a recipe
 #
-# Now the other way round: GPU, model and data in, recipes out. Recipes that fit come first, starting with the one that does the *least work*; then those that do not fit, the smallest first. "Times the least" compares roofline seconds, from arithmetic and memory traffic at the data sheet's rates. That is a lower bound: it can rank recipes, but not forecast a step. A micro-batch is one sequence, so more sequences per update cost time but no memory; the optimizer runs once per update.
+# Now the other way around: GPU, model and data in, recipes out. Recipes that fit come first, starting with the one that does the *least work*; then those that do not fit, the smallest first. "Times the least" compares roofline seconds, from arithmetic and memory traffic at the data sheet's rates. That is a lower bound: it can rank recipes, but not forecast a step. A micro-batch is one sequence, so more sequences per update cost time but no memory; the optimizer runs once per update.
 #
 # The plans were made in advance, by `python -m helpers chooser`, so that the figure can answer at once. LoRA rows put adapters on q and v alone, which is PEFT's default for these models. [[Lora]] shows that adapters on all linear layers learn more. They add little memory, so leave a little more room, and name the layers (`lora_targets`) in the recipe that you export. Three questions:
 #
 # 1. Which is the smallest of these cards on which full training of 7B fits, and how?
-# 2. Which recipe does the longer sequence push off a card of 24 GB (7B)?
+# 2. Which recipe no longer fits a card of 24 GB with the longer sequence (7B)?
 # 3. On a T4 (7B), what comes first, and why is the only other recipe that fits so far behind?
 #
 # <details><summary>Answers</summary>
@@ -862,7 +862,7 @@ print(f"on top: {best.name} ({best.recipe.summary})")
 #
 # <details><summary>Answers</summary>
 #
-# The loop over `piece`, with `counted` over all pieces: each micro-batch's sum of losses is divided by the tokens of the whole update. On two GPUs, `self.rank` picks other rows, `dist.all_reduce` sums what was counted and whether a rank was asked to stop, and DDP averages the gradients, which is why `counted` is divided by `self.world`.
+# The loop over `piece`, with `counted` over all pieces: each micro-batch's sum of losses is divided by the tokens of the whole update. On two GPUs, `self.rank` picks other rows, `dist.all_reduce` sums the loss and whether a rank was asked to stop, and DDP averages the gradients, which is why `counted` is divided by `self.world`.
 #
 # </details>
 

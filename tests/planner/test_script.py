@@ -146,6 +146,7 @@ def _grid():
             (1, False, 0, {"parallel": ParallelConfig(shard=2, zero="zero2")}),
             (2, False, 0, {"parallel": ParallelConfig(shard=2), "offload": "all"}),
             (2, False, 16, {"quantize": "nf4-dq"}),
+            (1, False, 16, {"quantize": "nf4-dq", "compile": True}),
         ):
             try:
                 yield Recipe(

@@ -139,7 +139,7 @@ def _off_in_one_kind(got: Evidence, want: Evidence) -> str | None:
         return None
     right = next(kind for kind in times if kind not in wrong)
     return (
-        f"the decay is right in the means of {right} and {abs(times[wrong[0]]):.2f} times as much as it should be in "
+        f"the decay is right in the means of {right}, but {abs(times[wrong[0]]):.2f} times what it should be in "
         f"those of {wrong[0]}: every trained parameter decays."
     )
 
@@ -147,11 +147,11 @@ def _off_in_one_kind(got: Evidence, want: Evidence) -> str | None:
 def _off(got: Evidence, want: Evidence) -> str | None:
     """Say what is wrong with a running mean made of these parts ("share": that of rows that count)."""
     if got["fade"] != got["fade"]:
-        return "the running means hold NaN. The loss of a piece without a row that counts is 0 / 0 if it is a mean."
+        return "the running means hold NaN. For a micro-batch in which no row counts, a mean loss is 0 / 0."
     if not abs(got["fade"] - want["fade"]) <= 3e-3:
         return (
-            f"{got['fade']:.3f} of the old mean is left, it should be {want['fade']:.3f}. The mean fades once an "
-            "update, before the first piece."
+            f"{got['fade']:.3f} of the old mean is left; it should be {want['fade']:.3f}. The mean fades once per "
+            "update, before the first micro-batch."
         )
     one_kind = _off_in_one_kind(got, want)
     if one_kind:
@@ -159,22 +159,22 @@ def _off(got: Evidence, want: Evidence) -> str | None:
     decay = got["decay"] / want["decay"]
     if not abs(decay - 1) <= 0.1:
         return (
-            f"the decay is in the mean {abs(decay):.2f} times as much as it should be: (1 - 0.9) of {DECAY} * p, once "
-            "an update, of the weights before it."
+            f"the mean holds {abs(decay):.2f} times as much decay as it should: (1 - 0.9) of {DECAY} * p, once per "
+            "update, with the weights before it."
         )
     if not got["rest"] <= max(5e-3, 3 * want["rest"]):
         return (
             f"{got['rest']:.1%} of the mean's length is neither the old mean nor the gradient of the whole batch nor "
-            "the weights. Does every row that counts weigh the same, in whichever piece it stands? Is a gradient gone "
-            "before the next piece comes? Did the weights move before the last one?"
+            "the weights. Does every row that counts weigh the same, in any micro-batch? Is each gradient freed before "
+            "the next micro-batch? Did the weights move before the last one?"
         )
     gradient = got["gradient"] / want["gradient"]
     if not abs(gradient - 1) <= 5e-3:
         if abs(gradient / want["share"] - 1) <= 5e-3:
-            return "the gradient was divided by all rows, also by those that do not count."
+            return "the gradient was divided by the number of all rows, including those that do not count."
         return (
-            f"the gradient is in the mean {gradient:.2f} times as much as it should be: (1 - 0.9) of it, divided by "
-            "the rows that count in the whole batch; no hook twice."
+            f"the mean holds {gradient:.2f} times as much of the gradient as it should: (1 - 0.9) of it, divided by "
+            "the rows that count in the whole batch; no hook runs twice."
         )
     return None
 

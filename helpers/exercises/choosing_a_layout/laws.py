@@ -93,7 +93,7 @@ class StateOfThisRank(OnFormulas):
 class ActivationsInFlight(OnFormulas):
     """Activations: 34 bytes per token and hidden element in each block, for each micro-batch in flight."""
 
-    unit, look = "bytes", "How many blocks has this rank, and how many micro-batches are under way at once?"
+    unit, look = "bytes", "How many blocks does this rank have, and how many micro-batches are in flight at once?"
     hint = (
         "Tokens of a micro-batch: micro_batch_size x seq; tensor ranks keep 1 / tensor of them.\n"
         "1F1B: the first rank has `pipeline` micro-batches in flight, but never more than `micro_batches`."
@@ -113,7 +113,7 @@ class ActivationsInFlight(OnFormulas):
 class FullRecomputeKeepsInputs(OnFormulas):
     """Full recomputation saves 2 bytes in place of 34, and holds all of one block while it is recomputed."""
 
-    unit, look = "bytes", "Every block keeps its input; one block at a time has all of its 34 bytes beside them."
+    unit, look = "bytes", "Every block keeps its input; in addition, one block at a time has all of its 34 bytes."
     hint = "Saved: 2 bytes x blocks x in flight. In addition, once: 34 bytes of one block of one micro-batch."
 
     @classmethod
@@ -171,7 +171,7 @@ class ComputesAtHalfThePeak(OnFormulas):
             found.append((f"one GPU, recompute {recompute}", lambda one=one: seconds(one, NODE)))
         fast = replace(NODE, inside=1e18, outside=1e18)
         for tensor, pipeline, shard in ((1, 1, 8), (2, 4, 2), (4, 2, 4)):
-            words = f"tensor {tensor}, pipeline {pipeline}, shard {shard}, links without end"
+            words = f"tensor {tensor}, pipeline {pipeline}, shard {shard}, infinitely fast links"
             layout = _grid(tensor, pipeline, shard)
             found.append((words, lambda layout=layout: seconds(layout, fast)))
         return found
@@ -207,7 +207,7 @@ class TensorWaitsOnItsLink(OnFormulas):
 class DataHidesBehindCompute(OnFormulas):
     """Data: two BF16 gathers and an FP32 reduction per micro-batch; only the longer of data and compute counts."""
 
-    unit, look = "seconds", "Two gathers of 2 bytes and a reduction of 4, (n - 1) / n of it leaves; max, not a sum."
+    unit, look = "seconds", "Two gathers of 2 bytes, a reduction of 4; (n - 1) / n of that is sent. Max, not a sum."
     hint = (
         "Parameters of this rank: count / (tensor x pipeline). Per micro-batch 2 + 2 + 4 bytes for each of them.\n"
         "An all-gather or a reduce-scatter of B bytes over n ranks sends (n - 1) / n of B.\n"
@@ -237,7 +237,7 @@ class DataHidesBehindCompute(OnFormulas):
 class BubbleStretchesTheStep(OnFormulas):
     """Bubble: a step takes (1 + (pipeline - 1) / micro_batches) times as long."""
 
-    unit, look = "times", "What a rank does in the step, and beside it pipeline - 1 turns of waiting."
+    unit, look = "times", "What a rank does in the step, plus the time of pipeline - 1 micro-batches of waiting."
     hint = "The bubble is (p - 1) / m of the working time, which is a larger share than of the whole step."
 
     @classmethod

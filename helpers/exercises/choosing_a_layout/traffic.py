@@ -62,7 +62,7 @@ class TensorSendsMessages(OnTraffic):
     """Along tensor: `all_reduces` all-reduces of a message for each block of this stage and each micro-batch."""
 
     dimension = "tensor"
-    look = "How many blocks has a stage, how many micro-batches come through, and what does a ring send?"
+    look = "How many blocks does a stage have, how many micro-batches pass through, and what does a ring send?"
     hint = (
         "A ring all-reduce of B bytes over n ranks: each sends 2 (n - 1) / n of B.\n"
         "A stage has blocks / pipeline blocks; each of them, for each micro-batch, needs `all_reduces`."

@@ -108,7 +108,7 @@ class TakesTheRightFormats(Check):
 
     hint = (
         "Hybrid: E4M3 forward, E5M2 backward. Only g is new in the backward pass.\n"
-        "quantize(g, E5M2, its scale), once for both products; x and w in E4M3, as in the forward pass."
+        "quantize(g, E5M2, its scale), once for both matmuls; x and w in E4M3, as in the forward pass."
     )
 
     probe = staticmethod(_observe)

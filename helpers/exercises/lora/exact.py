@@ -46,7 +46,7 @@ CASES = {
     "token 0 in the answer is not the likeliest": _Case(6, 12, (4,), {4: 0}),
     "token 1 in the answer is not the likeliest": _Case(6, 12, (4,), {4: 1}),
     "token 0 is the likeliest in place of another": _Case(6, 12, (4,), instead=0),
-    "the END's number stands in the answer, and a token after it is not the likeliest": _Case(6, 12, (7,), {4: END}),
+    "an END token is inside the answer, and a token after it is not the likeliest": _Case(6, 12, (7,), {4: END}),
     "the likeliest tokens have probabilities of 0.06": _Case(6, 12, peak=UNSURE),
     "a token with a probability of 0.06 is not the likeliest": _Case(6, 12, (5,), peak=UNSURE),
 }

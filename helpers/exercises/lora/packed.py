@@ -37,7 +37,7 @@ SENTINELS = {  # the examples themselves: tokens whose numbers mean something el
     "an END inside an answer": [([11, END, 12], [13, END, 14, END]), ([15], [END])],
     "answers that repeat their prompts": [([11, 12], [11, 12, END]), ([11, 12], [11, 12, END])],
 }
-OTHER_PAD = "rows filled up with 0, which answers have, too"
+OTHER_PAD = "rows padded with 0, which is also in answers"
 
 
 def _rows(tensor: Any) -> Any:
@@ -75,7 +75,7 @@ class ExamplesStayWhole(_Packed):
 
     hint = (
         "Keep a list of rows. If the last row and the next example are longer than `length` together, begin a new row. "
-        "At the end fill each row up with `pad`. Look at an example longer than `length` first."
+        "At the end, pad each row with `pad`. Look at an example longer than `length` first."
     )
 
     @staticmethod

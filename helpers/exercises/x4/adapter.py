@@ -88,7 +88,7 @@ class AdapterSitsWhereItShould(Check):
         if seen["trained"] != expected["trained"]:
             return (
                 f"{seen['trained']:,} parameters are trained; A and B of each layer have {expected['trained']:,}. "
-                "Does an option train something besides them, as DoRA its magnitudes?"
+                "Does an option train something else as well, as DoRA does its magnitudes?"
             )
         if "CAUSAL_LM" not in seen["task"]:
             return f"task_type is {seen['task']}; that of a causal language model is CAUSAL_LM."

@@ -95,19 +95,19 @@ class OnlyAnswersCount(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for template, want in expected.items():
             if seen[template]["kinds"] != want["kinds"]:
-                return f"It returns {seen[template]['kinds']}; asked for is {want['kinds']}."
+                return f"It returns {seen[template]['kinds']}; it should return {want['kinds']}."
             if seen[template]["changed"]:
-                return "The `chats` that it was given are others afterwards. Work on a copy."
+                return "The `chats` that it was given have changed. Work on a copy."
             got, asked = seen[template]["pairs"], want["pairs"]
             if len(got) != len(asked):
                 return (
-                    f"With {template}, {len(got)} chats come back; {len(asked)} have at most `longest` tokens, "
-                    "as many as that included."
+                    f"With {template}, {len(got)} chats come back; {len(asked)} should: "
+                    "those of at most `longest` tokens."
                 )
             for number, (mine, right) in enumerate(zip(got, asked, strict=True)):
                 wrong = OnlyAnswersCount._wrong(mine, right)
                 if wrong:
-                    return f"With {template}, chat {number} of those that come back: {wrong}"
+                    return f"With {template}, chat {number} of those returned: {wrong}"
         return None
 
     @staticmethod
@@ -120,7 +120,7 @@ class OnlyAnswersCount(Check):
             return f"there are {len(mine[1])} labels for {len(right[0])} tokens."
         pairs = list(zip(mine[1], right[1], strict=True))
         if any(a not in (b, -100) for a, b in pairs if b != -100):
-            return "a label is another token than the one in its place. The model itself shifts labels by one."
+            return "a label differs from the token in its place. The model itself shifts labels by one."
         more, less = (sum(a != b == -100 for a, b in pairs), sum(b != a == -100 for a, b in pairs))
         if more or less:
             return (

@@ -40,11 +40,11 @@ def _wrong_task(recipe: Recipe) -> str | None:
     }  # fmt: skip
     for name, value in asked.items():
         if getattr(recipe, name) != value:
-            return f"{name} is {getattr(recipe, name)!r}; the task says {value!r}."
+            return f"{name} is {getattr(recipe, name)!r}; the task asks for {value!r}."
     if set(recipe.lora_targets) != set(ALL_LINEAR[:4]):
-        return f"lora_targets are {', '.join(recipe.lora_targets) or 'none'}; the task says q, k, v and o."
+        return f"lora_targets are {', '.join(recipe.lora_targets) or 'none'}; the task asks for q, k, v and o."
     if recipe.seq not in (512, 1024, 2048, 4096):
-        return f"seq is {recipe.seq}; the task leaves 512, 1024, 2048 and 4096."
+        return f"seq is {recipe.seq}; the task allows 512, 1024, 2048 and 4096."
     sequences, steps = recipe.micro_batch_size, recipe.gradient_accumulation_steps
     if sequences * steps != EFFECTIVE:
         return f"{sequences} sequences in {steps} micro-batches make {sequences * steps}, not {EFFECTIVE}."

@@ -182,7 +182,7 @@ def wrong_in_chain(seen: Evidence, expected: Evidence, whole: Evidence) -> str |
         if last["drawn"] != drawn:
             return (
                 f"after the last start rank {rank} drew {last['drawn']} micro-batches; the steps that were left have "
-                f"{drawn}. A stream goes on with load_state_dict, and needs none of those before."
+                f"{drawn}. After load_state_dict a stream continues; do not draw the earlier ones again."
             )
     return None
 
@@ -196,13 +196,13 @@ def _first_difference(ranks: list[Evidence], whole: list[Evidence], begin: int) 
         for lane, want in sorted({k: v for update in right for k, v in update["lanes"].items()}.items()):
             got = lanes.get(lane, [])
             if [forward["x"] for forward in got] != [forward["x"] for forward in want]:
-                return f"in step {step + 1} lane {lane} sees other rows: where its stream is belongs to the state."
+                return f"in step {step + 1} lane {lane} sees different rows: a stream's position is part of the state."
             if mine[0]["weights"] == right[0]["weights"] and got[0]["random"] != want[0]["random"]:
-                return f"in step {step + 1} lane {lane} draws other random numbers than in the uninterrupted run."
+                return f"in step {step + 1} lane {lane} draws different random numbers than in the uninterrupted run."
         if mine[0]["weights"] != right[0]["weights"]:
-            return f"step {step + 1} begins with other weights than in the uninterrupted run."
+            return f"step {step + 1} begins with different weights than in the uninterrupted run."
         if mine[0]["memory"] != right[0]["memory"]:
-            return f"in step {step + 1} the optimizer remembers other averages than in the uninterrupted run."
+            return f"in step {step + 1} the optimizer's averages differ from the uninterrupted run's."
         if mine[0]["lr"] != right[0]["lr"]:
             return f"in step {step + 1} the learning rate is {mine[0]['lr']:.4g}; it was {right[0]['lr']:.4g}."
     return None

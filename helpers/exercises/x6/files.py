@@ -25,7 +25,7 @@ DAMAGES = {
     "byte": "One byte in the newest, which has 1.6 MB, has changed",
     "block": "A part of the newest is zeros, or two parts have been exchanged",
     "single": "One byte of the newest has changed",
-    "two newest": "The second half of the two newest is missing",
+    "two newest": "The second half of each of the two newest is missing",
     "all": "The second half of all three is missing",
 }
 
@@ -102,7 +102,7 @@ class NewestComesBack(OneObservation):
             if found.get("step") != step:
                 return f"{where}: {_found(found)}; step {step} is the newest."
             if not _is(found, kind, step, expected):
-                return f"{where}: load returned another state than the one that was saved."
+                return f"{where}: load returned a state that differs from the saved one."
         (mixed,) = loads["mixed"]
         for place, value in expected["print"].items():
             if mixed.get("print", {}).get(place) != value:
@@ -114,7 +114,7 @@ class NewestComesBack(OneObservation):
             if not found.get("none"):
                 return f"{words}: {_found(found)}; None is right."
         if any(found.get("touched") for group in loads.values() for found in group):
-            return "load changed the folder, or made one that did not exist; it only reads."
+            return "load changed the folder, or made one that did not exist; load should only read."
         return _wrong_after_damage(seen, expected)
 
 
@@ -224,11 +224,11 @@ def _lost_name(moments: list[list[int]]) -> str | None:
     """Say at which moment a power cut would leave neither step 9 nor step 10; later, step 10 must be there."""
     if not all({9, 10} & set(steps) for steps in moments):
         return (
-            "step 9 was deleted while the name step-10 was not yet on the disk, so a power cut may leave neither. "
+            "step 9 was deleted while the name step-10 was not yet on the disk, so a power failure may leave neither. "
             "Sync the folder after the rename, and before you delete."
         )
     if 10 not in moments[-1]:
-        return "save has returned, and a power cut may still lose the name step-10: the folder was not synced."
+        return "save has returned, and a power failure may still lose the name step-10: the folder was not synced."
     return None
 
 

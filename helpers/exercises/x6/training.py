@@ -89,7 +89,7 @@ def _wrong_run(seen: list[Evidence], expected: list[Evidence]) -> str | None:
         if got["weights"] != seen[0]["weights"]:
             return f"the final weights of ranks 0 and {rank} differ."
     if not relative_distance(seen[0]["weights"], expected[0]["weights"]) <= EXACT:
-        return "the ranks agree, on other weights than the contract's gradient gives."
+        return "the ranks agree, but their weights differ from those that the contract's gradient gives."
     return None
 
 
@@ -99,14 +99,14 @@ def _wrong_update(mine: Evidence, want: Evidence) -> str | None:
         times = f", {len(mine['gradients'])} times" if len(mine["gradients"]) > 1 else ""
         return f"job.gradient was called {what}{times}; once with {want['gradients'][0]} is right."
     if any(forward["rows"] != 4 for lane in mine["lanes"].values() for forward in lane):
-        return "the model saw something else than one micro-batch of 4 rows."
+        return "the model saw something other than one micro-batch of 4 rows."
     if {k: [f["x"] for f in v] for k, v in mine["lanes"].items()} != {
         k: [f["x"] for f in v] for k, v in want["lanes"].items()
     }:
-        return "the model saw other rows than the next micro-batches of this rank's lane."
+        return "the model did not see the rows of the next micro-batches of this rank's lane."
     for lane, forwards in want["lanes"].items():
         if mine["lanes"][lane][0]["random"] != forwards[0]["random"]:
-            return f"lane {lane} is in another random state than torch.manual_seed(job.seed + {lane}) leads to."
+            return f"lane {lane} is not in the random state that torch.manual_seed(job.seed + {lane}) leads to."
     if mine["lr"] != want["lr"]:
         return f"the learning rate is {mine['lr']:.4g}; {want['lr']:.4g} is right."
     return None
