@@ -205,7 +205,7 @@ class ForgetsAfterBackward(_OfRanks):
         left = next((number for number, alive in enumerate(got["alive"]) if alive), None)
         if left is None:
             return None
-        return f"after backward pass {left}, {got['alive'][left]} of its inputs and outputs are still alive."
+        return f"after backward pass {left}, its input or output is still alive."
 
 
 def _late(forward: Pass, backward: Pass, seed: int, folder: str) -> Evidence:
