@@ -70,7 +70,7 @@ class WholeRun:
             if not least <= value < math.inf:
                 raise RecipeError(f"--{words} is {value:g}; it must be at least {least:g}, and finite.")
         if not self.goodput > 0:
-            raise RecipeError("With so many failures the job never comes to its next checkpoint: no end is in sight.")
+            raise RecipeError("With so many failures, the job never reaches its next checkpoint, so it never ends.")
 
     @property
     def save_seconds(self) -> float:

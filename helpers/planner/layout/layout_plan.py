@@ -192,7 +192,7 @@ def plan_layout(
     for kind in dict.fromkeys(kinds):
         tell(f"running {sum((kind.dense, kind.mixed))} blocks")
         stage_runs[kind] = run_long_stage(layout, kind)
-    tell("putting the schedule together")
+    tell("assembling the schedule")
     order = orders(layout)
     ranks = [
         rank_memory(layout, order[rank], {s: stage_runs[kinds[s]] for s in range(rank, len(kinds), layout.pipeline)})
