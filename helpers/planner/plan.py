@@ -96,7 +96,7 @@ class Plan:
         lines = [
             re.sub(r"checkpointing every(?!-)", "full checkpointing", self.recipe.summary),  # as its option calls it
             *(f"  {name:<16}{said:<14}{self._speed(name, said)}".rstrip() for name, said in self.grades.items()),
-            f"  {self.parameters / 1e9:.3f}B parameters, {self.trained / 1e6:,.1f}M of them trained",
+            f"  {self.parameters / 1e9:.3f}B parameters, {self._trained()} of them trained",
             f"  peak allocated  {human_bytes(self.peak_allocated_bytes)}",
             f"    in {self.peak_at}",
         ]
@@ -112,6 +112,9 @@ class Plan:
             where = "of paged state, on the host where the GPU is full" if self.recipe.paged else "in the host's memory"
             lines.append(f"  {human_bytes(self.host_bytes)} {where}")
         return "\n".join([*lines, *self._remedy_lines()])
+
+    def _trained(self) -> str:
+        return "all" if self.trained == self.parameters else f"{self.trained / 1e6:,.1f}M"
 
     def _spare(self, gpu: str, room: int) -> str:
         """Say how much of the GPU is left, or how much too small it is."""

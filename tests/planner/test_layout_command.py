@@ -231,7 +231,10 @@ def test_a_whole_run_is_planned(plan):
     assert whole["cost"] == pytest.approx(3 * whole["gpu_hours"])
     status, out, _ = plan(*options, "--failures-per-gpu-day", "0.01")
     assert status == 0
-    assert all(word in out for word in ("GPU-hours", "goodput", "a failure every", "3 a GPU-hour"))
+    assert all(word in out for word in ("GPU-hours", "goodput", "a failure every", "3 per GPU-hour"))
+    assert "  1B tokens take " in out
+    assert "  of the time: " in out
+    assert "waiting for shard ranks" in out
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def _sbatch(command: str, nodes: int, gpus: int, name: str) -> str:
         f"#SBATCH --gpus-per-node={gpus}",
         "#SBATCH --exclusive",
         "#SBATCH --output=%x-%j.out",
-        "set -euo pipefail  # one task a node: torchrun starts its processes",
+        "set -euo pipefail  # one task per node: torchrun starts its processes",
         'HEAD_NODE=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
         "JOB=$SLURM_JOB_ID",
         "export HEAD_NODE JOB",
