@@ -180,8 +180,8 @@ def headline(plans: list[Plan]) -> str:
     misses = [abs(error(*pair)) for pair in allocated if verdict(*pair)]
     reserved = [error(*pair) for pair in pairs if pair[0].metric == "reserved"]
     return (
-        f"Compared with {len(allocated)} published peaks of allocated memory, the planner misses {len(misses)}, by up to "
-        f"{max(misses):.1%}. For the others, its median error is {median:.1%} and its largest {largest:.1%}. "
+        f"Compared with {len(allocated)} published peaks of allocated memory, the planner misses {len(misses)}, by up "
+        f"to {max(misses):.1%}. For the others, its median error is {median:.1%} and its largest {largest:.1%}. "
         f"Of {len(reserved)} published figures for reserved memory, {reserved.count(0)} fall inside the predicted "
         "interval. A table lists all of the figures, with the causes of the misses where they are known."
     )

@@ -55,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
     """
     lacking = [f"--{name.replace('_', '-')}" for name in _NEEDED if getattr(args, name) is None]
     if lacking:
-        raise RecipeError(f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing.")
+        named = " and ".join([", ".join(lacking[:-1])] * bool(lacking[:-1]) + lacking[-1:])
+        raise RecipeError(f"{named} {'is' if len(lacking) == 1 else 'are'} missing.")
     tokens, cluster = parse_count(args.tokens_per_batch), cluster_of(args.gpu, args.gpus_per_node)
     seq = seq_of(args.model, args.seq)
     with _bar() as tell:

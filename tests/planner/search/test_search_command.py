@@ -85,6 +85,11 @@ def test_what_cannot_be_is_said_in_one_line(options, word, command):
     assert word in err
 
 
+def test_all_missing_options_are_named_at_once(capsys):
+    assert main(["layout"]) == 2
+    assert capsys.readouterr().err == "--model, --gpus and --tokens-per-batch are missing.\n"
+
+
 @pytest.mark.parametrize("model", ["gpt-5", "bert-base", "none.json"])
 def test_a_model_that_cannot_be_laid_out_is_one_line_too(model, command):
     status, out, err = command("--gpus", "8", "--tokens-per-batch", "4M", model=model)
