@@ -6,8 +6,10 @@ from helpers.__main__ import _parse, main
 from helpers.planner import RecipeError
 from helpers.planner.catalog.archs import arch_of
 from helpers.planner.described import described, fill
+from helpers.planner.exports import EXPORTS
 from helpers.planner.layout.layout import Layout, layout_of
 from helpers.planner.rows import answers
+from helpers.planner.script import STYLES
 
 import pytest
 
@@ -235,6 +237,14 @@ def test_a_whole_run_is_planned(plan):
     assert "  1B tokens take " in out
     assert "  of the time: " in out
     assert "waiting for shard ranks" in out
+
+
+def test_help_names_all_exports(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["plan", "--help-all"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"({', '.join(STYLES)})" in said
+    assert f"({', '.join(EXPORTS)})" in said
 
 
 @pytest.mark.parametrize(
