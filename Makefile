@@ -1,5 +1,5 @@
-# make lab   opens JupyterLab on the first lab        make test   runs the tests
-# Both set up what they need: .venv, the pinned requirements, the course package.
+# make lab   opens JupyterLab on the first lab        make test   runs the tests        make setup   does neither
+# All of them set up what they need: .venv, the pinned requirements, the course package.
 
 PYTHON ?= python3
 PORT ?= 8888
@@ -19,7 +19,7 @@ SETTINGS := .venv/share/jupyter/lab/settings
 QUIET := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}
 NBVAL = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbval-lax --nbval-cell-timeout=600 solutions
 
-.PHONY: help lab port lint test notebooks test-fast test-changed test-all test-oldest lines install-deepspeed deepspeed install-triton triton install-real real graders attacks receipts gpu gpu-wheels planner site build format clean
+.PHONY: help setup lab port lint test notebooks test-fast test-changed test-all test-oldest lines install-deepspeed deepspeed install-triton triton install-real real graders attacks receipts gpu gpu-wheels planner site build format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -35,6 +35,8 @@ $(READY): requirements.txt pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
+
+setup: $(READY)
 
 lab: port $(READY)
 	@mkdir -p $(SETTINGS) && echo '$(QUIET)' > $(SETTINGS)/overrides.json

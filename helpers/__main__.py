@@ -105,11 +105,17 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         near = difflib.get_close_matches(argv[0], COMMANDS, 1)
         parser.error(f"There is no command {argv[0]!r}" + (f": did you mean {near[0]}?" if near else "."))
     parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    asked = parser
     for name, command in COMMANDS.items():
         command_parser = parsers.add_parser(name, help=command.help)
         if name in argv[:1]:
+            asked = command_parser
             _module(name).add_arguments(command_parser)
-    return parser.parse_args(argv)
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:  # the help of the command lists its options
+        own = "; the script's own options follow its name" if argv[0] == "dry-run" else ""
+        asked.error(f"unrecognized arguments: {' '.join(unknown)}{own}")
+    return args
 
 
 def _module(command: str) -> ModuleType:
@@ -119,7 +125,7 @@ def _module(command: str) -> ModuleType:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command. Returns the exit code: 0 fine, 1 something to mend was found, 2 bad input, 130 interrupted."""
+    """Run one command. Returns the exit code: 0 fine, 1 a problem was found, 2 bad input, 130 interrupted."""
     for stream in (sys.stdout, sys.stderr):  # names in any script, on consoles that cannot show them all
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -72,7 +72,7 @@ def _machine() -> Table:
     table.add_row("device", f"{device_name(device)} ({device.type})")
     if torch.cuda.device_count() > 1:
         table.add_row("GPUs", str(torch.cuda.device_count()))
-    table.add_row("its memory", f"{human_bytes(free)} free of {human_bytes(total)}")
+    table.add_row("memory", f"{human_bytes(free)} free of {human_bytes(total)}")
     table.add_row("CPU", f"{device_name(torch.device('cpu'))}, {os.cpu_count()} cores")
     table.add_row("system", f"{platform.system()} {platform.release()}, Python {platform.python_version()}")
     table.add_row("computes in", ", ".join(name for name, dtype in FORMATS.items() if supports(dtype, device)))

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"This machine has no device {args.device}; it has {pick_device().type}.", file=sys.stderr)
         return 2
     console = Console()
-    with Console(stderr=True).status("Measuring this machine: products, memory, layers, messages"):
+    with Console(stderr=True).status("Measuring this machine: matmuls, memory, layers, messages"):
         roofline = measure_roofline(device)
         try:
             roofline = replace(roofline, link=measure_link())
@@ -45,8 +45,8 @@ def run(args: argparse.Namespace) -> int:
         table.add_row(*row)
     console.print(table)
     if roofline.spread > BUSY:
-        apart = f"the runs of one measurement lay {roofline.spread:.0%} apart"
-        console.print(f"The machine was busy: {apart}. Measure again when it is quiet.")
+        apart = f"the runs of one measurement differ by {roofline.spread:.0%}"
+        console.print(f"The machine was busy: {apart}. Measure again when it is idle.")
     path = keep_roofline(roofline)
     console.print(f"Saved in {path}." if path else "Not saved, because TAS_PROGRESS is off.")
     return 0

@@ -104,7 +104,7 @@ def of_layout(layout: Any, cluster: Cluster, fits: bool) -> Iterator[tuple[str, 
 def _faster(layout: Any) -> list[tuple[str, dict[str, Any]]]:
     size, count = layout.micro_batch_size, layout.micro_batches
     return _where(
-        (layout.recompute != "none", "nothing recomputed", {"recompute": "none", "recompute_every": 1}),
+        (layout.recompute != "none", "no recomputation", {"recompute": "none", "recompute_every": 1}),
         (
             count % 2 == 0,
             f"micro-batches of {2 * size}",
@@ -114,7 +114,7 @@ def _faster(layout: Any) -> list[tuple[str, dict[str, Any]]]:
         (not layout.compile, "compiled blocks", {"compile": True}),
         (
             layout.zero == "zero3" and layout.reshard_after_forward,
-            "parameters that stay gathered",
+            "gathered parameters kept until the backward pass",
             {"reshard_after_forward": False},
         ),
     )
@@ -187,13 +187,13 @@ def of_config(config: TrainingConfig, fits: bool) -> Iterator[tuple[str, Trainin
     eager = config.attention == "eager", "fused attention", {"attention": "sdpa"}
     if fits:
         changes = _where(
-            (config.checkpointing != "none", "nothing recomputed", {"checkpointing": "none"}),
+            (config.checkpointing != "none", "no recomputation", {"checkpointing": "none"}),
             (
                 count % 2 == 0,
                 f"micro-batches of {2 * size}",
                 {"micro_batch_size": 2 * size, "gradient_accumulation_steps": count // 2},
             ),
-            (not config.compile, "a compiled model", {"compile": True}),
+            (not config.compile, "torch.compile", {"compile": True}),
             narrow,
             eager,
         )
@@ -201,7 +201,7 @@ def of_config(config: TrainingConfig, fits: bool) -> Iterator[tuple[str, Trainin
         whole = {"shard": config.ranks, "replicate": 1, "zero": "zero3"}
         lean = {"optimizer": "adamw-8bit", "optimizer_impl": "foreach"}
         changes = _where(
-            (config.checkpointing != "full", "every block recomputed", {"checkpointing": "full"}),
+            (config.checkpointing != "every", "every block recomputed", {"checkpointing": "full"}),
             (
                 size % 2 == 0,
                 f"micro-batches of {size // 2}",

@@ -127,7 +127,7 @@ def _check_export(args: argparse.Namespace) -> None:
         raise RecipeError(f"There is no export {args.export!r}; choose one of {', '.join((*STYLES, *EXPORTS))}.")
     if args.export in STYLES and args.wrap:
         raise RecipeError(
-            "--wrap works only with the configuration of an engine. The docstring of a script says how to start it."
+            "--wrap works only with the configuration of an engine. The docstring of a script explains how to start it."
         )
 
 
@@ -216,7 +216,7 @@ def _answer_by_blocks(
     lines = [asked.heading, str(result)]
     if moved:
         answer |= {"rates": moved}
-        lines += [f"  rates of {Path(args.rates).name}, against the forecast's: {'; '.join(moved)}"]
+        lines += [f"  rates of {Path(args.rates).name}, relative to the forecast's: {'; '.join(moved)}"]
     if args.run_tokens:
         rates = tuple(layout.tokens / seconds for seconds in (result.seconds, result.high, result.low))
         whole = _whole_run(layout.ranks, layout.arch.count(), rates, args)

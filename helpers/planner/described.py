@@ -69,7 +69,7 @@ def described(options: Mapping[str, Any]) -> Described:
     mixture = is_mixture(given["model"])  # an unknown name is refused before anything else
     if mixture and given.get("quantize", "none") != "none":
         raise RecipeError(
-            f"{given['model']} is a mixture of experts; quantized bases are planned for dense models alone."
+            f"{given['model']} is a mixture of experts; quantized bases are planned only for dense models."
         )
     context, extends = find_context(given["model"])
     ranks = {name: given[name] for name in _OF_RANKS if name in given}

@@ -52,7 +52,8 @@ def print_from(args: argparse.Namespace, tell: Tell) -> None:
     plan = _plan_row if imported.row is not None else _plan_options
     planned = plan(imported, given, tell)
     head = [f"{args.from_file}: {imported.form}"]
-    head += [f"  not understood: {', '.join(imported.unknown)}"] if imported.unknown else ["  all of it was understood"]
+    unknown = ", ".join(imported.unknown)
+    head += [f"  not understood: {unknown}" if unknown else "  everything in it was understood"]
     tell("")
     if not args.json:
         print("\n".join([*head, planned.text]), flush=True)
@@ -96,7 +97,7 @@ def _row(imported: Imported, given: Mapping[str, Any]) -> dict[str, Any]:
     if "model" in changed:
         row.pop("arch", None)
     elif "arch" not in row and "model" not in row:
-        raise RecipeError(f"The file does not say which model: --model NAME. Not understood: {_few(imported.unknown)}.")
+        raise RecipeError(f"The file names no model: add --model NAME. Not understood: {_few(imported.unknown)}.")
     if "gradient_accumulation_steps" in changed:
         row.pop("global_batch_size", None)
     if "gpus" in changed:
@@ -109,7 +110,7 @@ def _plan_options(imported: Imported, given: Mapping[str, Any], tell: Tell) -> _
     """Plan a run of a Hugging Face model."""
     options = imported.options | {name: value for name, value in given.items() if value not in (False, 0, "")}
     if "model" not in options:
-        raise RecipeError(f"The file does not say which model: --model NAME. Not understood: {_few(imported.unknown)}.")
+        raise RecipeError(f"The file names no model: add --model NAME. Not understood: {_few(imported.unknown)}.")
     cluster = cluster_of(options)
     if cluster is None:
         imported.assumed["gpu"], cluster = GPU, find_cluster(GPU)

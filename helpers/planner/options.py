@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_ranks(_Group(parser, "ranks"))
     _add_hardware(_Group(parser, "hardware"))
     _add_answer(_Group(parser, "the answer"))
-    _add_whole_run(_Group(parser, "a run of many steps"))
+    _add_whole_run(_Group(parser, "a whole run"))
     shorten_help(parser)
 
 
@@ -116,11 +116,11 @@ def _add_memory(group: _Group) -> None:
     group.switch("--step-in-backward", "update parameters during the backward pass")
     zeroed = "zero gradients in place instead of freeing them"
     group.switch("--no-set-to-none", zeroed, "--keep-grads", value=False, dest="set_to_none")
-    group.switch("--expandable-segments", "the allocator's option of that name")
+    group.switch("--expandable-segments", "turn on expandable_segments in PYTORCH_ALLOC_CONF")
 
 
 def _add_ranks(group: _Group) -> None:
-    group.number("--gpus", "GPUs of the run (default: the product of the ranks below)")
+    group.number("--gpus", "number of GPUs (default: the product of the ranks below)")
     group.number("--ranks", argparse.SUPPRESS)
     group.number("--tp", "tensor parallel: ranks that split each matmul", "--tensor", dest="tensor")
     group.number("--pp", "pipeline parallel: stages of consecutive blocks", "--pipeline", dest="pipeline")
@@ -130,9 +130,9 @@ def _add_ranks(group: _Group) -> None:
     group.number("--dp-shard", rest, "--data-shard", dest="shard")
     groups = "groups of --dp-shard ranks (default 1, or as many as --gpus and --dp-shard imply)"
     group.number("--dp-replicate", groups, "--replicate", dest="replicate")
-    stage = "what data ranks split: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters"
+    stage = "split by data ranks: 0 none, 1 optimizer, 2 + gradients, 3 + parameters"
     group.option("--zero-stage", stage, "--zero", "--shard", dest="zero", type=_zero, metavar="{0,1,2,3}")
-    group.option("--schedule", "order of the pipeline's micro-batches", choices=SCHEDULES)
+    group.option("--schedule", "order in which the pipeline runs micro-batches", choices=SCHEDULES)
     group.number("--virtual-stages", "parts of the model per pipeline rank")
     group.option("--context-method", "how context ranks exchange keys and values", choices=CONTEXTS)
     tokens = "tensor ranks do not split norms by tokens"
@@ -147,7 +147,7 @@ def _add_ranks(group: _Group) -> None:
 def _add_hardware(group: _Group) -> None:
     group.option(
         "--gpu",
-        "a GPU from the catalog, or this machine; default: the common ones; a layout or an engine needs a name",
+        "a GPU from the catalog, or this machine (one-GPU default: common ones)",
         metavar="NAME|this",
     )
     group.option("--budget", "a GPU with this much memory", type=float, metavar="GiB")
@@ -171,7 +171,10 @@ def _add_answer(group: _Group) -> None:
     ):
         group.option(flag, text, action="store_true")
     group.option("--timeline", "draw a step on several GPUs as an SVG, PNG or PDF", metavar="FILE")
-    exports = "instead of an answer, a training script (pytorch or trainer) or the configuration of an engine"
+    exports = (
+        "instead of an answer, write a training script (pytorch, trainer) or an engine's configuration "
+        "(torchtitan, megatron, megatron-bridge, deepspeed, torchrun)"
+    )
     group.option("--export", exports, metavar="NAME")
     group.option("--wrap", "with --export: also print the job that starts it", choices=WRAPS)
     from_file = "plan the run that a file describes: Megatron-LM, NeMo, torchtitan, Axolotl, DeepSpeed, Accelerate"

@@ -1,6 +1,7 @@
 """From a simulated step to an answer: how much, where, and does it fit."""
 
 import math
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -93,9 +94,9 @@ class Plan:
     def __str__(self) -> str:
         low, high = self.reserved_bytes
         lines = [
-            self.recipe.summary,
+            re.sub(r"checkpointing every(?!-)", "full checkpointing", self.recipe.summary),  # as its option calls it
             *(f"  {name:<16}{said:<14}{self._speed(name, said)}".rstrip() for name, said in self.grades.items()),
-            f"  {self.parameters / 1e9:.3f}B parameters, {self.trained / 1e6:,.1f}M of them trained",
+            f"  {self.parameters / 1e9:.3f}B parameters, {self._trained()} of them trained",
             f"  peak allocated  {human_bytes(self.peak_allocated_bytes)}",
             f"    in {self.peak_at}",
         ]
@@ -111,6 +112,9 @@ class Plan:
             where = "of paged state, on the host where the GPU is full" if self.recipe.paged else "in the host's memory"
             lines.append(f"  {human_bytes(self.host_bytes)} {where}")
         return "\n".join([*lines, *self._remedy_lines()])
+
+    def _trained(self) -> str:
+        return "all" if self.trained == self.parameters else f"{self.trained / 1e6:,.1f}M"
 
     def _spare(self, gpu: str, room: int) -> str:
         """Say how much of the GPU is left, or how much too small it is."""
@@ -129,16 +133,16 @@ class Plan:
             return str(self.forecasts[gpu])
         bound = self.roofline_seconds.get(gpu)
         if bound is None:
-            return "without a data sheet there is no forecast of seconds"
-        return f"a step takes at least {bound * 1e3:,.3g} ms (a bound: messages, or the host's work, are not in it)"
+            return "no forecast of seconds without a data sheet"
+        return f"a step takes at least {bound * 1e3:,.3g} ms (a lower bound, without messages or the host's work)"
 
     def _remedy_lines(self) -> list[str]:
         if not self.remedies:
             return []
         now = next(iter(self.forecasts.values()), None)
         unit = now.unit.removesuffix("s") if now else "token"
-        as_it_is = f"; as it is, a step would take {seconds_in_words(now.seconds)}" if now else ""
-        lines = [f"  what to change, the easiest first, and what is then allocated{as_it_is}:"]
+        as_it_is = f"; unchanged, a step would take {seconds_in_words(now.seconds)}" if now else ""
+        lines = [f"  what to change, easiest first, with the memory allocated after the change{as_it_is}:"]
         width = max(58, *(len(r["change"]) + 1 for r in self.remedies))
         for r in self.remedies:
             verdict = "fits" if r["fits"] else "not enough alone"
@@ -341,11 +345,11 @@ def _grade(simulation: "Simulation", played: Replay, gpu: Gpu) -> str:
 
 def _reasons(recipe: TrainingConfig, peak_reserved: int) -> list[str]:
     """Return what separates reserved from allocated memory, a sentence each."""
-    kept = "in one segment that grows" if recipe.expandable_segments else "in segments of 2, 20 and more MiB"
+    kept = "in one segment that grows" if recipe.expandable_segments else "in segments of 2 MiB, 20 MiB or more"
     return [
-        f"the allocator keeps what was freed, {kept}: {human_bytes(peak_reserved)} in a replay of its rules",
-        "workspaces of cuBLAS: 8 MiB for each of two threads, 32 MiB on Hopper",
-        "scratch of other libraries, and another PyTorch's order of allocations: -3 to +11% in published figures",
+        f"the allocator's cache of freed memory, {kept}: {human_bytes(peak_reserved)} in a replay of its rules",
+        "cuBLAS workspaces: 8 MiB for each of two threads, 32 MiB on Hopper",
+        "scratch memory of other libraries, and other PyTorch versions: -3% to +11% in published figures",
     ]
 
 

@@ -64,9 +64,9 @@ def candidates(recipe: TrainingConfig) -> Iterator[Change]:
         yield Change("--optimizer adamw-8bit", "8-bit moments", fields, _OF_UPDATES)
     if recipe.optimizer == "adamw-8bit" and recipe.offload == "none":
         fields = {"optimizer": "adamw-8bit-paged"}
-        yield Change("--optimizer adamw-8bit-paged", "moments leave when there is no room", fields, _OF_UPDATES)
+        yield Change("--optimizer adamw-8bit-paged", "moments move to the host if the GPU is full", fields, _OF_UPDATES)
     if recipe.offload == "none" and not recipe.paged:
-        yield Change("--offload optimizer", "the host updates", {"offload": "optimizer"}, _OF_UPDATES)
+        yield Change("--offload optimizer", "the host runs the optimizer", {"offload": "optimizer"}, _OF_UPDATES)
     if recipe.ranks > 1 and recipe.shard != "zero3":
         parallel = replace(recipe.parallel, zero="zero3")
         fields = {"parallel": parallel, "set_to_none": True}
@@ -228,7 +228,7 @@ class RemedySearch:
     def _smaller(self, size: int, batch: int) -> Change:
         steps = batch // size
         fields = {"micro_batch_size": size, "gradient_accumulation_steps": steps}
-        meaning = "same gradient, but for BatchNorm" if self._batch_norm else "same gradient"
+        meaning = "same gradient, except with BatchNorm" if self._batch_norm else "same gradient"
         return Change(f"--micro-batch-size {size} --gradient-accumulation-steps {steps}", meaning, fields)
 
     def combination(self, order: Sequence[Change]) -> Remedy | None:

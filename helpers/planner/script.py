@@ -114,37 +114,37 @@ def _refusals(recipe: TrainingConfig, spec: ModelSpec, style: str) -> list[tuple
     trainer = style == "trainer"
     unwritten = [name for name in recipe.only_in_a_plain_loop if name not in _WRITTEN]
     return [
-        (bool(unwritten), f"No script is written for these: {', '.join(unwritten)}."),
+        (bool(unwritten), f"No script is written for these options: {', '.join(unwritten)}."),
         (recipe.optimizer not in _OPTIMIZERS, f"No script is written with the optimizer {recipe.optimizer}."),
         (spec.config is None or spec.kind != "CausalLM", f"{recipe.model} is not a causal language model."),
         (
             recipe.checkpointing == "sqrt",
-            "Checkpoint every block, every second or third; segments are in the lab on checkpointing.",
+            "Scripts checkpoint every block, every second or every third; the lab on checkpointing covers segments.",
         ),
-        (recipe.quantize != "none" and recipe.shard != "none", "A quantized base is not sharded here: take none."),
+        (recipe.quantize != "none" and recipe.shard != "none", "Scripts do not shard a quantized base: use zero none."),
         (
             recipe.shard == "zero3" and recipe.optimizer not in ("adamw", "adam", "sgd", "sgd-momentum"),
-            f"fully_shard's parameters are DTensors, which no script updates by {recipe.optimizer}.",
+            f"fully_shard's parameters are DTensors, which no script updates with {recipe.optimizer}.",
         ),
-        (recipe.shard == "zero1", "ZeRO-1 is DeepSpeed's: take zero2 or zero3, which fully_shard does."),
-        (recipe.shard == "zero2" and bool(recipe.lora_rank), "Adapters leave little to shard: take none or zero3."),
+        (recipe.shard == "zero1", "ZeRO-1 needs DeepSpeed: use zero2 or zero3, which fully_shard supports."),
+        (recipe.shard == "zero2" and bool(recipe.lora_rank), "Adapters leave little to shard: use zero none or zero3."),
         (
             recipe.offload == "optimizer" or (recipe.offload == "all" and recipe.shard == "none"),
-            "Offloading works only with fully_shard and for all states: shard zero3, offload all.",
+            "Offloading works only with fully_shard and for all state: use zero3 and offload all.",
         ),
         (
             recipe.compile and recipe.shard != "none",
-            "A script with fully_shard is written without compile: leave it out (--no-compile).",
+            "Scripts with fully_shard do not compile: use --no-compile.",
         ),
-        (not recipe.set_to_none, "Gradients are freed here: leave set_to_none at True."),
+        (not recipe.set_to_none, "Scripts free gradients: leave set_to_none at True."),
         (
             recipe.precision == "fp16-amp" and recipe.shard != "none",
-            "FP16 with fully_shard is left out: take bf16-amp.",
+            "Scripts do not combine FP16 with fully_shard: use bf16-amp.",
         ),
         (recipe.precision == "fp16-amp" and recipe.step_in_backward, "A scaler needs all gradients before the step."),
-        (trainer and recipe.shard != "none", "Sharding is written in plain PyTorch: style pytorch."),
-        (trainer and recipe.step_in_backward, "The Trainer has no step in the backward pass: style pytorch."),
-        (trainer and recipe.optimizer not in _TRAINER_OPTIMIZERS, f"The Trainer has no {recipe.optimizer}."),
+        (trainer and recipe.shard != "none", "Only the style pytorch shards: use --export pytorch."),
+        (trainer and recipe.step_in_backward, "The Trainer cannot step in the backward pass: use --export pytorch."),
+        (trainer and recipe.optimizer not in _TRAINER_OPTIMIZERS, f"The Trainer does not have {recipe.optimizer}."),
     ]
 
 

@@ -70,7 +70,7 @@ class WholeRun:
             if not least <= value < math.inf:
                 raise RecipeError(f"--{words} is {value:g}; it must be at least {least:g}, and finite.")
         if not self.goodput > 0:
-            raise RecipeError("With so many failures the job never comes to its next checkpoint: no end is in sight.")
+            raise RecipeError("With so many failures, the job never reaches its next checkpoint, so it never ends.")
 
     @property
     def save_seconds(self) -> float:
@@ -134,15 +134,23 @@ class WholeRun:
         if self.mtbf < math.inf:
             failing = f"a failure every {_long(self.mtbf)}, then {self.restart:,.0f} s to restart"
         lines = [
-            f"  {self.tokens:.4g} tokens take {days[0]:,.3g} days ({days[1]:,.3g} to {days[2]:,.3g}), "
+            f"  {_count(self.tokens)} tokens take {days[0]:,.3g} days ({days[1]:,.3g} to {days[2]:,.3g}), "
             f"{hours[0]:,.0f} GPU-hours ({hours[1]:,.0f} to {hours[2]:,.0f})",
-            f"  {failing}; a checkpoint of {self.save_seconds:,.3g} s every {_long(self.interval)} loses least: "
+            f"  {failing}; saving for {self.save_seconds:,.3g} s every {_long(self.interval)} loses the least time: "
             f"goodput {self.goodput:.1%}",
         ]
         if self.price is not None:
             costs = [hour * self.price for hour in hours]
-            lines.append(f"  at {self.price:g} a GPU-hour: {costs[0]:,.0f} ({costs[1]:,.0f} to {costs[2]:,.0f})")
+            lines.append(f"  at {self.price:g} per GPU-hour: {costs[0]:,.0f} ({costs[1]:,.0f} to {costs[2]:,.0f})")
         return "\n".join(lines)
+
+
+def _count(tokens: float) -> str:
+    """Return a number of tokens in decimal units, as `--run-tokens` takes it."""
+    for unit, name in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if tokens >= unit:
+            return f"{tokens / unit:.4g}{name}"
+    return f"{tokens:,.0f}"
 
 
 def _long(seconds: float) -> str:

@@ -29,7 +29,9 @@ _GPU = "h100-80gb"  # where none is named
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options."""
-    parser.add_argument("--gpu", help=f"a GPU from the catalog, such as rtx-4090 (default: {_GPU})")
+    parser.add_argument(
+        "--gpu", help=f"a GPU from the catalog, such as rtx-4090 (default: {_GPU}); `plan --list` shows all"
+    )
     parser.add_argument("--gpus", type=int, default=1, help="GPUs per node, with one rank each (default: 1)")
     parser.add_argument("--nodes", type=int, default=1, help="nodes of a torchrun program (default: 1)")
     parser.add_argument("--rank", type=int, default=0, help="the one rank that runs (default: 0)")
@@ -45,7 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module, as in python -m")
     parser.add_argument("script", metavar="SCRIPT", help="the training script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="the script's own arguments")
+    own = parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="the script's own arguments, after its name"
+    )
+    own.required = False  # argparse would ask for them where the script is missing
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,13 +59,13 @@ def run(args: argparse.Namespace) -> int:
         raise RecipeError("--steps, --gpus and --nodes must be at least 1.")
     ranks = args.gpus * args.nodes
     if not 0 <= args.rank < ranks:
-        raise RecipeError(f"--rank {args.rank} is not one of {ranks}: ranks count from 0.")
+        raise RecipeError(f"--rank {args.rank} is not one of {ranks} ranks, which count from 0.")
     world = World(args.rank, ranks, args.gpus) if ranks > 1 or args.torchrun else None
     args.assumed, args.gpu = args.gpu is None, args.gpu or _GPU
     find_gpu(args.gpu)
     _check_files(args)
     if not args.module and not Path(args.script).is_file():
-        raise RecipeError(f"{args.script} is not a file. A module takes -m before its name.")
+        raise RecipeError(f"{args.script} is not a file. To run a module, put -m before its name.")
     _warn_of_misplaced(args)
     with virtual_gpu(args.gpu, gpus=args.gpus, steps=args.steps, strict=args.strict, world=world) as dry:
         code = _run_script(args, dry)
@@ -73,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(f"\n{dry}")
         if args.assumed:
-            print(f"\nNo --gpu is given: {dry.gpu} is assumed.")
+            print(f"\nNo --gpu was given, so {dry.gpu} is assumed.")
     if code == 0 and not (dry.ledger.marks and dry.ledger.events):
         print(f"{args.script} ended without an optimizer step on the GPU.", file=sys.stderr)
         return 2
@@ -90,7 +95,7 @@ def _warn_of_misplaced(args: argparse.Namespace) -> None:
         goes, them = ("goes", "it") if len(names) == 1 else ("go", "them")
         print(
             f"Warning: {', '.join(names)} after {args.script} {goes} to the script. "
-            f"Put {them} before {args.script} if the dry run is meant.",
+            f"If you meant the dry run, put {them} before {args.script}.",
             file=sys.stderr,
         )
 
@@ -117,7 +122,7 @@ def _check_files(args: argparse.Namespace) -> None:
         if not Path(name).resolve().parent.is_dir():
             raise RecipeError(f"{Path(name).parent} is not a folder: {name} cannot be written.")
     if args.timeline and Path(args.timeline).suffix not in (".svg", ".png", ".pdf"):
-        raise RecipeError(f"--timeline draws .svg, .png and .pdf, not {args.timeline}.")
+        raise RecipeError(f"--timeline writes .svg, .png and .pdf, not {args.timeline}.")
 
 
 def _run_script(args: argparse.Namespace, dry: DryRun) -> int:

@@ -39,8 +39,10 @@ def cures_for(owners: Owners, unused: int, checkpoints: bool, batch: int | None 
         Cure("half the batch, twice the gradient accumulation", 0 if batch == 1 else by_batch // 2),
         Cure("activation checkpointing of every block", 0 if checkpoints else saved * 9 // 10),
         Cure("an 8-bit optimizer (torchao or bitsandbytes)", _shrunk(owners, "optimizer state", 1)),
-        Cure("the optimizer step inside the backward pass, so that gradients do not pile up", held.get("gradients", 0)),
-        Cure("LoRA: no optimizer state and no gradients for frozen weights", _of(held, "optimizer state", "gradients")),
+        Cure(
+            "the optimizer step inside the backward pass, which frees each gradient at once", held.get("gradients", 0)
+        ),
+        Cure("LoRA: no optimizer state or gradients for frozen weights", _of(held, "optimizer state", "gradients")),
         Cure("weights in BF16 where they are in FP32", _shrunk(owners, "parameters", 2)),
     ]
     return [cure for cure in cures if cure.saves >= owners.allocated / 100]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _ROWS = 8  # of a table in the text; JSON has all
+_UNKNOWN = "The peak of the whole run is unknown: choose a larger --gpu to see it."
 
 
 def _once_an_event(answer: Callable[["DryRun"], Any]) -> property:
@@ -210,7 +211,7 @@ class DryRun:
         lines.append(f"Peak: {human_bytes(self.peak_allocated)} allocated, {between} reserved on a real GPU")
         if self.ledger.refusals:
             asked = human_bytes(self.ledger.refusals[-1][2])
-            return [*lines, f"{asked} did not fit, and the program went on: on another GPU its peak may differ."]
+            return [*lines, f"{asked} did not fit, and the program continued: on another GPU its peak may differ."]
         for said in (FITS, TIGHT, DOES_NOT_FIT):
             names = [name for name, its in self.grades.items() if its == said]
             if names or said == FITS:
@@ -226,19 +227,18 @@ class DryRun:
         if held + asked <= find_gpu(self.gpu).room:
             return (
                 f"Runs out of memory at {human_bytes(held)} allocated, {human_bytes(reserved)} reserved: "
-                f"no free piece holds the {human_bytes(asked)} that it asks for. Its peak is unknown: a larger --gpu "
-                "shows it."
+                f"the program asks for {human_bytes(asked)}, and no free piece is that large. {_UNKNOWN}"
             )
         return (
-            f"Runs out of memory at {human_bytes(held)} allocated, where it asks for {human_bytes(asked)}: needs at "
-            f"least {human_bytes(held + asked)}. Its peak is unknown: a larger --gpu shows it."
+            f"Runs out of memory at {human_bytes(held)} allocated: the program asks for {human_bytes(asked)}, so it "
+            f"needs at least {human_bytes(held + asked)}. {_UNKNOWN}"
         )
 
     def _owner_lines(self) -> list[str]:
         owners = self.owners
         if not owners.categories:
             return []
-        when = "when the memory ran out" if self.ledger.refusals else f"at the peak, in step {self.peak_step + 1}"
+        when = "when it ran out" if self.ledger.refusals else f"at the peak, in step {self.peak_step + 1}"
         lines = ["", f"Memory {when} ({owners.phase}, {short(owners.line)})"]
         lines += _table(owners.categories, len(owners.categories))
         for title, rows in (("By module", owners.modules), ("By line", owners.lines)):

@@ -20,7 +20,7 @@ def install(patches: Patches, waits: Waits) -> None:
 
 def _functions(patches: Patches, module: Any, waits: Waits) -> None:
     def get_paged(*shape: int, dtype: torch.dtype = torch.float32, device: Any = None) -> torch.Tensor:
-        waits.leave_out("paged memory", "in the host's memory: it counts for no GPU")
+        waits.leave_out("paged memory", "in the host's memory, not counted on the GPU")
         paged = make_hollow(torch.empty(math.prod(shape), dtype=dtype).view(shape))
         paged.is_paged, paged.page_deviceid = True, getattr(device, "index", 0) or 0
         return paged

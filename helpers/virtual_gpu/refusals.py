@@ -52,7 +52,7 @@ class Refusals:
         here = [f"{memory.machine.kind}:{index}" for index in sorted(indices)]
         first, second = [*here, "cpu"][:2]
         earlier = (
-            " One of them was on the virtual GPU of an earlier block and is on the CPU since: make the model and its "
+            " One of them was on the virtual GPU of an earlier block and is now on the CPU: create the model and its "
             "optimizer inside this block."
         )
         raise RuntimeError(

@@ -21,7 +21,7 @@ def install(patches: Patches, world: World | None, waits: Waits) -> None:
             raise AbsentError(
                 f"The script starts {nprocs} processes, but a node has {node} GPUs here. Use --gpus {nprocs}."
             )
-        waits.leave_out("torch.multiprocessing.spawn", f"process {local} of {nprocs} runs, the others do not")
+        waits.leave_out("torch.multiprocessing.spawn", f"only process {local} of {nprocs} runs")
         fn(local, *args)
         return SimpleNamespace(join=lambda *_, **__: True, processes=[])
 

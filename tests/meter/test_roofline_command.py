@@ -53,7 +53,7 @@ def test_it_is_measured_printed_and_kept(measured, tmp_path, capsys):
 def test_a_busy_machine_is_named(measured, capsys):
     measured(spread=0.8)
     assert main(["roofline"]) == 0
-    assert "The machine was busy: the runs of one measurement lay 80% apart." in words(capsys)
+    assert "The machine was busy: the runs of one measurement differ by 80%." in words(capsys)
 
 
 def test_who_wants_nothing_kept_is_told(measured, monkeypatch, capsys):

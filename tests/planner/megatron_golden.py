@@ -27,7 +27,7 @@ PARTS = {  # of a group's name, by the argument that it has
     "attention-backend=flash": "flash attention",
     "context-parallel-size=2": "context ranks",
     "cross-entropy-loss-fusion=true": "fused loss",
-    "defer-embedding-wgrad-compute=true": "deferred products of the logits",
+    "defer-embedding-wgrad-compute=true": "deferred matmuls of the logits",
     "qk-layernorm=true": "normed queries and keys",
     "num-distributed-optimizer-instances=2": "two optimizer instances",
     "recompute-granularity=full": "full recomputation",
@@ -91,7 +91,7 @@ def table(planned: Iterable[tuple[Mapping[str, Any], int]]) -> list[str]:
     groups: dict[str, list[float]] = {}
     for case, nbytes in planned:
         groups.setdefault(group_of(case), []).append(nbytes / case["mem_max_allocated_bytes"] - 1)
-    lines = ["| group | cases | within 1 % | median error | from | to |", "|---|---|---|---|---|---|"]
+    lines = ["| group | cases | within 1% | median error | from | to |", "|---|---|---|---|---|---|"]
     for name, errors in sorted(groups.items(), key=lambda group: -len(group[1])):
         near, median = sum(abs(error) <= 0.01 for error in errors), statistics.median(map(abs, errors))
         lines.append(f"| {name} | {len(errors)} | {near} | {median:.2%} | {min(errors):+.1%} | {max(errors):+.1%} |")

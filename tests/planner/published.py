@@ -60,7 +60,7 @@ def _rasbt(said: float, precision: str, batch: int, miss: str = "", **more: obje
 _QKVO = {"lora_rank": 16, "lora_targets": ("q_proj", "k_proj", "v_proj", "o_proj"), "lora_dropout": 0.1}
 _QV8 = {"lora_rank": 8, "lora_targets": ("q_proj", "v_proj"), "seq": 1304}
 _QV32 = {"lora_rank": 32, "lora_targets": ("q_proj", "v_proj")}
-_OLD_4BIT = "litgpt's own 4-bit layers on bitsandbytes 0.41; what they hold besides is not known"
+_OLD_4BIT = "litgpt's own 4-bit layers on bitsandbytes 0.41; what else they hold is unknown"
 
 FIGURES = (
     _ibm(72_434_853_376, 4),
@@ -180,8 +180,8 @@ def headline(plans: list[Plan]) -> str:
     misses = [abs(error(*pair)) for pair in allocated if verdict(*pair)]
     reserved = [error(*pair) for pair in pairs if pair[0].metric == "reserved"]
     return (
-        f"Measured against {len(allocated)} published peaks of allocated memory, the planner's median error is "
-        f"{median:.1%} and its largest {largest:.1%}, not counting {len(misses)} misses of up to {max(misses):.1%}. "
+        f"Compared with {len(allocated)} published peaks of allocated memory, the planner misses {len(misses)}, by up "
+        f"to {max(misses):.1%}. For the others, its median error is {median:.1%} and its largest {largest:.1%}. "
         f"Of {len(reserved)} published figures for reserved memory, {reserved.count(0)} fall inside the predicted "
         "interval. A table lists all of the figures, with the causes of the misses where they are known."
     )

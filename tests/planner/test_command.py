@@ -81,6 +81,14 @@ def test_the_command_exports_the_script_of_the_run_that_it_plans(tmp_path, comma
     assert "TrainingArguments" in command(*run, "--export", "trainer").stdout
 
 
+def test_an_answer_calls_checkpointing_what_its_option_does(command):
+    answer = command("--model", "small-gpt", "--gpu", "t4", "--activation-checkpointing", "full").stdout
+    assert ", full checkpointing\n" in answer
+    assert "every" not in answer
+    answer = command("--model", "small-gpt", "--gpu", "t4", "--activation-checkpointing", "every-2").stdout
+    assert ", checkpointing every-2\n" in answer
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
@@ -88,7 +96,7 @@ def test_the_command_exports_the_script_of_the_run_that_it_plans(tmp_path, comma
         (["--model", "gpt2", "--export", "torchtian"], "one of pytorch, trainer, torchtitan"),
         (["--model", "gpt2", "--export", "pytorch", "--out", "train.py", "--wrap", "sbatch"], "docstring"),
         (["--model", "lama-2-7b"], "did you mean llama-2-7b"),
-        (["--model", "llama-2-7b", "--gpu", "a100"], "a100-40gb, a100-80gb"),
+        (["--model", "llama-2-7b", "--gpu", "a100"], "a100-40gb or a100-80gb"),
         (["--model", "llama-2-7b", "--gpu", "tpu"], "--budget"),
         (["--model", "llama-2-7b", "--gpu", "h2000"], "did you mean h200-141gb"),
         (["--model", "Qwen/Qwen2.5-7B-Instruct"], "did you mean qwen2.5-7b"),

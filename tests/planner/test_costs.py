@@ -201,5 +201,5 @@ def test_there_is_no_forecast_where_messages_or_the_host_take_part():
     for changed in ({"parallel": ParallelConfig(shard=2, zero="none")}, {"offload": "optimizer"}):
         answer = plan(replace(SMALL, **changed), gpu="h100")
         assert answer.forecasts == {}
-        assert "a bound" in str(answer)
+        assert "a lower bound" in str(answer)
     assert "without a data sheet" in str(plan(SMALL, budget=40))

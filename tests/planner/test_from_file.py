@@ -234,21 +234,21 @@ def test_variables_and_quotes_of_a_script_are_filled_in(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "complaint"),
     [
-        ("a.json", "{", "This is no JSON"),
-        ("a.json", "[1]", "no names and values"),
+        ("a.json", "{", "This is not valid JSON"),
+        ("a.json", "[1]", "no names with values"),
         ("a.json", '{"a": 1}', "none of the forms"),
-        ("a.yaml", "a: [", "This is no YAML"),
-        ("a.yaml", "!!python/object:os.system x", "This is no YAML"),
-        ("a.toml", "x = ", "This is no TOML"),
-        ("a.toml", "x = 1", "no [model] and [training]"),
+        ("a.yaml", "a: [", "This is not valid YAML"),
+        ("a.yaml", "!!python/object:os.system x", "This is not valid YAML"),
+        ("a.toml", "x = ", "This is not valid TOML"),
+        ("a.toml", "x = 1", "lacks [model] and [training]"),
         ("a.py", "print(1", "cannot be read"),
-        ("a.py", "print(1)", "no torchtitan module"),
+        ("a.py", "print(1)", "not a torchtitan module"),
         ("a.sh", "echo hello", "none of the forms"),
         ("a.sh", "x --num-layers many --hidden-size 8 --num-attention-heads 2", "must be a whole number"),
         ("a.yaml", "MODEL_ARGS: {--num-layers: 2}", "--hidden-size is missing"),
         ("a.yaml", "MODEL_ARGS: {--encoder-num-layers: 2}", "an encoder-decoder"),
         ("a.json", '{"zero_optimization": {"stage": 7}}', "DeepSpeed has 0 to 3"),
-        ("a.toml", "", "no names and values"),
+        ("a.toml", "", "no names with values"),
         ("a.bin", None, "is no text"),
         ("missing.json", False, "cannot be read"),
     ],
@@ -312,10 +312,11 @@ def test_every_change_is_one_and_keeps_the_tokens_of_a_step():
             assert changed != layout
             assert (changed.tokens, changed.ranks) == (layout.tokens, layout.ranks)
     config = TrainingConfig("llama-3.2-1b", micro_batch_size=2, gradient_accumulation_steps=4, checkpointing="full")
-    for fits, words in ((True, "nothing recomputed"), (False, "AdamW with 8-bit state")):
+    for fits, words in ((True, "no recomputation"), (False, "AdamW with 8-bit state")):
         changes = dict(of_config(config, fits))
         assert words in changes
         for changed in changes.values():
+            assert changed != config
             size = changed.micro_batch_size * changed.gradient_accumulation_steps
             assert size == 8
 
@@ -357,7 +358,7 @@ def test_the_command_plans_a_file_as_it_stands(command, tmp_path):
 @pytest.mark.parametrize(
     ("name", "arguments", "complaint"),
     [
-        ("ds_config.json", (), "does not say which model"),
+        ("ds_config.json", (), "names no model"),
         ("ds_config.json", ("--export", "megatron"), "--export cannot be combined with --from"),
         ("nothing.yaml", (), "cannot be read"),
     ],

@@ -133,14 +133,14 @@ def test_whole_parts_of_a_name_find_a_gpu(name, found):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("a100", "a100-40gb, a100-80gb"),
+        ("a100", "a100-40gb or a100-80gb"),
         ("h2000", "h200-141gb"),
         ("t", "t4-16gb"),
         ("mi300", "mi300x-192gb"),
         ("rtx-4900", "rtx-4090-24gb"),
-        ("abacus", "is not in the catalog; --list"),
-        ("", "is not in the catalog; --list"),
-        ("nvidia", "is not in the catalog; --list"),
+        ("abacus", "is not in the catalog. `plan --list`"),
+        ("", "is not in the catalog. `plan --list`"),
+        ("nvidia", "is not in the catalog. `plan --list`"),
     ],
 )
 def test_another_name_is_refused_with_the_nearest(name, words):

@@ -6,8 +6,10 @@ from helpers.__main__ import _parse, main
 from helpers.planner import RecipeError
 from helpers.planner.catalog.archs import arch_of
 from helpers.planner.described import described, fill
+from helpers.planner.exports import EXPORTS
 from helpers.planner.layout.layout import Layout, layout_of
 from helpers.planner.rows import answers
+from helpers.planner.script import STYLES
 
 import pytest
 
@@ -164,15 +166,15 @@ def test_a_configuration_is_printed_or_written_and_a_job_beside_it(plan, tmp_pat
         ("--gpus 8 --gpu h100 --gpus-per-node 0", "at least one GPU"),
         (
             "--gpus 8 --gpu h100 --tp 2 --lora-rank 8 --engine torchtitan",
-            "adapters (lora_rank) go with engine megatron",
+            "adapters (lora_rank) need engine megatron",
         ),
-        ("--gpus 8 --gpu h100 --engine torchtitan --optimizer sgd", "sgd goes with engine pytorch"),
+        ("--gpus 8 --gpu h100 --engine torchtitan --optimizer sgd", "sgd needs engine pytorch"),
         ("--gpus 8 --gpu h100 --tp 2 --optimizer-impl foreach", "set optimizer_impl to fused"),
         ("--gpus 8 --gpu h100 --tp 2 --checkpointing sqrt", "one by one"),
         ("--gpus 8 --gpu h100 --tp 2 --offload optimizer", "offload"),
         ("--gpus 8 --gpu h100 --lora-targets q_proj", "set lora_rank"),
         ("--gpus 8 --gpu h100 --zero-stage 4", "choose from 0, 1, 2, 3"),
-        ("--gpus 8 --gpu h100 --dp-replicate 2 --engine pytorch", "take engine torchtitan"),
+        ("--gpus 8 --gpu h100 --dp-replicate 2 --engine pytorch", "use engine torchtitan"),
         ("--gpus 8 --gpu h100 --lora-rank 8 --timeline step.svg", "see --engine"),
         ("--gpus 8 --budget 3 --gpu h100", "--budget works for one GPU"),
         ("--gpus 8 --gpu h100 --expert 2", "dense"),
@@ -231,7 +233,18 @@ def test_a_whole_run_is_planned(plan):
     assert whole["cost"] == pytest.approx(3 * whole["gpu_hours"])
     status, out, _ = plan(*options, "--failures-per-gpu-day", "0.01")
     assert status == 0
-    assert all(word in out for word in ("GPU-hours", "goodput", "a failure every", "3 a GPU-hour"))
+    assert all(word in out for word in ("GPU-hours", "goodput", "a failure every", "3 per GPU-hour"))
+    assert "  1B tokens take " in out
+    assert "  of the time: " in out
+    assert "waiting for shard ranks" in out
+
+
+def test_help_names_all_exports(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["plan", "--help-all"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"({', '.join(STYLES)})" in said
+    assert f"({', '.join(EXPORTS)})" in said
 
 
 @pytest.mark.parametrize(

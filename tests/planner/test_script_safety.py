@@ -307,7 +307,7 @@ def test_a_full_disk_costs_no_checkpoint_that_is_there(kind, tmp_path):
     )
     done = run(_through(tmp_path, line, SMALL_DISK, 200_000), settings)
     assert done.returncode == 1
-    assert re.search(r"step-6 is not saved: .*GiB of the disk are free\). checkpoints/step-2 is complete", done.stdout)
+    assert re.search(r"step-6 was not saved: .*GiB of the disk is free\). checkpoints/step-2 is complete", done.stdout)
     assert list(_kept(tmp_path)) == [2]
     assert not (tmp_path / "checkpoints" / "unfinished").exists()
     last = run(line, settings)  # there is room again

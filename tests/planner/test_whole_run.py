@@ -66,7 +66,7 @@ def test_defaults_are_those_of_llama_3():
         ({"save": 0.0}, "checkpoint-seconds"),
         ({"restart": -1.0}, "restart-seconds"),
         ({"price": -1.0}, "price"),
-        ({"failures_per_gpu_day": 1e6}, "no end"),
+        ({"failures_per_gpu_day": 1e6}, "never ends"),
     ],
 )
 def test_what_makes_no_sense_is_refused(changes, word):

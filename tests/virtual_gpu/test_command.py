@@ -86,10 +86,10 @@ def test_out_of_memory_is_raised_at_the_line_in_cudas_words(dry_run):
     assert "loss.backward()" in err or "optimizer.step()" in err
     assert "site-packages" not in err
     assert err.count("  File ") == 1
-    assert lines_with(out, "Runs out of memory at", "where it asks for 5.96 GiB: needs at least")
+    assert lines_with(out, "Runs out of memory at", "the program asks for 5.96 GiB, so it needs at least")
     assert not lines_with(out, "Fits:")
     assert not lines_with(out, "Peak:")
-    assert lines_with(out, "Memory when the memory ran out")
+    assert lines_with(out, "Memory when it ran out")
     assert lines_with(out, ": saves up to")
     assert lines_with(out, "8-bit optimizer") or lines_with(out, "inside the backward pass")
 
@@ -110,7 +110,7 @@ def test_a_program_that_catches_it_goes_on(dry_run):
     )
     assert code == 0
     assert "caught" in out
-    assert lines_with(out, "256.00 GiB did not fit, and the program went on")
+    assert lines_with(out, "256.00 GiB did not fit, and the program continued")
     assert lines_with(out, "Peak:")
     assert not lines_with(out, "Fits:")
 
@@ -244,7 +244,7 @@ def test_its_own_traceback_names_its_own_lines_alone(dry_run):
     ("arguments", "words"),
     [
         (["no_such_file.py"], "no_such_file.py is not a file"),
-        (["--gpu", "rtx-9999", "x.py"], "'rtx-9999' is not in the catalog"),
+        (["--gpu", "rtx-9999", "x.py"], "'rtx-9999' is not in the catalog. `plan --list` shows all GPUs"),
         (["--steps", "0", "x.py"], "--steps, --gpus and --nodes must be at least 1"),
         (["-m", "no_such_module_here"], "no_such_module_here is not a module"),
         (["--gpus", "4", "--rank", "4", __file__], "--rank 4 is not one of 4"),
@@ -266,10 +266,10 @@ def test_own_options_after_the_script_are_warned_of_and_the_assumed_gpu_is_named
     assert "--gpu after" in warning
     assert "--width" not in warning
     assert lines_with(out, "Dry run on a virtual h100-80gb")
-    assert lines_with(out, "No --gpu is given: h100-80gb is assumed.")
+    assert lines_with(out, "No --gpu was given, so h100-80gb is assumed.")
     code, out, err = dry_run(TRAINS, "64")
     assert "Warning" not in err
-    assert "No --gpu is given" not in out
+    assert "No --gpu was given" not in out
 
 
 def test_a_module_runs_by_its_name(tmp_path, monkeypatch, capsys):

@@ -31,7 +31,7 @@ def main(device: torch.device) -> int:
         print(f"{name} {_version(name)}")
     product = torch.ones(256, 256, device=device) @ torch.ones(256, 256, device=device)
     if not bool((product == 256).all()):
-        print(f"{device_name(device)} computes matrix products incorrectly")
+        print(f"{device_name(device)} computes matmuls incorrectly")
         return 1
     missing = missing_packages()
     print(f"missing: {', '.join(missing)}; see make gpu-wheels" if missing else f"{device_name(device)} is ready")

@@ -30,7 +30,7 @@ def arch_of(name: str) -> Arch:
         RecipeError: there is no such model, it is no causal language model, or not of the parts that layouts know.
     """
     if name in model_names() and name not in CONFIGS:
-        raise RecipeError(f"{name} is not a causal language model of a published size, and layouts are for these only.")
+        raise RecipeError(f"{name} is not a causal language model of a published size, and layouts are only for those.")
     if name in CONFIGS:
         return _published(name)
     model_type, sizes = read_config(name)
@@ -42,7 +42,7 @@ def arch_of(name: str) -> Arch:
         )
     config = make_config(name, model_type, sizes)
     if kind_of(name, config, model_type)[0] != "CausalLM":
-        raise RecipeError(f"{name} is not a causal language model, and layouts are for these only.")
+        raise RecipeError(f"{name} is not a causal language model, and layouts are only for those.")
     arch = arch_of_config(name, config.get_text_config())
     _compare(name, arch, config.get_text_config())
     return arch
@@ -52,7 +52,7 @@ def _published(name: str) -> Arch:
     """Return the sizes of a model of the catalog, which states all that matters: transformers takes seconds to load."""
     known = CONFIGS[name]
     if known.model_type in ENCODERS:
-        raise RecipeError(f"{name} is not a causal language model, and layouts are for these only.")
+        raise RecipeError(f"{name} is not a causal language model, and layouts are only for those.")
     return arch_of_config(name, SimpleNamespace(**known.sizes, model_type=known.model_type))
 
 

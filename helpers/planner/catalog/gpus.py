@@ -180,11 +180,11 @@ def find_gpu(name: str) -> Gpu:
     if len(chosen) == 1:
         return chosen[0]
     if matches:
-        words = f"could be {', '.join(gpu.name for gpu in matches)}"
+        words = f"could be {' or '.join(gpu.name for gpu in matches)}."
     else:
         near = nearest(name, GPUS)
-        words = "is not in the catalog" + (f": did you mean {' or '.join(near)}" if near else "")
-    raise RecipeError(f"GPU {name!r} {words}; --list shows all, --budget takes any size in GiB.")
+        words = "is not in the catalog" + (f": did you mean {' or '.join(near)}?" if near else ".")
+    raise RecipeError(f"GPU {name!r} {words} `plan --list` shows all GPUs, and `plan --budget` takes any size in GiB.")
 
 
 def nearest(name: str, known: dict[str, Any] | list[str]) -> list[str]:

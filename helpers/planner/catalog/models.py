@@ -214,7 +214,7 @@ def find_model(name: str) -> ModelSpec:
     for part in (config, config.get_text_config()):
         if any(getattr(part, experts, 0) for experts in EXPERTS):
             raise RecipeError(
-                f"{name} is a mixture of experts, which plain PyTorch's loop is not planned with: take another engine."
+                f"{name} is a mixture of experts, which is not planned for a plain PyTorch loop: use another engine."
             )
     if kind == "ImageClassification":
         side, patch = _side(getattr(config, "image_size", None) or 224), _side(getattr(config, "patch_size", None) or 1)
@@ -345,13 +345,13 @@ def spec_of(recipe: TrainingConfig) -> ModelSpec:
     if not spec.side and recipe.image_size:
         raise RecipeError(f"{spec.name} reads text: leave image_size out.")
     if recipe.image_size % spec.patch:
-        raise RecipeError(f"{spec.name} takes images whose side is a multiple of {spec.patch} pixels.")
+        raise RecipeError(f"{spec.name} takes images whose sides are a multiple of {spec.patch} pixels.")
     if not spec.images and recipe.seq > spec.context and not spec.extends:
         raise RecipeError(f"{spec.name} takes at most {spec.context} tokens; seq is {recipe.seq}.")
     if spec.images and (recipe.packed or recipe.lengths):
-        raise RecipeError(f"{spec.name} looks at images, which have no lengths: leave packed and lengths out.")
+        raise RecipeError(f"{spec.name} takes images, which have no lengths: leave packed and lengths out.")
     if recipe.channels_last and not spec.side:
-        raise RecipeError(f"{spec.name} reads text: channels_last is about images.")
+        raise RecipeError(f"{spec.name} reads text: channels_last is for images.")
     if spec.config is None and recipe.dropout:
         raise RecipeError(f"{spec.name} has no dropout.")
     if spec.config is None and recipe.attention == "eager":

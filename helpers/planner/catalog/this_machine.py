@@ -37,5 +37,5 @@ def this_roofline() -> "Roofline":
 
     roofline = kept_roofline()
     if roofline is None:
-        raise RecipeError("This machine's roofline is not known: measure it by python -m helpers roofline.")
+        raise RecipeError("This machine has not been measured yet: run python -m helpers roofline first.")
     return roofline

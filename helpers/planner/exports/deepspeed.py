@@ -56,22 +56,22 @@ def _refusals(layout: Layout) -> list[tuple[bool, str]]:
     return [
         *never_written(layout),
         graphs(layout),
-        (bool(others), f"DeepSpeed's JSON knows data-parallel ranks only, not {others}: take torchtitan or megatron."),
+        (bool(others), f"DeepSpeed's JSON has only data-parallel ranks, not {others}: use torchtitan or megatron."),
         (
             layout.replicate > 1 and layout.shard > 1 and layout.zero != "none",
-            "DeepSpeed's ZeRO shards over all ranks: put replicate into shard.",
+            "DeepSpeed's ZeRO shards over all ranks: set shard to all data ranks.",
         ),
         (
             layout.replicate > 1 and layout.shard == 1 and layout.zero != "none",
-            f"DeepSpeed's {layout.zero} shards over all ranks: these are replicas, so take zero none.",
+            f"DeepSpeed's {layout.zero} shards over all ranks: these are replicas, so use zero none.",
         ),
         (
             not layout.reshard_after_forward,
             "DeepSpeed frees gathered parameters between forward and backward: leave reshard_after_forward at True.",
         ),
-        (layout.precision == "fp8", "DeepSpeed's JSON has no fp8: take bf16-amp."),
+        (layout.precision == "fp8", "DeepSpeed's JSON has no fp8: use bf16-amp."),
         (
             layout.precision == "bf16",
-            "DeepSpeed keeps FP32 weights for the optimizer: take bf16-amp instead of bf16.",
+            "DeepSpeed keeps FP32 weights for the optimizer: use bf16-amp instead of bf16.",
         ),
     ]

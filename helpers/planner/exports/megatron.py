@@ -38,25 +38,25 @@ def refusals(layout: Layout, engine: str) -> list[tuple[bool, str]]:
         other_habits(layout, engine, ("megatron",)),
         (
             layout.pipeline > 1 and layout.schedule in ("gpipe", "zero-bubble"),
-            f"{engine} has no schedule {layout.schedule}: take 1f1b or interleaved.",
+            f"{engine} does not have the schedule {layout.schedule}: use 1f1b or interleaved.",
         ),
         (
             layout.zero in ("zero2", "zero3"),
-            f"{engine}'s distributed optimizer is ZeRO-1: take zero1; {layout.zero} needs Megatron-FSDP, whose "
+            f"{engine}'s distributed optimizer is ZeRO-1: use zero1; {layout.zero} needs Megatron-FSDP, whose "
             "buffers are not planned.",
         ),
         (
             not layout.reshard_after_forward,
-            f"{engine} has no parameters to reshard: reshard_after_forward False goes with zero3.",
+            f"{engine} has no parameters to reshard: reshard_after_forward False needs zero3.",
         ),
         (
             layout.precision == "bf16",
-            f"{engine} keeps FP32 weights beside its 16-bit ones: take bf16-amp instead of bf16.",
+            f"{engine} keeps FP32 weights beside its 16-bit ones: use bf16-amp instead of bf16.",
         ),
         (
             layout.recompute_every > 1,
             f"{engine} recomputes every block, or the first of a stage, not one in {layout.recompute_every}: "
-            "take recompute_every 1.",
+            "use recompute_every 1.",
         ),
         *never_written(layout),
         (not layout.compile, f"{engine} always fuses its chains of operations: leave compile at True."),

@@ -26,12 +26,12 @@ def text(layout: Layout, model: str) -> str:
     Raises:
         RecipeError: Megatron Bridge cannot express a part of the layout.
     """
-    latent = (bool(layout.arch.kv_lora), "The plain recipe has no latent attention: take export megatron.")
+    latent = (bool(layout.arch.kv_lora), "The plain recipe does not support latent attention: use export megatron.")
     eager = (
         layout.attention == "eager",
-        "An override cannot choose Megatron's eager attention: take attention fused, or export megatron.",
+        "An override cannot choose Megatron's eager attention: use attention fused, or export megatron.",
     )
-    overlap = (layout.tensor_overlap, "The plain recipe has no overlap of tensor ranks: take export megatron.")
+    overlap = (layout.tensor_overlap, "The plain recipe has no tensor_overlap: use export megatron.")
     refuse([*refusals(layout, "Megatron Bridge"), latent, eager, overlap, graphs(layout)])
     fields = _model(layout.arch) | _layout(layout) | _memory(layout) | _batch(layout)
     return "".join(f"{name}={_plain(value)}\n" for name, value in fields.items())

@@ -24,8 +24,8 @@ def other_habits(layout: Layout, engine: str, known: tuple[str, ...]) -> tuple[b
     """
     return (
         layout.engine not in known,
-        f"This layout was planned with the habits of {layout.engine}; plan it with engine {' or '.join(known)} "
-        f"to hand it to {engine}.",
+        f"This layout was planned for the engine {layout.engine}; to export it to {engine}, plan it with engine "
+        f"{' or '.join(known)}.",
     )
 
 
@@ -42,11 +42,11 @@ def never_written(layout: Layout) -> list[tuple[bool, str]]:
         ),
         (
             layout.lora_rank > 0,
-            "Exports train whole models: leave lora_rank 0, or plan adapters without --tp, --pp, --cp and --engine.",
+            "Exports train all weights: leave lora_rank at 0, or plan adapters without --tp, --pp, --cp and --engine.",
         ),
     ]
 
 
 def graphs(layout: Layout) -> tuple[bool, str]:
     """Return whether the host launches recorded graphs, which this export does not switch on, and what to do."""
-    return layout.cuda_graphs, "This export records no CUDA graphs: leave cuda_graphs False, or take megatron."
+    return layout.cuda_graphs, "This export records no CUDA graphs: leave cuda_graphs False, or use megatron."

@@ -24,7 +24,7 @@ def text(layout: Layout, model: str) -> str:
     """
     refuse(_refusals(layout))
     found = _arch(model)
-    refuse([(found != layout.arch, f"{model} has other sizes than the layout's model; name the one that was planned.")])
+    refuse([(found != layout.arch, f"{model} and the planned model differ in size; name the model that was planned.")])
     sharded = layout.zero == "zero3" and layout.shard > 1
     return training_script(
         TrainingConfig(
@@ -59,28 +59,28 @@ def _refusals(layout: Layout) -> list[tuple[bool, str]]:
         *never_written(layout),
         graphs(layout),
         other_habits(layout, "torchrun", ("pytorch", "torchtitan")),
-        (bool(others), f"Our script has data-parallel ranks only, not {others}: take torchtitan or megatron."),
+        (bool(others), f"The script supports only data-parallel ranks, not {others}: use torchtitan or megatron."),
         (
             layout.zero in ("zero1", "zero2") and layout.shard > 1,
-            f"Our script has no {layout.zero}: take zero3, or deepspeed.",
+            f"The script does not support {layout.zero}: use zero3, or deepspeed.",
         ),
         (
             layout.zero == "zero3" and layout.replicate > 1,
-            "Our script shards over all ranks or none: put replicate into shard, or take torchtitan.",
+            "The script shards over all ranks or none: set shard to all data ranks, or use torchtitan.",
         ),
         (
             not layout.reshard_after_forward and layout.zero != "zero3",
-            "reshard_after_forward False goes with zero3.",
+            "reshard_after_forward False needs zero3.",
         ),
-        (layout.recompute == "selective", "Our script recomputes whole blocks: take recompute full or none."),
+        (layout.recompute == "selective", "The script recomputes full blocks: use recompute full or none."),
         (
             layout.recompute_every not in _EVERY,
-            f"Our script recomputes every, every second or every third block, not one in {layout.recompute_every}.",
+            f"The script recomputes every block, every second or every third, not one in {layout.recompute_every}.",
         ),
         (
             layout.attention == "eager",
-            "Eager attention is planned with dropout, which our script has not: take attention fused.",
+            "Eager attention is planned with dropout, which the script does not support: use attention fused.",
         ),
-        (layout.precision == "fp8", "Our script has no fp8: take bf16-amp, or torchtitan."),
-        (layout.arch.experts > 0, "No script is written for a mixture of experts: take torchtitan or megatron."),
+        (layout.precision == "fp8", "The script does not support fp8: use bf16-amp, or torchtitan."),
+        (layout.arch.experts > 0, "No script is written for a mixture of experts: use torchtitan or megatron."),
     ]

@@ -79,16 +79,16 @@ def _refusals(layout: Layout) -> list[tuple[bool, str]]:
         graphs(layout),
         (
             layout.zero in ("zero1", "zero2"),
-            f"torchtitan has no {layout.zero}: take zero3, with reshard_after_forward False to gather once a step.",
+            f"torchtitan has no {layout.zero}: use zero3, with reshard_after_forward False to gather once per step.",
         ),
         (
             not layout.reshard_after_forward and layout.zero != "zero3",
-            "reshard_after_forward False goes with zero3.",
+            "reshard_after_forward False needs zero3.",
         ),
         (
             layout.context > 1,
             "torchtitan 0.3 gathers the keys and values of all context ranks, neither in a ring nor all-to-all: "
-            "leave context at 1, or take megatron.",
+            "leave context at 1, or use megatron.",
         ),
         (
             inner % layout.expert > 0,
@@ -96,21 +96,24 @@ def _refusals(layout: Layout) -> list[tuple[bool, str]]:
         ),
         (
             layout.tensor_overlap,
-            "torchtitan's asynchronous tensor ranks are an experiment that is not written: leave tensor_overlap False.",
+            "torchtitan's asynchronous tensor ranks are experimental and not exported: leave tensor_overlap False.",
         ),
-        (layout.attention == "eager", "torchtitan's attention is fused: take attention fused."),
-        (layout.precision == "fp16-amp", "torchtitan trains in bf16, fp8 or fp32: take bf16-amp instead of fp16-amp."),
+        (layout.attention == "eager", "torchtitan's attention is fused: use attention fused."),
+        (layout.precision == "fp16-amp", "torchtitan trains in bf16, fp8 or fp32: use bf16-amp instead of fp16-amp."),
         (
             layout.precision == "fp8" and arch.experts > 0,
-            "FP8 experts need torchtitan's MXFP8, which is not planned: take bf16-amp.",
+            "FP8 experts need torchtitan's MXFP8, which is not planned: use bf16-amp.",
         ),
         (
             layout.recompute_every > 1,
-            f"torchtitan recomputes every block, not one in {layout.recompute_every}: take recompute_every 1.",
+            f"torchtitan recomputes every block, not one in {layout.recompute_every}: use recompute_every 1.",
         ),
-        (arch.tied and layout.pipeline > 1, "torchtitan ties no weights over a pipeline: leave pipeline at 1."),
+        (
+            arch.tied and layout.pipeline > 1,
+            "torchtitan cannot tie weights across pipeline stages: leave pipeline at 1.",
+        ),
         (
             flavor_of(arch) is None and not is_llama(arch),
-            "torchtitan has no model of these sizes, and it is no Llama: take megatron.",
+            "torchtitan has no model of these sizes, and this one is not a Llama: use megatron.",
         ),
     ]

@@ -59,12 +59,12 @@ def row_of(given: Mapping[str, Any], gpus: int, gpu: str) -> tuple[dict[str, Any
     said = Said({str(name).lstrip("-").replace("_", "-"): value for name, value in given.items()})
     for name, words in (("encoder-num-layers", "an encoder-decoder"), ("hybrid-layer-pattern", "state-space layers")):
         if name in said:
-            raise RecipeError(f"--{name}: this trains {words}; decoders are planned.")
+            raise RecipeError(f"--{name}: this trains {words}; only decoders are planned.")
     for name in ("num-layers", "hidden-size", "num-attention-heads"):
         if name not in said:
             raise RecipeError(f"--{name} is missing: a model's sizes are its layers, width and heads.")
     if any("bert" in said.text(name).lower() for name in ("tokenizer-type", "vocab-file", "data-path")):
-        raise RecipeError("This trains BERT; decoders are planned.")
+        raise RecipeError("This trains BERT; only decoders are planned.")
     row = {"framework": "megatron-lm", "arch": _arch(said), "gpu": gpu, "gpus": gpus}
     row |= _ranks(said, row["arch"]["layers"]) | _step(said)
     dispatch = _dispatch(said, row)  # a dense model may say it, too
@@ -144,7 +144,7 @@ def _experts(said: Said, ffn: int) -> dict[str, int]:
     shared, rest = divmod(said.number("moe-shared-expert-intermediate-size"), max(1, inner))
     found = re.fullmatch(r"\(?(?:\[0\]\*(\d+)\+)?\[1\]\*\d+\)?", said.text("moe-layer-freq", default="([1]*1)"))
     if rest or not found:
-        raise RecipeError("Experts are planned after the dense blocks, and shared ones as wide as the others.")
+        raise RecipeError("Experts must come after the dense blocks, and shared experts must be as wide as the others.")
     return {
         "experts": said.number("num-experts"),
         "experts_per_token": said.number("moe-router-topk", default=2),
@@ -189,7 +189,7 @@ def _stages(named: str, layers: int, ranks: int) -> int:
     sizes = [int(part.removeprefix("t*")) if re.fullmatch(r"t\*\d+", part) else 0 for part in parts]
     least, more = divmod(layers, len(parts))
     if sizes != [least + (stage < more) for stage in range(len(parts))] or len(parts) % ranks:
-        raise RecipeError(f"--pipeline-model-parallel-layout {named}: stages are planned with equal shares of blocks.")
+        raise RecipeError(f"--pipeline-model-parallel-layout {named}: stages must have equal shares of blocks.")
     return len(parts) // ranks
 
 
@@ -228,7 +228,7 @@ def _implementation(said: Said) -> str:
     """
     which = said.text("cross-entropy-fusion-impl", default="native")
     if which not in ("native", "te"):
-        raise RecipeError(f"--cross-entropy-fusion-impl {which}: the bytes of that loss are not known.")
+        raise RecipeError(f"--cross-entropy-fusion-impl {which}: the bytes of that loss are unknown.")
     return which
 
 
@@ -240,4 +240,4 @@ def _check_recomputed(said: Said) -> None:
     """
     method, together = said.text("recompute-method", default="uniform"), said.number("recompute-num-layers", default=1)
     if said.text("recompute-granularity") == "full" and (method, together) != ("uniform", 1):
-        raise RecipeError("Recomputed blocks are planned one by one: --recompute-method uniform, 1 layer at a time.")
+        raise RecipeError("Blocks must be recomputed one by one: --recompute-method uniform, 1 layer at a time.")

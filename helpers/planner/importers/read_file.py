@@ -71,9 +71,9 @@ def _parsed(text: str, parse: Callable[[str], Any], name: str) -> dict[str, Any]
     try:
         value = parse(text)
     except Exception as error:  # each parser has errors of its own
-        raise RecipeError(f"This is no {name}: {' '.join(str(error).split())[:160]}") from None
+        raise RecipeError(f"This is not valid {name}: {' '.join(str(error).split())[:160]}") from None
     if not isinstance(value, dict) or not value:
-        raise RecipeError(f"This {name} has no names and values.")
+        raise RecipeError(f"This {name} file has no names with values.")
     return {str(key): each for key, each in value.items()}
 
 

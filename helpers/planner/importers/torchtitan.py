@@ -39,7 +39,7 @@ def read_toml(given: dict[str, Any]) -> Imported:
     if "model.dim" in said and "model.n_heads" in said:
         return _kempnerforge(said)
     if "training" not in given or "model" not in given:
-        raise RecipeError("This TOML has no [model] and [training]; torchtitan's have both.")
+        raise RecipeError("This TOML lacks [model] and [training]; torchtitan's files have both.")
     imported = Imported("torchtitan's TOML", _row(said))
     name, flavor = said.text("model.name"), said.text("model.flavor")
     found = next((arch for arch, known in FLAVORS.items() if (known.module, known.name) == (name, flavor)), None)
@@ -162,7 +162,7 @@ def read_module(text: str) -> Imported:
             named = {each.arg: _value(each.value) for each in node.keywords if each.arg}
             calls.setdefault(ast.unparse(node.func), named | ({"": _value(node.args[0])} if node.args else {}))
     if not {"TrainingConfig", "ParallelismConfig", "model_registry"} <= set(calls):
-        raise RecipeError("This Python file is no torchtitan module as --export torchtitan writes it.")
+        raise RecipeError("This Python file is not a torchtitan module that --export torchtitan wrote.")
     training, ranks = calls["TrainingConfig"], calls["ParallelismConfig"]
     stages = sum(isinstance(node, ast.Call) and ast.unparse(node.func) == "range" for node in ast.walk(tree))
     whole = "sizes" in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}

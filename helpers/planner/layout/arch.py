@@ -58,7 +58,7 @@ class Arch:
         if self.ffn < 1 and not (self.experts and self.dense_layers == 0):
             raise RecipeError("arch: ffn is missing; give the width inside the dense blocks.")
         if self.experts and not 1 <= self.experts_per_token <= self.experts:
-            raise RecipeError(f"arch: a token cannot visit {self.experts_per_token} of {self.experts} experts.")
+            raise RecipeError(f"arch: a token cannot use {self.experts_per_token} of {self.experts} experts.")
         if self.heads % self.kv_heads:
             raise RecipeError(f"arch: {self.heads} heads cannot share {self.kv_heads} heads of keys and values.")
 
@@ -119,7 +119,7 @@ def arch_of_config(name: str, config: Any) -> Arch:
     hidden, heads = get("hidden_size", "n_embd"), get("num_attention_heads", "n_head")
     layers, vocab = get("num_hidden_layers", "n_layer"), get("vocab_size")
     if not all((hidden, heads, layers, vocab)):
-        raise RecipeError(f"{name}: the config does not say how many layers, heads and tokens there are.")
+        raise RecipeError(f"{name}: the config does not give the number of layers, heads and tokens.")
     gpt2 = config.model_type in ("gpt2", "gpt_neox", "opt", "gpt_bigcode")
     latent = get("kv_lora_rank", default=0)
     rope = get("qk_rope_head_dim", default=0) if latent else 0

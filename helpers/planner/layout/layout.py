@@ -121,7 +121,7 @@ class Layout(ParallelConfig):
         arch, tensor = self.arch, self.tensor
         return [
             (arch.heads % tensor > 0, f"tensor {tensor} does not divide the {arch.heads} heads."),
-            (arch.vocab < tensor, f"tensor {tensor} is more than the vocabulary has words."),
+            (arch.vocab < tensor, f"tensor {tensor} is larger than the vocabulary."),
             (
                 max(arch.kv_heads, tensor) % min(arch.kv_heads, tensor) > 0,
                 f"tensor {tensor} and the {arch.kv_heads} heads of keys and values do not divide each other.",
@@ -132,7 +132,7 @@ class Layout(ParallelConfig):
             ),
             (
                 self.tensor_overlap and not self.splits_tokens,
-                "tensor_overlap cuts gatherings of tokens: it needs tensor ranks and sequence_parallel.",
+                "tensor_overlap splits the all-gathers of tokens, so it needs tensor ranks and sequence_parallel.",
             ),
         ]
 
@@ -141,11 +141,11 @@ class Layout(ParallelConfig):
         adapters, arch = self.lora_rank > 0, self.arch
         return [
             (self.lora_rank < 0, f"lora_rank is {self.lora_rank}; it must be at least 0."),
-            (adapters and self.engine != "megatron", "Adapters on ranks that split a model go with engine megatron."),
-            (adapters and bool(arch.experts or arch.kv_lora), "Adapters go with dense models and plain attention."),
-            (self.fp8_params and not adapters, "fp8_params without adapters: no weight of eight bits is trained."),
-            (self.fp8_params and self.precision != "fp8", "fp8_params wants precision fp8."),
-            (self.deepspeed and self.engine != "megatron", "deepspeed goes with engine megatron."),
+            (adapters and self.engine != "megatron", "Adapters on ranks that split a model need engine megatron."),
+            (adapters and bool(arch.experts or arch.kv_lora), "Adapters need a dense model and plain attention."),
+            (self.fp8_params and not adapters, "fp8_params needs adapters, because 8-bit weights cannot be trained."),
+            (self.fp8_params and self.precision != "fp8", "fp8_params needs precision fp8."),
+            (self.deepspeed and self.engine != "megatron", "deepspeed needs engine megatron."),
         ]
 
     def _conflicts_of_dispatchers(self) -> list[tuple[bool, str]]:
@@ -153,10 +153,13 @@ class Layout(ParallelConfig):
         arch, gathers = self.arch, self.dispatcher == "all-gather"
         group = self.expert * self.expert_tensor
         return [
-            (gathers and not (self.engine == "megatron" and arch.experts), "All-gather is for megatron's experts."),
-            (gathers and arch.shared_experts > 0, "All-gather is planned without shared experts."),
-            (gathers and arch.bias, "All-gather is planned for experts without biases."),
-            (not gathers and self.expert_tensor > 1, "expert_tensor is planned with dispatcher all-gather."),
+            (
+                gathers and not (self.engine == "megatron" and arch.experts),
+                "All-gather is only for megatron's experts.",
+            ),
+            (gathers and arch.shared_experts > 0, "All-gather is not planned with shared experts."),
+            (gathers and arch.bias, "All-gather is not planned for experts with biases."),
+            (not gathers and self.expert_tensor > 1, "expert_tensor needs dispatcher all-gather."),
             (
                 arch.moe_ffn % self.expert_tensor > 0,
                 f"expert_tensor {self.expert_tensor} does not divide the width {arch.moe_ffn} of an expert.",
@@ -174,8 +177,8 @@ class Layout(ParallelConfig):
         slices = self.context * tensor * (2 if self.context > 1 and self.context_method == "ring" else 1)
         local_heads = arch.heads // tensor
         return [
-            (self.accumulate_whole and self.zero != "zero3", "accumulate_whole is a way of zero3."),
-            (self.plain_ends and self.engine == "megatron", "plain_ends are those of PyTorch's loops, not megatron's."),
+            (self.accumulate_whole and self.zero != "zero3", "accumulate_whole needs zero3."),
+            (self.plain_ends and self.engine == "megatron", "plain_ends describes plain PyTorch loops, not megatron."),
             (
                 stages > arch.layers + (2 if stages > 2 else 0),
                 f"{stages} stages need at least {stages - 2} layers; the model has {arch.layers}.",
@@ -193,7 +196,7 @@ class Layout(ParallelConfig):
                 "A zero-bubble schedule finds no gradients of weights that were freed after the forward pass: "
                 "set reshard_after_forward to False.",
             ),
-            (self.seq % slices > 0, f"seq {self.seq} is not a multiple of {slices}, as context and tensor want it."),
+            (self.seq % slices > 0, f"seq {self.seq} is not a multiple of {slices}, which context and tensor require."),
             (
                 self.context > 1 and self.context_method == "all-to-all" and local_heads % self.context > 0,
                 f"All-to-all over {self.context} ranks does not divide the {local_heads} heads of a tensor rank.",
@@ -217,7 +220,7 @@ class Layout(ParallelConfig):
             ),
             (
                 self.attention == "eager" and (self.context > 1 or bool(arch.kv_lora)),
-                "Eager attention is planned without context ranks and latent attention.",
+                "Eager attention is not planned with context ranks or latent attention.",
             ),
             (self.recompute == "none" and self.recompute_every > 1, "recompute_every needs recompute full."),
         ]
@@ -228,7 +231,7 @@ class Layout(ParallelConfig):
             (
                 self.interleaves and not self.micro_batch_group and self.micro_batches % self.pipeline > 0,
                 f"The interleaved schedule takes micro-batches in groups of {self.pipeline}; "
-                f"{self.micro_batches} is no multiple.",
+                f"{self.micro_batches} is not a multiple of that.",
             ),
             (
                 self.interleaves and 0 < self.micro_batch_group < self.pipeline,
@@ -312,16 +315,19 @@ def layout_of(config: TrainingConfig, arch: Arch) -> Layout:
     for refused, message in (
         (
             config.lora_rank > 0 and config.engine != "megatron",
-            "train whole models: adapters (lora_rank) go with engine megatron, or engine pytorch and data ranks alone.",
+            "train all weights: adapters (lora_rank) need engine megatron, or engine pytorch and only data ranks.",
         ),
         (
             config.quantize != "none",
-            "do not split a quantized base, whose weights are packed whole: use data ranks alone, zero 0 or 3.",
+            "do not split a quantized base, whose weights are packed as a unit: use only data ranks, with zero 0 or 3.",
         ),
-        (config.optimizer != "adamw", f"update by AdamW: {config.optimizer} goes with engine pytorch and data ranks."),
-        (bool(plain), f"do not plan these, which go with engine pytorch and data ranks alone: {', '.join(plain)}."),
-        (config.optimizer_impl != "fused", "update by the fused AdamW: set optimizer_impl to fused."),
-        (config.checkpointing == "sqrt", "recompute blocks one by one: take full, or every-2 and so on."),
+        (
+            config.optimizer != "adamw",
+            f"update with AdamW: {config.optimizer} needs engine pytorch and only data ranks.",
+        ),
+        (bool(plain), f"do not support these, which need engine pytorch and only data ranks: {', '.join(plain)}."),
+        (config.optimizer_impl != "fused", "use the fused AdamW: set optimizer_impl to fused."),
+        (config.checkpointing == "sqrt", "recompute blocks one by one: use full, every-2 and so on."),
     ):
         if refused:
             raise RecipeError(f"Ranks that split a model, and engines for many GPUs, {message}")

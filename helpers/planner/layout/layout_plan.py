@@ -33,6 +33,7 @@ RESERVED = {"torchtitan": (1.38, 1.585), "megatron": (1.0, 1.15), "pytorch": (1.
 # 4.7 MiB for its three protocols, src/init.cc); some ten groups with 8 to 24 channels make 1 to 3 GiB of that.
 CONTEXT = 1573 * MiB
 COMMUNICATORS = 2 * GiB
+_OWN_TIME = ("compute", "memory", "launch", "bubble", "update")  # parts of a step that are not waiting for ranks
 
 
 @dataclass
@@ -127,18 +128,18 @@ class LayoutPlan:
         lines = [
             f"{layout.ranks} x {self.cluster.gpu.name}: {layout.summary}",
             f"  {self.verdict}",
-            f"  {layout.arch.count() / 1e9:,.1f}B parameters, {layout.tokens / 1e6:.3g}M tokens per step",
+            f"  {layout.arch.count() / 1e9:,.1f}B parameters, {layout.tokens:,} tokens per step",
             f"  {self.seconds:.3g} s per step ({self.low:.3g} to {self.high:.3g}), "
             f"{self.tokens_per_second:,.0f} tokens/s per GPU, MFU {self.mfu:.0%}, "
             f"{self.gpu_hours_per_billion_tokens:,.0f} GPU-hours per billion tokens",
-            "  "
+            "  of the time: "
             + ", ".join(
-                f"{share:.0%} {part}"
+                f"{share:.0%} {part if part in _OWN_TIME else f'waiting for {part} ranks'}"
                 for part, share in sorted(self.parts.items(), key=lambda p: -p[1])
                 if share >= 0.005
             ),
             f"  peak allocated {human_bytes(worst.nbytes)} on pipeline rank {self.ranks.index(worst)}, {worst.at}",
-            f"  reserved {low / GiB:,.1f} to {high / GiB:,.1f} GiB if there is room",
+            f"  reserved {low / GiB:,.1f} to {high / GiB:,.1f} GiB if the GPU has room",
         ]
         lines += [
             f"    {category:<23}{human_bytes(n):>12}" for category, n in worst.peak.most_common() if n > GiB // 100
@@ -192,7 +193,7 @@ def plan_layout(
     for kind in dict.fromkeys(kinds):
         tell(f"running {sum((kind.dense, kind.mixed))} blocks")
         stage_runs[kind] = run_long_stage(layout, kind)
-    tell("putting the schedule together")
+    tell("assembling the schedule")
     order = orders(layout)
     ranks = [
         rank_memory(layout, order[rank], {s: stage_runs[kinds[s]] for s in range(rank, len(kinds), layout.pipeline)})

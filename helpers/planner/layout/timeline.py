@@ -157,7 +157,7 @@ def timeline_alt(plan: LayoutPlan) -> str:
     said += (
         f" and the update; {plan.parts['bubble']:.0%} of the time is bubble." if layout.pipeline > 1 else ", update."
     )
-    return said + (f" The chips wait {', '.join(waiting)}." if waiting else " The chips wait for nobody.")
+    return said + (f" The chips wait {', '.join(waiting)}." if waiting else " The chips never wait.")
 
 
 def write_timeline(plan: LayoutPlan, path: str) -> None:

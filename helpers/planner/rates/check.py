@@ -22,9 +22,9 @@ def check(measured: Measured, name: str) -> None:
     rates = [each.rate for each in (*measured.matmuls, *measured.attention)]
     rates += [each.bandwidth for each in measured.wires] + [measured.memory] * bool(measured.memory)
     if any(not math.isfinite(rate) or rate <= 0 for rate in rates):
-        raise RecipeError(f"{name}: a rate is not above 0.")
+        raise RecipeError(f"{name}: every rate must be more than 0.")
     if not rates and measured.pace == 1:
-        raise RecipeError(f"{name} holds no rate: no matmul, attention, memory, collective or run.")
+        raise RecipeError(f"{name} contains no rates: no matmul, attention, memory, collective or run.")
     same: dict[tuple[object, ...], list[float]] = defaultdict(list)
     for each in measured.matmuls:
         same[each.groups, (each.m, each.n, each.k), each.dtype, each.which].append(each.rate)
@@ -32,7 +32,7 @@ def check(measured: Measured, name: str) -> None:
         if max(mine) > APART * min(mine):
             low, high = min(mine) / 1e12, max(mine) / 1e12
             what = f"the {which or 'same'} matmul {' x '.join(map(str, shape))} in {dtype}"
-            raise RecipeError(f"{name} contradicts itself: {what} has {low:,.0f} and {high:,.0f} TFLOP/s.")
+            raise RecipeError(f"{name} contradicts itself: {what} has both {low:,.0f} and {high:,.0f} TFLOP/s.")
 
 
 def check_against(measured: Measured, cluster: Cluster, name: str) -> None:
@@ -47,21 +47,21 @@ def check_against(measured: Measured, cluster: Cluster, name: str) -> None:
         shape = " x ".join(map(str, (each.m, each.n, each.k)))
         if peak and each.rate > _ABOVE * peak:
             said = f"the matmul {shape} in {each.dtype} has {each.rate / 1e12:,.0f} TFLOP/s"
-            raise RecipeError(f"{name}: {said}, and {gpu.name} at most {peak / 1e12:,.0f} dense.")
+            raise RecipeError(f"{name}: {said}, but {gpu.name} has at most {peak / 1e12:,.0f} dense.")
         if peak and 2.0 * each.m * each.n * each.k * each.groups > _LARGE and each.rate < peak / _LOST:
             said = f"the matmul {shape} in {each.dtype} has {each.rate / 1e12:,.1f} TFLOP/s"
-            raise RecipeError(f"{name}: {said}, of {peak / 1e12:,.0f}: other units, or not this GPU.")
+            raise RecipeError(f"{name}: {said}, of a peak of {peak / 1e12:,.0f}: are the units different, or the GPU?")
     for one in measured.attention:
         if gpu.flops16 and one.rate > _ABOVE * gpu.flops16:
             said = f"attention over {one.seq} tokens has {one.rate / 1e12:,.0f} TFLOP/s"
             most = f"{gpu.name} at most {gpu.flops16 / 1e12:,.0f}"
-            raise RecipeError(f"{name}: {said}, and {most}; causal attention counts by half.")
+            raise RecipeError(f"{name}: {said}, but {most}; causal attention counts half.")
     if measured.memory > _ABOVE * gpu.bandwidth:
         raise RecipeError(
-            f"{name}: memory passes {measured.memory / 1e9:,.0f} GB/s, and {gpu.name} {gpu.bandwidth / 1e9:,.0f}."
+            f"{name}: memory moves {measured.memory / 1e9:,.0f} GB/s, but {gpu.name} has {gpu.bandwidth / 1e9:,.0f}."
         )
     for wire in measured.wires:
         sheet = cluster.outside * min(wire.ranks, cluster.node) if wire.nodes > 1 else cluster.inside
         if wire.bandwidth > 2 * sheet:  # a switch that adds up on its own passes each byte once
             said = f"{wire.collective} of {wire.ranks} ranks has {wire.bandwidth / 1e9:,.0f} GB/s on the bus"
-            raise RecipeError(f"{name}: {said}, and its links {sheet / 1e9:,.0f}.")
+            raise RecipeError(f"{name}: {said}, but its links have {sheet / 1e9:,.0f}.")

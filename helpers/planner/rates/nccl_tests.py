@@ -54,7 +54,7 @@ def read_nccl_tests(text: str) -> Measured:
 def _wire(name: str, where: tuple[int, int], rows: Sequence[tuple[float, ...]]) -> Wire:
     ranks, nodes = where
     if ranks < 2:
-        raise RecipeError("nccl-tests ran on one rank: its bandwidth is no link's. Run it on all GPUs of a node.")
+        raise RecipeError("nccl-tests ran on one rank, so it did not measure a link. Run it on all GPUs of a node.")
     large = max(rows)
     ratio = large[3] / large[2] if large[2] else 0.0
     name = name or ("all-reduce" if ratio > 1 else "all-gather")

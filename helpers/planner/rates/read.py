@@ -104,7 +104,7 @@ def _read(text: str, name: str) -> RatesFile:
         table = [{str(key).strip().lower(): said for key, said in row.items() if said} for row in rows]
         return RatesFile(name, {"": Measured([_matmul(row, name) for row in table])})
     raise RecipeError(
-        f"{name} is no table of rates: give JSON or CSV with m, n, k and tflops, the output of nccl-tests or of "
+        f"{name} is not a table of rates: give JSON or CSV with m, n, k and tflops, the output of nccl-tests or of "
         "roofline --json, or lines of runs with tokens_per_second_per_gpu."
     )
 
@@ -143,7 +143,7 @@ def _own(value: Mapping[str, Any], name: str) -> RatesFile:
 def _rows(value: Mapping[str, Any], group: str, name: str) -> list[Mapping[str, Any]]:
     rows = value.get(group) or []
     if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
-        raise RecipeError(f"{name}: {group} is a list of objects.")
+        raise RecipeError(f"{name}: {group} must be a list of objects.")
     return rows
 
 
@@ -205,7 +205,7 @@ def speed_of(run: Mapping[str, Any], tokens: int, gpus: int) -> float:
     whole = _number(run, "tokens_per_second_per_gpu", "runs") * gpus if per_gpu else None
     whole = whole or _number(run, "tokens_per_second", "runs")
     if not whole:
-        raise RecipeError("A run has no speed above 0.")
+        raise RecipeError("The speed of every run must be more than 0.")
     return tokens / whole
 
 

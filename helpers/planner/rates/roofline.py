@@ -45,9 +45,9 @@ def read_roofline(value: Mapping[str, Any]) -> Measured:
         memory = on_curve(sorted(tuple(point) for point in value["bandwidth"]), _LARGE)
         launch = float(value.get("launch") or 0.0)
     except (TypeError, ValueError, KeyError, IndexError) as error:
-        raise RecipeError(f"The roofline is not whole: {error!r}.") from None
+        raise RecipeError(f"The roofline is incomplete: {error!r}.") from None
     if not math.isfinite(memory) or memory <= 0:
-        raise RecipeError("The roofline has no bandwidth.")
+        raise RecipeError("The roofline lacks a bandwidth.")
     return Measured(matmuls, attention, memory=memory, launch=launch)
 
 

@@ -49,4 +49,4 @@ def places(said: Any) -> str:
         return "all"
     if names == {"attention"} or (names and names <= _OF_ATTENTION):
         return "attention"
-    raise RecipeError(f"lora_targets is {said!r}; take attention or all, or the names of linear layers of a block.")
+    raise RecipeError(f"lora_targets is {said!r}; use attention or all, or the names of linear layers of a block.")

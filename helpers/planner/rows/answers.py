@@ -103,5 +103,5 @@ def read_lines(text: str) -> Iterator[dict[str, Any]]:
         except ValueError:
             value = None
         if not isinstance(value, dict):
-            raise RecipeError(f"line {number} is not a JSON object; give one run a line.")
+            raise RecipeError(f"line {number} is not a JSON object; give one run per line.")
         yield value

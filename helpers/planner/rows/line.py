@@ -162,7 +162,7 @@ def read_line(line: Mapping[str, Any]) -> Question:
 def _question(read: _Reader, habits: Habits, layout: Layout, cluster: Cluster) -> Question:
     logs = str(read("stage", habits.logs, note=habits.logs != "fullest" and layout.pipeline > 1))
     if logs not in ("fullest", "first", "last"):
-        raise RecipeError(f"stage is {logs!r}; whose memory: fullest, first or last.")
+        raise RecipeError(f"stage is {logs!r}; choose fullest, first or last.")
     if habits.pace != 1:
         read.assumed["pace"] = habits.pace
     return Question(layout, cluster, read.assumed, logs, habits.pace)

@@ -17,19 +17,24 @@ if TYPE_CHECKING:  # its room imports PyTorch, which takes seconds
     from .best import Tell
 
 MOST_PROCESSES = 8
+_NEEDED = ("model", "gpus", "tokens_per_batch")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of the command."""
     parser.add_argument(
-        "--model", metavar="NAME|config.json", help="a model from the catalog, or a Hugging Face config"
+        "--model", metavar="NAME|config.json", help="a model from the catalog, or a Hugging Face config (required)"
     )
-    parser.add_argument("--gpus", type=int, metavar="N", help="number of GPUs")
+    parser.add_argument("--gpus", type=int, metavar="N", help="number of GPUs (required)")
     parser.add_argument(
         "--gpu", default="h100", metavar="NAME", help=f"a GPU, or a cluster: {', '.join(CLUSTERS)} (default h100)"
     )
     parser.add_argument("--gpus-per-node", type=int, metavar="N", help="GPUs in a node (default: the cluster's)")
-    parser.add_argument("--tokens-per-batch", metavar="N", help="tokens per step on all GPUs together; 4M is 4 x 2^20")
+    parser.add_argument(
+        "--tokens-per-batch",
+        metavar="N",
+        help="tokens per step on all GPUs together; 4M is 4 x 2^20 (required)",
+    )
     parser.add_argument(
         "--seq", type=int, metavar="N", help=f"tokens in a sequence (default {SEQ}, or the model's longest)"
     )
@@ -48,9 +53,10 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         RecipeError: bad options; the message says what to change.
     """
-    for name in ("model", "gpus", "tokens_per_batch"):
-        if getattr(args, name) is None:
-            raise RecipeError(f"--{name.replace('_', '-')} is missing.")
+    lacking = [f"--{name.replace('_', '-')}" for name in _NEEDED if getattr(args, name) is None]
+    if lacking:
+        named = " and ".join([", ".join(lacking[:-1])] * bool(lacking[:-1]) + lacking[-1:])
+        raise RecipeError(f"{named} {'is' if len(lacking) == 1 else 'are'} missing.")
     tokens, cluster = parse_count(args.tokens_per_batch), cluster_of(args.gpu, args.gpus_per_node)
     seq = seq_of(args.model, args.seq)
     with _bar() as tell:
@@ -76,22 +82,22 @@ def cluster_of(gpu: str, node: int | None) -> Cluster:
     try:
         return find_cluster(gpu, node)
     except RecipeError as error:
-        said = str(error).split(";")[0]
-        raise RecipeError(f"{said}; python -m helpers plan --list shows all GPUs and clusters.") from None
+        said = str(error).partition(" `plan --list`")[0]
+        raise RecipeError(f"{said} `plan --list` shows all GPUs and clusters.") from None
 
 
 def seq_of(model: str, seq: int | None) -> int:
     """Return the tokens of a sequence: as asked for, or the usual number if the model reads so many.
 
     Raises:
-        RecipeError: the model has not so many positions.
+        RecipeError: the model does not have that many positions.
     """
     known = CONFIGS.get(model)
     longest = known.context if known else read_config(model)[1].get("max_position_embeddings", 0)
     if seq is None:
         return min(SEQ, longest or SEQ)
     if longest and seq > longest:
-        raise RecipeError(f"--seq is {seq:,}, and {model} reads at most {longest:,} tokens.")
+        raise RecipeError(f"--seq is {seq:,}, but {model} takes at most {longest:,} tokens.")
     return seq
 
 

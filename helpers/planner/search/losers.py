@@ -69,7 +69,7 @@ class _Family:
 def _plan(state: Search, families: list[_Family], workers: Workers, tell: Tell) -> None:
     """Plan layouts of each family, a round after the other, until one fits."""
     for turn in range(ROUNDS):
-        tell("what else one would try", turn, ROUNDS)
+        tell("trying common layouts", turn, ROUNDS)
         asked = set()
         for number in {n for family in families if (n := family.next(state)) is not None}:
             plain = state.probe(number)
@@ -119,16 +119,14 @@ def _reason(state: Search, family: _Family, best: Found) -> str:
         return _slower(min(fitting, key=state.value_of), best, state)
     if not family.possible(state):
         least = min(state.nbytes[n] for n in family.numbers)
-        return f"does not fit: at least {human_bytes(least)} a GPU, {human_bytes(least - state.room)} too much"
+        return f"does not fit: at least {human_bytes(least)} per GPU, {human_bytes(least - state.room)} too much"
     waiting = [n for n in family.possible(state) if n not in state.planned and n not in state.refused]
     if waiting:
         share = state.bound_value(waiting[0]) / state.value_of(best) - 1
         return f"at least {share:.0%} worse where it fits: {name(state.space[waiting[0]])}"
     if known:
         least = min(found.nbytes for found in known)
-        return (
-            f"does not fit: {human_bytes(least)} a GPU where it is fastest, {human_bytes(least - state.room)} too much"
-        )
+        return f"does not fit: {human_bytes(least)} per GPU where fastest, {human_bytes(least - state.room)} too much"
     return "cannot be simulated: " + next(state.refused[n] for n in family.numbers if n in state.refused)
 
 
@@ -137,8 +135,8 @@ def _slower(found: Found, best: Found, state: Search) -> str:
         return f"{human_bytes(found.nbytes - best.nbytes)} more: {name(found.layout)}"
     more = {part: found.parts.get(part, 0.0) - best.parts.get(part, 0.0) for part in {*found.parts, *best.parts}}
     part = max(more, key=lambda part: more[part])
-    names = {"compute": "recomputed or slower products", "memory": "passes over memory", "launch": "launches"}
-    wires = part not in names and part not in ("bubble", "update")
-    what = f"waiting for the {part} ranks" if wires else names.get(part, part)
+    names = {"compute": "recomputed or slower matmuls", "memory": "memory traffic", "launch": "kernel launches"}
+    names |= {"bubble": "the pipeline's bubble", "update": "the optimizer's update"}
+    what = names.get(part, f"waiting for the {part} ranks")
     share = state.value_of(found) / state.value_of(best) - 1
-    return f"{share:.0%} worse, {what} takes {more[part]:.3g} s more: {name(found.layout)}"
+    return f"{share:.0%} worse, {more[part]:.3g} s more for {what}: {name(found.layout)}"

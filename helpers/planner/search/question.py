@@ -49,7 +49,7 @@ class Question:
         if self.tokens % self.seq:
             near = max(1, self.tokens // self.seq) * self.seq
             raise RecipeError(
-                f"{self.tokens:,} tokens are no whole number of sequences of {self.seq:,}: take {near:,}, "
+                f"{self.tokens:,} tokens are not a whole number of sequences of {self.seq:,}: use {near:,}, "
                 f"or {near + self.seq:,}."
             )
 
@@ -83,5 +83,5 @@ def parse_count(text: str) -> int:
     match = re.fullmatch(r"(\d[\d_,]*(?:\.\d+)?(?:e\d+)?)\s*([kmg]?)", text.strip().lower())
     number = float(match[1].replace("_", "").replace(",", "")) * _UNITS[match[2]] if match else 0.0
     if not 1 <= number < 2**62 or number % 1:
-        raise RecipeError(f"{text!r} is no number of tokens: write 4194304, 512k or 4M.")
+        raise RecipeError(f"{text!r} is not a number of tokens: write 4194304, 512k or 4M.")
     return int(number)

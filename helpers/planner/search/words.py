@@ -22,7 +22,7 @@ def words(question: Question, answer: Answer) -> str:
     ]
     if not answer.best:
         return "\n".join([*lines, "None of them fits. More GPUs, larger ones, or shorter sequences may help."])
-    rows: list[tuple[str, ...]] = [("    layout", "GiB", "", "s per step", "from-to", "MFU", "GPU-h per 1e9 tokens")]
+    rows: list[tuple[str, ...]] = [("    layout", "GiB", "", "s per step", "interval", "MFU", "GPU-h per 1e9 tokens")]
     for number, found in enumerate(answer.best, 1):
         rows.append(
             (
@@ -37,7 +37,7 @@ def words(question: Question, answer: Answer) -> str:
         )
     lines += [text_table(rows), *filter(None, [ties(answer.best)])]
     if answer.losers:
-        lines += ["", "Not among them:"]
+        lines += ["", "Common layouts that are not among them:"]
         lines += [f"  {loser.name}: {loser.reason}" for loser in answer.losers]
     return "\n".join(lines)
 

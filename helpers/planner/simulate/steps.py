@@ -96,7 +96,7 @@ def simulate(
     if recipe.by_blocks:
         raise RecipeError(f"{recipe.engine} and ranks that split a model train a decoder by blocks: see plan_layout.")
     if recipe.shard != "none" and recipe.parallel.replicate > 1:
-        raise RecipeError("Groups of ranks that shard are not planned with plain PyTorch: take engine torchtitan.")
+        raise RecipeError("Groups of ranks that shard are not planned with plain PyTorch: use engine torchtitan.")
     tell("building the model")
     spec = spec or spec_of(recipe)
     with _one_at_a_time, warnings.catch_warnings(), quiet_transformers(), default_modes():

@@ -65,9 +65,7 @@ def _built(patches: Patches, owner: Any, waits: Waits, what: str) -> None:
                 raise AbsentError(
                     f"{name} is not on this machine, and its shape is not known: pass a folder with its config.json."
                 ) from error
-        waits.leave_out(
-            "pretrained weights" if config else what, f"{name}: {cls.__name__} from the shape that is known"
-        )
+        waits.leave_out("pretrained weights" if config else what, f"{name}: {cls.__name__}, built from its known shape")
         made = cls.from_config(config)
         dtype = kwargs.get("torch_dtype")
         return made if dtype is None else made.to(dtype)

@@ -59,7 +59,7 @@ def _configs(patches: Patches, module: Any, waits: Waits) -> None:
                 raise AbsentError(
                     f"{name} is not on this machine, and its shape is not known: pass a folder with its config.json."
                 ) from error
-            waits.leave_out("model config", f"{name}: the shape that is known by this name")
+            waits.leave_out("model config", f"{name}: the known shape of this name")
             _forget_hub_options(kwargs)
             return dict(found), kwargs
 

@@ -52,7 +52,11 @@ class Report:
     def __str__(self) -> str:
         parts = [self.title]
         parts += [f"  {human_bytes(nbytes):>12}  {name}" for name, nbytes in self.figures.items()]
-        parts += ["", "What happened", *(f"  {cause}" for cause in self.causes or ["The memory did not run out."])]
+        parts += [
+            "",
+            "What happened",
+            *(f"  {cause}" for cause in self.causes or ["The GPU did not run out of memory."]),
+        ]
         for title, rows in (("What holds the memory", self.categories), ("By line", self.lines)):
             if rows:
                 parts += [
@@ -125,7 +129,7 @@ def of_message(message: Message) -> Report:
     optimizing = any("torch/optim" in file.replace("\\", "/") for file, _, _ in message.frames)
     backward = any("autograd" in file for file, _, _ in message.frames)
     if optimizing:
-        report.causes.append("It failed in the optimizer's step. The first step allocates Adam's two states.")
+        report.causes.append("It failed in the optimizer's step. The first step allocates Adam's two moments.")
     elif backward:
         report.causes.append("It failed in the backward pass, which holds saved activations and gradients together.")
     report.causes.append(

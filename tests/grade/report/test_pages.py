@@ -44,6 +44,8 @@ def test_one_reason_for_many_checks_is_said_once():
     checks = [v.check for v in result().verdicts]
     assert page(missing()).count("was not submitted; no notebook") == 1
     assert "Must hold" not in page(missing())
+    assert "random numbers of seed" not in page(missing())  # nothing was run
+    assert "random numbers of seed" in page(result())
     died = page(result(missed=dict.fromkeys(checks, "Did not run: the kernel died"), status="crashed"))
     assert died.count("Did not run: the kernel died") == 3  # once a part
     assert died.count("Must hold") == 10

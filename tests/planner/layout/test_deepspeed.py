@@ -78,5 +78,5 @@ def test_whose_embedding_has_a_share_of_its_own(layers, stages, sizes):
 
 def test_deepspeed_is_a_way_of_megatron():
     arch = read_line(LINE | {"gpus": 1}).layout.arch
-    with pytest.raises(RecipeError, match="deepspeed goes with engine megatron"):
+    with pytest.raises(RecipeError, match="deepspeed needs engine megatron"):
         Layout(arch, deepspeed=True, engine="torchtitan")

@@ -131,17 +131,17 @@ def test_runs_set_the_pace(written):
     [
         ([row(500), row(300)], "contradicts itself"),
         ([row(5000)], "at most 989 dense"),
-        ([row(0)], "not above 0"),
-        ([row(3)], "other units"),
+        ([row(0)], "must be more than 0"),
+        ([row(3)], "are the units different"),
         ([row("many")], "must be a number"),
         ([{"m": 1, "n": 2, "k": 1.5, "tflops": 4}], "k is 1.5"),
         ({"gpu": "b200", "matmuls": [row(500)]}, "the run is on h100-80gb"),
         ({"matmul": [row(500)]}, "unknown matmul"),
-        ({}, "holds no rate"),
-        ("hello", "no table of rates"),
+        ({}, "contains no rates"),
+        ("hello", "not a table of rates"),
         (NCCL.replace("207.8   207.8", "207.8   363.0"), "contradicts itself"),
         (NCCL.replace("5168.0", "2168.0"), "contradicts itself"),
-        ({"collectives": [{"collective": "all-reduce", "ranks": 8, "bus_gb_s": 5000}]}, "its links 450"),
+        ({"collectives": [{"collective": "all-reduce", "ranks": 8, "bus_gb_s": 5000}]}, "its links have 450"),
         (Roofline("a CPU", "cpu", {"float32": [(*SHAPE, 1e11)]}, [(2.0**30, 1e10)], 2e-5).to_json(), "of a CPU"),
         ([LINE | {"step_seconds": 1.0}, LINE | {"step_seconds": 4.0}], "one pace"),
     ],
@@ -154,7 +154,7 @@ def test_what_contradicts_itself_is_refused(written, content, word):
 def test_the_command_says_what_moved_and_refuses_with_two(written, capsys):
     plan = ["plan", "--model", "gpt2", "--gpus", "8", "--tp", "2", "--gpu", "h100", "--seq", "128", "--rates"]
     assert main([*plan, written([row(500)])]) == 0
-    assert "rates of rates.json, against the forecast's: matmuls in bfloat16 x " in capsys.readouterr().out
+    assert "rates of rates.json, relative to the forecast's: matmuls in bfloat16 x " in capsys.readouterr().out
     assert main([*plan, written([row(500), row(300)])]) == 2
     said = capsys.readouterr().err
     assert "contradicts itself" in said

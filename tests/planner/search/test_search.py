@@ -161,7 +161,7 @@ def test_counts_are_read(text, number):
 
 @pytest.mark.parametrize("text", ["", "M", "4T", "-1", "0", "1.5", "nan", "1e400"])
 def test_what_is_no_count_is_refused(text):
-    with pytest.raises(RecipeError, match="no number of tokens"):
+    with pytest.raises(RecipeError, match="not a number of tokens"):
         parse_count(text)
 
 

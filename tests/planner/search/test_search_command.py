@@ -62,18 +62,19 @@ def test_the_best_are_printed_and_kept(command, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ("--gpus 8 --tokens-per-batch 4M --gpu a100", "could be a100-40gb, a100-80gb"),
-        ("--gpus 8 --tokens-per-batch 4M --gpu tpu", "not in the catalog"),
-        ("--gpus 8 --tokens-per-batch 4T", "no number of tokens"),
-        ("--gpus 8", "--tokens-per-batch is missing"),
+        ("--gpus 8 --tokens-per-batch 4M --gpu a100", "could be a100-40gb or a100-80gb."),
+        ("--gpus 8 --tokens-per-batch 4M --gpu tpu", "not in the catalog. `plan --list` shows all GPUs and clusters."),
+        ("--gpus 8 --tokens-per-batch 4T", "not a number of tokens"),
+        ("", "--gpus and --tokens-per-batch are missing."),
+        ("--gpus 8", "--tokens-per-batch is missing."),
         ("--tokens-per-batch 4M", "--gpus is missing"),
         ("--gpus 0 --tokens-per-batch 4M", "at least 1"),
         ("--gpus eight --tokens-per-batch 4M", "invalid int"),
         ("--gpus 37 --tokens-per-batch 4M", "No layout divides"),
         ("--gpus 8 --tokens-per-batch 4M --gpus-per-node 0", "--gpus-per-node"),
-        ("--gpus 8 --tokens-per-batch 4M --seq 3000", "no whole number of sequences"),
+        ("--gpus 8 --tokens-per-batch 4M --seq 3000", "not a whole number of sequences"),
         ("--gpus 8 --tokens-per-batch 4M --seq 0", "at least 1"),
-        ("--gpus 8 --tokens-per-batch 4M --seq 262144", "reads at most 131,072 tokens"),
+        ("--gpus 8 --tokens-per-batch 4M --seq 262144", "takes at most 131,072 tokens"),
         ("--gpus 8 --tokens-per-batch 4M --objective fun", "choose from"),
     ],
 )
@@ -82,6 +83,11 @@ def test_what_cannot_be_is_said_in_one_line(options, word, command):
     assert (status, out) == (2, "")
     assert len(err.strip().splitlines()) == 1
     assert word in err
+
+
+def test_all_missing_options_are_named_at_once(capsys):
+    assert main(["layout"]) == 2
+    assert capsys.readouterr().err == "--model, --gpus and --tokens-per-batch are missing.\n"
 
 
 @pytest.mark.parametrize("model", ["gpt-5", "bert-base", "none.json"])
@@ -113,6 +119,7 @@ def test_the_reasons_of_those_that_lose(monkeypatch):
     assert state.planned[0].fits
     said = {loser.name: loser.reason for loser in losers(state)}
     assert "does not fit: at least" in said["pure DDP"]
+    assert " per GPU, " in said["pure DDP"]
     assert "too much" in said["pure DDP"]
     assert "worse" in said["FSDP with TP in the node"] or "does not fit" in said["FSDP with TP in the node"]
     assert set(said) == {"pure DDP", "FSDP with TP in the node"}
