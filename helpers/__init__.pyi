@@ -45,7 +45,7 @@ from .exercises.capstone.ladder_task import Rung as Rung
 from .exercises.capstone.open_rung import run_open_rung as run_open_rung
 from .exercises.capstone.signum import Signum as Signum
 from .exercises.compilation_and_fusion.with_vocabulary import with_vocabulary as with_vocabulary
-from .exercises.data_parallel.diary import Diary as Diary
+from .exercises.data_parallel.all_reduce_log import AllReduceLog as AllReduceLog
 from .exercises.data_parallel.launch import torchrun as torchrun
 from .exercises.data_parallel.messages import Messages as Messages
 from .exercises.data_parallel.pictures import bucket_timeline as bucket_timeline
@@ -58,8 +58,8 @@ from .exercises.failures.made_counters import made_counters as made_counters
 from .exercises.failures.made_jobs import made_job as made_job
 from .exercises.failures.pictures import rank_lanes as rank_lanes
 from .exercises.failures.pictures import spike_figure as spike_figure
-from .exercises.failures.rank_log import RankDiary as RankDiary
 from .exercises.failures.rank_log import RankLog as RankLog
+from .exercises.failures.rank_log import RankLogWriter as RankLogWriter
 from .exercises.failures.rank_log import checksum as checksum
 from .exercises.failures.rank_log import read_logs as read_logs
 from .exercises.failures.torchrun_job import torchrun_job as torchrun_job

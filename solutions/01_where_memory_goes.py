@@ -263,6 +263,7 @@ def copy_into(weight, master):
     weight.copy_(master)
 
 
+# %% name="scheme_steps_amp"
 def autocast_step(model, optimizer, x, _):
     with torch.autocast(device.type, dtype=torch.bfloat16):
         loss = model(x).float().square().mean()

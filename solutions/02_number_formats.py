@@ -517,6 +517,7 @@ def stored(old, update, kind, lost):
     return (old + update).bfloat16().float() if kind == "nearest" else old + update
 
 
+# %% name="tune_progress"
 def progress(job):
     """Return how far the loss on unseen Python falls in as many steps as the job says, and what the first 40 did."""
     kind, lr, marks = job

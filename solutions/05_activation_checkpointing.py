@@ -103,6 +103,7 @@ def make_gpt(layers=LAYERS, width=WIDTH, length=LENGTH):
     return SmallGPT(layers=layers, width=width, context=length).to(device)
 
 
+# %% name="policies"
 ids, targets = make_batch(BATCH, LENGTH)
 
 
@@ -613,7 +614,7 @@ for (name, curve), color, marker in zip(curves.items(), (COLORS[4], COLORS[0]), 
 axes.set(title="24 layers in segments", xlabel="segments", ylabel="peak of activations, in inputs", xticks=counts)
 axes.set_xticklabels(counts)
 axes.legend(frameon=False)
-show(figure, "Thin layers have their minimum near 5 segments; GPT blocks fall all the way to one segment a block.")
+show(figure, "Thin layers have their minimum near 5 segments; GPT blocks fall all the way to one segment per block.")
 for name, curve in curves.items():
     print(f"{name}: {dict(zip(counts, [round(c) for c in curve], strict=True))}")
 for name, count in best.items():
@@ -726,6 +727,7 @@ def ledger(block, parts, forward):
     return {name: nbytes / result.nbytes for name, nbytes in by_part.items()}
 
 
+# %% name="ledgers"
 block, x = make_gpt(layers=1).blocks[0], torch.randn(BATCH, LENGTH, WIDTH, device=device, requires_grad=True)
 ledgers = {"GPT": ledger(block, ("norm_1", "qkv", "out", "norm_2", "mlp"), lambda: block(x))}
 for heads in (4, 1):

@@ -720,7 +720,7 @@ for name, log in logs.items():
     same = sum(a == b for a, b in zip(log, logs["yours"], strict=True)) / len(log)
     peaks = [human_bytes(max(entry[i] for entry in log)) for i in (1, 2)]
     print(
-        f"{name:22} peak allocated {peaks[0]:>10}, reserved {peaks[1]:>10}; equal to yours after {same:.0%} of the calls"
+        f"{name:22} peak allocated {peaks[0]:>10}, reserved {peaks[1]:>10}; same as yours after {same:.0%} of the calls"
     )
 
 # %% [markdown] name="yours_explained"

@@ -331,7 +331,7 @@ def second_moment():
 
 v = second_moment()
 lost = {}
-table = [("code book", "block", "bytes per number", "decode to 0", "median error")]
+table = [("codebook", "block", "bytes per number", "decode to 0", "median error")]
 for name, (_, book) in BOOKS.items():
     for block in (256, v.numel()):
         codes, scales = encode(v, book, block)

@@ -817,7 +817,10 @@ axes.text(2.65, -1.1, "+ the sums of this tile", ha="center", fontsize=8)
 axes.text(4.3, -0.85, "largest, total, weighted", ha="center")
 axes.set(title="One row of scores, tile by tile", xlim=(0, 5), ylim=(-1.3, 0.6))
 axes.axis("off")
-show(figure, "A row of five tiles: three sums stand for those seen; a new tile rescales them and adds its own.")
+show(
+    figure,
+    "A row of five tiles: a maximum and two sums stand for the tiles seen so far; a new tile rescales the sums and adds its own.",
+)
 
 # %% [markdown] name="softmax_task"
 # ### Your turn: the online softmax

@@ -20,9 +20,9 @@ import time
 
 from helpers import (
     CATEGORIES,
+    AllReduceLog,
     Claims,
     Collectives,
-    Diary,
     MemoryMeter,
     Messages,
     Prediction,
@@ -478,27 +478,27 @@ def gpt_loss(model, part):
     return F.cross_entropy(model(part[:, :-1]).flatten(0, 1), part[:, 1:].flatten())
 
 
-def step_with_diary():
+def logged_step():
     model, part = make_gpt().to(rank_device()), ids.chunk(2)[dist.get_rank()]
     buckets = BucketedAverage(model, 1 * MiB)
     for _ in range(3):  # the last step is the one we look at
         model.zero_grad()
         loss = gpt_loss(model, part)
-        with Diary() as diary:
+        with AllReduceLog() as log:
             loss.backward()
-            diary.note_computed()
+            log.note_computed()
             buckets.finish()
-    return diary, gradient_of(model)
+    return log, gradient_of(model)
 
 
-diary, own = run_ranks(step_with_diary, 2, device="cpu", measure=False).results[0]
-early = sum(entry.asked < diary.computed for entry in diary.entries)
-print(f"{early} of {len(diary.entries)} buckets were sent before the backward pass had finished")
+log, own = run_ranks(logged_step, 2, device="cpu", measure=False).results[0]
+early = sum(entry.asked < log.computed for entry in log.entries)
+print(f"{early} of {len(log.entries)} buckets were sent before the backward pass had finished")
 show(
-    pictures.bucket_timeline(diary),
+    pictures.bucket_timeline(log),
     "A bar for the backward pass and one for each of ten buckets, each later than the one before.",
 )
-print(f"messages were under way while the pass computed: {diary.hidden:.0%} of their time, on this machine")
+print(f"messages were under way while the pass computed: {log.hidden:.0%} of their time, on this machine")
 
 # %% [markdown] name="timeline_explained"
 # Bucket 0 holds the gradients of the last layers, which come first. The last bucket is sent at the very end of the pass, so it cannot be hidden. On this machine ranks share cores, so messages and arithmetic slow each other down, and the hidden share depends on what else is running. Between GPUs the links are separate from the cores, but NCCL's reduction is a kernel, too: it takes some of the GPU's processors and memory bandwidth, so the matmuls beside it run a little slower. (No cell measures that.)

@@ -204,6 +204,7 @@ job = SimpleNamespace(
 )
 
 
+# %% name="timing"
 def seconds_of(epoch, device):
     """Run an epoch; return its result and its seconds, from an idle device to an idle device."""
     synchronize(device)
@@ -233,6 +234,7 @@ def timed(job):
     return history, weights, seconds[1:], buffers
 
 
+# %% name="two_ranks"
 try:
     with tempfile.TemporaryDirectory() as folder:
         job.checkpoint = str(Path(folder) / "digits.pt")

@@ -303,7 +303,7 @@ def train_by_hand(stage):
 
 # %% name="stages"
 def run(fn, ranks, *args):
-    """Run `fn` on so many ranks, on the device of all the others; it measures itself."""
+    """Return what `fn` returns on each of `ranks` ranks; it takes its own measurements."""
     return run_ranks(fn, ranks, *args, device=everywhere, measure=False).results
 
 

@@ -43,7 +43,7 @@ from helpers import (
 from helpers.core.progress_line import progress_line
 from helpers.exercises.sharding import drawings
 from helpers.exercises.sharding.blocks import Blocks, rank_rows
-from helpers.exercises.sharding.diary import Diary
+from helpers.exercises.sharding.collective_log import CollectiveLog
 from helpers.exercises.sharding.trained import joint, train, worst
 from helpers.virtual_gpu import virtual_gpu
 from helpers.virtual_gpu.world import World
@@ -78,7 +78,7 @@ phi = sum(p.numel() for p in Blocks().parameters())  # the papers' name for the 
 
 
 def run(fn, ranks, *args):
-    """Run `fn` on so many ranks, on the device of all the others; it measures itself."""
+    """Return what `fn` returns on each of `ranks` ranks; it takes its own measurements."""
     return run_ranks(fn, ranks, *args, device=everywhere, measure=False).results
 
 
@@ -163,6 +163,7 @@ def kept_whole(model, mesh):
     return make_sharded(model, mesh, reshard_after_forward=False)
 
 
+# %% name="units_trained"
 def train_sharded(make):
     model, (x, y) = make(Blocks().to(rank_device()), all_ranks()), rank_rows()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -283,6 +284,7 @@ def load_by_hand():
     return model
 
 
+# %% name="meta_filled"
 def load_in_a_call():
     model, full = start_empty(), Blocks().state_dict() if dist.get_rank() == 0 else {}
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
@@ -573,12 +575,12 @@ show(
 def by_dimension(shape):
     mesh = init_device_mesh(rank_device().type, shape, mesh_dim_names=("replicate", "shard"))
     model, (x, y) = make_sharded(Blocks().to(rank_device()), mesh), rank_rows()
-    with Diary() as diary:
+    with CollectiveLog() as log:
         loss = F.mse_loss(model(x), y)
         loss.backward()
     here = sum(p.to_local().numel() for p in model.parameters()) / phi
     groups = [dist.get_process_group_ranks(mesh.get_group(name)) for name in mesh.mesh_dim_names]
-    volumes = [diary.volume_among(ranks) * (len(ranks) - 1) / len(ranks) for ranks in groups]
+    volumes = [log.volume_among(ranks) * (len(ranks) - 1) / len(ranks) for ranks in groups]
     return here, [volume / (FP32 * phi) for volume in volumes], joint(loss)
 
 
@@ -757,7 +759,7 @@ with tempfile.TemporaryDirectory() as folder:
     late = run(run_on, 2, f"{folder}/async", 5, None, both)[0]
     forgetful = run(run_on, 2, f"{folder}/waited", 5, None, ("model",))[0]
 print("files:", ", ".join(files))
-print("async_save returned", "before" if early else "after", "its files were complete (after: the disk was fast)")
+print("async_save returned", "before" if early else "after", "its files were complete")
 lines = {"4 ranks, steps 4 to 8": through[3:], "2 ranks, resumed": after}
 lines |= {"from the asynchronous one": late, "without the moments": forgetful}
 for name, losses in lines.items():

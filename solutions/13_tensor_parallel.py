@@ -154,8 +154,11 @@ def relative(a, b):
 
 
 def mlp_on_ranks(enter, leave):
-    """Return, of output and gradients, distances from one process and relative lengths; PyTorch's warnings; and the
-    gradient of what comes before, this rank's and the right one."""
+    """Compare a sharded MLP with one process.
+
+    Returns: relative distances and lengths of the output and the gradients, PyTorch's warnings, and the gradient of
+    the parameter before the MLP: this rank's and the correct one.
+    """
     rank, n, here = dist.get_rank(), dist.get_world_size(), rank_device()
     torch.manual_seed(0)
     shapes = ((2, T, C), (4 * C, C), (C, 4 * C), (C,))

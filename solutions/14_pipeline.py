@@ -565,7 +565,7 @@ scale_guess = Prediction("Loss divided by 8: gradient / right gradient", my_gues
 
 # %% name="pipelining"
 def on_cpu(work, *args):
-    """Run `work` on four ranks where our engine ran, even if there are four GPUs: else two devices are compared."""
+    """Run `work` on four CPU ranks, where our engine ran, even on a machine with four GPUs."""
     return run_ranks(work, 4, *args, device="cpu", measure=False).results
 
 

@@ -978,7 +978,7 @@ print(f"its attention: off by {said:.1e}" if isinstance(said, float) else f"its 
 # ## 9 · What this run measured
 
 # %% name="summary"
-table = [("4 ranks", "first", "second")]
+table = [("4 ranks", "first method", "second method")]
 table += [
     ("saved for the backward pass: one process, ring", human_bytes(peaks[1][1]), human_bytes(peaks[4][1])),
     ("peak of attention: one process, ring", human_bytes(peaks[1][0]), human_bytes(peaks[4][0])),

@@ -29,7 +29,7 @@ from helpers import (
     Claims,
     Fleet,
     Prediction,
-    RankDiary,
+    RankLogWriter,
     break_here,
     check,
     checksum,
@@ -182,7 +182,7 @@ def survive(folder, faults, steps):
     patience = 5 if "hang" in faults.values() else 60  # seconds; on a busy machine a healthy rank may take long
     group = dist.new_group(timeout=timedelta(seconds=patience))  # after all ranks have started
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    diary, manager = RankDiary(folder, rank, attempt), Checkpoints(f"{folder}/checkpoints")
+    writer, manager = RankLogWriter(folder, rank, attempt), Checkpoints(f"{folder}/checkpoints")
     order, begin, losses = DataOrder(len(images), 48, seed=1), 0, []
     model, optimizer = small_model()
     if found := manager.latest():
@@ -196,14 +196,14 @@ def survive(folder, faults, steps):
         loss.backward()
         break_here(fault, "before", model)
         gradient = torch.cat([loss.detach().view(1), *(p.grad.flatten() for p in model.parameters())])
-        with diary.call("all_reduce"):
+        with writer.call("all_reduce"):
             dist.all_reduce(gradient, group=group)
         losses.append(gradient[0].item())
         nn.utils.vector_to_parameters(gradient[1:], [p.grad for p in model.parameters()])
         optimizer.step()
         optimizer.zero_grad()
         break_here(fault, "after", model)
-        diary.note("checksum", checksum(model.parameters()))
+        writer.note("checksum", checksum(model.parameters()))
         if (step + 1) % 8 == 0 and rank == 0:
             parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "order": order.state_dict()}
             manager.save(step + 1, parts)

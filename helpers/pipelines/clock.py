@@ -51,11 +51,11 @@ class Clocked:
 
     def figure(self, title: str) -> Figure:
         """Draw the run in ticks, so that pictures of clocks that go faster or slower have one axis."""
-        diaries = [
-            [line._replace(start=line.start / self.tick, end=line.end / self.tick) for line in diary]
-            for diary in self.timeline.diaries
+        logs = [
+            [line._replace(start=line.start / self.tick, end=line.end / self.tick) for line in log]
+            for log in self.timeline.logs
         ]
-        return Timeline(diaries, "ticks").figure(title)
+        return Timeline(logs, "ticks").figure(title)
 
     @property
     def how(self) -> str:
@@ -81,8 +81,8 @@ class Clocked:
     @property
     def overslept(self) -> float:
         """The longest time, in seconds, by which an action took longer than it should have."""
-        pairs = zip(self.timeline.diaries, self.ideal.diaries, strict=True)
-        lines = [line for diaries in pairs for line in zip(*diaries, strict=True)]
+        pairs = zip(self.timeline.logs, self.ideal.logs, strict=True)
+        lines = [line for logs in pairs for line in zip(*logs, strict=True)]
         return max((real.end - real.start) - (ideal.end - ideal.start) * self.tick for real, ideal in lines)
 
 
@@ -103,8 +103,8 @@ def clock_pipelines(pipelines: Mapping[str, Pipeline], tick: float = TICK) -> di
         progress_line(f"running {', '.join(again)}")
         run = run_ranks(_clocked, ranks, again, tick, device="cpu", measure=False, timeout=limit, show=False)
         for name, line in again.items():
-            diaries, sent = zip(*(results[name] for results in run.results), strict=True)
-            new = Clocked(Timeline(diaries), line.simulated(), tick, sum(sent))
+            logs, sent = zip(*(results[name] for results in run.results), strict=True)
+            new = Clocked(Timeline(logs), line.simulated(), tick, sum(sent))
             best[name] = min(best.get(name, new), new, key=lambda run: run.stretch)
     progress_line("")
     for name, run in best.items():
@@ -117,8 +117,8 @@ def clock_pipelines(pipelines: Mapping[str, Pipeline], tick: float = TICK) -> di
 
 
 def _clocked(pipelines: Mapping[str, Pipeline], tick: float) -> dict[str, tuple[list[Entry], int]]:
-    """Return the diary of this rank, and how many messages it has sent, in each pipeline."""
-    diaries = {}
+    """Return the log of this rank, and how many messages it has sent, in each pipeline."""
+    logs = {}
     rank = dist.get_rank()
     for engine, x, y, line in [(*set_up(line), line) for line in pipelines.values()]:
         engine.step(line.schedules[rank], x, y)  # connections are made at the first message
@@ -126,5 +126,5 @@ def _clocked(pipelines: Mapping[str, Pipeline], tick: float) -> dict[str, tuple[
         engine, x, y = set_up(line, tick)
         dist.barrier()
         engine.step(line.schedules[rank], x, y)
-        diaries[name] = engine.diary, engine.sent
-    return diaries
+        logs[name] = engine.log, engine.sent
+    return logs

@@ -31,7 +31,7 @@ class Engine:
         placement: which rank keeps which stage.
         pace: with it, each action waits until its time is up: computing is negligible then, and no core is needed.
         peers: this pipeline's ranks, where there are several pipelines; by default all.
-        diary: what this rank did in the last step.
+        log: what this rank did in the last step.
         sent: how many messages it has sent in it.
     """
 
@@ -58,7 +58,7 @@ class Engine:
             The mean loss on the rank with the last stage, else 0.
         """
         self.x, self.y, self.loss = x, y, 0.0
-        self.diary: list[Entry] = []
+        self.log: list[Entry] = []
         self._sending: list[tuple[dist.Work, Tensor]] = []
         self._local: dict[int, Tensor] = {}  # messages from one stage of this rank to another, by their tags
         self._kept: dict[tuple[int, int], Any] = {}  # (micro-batch, stage) -> what its next action needs
@@ -105,11 +105,11 @@ class Engine:
 
     @contextlib.contextmanager
     def _written_down(self, kind: str, i: int, stage: int) -> Iterator[None]:
-        """Note in the diary when the action began and ended; keep to its pace."""
+        """Note in the log when the action began and ended; keep to its pace."""
         start = time.perf_counter()
         yield
         time.sleep(max(0.0, start + self.pace(kind, stage) - time.perf_counter()))
-        self.diary.append(Entry(kind, i, stage, start, time.perf_counter()))
+        self.log.append(Entry(kind, i, stage, start, time.perf_counter()))
 
     def _tag(self, kind: str, i: int, source: int) -> int:
         return ("FB".index(kind) * len(self.x) + i) * (self.last + 1) + source

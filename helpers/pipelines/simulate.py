@@ -16,7 +16,7 @@ from .timeline import Entry, Timeline
 def simulate(
     schedules: Sequence[Iterable[Any]], placement: Placement | None = None, costs: Costs | None = None
 ) -> Timeline:
-    """Run the lists of all ranks and return the diary, in ticks.
+    """Run the lists of all ranks and return the log, in ticks.
 
     Args:
         schedules: a list of actions for each rank.
@@ -39,8 +39,8 @@ def simulate(
         spans = play(todo, lambda action: costs.of(action.kind, action.stage), message, stage_count(placement))
     except Stuck as stuck:
         raise Stuck([_in_words(*wait, placement) for wait in stuck.waiting]) from None
-    diaries = [[_entry(span.action, span.begin, span.end) for span in mine] for mine in spans]
-    return Timeline(diaries, "ticks")
+    logs = [[_entry(span.action, span.begin, span.end) for span in mine] for mine in spans]
+    return Timeline(logs, "ticks")
 
 
 def _entry(action: Pass, begin: float, end: float) -> Entry:

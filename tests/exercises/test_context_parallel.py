@@ -1,12 +1,12 @@
-"""What lab and checks of context parallel stand on: blocks of attention, diary, clock, model, pictures."""
+"""What lab and checks of context parallel stand on: blocks of attention, log, clock, model, pictures."""
 
 import math
 import time
 
 from helpers.exercises.context_parallel.attend import TILE, attend, attend_backward
 from helpers.exercises.context_parallel.attention_trial import AttentionTrial
+from helpers.exercises.context_parallel.block_log import BlockLog, Entry
 from helpers.exercises.context_parallel.clock import ClockedRing, clock_rings
-from helpers.exercises.context_parallel.diary import Diary, Entry
 from helpers.exercises.context_parallel.model import LongModel, rotated
 from helpers.exercises.context_parallel.pictures import ring_picture, scores_picture, timeline_picture
 
@@ -39,18 +39,18 @@ def test_a_block_is_attention_with_its_gradients(rows, columns, causal, heads, k
         torch.testing.assert_close(part, leaf.grad)
 
 
-def test_a_diary_counts_scores_and_keeps_the_pace():
+def test_a_log_counts_scores_and_keeps_the_pace():
     q, k = torch.randn(1, 1, 4, 2), torch.randn(1, 1, 6, 2)
-    with Diary() as diary:
+    with BlockLog() as log:
         out, _ = attend(q, k, k, causal=False)
         attend_backward(out, (q, q, q), attend(q, q, q, causal=True), causal=True)
-    attend(q, k, k, causal=False)  # after the block: in no diary
-    assert [(entry.kind, entry.work) for entry in diary.entries] == [
+    attend(q, k, k, causal=False)  # after the block: in no log
+    assert [(entry.kind, entry.work) for entry in log.entries] == [
         ("forward", 2 * 24),
         ("forward", 2 * 10),
         ("backward", 5 * 10),
     ]
-    with Diary(pace=0.001) as slow:
+    with BlockLog(pace=0.001) as slow:
         began = time.perf_counter()
         attend(q, k, k, causal=False)
     assert time.perf_counter() - began >= 0.048
@@ -58,11 +58,11 @@ def test_a_diary_counts_scores_and_keeps_the_pace():
 
 
 def test_what_waits_is_counted_and_clocked():
-    diaries = [[Entry("forward", 1, 0.0, 1.0)], [Entry("forward", 3, 0.0, 3.0)]]
-    run = ClockedRing(diaries, 1.0)
+    logs = [[Entry("forward", 1, 0.0, 1.0)], [Entry("forward", 3, 0.0, 3.0)]]
+    run = ClockedRing(logs, 1.0)
     assert run.counted == run.idle == pytest.approx(100 / 3)
     assert not run.busy
-    late = ClockedRing([*diaries, [Entry("forward", 3, 0.5, 6.0)]], 1.0)
+    late = ClockedRing([*logs, [Entry("forward", 3, 0.5, 6.0)]], 1.0)
     assert late.busy
     assert late.share == pytest.approx(late.counted, abs=0.1)
     assert "too busy" in str(late)

@@ -12,7 +12,7 @@ from helpers.exercises.failures.fleet import DAY, Fleet
 from helpers.exercises.failures.made_counters import FAULTS, made_counters
 from helpers.exercises.failures.made_jobs import KINDS, made_job
 from helpers.exercises.failures.pictures import rank_lanes, spike_figure
-from helpers.exercises.failures.rank_log import Call, RankDiary, checksum, read_logs
+from helpers.exercises.failures.rank_log import Call, RankLogWriter, checksum, read_logs
 from helpers.exercises.failures.suspects import SUSPECTS
 from helpers.exercises.failures.torchrun_job import torchrun_job
 from helpers.planner.goodput import goodput
@@ -39,11 +39,11 @@ def test_a_made_job_has_the_fault_it_was_made_with(kind):
     assert {check.kind for check in DIAGNOSIS} == set(KINDS)
 
 
-def test_a_diary_survives_a_cut_line(tmp_path):
-    diary = RankDiary(tmp_path, 0)
-    with diary.call("all_reduce"):
+def test_a_log_survives_a_cut_line(tmp_path):
+    writer = RankLogWriter(tmp_path, 0)
+    with writer.call("all_reduce"):
         pass
-    diary.note("checksum", 7)
+    writer.note("checksum", 7)
     with (tmp_path / "attempt-0-rank-0.jsonl").open("a") as file:
         file.write('["asked", "all_re')
     (log,) = read_logs(tmp_path, {0: -9})

@@ -18,7 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from helpers.exercises.failures.fleet import Failure, Fleet
-from helpers.exercises.failures.rank_log import RankDiary, checksum, read_logs
+from helpers.exercises.failures.rank_log import RankLogWriter, checksum, read_logs
 from helpers.exercises.reference.failures import diagnose
 from helpers.exercises.reference.runs_that_survive import Checkpoints
 from helpers.ranks.failure import RankError
@@ -77,8 +77,8 @@ def train(folder: str, attempt: int, plan: Planted | None) -> None:
     rank, manager = dist.get_rank(), Checkpoints(f"{folder}/checkpoints", keep=STEPS)
     impatient = dist.new_group(timeout=timedelta(seconds=PATIENCE))
     begin, state = manager.latest() or (0, {"weights": torch.zeros(4)})
-    weights, diary = state["weights"], RankDiary(folder, rank, attempt)
-    diary.note("begin", begin)
+    weights, writer = state["weights"], RankLogWriter(folder, rank, attempt)
+    writer.note("begin", begin)
     mine = plan if plan and plan.rank == rank else Planted("healthy", rank, STEPS)
     for step in range(begin, plan.found if plan and plan.found else STEPS):
         time.sleep(STEP + (SLOW if mine.kind == "slow" and step >= mine.at else 0.0))
@@ -88,12 +88,12 @@ def train(folder: str, attempt: int, plan: Planted | None) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(1000)
         gradient = torch.full((4,), float(step))
-        with diary.call("all_reduce"):
+        with writer.call("all_reduce"):
             dist.all_reduce(gradient, group=impatient if plan and (plan.kind, plan.at) == ("hung", step) else None)
         weights += gradient
         if mine.kind == "wrong" and step == mine.at:
             weights[0] += 1
-        diary.note("checksum", checksum([weights]))
+        writer.note("checksum", checksum([weights]))
         if (step + 1) % EVERY == 0 and rank == 0:
             manager.save(step + 1, {"weights": weights})
 
@@ -101,8 +101,8 @@ def train(folder: str, attempt: int, plan: Planted | None) -> None:
 def wait_until_all_others_wait(folder: str, attempt: int, calls: int) -> None:
     """Return when each other rank has called its all-reduce of this step."""
     others = [rank for rank in range(dist.get_world_size()) if rank != dist.get_rank()]
-    diaries = [Path(folder, f"attempt-{attempt}-rank-{rank}.jsonl") for rank in others]
-    while any(diary.read_text().count('"asked"') < calls for diary in diaries):
+    paths = [Path(folder, f"attempt-{attempt}-rank-{rank}.jsonl") for rank in others]
+    while any(path.read_text().count('"asked"') < calls for path in paths):
         time.sleep(0.01)
 
 
@@ -120,8 +120,8 @@ def attempt_on(ranks: int, folder: Path, attempt: int, plan: Planted | None) -> 
 
 def lines_of(folder: Path, attempt: int, rank: int) -> list[list]:
     """Return what a rank has written down: what, a name or a number, and when."""
-    diary = folder / f"attempt-{attempt}-rank-{rank}.jsonl"
-    return [json.loads(line) for line in diary.read_text(encoding="utf-8").splitlines()]
+    path = folder / f"attempt-{attempt}-rank-{rank}.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def begin_of(folder: Path, attempt: int) -> int:

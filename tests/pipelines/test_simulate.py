@@ -25,7 +25,7 @@ def test_the_formulas_of_the_lab_hold(ranks, m):
 def test_a_message_takes_its_time_and_keeps_nobody_from_working():
     lists = [[("F", 0), ("F", 1)], [("F", 0), ("F", 1)]]
     line = Pipeline(lists, in_a_row(2), 2, Costs(message=0.5))
-    assert [(entry.start, entry.end) for entry in line.simulated().diaries[1]] == [(1.5, 2.5), (2.5, 3.5)]
+    assert [(entry.start, entry.end) for entry in line.simulated().logs[1]] == [(1.5, 2.5), (2.5, 3.5)]
     on_one_rank = Pipeline([[("F", 0, 0), ("F", 0, 1)]], [[0, 1]], 1, Costs(message=0.5))
     assert on_one_rank.simulated().duration == 2
 

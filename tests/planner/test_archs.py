@@ -97,7 +97,7 @@ def test_a_type_that_transformers_does_not_know_is_taken_at_its_word(config):
             "other parts",
         ),
         ({"model_type": "llama", "hidden_act": "nonsense"}, "cannot be built"),
-        ({"model_type": "nonesuch", "num_hidden_layers": None}, "how many layers"),
+        ({"model_type": "nonesuch", "num_hidden_layers": None}, "number of layers"),
         ({}, "not a Hugging Face config"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.get("model_type", "nothing"),

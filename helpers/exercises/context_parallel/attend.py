@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from .diary import written_down
+from .block_log import written_down
 
 TILE = 64  # rows whose scores exist at a time
 Triple = tuple[Tensor, Tensor, Tensor]

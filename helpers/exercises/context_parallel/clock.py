@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from ...core.progress_line import progress_line
 from ...ranks.run import run_ranks
-from .diary import Diary, Entry
+from .block_log import BlockLog, Entry
 
 STEP = 1.0  # seconds of work for the rank that has most of it
 TRIES = 3
@@ -22,17 +22,17 @@ class ClockedRing:
     """One step on all ranks, with a clock.
 
     Attributes:
-        diaries: the blocks that each rank has computed.
+        logs: the blocks that each rank has computed.
         pace: seconds for each unit of work.
     """
 
-    diaries: Sequence[Sequence[Entry]]
+    logs: Sequence[Sequence[Entry]]
     pace: float
 
     @cached_property
     def work(self) -> list[float]:
         """What each rank has computed."""
-        return [sum(entry.work for entry in diary) for diary in self.diaries]
+        return [sum(entry.work for entry in log) for log in self.logs]
 
     @property
     def counted(self) -> float:
@@ -42,14 +42,14 @@ class ClockedRing:
     @property
     def seconds(self) -> float:
         """From the first start of any rank to the last end."""
-        entries = [entry for diary in self.diaries for entry in diary]
+        entries = [entry for log in self.logs for entry in log]
         return max(entry.end for entry in entries) - min(entry.start for entry in entries)
 
     @property
     def idle(self) -> float:
         """Percentage of the step in which a rank does nothing, on average, as the clock says."""
-        busy = sum(entry.end - entry.start for diary in self.diaries for entry in diary)
-        return 100 * (1 - busy / self.seconds / len(self.diaries))
+        busy = sum(entry.end - entry.start for log in self.logs for entry in log)
+        return 100 * (1 - busy / self.seconds / len(self.logs))
 
     @property
     def stretch(self) -> float:
@@ -89,8 +89,8 @@ def clock_rings(step: Callable[..., Any], ranks: int, orders: Mapping[str, Any])
         progress_line(f"clocking {', '.join(again)}")
         results = run_ranks(_clocked, ranks, step, again, device="cpu", measure=False, show=False).results
         for name in again:
-            diaries, paces = zip(*(result[name] for result in results), strict=True)
-            new = ClockedRing(diaries, paces[0])
+            logs, paces = zip(*(result[name] for result in results), strict=True)
+            new = ClockedRing(logs, paces[0])
             best[name] = min(best.get(name, new), new, key=lambda run: run.stretch)
     progress_line("")
     for name, run in best.items():
@@ -100,15 +100,15 @@ def clock_rings(step: Callable[..., Any], ranks: int, orders: Mapping[str, Any])
 
 
 def _clocked(step: Callable[..., Any], orders: Mapping[str, Any]) -> dict[str, tuple[list[Entry], float]]:
-    """Return this rank's diary of each order, and the pace."""
+    """Return this rank's log of each order, and the pace."""
     seen = {}
     for name, order in orders.items():
-        with Diary() as rehearsal:  # connections are made at the first message
+        with BlockLog() as rehearsal:  # connections are made at the first message
             step(order)
         works: list[float] = [0.0] * dist.get_world_size()
         dist.all_gather_object(works, rehearsal.work)
         dist.barrier()
-        with Diary(STEP / max(works)) as diary:
+        with BlockLog(STEP / max(works)) as log:
             step(order)
-        seen[name] = diary.entries, diary.pace
+        seen[name] = log.entries, log.pace
     return seen

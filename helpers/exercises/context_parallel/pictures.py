@@ -81,16 +81,16 @@ def scores_picture(order: Sequence[Sequence[int]], title: str) -> "Figure":
 
 def timeline_picture(run: "ClockedRing", title: str) -> "Figure":
     """Draw a row for each rank, and a bar for each block that it has computed."""
-    figure, axes = _figure(7.5, 1.1 + 0.4 * len(run.diaries))
-    begin = min(entry.start for diary in run.diaries for entry in diary)
-    for rank, diary in enumerate(run.diaries):
+    figure, axes = _figure(7.5, 1.1 + 0.4 * len(run.logs))
+    begin = min(entry.start for log in run.logs for entry in log)
+    for rank, log in enumerate(run.logs):
         for kind, color in _KINDS.items():
-            spans = [(e.start - begin, e.end - e.start) for e in diary if e.kind == kind]
+            spans = [(e.start - begin, e.end - e.start) for e in log if e.kind == kind]
             axes.broken_barh(spans, (rank - 0.4, 0.8), facecolor=color, edgecolor="white", lw=0.6)
     for kind, color in _KINDS.items():
         axes.plot([], [], "s", color=color, label=kind)
     figure.legend(loc="outside lower right", ncols=2, frameon=False, fontsize=8)
-    axes.set_yticks(range(len(run.diaries)), [f"rank {rank}" for rank in range(len(run.diaries))])
+    axes.set_yticks(range(len(run.logs)), [f"rank {rank}" for rank in range(len(run.logs))])
     axes.invert_yaxis()
     axes.set(title=f"{title}: idle {run.idle:.0f}%", xlabel="seconds")
     return figure

@@ -20,7 +20,7 @@ from ..base import Evidence
 from ..probing.on_ranks import on_ranks
 from ..tensor_parallel.inputs import drawn
 from ..tensor_parallel.said import by_rank, in_words, noted, wrong_tensor
-from .diary import Diary, attending
+from .block_log import BlockLog, attending
 
 Order = list[list[int]]
 FAR = 100.0, 20.0  # an entry of each q, its sign changing from row to row, and of each k: scores of 1,000 and -1,000
@@ -126,8 +126,8 @@ def _named(seen: Evidence) -> Iterator[tuple[str, list[Evidence]]]:
             yield name, [rank["settings"][i] for rank in ranks]
 
 
-class _EarlyMessages(Diary):
-    """A diary that counts the messages that this rank had started when its first block was done."""
+class _EarlyMessages(BlockLog):
+    """A log that counts the messages that this rank had started when its first block was done."""
 
     def __init__(self, calls: Collectives) -> None:
         super().__init__()
@@ -144,18 +144,18 @@ def _run(case: RingCase, look: Look) -> Evidence:
     """Call the learner's function on one rank and note everything that is asked of it."""
     names, inputs, call = look
     kept = [t.clone() for t in inputs]
-    with Collectives() as calls, _EarlyMessages(calls) as diary:
+    with Collectives() as calls, _EarlyMessages(calls) as log:
         got = call()
     right, block = case.right(), case.mine[1].nbytes
     work: dict[str, float] = {"forward": 0.0, "backward": 0.0}
-    for entry in diary.entries:
+    for entry in log.entries:
         work[entry.kind] += entry.work
     return {
         "got": {name: noted(t) for name, t in zip(names, got, strict=True)},
         "right": {name: noted(right[name]) for name in names},
         "work": work,
         "scores": case.work(),
-        "early": diary.early,
+        "early": log.early,
         "blocks": sum(call.nbytes for call in calls.calls if call.name == "send") / block,
         "others": [list(call) for call in calls.calls if call.name not in ("send", "recv")],
         "changed": [not torch.equal(t, before) for t, before in zip(inputs, kept, strict=True)],

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from ...core.colors import COLORS
-from .diary import Diary
+from .all_reduce_log import AllReduceLog
 
 
 def ring_figure(ranks: int = 4) -> Figure:
@@ -42,14 +42,14 @@ def ring_figure(ranks: int = 4) -> Figure:
     return figure
 
 
-def bucket_timeline(diary: Diary) -> Figure:
+def bucket_timeline(log: AllReduceLog) -> Figure:
     """Draw the backward pass and, below it, each bucket from the moment it was sent to the moment it was back."""
-    figure = Figure(figsize=(7, 0.9 + 0.24 * (len(diary.entries) + 1)), layout="constrained")
+    figure = Figure(figsize=(7, 0.9 + 0.24 * (len(log.entries) + 1)), layout="constrained")
     axes = figure.add_subplot()
-    axes.barh("backward pass", 1e3 * diary.computed, color=COLORS[0])
-    for index, entry in enumerate(diary.entries):
+    axes.barh("backward pass", 1e3 * log.computed, color=COLORS[0])
+    for index, entry in enumerate(log.entries):
         axes.barh(f"bucket {index}", 1e3 * (entry.answered - entry.asked), left=1e3 * entry.asked, color=COLORS[4])
-    axes.axvline(1e3 * diary.computed, color="black", lw=1, ls=":")
+    axes.axvline(1e3 * log.computed, color="black", lw=1, ls=":")
     axes.invert_yaxis()
     axes.set(title="Buckets are sent during the backward pass (rank 0)", xlabel="milliseconds")
     return figure

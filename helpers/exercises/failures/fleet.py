@@ -18,7 +18,7 @@ DAY, GPU_DAYS = 86_400.0, 16_384 * 54
 # 7, the watchdog of NCCL 7. Software: bugs 54, dependencies 2. Corruption: silent data corruption 6.
 COUNTED = {"node": 308, "hang": 49, "software": 56, "corruption": 6}
 ASSUMED = {"straggler": 20}  # in the same time; a healthy job's pauses are counted by day
-USES = ("training", "saving", "comparing", "lost again", "slowed", "waiting for a time-out", "restarting", "no node")
+USES = ("training", "saving", "comparing", "lost again", "slowed", "waiting for a timeout", "restarting", "no node")
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Fleet:
     def _drawn(self, chance: random.Random) -> Iterator[Failure]:
         """Draw failures at their rates, without end."""
         rates = {kind: n * self.gpus / GPU_DAYS for kind, n in (COUNTED | ASSUMED).items()}  # a day
-        rates["false alarm"] = self.PAUSES * math.exp(-self.timeout / self.PAUSE)  # a pause longer than the time-out
+        rates["false alarm"] = self.PAUSES * math.exp(-self.timeout / self.PAUSE)  # a pause longer than the timeout
         while True:
             kind = chance.choices(list(rates), list(rates.values()))[0]
             wait, unseen = chance.expovariate(sum(rates.values()) / DAY), chance.uniform(0, self.compare)
@@ -125,7 +125,7 @@ class Fleet:
         """Return what an event costs, by use; `since` are the seconds trained since the last checkpoint."""
         costs = {"lost again": since, "restarting": self.RESTART}
         if failure.kind in ("hang", "false alarm"):
-            costs["waiting for a time-out"] = self.timeout
+            costs["waiting for a timeout"] = self.timeout
         if failure.kind == "corruption":  # all that was trained since it began, from the checkpoint before it
             before = (since - failure.unseen) % self.interval if failure.before is None else failure.before
             costs["lost again"] = min(trained, failure.unseen + before)

@@ -1,7 +1,7 @@
 """What is left of a rank after a job: its exit code, its collectives with their times, checksums of its weights.
 
-A `RankDiary` writes them down while the rank works, a line at a time, so that a kill loses nothing; `read_logs` reads
-the diaries of all ranks. A flight recorder keeps the same about collectives, without times over gloo.
+A `RankLogWriter` writes them down while the rank works, a line at a time, so that a kill loses nothing; `read_logs`
+reads the logs of all ranks. A flight recorder keeps the same about collectives, without times over gloo.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ class RankLog:
     checksums: list[int] = field(default_factory=list)
 
 
-class RankDiary:
+class RankLogWriter:
     """Writes down what a rank does, in `folder`."""
 
     def __init__(self, folder: str | Path, rank: int, attempt: int = 0) -> None:
@@ -76,11 +76,11 @@ def checksum(tensors: Iterable[torch.Tensor]) -> int:
 def read_logs(folder: str | Path, exit_codes: Mapping[int, int], attempt: int = 0) -> list[RankLog]:
     """Return what the ranks of one attempt have left, in their order."""
     lines = {rank: _lines(Path(folder, f"attempt-{attempt}-rank-{rank}.jsonl")) for rank in sorted(exit_codes)}
-    start = min((line[2] for diary in lines.values() for line in diary), default=0.0)
+    start = min((line[2] for mine in lines.values() for line in mine), default=0.0)
     logs = []
-    for rank, diary in lines.items():
+    for rank, mine in lines.items():
         log = RankLog(exit_codes[rank])
-        for what, value, when in diary:
+        for what, value, when in mine:
             if what == "asked":
                 log.calls.append(Call(value, when - start, None))
             elif what == "answered":
@@ -92,7 +92,7 @@ def read_logs(folder: str | Path, exit_codes: Mapping[int, int], attempt: int = 
 
 
 def _lines(path: Path) -> list[list]:
-    """Return the whole lines of a diary; a kill may have cut the last one."""
+    """Return the whole lines of a log; a kill may have cut the last one."""
     found = []
     if path.exists():
         for line in path.read_text(encoding="utf-8").splitlines():

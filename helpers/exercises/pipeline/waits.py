@@ -15,11 +15,11 @@ def longest_avoidable_wait(ran: Timeline, best: Timeline, ranks: int) -> str:
     at which the same rank of `best` has done as much work.
     """
     waits = []
-    for rank, diary in enumerate(ran.diaries):
+    for rank, log in enumerate(ran.logs):
         work = late = 0.0
-        for before, after in pairwise([None, *diary]):
+        for before, after in pairwise([None, *log]):
             free = before.end if before else 0.0
-            delay = after.start - _start(best.diaries[rank], work)
+            delay = after.start - _start(best.logs[rank], work)
             wait = after.start - free
             waits.append((round(min(wait, delay - late), 6), -free, rank, wait, before, after))
             late, work = max(late, delay), work + after.end - after.start
@@ -37,14 +37,14 @@ def longest_avoidable_wait(ran: Timeline, best: Timeline, ranks: int) -> str:
     )
 
 
-def _start(diary: Sequence[Entry], work: float) -> float:
+def _start(log: Sequence[Entry], work: float) -> float:
     """Return when a rank goes on that has done `work` ticks of work."""
-    for entry in diary:
+    for entry in log:
         length = entry.end - entry.start
         if work < length - 1e-9:
             return entry.start + work
         work -= length
-    return diary[-1].end
+    return log[-1].end
 
 
 def _name(entry: Entry, ranks: int) -> Action:

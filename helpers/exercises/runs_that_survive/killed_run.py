@@ -95,14 +95,14 @@ def killed_runs(
 
 def _run(folder: Path, job: Job, mtbf: float) -> KilledRun:
     """Start the trainer, kill it at random, start it again, until it has done its work."""
-    chance, kills, process, diary = random.Random(4), [], None, folder / "diary"
+    chance, kills, process, log = random.Random(4), [], None, folder / "log"
     warm = _start(folder / "warm-up", Job(1, 1, 0.0, 0.0))  # so that the first start costs no more than the others
     warm.join()
     start = time.monotonic()
     try:
         while time.monotonic() - start < LIMIT:
             process = _start(folder, job)
-            while process.is_alive() and _starts(diary) <= len(kills) and time.monotonic() - start < LIMIT:
+            while process.is_alive() and _starts(log) <= len(kills) and time.monotonic() - start < LIMIT:
                 time.sleep(0.002)
             process.join(min(chance.expovariate(1 / mtbf), max(0.0, start + LIMIT - time.monotonic())))
             if process.exitcode is not None:
@@ -114,7 +114,7 @@ def _run(folder: Path, job: Job, mtbf: float) -> KilledRun:
         if process is not None and process.is_alive():
             process.kill()
             process.join()
-    return _told(_entries(diary), start, kills, job)
+    return _told(_entries(log), start, kills, job)
 
 
 def _start(folder: Path, job: Job) -> BaseProcess:
@@ -132,8 +132,8 @@ def train(folder: str, job: Job) -> None:
         state = torch.load(checkpoint)
         model.load_state_dict(state["model"])
         step = state["step"]
-    with Path(folder, "diary").open("a", buffering=1) as diary:
-        diary.write(f"started {step} {time.monotonic()}\n")
+    with Path(folder, "log").open("a", buffering=1) as log:
+        log.write(f"started {step} {time.monotonic()}\n")
         while step < job.steps:
             end = time.monotonic() + job.tick
             model(torch.ones(8, 64)).square().mean().backward()
@@ -141,21 +141,21 @@ def train(folder: str, job: Job) -> None:
             optimizer.zero_grad()
             time.sleep(max(0.0, end - time.monotonic()))
             step += 1
-            diary.write(f"step {step} {time.monotonic()}\n")
+            log.write(f"step {step} {time.monotonic()}\n")
             if step % job.interval == 0 and step < job.steps:
                 end = time.monotonic() + job.save
                 torch.save({"model": model.state_dict(), "step": step}, draft)
                 time.sleep(max(0.0, end - time.monotonic()))
                 os.replace(draft, checkpoint)
-                diary.write(f"saved {step} {time.monotonic()}\n")
+                log.write(f"saved {step} {time.monotonic()}\n")
 
 
-def _starts(diary: Path) -> int:
-    return diary.read_text().count("started") if diary.exists() else 0
+def _starts(log: Path) -> int:
+    return log.read_text().count("started") if log.exists() else 0
 
 
-def _entries(diary: Path) -> list[tuple[str, int, float]]:
-    lines = [line.split() for line in diary.read_text().splitlines()] if diary.exists() else []
+def _entries(log: Path) -> list[tuple[str, int, float]]:
+    lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
     return [(line[0], int(line[1]), float(line[2])) for line in lines if len(line) == 3]
 
 

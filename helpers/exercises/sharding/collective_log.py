@@ -9,7 +9,7 @@ from ...ranks.collectives import Collective, Collectives
 
 
 class Event(NamedTuple):
-    """One line of a diary.
+    """One line of a log.
 
     Attributes:
         name: of the collective, or what was noted.
@@ -22,12 +22,12 @@ class Event(NamedTuple):
     ranks: tuple[int, ...] = ()
 
 
-class Diary(Collectives):
+class CollectiveLog(Collectives):
     """Records the collectives in its `with` block, and among them what `note` is told.
 
-    >>> with Diary() as diary:  # doctest: +SKIP
+    >>> with CollectiveLog() as log:  # doctest: +SKIP
     ...     model(x).sum().backward()
-    >>> diary.volume_among([0, 2])  # doctest: +SKIP
+    >>> log.volume_among([0, 2])  # doctest: +SKIP
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""A diary tells the dimensions of a mesh apart."""
+"""A log tells the dimensions of a mesh apart."""
 
 from helpers import run_ranks
-from helpers.exercises.sharding.diary import Diary
+from helpers.exercises.sharding.collective_log import CollectiveLog
 
 import torch
 import torch.distributed as dist
@@ -10,11 +10,11 @@ import torch.distributed as dist
 def two_groups():
     rank = dist.get_rank()
     pairs = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
-    with Diary() as diary:
+    with CollectiveLog() as log:
         dist.all_reduce(torch.ones(4), group=pairs[rank // 2])
-        diary.note("between")
+        log.note("between")
         dist.broadcast(torch.ones(8), 0)
-    return diary.events, diary.volume_among([0, 1]), diary.volume_among([0, 1, 2, 3])
+    return log.events, log.volume_among([0, 1]), log.volume_among([0, 1, 2, 3])
 
 
 def test_bytes_are_told_apart_by_the_ranks_that_took_part():

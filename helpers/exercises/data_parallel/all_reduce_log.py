@@ -1,4 +1,4 @@
-"""A diary of all-reduces: when each was asked for, when the program went on, when the answer came."""
+"""A log of all-reduces: when each was asked for, when the program went on, when the answer came."""
 
 import time
 from types import TracebackType
@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 
 class Entry(NamedTuple):
-    """One all-reduce; times in seconds since the diary was opened.
+    """One all-reduce; times in seconds since the log was opened.
 
     Attributes:
         nbytes: of the message.
@@ -23,11 +23,11 @@ class Entry(NamedTuple):
     answered: float
 
 
-class Diary:
+class AllReduceLog:
     """Writes down every `dist.all_reduce` in its `with` block, on this rank.
 
     The answer is noted by gloo's own thread, on the clock of the CPU. (NCCL's answers are events on the GPU; there a
-    profiler is the diary.)
+    profiler is the log.)
 
     Attributes:
         entries: one for each all-reduce, in the order in which they were asked for; complete when the block has ended.
@@ -39,7 +39,7 @@ class Diary:
         self.computed = 0.0
         self._start, self._original, self._waiting = 0.0, dist.all_reduce, []
 
-    def __enter__(self) -> "Diary":
+    def __enter__(self) -> "AllReduceLog":
         self._start, self._original = time.perf_counter(), dist.all_reduce
         dist.all_reduce = self._all_reduce
         return self

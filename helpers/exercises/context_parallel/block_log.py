@@ -1,6 +1,6 @@
 """What a rank computes, and when: each block of attention, with the scores that it takes.
 
-A diary can also set the pace. Four ranks on a laptop fight for its cores, which would hide who waits for whom. So with
+A log can also set the pace. Four ranks on a laptop fight for its cores, which would hide who waits for whom. So with
 a pace each block *waits* until its time is up, in proportion to its scores; the arithmetic is done within that time,
 and the messages are real.
 """
@@ -25,7 +25,7 @@ class Entry(NamedTuple):
 
 
 @dataclass
-class Diary:
+class BlockLog:
     """Notes the blocks of attention that this process computes in the `with` block.
 
     Attributes:
@@ -36,7 +36,7 @@ class Diary:
     pace: float = 0.0
     entries: list[Entry] = field(default_factory=list)
 
-    def __enter__(self) -> "Diary":
+    def __enter__(self) -> "BlockLog":
         _open.append(self)
         return self
 
@@ -56,7 +56,7 @@ class Diary:
         return sum(entry.work for entry in self.entries)
 
 
-_open: list[Diary] = []  # diaries of this process
+_open: list[BlockLog] = []  # logs of this process
 _at_work: list[str] = []  # the kinds of the blocks that are being computed
 
 
@@ -67,12 +67,12 @@ def attending() -> bool:
 
 @contextlib.contextmanager
 def written_down(kind: str, rows: int, columns: int, causal: bool) -> Iterator[None]:
-    """Write what the `with` block computes into the diaries that are open: the scores of rows x columns, or half."""
+    """Write what the `with` block computes into the logs that are open: the scores of rows x columns, or half."""
     start = time.perf_counter()
     _at_work.append(kind)
     try:
         yield
     finally:
         _at_work.pop()
-    for diary in _open:
-        diary.note(kind, PRODUCTS[kind] * (rows * (rows + 1) / 2 if causal else rows * columns), start)
+    for log in _open:
+        log.note(kind, PRODUCTS[kind] * (rows * (rows + 1) / 2 if causal else rows * columns), start)
