@@ -96,7 +96,7 @@ def test_slices_of_experts_are_sharded_over_the_ranks_that_are_left():
     layout = replace(LAYOUT, shard=4, expert=2)
     assert layout.expert_shards == 2  # of 8 ranks, 2 x 2 hold different parts of the experts
     assert replace(layout, expert_tensor=1).expert_shards == 4
-    with pytest.raises(RecipeError, match="planned with dispatcher all-gather"):
+    with pytest.raises(RecipeError, match="expert_tensor needs dispatcher all-gather"):
         replace(layout, dispatcher="all-to-all")
     with pytest.raises(RecipeError, match="does not divide the width"):
         replace(layout, arch=replace(ARCH, moe_ffn=127))
