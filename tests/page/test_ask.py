@@ -110,13 +110,20 @@ def test_a_layout_has_its_timeline_and_every_engine_answers():
             answers[name] = ask.export(ask.Asked("many", llama), name)
         except RecipeError as error:
             answers[name] = str(error)
-    assert "[" in answers["torchtitan"]
+    assert "parallel_degree" in answers["torchtitan"]
     assert all(answers.values())
     assert "torch.optim" in ask.export(ask.Asked("one", TINY | {"model": "gpt2"}), "pytorch")
 
 
 @pytest.mark.slow
-def test_a_search_tells_of_each_layout_and_gives_its_settings(monkeypatch):
+@pytest.mark.parametrize(
+    "engine",
+    [
+        "torchtitan",
+        pytest.param("megatron", marks=pytest.mark.xfail(strict=True, reason="searched without Transformer Engine")),
+    ],
+)
+def test_a_search_tells_of_each_layout_and_gives_its_settings(engine, monkeypatch):
     monkeypatch.setenv("TAS_PROGRESS", "off")
     layout = LAYOUT | {"gpus": 1}
     asked = ask.Asked("many", layout)
@@ -132,10 +139,11 @@ def test_a_search_tells_of_each_layout_and_gives_its_settings(monkeypatch):
     assert {row["name"] for row in rows} <= {row["name"] for row in found}
     assert events[-1]["planned"] >= len(found) > 1
     again = []
-    ask.plan(ask.Asked("many", layout | rows[0]["settings"]), again.append)
+    best_one = next(row for row in rows if row["settings"]["engine"] == engine)
+    ask.plan(ask.Asked("many", layout | best_one["settings"]), again.append)
     (answer,) = (event["answer"] for event in again if "answer" in event)
-    assert answer["step_seconds"] == pytest.approx(rows[0]["seconds"])
-    assert answer["peak_allocated_bytes"] == rows[0]["bytes"]
+    assert answer["step_seconds"] == pytest.approx(best_one["seconds"])
+    assert answer["peak_allocated_bytes"] == best_one["bytes"]
     assert events[-1]["ties"] == "" or "tie: they lie within" in events[-1]["ties"]
 
 

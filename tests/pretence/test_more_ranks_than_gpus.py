@@ -15,7 +15,7 @@ LABS = ("11b_x3_ddp", "11_data_parallel", "11b_when_ranks_go_wrong", "12_shardin
 GPU = ["-m", "tests.pretence", "--gpu", "h100", "--gpus", "1"]
 # Lines that name the machine, or whose figures are seconds.
 OF_THE_MACHINE = re.compile(
-    r"torch \d|rows a second|times as many as one|under way|this machine|[Ss]econds|times as long|Time in"
+    r"torch \d|rows per second|times one rank|under way|this machine|[Ss]econds|times as long|Time in"
     r"|You said|busy|recorded"
 )
 NUMBER = re.compile(r"\d[\d,]*\.?\d*(?:e[-+]\d+)?")

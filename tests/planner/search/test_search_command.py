@@ -49,7 +49,7 @@ def test_the_best_are_printed_and_kept(command, monkeypatch):
     asked = ("--gpus", "1", "--gpu", "h100", "--tokens-per-batch", "256")
     status, out, err = command(*asked)
     assert (status, err) == (0, "")
-    assert "256 tokens a step in sequences of 256" in out  # the model's longest
+    assert "256 tokens per step in sequences of 256" in out  # the model's longest
     table = out[out.index("    layout") :].splitlines()
     assert table[0].split()[:3] == ["layout", "GiB", "s"]
     rows = [row for row in table[1:] if row[:2].strip().isdigit()]
