@@ -12,7 +12,7 @@ from ...core.device import pick_device
 from ..base import Check, Evidence
 from ..probing.measuring_weights import close, weights
 from .loss import LossInFp32
-from .shared import CLIP_OFF, PRECISIONS, scaler_for, setting
+from .shared import CLIP_OFF, PRECISIONS, CountingScaler, scaler_for, setting
 
 EVERY = 13  # weights: one is sent as evidence
 ASIDE = 0.1  # how far, of its length, a move may lie beside the reference's: what rounding in 16 bits explains
@@ -39,6 +39,13 @@ def _wrong_move(seen: Evidence, right: Evidence, tolerance: float, aside: float 
         cosine = F.cosine_similarity(got, want, dim=0).item()
         return f"the weights moved as far as the reference's, in another direction (cosine {cosine:.3f})."
     return None
+
+
+def _updated_too_often(updates: int) -> str:
+    return (
+        f"scaler.update() was called {updates} times in one step. It forgets which optimizers were unscaled, and which "
+        "gradients overflowed: call it once, after the steps of both optimizers."
+    )
 
 
 class ForwardInLowPrecision(Check):
@@ -103,12 +110,18 @@ class ClipsTrueGradient(Check):
         for max_norm in (CLIP_OFF, 0.05):
             model, optimizers, x, y = setting(seed)
             before = weights(model)
-            train_step(model, optimizers, scaler_for(torch.float16), x, y, torch.float16, max_norm)
+            scaler = scaler_for(torch.float16)
+            train_step(model, optimizers, scaler, x, y, torch.float16, max_norm)
             moved[str(max_norm)] = (weights(model) - before).tolist()
         model, optimizers, x, y = setting(seed)
         before = weights(model)
         train_step(model, optimizers, scaler_for(torch.float16, 2.0), x, y, torch.float32, CLIP_OFF)
-        return {"moved": moved, "doubled": _move(before, model), "small": ClipsTrueGradient._small(seed, train_step)}
+        return {
+            "moved": moved,
+            "updates": scaler.updates,
+            "doubled": _move(before, model),
+            "small": ClipsTrueGradient._small(seed, train_step),
+        }
 
     @staticmethod
     def _small(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
@@ -123,6 +136,8 @@ class ClipsTrueGradient(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if seen["updates"] > 1:
+            return _updated_too_often(seen["updates"])
         for max_norm, right in expected["moved"].items():
             got, want = (torch.tensor(moved).norm().item() for moved in (seen["moved"][max_norm], right))
             if not close(got, want, 0.02):
@@ -161,9 +176,9 @@ class StepsInARow(Check):
 
     @staticmethod
     def _three_steps(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) -> list[Evidence]:
-        """Return by what the weights moved in each step, and the scale after it."""
+        """Return by what the weights moved in each step, and the scale and the model's mode after it."""
         model, optimizers, x, y = setting(seed, lr=0.05, momentum=0.9)
-        scaler = torch.amp.GradScaler(pick_device().type, init_scale=2.0**10)
+        scaler = CountingScaler(pick_device().type, init_scale=2.0**10)
         four = SimpleNamespace(scale=scaler.scale, unscale_=scaler.unscale_, step=scaler.step, update=scaler.update)
         _leave_gradients(model, scale=scaler.get_scale())
         log = []
@@ -173,7 +188,15 @@ class StepsInARow(Check):
             train_step(model, optimizers, four, x, y, dtype, 0.3)
             if spoil:
                 spoil.remove()
-            log.append({"moved": _move(before, model), "scale": float(scaler.get_scale())})
+            log.append(
+                {
+                    "moved": _move(before, model),
+                    "scale": float(scaler.get_scale()),
+                    "updates": scaler.updates,
+                    "training": all(module.training for module in model.modules()),
+                }
+            )
+            scaler.updates = 0
         return log
 
     @staticmethod
@@ -186,6 +209,10 @@ class StepsInARow(Check):
         for name, log in expected.items():
             for i, (got, want) in enumerate(zip(seen[name], log, strict=True)):
                 where = f"dtype={name} with a scaler, step {i + 1}"
+                if got["updates"] > 1:
+                    return f"{where}: {_updated_too_often(got['updates'])}"
+                if not got["training"]:
+                    return f"{where}: the model, or a part of it, is in evaluation mode afterwards; leave its mode."
                 wrong = _wrong_move(got["moved"], want["moved"], 0.02)
                 if wrong:
                     return f"{where}: {wrong} {ways[i]}"
