@@ -20,7 +20,15 @@ EXACT = 1e-5  # relative: sums over 2 ranks are rounded otherwise than over 4
 ROWS, LAST = 8, 17
 WIDER = 254
 NOTES = 2_500_000  # bytes beside weights and two moments: names, shapes and places of shards; less than the weights
-COMES_BACK = ("the weights", "the buffers", "the optimizer's moments", "the mode of a layer")  # to the last bit
+WORDS = {
+    "weights": "the weights",
+    "gradients": "the gradients",
+    "buffers": "the buffers",
+    "moments": "the optimizer's moments",
+    "options": "the optimizer's options",
+    "modes": "the mode of a layer",
+}
+COMES_BACK = ("weights", "buffers", "moments", "modes")  # to the last bit
 SLOWER = 0.004  # the learning rate from the checkpoint on, as a schedule sets it; a fresh optimizer has 0.01
 
 
@@ -47,17 +55,17 @@ def _fresh(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, list[Any]]:
-    """Return copies of what a run consists of on this rank, by what it is called in a diagnosis."""
+    """Return copies of what a run consists of on this rank."""
     moments = [optimizer.state.get(p, {}) for p in model.parameters()]
     return {
-        "the weights": [_local(p) for p in model.parameters()],
-        "the gradients": [_local(p.grad) for p in model.parameters()],
-        "the buffers": [_local(buffer) for buffer in model.buffers()],
-        "the optimizer's moments": [_local(of.get(name)) for of in moments for name in ("exp_avg", "exp_avg_sq")],
-        "the optimizer's options": [
+        "weights": [_local(p) for p in model.parameters()],
+        "gradients": [_local(p.grad) for p in model.parameters()],
+        "buffers": [_local(buffer) for buffer in model.buffers()],
+        "moments": [_local(of.get(name)) for of in moments for name in ("exp_avg", "exp_avg_sq")],
+        "options": [
             value for group in optimizer.param_groups for key, value in sorted(group.items()) if key != "params"
         ],
-        "the mode of a layer": [layer.training for layer in model.modules()],
+        "modes": [layer.training for layer in model.modules()],
     }
 
 
@@ -68,9 +76,14 @@ def _local(tensor: Tensor | None) -> Tensor | None:
     return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach().clone()
 
 
-def _changed(before: dict[str, list[Any]], after: dict[str, list[Any]]) -> list[str]:
-    """Return the names of what differs between two states."""
-    return [name for name in before if not all(map(_equal, before[name], after[name]))]
+def _equal_parts(before: dict[str, list[Any]], after: dict[str, list[Any]]) -> dict[str, bool]:
+    """Return which parts of two states are the same."""
+    return {name: all(map(_equal, before[name], after[name])) for name in before}
+
+
+def _other(same: dict[str, bool]) -> str:
+    """Return the words for the parts that are not the same."""
+    return " and ".join(WORDS[name] for name, equal in same.items() if not equal)
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -95,7 +108,7 @@ def _saves(save: Callable[..., Any], load: Callable[..., Any], seed: int, folder
     files = _files(folder)
     whole = sum(p.numel() * 4 for p in model.parameters())
     seen = {
-        "changed": _changed(before, _state(model, optimizer)),
+        "kept": _equal_parts(before, _state(model, optimizer)),
         "sent": sum(call.nbytes for call in sent.calls if call.name in ("all_gather", "broadcast", "all_reduce")),
         "bytes": sum(files.values()),
         "largest": max(files.values(), default=0),
@@ -114,10 +127,10 @@ def _goes_on(load: Callable[..., Any], seed: int, folder: str, saved: dict[str, 
         step = load(model, optimizer, folder)
     volume = sum(call.nbytes for call in sent.calls if call.name in ("all_gather", "broadcast", "all_reduce"))
     step = step if isinstance(step, int) else type(step).__name__
-    other = _changed(saved, _state(model, optimizer)) if saved else []
+    same = _equal_parts(saved, _state(model, optimizer)) if saved else {}
     return {
         "step": step,
-        "other": [name for name in other if name in COMES_BACK],
+        "same": {name: equal for name, equal in same.items() if name in COMES_BACK},
         "losses": _train(model, optimizer, range(2, 5)),
         "sent": volume,
     }
@@ -146,8 +159,8 @@ class GoesOnWithEqualLosses(_OnRun):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         right = expected["four"][0]["losses"]
         for rank, got in enumerate(seen["four"]):
-            if got["changed"]:
-                return f"rank {rank}: save changes {' and '.join(got['changed'])}. Leave the run as it is."
+            if _other(got["kept"]):
+                return f"rank {rank}: save changes {_other(got['kept'])}. Leave the run as it is."
             if got["later"]:
                 return f"rank {rank}: after save has returned, files of the checkpoint still change."
         for step, (a, b) in enumerate(zip(seen["four"][0]["losses"], right, strict=True), 1):
@@ -164,9 +177,11 @@ class GoesOnWithEqualLosses(_OnRun):
                             f"{b:.6f}. (If only moments or the learning rate are wrong, step 1 is right.)"
                         )
         for rank, got in enumerate(seen["four"]):
-            if got["again"]["other"]:
-                what = " and ".join(got["again"]["other"])
-                return f"rank {rank}: after load, {what} differ in their bits from those at the time of the save."
+            other = _other(got["again"]["same"])
+            if other:
+                return (
+                    f"rank {rank}: after load, {other} differ in their bits from what they were when save was called."
+                )
         return None
 
 
