@@ -15,6 +15,14 @@ from .loss import LossInFp32
 from .shared import CLIP_OFF, PRECISIONS, CountingScaler, scaler_for, setting
 
 EVERY = 13  # weights: one is sent as evidence
+NEITHER = "neither optimizer may step, not even by its momentum."
+SPOILED: tuple[tuple[tuple[str, float] | None, str], ...] = (  # in each step: a gradient, its value; what to look at
+    (None, "Were the gradients of earlier steps cleared, in both? Then check the order: unscale_, clip, step."),
+    (("head.bias", float("inf")), f"The head's gradient held inf: {NEITHER}"),
+    (None, "Were the old gradients cleared (zero_grad) before the new ones came?"),
+    (("features.0.weight", float("inf")), f"The features' gradient held inf, and the head's did not: {NEITHER}"),
+    (("head.weight", float("nan")), f"The head's gradient held NaN: {NEITHER}"),
+)
 ASIDE = 0.1  # how far, of its length, a move may lie beside the reference's: what rounding in 16 bits explains
 
 
@@ -162,7 +170,7 @@ class ClipsTrueGradient(Check):
 
 
 class StepsInARow(Check):
-    """Three steps through a scaler: if the gradient of one optimizer overflows, neither optimizer steps."""
+    """Five steps through a scaler: if the gradient of one optimizer overflows, neither optimizer steps."""
 
     points = 1
     hint = (
@@ -172,19 +180,23 @@ class StepsInARow(Check):
 
     @staticmethod
     def probe(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
-        return {name: StepsInARow._three_steps(seed, train_step, dtype) for name, dtype in PRECISIONS.items()}
+        return {name: StepsInARow._steps(seed, train_step, dtype) for name, dtype in PRECISIONS.items()}
 
     @staticmethod
-    def _three_steps(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) -> list[Evidence]:
+    def _steps(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) -> list[Evidence]:
         """Return by what the weights moved in each step, and the scale and the model's mode after it."""
         model, optimizers, x, y = setting(seed, lr=0.05, momentum=0.9)
         scaler = CountingScaler(pick_device().type, init_scale=2.0**10)
         four = SimpleNamespace(scale=scaler.scale, unscale_=scaler.unscale_, step=scaler.step, update=scaler.update)
         _leave_gradients(model, scale=scaler.get_scale())
         log = []
-        for step in range(3):
+        for spoiled, _ in SPOILED:
             before = weights(model)
-            spoil = model.head.bias.register_hook(lambda gradient: gradient * float("inf")) if step == 1 else None
+            spoil = None
+            if spoiled:
+                layer, number = spoiled
+                parameter = model.get_parameter(layer)
+                spoil = parameter.register_hook(lambda gradient, number=number: torch.full_like(gradient, number))
             train_step(model, optimizers, four, x, y, dtype, 0.3)
             if spoil:
                 spoil.remove()
@@ -201,11 +213,6 @@ class StepsInARow(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        ways = (
-            "Were the gradients of earlier steps cleared, in both? Then check the order: unscale_, clip, step.",
-            "The head's gradient held inf: neither optimizer may step, not even by its momentum.",
-            "Were the old gradients cleared (zero_grad) before the new ones came?",
-        )
         for name, log in expected.items():
             for i, (got, want) in enumerate(zip(seen[name], log, strict=True)):
                 where = f"dtype={name} with a scaler, step {i + 1}"
@@ -215,7 +222,7 @@ class StepsInARow(Check):
                     return f"{where}: the model, or a part of it, is in evaluation mode afterwards; leave its mode."
                 wrong = _wrong_move(got["moved"], want["moved"], 0.02)
                 if wrong:
-                    return f"{where}: {wrong} {ways[i]}"
+                    return f"{where}: {wrong} {SPOILED[i][1]}"
                 if got["scale"] != want["scale"]:
                     scale, right = got["scale"], want["scale"]
                     return f"{where}: the scale is then {scale:g}, not {right:g}. Was scaler.update() called?"

@@ -115,6 +115,8 @@ def _wrong_return(got: Evidence, want: Evidence) -> str | None:
         which = f"call {number}: " if len(want["calls"]) > 1 else ""
         if not mine["pair"]:
             return f"{which}a pair should be returned: the list of losses, and the state or None."
+        if mine["starts"] != right["starts"]:
+            return f"{which}the loader was called {mine['starts']} times: call it once, with the number to start from."
         if mine["kind"] != "list":
             return f"{which}the losses are a {mine['kind']}; they should be a list with the mean loss of each group."
         if mine["ended"] != right["ended"]:

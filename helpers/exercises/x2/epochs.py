@@ -158,5 +158,6 @@ def _call(returned: Any, stream: Stream, spy: Spy) -> Evidence:
         "losses": [number(loss) for loss in losses] if kind == "list" else [],
         "ended": pair and returned[1] is None,
         "held": stream.held,
+        "starts": len(stream.starts),
         "modes": spy.modes,
     }

@@ -1,10 +1,11 @@
 """Checks of part 2: an accumulated step with one loss scaler, two optimizers, clipping and a measure of noise."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ...meter.recorder import MemoryMeter
 from ..base import Check, Evidence
@@ -34,6 +35,7 @@ class _Case:
 
     Attributes:
         overflow: the layer whose gradient holds inf after the second micro-batch: 0 or 2; None where there is none.
+        opposite: the third micro-batch adds -inf, which makes it NaN.
         momentum: of both optimizers, so that a step without a gradient moves, too.
         grows: whether the step's update of the scaler doubles the scale.
     """
@@ -42,6 +44,7 @@ class _Case:
     max_norm: float
     old_gradients: bool = False
     overflow: int | None = None
+    opposite: bool = False
     momentum: float = 0.0
     steps: int = 1
     grows: bool = False
@@ -56,6 +59,7 @@ CASES = {
 OVERFLOWS = {
     "the first optimizer's gradient overflows": _Case(64, 0.05, overflow=0, momentum=0.9, steps=3),
     "the second optimizer's gradient overflows": _Case(64, 0.05, overflow=2, momentum=0.9, steps=3),
+    "the second optimizer's gradient is inf - inf": _Case(64, 0.05, overflow=2, opposite=True, momentum=0.9, steps=3),
 }
 
 
@@ -80,6 +84,19 @@ class _LoggingScaler(torch.amp.GradScaler):
         super().update(new_scale)
 
 
+def _overflow(opposite: bool) -> Callable[[Tensor], Tensor]:
+    """Return a hook that makes the second gradient that it sees inf, and the third -inf if `opposite`."""
+    seen = 0
+
+    def hook(gradient: Tensor) -> Tensor:
+        nonlocal seen
+        seen += 1
+        value = {2: float("inf"), 3: float("-inf") if opposite else None}.get(seen)
+        return gradient if value is None else torch.full_like(gradient, value)
+
+    return hook
+
+
 def _run(scaled_step: Any, seed: int, case: _Case) -> Evidence:
     """Take the steps of a case; a gradient overflows in the second step of three."""
     torch.manual_seed(seed)
@@ -97,10 +114,7 @@ def _run(scaled_step: Any, seed: int, case: _Case) -> Evidence:
     for step in range(case.steps):
         hook = None
         if case.overflow is not None and step == 1:
-            passes: list[int] = []  # the gradient that the second micro-batch adds overflows
-            hook = model[case.overflow].bias.register_hook(
-                lambda g, passes=passes: passes.append(1) or (g * float("inf") if len(passes) == 2 else g)
-            )
+            hook = model[case.overflow].bias.register_hook(_overflow(case.opposite))
         before = weights(model)
         with MemoryMeter(model, optimizers) as meter:
             returned = scaled_step(model, optimizers, scaler, x, y, case.micro_batch, case.max_norm)

@@ -26,7 +26,8 @@ def small_chats(seed: int = 0) -> tuple[list[list[dict[str, str]]], Any, int]:
     repeated = chats[1][-1]["content"]
     chats[1][0]["content"] = f"{repeated} {repeated}"  # an answer's words are in the question, too
     chats[2][-1]["content"] = f"  {chats[2][-1]['content']}\n"  # as code begins and ends
-    chats.insert(3, [{"role": "user", "content": "seven?"}])  # with no answer at all
+    asked = ("system", "Be brief."), ("user", "seven?")
+    chats.insert(3, [{"role": role, "content": content} for role, content in asked])  # and no answer at all
     longest = sorted(chats, key=lambda chat: len(_ids(chat, tokenizer)))[-2]
     chats.append(copy.deepcopy(longest))
     chats[-1][-1]["content"] = chats[-1][-1]["content"][:-1] + "é"  # as many letters, one token more
