@@ -19,7 +19,7 @@ BATCH = 5
 
 @dataclass(frozen=True)
 class _Case:
-    """A data set of so many rows, and the mode of the model; with `frozen`, its BatchNorm is in evaluation mode."""
+    """A data set of so many rows, and the mode of the model; with `frozen`, two layers are in evaluation mode."""
 
     rows: int
     training: bool = True
@@ -54,6 +54,7 @@ def _evaluation(evaluate: Callable[..., Any], seed: int, case: _Case) -> Evidenc
     inner.steps.fill_(dist.get_rank())  # between two forward passes in training mode, ranks may have other buffers
     model.train(case.training)
     inner.norm.train(case.training and not case.frozen)
+    inner.wide[1].train(case.training and not case.frozen)  # within another module
     rows = Rows(seed, case.rows)
     calls: list[tuple[int, bool, bool]] = []
     inner.register_forward_hook(
