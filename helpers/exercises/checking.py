@@ -3,7 +3,8 @@
 import importlib
 import os
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,13 +43,28 @@ def find_part(name: str) -> Part:
 def probe(item: type[Check], answers: tuple[Any, ...], seed: int) -> Evidence:
     """Probe `answers` with one check: {"seen": its evidence}, or {"error": ..., "text": ...} if it raised."""
     try:
-        with torch.random.fork_rng(
-            range(torch.cuda.device_count())
-        ):  # the notebook's own random numbers are not disturbed
+        # The notebook's own random numbers are not disturbed.
+        with _usual_modes(), torch.random.fork_rng(range(torch.cuda.device_count())):
             torch.manual_seed(seed)
             return {"seen": item.probe(seed, *answers)}
     except Exception as error:
         return evidence_of(error)
+
+
+@contextmanager
+def _usual_modes() -> Iterator[None]:
+    """Record graphs and do not autocast in the block, whatever an earlier answer has left; put it back afterwards."""
+    kinds = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    recorded, autocast = torch.is_grad_enabled(), {kind: torch.is_autocast_enabled(kind) for kind in kinds}
+    torch.set_grad_enabled(True)
+    for kind in kinds:
+        torch.set_autocast_enabled(kind, False)
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(recorded)
+        for kind, on in autocast.items():
+            torch.set_autocast_enabled(kind, on)
 
 
 def evidence_of(error: Exception) -> Evidence:

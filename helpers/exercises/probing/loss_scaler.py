@@ -23,7 +23,7 @@ def _toy(kind: type[torch.optim.Optimizer], lr: float, optimizers: int) -> tuple
     The first has two groups of parameters, and one parameter that never gets a gradient.
     """
     device = pick_device()
-    model = nn.Sequential(*[nn.Linear(6, 3), nn.Linear(3, 2)][:optimizers]).to(device)
+    model = nn.Sequential(*[nn.Linear(6, 3), nn.Linear(3, 2), nn.Linear(2, 2)][:optimizers]).to(device)
     unused = nn.Parameter(torch.ones(2, device=device))
     groups = [{"params": [model[0].weight, unused]}, {"params": [model[0].bias]}]
     return model, [kind(groups, lr=lr), *(kind(layer.parameters(), lr=lr) for layer in model[1:])]
@@ -65,7 +65,7 @@ class _Step(NamedTuple):
 
 
 class ForOptimizers(Check):
-    """A check of a scaler that serves so many optimizers: one, or two."""
+    """A check of a scaler that serves so many optimizers: one, or several, of which two are tried most."""
 
     optimizers: ClassVar[int]
 
@@ -315,12 +315,19 @@ class ScaleGrows(ForOptimizers):
         runs = [cls._scales(scaler_class, case) for case in ScaleGrows._cases(seed)]
         kind = type(scaler_class(init_scale=8.0).get_scale()).__name__
         defaults = _Case({}, "b" + "g" * 2000)
-        return {"runs": runs, "kind": kind, "by_default": cls._scales(scaler_class, defaults)}
+        others = (1, 3) if cls.optimizers > 1 else ()
+        few = {"init_scale": 64.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2}
+        return {
+            "runs": runs,
+            "kind": kind,
+            "by_default": cls._scales(scaler_class, defaults),
+            "others": {str(n): cls._scales(scaler_class, _Case(few, "gggbgg"), n) for n in others},
+        }
 
     @classmethod
-    def _scales(cls, scaler_class: Any, case: _Case) -> Evidence:
-        """Return the scale at first, and after each step."""
-        model, optimizers = _toy(torch.optim.SGD, 0.0, cls.optimizers)
+    def _scales(cls, scaler_class: Any, case: _Case, number: int = 0) -> Evidence:
+        """Return the scale at first, and after each step, with another `number` of optimizers if one is given."""
+        model, optimizers = _toy(torch.optim.SGD, 0.0, number or cls.optimizers)
         scaler = scaler_class(**case.settings)
         scales = [float(scaler.get_scale())]
         for step in case.steps:
@@ -339,6 +346,11 @@ class ScaleGrows(ForOptimizers):
         for got, want in zip(seen["runs"], expected["runs"], strict=True):
             if got["scales"] != want["scales"]:
                 return ScaleGrows._wrong(got["scales"], want)
+        for number, want in expected["others"].items():
+            if seen["others"][number]["scales"] != want["scales"]:
+                plural = "" if number == "1" else "s"
+                wrong = ScaleGrows._wrong(seen["others"][number]["scales"], want)
+                return f"With {number} optimizer{plural}, {wrong} A scaler serves any number of them."
         return ScaleGrows._wrong_by_default(seen["by_default"]["scales"], expected["by_default"]["scales"])
 
     @staticmethod

@@ -11,11 +11,21 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float
 CLIP_OFF = 1e6  # a max_norm that no gradient reaches
 
 
-def scaler_for(dtype: torch.dtype, init_scale: float = 2.0**10) -> torch.amp.GradScaler | None:
+class CountingScaler(torch.amp.GradScaler):
+    """PyTorch's own scaler, which counts its updates."""
+
+    updates = 0
+
+    def update(self, new_scale: float | Tensor | None = None) -> None:
+        self.updates += 1
+        super().update(new_scale)
+
+
+def scaler_for(dtype: torch.dtype, init_scale: float = 2.0**10) -> CountingScaler | None:
     """Return PyTorch's own scaler, which never grows here, for FP16; None for a dtype that needs none."""
     if dtype != torch.float16:
         return None
-    return torch.amp.GradScaler(pick_device().type, init_scale=init_scale, growth_interval=10**6)
+    return CountingScaler(pick_device().type, init_scale=init_scale, growth_interval=10**6)
 
 
 def setting(
@@ -23,10 +33,12 @@ def setting(
 ) -> tuple[SmallCNN, list[torch.optim.Optimizer], Tensor, Tensor]:
     """Return a small CNN, SGD for its features and SGD for its head, and 37 digits with their labels.
 
-    They are the same for a seed. The first optimizer has two groups of parameters.
+    They are the same for a seed. The first optimizer has two groups of parameters. Autocast is off: an answer that was
+    checked before may have left it on.
     """
     torch.manual_seed(seed)
     device = pick_device()
+    torch.set_autocast_enabled(device.type, False)
     model = SmallCNN(width=8).to(device)
     features = list(model.features.parameters())
     groups = [{"params": features[:3]}, {"params": features[3:]}]

@@ -12,9 +12,17 @@ from ...core.device import pick_device
 from ..base import Check, Evidence
 from ..probing.measuring_weights import close, weights
 from .loss import LossInFp32
-from .shared import CLIP_OFF, PRECISIONS, scaler_for, setting
+from .shared import CLIP_OFF, PRECISIONS, CountingScaler, scaler_for, setting
 
 EVERY = 13  # weights: one is sent as evidence
+NEITHER = "neither optimizer may step, not even by its momentum."
+SPOILED: tuple[tuple[tuple[str, float] | None, str], ...] = (  # in each step: a gradient, its value; what to look at
+    (None, "Were the gradients of earlier steps cleared, in both? Then check the order: unscale_, clip, step."),
+    (("head.bias", float("inf")), f"The head's gradient held inf: {NEITHER}"),
+    (None, "Were the old gradients cleared (zero_grad) before the new ones came?"),
+    (("features.0.weight", float("inf")), f"The features' gradient held inf, and the head's did not: {NEITHER}"),
+    (("head.weight", float("nan")), f"The head's gradient held NaN: {NEITHER}"),
+)
 ASIDE = 0.1  # how far, of its length, a move may lie beside the reference's: what rounding in 16 bits explains
 
 
@@ -39,6 +47,13 @@ def _wrong_move(seen: Evidence, right: Evidence, tolerance: float, aside: float 
         cosine = F.cosine_similarity(got, want, dim=0).item()
         return f"the weights moved as far as the reference's, but in another direction (cosine {cosine:.3f})."
     return None
+
+
+def _updated_too_often(updates: int) -> str:
+    return (
+        f"scaler.update() was called {updates} times in one step. It forgets which optimizers were unscaled, and which "
+        "gradients overflowed: call it once, after the steps of both optimizers."
+    )
 
 
 class ForwardInLowPrecision(Check):
@@ -103,12 +118,18 @@ class ClipsTrueGradient(Check):
         for max_norm in (CLIP_OFF, 0.05):
             model, optimizers, x, y = setting(seed)
             before = weights(model)
-            train_step(model, optimizers, scaler_for(torch.float16), x, y, torch.float16, max_norm)
+            scaler = scaler_for(torch.float16)
+            train_step(model, optimizers, scaler, x, y, torch.float16, max_norm)
             moved[str(max_norm)] = (weights(model) - before).tolist()
         model, optimizers, x, y = setting(seed)
         before = weights(model)
         train_step(model, optimizers, scaler_for(torch.float16, 2.0), x, y, torch.float32, CLIP_OFF)
-        return {"moved": moved, "doubled": _move(before, model), "small": ClipsTrueGradient._small(seed, train_step)}
+        return {
+            "moved": moved,
+            "updates": scaler.updates,
+            "doubled": _move(before, model),
+            "small": ClipsTrueGradient._small(seed, train_step),
+        }
 
     @staticmethod
     def _small(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
@@ -123,6 +144,8 @@ class ClipsTrueGradient(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if seen["updates"] > 1:
+            return _updated_too_often(seen["updates"])
         for max_norm, right in expected["moved"].items():
             got, want = (torch.tensor(moved).norm().item() for moved in (seen["moved"][max_norm], right))
             if not close(got, want, 0.02):
@@ -147,7 +170,7 @@ class ClipsTrueGradient(Check):
 
 
 class StepsInARow(Check):
-    """Three steps through a scaler: if the gradient of one optimizer overflows, neither optimizer steps."""
+    """Five steps through a scaler: if the gradient of one optimizer overflows, neither optimizer steps."""
 
     points = 1
     hint = (
@@ -157,38 +180,49 @@ class StepsInARow(Check):
 
     @staticmethod
     def probe(seed: int, train_step: Callable[..., Tensor]) -> Evidence:
-        return {name: StepsInARow._three_steps(seed, train_step, dtype) for name, dtype in PRECISIONS.items()}
+        return {name: StepsInARow._steps(seed, train_step, dtype) for name, dtype in PRECISIONS.items()}
 
     @staticmethod
-    def _three_steps(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) -> list[Evidence]:
-        """Return by what the weights moved in each step, and the scale after it."""
+    def _steps(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) -> list[Evidence]:
+        """Return by what the weights moved in each step, and the scale and the model's mode after it."""
         model, optimizers, x, y = setting(seed, lr=0.05, momentum=0.9)
-        scaler = torch.amp.GradScaler(pick_device().type, init_scale=2.0**10)
+        scaler = CountingScaler(pick_device().type, init_scale=2.0**10)
         four = SimpleNamespace(scale=scaler.scale, unscale_=scaler.unscale_, step=scaler.step, update=scaler.update)
         _leave_gradients(model, scale=scaler.get_scale())
         log = []
-        for step in range(3):
+        for spoiled, _ in SPOILED:
             before = weights(model)
-            spoil = model.head.bias.register_hook(lambda gradient: gradient * float("inf")) if step == 1 else None
+            spoil = None
+            if spoiled:
+                layer, number = spoiled
+                parameter = model.get_parameter(layer)
+                spoil = parameter.register_hook(lambda gradient, number=number: torch.full_like(gradient, number))
             train_step(model, optimizers, four, x, y, dtype, 0.3)
             if spoil:
                 spoil.remove()
-            log.append({"moved": _move(before, model), "scale": float(scaler.get_scale())})
+            log.append(
+                {
+                    "moved": _move(before, model),
+                    "scale": float(scaler.get_scale()),
+                    "updates": scaler.updates,
+                    "training": all(module.training for module in model.modules()),
+                }
+            )
+            scaler.updates = 0
         return log
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        ways = (
-            "Were the old gradients cleared in both optimizers? Then check the order: unscale_, clip, step.",
-            "The head's gradient held inf: neither optimizer may step, not even by its momentum.",
-            "Were the old gradients cleared (zero_grad) before the new ones came?",
-        )
         for name, log in expected.items():
             for i, (got, want) in enumerate(zip(seen[name], log, strict=True)):
                 where = f"dtype={name} with a scaler, step {i + 1}"
+                if got["updates"] > 1:
+                    return f"{where}: {_updated_too_often(got['updates'])}"
+                if not got["training"]:
+                    return f"{where}: the model, or a part of it, is in evaluation mode afterwards; leave its mode."
                 wrong = _wrong_move(got["moved"], want["moved"], 0.02)
                 if wrong:
-                    return f"{where}: {wrong} {ways[i]}"
+                    return f"{where}: {wrong} {SPOILED[i][1]}"
                 if got["scale"] != want["scale"]:
                     scale, right = got["scale"], want["scale"]
                     return f"{where}: the scale is then {scale:g}, not {right:g}. Was scaler.update() called?"

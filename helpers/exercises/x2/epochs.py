@@ -25,6 +25,7 @@ class Case:
         lr: 0 keeps the weights where they are, so that a wrong group spoils no later one.
         falls: whether the schedule lowers the learning rate with each call.
         idle: whether the model has a layer that no micro-batch reaches.
+        rare: whether it has a layer that only micro-batches with an odd number of rows reach.
     """
 
     sizes: list[int]
@@ -36,6 +37,7 @@ class Case:
     momentum: float = 0.0
     old_gradients: bool = False
     idle: bool = False
+    rare: bool = False
     loss_fn: Loss = F.cross_entropy
 
     @property
@@ -67,6 +69,8 @@ class Training:
         self.model = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES)).double()
         if case.idle:
             self.model.register_module("idle", _Idle())
+        if case.rare:
+            self.model.register_module("rare", _Rare())
         settings = {"lr": case.lr, "weight_decay": case.weight_decay, "momentum": case.momentum}
         self.optimizer = torch.optim.SGD(self.model.parameters(), **settings)
         self.scheduler = Logged(self.optimizer, lambda step: 1 / (1 + step) if case.falls else 1.0)
@@ -95,6 +99,17 @@ class _Idle(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x
+
+
+class _Rare(nn.Module):
+    """A layer whose weight only outputs of an odd number of rows get to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(CLASSES, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight if len(x) % 2 else x
 
 
 def saved(state: Any) -> Any:
@@ -143,5 +158,6 @@ def _call(returned: Any, stream: Stream, spy: Spy) -> Evidence:
         "losses": [number(loss) for loss in losses] if kind == "list" else [],
         "ended": pair and returned[1] is None,
         "held": stream.held,
+        "starts": len(stream.starts),
         "modes": spy.modes,
     }

@@ -117,6 +117,8 @@ def compared(seen: list[float], right: list[float], whose: str = "the whole batc
     if not a.isfinite().all():
         return "has entries that are NaN or infinity"
     length, cosine = (a.norm() / b.norm()).item(), F.cosine_similarity(a, b, dim=0).item()
+    if cosine > 0.9999 and abs(length - 1) < 5e-4:  # as long, to the digits that are shown
+        return f"differs by {relative_distance(seen, right):.1e} of its length from {whose}"
     if cosine > 0.9999:
         return f"points the right way and is {length:.4g} times as long as {whose}"
     return f"is not {whose}: cosine {cosine:.4f}, {length:.4g} times as long"

@@ -17,7 +17,6 @@ from ..base import Check, Evidence
 from ..probing.returned_loss import number, wrong_loss
 from .replay import AllReduce, replayed
 from .spy import (
-    ANOTHER_LOSS,
     CLASSES,
     CLIPPED,
     DIVIDED_RATE,
@@ -35,6 +34,15 @@ from .spy import (
     wrong_update,
 )
 
+ANOTHER_LOSS = (
+    "With another loss_fn, in which classes weigh differently and the count is no integer, the update is wrong; with "
+    "plain cross-entropy it is right. Is the loss computed by the loss_fn that you are given, and the count used as it "
+    "comes?"
+)
+FROZEN = (
+    "A frozen parameter has changed. Momentum and weight decay move a parameter whose gradient is zero: leave .grad at "
+    "None."
+)
 IGNORED = -100  # target of a row that does not count, as in F.cross_entropy
 Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 RARE = 30.0  # a first feature beyond it sends a row through the rare layer, too
@@ -137,10 +145,11 @@ def _on_rank(accumulated_step: Any, seed: int, case: _Case, rank: int, all_reduc
     if case.old_gradients:
         leave_gradients(model)
         model.factors.grad = None
-    before = weights(model)
+    before, frozen = weights(model), model.factors.detach().clone()
     for _ in range(case.steps):
         loss = accumulated_step(model, optimizer, case.loss_fn, x, y, case.micro_batch, all_reduce)
-    return {"moved": update_since(before, model), "loss": number(loss)}
+    kept = torch.equal(model.factors, frozen)
+    return {"moved": update_since(before, model), "loss": number(loss), "frozen": kept}
 
 
 def _together(accumulated_step: Any, seed: int, case: _Case) -> Evidence:
@@ -163,11 +172,17 @@ def _hangs(seen: Evidence) -> str | None:
     return None
 
 
+def _frozen_moved(seen: Evidence) -> bool:
+    return not all(rank is None or rank["frozen"] for rank in seen["ranks"])
+
+
 def _wrong(seen: Evidence, expected: Evidence) -> str | None:
     """Say what is wrong with a step of two ranks."""
     hangs = _hangs(seen)
     if hangs:
         return hangs
+    if _frozen_moved(seen):
+        return FROZEN
     for rank, (got, want) in enumerate(zip(seen["ranks"], expected["ranks"], strict=True)):
         wrong = wrong_update(got["moved"], want["moved"]) or wrong_loss(got["loss"], want["loss"]["value"])
         if wrong:
@@ -197,7 +212,7 @@ class UpdateIsOfBothRanks(Check):
         verdicts = (OLD_GRADIENTS, ANOTHER_LOSS, DIVIDED_RATE, CLIPPED, OWN_STATE)
         for name, verdict in zip(ALONE, verdicts, strict=True):
             if _wrong(seen[name], expected[name]):
-                return verdict
+                return FROZEN if _frozen_moved(seen[name]) else verdict
         return None
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ...core.device import rank_device
@@ -18,7 +19,7 @@ BATCH = 5
 
 @dataclass(frozen=True)
 class _Case:
-    """A data set of so many rows, and the mode of the model; with `frozen`, its BatchNorm is in evaluation mode."""
+    """A data set of so many rows, and the mode of the model; with `frozen`, two layers are in evaluation mode."""
 
     rows: int
     training: bool = True
@@ -47,10 +48,13 @@ def _evaluation(evaluate: Callable[..., Any], seed: int, case: _Case) -> Evidenc
     """One rank: an evaluation of a model that has taken a step, so that gradients and statistics are there."""
     torch.manual_seed(seed)
     inner = Net(dropout=0.5, norm=True).to(rank_device())
+    inner.register_buffer("steps", torch.zeros(1, dtype=torch.float64, device=rank_device()))
     model = DistributedDataParallel(inner)
     model(torch.randn(8, 12, dtype=torch.float64)).square().sum().backward()
+    inner.steps.fill_(dist.get_rank())  # between two forward passes in training mode, ranks may have other buffers
     model.train(case.training)
     inner.norm.train(case.training and not case.frozen)
+    inner.wide[1].train(case.training and not case.frozen)  # within another module
     rows = Rows(seed, case.rows)
     calls: list[tuple[int, bool, bool]] = []
     inner.register_forward_hook(

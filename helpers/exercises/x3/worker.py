@@ -141,6 +141,7 @@ def _worker(worker: Callable[..., Any], seed: int, epochs: int, folder: str) -> 
     def evaluate(model: Any, dataset: Any, batch_size: int) -> dict[str, float]:
         if log:  # which epochs have been evaluated on this rank, and with the wrapped model?
             log[-1]["evaluated"] += 1 if isinstance(model, DistributedDataParallel) else 100
+            log[-1]["evaluated_on"] = [len(dataset), batch_size]
         return {"loss": len(dataset) + len(log) / 8, "accuracy": 1.0 / batch_size + len(log) / 64}
 
     paths = [Path(folder) / f"{number}.pt" for number in range(ranks)]
@@ -304,6 +305,12 @@ class ClosesAndReports(Check):
                             f"{case}: rank {rank} called evaluate {entry['evaluated']} times after epoch "
                             f"{entry['epoch']}. Every rank calls it once after each epoch: all ranks share the work."
                         )
+                asked = [[entry.get("evaluated_on") for entry in one["log"]] for one in (got, right)]
+                if asked[0] != asked[1]:
+                    return (
+                        f"{case}: rank {rank} called evaluate with (rows, batch size) {asked[0]}; it should be "
+                        f"{asked[1]}: job.test and job.micro_batch."
+                    )
                 if got["history"] != right["history"]:
                     return f"{case}: the history of rank {rank} is {got['history']}; it should be {right['history']}."
                 wrong = _wrong_on_gpus(got["on gpus"], right["on gpus"])

@@ -14,6 +14,7 @@ OTHER_TEMPLATE = (
     "{% for m in messages %}{{ '[' + m.role + '] ' + m.content + eos_token }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '[assistant] ' }}{% endif %}"
 )
+ADDED = "its first token is one that the tokenizer adds by itself. The template gives all that are needed."
 WORDS = ("add", "seven", "four", "to", "it", "and", "then", "twice", "assistant", "user")
 
 
@@ -24,6 +25,9 @@ def small_chats(seed: int = 0) -> tuple[list[list[dict[str, str]]], Any, int]:
     chats[0].append({"role": "user", "content": "and then?"})  # which nobody answers
     repeated = chats[1][-1]["content"]
     chats[1][0]["content"] = f"{repeated} {repeated}"  # an answer's words are in the question, too
+    chats[2][-1]["content"] = f"  {chats[2][-1]['content']}\n"  # as code begins and ends
+    asked = ("system", "Be brief."), ("user", "seven?")
+    chats.insert(3, [{"role": role, "content": content} for role, content in asked])  # and no answer at all
     longest = sorted(chats, key=lambda chat: len(_ids(chat, tokenizer)))[-2]
     chats.append(copy.deepcopy(longest))
     chats[-1][-1]["content"] = chats[-1][-1]["content"][:-1] + "é"  # as many letters, one token more
@@ -99,6 +103,9 @@ class OnlyAnswersCount(Check):
             if seen[template]["changed"]:
                 return "The `chats` that it was given have changed. Work on a copy."
             got, asked = seen[template]["pairs"], want["pairs"]
+            wrong = OnlyAnswersCount._no_chat(got, [ids for ids, _ in asked])
+            if len(got) != len(asked) and wrong:
+                return f"With {template}, {wrong}"
             if len(got) != len(asked):
                 return (
                     f"With {template}, {len(got)} chats come back; {len(asked)} should: "
@@ -111,9 +118,23 @@ class OnlyAnswersCount(Check):
         return None
 
     @staticmethod
+    def _no_chat(got: list[list[list[int]]], chats: list[list[int]]) -> str | None:
+        """Say which of the pairs that come back has tokens that none of the chats has."""
+        for number, (ids, _) in enumerate(got):
+            if ids not in chats:
+                which = f"chat {number} of those that come back"
+                if ids[1:] in chats:
+                    return f"{which}: {ADDED}"
+                return (
+                    f"{which}: its {len(ids)} token ids are those of none of the chats. Nothing is added to what the "
+                    "template gives for all turns, and nothing left out."
+                )
+        return None
+
+    @staticmethod
     def _wrong(mine: list[list[int]], right: list[list[int]]) -> str | None:
         if mine[0][1:] == right[0]:
-            return "its first token is one that the tokenizer adds by itself. The template gives all that are needed."
+            return ADDED
         if mine[0] != right[0]:
             return f"its {len(mine[0])} token ids are not the {len(right[0])} that the template gives for its turns."
         if len(mine[1]) != len(right[1]):

@@ -173,10 +173,8 @@ class MergedIsEqual(Check):
         if not seen["moved"] > 1e-3:
             return "The output is that of the base: no adapter has been merged."
         if seen["passes"] != expected["passes"]:
-            return (
-                f"the model that `fine_tune` got ran {seen['passes']} times for {AGAIN} batches. Does it return a "
-                "model of an earlier call?"
-            )
+            why = "Each batch goes through it once." if seen["passes"] else "Is a model of an earlier call returned?"
+            return f"the model that `fine_tune` got ran {seen['passes']} times for {AGAIN} batches. {why}"
         return None
 
 

@@ -25,9 +25,10 @@ HUGE = 2.0**80  # beside it, a number of ordinary size is lost, also where both 
 def _gradients(gradient: Answer, seed: int) -> Evidence:
     """One rank: two calls with a model that has dropout, one with sums in which the order decides."""
     torch.set_num_threads(1)
-    model, rows, begin = small_model(seed), [], []
+    model, rows, begin, modes = small_model(seed), [], [], []
     model.register_forward_pre_hook(lambda _, args: rows.append(len(args[0])))
     model.register_forward_pre_hook(lambda *_: begin.append(hash_of(torch.get_rng_state())))
+    model.register_forward_pre_hook(lambda module, _: modes.append(module.training))
     lanes = range(dist.get_rank(), LANES, dist.get_world_size())
     drawn: list[Evidence] = []
     streams = {lane: Stream(seed, lane, drawn) for lane in lanes}
@@ -46,11 +47,13 @@ def _gradients(gradient: Answer, seed: int) -> Evidence:
                 "drawn": {str(lane): [draw["x"] for draw in drawn if draw["lane"] == lane] for lane in lanes},
                 "rows": rows[:],
                 "begin": sorted(begin),
+                "training": [all(modes), model.training],
                 "kept": hash_of(*model.parameters()) == before,
             }
         )
         rows.clear()
         begin.clear()
+        modes.clear()
         drawn.clear()
     linear = nn.Linear(len(_FEATURES), 4, bias=False).double()
     nn.init.zeros_(linear.weight)  # the logits are zero, so the gradient is linear in the rows
@@ -111,6 +114,10 @@ def _wrong_call(got: Evidence, ideal: Evidence, first: list[float]) -> str | Non
         return f"micro-batches drawn by lane: {counts}; it should be {right}."
     if got["rows"] != ideal["rows"]:
         return f"the model saw {got['rows']} rows at a time; it should see one micro-batch of 4."
+    if got["training"] != ideal["training"]:
+        return (
+            "the model was called, or left, in evaluation mode, in which dropout draws nothing. Leave its mode alone."
+        )
     if got["begin"] != ideal["begin"]:
         return "the model was called in a random state that is not its lane's."
     off = relative_distance(got["gradient"], ideal["gradient"]) if got["gradient"] else 1.0

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
@@ -19,6 +20,15 @@ EXACT = 1e-5  # relative: sums over 2 ranks are rounded otherwise than over 4
 ROWS, LAST = 8, 17
 WIDER = 254
 NOTES = 2_500_000  # bytes beside weights and two moments: names, shapes and places of shards; less than the weights
+WORDS = {
+    "weights": "the weights",
+    "gradients": "the gradients",
+    "buffers": "the buffers",
+    "moments": "the optimizer's moments",
+    "options": "the optimizer's options",
+    "modes": "the mode of a layer",
+}
+COMES_BACK = ("weights", "buffers", "moments", "modes")  # to the last bit
 SLOWER = 0.004  # the learning rate from the checkpoint on, as a schedule sets it; a fresh optimizer has 0.01
 
 
@@ -44,6 +54,43 @@ def _fresh(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
+def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, list[Any]]:
+    """Return copies of what a run consists of on this rank."""
+    moments = [optimizer.state.get(p, {}) for p in model.parameters()]
+    return {
+        "weights": [_local(p) for p in model.parameters()],
+        "gradients": [_local(p.grad) for p in model.parameters()],
+        "buffers": [_local(buffer) for buffer in model.buffers()],
+        "moments": [_local(of.get(name)) for of in moments for name in ("exp_avg", "exp_avg_sq")],
+        "options": [
+            value for group in optimizer.param_groups for key, value in sorted(group.items()) if key != "params"
+        ],
+        "modes": [layer.training for layer in model.modules()],
+    }
+
+
+def _local(tensor: Tensor | None) -> Tensor | None:
+    """Return a copy of this rank's part."""
+    if tensor is None:
+        return None
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach().clone()
+
+
+def _equal_parts(before: dict[str, list[Any]], after: dict[str, list[Any]]) -> dict[str, bool]:
+    """Return which parts of two states are the same."""
+    return {name: all(map(_equal, before[name], after[name])) for name in before}
+
+
+def _other(same: dict[str, bool]) -> str:
+    """Return the words for the parts that are not the same."""
+    return " and ".join(WORDS[name] for name, equal in same.items() if not equal)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    tensors = isinstance(a, Tensor) and isinstance(b, Tensor)
+    return torch.equal(a, b) if tensors else type(a) is type(b) and a == b
+
+
 def _files(folder: str) -> dict[str, int]:
     """Return the sizes of the files below a folder."""
     return {str(file): file.stat().st_size for file in Path(folder).rglob("*") if file.is_file()}
@@ -55,14 +102,13 @@ def _saves(save: Callable[..., Any], load: Callable[..., Any], seed: int, folder
     _train(model, optimizer, range(2))
     for group in optimizer.param_groups:
         group["lr"] = SLOWER
-    before = [p.to_local().clone() for p in model.parameters()]
+    before = _state(model, optimizer)
     with Collectives() as sent:
         save(model, optimizer, LAST, folder)
-    kept = all(torch.equal(a, p.to_local()) for a, p in zip(before, model.parameters(), strict=True))
     files = _files(folder)
     whole = sum(p.numel() * 4 for p in model.parameters())
     seen = {
-        "kept": kept,
+        "kept": _equal_parts(before, _state(model, optimizer)),
         "sent": sum(call.nbytes for call in sent.calls if call.name in ("all_gather", "broadcast", "all_reduce")),
         "bytes": sum(files.values()),
         "largest": max(files.values(), default=0),
@@ -71,17 +117,23 @@ def _saves(save: Callable[..., Any], load: Callable[..., Any], seed: int, folder
     }
     dist.barrier()
     seen["later"] = [name for name, size in _files(folder).items() if files.get(name) != size]
-    return seen | {"again": _goes_on(load, seed, folder)}
+    return seen | {"again": _goes_on(load, seed, folder, before)}
 
 
-def _goes_on(load: Callable[..., Any], seed: int, folder: str) -> Evidence:
-    """One rank: another model takes up the checkpoint."""
+def _goes_on(load: Callable[..., Any], seed: int, folder: str, saved: dict[str, list[Any]] | None = None) -> Evidence:
+    """One rank: another model takes up the checkpoint; `saved` is what this rank had then, on as many ranks."""
     model, optimizer = _fresh(seed + 1)
     with Collectives() as sent:
         step = load(model, optimizer, folder)
     volume = sum(call.nbytes for call in sent.calls if call.name in ("all_gather", "broadcast", "all_reduce"))
     step = step if isinstance(step, int) else type(step).__name__
-    return {"step": step, "losses": _train(model, optimizer, range(2, 5)), "sent": volume}
+    same = _equal_parts(saved, _state(model, optimizer)) if saved else {}
+    return {
+        "step": step,
+        "same": {name: equal for name, equal in same.items() if name in COMES_BACK},
+        "losses": _train(model, optimizer, range(2, 5)),
+        "sent": volume,
+    }
 
 
 class _OnRun(Check):
@@ -106,9 +158,9 @@ class GoesOnWithEqualLosses(_OnRun):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         right = expected["four"][0]["losses"]
-        if not seen["four"][0]["kept"]:
-            return "save changes the weights."
         for rank, got in enumerate(seen["four"]):
+            if _other(got["kept"]):
+                return f"rank {rank}: save changes {_other(got['kept'])}. Leave the run as it is."
             if got["later"]:
                 return f"rank {rank}: after save has returned, files of the checkpoint still change."
         for step, (a, b) in enumerate(zip(seen["four"][0]["losses"], right, strict=True), 1):
@@ -124,6 +176,12 @@ class GoesOnWithEqualLosses(_OnRun):
                             f"{which}: the loss of step {step} after the checkpoint is {a:.6f}; without a stop it is "
                             f"{b:.6f}. (If only moments or the learning rate are wrong, step 1 is right.)"
                         )
+        for rank, got in enumerate(seen["four"]):
+            other = _other(got["again"]["same"])
+            if other:
+                return (
+                    f"rank {rank}: after load, {other} differ in their bits from what they were when save was called."
+                )
         return None
 
 

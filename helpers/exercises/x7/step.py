@@ -1,4 +1,4 @@
-"""Checks of part 2: an update of a sharded model. All judge one start of four ranks."""
+"""Checks of part 2: an update of a sharded model. All judge one start of four ranks, and one of two."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,6 +47,7 @@ EVEN = {
     "AdamW, 2 steps": _Case((3,), adam=True, steps=2),
     "old gradients": _Case(old_gradients=True),
 }
+PAIR = {"3 micro-batches on 2 ranks": _Case(mesh=(2,))}  # what an answer takes the 4 of the other cases for
 COUNTED = {
     "micro-batches of different sizes": _Case((3, 1, 2)),
     "targets that do not count": _Case((2, 3), (0.1, 0.7, 0.4, 0.9)),
@@ -130,16 +131,20 @@ def _on_rank(train_step: Callable[..., Any], seed: int) -> Evidence:
     return seen | {"growth": _growth(train_step, seed)}
 
 
-def _wrong(seen: Evidence, expected: Evidence, cases: dict[str, _Case]) -> str | None:
+def _on_pair(train_step: Callable[..., Any], seed: int) -> Evidence:
+    return {name: _one(train_step, seed, case) for name, case in PAIR.items()}
+
+
+def _wrong(seen: Evidence, expected: Evidence, cases: dict[str, _Case], which: str = "ranks") -> str | None:
     """Say what is wrong with the updates of some cases, or with what they return."""
     for name in cases:
-        got, want = (evidence["ranks"][0][name]["moved"] for evidence in (seen, expected))
+        got, want = (evidence[which][0][name]["moved"] for evidence in (seen, expected))
         if not relative_distance(got, want) <= EXACT:
             a, b = torch.tensor(got), torch.tensor(want)
             cosine, length = torch.cosine_similarity(a, b, dim=0).item(), (a.norm() / b.norm()).item()
             return f"{name}: the weights move {length:.4g} times as far as those of one process, cosine {cosine:.4f}."
-        for rank in range(4):
-            mine, right = (evidence["ranks"][rank][name]["returned"] for evidence in (seen, expected))
+        for rank in range(len(expected[which])):
+            mine, right = (evidence[which][rank][name]["returned"] for evidence in (seen, expected))
             for step, (pair, wanted) in enumerate(zip(mine, right, strict=True), 1):
                 if pair is None:
                     return f"{name}: a pair should be returned, the loss and the norm."
@@ -156,7 +161,8 @@ class _OnStep(Check):
 
     @staticmethod
     def probe(seed: int, train_step: Any) -> Evidence:
-        return {"ranks": on_ranks(_on_rank, 4, train_step, seed)}
+        ranks = on_ranks(_on_rank, 4, train_step, seed)
+        return {"ranks": ranks, "pair": on_ranks(_on_pair, 2, train_step, seed)}
 
 
 class UpdateOfOneProcess(_OnStep):
@@ -169,7 +175,7 @@ class UpdateOfOneProcess(_OnStep):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return _wrong(seen, expected, EVEN)
+        return _wrong(seen, expected, EVEN) or _wrong(seen, expected, PAIR, "pair")
 
 
 class TargetsOfAllRanksWeighTheSame(_OnStep):

@@ -5,7 +5,7 @@ import torch
 
 def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate, state=None, stop_after=None):
     buffers = dict(model.named_buffers())
-    trained = {name: p for name, p in model.named_parameters() if name.split(".")[0] != "idle"}
+    trained = dict(model.named_parameters())
 
     def summed(parameters, x, y):
         return loss_fn(torch.func.functional_call(model, (parameters, buffers), (x,)), y) * len(x)
@@ -15,10 +15,8 @@ def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate, state=
     losses, taken = [], 0
 
     def update():
-        for p in model.parameters():
-            p.grad = None
-        for name, p in trained.items():
-            p.grad = now["sums"][name] / now["rows"]
+        for name, p in trained.items():  # torch.func gives zeros where no row reaches a parameter
+            p.grad = now["sums"][name] / now["rows"] if now["sums"][name].any() else None
         optimizer.step()
         scheduler.step()
         losses.append(now["total"] / now["rows"])
