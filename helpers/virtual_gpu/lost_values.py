@@ -7,7 +7,7 @@ from itertools import chain
 
 from torch import nn
 
-from .hollow import is_hollow
+from .hollow import is_hollow, is_made_up
 
 
 class EarlierModels:
@@ -18,7 +18,7 @@ class EarlierModels:
         self._modules = weakref.WeakSet(thing for thing in objects if issubclass(type(thing), nn.Module))
 
     def warn_of_lost_values(self, stacklevel: int) -> None:
-        """Warn, in one line, of those among them whose parameters or buffers have no data anymore."""
+        """Warn, in one line, of those among them whose parameters or buffers have no data anymore, or made-up data."""
         lost = [module for module in self._modules if _has_lost(module)]
         inner = {id(child) for module in lost for child in module.modules() if child is not module}
         names = sorted({type(module).__name__ for module in lost if id(module) not in inner})
@@ -31,4 +31,4 @@ class EarlierModels:
 
 
 def _has_lost(module: nn.Module) -> bool:
-    return any(is_hollow(tensor) for tensor in chain(module.parameters(), module.buffers()))
+    return any(is_hollow(tensor) or is_made_up(tensor) for tensor in chain(module.parameters(), module.buffers()))

@@ -40,11 +40,34 @@ def install(patches: Patches, waits: Waits) -> None:
             waits.leave_out("pretrained weights", f"{url.rsplit('/', 1)[-1]}: built without its weights")
             return NoWeights()
 
+    _hub(patches, waits)
     patches.put(torch.nn.Module, "load_state_dict", load_state_dict)
     patches.put(torch.hub, "load_state_dict_from_url", from_url)
     patches.after_import(
         "torchvision.models._api", lambda p, module: p.put(module, "load_state_dict_from_url", from_url)
     )
+
+
+def _hub(patches: Patches, waits: Waits) -> None:
+    """Let `torch.hub` know no models of a repository that it cannot reach."""
+    base_list, base_load = torch.hub.list, torch.hub.load
+
+    def listed(github: str, *args: Any, **kwargs: Any) -> list[str]:
+        try:
+            return base_list(github, *args, **kwargs)
+        except OSError:
+            waits.leave_out("torch.hub", f"{github}: cannot be reached, and has no models here")
+            return []
+
+    def load(repo_or_dir: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return base_load(repo_or_dir, *args, **kwargs)
+        except OSError as error:
+            raise AbsentError(
+                f"torch.hub cannot reach {repo_or_dir}: clone it, and pass its folder with source='local'."
+            ) from error
+
+    patches.put_all(torch.hub, {"list": listed, "load": load})
 
 
 def _configs(patches: Patches, module: Any, waits: Waits) -> None:
