@@ -155,6 +155,8 @@ def _mean(name: str, args: Any, tensors: list[Tensor], output: Tensor) -> float 
     other = args[1] if len(args) > 1 else None
     if name in _FINITE:
         return _FINITE[name]
+    if name == "_is_all_true":  # by which torch.distributions checks its parameters
+        return 1.0
     if name in ("scatter", "scatter_") and hint(args[2], "choices"):
         return 1 / args[0].shape[args[1]]  # a one-hot row has a single place
     if name in ("eq", "ne") and tensors:

@@ -591,3 +591,13 @@ def test_a_gpu_between_allocated_and_reserved_is_tight(dry_run):
     code, out, _ = dry_run(script, options=("--gpu", "a100-40gb", "--steps", "1", "--json"))
     report = json.loads(out.splitlines()[-1])
     assert (report["grades"]["t4-16gb"], report["fits"]["t4-16gb"]) == ("tight", True)
+
+
+def test_a_script_that_downloads_is_told_that_it_cannot(dry_run):
+    code, _, err = dry_run("import urllib.request\nurllib.request.urlopen('http://127.0.0.1:9/data.zip')\n")
+    assert code == 1
+    assert "URLError" in err
+    assert "this machine cannot reach it" in err
+    code, _, err = dry_run("raise OSError('the disk is full')\n")
+    assert code == 1
+    assert "cannot reach" not in err

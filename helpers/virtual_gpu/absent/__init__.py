@@ -4,12 +4,14 @@
     weights.py     `from_pretrained` without weights: transformers, timm, torchvision
     recipes.py     torchtune's checkpoints; checkpoints.py: litgpt's, and nanochat's tokenizer
     diffusion.py   models of diffusers
+    processors.py  what prepares images and sound for a model
     tokenizer.py   a tokenizer with the vocabulary of the model; token_files.py: SentencePiece's and tiktoken's files
     data.py        `load_dataset` without the data set; columns.py: what its columns are called
     metrics.py     evaluate's metrics
     images.py      torchvision's and timm's data sets without files; annotations.py: COCO's and VOC's
     files.py       arrays and texts without files; folders.py: files that a program looks for
     downloads.py   files from the web
+    flash_attention.py   the package `flash_attn`
 
 Whatever stands in for something is listed in the report. What is on this machine is used as it is.
 """
@@ -28,6 +30,7 @@ from . import (
     data,
     diffusion,
     files,
+    flash_attention,
     folders,
     images,
     metrics,
@@ -53,6 +56,7 @@ def install(patches: Patches, waits: Waits, *, fake_data: bool) -> None:
     weights.install(patches, waits)
     recipes.install(patches, waits)
     checkpoints.install(patches, waits)
+    flash_attention.install(patches, waits)
     tokenizer.install(patches, waits)
     token_files.install(patches, waits)
     diffusion.install(patches, waits)

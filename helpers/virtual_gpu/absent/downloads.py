@@ -8,6 +8,7 @@ import io
 import os
 import sys
 from collections.abc import Callable
+from email.message import Message
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -106,9 +107,14 @@ class _Answer(io.BytesIO):
 
     status = code = 200
 
-    def info(self) -> dict[str, str]:
+    def __init__(self, made: bytes) -> None:
+        super().__init__(made)
+        self.headers = Message()
+        self.headers["Content-Length"] = str(len(made))
+
+    def info(self) -> Message:
         """Return the headers."""
-        return {"content-length": str(len(self.getvalue()))}
+        return self.headers
 
     def getcode(self) -> int:
         """Return the status."""

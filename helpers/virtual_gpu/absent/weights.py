@@ -10,6 +10,7 @@ from ..hollow import is_small, make_hollow
 from ..patches import Patches
 from ..waits import Waits
 from ..without_gpu import WithoutGpu
+from . import processors
 from .models import AbsentError, known_config
 
 
@@ -25,6 +26,7 @@ def install(patches: Patches, waits: Waits) -> None:
     patches.after_import("transformers.configuration_utils", lambda p, module: _configs(p, module, waits))
     patches.after_import("transformers.modeling_utils", lambda p, module: _models(p, module, waits))
     patches.after_import("transformers.generation.configuration_utils", _generation)
+    processors.install(patches, waits)
     patches.after_import("timm.models._builder", lambda p, module: _timm(p, module, waits))
     base_load, base_url = torch.nn.Module.load_state_dict, torch.hub.load_state_dict_from_url
 
