@@ -11,6 +11,7 @@ import numpy as np
 
 from ..planner.catalog.gpus import Gpu
 from ..planner.plan import ABOVE
+from .dispatch import NO_BATCH
 from .ledger import FORWARD, Allocation, Ledger
 from .owners import category_of
 
@@ -26,7 +27,7 @@ def batch_of(ledger: Ledger) -> int | None:
     if not rows:
         return None
     size, nbytes = rows.most_common(1)[0]
-    return size if nbytes >= _SHARE * rows.total() else None
+    return size if nbytes >= _SHARE * rows.total() and size != NO_BATCH else None
 
 
 def largest_batches(ledger: Ledger, index: int, gpus: list[Gpu], overhead: float) -> dict[str, int]:

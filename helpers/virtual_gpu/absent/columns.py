@@ -86,9 +86,9 @@ squad: id=short title=short context=text question=short answers=answers: train v
 samsum dialogsum: id=short dialogue=text summary=short: train validation test
 cnn_dailymail: article=text highlights=short id=short: train validation test
 wmt opus_books opus100 kde4 iwslt: translation=translation: train validation test
-swag/ codah: sent1=short sent2=short ending0=short ending1=short ending2=short ending3=short label=label
-    : train validation test
 hellaswag: ind=number ctx=short endings=endings label=label: train validation test
+swag codah: sent1=short sent2=short ending0=short ending1=short ending2=short ending3=short label=label
+    : train validation test
 xsum billsum: document=text summary=short text=text: train validation test
 sentence-transformers/stsb: sentence1=short sentence2=short score=fraction: train validation test
 sentence-transformers: anchor=short positive=short negative=short: train dev test

@@ -57,7 +57,10 @@ _ROBERTA = {"max_position_embeddings": 514, "type_vocab_size": 1, "pad_token_id"
 _GELU_T5 = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 _CLIP_TEXT = (  # the text encoder of Stable Diffusion's first family
     "clip_text_model",
-    {**_bert("", 49408, 768, 12, 12)[1], "max_position_embeddings": 77, "projection_dim": 768},
+    {
+        **_bert("", 49408, 768, 12, 12)[1],
+        **{"max_position_embeddings": 77, "projection_dim": 768, "architectures": ["CLIPTextModel"]},
+    },
 )
 
 
