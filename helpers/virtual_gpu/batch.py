@@ -23,7 +23,7 @@ _PIECES = 1.05  # reserved over allocated in large programs; the segments of sma
 
 def batch_of(ledger: Ledger) -> int | None:
     """Return the batch of the program; None where it cannot be recognized."""
-    rows = ledger.arrivals
+    rows = ledger.arrivals or ledger.early_arrivals
     if not rows:
         return None
     size, nbytes = rows.most_common(1)[0]

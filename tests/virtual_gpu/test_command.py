@@ -641,3 +641,23 @@ def test_what_a_library_compiles_while_it_is_loaded_is_not_listed(dry_run, tmp_p
     code, out, err = dry_run(text.replace("4).cuda()", "4).cuda(); layer = torch.compile(layer)", 1))
     assert code == 0, err
     assert "torch.compile: not compiled" in out
+
+
+def test_what_is_moved_only_once_is_no_batch(dry_run):
+    text = """
+    import torch
+    layer = torch.nn.Linear(8, 8).cuda()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    table = torch.zeros(4096, 8)
+    for step in range(3):
+        y = layer(torch.zeros(16, 8).cuda())
+        table = table.cuda()
+        (y.sum() + table.sum()).backward()
+        optimizer.step()
+    """
+    code, out, err = dry_run(text)
+    assert code == 0, err
+    assert "Largest batch (here 16)" in out
+    code, out, err = dry_run(text.replace("range(3)", "range(1)"))
+    assert code == 0, err
+    assert "Largest batch (here 4,096)" in out
