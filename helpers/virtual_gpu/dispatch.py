@@ -30,7 +30,7 @@ _MOVERS = {"copy_", "_foreach_copy_", "_to_copy", "_copy_from", "set_", "resize_
 
 
 NO_BATCH = -1  # rows of a tensor that is no batch
-_SIDE = 32  # pixels of a picture, at least
+_COLORS, _SIDE = 3, 32  # channels of a picture; pixels at least
 
 
 class _Thread(threading.local):
@@ -213,8 +213,8 @@ def _rows(arrived: Tensor) -> int:
     """Return the first dimension of a tensor; that of a picture by itself, such as detectors take, is its color."""
     if not arrived.dim():
         return 0
-    colors = arrived.dim() == 3 and arrived.is_floating_point() and arrived.shape[0] in (1, 3)
-    return NO_BATCH if colors and min(arrived.shape[1:]) >= _SIDE else arrived.shape[0]
+    colored = arrived.dim() == 3 and arrived.is_floating_point() and arrived.shape[0] == _COLORS
+    return NO_BATCH if colored and min(arrived.shape[1:]) >= _SIDE else arrived.shape[0]
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:

@@ -30,6 +30,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 model(**ids, labels=ids["input_ids"]).loss.backward()
 optimizer.step()
 model.save_pretrained("nowhere")
+open("nowhere/state.json", "w").close()
 """
 
 
@@ -55,7 +56,7 @@ def test_a_model_that_is_known_by_name_is_built(run, tmp_path):
     assert "True\ntext Every step takes memory, and gives it back." in out
     assert "model torch.float32 124439808 True" in out
     assert "gpt2: built without its weights" in out
-    assert not (tmp_path / "nowhere").exists()
+    assert [path.name for path in (tmp_path / "nowhere").iterdir()] == ["state.json"]
 
 
 @pytest.mark.slow

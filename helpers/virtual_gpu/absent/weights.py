@@ -121,11 +121,15 @@ def _models(patches: Patches, module: Any, waits: Waits) -> None:
     patches.put(module, "_get_resolved_checkpoint_files", no_files)
     patches.put(module, "log_state_dict_report", lambda *_, **__: None)
     patches.put(module.PreTrainedModel, "_load_pretrained_model", staticmethod(load))
-    patches.put(
-        module.PreTrainedModel,
-        "save_pretrained",
-        lambda *_, **__: waits.leave_out("save_pretrained", "nothing is written"),
-    )
+    patches.put(module.PreTrainedModel, "save_pretrained", _saves_nothing(waits))
+
+
+def _saves_nothing(waits: Waits) -> Any:
+    def save_pretrained(self: Any, save_directory: Any, *_: Any, **__: Any) -> None:
+        waits.leave_out("save_pretrained", "nothing is written")
+        Path(save_directory).mkdir(parents=True, exist_ok=True)  # programs put files of their own beside the weights
+
+    return save_pretrained
 
 
 def _fill(model: Any, names: set[str], device_map: Any, module: Any) -> None:
