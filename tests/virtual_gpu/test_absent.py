@@ -156,6 +156,10 @@ def test_data_sets_are_made_up():
     whole = made_up("imdb", None, False)
     assert isinstance(whole, datasets.DatasetDict)
     assert len(made_up("imdb", "train[:10%]", False)) == len(whole["train"]) // 10
+    streamed = made_up("allenai/c4 en", None, True)
+    assert streamed["train"].num_shards == 32
+    assert sum(1 for _ in streamed["train"].take(len(whole["train"]) + 1)) == len(whole["train"]) + 1
+    assert sum(1 for _ in streamed["validation"]) == len(whole["test"])
 
 
 def test_files_of_vocabularies_are_made_up(run):

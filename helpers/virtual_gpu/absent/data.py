@@ -10,6 +10,7 @@ from . import columns
 from .models import AbsentError
 
 ROWS, FEW = 1024, 128  # of the training split, and of the others
+_SHARDS, _AGAIN = 32, 100  # files of a data set that is streamed, and how often its training rows come
 
 
 def install(patches: Patches, waits: Waits) -> None:
@@ -67,7 +68,7 @@ def made_up(title: str, split: Any, streams: bool) -> Any:
         features = _features(kinds, languages, Features, Value)
         part = Dataset.from_dict(made, features=features)
         part = part.select(range(*_bounds(name, count)))
-        return part.to_iterable_dataset() if streams else part
+        return _stream(part, "train" in wanted) if streams else part
 
     if split is None:
         from datasets import IterableDatasetDict
@@ -77,6 +78,12 @@ def made_up(title: str, split: Any, streams: bool) -> Any:
     if isinstance(split, (list, tuple)):
         return [rows(str(name)) for name in split]
     return rows(str(split))
+
+
+def _stream(rows: Any, trains: bool) -> Any:
+    """Return rows that come one by one, as from many files; those to train on come again: such data sets are long."""
+    stream = rows.to_iterable_dataset(num_shards=min(len(rows), _SHARDS))
+    return stream.repeat(_AGAIN) if trains else stream
 
 
 def _features(kinds: dict[str, str], languages: tuple[str, str], features: Any, value: Any) -> Any:
