@@ -118,6 +118,16 @@ def test_lost_values_of_a_small_model_that_comes_back_are_warned_of():
         there_and_back(model)
 
 
+def test_values_that_an_earlier_block_has_lost_are_not_warned_of_again():
+    model = nn.Linear(4, 4)
+    with pytest.warns(UserWarning, match=r"^The values of Linear are lost"), virtual_gpu("t4"):
+        there_and_back(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with virtual_gpu("t4"):
+            nn.Linear(4, 4).cuda()
+
+
 def test_values_that_are_loaded_again_are_not_lost():
     model = nn.Linear(4, 4)
     kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
