@@ -11,6 +11,7 @@ import numpy as np
 
 from ..planner.catalog.gpus import Gpu
 from ..planner.plan import ABOVE
+from .dispatch import NO_BATCH
 from .ledger import FORWARD, Allocation, Ledger
 from .owners import category_of
 
@@ -22,11 +23,11 @@ _PIECES = 1.05  # reserved over allocated in large programs; the segments of sma
 
 def batch_of(ledger: Ledger) -> int | None:
     """Return the batch of the program; None where it cannot be recognized."""
-    rows = ledger.arrivals
+    rows = ledger.arrivals or ledger.early_arrivals
     if not rows:
         return None
     size, nbytes = rows.most_common(1)[0]
-    return size if nbytes >= _SHARE * rows.total() else None
+    return size if nbytes >= _SHARE * rows.total() and size != NO_BATCH else None
 
 
 def largest_batches(ledger: Ledger, index: int, gpus: list[Gpu], overhead: float) -> dict[str, int]:

@@ -25,6 +25,10 @@ from .world import World
 from .written import write_snapshot, write_trace
 
 _GPU = "h100-80gb"  # where none is named
+_NO_NETWORK = {  # errors of urllib, requests, aiohttp, httpx and huggingface_hub
+    *("URLError", "gaierror", "ConnectionError", "ClientConnectorError", "ConnectError"),
+    *("OfflineModeIsEnabled", "LocalEntryNotFoundError"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -150,6 +154,7 @@ def _run_script(args: argparse.Namespace, dry: DryRun) -> int:
         return 1
     except Exception as error:
         _print_traceback(error)
+        _explain_network(error)
         return 1
     return 0
 
@@ -164,6 +169,20 @@ def _as_script(args: argparse.Namespace) -> Iterator[None]:
         yield
     finally:
         sys.argv, sys.path[:] = argv, path
+
+
+def _explain_network(error: BaseException | None) -> None:
+    """Add a line where the script ended because it could not download something."""
+    while error is not None:
+        names = {kind.__name__ for kind in type(error).__mro__}
+        if isinstance(error, OSError | RuntimeError) and names & _NO_NETWORK:
+            print(
+                "\nThe script asked a host for something, and this machine cannot reach it. Put the files where the "
+                "script looks for them, or name some that are here.",
+                file=sys.stderr,
+            )
+            return
+        error = error.__cause__ or error.__context__
 
 
 def _print_traceback(error: BaseException) -> None:

@@ -29,11 +29,15 @@ aten = torch.ops.aten
 _MOVERS = {"copy_", "_foreach_copy_", "_to_copy", "_copy_from", "set_", "resize_as_", "record_stream"}
 
 
+NO_BATCH = -1  # rows of a tensor that is no batch
+_COLORS, _SIDE = 3, 32  # channels of a picture; pixels at least
+
+
 class _Thread(threading.local):
     destination: int | str | None = None  # where `.to` is moving a tensor: a GPU's index, or "cpu"
     last: int | None = None  # the GPU of the last operation
     arriving = False  # whether a tensor comes from another device
-    arriving_rows = 0  # the first dimension of that tensor; 0 for a number
+    arriving_rows = 0  # the first dimension of that tensor; 0 for a number, NO_BATCH for a single picture
     casting_weights = False  # whether autocast makes a copy that it keeps
 
 
@@ -141,7 +145,7 @@ class Pretence(TorchDispatchMode):
         result = self._copied(func, args, kwargs, destination)
         if destination != "cpu":
             thread.arriving = not any(home_of(tensor) for tensor in _tensors(args[:1]))
-            thread.arriving_rows = result.shape[0] if thread.arriving and result.dim() else 0
+            thread.arriving_rows = _rows(result) if thread.arriving else 0
             try:
                 _place_all(result, destination)
             finally:
@@ -203,6 +207,14 @@ def _argument_names(func: Any) -> frozenset[str]:
     if func not in _names:
         _names[func] = frozenset(argument.name for argument in func._schema.arguments)
     return _names[func]
+
+
+def _rows(arrived: Tensor) -> int:
+    """Return the first dimension of a tensor; that of a picture by itself, such as detectors take, is its color."""
+    if not arrived.dim():
+        return 0
+    colored = arrived.dim() == 3 and arrived.is_floating_point() and arrived.shape[0] == _COLORS
+    return NO_BATCH if colored and min(arrived.shape[1:]) >= _SIDE else arrived.shape[0]
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:

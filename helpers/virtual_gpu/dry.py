@@ -13,7 +13,7 @@ from torch import Tensor
 from ..meter.work import Work, work_of
 from . import stand_ins, value_shapes
 from .dispatch import Pretence, _tensors
-from .hollow import give_hint, hollow_tensor, is_hollow, is_small, make_hollow
+from .hollow import give_hint, hollow_tensor, is_hollow, is_made_up, is_small, make_hollow
 from .homes import home_of, storage_of
 from .refusals import Refusals
 from .schema import argument, effects_of
@@ -110,6 +110,8 @@ class DryMode(Pretence):
                 result = hollow_tensor(*spec)
                 give_hint(result, "mean", _CONSTANTS[name])
                 return result
+        if name == "copy_" and is_made_up(args[0]):
+            storage_of(args[0]).made_up = False
         return func(*args, **kwargs)
 
     def _copied(self, func: Any, args: Any, kwargs: dict[str, Any], destination: Any) -> Any:

@@ -11,6 +11,7 @@ from .hollow import is_hollow
 from .homes import home_of
 from .patches import Patches
 from .stand_ins import fill, scripted
+from .tensors import announced
 from .waits import Waits
 
 _MOST = 50  # times that random values are drawn again: all memory that takes is taken by the second
@@ -31,7 +32,7 @@ def install(patches: Patches, waits: Waits) -> None:
         base_synchronize(device)
 
     _truncate(patches)
-    patches.put_all(Tensor, {"tolist": tolist, "numpy": numpy})
+    patches.put_all(Tensor, {"tolist": announced("tolist", tolist), "numpy": announced("numpy", numpy)})
     patches.put(torch.cuda, "synchronize", synchronize)
 
 

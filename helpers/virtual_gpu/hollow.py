@@ -33,6 +33,12 @@ def is_hollow(tensor: Tensor) -> bool:
     return storage is not None and storage.__dict__.get("hollow", False)
 
 
+def is_made_up(tensor: Tensor) -> bool:
+    """Say whether `tensor` has data that stand in for data which do not exist."""
+    storage = storage_of(tensor)
+    return storage is not None and storage.__dict__.get("made_up", False)
+
+
 def make_hollow(tensor: Tensor) -> Tensor:
     """Take a tensor's data away; return it."""
     storage = storage_of(tensor)

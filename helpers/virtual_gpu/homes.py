@@ -109,7 +109,10 @@ def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
     if kind not in _PLAIN and (hasattr(kind, "__tensor_flatten__") or hasattr(kind, "fake_mode")):
         return None
     try:
-        return tensor.untyped_storage()
+        if kind in _PLAIN:
+            return tensor.untyped_storage()
+        with torch._C.DisableTorchFunctionSubclass():  # a subclass hears of what the program calls
+            return tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):
         return None
 

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from . import (
     autocast,
     cuda_paths,
+    detectors,
     driver,
     dry_values,
     factories,
@@ -93,6 +94,7 @@ def _put_in_place(machine: Machine, dry: Waits | None, world: World | None) -> N
         cuda_paths.install(_patches)
         if dry is not None:
             dry_values.install(_patches, dry)
+            detectors.install(_patches)
     profiler.install(_patches)
     autocast.install(_patches)
     _in_threads()

@@ -70,7 +70,8 @@ class Ledger:
         traffic: the collectives of one rank of many.
         over: the place in `events` at which the program was ended; 0 where it ended by itself.
         checkpoints: whether the program has used activation checkpointing.
-        arrivals: bytes that came from the host since the first forward pass, by the first dimension of the tensor.
+        arrivals: bytes that came from the host in forward passes after the first step, by the first dimension of the
+            tensor; early_arrivals: those before, with what is moved only once.
     """
 
     def __init__(self) -> None:
@@ -80,6 +81,7 @@ class Ledger:
         self.refusals: list[tuple[int, int, int]] = []
         self.traffic: Traffic | None = None
         self.arrivals: Counter[int] = Counter()
+        self.early_arrivals: Counter[int] = Counter()
         self.over = 0
         self.checkpoints = False
         self._steps_before_refusal = 0
@@ -100,7 +102,7 @@ class Ledger:
         phase, recomputed = self._phase()
         self.checkpoints = self.checkpoints or recomputed or "checkpoint" in here.functions
         if phase == FORWARD and thread.arriving_rows:
-            self.arrivals[thread.arriving_rows] += nbytes
+            (self.arrivals if self.marks else self.early_arrivals)[thread.arriving_rows] += nbytes
         if thread.casting_weights:
             category = "weight copies"
         elif recomputed:

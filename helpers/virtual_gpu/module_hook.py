@@ -1,7 +1,6 @@
 """Take part in the import of a module that a program has yet to import."""
 
 import importlib.abc
-import importlib.machinery
 import sys
 from typing import Any
 
@@ -30,10 +29,12 @@ class ModuleHook(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if name != self._name:
             return None
         self.forget()
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        if spec is not None:
-            self._loader, spec.loader = spec.loader, self
-        return spec
+        for finder in list(sys.meta_path):  # another hook may wait for the same module
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                self._loader, spec.loader = spec.loader, self
+                return spec
+        return None
 
     def create_module(self, spec: Any) -> Any:
         """Let the module's own loader do it."""

@@ -9,6 +9,7 @@ import torch
 from . import absent, paged, spawned
 from .patches import Patches
 from .ranks import Device
+from .user_line import is_library_loading
 from .waits import Waits
 from .world import World
 
@@ -27,7 +28,8 @@ def for_scripts(waits: Waits, world: World | None = None, *, fake_data: bool = F
     def compiled(model: Any = None, **options: Any) -> Any:
         if model is None:
             return lambda function: compiled(function, **options)
-        waits.leave_out("torch.compile", "not compiled: the peak is that of eager mode")
+        if not is_library_loading():  # libraries decorate functions that the program may never call
+            waits.leave_out("torch.compile", "not compiled: the peak is that of eager mode")
         return model
 
     def compiled_module(self: Any, *_: Any, **__: Any) -> None:

@@ -39,11 +39,20 @@ def specs_of(key: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         args, kwargs = _on_meta(args), {name: _on_meta(value) for name, value in kwargs.items()}
         if kwargs.get("device") is not None:
             kwargs["device"] = _META
-        found = _described(func(*args, **kwargs))
+        found = _described(_run(func, args, kwargs))
         if func is _NORM and not args[_TRAINS]:  # neither the CPU nor cuDNN returns statistics, but meta does
             found[1:] = [spec._replace(shape=(0,)) for spec in found[1:]]
         _known[key] = found
     return found
+
+
+def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    try:
+        return func(*args, **kwargs)
+    except RuntimeError as error:
+        if "data-dependent" in str(error):  # what an operation of another library says of itself
+            raise NotImplementedError(str(error)) from error
+        raise
 
 
 def _key(value: Any) -> Any:

@@ -17,11 +17,13 @@ import torch
 from torch import Tensor
 
 from .hollow import give_hint, hint, is_hollow
+from .homes import storage_of
 
 aten = torch.ops.aten
 _PICKS = {"topk", "argmax", "argmin", "multinomial", "sort", "argsort", "max", "min"}
 _KEEPS = {"any", "all", "clone", "_to_copy", "mean", "amax", "amin", "max", "min", "sum", "contiguous"}
 _KEEPS_CHOICES = {"clone", "_to_copy", "sort", "cat", "stack", "gather", "index", "index_select"}
+_SHIFTS = {"add", "sub"}
 _SAME = {"clone", "_to_copy", "contiguous"}
 _FEW = 64  # numbers in a tensor of which each is known or not for itself
 _FINITE = {"isnan": 0.0, "isinf": 0.0, "isposinf": 0.0, "isneginf": 0.0, "isfinite": 1.0}
@@ -76,6 +78,7 @@ def decided(tensor: Tensor, line: str) -> float | int | bool:
 
 def fill(tensor: Tensor, source: Tensor) -> Tensor:
     """Write stand-ins for the values of the hollow `source` into `tensor`, which is to have data; return it."""
+    storage_of(tensor).made_up = True
     if hint(source, "parts"):
         parts = [number(source) if part is None else part for part in _parts_of(source)]
         return tensor.copy_(torch.tensor(parts, dtype=tensor.dtype).view(tensor.shape))
@@ -110,14 +113,20 @@ def learn(name: str, args: Any, result: Any) -> None:
         return
     if name in _PICKS:
         _learn_choices(name, args, outputs)
+    if name == "clamp" and len(args) == 3 and all(map(_is_whole, args[1:])):  # a level of a feature pyramid, say
+        give_hint(outputs[0], "choices", int(args[2] - args[1]) + 1)
     tensors = [value for value in args[:2] if isinstance(value, Tensor)]
-    if name in _KEEPS_CHOICES and tensors:
+    if tensors and (name in _KEEPS_CHOICES or (name in _SHIFTS and len(tensors) == 1)):
         give_hint(outputs[0], "choices", hint(tensors[0], "choices"))
     give_hint(outputs[0], "mean", _mean(name, args, tensors, outputs[0]))
     if name in ("stack", "cat", *_SAME) and outputs[0].numel() <= _FEW:
         parts = [part for tensor in (args[0] if name not in _SAME else args[:1]) for part in _parts_of(tensor)]
         if len(parts) == outputs[0].numel() and any(part is not None for part in parts):
             give_hint(outputs[0], "parts", parts)
+
+
+def _is_whole(bound: Any) -> bool:
+    return isinstance(bound, (int, float)) and math.isfinite(bound) and bound == int(bound)
 
 
 def _parts_of(tensor: Tensor) -> list[float | None]:
@@ -146,6 +155,8 @@ def _mean(name: str, args: Any, tensors: list[Tensor], output: Tensor) -> float 
     other = args[1] if len(args) > 1 else None
     if name in _FINITE:
         return _FINITE[name]
+    if name == "_is_all_true":  # by which torch.distributions checks its parameters
+        return 1.0
     if name in ("scatter", "scatter_") and hint(args[2], "choices"):
         return 1 / args[0].shape[args[1]]  # a one-hot row has a single place
     if name in ("eq", "ne") and tensors:

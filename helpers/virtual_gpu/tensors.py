@@ -1,10 +1,12 @@
 """What a tensor says of itself."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from .dispatch import thread
 from .homes import home_of, index_of, is_gpu, storage_of, traced_device
@@ -78,6 +80,33 @@ def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs:
     return _base_type(self, dtype)
 
 
+def announced(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of tensors that a subclass with a `__torch_function__` hears of, as it does of PyTorch's own."""
+
+    def called(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        heard = (self, *(value for value in args if isinstance(value, Tensor)))
+        if has_torch_function(heard):
+            return handle_torch_function(called, heard, self, *args, **kwargs)
+        return method(self, *args, **kwargs)
+
+    called.__name__ = name  # by which torch.compile knows that it is a tensor's
+    return called
+
+
+def _cuda(
+    self: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format
+) -> Tensor:
+    return move(self, "cuda" if device is None else device)
+
+
+def _cpu(self: Tensor, memory_format: Any = torch.preserve_format) -> Tensor:
+    return move(self, _CPU)
+
+
+def _type_as(self: Tensor, other: Tensor) -> Tensor:
+    return move(self, other.device, other.dtype)
+
+
 def install(patches: Patches) -> None:
     """Teach `torch.Tensor`."""
     base_numpy, base_array = Tensor.numpy, Tensor.__array__
@@ -95,21 +124,18 @@ def install(patches: Patches) -> None:
     patches.put(Tensor, "device", property(_device))
     for kind in ("cuda", "cpu", "mps"):
         patches.put(Tensor, f"is_{kind}", property(lambda self, kind=kind: self.device.type == kind))
+    patches.put(Tensor, "to", move)
     for name, method in {
         "get_device": lambda self: self.device.index if is_gpu(self.device) else -1,
-        "to": move,
-        "cuda": lambda self, device=None, non_blocking=False, memory_format=torch.preserve_format: move(
-            self, "cuda" if device is None else device
-        ),
-        "cpu": lambda self, memory_format=torch.preserve_format: move(self, _CPU),
+        "cuda": _cuda,
+        "cpu": _cpu,
         "type": _type,
-        "type_as": lambda self, other: move(self, other.device, other.dtype),
+        "type_as": _type_as,
         "numpy": numpy,
         "__array__": array,
         "pin_memory": pin_memory,
         "is_pinned": _is_pinned,
         "record_stream": lambda self, stream: None,
     }.items():
-        method.__name__ = name  # by which torch.compile knows that it is a tensor's
-        patches.put(Tensor, name, method)
+        patches.put(Tensor, name, announced(name, method))
     patches.put(Tensor, "_make_wrapper_subclass", staticmethod(_wrapper))

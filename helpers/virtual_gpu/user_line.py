@@ -66,6 +66,16 @@ def is_users(frame: FrameType) -> bool:
     return _kind(frame.f_code.co_filename) == _USER
 
 
+def is_library_loading() -> bool:
+    """Say whether a module that is not the program's own is being loaded, without code of the program in between."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_users(frame):
+        if frame.f_code.co_name == "<module>" and _kind(frame.f_code.co_filename) == _LIBRARY:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def is_inside(path: str) -> bool:
     """Say whether a file is PyTorch's or the dry run's own."""
     return _kind(path) in (_OWN, _CALL, _FUNCTION)

@@ -97,6 +97,11 @@ def _unique(values: Tensor, *options: Any, **named: Any) -> tuple[tuple[Tensor, 
     return (different, inverse, hollow_tensor((count,), (1,), torch.int64)), f"{count:,} different values"
 
 
+def _nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> tuple[Tensor, str]:
+    """Stand for torchvision's suppression of boxes that overlap: all of them stay, the first one first."""
+    return torch.arange(boxes.shape[0]), f"all {boxes.shape[0]:,} boxes stay"
+
+
 _STAND_INS: dict[str, Callable[..., tuple[Any, str]]] = {
     "_local_scalar_dense": _number,
     "is_nonzero": _truth,
@@ -108,4 +113,5 @@ _STAND_INS: dict[str, Callable[..., tuple[Any, str]]] = {
     "repeat_interleave": _repeat,
     "_unique2": _unique,
     "unique_consecutive": _unique,
+    "nms": _nms,
 }

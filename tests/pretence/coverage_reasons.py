@@ -9,10 +9,6 @@ REASONS: dict[tuple[str, str], str] = {
         'wrapped = Tensor._make_wrapper_subclass(cls, meta.shape, dtype=meta.dtype, device="cuda:0")',
     ): "It stands in where there is no GPU; tests/formats runs it there.",
     (
-        "helpers/exercises/probing/two_devices.py",
-        "if func in (Tensor.cpu, Tensor.cuda, Tensor.type_as):",
-    ): "The pretended GPU puts functions of its own there, which call `Tensor.to`; the other machines run it.",
-    (
         "helpers/exercises/x3/on_gpus.py",
         "def _gpu(device: Any) -> str:",
     ): _X3,

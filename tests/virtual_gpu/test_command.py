@@ -249,7 +249,7 @@ def test_its_own_traceback_names_its_own_lines_alone(dry_run):
         (["-m", "no_such_module_here"], "no_such_module_here is not a module"),
         (["--gpus", "4", "--rank", "4", __file__], "--rank 4 is not one of 4"),
         (["--timeline", "nowhere/x.svg", __file__], "nowhere is not a folder"),
-        (["--timeline", "x.txt", __file__], "--timeline draws .svg, .png and .pdf"),
+        (["--timeline", "x.txt", __file__], "--timeline writes .svg, .png and .pdf"),
     ],
 )
 def test_bad_input_is_one_line(capsys, arguments, words):
@@ -591,3 +591,73 @@ def test_a_gpu_between_allocated_and_reserved_is_tight(dry_run):
     code, out, _ = dry_run(script, options=("--gpu", "a100-40gb", "--steps", "1", "--json"))
     report = json.loads(out.splitlines()[-1])
     assert (report["grades"]["t4-16gb"], report["fits"]["t4-16gb"]) == ("tight", True)
+
+
+def test_a_script_that_downloads_is_told_that_it_cannot(dry_run):
+    code, _, err = dry_run("import urllib.request\nurllib.request.urlopen('http://127.0.0.1:9/data.zip')\n")
+    assert code == 1
+    assert "URLError" in err
+    assert "this machine cannot reach it" in err
+    code, _, err = dry_run("raise OSError('the disk is full')\n")
+    assert code == 1
+    assert "cannot reach" not in err
+
+
+def test_pictures_one_by_one_are_no_batch(dry_run):
+    text = """
+    import torch
+    layer = torch.nn.Conv2d(3, 8, 3).cuda()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    for step in range(3):
+        pictures = [torch.zeros(3, 64, 64).cuda() for _ in range(2)]
+        layer({}).sum().backward()
+        optimizer.step()
+    """
+    code, out, err = dry_run(text.format("torch.stack(pictures)"))
+    assert code == 0, err
+    assert "Largest batch" not in out
+    code, out, err = dry_run(text.format("torch.zeros(2, 3, 64, 64).cuda()").replace("(3, 64, 64)", "(2, 64)"))
+    assert code == 0, err
+    assert "Largest batch (here 2)" in out
+
+
+def test_what_a_library_compiles_while_it_is_loaded_is_not_listed(dry_run, tmp_path):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "decorating.py").write_text("import torch\n\n@torch.compile\ndef twice(x):\n    return 2 * x\n")
+    text = f"""
+    import sys
+    import torch
+    sys.path.insert(0, {str(folder)!r})
+    import decorating
+    layer = torch.nn.Linear(4, 4).cuda()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    decorating.twice(layer(torch.ones(2, 4).cuda())).sum().backward()
+    optimizer.step()
+    """
+    code, out, err = dry_run(text)
+    assert code == 0, err
+    assert "torch.compile" not in out
+    code, out, err = dry_run(text.replace("4).cuda()", "4).cuda(); layer = torch.compile(layer)", 1))
+    assert code == 0, err
+    assert "torch.compile: not compiled" in out
+
+
+def test_what_is_moved_only_once_is_no_batch(dry_run):
+    text = """
+    import torch
+    layer = torch.nn.Linear(8, 8).cuda()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    table = torch.zeros(4096, 8)
+    for step in range(3):
+        y = layer(torch.zeros(16, 8).cuda())
+        table = table.cuda()
+        (y.sum() + table.sum()).backward()
+        optimizer.step()
+    """
+    code, out, err = dry_run(text)
+    assert code == 0, err
+    assert "Largest batch (here 16)" in out
+    code, out, err = dry_run(text.replace("range(3)", "range(1)"))
+    assert code == 0, err
+    assert "Largest batch (here 4,096)" in out

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import threading
 import warnings
+from typing import ClassVar
 
 from helpers.planner import Recipe, RecipeError
 from helpers.planner.plan import plan
@@ -12,7 +13,7 @@ from helpers.virtual_gpu import virtual_gpu
 import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from traitlets.config import Config
 
@@ -98,6 +99,70 @@ def test_lost_values_of_an_earlier_model_are_warned_of():
     ):
         model.cuda()
     assert [warning.filename for warning in seen] == [__file__]
+
+
+def there_and_back(model):
+    model.cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.randn(2000, 4, device="cuda")).sum().backward()
+    optimizer.step()
+    model.cpu()
+
+
+def test_lost_values_of_a_small_model_that_comes_back_are_warned_of():
+    model = nn.Linear(4, 4)
+    with (
+        pytest.warns(UserWarning, match=r"^The values of Linear are lost"),
+        virtual_gpu("t4"),
+    ):
+        there_and_back(model)
+
+
+def test_values_that_an_earlier_block_has_lost_are_not_warned_of_again():
+    model = nn.Linear(4, 4)
+    with pytest.warns(UserWarning, match=r"^The values of Linear are lost"), virtual_gpu("t4"):
+        there_and_back(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with virtual_gpu("t4"):
+            nn.Linear(4, 4).cuda()
+
+
+def test_values_that_are_loaded_again_are_not_lost():
+    model = nn.Linear(4, 4)
+    kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with warnings.catch_warnings(), virtual_gpu("t4"):
+        warnings.simplefilter("error")
+        there_and_back(model)
+        model.load_state_dict(kept)
+
+
+class Heard(Tensor):
+    """A tensor that notes what is called on it."""
+
+    calls: ClassVar[list] = []
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.calls.append(func)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_subclasses_hear_of_the_methods_that_are_replaced():
+    def heard():
+        Heard.calls.clear()
+        x = torch.ones(3).as_subclass(Heard)
+        assert [type(x.cpu()), type(x.type_as(x)), type(torch.ones(3).type_as(x))] == [Heard] * 3
+        x.numpy()
+        x.tolist()
+        return Heard.calls == [Tensor.cpu, Tensor.type_as, Tensor.type_as, Tensor.numpy, Tensor.tolist]
+
+    assert heard()
+    with virtual_gpu("t4"):
+        assert heard()
+        assert type(torch.ones(3).as_subclass(Heard).cuda()) is Heard
+        assert Heard.calls[-1] is Tensor.cuda
+    assert heard()
 
 
 def test_models_that_lose_nothing_are_not_warned_of():

@@ -1,6 +1,10 @@
 """Values in a dry run: known ones are exact, unknown ones have stand-ins, and each of those is listed."""
 
-from helpers.virtual_gpu import virtual_gpu
+import types
+
+from helpers.virtual_gpu import detectors, virtual_gpu
+from helpers.virtual_gpu.patches import Patches
+from helpers.virtual_gpu.value_shapes import reads_values, stand_in
 
 import pytest
 import torch
@@ -136,3 +140,65 @@ def test_inference_mode_asks_for_the_same_values(run, unknown):
     assert right.item() == 5 * 6400 / 64  # a tensor of inference mode stays one outside
     assert right.reshape(1).expand(2).sum().item() == 2 * 5 * 6400 / 64
     assert {words for _, words, _ in run.waits.assumed} == {"value of one element"}
+
+
+def test_rows_spread_evenly_over_the_levels_of_a_clamped_number(unknown):
+    levels = (unknown[:, 0].log2().floor().clamp(2, 5).to(torch.int64) - 2).to(torch.int64)
+    assert [len(torch.where(levels == level)[0]) for level in range(4)] == [1600] * 4
+
+
+def test_all_boxes_survive_their_suppression(unknown):
+    kept, words = stand_in("nms", (unknown[:, :4], unknown[:, 0], 0.5), {})
+    assert kept.tolist() == list(range(6400))
+    assert words == "all 6,400 boxes stay"
+    assert reads_values("nms", (), {})
+
+
+@torch.library.custom_op("made_up::positive", mutates_args=())
+def positive(x: torch.Tensor) -> torch.Tensor:
+    """Return the rows of x whose first value is positive, an operation that another library could bring."""
+    return x[x[:, 0] > 0].clone()
+
+
+@positive.register_fake
+def _(x):
+    return x.new_empty(torch.library.get_ctx().new_dynamic_size(), x.shape[1])
+
+
+def test_an_operation_whose_shape_depends_on_values_is_computed(run, unknown):
+    assert positive(unknown).shape[1] == 64
+    assert "computed on memory without data" in {value for _, _, value in run.waits.assumed}
+
+
+def test_distributions_accept_unknown_parameters_however_often(run, unknown):
+    for _ in range(102):  # an unknown mask would be false now and then, so that loops end
+        torch.distributions.Normal(unknown[:8, 0], unknown[:8, 1])
+
+
+def test_a_detector_draws_boxes_in_the_shares_that_it_wants(run):
+    utils, heads = types.SimpleNamespace(), types.SimpleNamespace()
+
+    class BalancedPositiveNegativeSampler:
+        batch_size_per_image, positive_fraction = 512, 0.25
+
+        def __call__(self, matched):
+            return [torch.ones_like(boxes, dtype=torch.uint8) for boxes in matched], []
+
+    class RoIHeads:
+        fg_bg_sampler = BalancedPositiveNegativeSampler()
+
+        def select_training_samples(self, labels):
+            return None, None, labels, None
+
+    utils.BalancedPositiveNegativeSampler, heads.RoIHeads = BalancedPositiveNegativeSampler, RoIHeads
+    patches = Patches()
+    detectors._sample(patches, utils)
+    detectors._label(patches, heads)
+    boxes = (torch.randn(2000, 4, device="cuda") @ torch.randn(4, 8192, device="cuda")).argmax(1)
+    objects, others = BalancedPositiveNegativeSampler()([boxes])
+    assert [len(torch.where(mask[0])[0]) for mask in (objects, others)] == [128, 384]
+    assert len(torch.where(objects[0] | others[0])[0]) == 512
+    _, _, (labels,), _ = RoIHeads().select_training_samples([boxes[:512]])
+    assert len(torch.where(labels > 0)[0]) == 128
+    known = torch.tensor([1, 0, 2], device="cuda")
+    assert RoIHeads().select_training_samples([known])[2][0] is known

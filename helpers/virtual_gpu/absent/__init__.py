@@ -2,13 +2,16 @@
 
     models.py      which shape a model has that is known by its name
     weights.py     `from_pretrained` without weights: transformers, timm, torchvision
-    recipes.py     torchtune's checkpoints
+    recipes.py     torchtune's checkpoints; checkpoints.py: litgpt's, and nanochat's tokenizer
     diffusion.py   models of diffusers
+    processors.py  what prepares images and sound for a model
     tokenizer.py   a tokenizer with the vocabulary of the model; token_files.py: SentencePiece's and tiktoken's files
     data.py        `load_dataset` without the data set; columns.py: what its columns are called
     metrics.py     evaluate's metrics
-    images.py      torchvision's and timm's data sets without files
+    images.py      torchvision's and timm's data sets without files; annotations.py: COCO's and VOC's
     files.py       arrays and texts without files; folders.py: files that a program looks for
+    downloads.py   files from the web
+    flash_attention.py   the package `flash_attn`
 
 Whatever stands in for something is listed in the report. What is on this machine is used as it is.
 """
@@ -21,7 +24,21 @@ from typing import Any
 
 from ..patches import Patches
 from ..waits import Waits
-from . import data, diffusion, files, folders, images, metrics, recipes, token_files, tokenizer, weights
+from . import (
+    annotations,
+    checkpoints,
+    data,
+    diffusion,
+    files,
+    flash_attention,
+    folders,
+    images,
+    metrics,
+    recipes,
+    token_files,
+    tokenizer,
+    weights,
+)
 
 _HUB = "huggingface.co"
 
@@ -38,6 +55,8 @@ def install(patches: Patches, waits: Waits, *, fake_data: bool) -> None:
     _silence(patches, "bitsandbytes")  # which says at length that it finds no CUDA
     weights.install(patches, waits)
     recipes.install(patches, waits)
+    checkpoints.install(patches, waits)
+    flash_attention.install(patches, waits)
     tokenizer.install(patches, waits)
     token_files.install(patches, waits)
     diffusion.install(patches, waits)
@@ -45,6 +64,7 @@ def install(patches: Patches, waits: Waits, *, fake_data: bool) -> None:
     if fake_data:
         data.install(patches, waits)
         images.install(patches, waits)
+        annotations.install(patches, waits)
         files.install(patches, waits)
         folders.install(patches, waits)
 

@@ -1,5 +1,6 @@
 """What the columns of published data sets are called: by words in the name of the data set."""
 
+import re
 from typing import Any
 
 _WORDS = [
@@ -50,13 +51,14 @@ _WORDS = [
     "that",
 ]
 TEXT_WORDS, SHORT_WORDS, CLASSES = 1500, 60, 10  # words of a row's text and of its short fields; different labels
+LONG_WORDS = 700  # as many as in the longest answers of Alpaca's file, which some programs do not cut
 
 _SHORT_ROWS = 8
 
 
-TEXT, SHORT, LABEL, NUMBER, FRACTION, IMAGE, WORDS, TAGS, ANSWERS, TRUTH, ENDINGS = (
+TEXT, SHORT, LABEL, NUMBER, FRACTION, IMAGE, WORDS, TAGS, ANSWERS, TRUTH, ENDINGS, TRANSLATION, LONG = (
     *("text", "short", "label", "number", "fraction"),
-    *("image", "words", "tags", "answers", "truth", "endings"),
+    *("image", "words", "tags", "answers", "truth", "endings", "translation", "long"),
 )
 CHATS = {  # kind of column -> roles of its messages
     "ask": ("user",),
@@ -76,13 +78,17 @@ kto: prompt=ask completion=reply label=truth: train test
 ultrachat: prompt=short messages=talk: train test train_sft test_sft train_gen test_gen
 capybara oasst no_robots chat messages openhermes smoltalk conversation thoughts: messages=talk: train test
 tldr completion: prompt=short completion=text: train validation test
+alpaca_data: instruction=short input=short output=long text=long: train
 alpaca: instruction=short input=short output=text text=text: train
 dolly: instruction=short context=text response=text category=short: train
 gsm8k deepmath metamath: question=short answer=short: train test
 squad: id=short title=short context=text question=short answers=answers: train validation
 samsum dialogsum: id=short dialogue=text summary=short: train validation test
 cnn_dailymail: article=text highlights=short id=short: train validation test
+wmt opus_books opus100 kde4 iwslt: translation=translation: train validation test
 hellaswag: ind=number ctx=short endings=endings label=label: train validation test
+swag codah: sent1=short sent2=short ending0=short ending1=short ending2=short ending3=short label=label
+    : train validation test
 xsum billsum: document=text summary=short text=text: train validation test
 sentence-transformers/stsb: sentence1=short sentence2=short score=fraction: train validation test
 sentence-transformers: anchor=short positive=short negative=short: train dev test
@@ -100,6 +106,7 @@ captions dreambooth: image=image text=short: train
 mnist imagenet food101 beans flowers pets image: image=image label=label labels=label: train validation test
 """
 _PLAIN = {"text": TEXT}
+_SOUND = "common_voice librispeech superb minds14 voxpopuli fleurs ljspeech gtzan speech_commands audiofolder"
 
 
 def layout_of(name: str) -> tuple[dict[str, str], list[str]]:
@@ -111,14 +118,26 @@ def layout_of(name: str) -> tuple[dict[str, str], list[str]]:
     return _PLAIN, ["train", "validation", "test"]
 
 
-def value(kind: str, row: int) -> Any:
-    """Return what stands in a column of this kind, in this row."""
+def is_sound(name: str) -> bool:
+    """Say whether the data set called `name` holds sound."""
+    return any(word in name.lower() for word in _SOUND.split())
+
+
+def languages_of(name: str) -> tuple[str, str]:
+    """Return the two languages that the name of a data set ends with, as in "wmt16 ro-en"."""
+    found = re.search(r"\b([a-z]{2,3})-([a-z]{2,3})$", name)
+    return (found[1], found[2]) if found else ("de", "en")
+
+
+def value(kind: str, row: int, languages: tuple[str, str] = ("de", "en")) -> Any:
+    """Return what stands in a column of this kind, in this row; a translation is in two languages."""
     if kind in CHATS:
         roles = CHATS[kind]
         return [{"role": role, "content": _text(TEXT_WORDS // len(roles), row + i)} for i, role in enumerate(roles)]
     makers = {
         TEXT: lambda: _text(TEXT_WORDS, row),
         SHORT: lambda: _text(SHORT_WORDS, row),
+        LONG: lambda: _text(LONG_WORDS, row),
         LABEL: lambda: row % 2,
         NUMBER: lambda: row,
         FRACTION: lambda: row % 5 / 4,
@@ -128,6 +147,7 @@ def value(kind: str, row: int) -> Any:
         ANSWERS: lambda: {"text": [_text(3, row)], "answer_start": [0]},
         TRUTH: lambda: row % 2 == 0,
         ENDINGS: lambda: [_text(SHORT_WORDS, row + i) for i in range(4)],
+        TRANSLATION: lambda: {language: _text(SHORT_WORDS, row) for language in languages},
     }
     return makers[kind]()
 

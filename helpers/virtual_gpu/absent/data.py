@@ -7,8 +7,10 @@ from typing import Any
 from ..patches import Patches
 from ..waits import Waits
 from . import columns
+from .models import AbsentError
 
 ROWS, FEW = 1024, 128  # of the training split, and of the others
+_SHARDS, _AGAIN = 32, 100  # files of a data set that is streamed, and how often its training rows come
 
 
 def install(patches: Patches, waits: Waits) -> None:
@@ -26,6 +28,8 @@ def _load(patches: Patches, module: Any, waits: Waits) -> None:
         except Exception:
             split, streams = kwargs.get("split"), kwargs.get("streaming", False)
             title = _title(path, name, kwargs.get("data_files"))
+            if columns.is_sound(title):
+                raise AbsentError(f"{title} is not on this machine, and data sets of sound are not made up.") from None
             waits.leave_out("data set", f"{title}: made-up rows")
             return made_up(title, split, streams)
 
@@ -55,15 +59,16 @@ def made_up(title: str, split: Any, streams: bool) -> Any:
     from datasets import Dataset, DatasetDict, Features, Value
 
     kinds, splits = columns.layout_of(title)
+    languages = columns.languages_of(title)
 
     def rows(name: str) -> Any:
         wanted = re.match(r"[^\[+]+", name)[0]
         count = ROWS if "train" in wanted else FEW
-        made = {column: [columns.value(kind, row) for row in range(count)] for column, kind in kinds.items()}
-        features = _features(kinds, Features, Value)
+        made = {column: [columns.value(kind, row, languages) for row in range(count)] for column, kind in kinds.items()}
+        features = _features(kinds, languages, Features, Value)
         part = Dataset.from_dict(made, features=features)
         part = part.select(range(*_bounds(name, count)))
-        return part.to_iterable_dataset() if streams else part
+        return _stream(part, "train" in wanted) if streams else part
 
     if split is None:
         from datasets import IterableDatasetDict
@@ -75,12 +80,19 @@ def made_up(title: str, split: Any, streams: bool) -> Any:
     return rows(str(split))
 
 
-def _features(kinds: dict[str, str], features: Any, value: Any) -> Any:
+def _stream(rows: Any, trains: bool) -> Any:
+    """Return rows that come one by one, as from many files; those to train on come again: such data sets are long."""
+    stream = rows.to_iterable_dataset(num_shards=min(len(rows), _SHARDS))
+    return stream.repeat(_AGAIN) if trains else stream
+
+
+def _features(kinds: dict[str, str], languages: tuple[str, str], features: Any, value: Any) -> Any:
     from datasets import ClassLabel, Image
 
     types: dict[Any, Any] = {
         columns.TEXT: value("string"),
         columns.SHORT: value("string"),
+        columns.LONG: value("string"),
         columns.LABEL: ClassLabel(names=[f"class {number}" for number in range(columns.CLASSES)]),
         columns.NUMBER: value("int64"),
         columns.FRACTION: value("float32"),
@@ -90,6 +102,7 @@ def _features(kinds: dict[str, str], features: Any, value: Any) -> Any:
         columns.ANSWERS: {"text": [value("string")], "answer_start": [value("int32")]},
         columns.TRUTH: value("bool"),
         columns.ENDINGS: [value("string")],
+        columns.TRANSLATION: {language: value("string") for language in languages},
     }
     chat = [{"role": value("string"), "content": value("string")}]
     return features({name: chat if kind in columns.CHATS else types[kind] for name, kind in kinds.items()})

@@ -1,7 +1,6 @@
-"""Files without a file: arrays that a program maps, and texts that it reads, from a disk or from a host on the web."""
+"""Files without a file: arrays that a program maps, and texts that it reads."""
 
 import builtins
-import functools
 import io
 import os
 import string
@@ -15,6 +14,7 @@ from ..patches import Patches
 from ..user_line import is_users
 from ..waits import Waits
 from .columns import TEXT, value
+from .downloads import Downloads
 from .folders import is_data
 
 _ELEMENTS, _LINES = 2**22, 1000
@@ -25,6 +25,7 @@ _LARGEST = 256  # ids in a made-up array: every vocabulary has them
 def install(patches: Patches, waits: Waits) -> None:
     """Teach `numpy.memmap`, `numpy.load` and `open`, for reading alone."""
     base_map, base_load, base_open = np.memmap, np.load, builtins.open
+    downloads = Downloads(_text)
 
     class memmap(base_map):
         def __new__(cls, filename: Any, dtype: Any = np.uint8, mode: str = "r+", *args: Any, **kwargs: Any) -> Any:
@@ -40,6 +41,9 @@ def install(patches: Patches, waits: Waits) -> None:
         return base_load(file, *args, **kwargs)
 
     def read(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        kept = downloads.opened(file, mode)
+        if kept is not None:
+            return kept
         if mode in ("r", "rt") and _is_missing(file) and str(file).endswith(".txt") and _is_asked_for(file):
             waits.leave_out("file", f"{Path(file).name}: made-up text")
             return io.StringIO(_text())
@@ -49,46 +53,11 @@ def install(patches: Patches, waits: Waits) -> None:
     patches.put(np, "load", load)
     for owner in (builtins, io):
         patches.put(owner, "open", read)
-    patches.after_import("requests.api", lambda p, module: _requests(p, module, waits))
-    patches.after_import("urllib.request", lambda p, module: _urllib(p, module, waits))
+    downloads.install(patches, waits)
 
 
 def _text() -> str:
     return "\n".join([string.printable[:_VISIBLE], *(value(TEXT, line) for line in range(_LINES))])
-
-
-def _requests(patches: Patches, module: Any, waits: Waits) -> None:
-    base = module.request
-
-    @functools.wraps(base)
-    def request(method: str, url: str, **kwargs: Any) -> Any:
-        try:
-            return base(method, url, **kwargs)
-        except OSError:
-            if not str(url).endswith(".txt"):
-                raise
-            waits.leave_out("file", f"{url}: made-up text")
-            answer = sys.modules["requests"].Response()
-            answer.status_code, answer.url, answer._content = 200, url, _text().encode()
-            return answer
-
-    patches.put(module, "request", request)
-
-
-def _urllib(patches: Patches, module: Any, waits: Waits) -> None:
-    base = module.urlopen
-
-    @functools.wraps(base)
-    def urlopen(url: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return base(url, *args, **kwargs)
-        except OSError:
-            if not str(url).endswith(".txt"):
-                raise
-            waits.leave_out("file", f"{url}: made-up text")
-            return io.BytesIO(_text().encode())
-
-    patches.put(module, "urlopen", urlopen)
 
 
 def _is_missing(file: Any) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 from ..patches import Patches
 from ..user_line import is_users
 from ..waits import Waits
+from .annotations import size_of
 from .columns import layout_of, value
 
 _WORDS = """
@@ -25,15 +26,15 @@ _WORDS = """
     instructions dialogs wiki wikitext shakespeare tinyshakespeare enwik enwik8 text texts names
 """
 _DATA_WORDS = set(_WORDS.split())
-_READ_AS_DATA = (".txt", ".json", ".jsonl", ".csv", ".tsv", ".bin", ".npy")
+_READ_AS_DATA = (".txt", ".json", ".jsonl", ".csv", ".tsv", ".bin", ".npy", ".parquet")
 _SPLITS = ("train", "val", "test")
-_PICTURES, _ARRAYS = (".jpg", ".png"), (".npy", ".bin", ".txt", ".json", ".jsonl", ".csv")
+_PICTURES, _ARRAYS = (".jpg", ".png"), (".npy", ".bin", ".txt", ".json", ".jsonl", ".csv", ".parquet")
 _ROWS, _FEW, _IMAGES = 1024, 128, 16  # _FEW: rows of a file to evaluate on
 _LLM_C = (20240520, 1, 2**20)  # the header of llm.c's token files: magic number, version, tokens
 
 
 def install(patches: Patches, waits: Waits) -> None:
-    """Teach `os`, `glob`, `pathlib`, `open` and, as soon as it is imported, PIL."""
+    """Teach `os`, `glob`, `pathlib`, `open` and, as soon as they are imported, PIL and pyarrow."""
 
     def assume(what: Any, words: str) -> None:
         waits.leave_out("file", f"{Path(what).name}: {words}")
@@ -48,6 +49,7 @@ def install(patches: Patches, waits: Waits) -> None:
     for owner in (builtins, io):
         patches.put(owner, "open", _opening(owner.open, assume))
     patches.after_import("PIL.Image", lambda p, module: _pictures(p, module, assume))
+    patches.after_import("pyarrow.parquet", lambda p, module: _tables(p, module, assume))
 
 
 def is_data(path: Any) -> bool:
@@ -128,7 +130,7 @@ def _opening(base: Any, assume: Any) -> Any:
         except FileNotFoundError:
             if not is_users(sys._getframe(1)) or not is_data(file) or mode not in ("r", "rt", "rb"):
                 raise
-            made = _content(Path(file))
+            made = content_of(Path(file))
             if made is None or ("b" not in mode and Path(file).suffix == ".bin"):
                 raise
         assume(file, "made-up rows" if Path(file).suffix != ".bin" else "made-up tokens, after llm.c's header")
@@ -137,8 +139,8 @@ def _opening(base: Any, assume: Any) -> Any:
     return read
 
 
-def _content(path: Path) -> bytes | None:
-    """Return what a file of this name has; None for kinds that are made up elsewhere."""
+def content_of(path: Path) -> bytes | None:
+    """Return what a made-up file of this name has; None for kinds that are made up elsewhere."""
     if path.suffix == ".bin":
         import numpy as np
 
@@ -148,6 +150,8 @@ def _content(path: Path) -> bytes | None:
     kinds, _ = layout_of(path.stem)
     count = _FEW if re.search("val|test|dev", path.stem.lower()) else _ROWS
     rows = [{name: value(kind, row) for name, kind in kinds.items()} for row in range(count)]
+    if path.suffix == ".parquet":
+        return _table(kinds, rows)
     if path.suffix == ".json":
         return json.dumps(rows).encode()
     if path.suffix == ".jsonl":
@@ -156,6 +160,30 @@ def _content(path: Path) -> bytes | None:
         mark = "\t" if path.suffix == ".tsv" else ","
         return "\n".join([mark.join(kinds), *(mark.join(map(str, row.values())) for row in rows)]).encode()
     return None
+
+
+def _table(kinds: dict[str, str], rows: list[dict[str, Any]]) -> bytes:
+    """Return a Parquet file of `rows`, in groups of an eighth."""
+    import pyarrow
+    import pyarrow.parquet
+
+    made = io.BytesIO()
+    columns = {name: [row[name] for row in rows] for name in kinds}
+    pyarrow.parquet.write_table(pyarrow.table(columns), made, row_group_size=max(1, len(rows) // 8))
+    return made.getvalue()
+
+
+def _tables(patches: Patches, module: Any, assume: Any) -> None:
+    base = module.ParquetFile.__init__
+
+    @functools.wraps(base)
+    def opened(self: Any, source: Any, *args: Any, **kwargs: Any) -> None:
+        if is_data(source):
+            assume(source, "made-up rows")
+            source = io.BytesIO(content_of(Path(source)))
+        base(self, source, *args, **kwargs)
+
+    patches.put(module.ParquetFile, "__init__", opened)
 
 
 def _pictures(patches: Patches, module: Any, assume: Any) -> None:
@@ -167,6 +195,6 @@ def _pictures(patches: Patches, module: Any, assume: Any) -> None:
             return base(fp, *args, **kwargs)
         except FileNotFoundError:
             assume(Path(fp).parent, "gray images")
-            return module.new("RGB", (256, 256))
+            return module.new("RGB", size_of(Path(fp).name) or (256, 256))
 
     patches.put(module, "open", opened)

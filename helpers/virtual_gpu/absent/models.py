@@ -14,8 +14,11 @@ from ...planner.catalog.models import _TABLES, read_config
 _SUFFIXES = (
     r"(-hf|-base|-instruct|-chat|-it|-v\d+(\.\d+)*|-zero|-beta|-alpha|-dpo|-sft|-uncased|-cased|-intermediate.*)+$"
 )
-_FLOAT32 = {"gpt2", "bert", "distilbert", "roberta", "t5", "vit", "resnet", "gpt_neo", "whisper"}
-_FLOAT16 = {"opt", "gpt_neox"}
+_FLOAT32 = {
+    *("gpt2", "bert", "distilbert", "roberta", "xlm-roberta", "albert", "electra", "bart", "marian", "t5", "mt5"),
+    *("vit", "resnet", "swin", "convnext", "segformer", "clip", "gpt_neo", "gptj", "whisper", "wav2vec2"),
+}
+_FLOAT16 = {"opt", "gpt_neox", "bloom", "deberta-v2"}
 
 
 class AbsentError(RuntimeError):
@@ -54,8 +57,47 @@ _ROBERTA = {"max_position_embeddings": 514, "type_vocab_size": 1, "pad_token_id"
 _GELU_T5 = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 _CLIP_TEXT = (  # the text encoder of Stable Diffusion's first family
     "clip_text_model",
-    {**_bert("", 49408, 768, 12, 12)[1], "max_position_embeddings": 77, "projection_dim": 768},
+    {
+        **_bert("", 49408, 768, 12, 12)[1],
+        **{"max_position_embeddings": 77, "projection_dim": 768, "architectures": ["CLIPTextModel"]},
+    },
 )
+
+
+def _whisper(width: int, layers: int, heads: int) -> Any:
+    shape = {"vocab_size": 51865, "d_model": width, "architectures": ["WhisperForConditionalGeneration"]}
+    for part in ("encoder", "decoder"):
+        shape |= {f"{part}_layers": layers, f"{part}_attention_heads": heads, f"{part}_ffn_dim": 4 * width}
+    return "whisper", shape
+
+
+def _bart(vocabulary: int, width: int, layers: int, heads: int, inner: int, kind: str = "bart", **more: Any) -> Any:
+    shape = {"vocab_size": vocabulary, "d_model": width, **more}
+    for part in ("encoder", "decoder"):
+        shape |= {f"{part}_layers": layers, f"{part}_attention_heads": heads, f"{part}_ffn_dim": inner}
+    return kind, shape
+
+
+def _marian(vocabulary: int) -> Any:
+    ids = {"pad_token_id": vocabulary - 1, "decoder_start_token_id": vocabulary - 1}
+    return _bart(vocabulary, 512, 6, 8, 2048, "marian", architectures=["MarianMTModel"], **ids)
+
+
+def _deberta(width: int, layers: int, heads: int) -> Any:
+    relative = {"relative_attention": True, "position_buckets": 256, "norm_rel_ebd": "layer_norm"}
+    shares = {"share_att_key": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False}
+    return _bert("deberta-v2", 128100, width, layers, heads, type_vocab_size=0, **relative, **shares)
+
+
+def _bloom(width: int, layers: int, heads: int) -> Any:
+    return "bloom", {"vocab_size": 250880, "hidden_size": width, "n_layer": layers, "n_head": heads}
+
+
+def _neo(width: int, layers: int, heads: int) -> Any:
+    kinds = [[["global", "local"], layers // 2]]
+    return "gpt_neo", {"hidden_size": width, "num_layers": layers, "num_heads": heads, "attention_types": kinds}
+
+
 _KNOWN: dict[str, tuple[str, dict[str, Any]]] = {
     "distilgpt2": ("gpt2", {"n_layer": 6}),
     "distilbert": ("distilbert", {}),
@@ -86,11 +128,47 @@ _KNOWN: dict[str, tuple[str, dict[str, Any]]] = {
     "pythia-1.4b": _pythia(2048, 24, 16),
     "pythia-2.8b": _pythia(2560, 32, 32),
     "pythia-6.9b": _pythia(4096, 32, 32, 50432),
-    "gpt-neo-125m": (
-        "gpt_neo",
-        {"hidden_size": 768, "num_layers": 12, "num_heads": 12, "attention_types": [[["global", "local"], 6]]},
-    ),
+    "gpt-neo-125m": _neo(768, 12, 12),
+    "gpt-neo-1.3b": _neo(2048, 24, 16),
+    "gpt-neo-2.7b": _neo(2560, 32, 20),
+    "gpt-j-6b": ("gptj", {}),
+    "bloom-560m": _bloom(1024, 24, 16),
+    "bloomz-560m": _bloom(1024, 24, 16),
+    "bloom-1b1": _bloom(1536, 24, 16),
+    "bloom-1b7": _bloom(2048, 24, 16),
+    "bloom-3b": _bloom(2560, 30, 32),
+    "bloom-7b1": _bloom(4096, 30, 32),
+    "distilroberta": _bert("roberta", 50265, 768, 6, 12, **_ROBERTA),
+    "xlm-roberta": _bert("xlm-roberta", 250002, 768, 12, 12, **_ROBERTA),
+    "xlm-roberta-large": _bert("xlm-roberta", 250002, 1024, 24, 16, **_ROBERTA),
+    "albert": _bert("albert", 30000, 768, 12, 12, embedding_size=128),
+    "deberta-v3-base": _deberta(768, 12, 12),
+    "deberta-v3-xsmall": _deberta(384, 12, 6),
+    "deberta-v3-small": _deberta(768, 6, 12),
+    "deberta-v3-large": _deberta(1024, 24, 16),
+    "electra-small-discriminator": _bert("electra", 30522, 256, 12, 4, embedding_size=128),
+    "electra-base-discriminator": _bert("electra", 30522, 768, 12, 12, embedding_size=768),
+    "bart": _bart(50265, 768, 6, 12, 3072),
+    "bart-large": _bart(50265, 1024, 12, 16, 4096),
+    "bart-large-cnn": _bart(50264, 1024, 12, 16, 4096),
+    "opus-mt-en-ro": _marian(59543),
+    "opus-mt-en-de": _marian(58101),
+    "mt5-small": ("mt5", {**_t5(512, 1024, 64, 8, 6, **_GELU_T5)[1], "vocab_size": 250112}),
+    "mt5": ("mt5", {**_t5(768, 2048, 64, 12, 12, **_GELU_T5)[1], "vocab_size": 250112}),
+    "wav2vec2": ("wav2vec2", {}),
+    "wav2vec2-large-xlsr-53": _bert("wav2vec2", 32, 1024, 24, 16, feat_extract_norm="layer", do_stable_layer_norm=True),
+    "whisper-tiny": _whisper(384, 4, 6),
+    "whisper": _whisper(512, 6, 8),
+    "whisper-small": _whisper(768, 12, 12),
+    "whisper-medium": _whisper(1024, 24, 16),
+    "whisper-large": _whisper(1280, 32, 20),
+    "clip-vit-base-patch32": ("clip", {"architectures": ["CLIPModel"]}),
+    "swin-tiny-patch4-window7-224": ("swin", {"num_labels": 1000}),
+    "convnext-tiny-224": ("convnext", {"num_labels": 1000}),
+    "mit-b0": ("segformer", {"num_labels": 1000}),
     "smollm-135m": _llama("llama", 49152, 576, 1536, 30, 9, 3, max_position_embeddings=2048, **_TIED),
+    "smollm-360m": _llama("llama", 49152, 960, 2560, 32, 15, 5, max_position_embeddings=2048, **_TIED),
+    "smollm-1.7b": _llama("llama", 49152, 2048, 8192, 24, 32, 32, max_position_embeddings=2048, **_TIED),
     "smollm2-135m": _llama("llama", 49152, 576, 1536, 30, 9, 3, max_position_embeddings=8192, **_TIED),
     "smollm2-360m": _llama("llama", 49152, 960, 2560, 32, 15, 5, max_position_embeddings=8192, **_TIED),
     "smollm2-1.7b": _llama("llama", 49152, 2048, 8192, 24, 32, 32, max_position_embeddings=8192, **_TIED),
@@ -109,6 +187,7 @@ _KNOWN: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma-2b": _llama("gemma", 256000, 2048, 16384, 18, 8, 1, head_dim=256, max_position_embeddings=8192),
     "gemma-7b": _llama("gemma", 256000, 3072, 24576, 28, 16, 16, head_dim=256, max_position_embeddings=8192),
     "gemma-2-2b": _llama("gemma2", 256000, 2304, 9216, 26, 8, 4, head_dim=256, max_position_embeddings=8192),
+    "phi-1_5": _llama("phi", 51200, 2048, 8192, 24, 32, 32, partial_rotary_factor=0.5, max_position_embeddings=2048),
     "phi-2": _llama("phi", 51200, 2560, 10240, 32, 32, 32, partial_rotary_factor=0.4, max_position_embeddings=2048),
     "phi-3-mini-4k": _llama("phi3", 32064, 3072, 8192, 32, 32, 32, max_position_embeddings=4096, **_APART),
 }

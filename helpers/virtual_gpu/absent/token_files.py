@@ -69,18 +69,18 @@ def _reading(base: Any, waits: Waits) -> Any:
         except OSError:  # no such file, or, from requests, no such host
             file = str(next(iter((*args, *kwargs.values()))))
             waits.leave_out("tokenizer", f"{Path(file).name}: one with the vocabulary's size")
-            return _ranks(next((count for name, count in _RANKS.items() if name in file.lower()), _LLAMA_3))
+            return made_up_ranks(next((count for name, count in _RANKS.items() if name in file.lower()), _LLAMA_3))
 
     return read
 
 
 @functools.cache
-def _ranks(count: int) -> dict[bytes, int]:
+def made_up_ranks(count: int) -> dict[bytes, int]:
     """Return `count` tokens: all bytes, words of Python's manual in their order of learning, then bytes of no text."""
-    from .tokenizer import _trained
+    from .tokenizer import trained
 
     letters = _letters()
-    merged = sorted(_trained(count, ()).get_vocab().items(), key=lambda row: row[1])
+    merged = sorted(trained(count, ()).get_vocab().items(), key=lambda row: row[1])
     tokens = [bytes([byte]) for byte in range(256)]
     for token, _ in merged:
         if len(token) > 1 and all(letter in letters for letter in token):

@@ -103,7 +103,7 @@ def _stand_in(name: Any, kwargs: dict[str, Any]) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     made = PreTrainedTokenizerFast(
-        tokenizer_object=_trained(size, tuple(dict.fromkeys(special.values()))),
+        tokenizer_object=trained(size, tuple(dict.fromkeys(special.values()))),
         model_max_length=longest,
         padding_side=kwargs.get("padding_side", "right"),
         **special,
@@ -114,8 +114,8 @@ def _stand_in(name: Any, kwargs: dict[str, Any]) -> Any:
 
 
 @functools.cache
-def _trained(size: int, special: tuple[str, ...]) -> Any:
-    """Return a byte-level BPE of `size` tokens, whose merges are learned from Python's manual."""
+def trained(size: int, special: tuple[str, ...]) -> Any:
+    """Return a byte-level BPE of `size` tokens, `special` ones among them; it has learned from Python's manual."""
     from pydoc_data import topics
 
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

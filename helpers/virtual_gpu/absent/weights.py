@@ -10,6 +10,7 @@ from ..hollow import is_small, make_hollow
 from ..patches import Patches
 from ..waits import Waits
 from ..without_gpu import WithoutGpu
+from . import processors
 from .models import AbsentError, known_config
 
 
@@ -25,6 +26,7 @@ def install(patches: Patches, waits: Waits) -> None:
     patches.after_import("transformers.configuration_utils", lambda p, module: _configs(p, module, waits))
     patches.after_import("transformers.modeling_utils", lambda p, module: _models(p, module, waits))
     patches.after_import("transformers.generation.configuration_utils", _generation)
+    processors.install(patches, waits)
     patches.after_import("timm.models._builder", lambda p, module: _timm(p, module, waits))
     base_load, base_url = torch.nn.Module.load_state_dict, torch.hub.load_state_dict_from_url
 
@@ -40,11 +42,34 @@ def install(patches: Patches, waits: Waits) -> None:
             waits.leave_out("pretrained weights", f"{url.rsplit('/', 1)[-1]}: built without its weights")
             return NoWeights()
 
+    _hub(patches, waits)
     patches.put(torch.nn.Module, "load_state_dict", load_state_dict)
     patches.put(torch.hub, "load_state_dict_from_url", from_url)
     patches.after_import(
         "torchvision.models._api", lambda p, module: p.put(module, "load_state_dict_from_url", from_url)
     )
+
+
+def _hub(patches: Patches, waits: Waits) -> None:
+    """Let `torch.hub` know no models of a repository that it cannot reach."""
+    base_list, base_load = torch.hub.list, torch.hub.load
+
+    def listed(github: str, *args: Any, **kwargs: Any) -> list[str]:
+        try:
+            return base_list(github, *args, **kwargs)
+        except OSError:
+            waits.leave_out("torch.hub", f"{github}: cannot be reached, and has no models here")
+            return []
+
+    def load(repo_or_dir: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return base_load(repo_or_dir, *args, **kwargs)
+        except OSError as error:
+            raise AbsentError(
+                f"torch.hub cannot reach {repo_or_dir}: clone it, and pass its folder with source='local'."
+            ) from error
+
+    patches.put_all(torch.hub, {"list": listed, "load": load})
 
 
 def _configs(patches: Patches, module: Any, waits: Waits) -> None:
@@ -96,11 +121,15 @@ def _models(patches: Patches, module: Any, waits: Waits) -> None:
     patches.put(module, "_get_resolved_checkpoint_files", no_files)
     patches.put(module, "log_state_dict_report", lambda *_, **__: None)
     patches.put(module.PreTrainedModel, "_load_pretrained_model", staticmethod(load))
-    patches.put(
-        module.PreTrainedModel,
-        "save_pretrained",
-        lambda *_, **__: waits.leave_out("save_pretrained", "nothing is written"),
-    )
+    patches.put(module.PreTrainedModel, "save_pretrained", _saves_nothing(waits))
+
+
+def _saves_nothing(waits: Waits) -> Any:
+    def save_pretrained(self: Any, save_directory: Any, *_: Any, **__: Any) -> None:
+        waits.leave_out("save_pretrained", "nothing is written")
+        Path(save_directory).mkdir(parents=True, exist_ok=True)  # programs put files of their own beside the weights
+
+    return save_pretrained
 
 
 def _fill(model: Any, names: set[str], device_map: Any, module: Any) -> None:

@@ -6,6 +6,7 @@ from helpers.exercises.probing.two_devices import OnHost, OnRank, watch_devices
 from helpers.exercises.reference.data_loading import prefetched
 
 import torch
+from torch import Tensor
 
 from tests.mutants import verdicts
 
@@ -46,3 +47,4 @@ def test_what_a_data_set_holds_meets_what_a_model_returns():
     assert not met
     _ = hosts + ranks
     assert met == ["add"]
+    assert [type(x) for x in (hosts.cpu(), ranks.cpu(), hosts.cuda(), hosts.type_as(ranks))] == [OnHost, *[Tensor] * 3]
