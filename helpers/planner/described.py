@@ -138,7 +138,8 @@ def _usual(training: Mapping[str, Any], ranks: Mapping[str, Any], by_engine: boo
         "gradient_accumulation_steps": ranks.get("pipeline", 1),
     }
     if by_engine:
-        usual |= {"precision": "bf16-amp", "compile": True, "optimizer_impl": "fused"}
+        usual |= {"precision": "bf16-amp", "compile": True}
+        usual |= {"optimizer_impl": "fused"} if training.get("optimizer", "adamw") == "adamw" else {}
     return usual
 
 

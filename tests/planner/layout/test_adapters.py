@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from helpers.planner.catalog.archs import arch_of
 from helpers.planner.catalog.clusters import find_cluster
-from helpers.planner.config import RecipeError, TrainingConfig
+from helpers.planner.config import ParallelConfig, RecipeError, TrainingConfig
 from helpers.planner.layout.arch import Arch
 from helpers.planner.layout.layout import Layout, layout_of
 from helpers.planner.layout.layout_plan import plan_layout
@@ -95,14 +95,17 @@ def test_a_line_names_its_adapters():
 )
 def test_the_layers_of_a_command_are_those_of_a_layout(said, meant):
     names = tuple(said.split(",")) if said else ()
-    options = {"engine": "megatron", "optimizer_impl": "fused", "lora_rank": 8, "lora_targets": names}
-    assert layout_of(TrainingConfig("llama-2-7b", **options), arch_of("llama-2-7b")).lora_targets == meant
+    assert layout_of(_asked(names), arch_of("llama-2-7b")).lora_targets == meant
 
 
 def test_layers_that_a_block_does_not_have_are_refused():
-    options = {"engine": "megatron", "optimizer_impl": "fused", "lora_rank": 8, "lora_targets": ("lm_head",)}
     with pytest.raises(RecipeError, match="lm_head"):
-        layout_of(TrainingConfig("llama-2-7b", **options), arch_of("llama-2-7b"))
+        layout_of(_asked(("lm_head",)), arch_of("llama-2-7b"))
+
+
+def _asked(names):
+    options = {"engine": "megatron", "optimizer_impl": "fused", "lora_rank": 8, "lora_targets": names}
+    return TrainingConfig("llama-2-7b", parallel=ParallelConfig(zero="zero1"), **options)
 
 
 def test_more_adapters_take_more_memory():
