@@ -166,8 +166,8 @@ class TrainingConfig:
         checkpointing: which blocks are recomputed: "none", "every" (or "full"), "every-2", "every-3" and so on, in
             "sqrt" many segments; or "selective": the cheap parts of every block.
         gradient_accumulation_steps: micro-batches of one data rank in one optimizer step.
-        compile: `torch.compile` fuses chains of operations of model and loss: what only a chain uses is not written, and
-            what its backward pass needs is made again from the fewest bytes.
+        compile: `torch.compile` fuses chains of operations of model and loss: what only a chain uses is not written.
+            What the backward pass needs of it is made again from the fewest bytes.
         step_in_backward: update each parameter as soon as its gradient is complete, and free the gradient.
         set_to_none: free the gradients after the step, as `zero_grad` does by default; False zeroes them in place.
         offload: what host memory holds: nothing, the optimizer, or everything but the current layer.
