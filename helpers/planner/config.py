@@ -139,6 +139,8 @@ class TrainingConfig:
         packed: tokens in each of the documents that are packed into a sequence and do not attend to each other.
         precision: "fp32"; "bf16", "fp16": weights and all in 16 bits; "fp16-amp", "bf16-amp": FP32 weights, 16-bit
             matmuls; "fp8": the same with 8-bit matmuls.
+        tf32: whether matmuls of FP32 numbers run in TF32, as `torch.set_float32_matmul_precision("high")` has it.
+            Convolutions do so by PyTorch's default. Bytes stay the same.
         master_weights: the optimizer holds and updates an FP32 copy of 16-bit weights, as in DeepSpeed.
         optimizer, optimizer_impl: which, and in which of PyTorch's implementations. What is "paged" keeps its state in
             memory that GPU and host share: it leaves the GPU as far as there is no room, and comes back for the update.
@@ -165,6 +167,7 @@ class TrainingConfig:
             "sqrt" many segments; or "selective": the cheap parts of every block.
         gradient_accumulation_steps: micro-batches of one data rank in one optimizer step.
         compile: `torch.compile` fuses chains of operations of model and loss: what only a chain uses is not written.
+            What the backward pass needs of it is made again from the fewest bytes.
         step_in_backward: update each parameter as soon as its gradient is complete, and free the gradient.
         set_to_none: free the gradients after the step, as `zero_grad` does by default; False zeroes them in place.
         offload: what host memory holds: nothing, the optimizer, or everything but the current layer.
@@ -214,6 +217,7 @@ class TrainingConfig:
     freeze: Sequence[str] = ()
     train_only: Sequence[str] = ()
     channels_last: bool = False
+    tf32: bool = False
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
 
     def __post_init__(self) -> None:
@@ -288,6 +292,10 @@ class TrainingConfig:
             (
                 self.master_weights and self.precision not in ("bf16", "fp16"),
                 f"master_weights are copies of 16-bit weights: use precision bf16 or fp16, not {self.precision}.",
+            ),
+            (
+                self.tf32 and self.precision != "fp32",
+                f"tf32 is about matmuls of FP32 numbers: use precision fp32, not {self.precision}.",
             ),
             (self.master_weights and self.step_in_backward, "The step in the backward pass keeps no master_weights."),
             (self.method != "sft" and self.loss != "full", f"{self.method} reads all logits: use loss full."),
@@ -396,7 +404,7 @@ class TrainingConfig:
     @property
     def summary(self) -> str:
         """The run in one line."""
-        parts = [self.model, self.precision, f"batch {self.micro_batch_size}"]
+        parts = [self.model, self.precision + " with TF32 matmuls" * self.tf32, f"batch {self.micro_batch_size}"]
         parts += [self.method.upper() + ("" if self.reference else " without a reference")] * (self.method != "sft")
         parts += [f"{'DoRA' if self.dora else 'LoRA'} r={self.lora_rank}"] if self.lora_rank else []
         parts += [f"with {', '.join(self.modules_to_save)}"] if self.modules_to_save else []
@@ -420,6 +428,7 @@ class TrainingConfig:
 
 _PLAIN = {  # what engines for many GPUs do, as they are planned: field -> its value
     **dict.fromkeys(("step_in_backward", "expandable_segments", "master_weights", "channels_last", "dora"), False),
+    "tf32": False,
     **dict.fromkeys(("lengths", "freeze", "train_only", "modules_to_save"), ()),
     **{"set_to_none": True, "image_size": 0, "optimizer": "adamw", "offload": "none", "quantize": "none"},
     **{"method": "sft", "loss": "full", "packed": 0, "dropout": None},

@@ -6,9 +6,10 @@ many small operations waits for the host, however fast the chip is.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from ..meter.kinds import Kind
 from ..meter.roofline import Roofline
 from ..meter.utilization import mfu
 from ..meter.work import Work
@@ -41,15 +42,14 @@ def forecasts(simulation: Simulation, peak_bytes: int, gpus: Sequence[Gpu]) -> d
         return {}
     result = {}
     for gpu in gpus:
-        unit, peak = _unit_and_peak(recipe, gpu)
+        dtype = peak_dtype(simulation, gpu)
         if gpu.name == THIS:
             roofline = this_roofline()
-            dtype = str(recipe.amp_dtype or recipe.weight_dtype).removeprefix("torch.")
             peak = roofline.peak(dtype if dtype in roofline.dtypes else "float32")
-            result[gpu.name] = forecast(simulation, unit, roofline, peak)
+            result[gpu.name] = forecast(simulation, roofline, peak, in_tf32=in_tf32(recipe, gpu))
         elif gpu.bandwidth:
-            paging = paging_seconds(simulation, peak_bytes, gpu)
-            result[gpu.name] = forecast(simulation, unit, roofline_of(gpu), peak, paging)
+            peak, paging = gpu.peaks.get(dtype, gpu.flops32), paging_seconds(simulation, peak_bytes, gpu)
+            result[gpu.name] = forecast(simulation, roofline_of(gpu), peak, paging, in_tf32(recipe, gpu))
     return result
 
 
@@ -64,8 +64,8 @@ def forecast_over_ranks(simulation: Simulation, cluster: Cluster) -> dict[str, F
     recipe, gpu = simulation.recipe, cluster.gpu
     if recipe.offload != "none" or not gpu.bandwidth:
         return {}
-    unit, peak = _unit_and_peak(recipe, gpu)
-    one = forecast(simulation, unit, roofline_of(gpu), peak)
+    peak = gpu.peaks.get(peak_dtype(simulation, gpu), gpu.flops32)  # emulated BF16 computes in FP32
+    one = forecast(simulation, roofline_of(gpu), peak, in_tf32=in_tf32(recipe, gpu))
     messages = simulation.sent / link_of(recipe.ranks, 1, cluster, layout_rates()).bandwidth
     beside = 1.0 if recipe.shard == "zero3" else 2 / 3 / recipe.gradient_accumulation_steps
     seconds = one.seconds + max(0.0, messages - beside * one.seconds)
@@ -84,25 +84,42 @@ def forecast_over_ranks(simulation: Simulation, cluster: Cluster) -> dict[str, F
     }
 
 
-def _unit_and_peak(recipe: TrainingConfig, gpu: Gpu) -> tuple[str, float]:
-    """Return what a recipe reads, "images" or "tokens", and the FLOP/s of which its MFU is a share."""
+def in_tf32(recipe: TrainingConfig, gpu: Gpu) -> tuple[Kind, ...]:
+    """Return the kinds of work that run in TF32 if their numbers are FP32 and the GPU has units for it.
+
+    PyTorch lets cuDNN's convolutions do so by default; matmuls have to be told.
+    """
+    kinds: list[Kind] = ["convolution"] if gpu.vendor == "nvidia" else []
+    return (*kinds, "product") if recipe.tf32 else tuple(kinds)
+
+
+def peak_dtype(simulation: Simulation, gpu: Gpu) -> str:
+    """Return the dtype whose peak a step's MFU is a share of: in which most of its FLOPs are computed."""
+    recipe = simulation.recipe
     dtype = str(recipe.amp_dtype or recipe.weight_dtype).removeprefix("torch.")
-    peak = gpu.peaks.get(dtype, gpu.flops32)  # emulated BF16 computes in FP32
-    return "images" if spec_of(recipe).images else "tokens", peak
+    if dtype != "float32":
+        return dtype
+    quick = in_tf32(recipe, gpu)
+    flops = sum(step.times * step.work.flops for step in simulation.works if step.work.kind in quick)
+    every = sum(step.times * step.work.flops for step in simulation.works)
+    return "tf32" if 2 * flops > every else "float32"
 
 
-def forecast(simulation: Simulation, unit: str, roofline: Roofline, peak: float, paging: float = 0.0) -> Forecast:
+def forecast(
+    simulation: Simulation, roofline: Roofline, peak: float, paging: float = 0.0, in_tf32: Collection[Kind] = ()
+) -> Forecast:
     """Forecast a simulated step.
 
     Args:
         simulation: of a recipe for one GPU.
-        unit: what the model reads: "tokens" or "images".
         roofline: of the machine.
         peak: its FLOP/s, of which the MFU is a share.
         paging: seconds in which state leaves the GPU and comes back, in each step.
+        in_tf32: kinds of work that compute with FP32 numbers in TF32, where the roofline has rates for it.
     """
     recipe = simulation.recipe
-    by_bound = seconds_by_bound(simulation.works, roofline)
+    unit = "images" if spec_of(recipe).images else "tokens"
+    by_bound = seconds_by_bound([_computed(step, roofline, in_tf32) for step in simulation.works], roofline)
     by_bound["paging"] = paging
     seconds = sum(by_bound.values())
     samples = recipe.micro_batch_size * recipe.gradient_accumulation_steps * (2 if recipe.method == "dpo" else 1)
@@ -113,6 +130,14 @@ def forecast(simulation: Simulation, unit: str, roofline: Roofline, peak: float,
         mfu=_rounded(mfu(needed_flops(simulation.works), seconds, peak)),
         bounds={name: _rounded(part / seconds) for name, part in by_bound.items()},
     )
+
+
+def _computed(step: RepeatedWork, roofline: Roofline, in_tf32: Collection[Kind]) -> RepeatedWork:
+    """Return the work in the dtype in which it is computed. What was measured by itself was measured so."""
+    work = step.work
+    if work.dtype != "float32" or work.kind not in in_tf32 or work.name in roofline.kernels:
+        return step
+    return replace(step, work=replace(work, dtype="tf32"))
 
 
 def paging_seconds(simulation: Simulation, peak_bytes: int, gpu: Gpu) -> float:

@@ -21,7 +21,7 @@ _OF_RANKS = tuple(field.name for field in fields(ParallelConfig))
 _OF_TRAINING = tuple(field.name for field in fields(TrainingConfig) if field.name != "parallel")
 _SHOWN = (  # what decides most, if it was not given
     *("micro_batch_size", "gradient_accumulation_steps", "seq", "precision", "engine", "compile"),
-    *("checkpointing", "optimizer", "optimizer_impl", "lora_dtype", "reference"),
+    *("checkpointing", "attention", "optimizer", "optimizer_impl", "lora_targets", "lora_dtype", "reference"),
 )
 
 
@@ -88,11 +88,15 @@ def described(options: Mapping[str, Any]) -> Described:
     assumed |= zero if "zero" not in ranks else {}
     for name, needed in (
         ("seq", context and not config.lengths),
+        ("attention", context),
+        ("lora_targets", config.lora_rank),
         ("lora_dtype", config.lora_rank),
         ("reference", config.method != "sft"),
     ):
         if not needed:
             assumed.pop(name, None)
+    if "lora_targets" in assumed:
+        assumed["lora_targets"] = "of attention" if config.by_blocks else "PEFT's choice"
     if config.method == "grpo":
         assumed["generation"] = "elsewhere: neither its bytes nor its seconds are part of this"
     if context and config.seq > context:
@@ -134,7 +138,8 @@ def _usual(training: Mapping[str, Any], ranks: Mapping[str, Any], by_engine: boo
         "gradient_accumulation_steps": ranks.get("pipeline", 1),
     }
     if by_engine:
-        usual |= {"precision": "bf16-amp", "compile": True, "optimizer_impl": "fused"}
+        usual |= {"precision": "bf16-amp", "compile": True}
+        usual |= {"optimizer_impl": "fused"} if training.get("optimizer", "adamw") == "adamw" else {}
     return usual
 
 

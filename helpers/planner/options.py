@@ -87,6 +87,7 @@ def _add_training(group: _Group) -> None:
     group.switch("--master-weights", "the optimizer keeps FP32 copies of 16-bit weights")
     group.number("--galore-rank", "rank to which GaLore projects gradients (default 128)")
     group.option("--attention", "fused, or with scores in memory", choices=(*ATTENTIONS, "fused"))
+    group.switch("--tf32", "FP32 matmuls use TF32 (convolutions do by default)")
     group.switch("--channels-last", "store images and filters with the channels last (NHWC)")
     group.option("--compile", "torch.compile fuses chains of operations", action=argparse.BooleanOptionalAction)
     group.switch("--cuda-graphs", "the host launches recorded graphs")

@@ -309,7 +309,9 @@ def _plan_of(simulation: "Simulation", gpus: Sequence[Gpu]) -> Plan:
         grades={gpu.name: _grade(simulation, played, gpu) for gpu in gpus},
         room_bytes={gpu.name: gpu.room for gpu in gpus},
         roofline_seconds={
-            gpu.name: gpu.roofline_seconds(simulation.flops, traffic, recipe.precision) for gpu in gpus if gpu.bandwidth
+            gpu.name: gpu.roofline_seconds(simulation.flops, traffic, _precision(simulation, gpu))
+            for gpu in gpus
+            if gpu.bandwidth
         },
         flops=simulation.flops,
         recomputed_share=simulation.recomputed_flops / simulation.flops if simulation.flops else 0.0,
@@ -360,6 +362,15 @@ def _traffic(simulation: "Simulation", strategy: "Strategy") -> tuple[int, int]:
     by_micro_batch = passes * simulation.parameter_bytes // (recipe.ranks if strategy.shards_parameters else 1)
     gradients = 3 * simulation.trained_bytes // (recipe.ranks if strategy.shards_state else 1)
     return by_micro_batch, gradients + 2 * simulation.state_bytes
+
+
+def _precision(simulation: "Simulation", gpu: Gpu) -> str:
+    """Return the precision of a recipe; "tf32" where some of its FP32 numbers are multiplied so."""
+    from .costs import in_tf32
+
+    quick = in_tf32(simulation.recipe, gpu)
+    some = simulation.recipe.precision == "fp32" and any(step.work.kind in quick for step in simulation.works)
+    return "tf32" if some else simulation.recipe.precision
 
 
 def _floor(simulation: "Simulation", strategy: "Strategy") -> int:

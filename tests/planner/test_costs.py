@@ -10,7 +10,7 @@ from helpers.planner.catalog import GPUS, Gpu
 from helpers.planner.catalog.clusters import find_cluster
 from helpers.planner.catalog.layout_rates import layout_rates
 from helpers.planner.catalog.rooflines import fitted_rates, roofline_of
-from helpers.planner.costs import paging_seconds, seconds_by_bound
+from helpers.planner.costs import forecasts, paging_seconds, peak_dtype, seconds_by_bound
 from helpers.planner.simulate import simulate
 from helpers.planner.simulate.work_count import RepeatedWork
 
@@ -203,3 +203,46 @@ def test_there_is_no_forecast_where_messages_or_the_host_take_part():
         assert answer.forecasts == {}
         assert "a lower bound" in str(answer)
     assert "without a data sheet" in str(plan(SMALL, budget=40))
+
+
+# -- FP32 that is computed in TF32
+
+LARGE = (8192, 8192, 8192)
+CONVOLUTION = Work("aten.convolution", "convolution", int(1e13), 1000, "float32", LARGE)
+MATMUL = Work("aten.mm", "product", int(1e13), 1000, "float32", LARGE)
+
+
+@pytest.fixture(scope="module")
+def seconds():
+    """Return the forecast of a step that only does this work, on a GPU."""
+    small = simulate(Recipe("small-cnn", precision="fp32"))
+
+    def run(work, gpu, **options):
+        recipe = replace(small.recipe, **options)
+        return forecasts(replace(small, recipe=recipe, works=[step(work)]), 0, [GPUS[gpu]])[gpu]
+
+    return run
+
+
+def test_convolutions_of_fp32_numbers_take_tf32_where_the_gpu_has_it(seconds):
+    assert seconds(CONVOLUTION, "a100-80gb").seconds < seconds(MATMUL, "a100-80gb").seconds / 4
+    for without in ("v100-16gb", "mi300x-192gb"):  # no units for it; no default of PyTorch's
+        assert seconds(CONVOLUTION, without).seconds == seconds(MATMUL, without).seconds
+
+
+def test_matmuls_take_tf32_if_they_are_told_to(seconds):
+    told = seconds(MATMUL, "a100-80gb", tf32=True)
+    assert told.seconds == seconds(CONVOLUTION, "a100-80gb").seconds
+    assert 0.3 < told.mfu < 1  # of what TF32 could do
+    assert seconds(MATMUL, "v100-16gb", tf32=True) == seconds(MATMUL, "v100-16gb")
+
+
+def test_the_mfu_of_few_convolutions_is_a_share_of_fp32():
+    net = simulate(Recipe("vit-b-16", precision="fp32"))
+    assert peak_dtype(net, GPUS["a100-80gb"]) == "float32"
+    assert peak_dtype(replace(net, recipe=replace(net.recipe, tf32=True)), GPUS["a100-80gb"]) == "tf32"
+
+
+def test_tf32_is_about_fp32():
+    with pytest.raises(RecipeError, match="precision fp32"):
+        Recipe("gpt2", tf32=True, precision="bf16")

@@ -235,3 +235,15 @@ def test_ranks_that_split_a_model_name_what_they_do_not_do(base):
             layout_of(replace(split, **changes), arch)
     with pytest.raises(RecipeError, match="precision fp16"):
         layout_of(replace(split, precision="fp16"), arch)
+
+
+def test_a_recomputed_block_on_an_eight_bit_base_keeps_its_input_alone():
+    options = {"lora_rank": 8, "lora_targets": ("c_attn",), "micro_batch_size": 4, "seq": 128}
+    kept = {}
+    for base in ("int8", "nf4"):
+        for checkpointing in ("none", "every"):
+            recipe = Recipe("gpt2", quantize=base, checkpointing=checkpointing, **options)
+            kept[base, checkpointing] = plan(recipe).at_peak
+    in_blocks = {key: at["activations"] + at["temporaries"] for key, at in kept.items()}
+    assert in_blocks["int8", "none"] > 1.02 * in_blocks["nf4", "none"]  # inputs of all layers
+    assert in_blocks["int8", "every"] < 1.01 * in_blocks["nf4", "every"]

@@ -14,7 +14,7 @@ from helpers.planner.config import RecipeError, TrainingConfig
 from helpers.planner.described import described
 from helpers.planner.exports import FILES, export
 from helpers.planner.importers import read_file
-from helpers.planner.importers.hugging_face import read_axolotl
+from helpers.planner.importers.hugging_face import read_axolotl, read_training_arguments
 from helpers.planner.importers.names import catalog_name
 from helpers.planner.layout.layout import layout_of
 from helpers.planner.rows.answers import answer as rows_answer
@@ -221,6 +221,13 @@ def test_a_misspelt_key_is_named_with_the_one_that_was_meant():
     assert found.unknown == ["sequence_length (did you mean sequence_len?)"]
     assert found.assumed == {"sequence_len": 2048}
     assert found.options["optimizer"] == "adamw-32bit-paged"
+
+
+@pytest.mark.parametrize("read", [read_axolotl, read_training_arguments])
+def test_tf32_matters_where_matmuls_are_of_fp32_numbers(read):
+    for half, meant in ((False, True), (True, None)):
+        found = read({"base_model": "llama-2-7b", "model": "llama-2-7b", "tf32": True, "bf16": half})
+        assert found.options.get("tf32") is meant
 
 
 def test_variables_and_quotes_of_a_script_are_filled_in(tmp_path):

@@ -125,3 +125,37 @@ def test_what_only_the_backward_pass_wants_is_computed_again():
 def test_a_change_in_place_is_written():
     with torch.no_grad():
         assert chains(lambda x: x.add_(1).mul_(2), SQUARE) == [3 * NBYTES]  # once too often: a chain could wait
+
+
+# -- what stays for the backward pass
+
+
+def kept(function, dtype=torch.float32):
+    """The bytes that stay in memory longer than in eager mode, or are written only, because a chain is run again."""
+    with FakeTensorMode(), FlopCount(offloads=False, compiled=True) as counting:
+        x, *weights = (torch.empty(*SQUARE, dtype=dtype, requires_grad=True) for _ in range(3))
+        function(x, *weights).sum().backward()
+        blocks = list(counting.blocks)
+    before = {id(block): (block.end, block in counting.work.never_written) for block in blocks}
+    counting.work.keep_for_backward()
+    after = {id(block): (block.end, block in counting.work.never_written) for block in blocks}
+    return sum(block.nbytes for block in blocks if before[id(block)] != after[id(block)])
+
+
+def test_a_sum_of_two_products_is_kept_and_not_the_products():
+    assert kept(lambda x, v, w: torch.nn.functional.gelu(x @ v + x @ w) @ v) == NBYTES
+
+
+def test_a_row_is_kept_and_not_its_copy_in_fp32():
+    def norm(x, v, w):
+        rows = x @ v
+        wide = rows.float()
+        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype) @ w
+
+    narrow = NBYTES // 2
+    assert narrow <= kept(norm, torch.bfloat16) < 1.3 * narrow  # the row, and a number for each row at most
+
+
+def test_what_is_in_memory_anyway_costs_nothing():
+    assert kept(lambda x, v, w: x.exp().sin() @ v) == 0  # made again from x, a parameter
+    assert kept(lambda x, v, w: (x @ v).exp().sin() @ w) <= NBYTES

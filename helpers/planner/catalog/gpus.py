@@ -89,7 +89,7 @@ class Gpu:
     def peaks(self) -> dict[str, float]:
         """Dense peak FLOP/s by the dtype of a matmul's operands; without the dtypes that it has no units for.
 
-        "tf32" is FP32 as it is computed where TF32 is allowed, which is not PyTorch's default.
+        "tf32" is FP32 as it is computed where TF32 is allowed: by PyTorch's default in convolutions, not in matmuls.
         """
         rates = {
             "float32": self.flops32,
@@ -112,8 +112,10 @@ class Gpu:
     def roofline_seconds(self, flops: float, traffic: float, precision: str) -> float:
         """Return the seconds below which it cannot do `flops` operations nor move `traffic` bytes of its memory.
 
-        BF16 on a GPU without it is emulated in FP32, and counts at that rate.
+        BF16 on a GPU without it is emulated in FP32, and counts at that rate. So does "tf32" on one that has none.
         """
+        if precision == "tf32":
+            return max(flops / (self.tf32 or self.flops32), traffic / self.bandwidth)
         slow = precision == "fp32" or (precision.startswith("bf16") and not self.bf16)
         return max(flops / (self.flops32 if slow else self.flops16), traffic / self.bandwidth)
 

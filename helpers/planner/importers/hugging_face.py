@@ -32,7 +32,6 @@ _QUIET = (
         "logging_*",
         "num_epochs",
         "num_train_epochs",
-        "tf32",
         "seed",
     ),
     *("sample_packing*", "eval_*", "warmup_*", "saves_per_epoch", "save_*", "val_set_size", "weight_decay", "wandb_*"),
@@ -96,6 +95,7 @@ def read_axolotl(given: dict[str, Any]) -> Imported:
     options["gradient_accumulation_steps"] = said.number("gradient_accumulation_steps", default=1)
     half = said.flag("bf16", "bfloat16")
     options["precision"] = "bf16" if half else "fp16-amp" if said.flag("fp16", "float16") else "fp32"
+    _tf32(said, options)
     options["checkpointing"] = "full" if said.flag("gradient_checkpointing") else "none"
     options["attention"] = "eager" if said.text("attn_implementation") == "eager" else "sdpa"
     said.flag("flash_attention", "sdp_attention", "xformers_attention", "flex_attention")
@@ -112,6 +112,12 @@ def read_axolotl(given: dict[str, Any]) -> Imported:
             options[ours] = said.number(theirs)
     imported.unknown += said.unknown(_QUIET)
     return imported
+
+
+def _tf32(said: Said, options: dict[str, Any]) -> None:
+    """Take `tf32`, which matters where matmuls are of FP32 numbers."""
+    if said.flag("tf32") and options["precision"] == "fp32":
+        options["tf32"] = True
 
 
 def _adapter(said: Said, options: dict[str, Any]) -> None:
@@ -138,6 +144,7 @@ def read_training_arguments(given: dict[str, Any], form: str = "TrainingArgument
     options["micro_batch_size"] = said.number("per_device_train_batch_size", default=8)
     options["gradient_accumulation_steps"] = said.number("gradient_accumulation_steps", default=1)
     options["precision"] = "bf16-amp" if said.flag("bf16") else "fp16-amp" if said.flag("fp16") else "fp32"
+    _tf32(said, options)
     options["checkpointing"] = "full" if said.flag("gradient_checkpointing") else "none"
     options["compile"] = said.flag("torch_compile")
     seq = said.number("max_seq_length", "max_length", "cutoff_len", "model_max_length")

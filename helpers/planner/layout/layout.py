@@ -1,6 +1,7 @@
 """A layout: how the ranks of a cluster share one training step of a decoder."""
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from ..config import ENGINES, PRECISIONS, ParallelConfig, RecipeError, TrainingConfig, check_known, check_range
 from .arch import Arch
@@ -11,7 +12,9 @@ LOSSES = ("in-place", "fused", "te")
 DISPATCHERS = ("all-to-all", "all-gather")
 LORA_TARGETS = ("attention", "all")
 _AT_LEAST_ONE = ("micro_batch_size", "micro_batches", "seq", "recompute_every", "expert_tensor")
-_OF_PERCEPTRON = {"gate_proj", "up_proj", "down_proj", "linear_fc1", "linear_fc2"}
+_OF_ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj", "qkv", "proj", "linear_qkv", "linear_proj"}
+_OF_ATTENTION |= {"c_attn", "query_key_value"}
+_OF_PERCEPTRON = {"gate_proj", "up_proj", "down_proj", "linear_fc1", "linear_fc2", "fc1", "fc2", "c_fc"}
 
 
 @dataclass(frozen=True)
@@ -330,6 +333,8 @@ def layout_of(config: TrainingConfig, arch: Arch) -> Layout:
         (config.checkpointing == "sqrt", "recompute blocks one by one: use full, every-2 and so on."),
     ):
         if refused:
+            only = "; a mixture of experts is planned in no other way, so leave it out." if arch.experts else ""
+            message = message.removesuffix(".") + only if only else message
             raise RecipeError(f"Ranks that split a model, and engines for many GPUs, {message}")
     return Layout(
         arch,
@@ -346,7 +351,22 @@ def layout_of(config: TrainingConfig, arch: Arch) -> Layout:
         engine=config.engine,
         transformer_engine=config.engine == "megatron",
         lora_rank=config.lora_rank,
-        lora_targets="all" if _OF_PERCEPTRON & set(config.lora_targets) else "attention",
+        lora_targets=places(config.lora_targets or "attention"),
         lora_dropout=config.lora_dropout,
         fp8_params=config.lora_rank > 0 and config.precision == "fp8",
     )
+
+
+def places(said: Any) -> str:
+    """Return which layers have adapters, "attention" or "all", from these words or from the names of layers.
+
+    Raises:
+        RecipeError: they are not those of attention, or of a whole block.
+    """
+    names = {said} if isinstance(said, str) else set(map(str, said)) if isinstance(said, list | tuple) else {str(said)}
+    if names <= {"all", "all-linear"} or (names <= _OF_ATTENTION | _OF_PERCEPTRON and names & _OF_PERCEPTRON):
+        return "all"
+    if names == {"attention"} or (names and names <= _OF_ATTENTION):
+        return "attention"
+    words = ", ".join(map(str, said)) if isinstance(said, list | tuple) else repr(said)
+    raise RecipeError(f"lora_targets is {words}; take attention or all, or the names of linear layers of a block.")

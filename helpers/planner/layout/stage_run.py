@@ -67,7 +67,7 @@ def run_stage(layout: Layout, kind: StageKind, every: bool = False) -> StageRun:
                 stage = parallelize(layout, kind, trace, meshes)
                 training = _Training(layout, kind, stage, trace)
                 training.run([LAST] if alone else names)
-                places = trace.places()
+                places = trace.places(layout.lora_rank > 0)
                 lives = trace.lives((BEFORE, "")) if layout.engine == "megatron" else []
                 if alone:
                     places, lives = _alike(places, lives, names)

@@ -187,11 +187,18 @@ class Trace(Count):
         wire = self._names[torch.distributed.ProcessGroup.unbox(group).group_name]
         self._write(Message(collective, wire, _nbytes(tensor), False))
 
-    def places(self) -> dict[tuple[str, str], list[Place]]:
-        """Return the places of each action in order, and end the count."""
+    def places(self, adapters: bool = False) -> dict[tuple[str, str], list[Place]]:
+        """Return the places of each action in order, and end the count.
+
+        Args:
+            adapters: whether layers have them. A block's own modules keep what their backward pass reads. A sum of what
+                a layer and its adapter return is kept by none of them.
+        """
         self.begin(_END)
         self.label_recomputed()
         self.close()
+        if adapters:
+            self.work.keep_for_backward()
         unwritten = self.work.never_written
         for block in self.blocks:  # what `fully_shard` gathers and reduces
             if block.op.name.startswith(("fsdp.", "c10d.")) and block.category in ("temporaries", "weight copies"):

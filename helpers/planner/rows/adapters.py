@@ -3,10 +3,8 @@
 from typing import Any, Protocol
 
 from ..config import RecipeError
+from ..layout.layout import places
 from .habits import Habits
-
-_OF_ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj", "qkv", "proj", "linear_qkv", "linear_proj"}
-_OF_PERCEPTRON = {"gate_proj", "up_proj", "down_proj", "linear_fc1", "linear_fc2", "fc1", "fc2"}
 
 
 class Reader(Protocol):
@@ -36,17 +34,3 @@ def adapters_of(read: Reader, habits: Habits, precision: str) -> dict[str, Any]:
         "lora_dropout": float(dropout),
         "fp8_params": bool(read("fp8_params", precision == "fp8")),
     }
-
-
-def places(said: Any) -> str:
-    """Return which layers have adapters: "attention" or "all".
-
-    Raises:
-        RecipeError: they are not those of attention, or of a whole block.
-    """
-    names = {said} if isinstance(said, str) else set(map(str, said)) if isinstance(said, list | tuple) else {str(said)}
-    if names <= {"all", "all-linear"} or (names <= _OF_ATTENTION | _OF_PERCEPTRON and names & _OF_PERCEPTRON):
-        return "all"
-    if names == {"attention"} or (names and names <= _OF_ATTENTION):
-        return "attention"
-    raise RecipeError(f"lora_targets is {said!r}; use attention or all, or the names of linear layers of a block.")

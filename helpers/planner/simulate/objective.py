@@ -52,7 +52,12 @@ class Objective:
         if self.recipe.method != "sft":
             return self._compared(model, inputs)
         if self.spec.config is not None:
-            return model(**inputs).loss
+            result = model(**inputs)
+            if not hasattr(result, "loss"):
+                raise RecipeError(
+                    f"{self.recipe.model}: a {type(model).__name__} computes no loss: name another class."
+                )
+            return result.loss
         x, labels = inputs.values()
         return F.cross_entropy(model(x).float().flatten(0, -2), labels.flatten())
 

@@ -21,7 +21,8 @@ class _FrozenProduct(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, layer: "QuantizedLinear", bias: Tensor | None) -> Tensor:
         ctx.layer = layer
         if layer.bits == 8:
-            ctx.kept = x  # bitsandbytes keeps the input, although a frozen weight does not need it
+            # bitsandbytes keeps the input, although a frozen weight does not need it; a checkpointed block does not.
+            ctx.save_for_backward(x)
         return F.linear(x, layer.unpacked(x.dtype), bias)
 
     @staticmethod

@@ -144,6 +144,7 @@ def _simulate(recipe: TrainingConfig, spec: ModelSpec, tell: Callable[[str], Non
                 began = count.now()
                 training.step()
             training.close()
+            count.work.keep_for_backward()
             fused_away = count.work.never_written
             blocks = [block for block in count.blocks if block not in fused_away]
             blocks = blocks if steps > 1 else _twice(blocks, began, count.now())

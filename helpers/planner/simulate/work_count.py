@@ -3,7 +3,8 @@
 In eager mode every operation reads its operands from memory and writes its result there. A compiler makes one kernel of
 a chain of pointwise operations, norms and casts between two products. Then a tensor that only the chain itself uses is
 never written. Nor is what the chain would keep for the backward pass: that reads what the chain has read, and computes
-it again.
+it again. If eager mode has freed that by then, the compiler keeps what takes the fewest bytes: what the chain has read,
+or a result (`keep_for_backward`).
 """
 
 from collections import Counter
@@ -22,6 +23,8 @@ Phase = Literal["forward", "backward", "optimizer step"]
 FUSED_KINDS = ("pointwise", "norm", "copy")
 FUSED = "compiled.chain"  # name of the work of a chain
 _OVERWRITES = ("aten.copy_", "aten.fill_", "aten.zero_")  # read nothing of their first operand
+_ALIKE = 1.1  # a row's mean and deviation beside the row: what they are computed from serves other results, too
+_RANDOM = ("aten.native_dropout",)  # whose masks are made again from a seed
 _NEW_STATE = ("aten.zeros_like", "aten.full_like")  # of an optimizer, in the first step only
 _PASSING = ("temporaries", "activations", "recomputed activations")  # categories of what chains make
 _Region = tuple[Block, int, int]  # what is read: of this memory, from this place on, so many bytes
@@ -59,6 +62,10 @@ class _Chain:
         return Work(FUSED, "pointwise", 0, nbytes, self.dtype, ())
 
 
+def _largest(blocks: Iterable[Block]) -> int:
+    return max((block.nbytes for block in blocks), default=0)
+
+
 class WorkCount:
     """Counts the work of every operation of a step that it is shown.
 
@@ -74,6 +81,9 @@ class WorkCount:
         self._chains: list[_Chain] = []
         self._open: _Chain | None = None  # the last of them, while it grows
         self._unwritten: dict[Block, _Chain] = {}  # memory that so far only the backward pass may want
+        self._makers: dict[Block, _Chain] = {}
+        self._made_of: dict[Block, list[Block]] = {}  # what the operation that made a result has read
+        self._kept: dict[Block, set[Block]] = {}  # what has to stay, and the results that are made again from it
 
     def see(self, operation: tuple[Any, Any, Any, Any], op: Op, recomputed: bool) -> None:
         """Count one operation: `operation` is what the dispatcher called, its args, its kwargs and the result."""
@@ -90,7 +100,11 @@ class WorkCount:
         looks_up = sum(nbytes for *_, nbytes in operands) > work.bytes  # reads a part of a table
         fused = work.kind in FUSED_KINDS and work.name not in self._apart
         if phase != "optimizer step" and fused and not looks_up:
-            self._join((phase, recomputed, work.dtype), operands, list(self._regions((result,))))
+            results = list(self._regions((result,)))
+            self._join((phase, recomputed, work.dtype), operands, results)
+            sources = [block for block, *_ in operands]
+            for block in {block for block, *_ in results} - set(sources):
+                self._made_of[block] = [] if work.name in _RANDOM and block.nbytes < _largest(sources) else sources
             return
         if phase != "optimizer step":  # an update within the backward pass is no part of its chains
             self._end_chain()
@@ -127,6 +141,17 @@ class WorkCount:
         """The memory that eager mode writes and a compiled step does not need."""
         return {block for chain in self._chains for block in chain.made if block.category in _PASSING}
 
+    def keep_for_backward(self) -> None:
+        """Let what the backward pass needs live as long as eager mode keeps the result that is made again from it.
+
+        Call it once all has run; what it keeps is no longer among `never_written`.
+        """
+        for block, results in self._kept.items():
+            ends = [result.end for result in (block, *results)]
+            block.end = None if None in ends else max(ends)
+            block.category = "activations" if block.category == "temporaries" else block.category
+            self._write(block)
+
     def _regions(self, values: Iterable[Any]) -> Iterator[_Region]:
         for tensor in flat_tensors(values):
             block = self._block_of(tensor)
@@ -150,6 +175,8 @@ class WorkCount:
                 continue
             if again and block in self._unwritten:
                 chain.reads |= self._unwritten[block].reads  # it is computed again from these
+                for each in self._cheapest(block)[1]:
+                    self._kept.setdefault(each, set()).add(block)
             else:
                 self._write(block)
                 chain.reads.add(region)
@@ -159,6 +186,22 @@ class WorkCount:
                 chain.written += nbytes  # changed in place
             else:
                 chain.made[block] = nbytes
+                self._makers[block] = chain
+
+    def _cheapest(self, block: Block) -> tuple[int, set[Block]]:
+        """Return the fewest bytes that have to be kept so that the backward pass has `block`, and what they are.
+
+        What is in memory anyway, or kept for another result, costs nothing.
+        """
+        maker = self._makers.get(block)
+        if maker is None or block not in maker.made:  # written
+            return (0, set()) if block.end is None else (block.nbytes, {block})
+        kept: set[Block] = set()
+        for source in self._made_of.get(block, ()):
+            if source is not block:
+                kept |= self._cheapest(source)[1]
+        nbytes = sum(each.nbytes for each in kept if each not in self._kept)
+        return (nbytes, kept) if nbytes <= _ALIKE * block.nbytes else (block.nbytes, {block})
 
     def _end_chain(self) -> None:
         """Close the chain: what is alive of its results is needed outside."""

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+from helpers.planner.catalog.archs import arch_of
 from helpers.planner.catalog.clusters import find_cluster
-from helpers.planner.config import RecipeError
+from helpers.planner.config import ParallelConfig, RecipeError, TrainingConfig
 from helpers.planner.layout.arch import Arch
-from helpers.planner.layout.layout import Layout
+from helpers.planner.layout.layout import Layout, layout_of
 from helpers.planner.layout.layout_plan import plan_layout
 from helpers.planner.layout.long_stage import run_long_stage
 from helpers.planner.layout.stage_run import StageKind
@@ -86,3 +87,30 @@ def test_a_line_names_its_adapters():
     for wrong in ({"lora_rank": 1.5}, {"lora_targets": ["lm_head"]}, {"lora_targets": 3}, {"lora_dropout": 1}):
         with pytest.raises(RecipeError, match=next(iter(wrong))):
             read_line(line | wrong)
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [((), "attention"), ("q_proj,v_proj", "attention"), ("all-linear", "all"), ("q_proj,c_fc", "all")],
+)
+def test_the_layers_of_a_command_are_those_of_a_layout(said, meant):
+    names = tuple(said.split(",")) if said else ()
+    assert layout_of(_asked(names), arch_of("llama-2-7b")).lora_targets == meant
+
+
+def test_layers_that_a_block_does_not_have_are_refused():
+    with pytest.raises(RecipeError, match="lm_head"):
+        layout_of(_asked(("lm_head",)), arch_of("llama-2-7b"))
+
+
+def _asked(names):
+    options = {"engine": "megatron", "optimizer_impl": "fused", "lora_rank": 8, "lora_targets": names}
+    return TrainingConfig("llama-2-7b", parallel=ParallelConfig(zero="zero1"), **options)
+
+
+def test_more_adapters_take_more_memory():
+    few, all_ = (
+        plan_layout(replace(LORA, tensor=1, shard=4, lora_targets=each), H100) for each in ("attention", "all")
+    )
+    for category in ("activations", "gradients", "optimizer state"):
+        assert all_.worst.peak[category] > few.worst.peak[category], category
