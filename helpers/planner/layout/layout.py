@@ -369,4 +369,4 @@ def places(said: Any) -> str:
     if names == {"attention"} or (names and names <= _OF_ATTENTION):
         return "attention"
     words = ", ".join(map(str, said)) if isinstance(said, list | tuple) else repr(said)
-    raise RecipeError(f"lora_targets is {words}; take attention or all, or the names of linear layers of a block.")
+    raise RecipeError(f"lora_targets is {words}; use attention or all, or the names of linear layers of a block.")
