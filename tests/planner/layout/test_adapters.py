@@ -68,7 +68,7 @@ def test_a_step_computes_two_matmuls_of_three():
     ("changes", "word"),
     [
         ({"engine": "torchtitan", "zero": "zero3"}, "engine megatron"),
-        ({"lora_rank": 0, "fp8_params": True, "precision": "fp8"}, "without adapters"),
+        ({"lora_rank": 0, "fp8_params": True, "precision": "fp8"}, "fp8_params needs adapters"),
         ({"fp8_params": True}, "precision fp8"),
         ({"lora_targets": "head"}, "lora_targets"),
     ],
