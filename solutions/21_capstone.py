@@ -950,7 +950,7 @@ hint("capstone.lean")
 # - `update(model, state, x, y, progress)` makes one update; `state` is what `prepare` returned. All micro-batches see the same weights, which change after the last one. `x` (64, 1, 8, 8) and `y` (64,) are in NumPy. `progress` goes from 0 (first update) to 1 (last).
 # - In every update, all 64 images go through `model(...)` with gradients on, unchanged, in micro-batches of any size; no other images do. The meaning of the labels is drawn anew for each run, so other data does not help.
 # - The parameters keep their names and shapes. In the end the weights are loaded into a fresh FP32 model, whose loss counts.
-# - Everything that you keep is kept in tensors on the device. The peak counts everything: weights, state, gradients, activations, scratch, and idle copies. An update must not write files.
+# - Everything that you keep is kept in tensors on the device. The peak counts everything that outlives an operation: weights, state, gradients, activations, and idle copies. Scratch that a kernel takes and frees itself does not count, because it differs between CPUs. An update must not write files.
 
 
 # %% name="rung" answer=true reveal=true

@@ -22,12 +22,14 @@ from torch import Tensor, nn
 from ...core.device import pick_device
 from ...core.models import ViT
 from ...core.units import KiB, human_bytes
+from ...meter.operation import op_at
+from ...meter.profile import MemoryProfile
 from ...meter.recorder import MemoryMeter
 from ..base import Check, Evidence
 from ..probing.files_opened import files_opened
 from .ladder_task import LadderTask, Rung
 
-ROOM = 284 * KiB  # the peak of an update: weights, state, gradients, activations, scratch, batch
+ROOM = 284 * KiB  # the peak of an update: weights, state, gradients, activations, batch
 LOSS = 1.1  # on the images held out; rates ten times too high or low end above 1.5, the reference at about 0.8
 BATCH, UPDATES, A_FEW = 64, 24, 4  # images in an update; to reach the loss; to see how an update goes about it
 OUTSIDE, LARGE = 32 * KiB, 4 * KiB  # what Python and NumPy may keep beside tensors; smaller blocks are not counted
@@ -38,7 +40,8 @@ class RungResult:
     """What came of a recipe.
 
     Attributes:
-        peak_bytes: of an update, by the meter, and what tensors hold beside it that the update did not touch.
+        peak_bytes: of an update, by the meter, without what a kernel takes and frees itself, which differs between
+            CPUs; and what tensors hold beside it that the update did not touch.
         outside_bytes: that Python and NumPy keep beside tensors, in blocks of 4 KiB or more.
         files: names of files that two updates opened to write to.
         loss: mean cross entropy on the images held out; NaN where the weights do not fit the model.
@@ -90,7 +93,7 @@ def _run(prepare: Callable[..., Any], update: Callable[..., Any], seed: int, upd
                 update(*given)
             held = sum(t.untyped_storage().nbytes() for t in _tensors_alive() if id(t) not in tensors)
             counted = sum(meter.stages[-1].held_after.values())  # of these, what the update touched
-            peak = meter.peak_bytes + max(0, held - counted)
+            peak = _peak_without_scratch(meter) + max(0, held - counted)
             hook = model.register_forward_pre_hook(seen.note)
         else:
             update(*given)
@@ -104,6 +107,16 @@ def _run(prepare: Callable[..., Any], update: Callable[..., Any], seed: int, upd
     loss = math.nan if changed else _held_out_loss(task, model, labels)
     outside, files = _kept_outside(task, labels, prepare, update)
     return RungResult(peak, outside, files, loss, changed, unseen, foreign, moved)
+
+
+def _peak_without_scratch(profile: MemoryProfile) -> int:
+    """Return the peak in bytes, without memory that one operation takes and gives back before it ends."""
+    changes = []
+    for life in profile.lifetimes:
+        within = life.end is not None and op_at(profile.ops, life.end) is op_at(profile.ops, life.start)
+        if not (life.category == "kernel workspace" and within):
+            changes += [(life.start, life.nbytes)] + [(life.end, -life.nbytes)] * (life.end is not None)
+    return max(itertools.accumulate(delta for _, delta in sorted(changes, key=lambda change: change[0])))
 
 
 def _batches(task: LadderTask, seed: int, updates: int) -> Iterator[np.ndarray]:
