@@ -11,7 +11,7 @@ from helpers import Claims, GiB, MemoryMeter, MiB, ParallelConfig, Prediction, R
 from helpers.core.progress_line import progress_line
 from helpers.exercises.sharding import drawings
 from helpers.exercises.sharding.blocks import Blocks, rank_rows
-from helpers.exercises.sharding.diary import Diary
+from helpers.exercises.sharding.collective_log import CollectiveLog
 from helpers.exercises.sharding.trained import joint, train, worst
 from helpers.virtual_gpu import virtual_gpu
 from helpers.virtual_gpu.world import World
