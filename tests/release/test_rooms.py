@@ -22,6 +22,8 @@ MANY_PARAMETERS = {
     "planner/plan.py: plan": "a GPU is named in one of three ways, and two functions hear of what is known so far",
     "planner/simulate/cuda_kernels.py: _attention": "takes the place of PyTorch's function of that signature",
     "ranks/deepspeed_config.py: deepspeed_config": "the entries of a configuration",
+    "virtual_gpu/absent/flash_attention.py: flash_attn_func": "the signature of the function that it stands in for",
+    "virtual_gpu/absent/flash_attention.py: layer_norm_fn": "the signature of the function that it stands in for",
     "virtual_gpu/kernels.py: _backward_elemt": "the signature of PyTorch's operator",
     "virtual_gpu/kernels.py: _backward_reduce": "the signature of PyTorch's operator",
     "virtual_gpu/kernels.py: _elemt": "the signature of PyTorch's operator",
