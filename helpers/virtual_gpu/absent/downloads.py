@@ -47,7 +47,8 @@ class Downloads:
             return io.BytesIO(saved) if "b" in mode else io.StringIO(saved.decode())
         if mode[0] not in "wx" or Path(path).suffix not in self._kinds or os.path.lexists(path):
             return None
-        return _Bytes(self._files, path) if "b" in mode else _Text(self._files, path)
+        kept = _Bytes(self._files, path)
+        return kept if "b" in mode else io.TextIOWrapper(kept, encoding="utf-8", newline="")
 
     def _finding(self, base: Any) -> Any:
         @functools.wraps(base)
@@ -132,18 +133,4 @@ class _Bytes(io.BytesIO):
         """Keep what was written."""
         if not self.closed:
             self._files[self._path] = self.getvalue()
-        super().close()
-
-
-class _Text(io.StringIO):
-    """The same for a file of text."""
-
-    def __init__(self, files: dict[str, bytes], path: str) -> None:
-        super().__init__()
-        self._files, self._path = files, path
-
-    def close(self) -> None:
-        """Keep what was written."""
-        if not self.closed:
-            self._files[self._path] = self.getvalue().encode()
         super().close()
