@@ -39,8 +39,12 @@ class AllocatorLog:
 
     def start(self) -> None:
         """Begin recording. No other profiler may be running."""
-        self._profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        self._profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
         self._profiler.__enter__()
+        # The profiler hands out trees of events, and drops a tree whose root is an event of a GPU, as each release
+        # between two operations would be. So all events get a root on the CPU.
+        self._root = torch._C._profiler._RecordFunctionFast("MemoryMeter")
+        self._root.__enter__()
         self._marks = []
         with _disable_current_modes():  # a mode of ours would run between the release and the clock
             for _ in range(_MARKS):
@@ -50,6 +54,7 @@ class AllocatorLog:
     def stop(self) -> bool:
         """End the recording. Returns False if another profiler has cut it short."""
         complete = torch.autograd._profiler_enabled()
+        self._root.__exit__(None, None, None)
         with contextlib.nullcontext() if complete else contextlib.suppress(RuntimeError):  # of PyTorch 2.9
             self._profiler.__exit__(None, None, None)
         if complete:
@@ -57,7 +62,7 @@ class AllocatorLog:
             marks = [when for when, _, nbytes in events if nbytes == -_MARK_BYTES][:_MARKS]
             offset = max((theirs - ours for theirs, ours in zip(marks, self._marks, strict=False)), default=0)
             self._events += [(when - offset, address, nbytes) for when, address, nbytes in events]
-        del self._profiler
+        del self._profiler, self._root
         return complete
 
     def _read(self) -> list[tuple[int, int, int]]:

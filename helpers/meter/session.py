@@ -48,6 +48,8 @@ class Session:
     def open(self, stack: contextlib.ExitStack) -> None:
         """Begin to count and to log; `stack` gets what ends it."""
         stack.callback(self.count.close)
+        if self.device.type == "cuda":  # the log has what happens in this thread; backward on a GPU has its own
+            stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         if self.log:
             self.log.start()
             stack.callback(self.flush)

@@ -124,6 +124,8 @@ class CachingAllocator:
     def _best_fit(self, size: int, small: bool) -> Block | None:
         free = self._free[small]
         at = bisect.bisect_left(free, (size, -1))
+        if at + 1 < len(free) and free[at][2] is self._last.get(small):
+            at += 1  # the end of an expandable segment counts with all that it can grow by: any other block fits better
         return free.pop(at)[2] if at < len(free) else None
 
     def _grow(self, size: int, small: bool) -> Block:

@@ -1,8 +1,9 @@
 """Train two real steps of a recipe, to compare a prediction with a measurement."""
 
+import gc
 import itertools
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -65,10 +66,11 @@ def measure_recipe(recipe: TrainingConfig, device: torch.device | None = None) -
     spec = spec_of(recipe)
     low = recipe.amp_dtype
     torch.manual_seed(0)
-    if device.type == "cuda":  # memory cached before would count as reserved
-        torch.cuda.empty_cache()
+    if device.type == "cuda":
+        gc.collect()  # the model of a recipe before may hang in a cycle, and would count
+        torch.cuda.empty_cache()  # as what is cached would count as reserved
         torch.cuda.reset_peak_memory_stats(device)
-    with torch.device(device):
+    with torch.device(device), ExitStack() as after:
         model = build(recipe, spec, lambda: (nullcontext(), nullcontext()))
         objective = Objective(recipe, spec, model)
         for each in (model, *objective.others):
@@ -76,8 +78,8 @@ def measure_recipe(recipe: TrainingConfig, device: torch.device | None = None) -
             _fill(each)
         trained = [p for p in model.parameters() if p.requires_grad]
         optimizers = _real_optimizers(recipe, trained, matrices_of(model))
-        if recipe.step_in_backward:
-            step_in_backward(optimizers)
+        for handle in step_in_backward(optimizers) if recipe.step_in_backward else ():
+            after.callback(handle.remove)
         if recipe.compile:
             model.compile()
         batches = itertools.cycle([make_micro_batch(recipe, spec, seq) for seq in recipe.lengths or (recipe.seq,)])

@@ -12,6 +12,7 @@ from .machine import Machine
 from .patches import Patches
 
 _MULTIPROCESSORS = {"t4": 40, "a100": 108, "h100": 132}  # NVIDIA's data sheets
+_CUDA = torch.version.cuda or "12.8"  # a build for the CPU names none; other packages compare theirs with PyTorch's
 _L2 = 2**20  # bytes; a small cache, because labs take tensors that do not fit it, and a CPU has to compute with them
 
 
@@ -112,7 +113,7 @@ def install(patches: Patches, machine: Machine) -> None:
         "_accelerator_maybeExchangeDevice": _exchange,
         "_cuda_synchronize": lambda: None,
         "_cuda_ipc_collect": lambda: None,
-        "_cuda_getCompiledVersion": lambda: 12080,
+        "_cuda_getCompiledVersion": lambda: 1000 * int(_CUDA.split(".")[0]) + 10 * int(_CUDA.split(".")[1]),
         "_cuda_getArchFlags": lambda: "sm_75 sm_80 sm_86 sm_90",
         "_cuda_getCurrentRawStream": lambda index: 0,
         "_cuda_emptyCache": _empty_caches,
@@ -147,7 +148,7 @@ def install(patches: Patches, machine: Machine) -> None:
     }
     patches.put_all(cuda, above)
     patches.put(cuda.memory, "mem_get_info", _memory_info)
-    patches.put(torch.version, "cuda", "12.8")
+    patches.put(torch.version, "cuda", _CUDA)
     patches.put_all(torch.backends.cudnn, {"is_available": lambda: True, "version": lambda: 91002})
     patches.put_all(_State, {"current": 0, "process": None})
 

@@ -1,5 +1,6 @@
 """Kernels that PyTorch has for CUDA alone, and `nn.DataParallel`'s copies between GPUs."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -110,6 +111,8 @@ def install(patches: Patches) -> None:
         "batch_norm_backward_elemt": _backward_elemt,
     }.items():
         library.impl(name, function, "CPU")
-    library.impl("empty_strided", _empty_strided, "CUDA")
+    with warnings.catch_warnings():  # a build of PyTorch for CUDA warns that it has one already
+        warnings.simplefilter("ignore", UserWarning)
+        library.impl("empty_strided", _empty_strided, "CUDA")
     copies = {"_scatter": _scatter, "_gather": _gather, "_broadcast_coalesced": _broadcast}
     patches.put_all(torch._C, copies)

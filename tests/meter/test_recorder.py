@@ -4,6 +4,7 @@ import threading
 import time
 
 from helpers import MemoryMeter, MiB, SmallGPT
+from helpers.meter.allocator_log import AllocatorLog
 
 import pytest
 import torch
@@ -191,6 +192,23 @@ def test_a_profiler_inside_the_block_makes_it_counted():
         keep = torch.empty(MiB, dtype=torch.uint8)
     assert meter.method == "counted"
     assert meter.peak_bytes == keep.nbytes
+
+
+def test_all_of_the_log_hangs_below_one_event_of_the_cpu(monkeypatch):
+    """PyTorch drops a tree of events whose root is a GPU's, such as memory that is freed between two operations."""
+    roots, read = [], AllocatorLog._read
+
+    def keep(log):
+        roots.extend(log._profiler.profiler.kineto_results.experimental_event_tree())
+        return read(log)
+
+    monkeypatch.setattr(AllocatorLog, "_read", keep)
+    with MemoryMeter(device=CPU) as profile:
+        x = torch.ones(1000)
+        del x
+        torch.ones(10)
+    assert profile.method == "allocator"
+    assert [root.name for root in roots if root.start_tid == roots[0].start_tid] == ["MemoryMeter"]
 
 
 def test_a_machine_that_is_busy_while_the_clocks_are_aligned_shifts_nothing(monkeypatch):

@@ -1,5 +1,6 @@
 """The planner against PyTorch itself."""
 
+import gc
 from dataclasses import replace
 
 from helpers.formats.autocast_rules import autocast_rule
@@ -43,6 +44,21 @@ def test_predictions_agree_with_the_meter(changes):
     measured = measure_recipe(recipe, torch.device("cpu")).peak_bytes
     # The meter does not know the inputs, and the CPU does not round to 512 bytes.
     assert plan(recipe).peak_allocated_bytes == pytest.approx(measured, rel=0.03)
+
+
+def _optimizers():
+    return sum(issubclass(type(thing), torch.optim.Optimizer) for thing in gc.get_objects())
+
+
+def test_a_measurement_leaves_no_model_behind():
+    """A hook on a parameter that holds its optimizer is a cycle that Python's garbage collector does not see."""
+    recipe = replace(SMALL, step_in_backward=True, optimizer_impl="for-loop", micro_batch_size=1)
+    measure_recipe(recipe, torch.device("cpu"))
+    gc.collect()
+    before = _optimizers()
+    measure_recipe(recipe, torch.device("cpu"))
+    gc.collect()
+    assert _optimizers() == before
 
 
 STEPS = (

@@ -72,6 +72,15 @@ def test_expandable_segments_grow_at_the_end():
     assert play(expandable=True) == 120 * MiB
 
 
+def test_a_hole_fits_better_than_the_end_of_an_expandable_segment():
+    """`CUDACachingAllocator.cpp`, `get_free_block`: a block at the end counts with all that it can grow by."""
+    allocator = CachingAllocator(expandable=True)
+    hole, _ = allocator.allocate(12 * MiB), allocator.allocate(23 * MiB)
+    allocator.release(hole)
+    assert allocator.reserved == 40 * MiB  # 5 MiB are free at the end
+    assert allocator.allocate(4 * MiB).address == hole.address
+
+
 def test_the_cache_is_handed_back_before_giving_up():
     allocator = CachingAllocator(capacity=100 * MiB)
     allocator.release(allocator.allocate(60 * MiB))

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from ..config import BITSANDBYTES, OF_MATRICES, TrainingConfig
 from .blocks import find_blocks
@@ -187,12 +188,16 @@ class MasterWeights(torch.optim.Optimizer):
 def step_in_backward(
     optimizers: list[torch.optim.Optimizer],
     context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
-) -> None:
+) -> list[RemovableHandle]:
     """Update each parameter as soon as its gradient is complete, then free the gradient.
 
     Args:
         optimizers: one for each parameter.
         context: makes the context in which a step runs; function modes are off inside the backward pass.
+
+    Returns:
+        the hooks' handles. Remove them in the end: a hook holds its optimizer, which holds the parameter, which holds
+        the hook, and Python's garbage collector does not see the last of these.
     """
 
     def update(parameter: Tensor, optimizer: torch.optim.Optimizer) -> None:
@@ -200,6 +205,8 @@ def step_in_backward(
             optimizer.step()
         optimizer.zero_grad()
 
-    for optimizer in optimizers:
+    def hook(optimizer: torch.optim.Optimizer) -> RemovableHandle:
         (parameter,) = optimizer.param_groups[0]["params"]
-        parameter.register_post_accumulate_grad_hook(lambda p, optimizer=optimizer: update(p, optimizer))
+        return parameter.register_post_accumulate_grad_hook(lambda p: update(p, optimizer))
+
+    return [hook(optimizer) for optimizer in optimizers]

@@ -175,7 +175,7 @@ class _Training:
         self.buckets = buckets  # alive as long as the training
         strategy.hook_gradients(self.trained, self.own)
         if self.recipe.step_in_backward:
-            step_in_backward(self.optimizers, lambda: CudaKernels(strategy.autocast_dtype))
+            self.handles += step_in_backward(self.optimizers, lambda: CudaKernels(strategy.autocast_dtype))
         self._offload()
         batches = [
             make_micro_batch(self.recipe, objective.spec, seq) for seq in self.recipe.lengths or (self.recipe.seq,)
