@@ -229,7 +229,7 @@ Autocast = check("mixed_precision.autocast", Autocast)
 hint("mixed_precision.autocast")
 
 # %% [markdown] name="own_text"
-# **PyTorch's own autocast, next to yours.** The next cell computes the gradients of the CNN and of a small GPT, once in your region and once under `torch.autocast`, and compares them.
+# **Compare with PyTorch's own.** The next cell computes the gradients of the CNN and of a small GPT, once under `Autocast` and once under `torch.autocast`, and compares them.
 
 # %% name="own"
 text = english(device)
@@ -297,7 +297,7 @@ for name, rule in rules.items():
     print(f"{name:18}" + "".join(f"{kind:>10}" for kind in rule))
 
 # %% [markdown] name="autocast_explained"
-# Of these operations, only cross entropy runs in FP32 on a CPU (its list has others, such as `cdist` and `prod`), so norms between 16-bit matmuls stay in 16 bits. On CUDA, norms, softmax, `exp` and
+# Of these operations, only cross entropy runs in FP32 on a CPU (its list has others, such as `cdist` and `prod`), so a norm of a 16-bit tensor stays in 16 bits. On CUDA, norms, softmax, `exp` and
 # sums are on the FP32 list, too (RMS norm was not yet in PyTorch 2.9). Call `.float()` on what goes into your own loss, and it does not matter which list applies.
 #
 # A 16-bit matmul adds up thousands of numbers. [[Number_formats]] showed that a BF16 sum of ones stops growing at 256.
@@ -399,8 +399,8 @@ points = (sum(accuracy[HALF]) - sum(accuracy["FP32"])) / 3
 claims.figure("accuracy, 16 bits minus FP32", f"CNN, 4 epochs, mean of 3 seeds, {HALF}", points, "points")
 
 # %% [markdown] name="memory_text"
-# The loss curves stay close. Compare the difference between formats with the difference between seeds, about two points: if the former is no larger, it says nothing about the
-# format. That is why the cell records a figure for three seeds, and no verdict on whether the accuracy holds.
+# The loss curves stay close. The seeds differ by about two points. A difference between the formats that is no larger says nothing about the
+# formats. That is why the cell records a figure for three seeds, and no verdict on whether the accuracy holds.
 #
 # ## 5 · Memory
 #
@@ -427,7 +427,7 @@ show_table(category_table(cnn))
 # - **Activations** nearly halve. The exception is **max pooling**, which saves the position of each maximum as a 64-bit integer.
 # - **Parameters, gradients, optimizer state** do not change by a byte: autocast leaves them in FP32.
 # - **Weight copies** are new: autocast's 16-bit casts of the weights, cached until the region ends and saved for the backward pass.
-# - **Temporaries** halve as well. **Kernel workspace** does so only if the device computes in 16 bits. A CPU without BF16 hardware converts
+# - **Temporaries** halve as well. **Kernel workspace** depends on the device. A CPU without BF16 hardware converts
 #   inside each convolution: there the workspace grows, and the peak may move to it (a share nearer to 0.85 than to 0.55).
 #
 # Here is what autograd saves for 64 images, by dtype (a tensor that two operations save counts twice):
@@ -767,7 +767,7 @@ LossScaler = check("mixed_precision.scaler", LossScaler)
 hint("mixed_precision.scaler")
 
 # %% [markdown] name="scaler_own"
-# **PyTorch's own scaler, next to yours.** Train the denoiser with each. Then start both at 2⁴⁴, far too high, let them grow after 12 good steps, and compare their scales.
+# **Compare with PyTorch's own.** Train the denoiser with `LossScaler` and with `GradScaler`. Then start both at 2⁴⁴, far too high, let them grow after 12 good steps, and compare their scales.
 
 # %% name="scaler_defaults"
 with sign_of_life("two trainings in FP16"):
@@ -879,7 +879,9 @@ for name, (right, wrong) in steps.items():
 # In both, norms and the residual stream are in BF16, too. The cell below casts all weights at once, with `functional_call`, and keeps the copies up to the backward pass. (FSDP2
 # casts block by block and frees each block's copies after use, so it holds fewer of them at a time.)
 #
-# **Predict.** The error of a gradient is its distance from FP32's. How many times as large is the error of the GPT's gradient with all weights cast as under autocast?
+# The error of a gradient is its distance from FP32's.
+#
+# **Predict.** By what factor is the error of the GPT's gradient larger with all weights cast than under autocast?
 
 # %% name="guess_policy"
 my_guess = None
@@ -927,8 +929,8 @@ for name, error in errors.items():
 # %% [markdown] name="loss_text"
 # ## 11 · The loss, and where to call backward()
 #
-# **The loss in 16 bits.** Take a cross-entropy over a vocabulary of 50,000, averaged over 64 rows. The logits are rounded to a format, and so is every result
-# from the log-softmax to the mean: once in FP32 and once in each 16-bit format.
+# **The loss in 16 bits.** Take a cross-entropy over a vocabulary of 50,000, averaged over 64 rows. The logits, and every result
+# from the log-softmax to the mean, are rounded to one format: FP32, BF16 or FP16.
 #
 # **Predict.** What is the relative error of the loss in BF16?
 

@@ -204,7 +204,7 @@ def _wrong(seen: Evidence, expected: Evidence, clause: str, why: str, values: st
 
 
 class ProductsAreNarrow(Check):
-    """Operations in PRODUCTS come out in the 16-bit dtype, whatever the input dtype, positional or keyword."""
+    """Functions in PRODUCTS return the 16-bit dtype, whatever the dtype of their tensors, positional or keyword."""
 
     hint = (
         "`func` is the operation itself: is it in `PRODUCTS`?\n"
@@ -219,7 +219,7 @@ class ProductsAreNarrow(Check):
             return SILENT
         wrong = [c for c, (dtype, _) in expected["products"].items() if seen["products"][c][0] != dtype]
         if wrong and all("keywords" in case or "a mask of numbers" in case for case in wrong):
-            return "F.linear(x, weight=w, bias=b) does not work: tensors in `kwargs` have to be cast, too."
+            return f"Only calls with keyword tensors are wrong ({wrong[0]}): cast the tensors in `kwargs`, too."
         if wrong and all("the other 16-bit dtype" in case or "FP64" in case for case in wrong):
             return f"{wrong[0]}: FP32 is cast, and other dtypes are not. Cast every tensor that `is_floating_point()`."
         if wrong and all(case.endswith("FP16") for case in wrong):
@@ -229,7 +229,7 @@ class ProductsAreNarrow(Check):
 
 
 class LossesAreInFp32(Check):
-    """Operations in LOSSES compute in FP32, even of 16-bit inputs."""
+    """Functions in LOSSES compute in FP32, even with 16-bit inputs."""
 
     hint = "For these the target is `torch.float32`. Cast before the operation: after it, the digits are lost."
     probe = staticmethod(observe)
@@ -255,7 +255,11 @@ class OthersFollow(Check):
         if seen["silent"]:
             return SILENT
         return _wrong(
-            seen, expected, "others", "It is in neither list.", "Call it with its own arguments, and return its result."
+            seen,
+            expected,
+            "others",
+            "It is in neither list: pass its arguments on as they are.",
+            "Return its own result.",
         )
 
 
@@ -274,7 +278,7 @@ class CastsOnlyFloatingPoint(Check):
 
 
 class GradientsComeBack(Check):
-    """Weights stay FP32 as they were, and get FP32 gradients: a cast is an operation like others for autograd."""
+    """Weights stay FP32 and unchanged, and get FP32 gradients: autograd records the casts."""
 
     hint = (
         "`value.to(dtype)` is recorded by autograd. `.data`, `.detach()` and `no_grad` cut the graph.\n"
@@ -294,7 +298,10 @@ class GradientsComeBack(Check):
             if (mine := training["gradients"][name]) is None:
                 return f"No gradient reaches the {name}: autograd did not record some operation along the way."
             if not (off := relative_distance(mine, wanted)) <= 0.02:
-                return f"The gradient of the {name} is off by {off:.0%}."
+                return (
+                    f"The gradient of the {name} is off by {off:.0%}. Cast each input once, and change it in no other "
+                    "way."
+                )
         for grown, region in zip(training["grown"], ("the region that was used before", "a new region"), strict=True):
             if not abs(grown - 3) <= 0.02:
                 return (
