@@ -267,7 +267,7 @@ print(f"{len(trace):,} events, such as {trace[-1]}")
 # %% [markdown] name="snapshot_task"
 # ### Your turn: what was never freed?
 #
-# The viewer shows a leak as a staircase of blocks that never come down. Your function finds the same blocks in the file. Here is one event of a CUDA snapshot, recorded with `stacks="all"` and shortened:
+# The viewer shows a leak as a staircase of blocks that are never freed. `still_there` finds the same blocks in the file. Here is one event of a CUDA snapshot, recorded with `stacks="all"` and shortened:
 #
 # ```python
 # {"action": "alloc", "addr": 139908053925888, "size": 4096000, "stream": 0, "time_us": 1795314105123456, "frames": [
@@ -596,7 +596,7 @@ with contextlib.nullcontext() if device.type == "cuda" else virtual_gpu("rtx-409
 # %% [markdown] name="allocator_task"
 # ### Your turn: a caching allocator
 #
-# You have met the rules one at a time. Now write an allocator that follows them. The GPU is a `PretendGPU`, which has addresses but no memory:
+# You have met some of the rules one at a time. Now write an allocator that follows all of them. The GPU is a `PretendGPU`, which has addresses but no memory:
 #
 # - `gpu.malloc(nbytes)` returns the address of a new segment, an integer, or raises `OutOfMemory`. A segment may begin exactly where another one ends.
 # - `gpu.free(address)` takes back the whole segment that begins at that address.
@@ -678,7 +678,7 @@ SmallAllocator = check("profiling_and_oom_clinic.allocator", SmallAllocator)
 hint("profiling_and_oom_clinic.allocator")
 
 # %% [markdown] name="yours_text"
-# Replay the two training steps of section 1 through your allocator.
+# Replay the two training steps of section 1 through `SmallAllocator`.
 #
 # **Predict.** For every 100 blocks that the program allocates, how many times is `gpu.malloc` called?
 
@@ -879,7 +879,7 @@ for expandable in (False, True):
 #
 # There are six patients. For each, **find the moment of the peak, the operation and the category** before you read on, then write the cure. The check runs your
 # code under the meter. Your code must hold no more memory than healthy code, and it must **compute the same numbers**. None of the cures needs `.item()`,
-# which would make a GPU wait in every step ([[where_the_time_goes]]).
+# which would make Python wait for the GPU in every step ([[where_the_time_goes]]).
 #
 # ### Patient A
 #
@@ -991,7 +991,7 @@ if device.type != "cuda":
 # need 5.04 + 6 × 3.04 = 23.3 GiB. Dividing the room by the peak of a step gives too few steps.
 #
 # Nearly all of that memory was allocated by line 5 of patient A's cell, `loss = ...`, where the forward pass saved its tensors. The line that keeps them alive, `history.append(loss)`, is not in the list. A
-# snapshot shows *where memory was allocated*. Which reference keeps it alive is for you to find.
+# snapshot shows *where memory was allocated*. It does not show which reference keeps it alive; you have to find that one.
 
 # %% [markdown] name="patient_b_text"
 # ### Patient B

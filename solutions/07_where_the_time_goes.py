@@ -118,7 +118,7 @@ print("spread of the runs:", f"matmul {product.spread:.0%}, addition {addition.s
 # %% [markdown] name="clocks_explained"
 # Two figures describe the machine, and each operation needs the right one. The second-to-last line uses the wrong limit for the addition and is off by a large factor, because an addition has almost nothing to compute.
 #
-# The transposed sum needs the same bytes but moves more. Memory delivers blocks of contiguous bytes (64 on most CPUs, 32 on NVIDIA's GPUs), and reading down a column uses one number of each. So the formula counts the bytes of an operation that reads its tensors in the order in which they are stored.
+# The transposed sum needs the same bytes but moves more. Memory delivers blocks of contiguous bytes (64 on most CPUs, 32 on NVIDIA's GPUs), and reading down a column uses one number of each. So the formula holds only for an operation that reads its tensors in the order in which they are stored.
 #
 # (If the spread is large, another program is running on this machine, and all figures in this lab vary with it.)
 #
@@ -152,7 +152,7 @@ operation_seconds = check("where_the_time_goes.roofline", operation_seconds)
 hint("where_the_time_goes.roofline")
 
 # %% [markdown] name="measured_text"
-# Peak and bandwidth are not single numbers. A matmul with a side of 16 cannot keep a processor busy, and data in the cache does not come from memory. `measure_roofline` measures rates over many shapes and sizes in less than a minute. `python -m helpers roofline` prints and saves them, and the next cell uses saved figures if there are any; otherwise it measures them now. The formula is the one that you have just written.
+# Peak and bandwidth are not single numbers. A matmul with a side of 16 cannot keep a processor busy, and data in the cache does not come from memory. `measure_roofline` measures rates over many shapes and sizes. `python -m helpers roofline` prints and saves them, and the next cell uses saved figures if there are any; otherwise it measures them now. The formula is the one that you have just written.
 
 # %% name="measured"
 roofline = kept_roofline(device) or measure_roofline(device)
@@ -166,7 +166,7 @@ if not 0.7 < peak / by_roofline < 1.4:
     print("The two differ a lot: the machine is busier or quieter than when its roofline was measured.")
 
 # %% [markdown] name="dots_text"
-# The plot of this formula gave the model its name. The horizontal axis is **arithmetic intensity**: FLOPs per byte moved. The vertical axis is FLOPs per second. The slope is the memory bandwidth, and there is one horizontal level for the peak of each number format. Left of the corner, the **ridge point**, an operation is memory-bound, right of it compute-bound, and no operation gets above the roof unless its data stays in the cache: the dashed slope is the cache's bandwidth. Here are some operations with their measured speed.
+# The plot of this formula gave the model its name. The horizontal axis is **arithmetic intensity**: FLOPs per byte moved. The vertical axis is FLOPs per second. The slope is the memory bandwidth, and there is one horizontal level for the peak of each number format. To the left of the corner, the **ridge point**, an operation is memory-bound; to the right of it, compute-bound. No operation gets above the roof unless its data stays in the cache: the dashed slope is the cache's bandwidth. Here are some operations with their measured speed.
 
 # %% name="dots"
 wide = 4096 if device.type == "cpu" else 2 * side  # weights that no cache holds
@@ -415,7 +415,7 @@ for width in (128, 1024, 4096):
             claims.record("C24", said, subject, 100 * (share - 1), "%", -10, 10)
 
 # %% [markdown] name="six_explained"
-# With T below about half of W, 6·N·D is within 10%. At 8,192 tokens it is off even at the width of an 8B model. Then count, or add 12·T·W per token and layer for the full square.
+# With T below about half of W, 6·N·D is within 10%. At 8,192 tokens it is off by a third even at the width of an 8B model. Then count, or add 12·T·W per token and layer for the full square.
 #
 # Make one prediction now and keep it until section 6.
 #
@@ -1050,7 +1050,7 @@ accuracy = check("where_the_time_goes.cure", accuracy)
 hint("where_the_time_goes.cure")
 
 # %% [markdown] name="cures_text"
-# The same function fixes patient C, whose batches were there all along. Patient B needs another fix: select the rows first, then convert what was selected.
+# The same function fixes patient C, which already has whole batches. Patient B needs another fix: select the rows first, then convert what was selected.
 #
 # **Predict.** By what factor is patient B faster after the fix?
 
@@ -1138,7 +1138,7 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Seconds = max(FLOPs / peak, bytes / bandwidth) + launch. With the three figures measured, this predicts large single operations well; where a layer becomes compute-bound is harder to predict, because of packing. A profile shows where an error comes from.
+# - Seconds = max(FLOPs / peak, bytes / bandwidth) + launch. With the three figures measured, this predicts a large matmul and a large addition. The batch at which a layer becomes compute-bound is harder to predict, because of packing. A profile shows where an error comes from.
 # - A layer turns from memory-bound to compute-bound at a batch that depends on the machine more than on the model. Below it, the rows of a batch share the cost of reading the weights.
 # - A training step costs three forward passes: 6·N·D FLOPs plus attention. State the convention.
 # - MFU counts what the model needs, HFU what was executed. Recomputation lowers MFU more than HFU.

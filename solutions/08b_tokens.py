@@ -205,7 +205,7 @@ hint("tokens.pack")
 # %% [markdown] name="crossing_text"
 # Many training runs pack and keep the plain causal mask: a token attends to everything before it in its row.
 #
-# **Predict.** In rows of 512 packed with these documents, what fraction of attended pairs crosses documents?
+# **Predict.** In rows of 512 packed with these documents, what share of the attended pairs crosses documents?
 
 # %% name="guess_crossing"
 my_guess = None  # %
@@ -283,7 +283,7 @@ for kind in ("learned", "rotary"):
 #
 # A dense mask of `length`² entries is itself a cost, and a fused attention kernel that is given such a mask does not skip the masked blocks.
 #
-# - *FlexAttention* takes your comparison as a function and skips blocks in which everything is masked: `create_block_mask(lambda b, h, i, j: (document[b, i] == document[b, j]) & (i >= j), ...)`. To be fast it needs a GPU (or a compiler on the CPU).
+# - *FlexAttention* takes the comparison as a function and skips blocks in which everything is masked: `create_block_mask(lambda b, h, i, j: (document[b, i] == document[b, j]) & (i >= j), ...)`. To be fast it needs a GPU (or a compiler on the CPU).
 # - *Variable-length attention* (`torch.nn.attention.varlen`, flash-attention's `varlen` functions) takes, instead of a mask, the offsets at which documents start: their cumulative lengths.
 #
 # You can count the blocks here: a block of 64 × 64 has to be computed if the mask is True anywhere in it.
@@ -522,7 +522,7 @@ print(f"state {state}; {len(head)} batches and then {len(both) - len(head)}: all
 # - **The state leaves out** the random numbers of augmentations. They are the same after an interruption only if they depend on the sample, not on the process that draws them or on the time: use a generator seeded with (seed, epoch, index).
 # - **A stream** (section 3) resumes in the same way: save the number of blocks that the loop has received, and skip as many at the head of each rank's share, before they are read.
 # - **On several ranks** each rank saves one state. If the number of ranks changes, no rank's count fits: count the samples of all ranks. In [[runs_that_survive]] you write an order that does not depend on the ranks.
-# - **A ready-made version** is `StatefulDataLoader` from the `torchdata` package: a `DataLoader` with `state_dict` and `load_state_dict`, which counts delivered batches, as yours does. Data sets that stream instead of indexing add a state of their own.
+# - **A ready-made version** is `StatefulDataLoader` from the `torchdata` package: a `DataLoader` with `state_dict` and `load_state_dict`, which counts delivered batches, as `ResumableLoader` does. Data sets that stream instead of indexing add a state of their own.
 #
 # ## 5 · Explore
 #

@@ -93,7 +93,7 @@ def _wrongly_kept(seen: Evidence, expected: Evidence) -> str | None:
 
 
 class CountsProducts(Check):
-    """A product (m, k) x (k, n) costs 2k FLOPs per element of its result, whether it is mm, addmm or bmm."""
+    """A matmul (m, k) x (k, n) costs 2k FLOPs per element of its result, whether it is mm, addmm or bmm."""
 
     hint = "args[FACTOR[op]] is the first factor of the matmul: its last dimension is the one that is summed over."
 
@@ -193,7 +193,7 @@ class DecidesEachTime(Check):
 
 
 class DropsTheRest(Check):
-    """Everything that is neither product nor attention costs 0 and is recomputed, however little is worth keeping."""
+    """Everything that is neither a matmul nor attention costs 0 and is recomputed, however small `least` is."""
 
     hint = "An operation that is not in FACTOR and is not fused attention: PREFER_RECOMPUTE, whatever `least` is."
 
@@ -213,7 +213,10 @@ class DropsTheRest(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name, want in expected.items():
             if seen[name] != want:
-                return f"With least = 1, {name} runs again {seen[name]} times; expected {want}: its cost is 0."
+                return (
+                    f"With least = 1, {name} runs again {seen[name]} times; expected {want}. Its cost is 0: drop its "
+                    "result."
+                )
         return None
 
 

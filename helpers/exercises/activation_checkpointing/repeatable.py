@@ -47,7 +47,10 @@ class DrawsTheSameNumbers(Check):
         if all(seen["later"]):
             return None
         which = "second" if not seen["later"][0] else "third"
-        return f"A function with dropout and noise: the {which} call draws different random numbers from the first."
+        return (
+            f"A function with dropout and noise: the {which} call draws different random numbers from the first. Set "
+            "the states from before the first call."
+        )
 
 
 class NotesWhatTheFirstCallSees(Check):
@@ -173,10 +176,16 @@ class LeavesTheGenerator(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         drawn, due = seen["first"]
         if drawn != due:
-            return "The numbers drawn after the first call are not those that would follow run itself."
+            return (
+                "The numbers drawn after the first call are not those that would follow run itself. Leave the "
+                "generators alone after that call."
+            )
         drawn, due = seen["later"]
         if drawn != due:
-            return "The numbers drawn after a later call are not those that would have come without it."
+            return (
+                "The numbers drawn after a later call are not those that would have come without it. Restore the "
+                "states from before that call."
+            )
         return None
 
 
@@ -202,7 +211,10 @@ def _wrong_dtype(seen: Evidence, expected: Evidence) -> str | None:
         for call, dtype in want.items():
             if seen[case][call] != dtype:
                 what = "a matmul right after the call" if call.startswith("after") else f"the {call} call"
-                return f"{case}: {what} is in {seen[case][call]}; expected {dtype}."
+                return (
+                    f"{case}: {what} is in {seen[case][call]}; expected {dtype}. Read autocast's settings in the first "
+                    "call, and use them in a `with` block around each later one."
+                )
     return None
 
 
