@@ -599,11 +599,11 @@ hint("where_memory_goes.peak")
 # %% [markdown] name="virtual_text"
 # ### A model that does not fit here
 #
-# Your formula also holds for models that this machine could not train, such as GPT-2 XL with its 48 layers of width 1,600. To check it there, use a **virtual GPU**. Inside `with virtual_gpu(...)`,
+# `gpt_peak` also holds for models that this machine could not train, such as GPT-2 XL with its 48 layers of width 1,600. To check it there, use a **virtual GPU**. Inside `with virtual_gpu(...)`,
 # PyTorch behaves as if this machine had that GPU. Your Python code runs unchanged, and a model of PyTorch's CUDA allocator decides which allocation fits. Operations on the GPU compute nothing, so even
 # the step of a large model is quick.
 #
-# Run `train_step` from section 2 with one sequence of 1,024 tokens. An RTX 4090 has room for 23.1 GiB, which is less than your formula gives.
+# Run `train_step` from section 2 with one sequence of 1,024 tokens. An RTX 4090 has room for 23.1 GiB, which is less than `gpt_peak` gives.
 #
 # **Predict.** Which line of `train_step` runs out of memory in the *first* step: `model(...)` (1), `loss.backward()` (2) or `optimizer.step()` (3)?
 
@@ -637,9 +637,9 @@ if device.type != "cuda":
     )
     print(f"on a virtual H100: peak {large.peak_allocated / GiB:.2f} GiB, in the {large.owners.phase}")
     try:
-        print(f"your formula:           {gpt_peak(batch=1, **xl_sizes) / GiB:.2f} GiB")
+        print(f"gpt_peak:               {gpt_peak(batch=1, **xl_sizes) / GiB:.2f} GiB")
     except NotImplementedError:
-        print("your formula is still missing")
+        print("gpt_peak is still missing")
 else:
     print("This machine has a real GPU: train SmallGPT(**xl_sizes) on it with train_step, and see which line fails.")
 
@@ -647,7 +647,7 @@ else:
 # The first forward and backward passes stay below 13 GiB: Adam has no state yet, and activations are freed while gradients appear. Adam creates its moments in the first `optimizer.step()`.
 # They are as large as parameters and gradients together, and the graph shows them growing, tensor by tensor, until one does not fit. So **a first backward pass that succeeds does not show that the run fits.**
 #
-# On the larger GPU the peak is in the optimizer step, too, with `foreach`'s temporaries on top. It is a little above your formula, because PyTorch's CUDA allocator hands out blocks that are larger than the tensors in them
+# On the larger GPU the peak is in the optimizer step, too, with `foreach`'s temporaries on top. It is a little above what `gpt_peak` gives, because PyTorch's CUDA allocator hands out blocks that are larger than the tensors in them
 # ([[profiling_and_oom_clinic]]).
 
 # %% [markdown] name="temporaries_text"
@@ -723,12 +723,12 @@ sizes = {"vocabulary": 256, "context": 128, "layers": 4, "width": 128}
 for batch in (1, 8, 32):
     measured = runs[f"batch {batch}"].peak_bytes
     try:
-        yours = gpt_peak(batch=batch, **sizes)
+        predicted = gpt_peak(batch=batch, **sizes)
     except NotImplementedError:
-        print(f"batch {batch:2}: measured {measured / MiB:.1f} MiB; your formula is still missing")
+        print(f"batch {batch:2}: measured {measured / MiB:.1f} MiB; gpt_peak is still missing")
         continue
     print(
-        f"batch {batch:2}: your formula {yours / MiB:7.1f} MiB, measured {measured / MiB:7.1f} MiB, {yours / measured - 1:+.1%}"
+        f"batch {batch:2}: gpt_peak {predicted / MiB:7.1f} MiB, measured {measured / MiB:7.1f} MiB, {predicted / measured - 1:+.1%}"
     )
 
 # %% name="claims"
