@@ -212,7 +212,7 @@ hint("number_formats.round")
 # %% name="tf32"
 numbers = torch.randn(100_000) * torch.exp2(torch.randint(-30, 30, (100_000,)).float())
 same = (round_to(numbers, 7) == numbers.bfloat16().float()).float().mean()
-print(f"your 7 fraction bits and .bfloat16() agree on {same:.2%} of 100,000 numbers")
+print(f"round_to(x, 7) and .bfloat16() agree on {same:.2%} of 100,000 numbers")
 in_tf32 = round_to(torch.tensor([0.1]), 10)
 print(
     f"0.1 in TF32 is {in_tf32.item():.9g}; the tensor's dtype is {in_tf32.dtype}, {in_tf32.element_size()} bytes per number"
@@ -374,7 +374,7 @@ above_one = 2.0**-7  # BF16's gap there
 chance = 0.001 / above_one
 deviation = above_one * math.sqrt(chance * (1 - chance))
 print(f"one step: up by {above_one:.4f} with probability {chance:.3f}, standard deviation {deviation:.4f}")
-print(f"a thousand independent steps: {deviation:.4f} x the root of 1,000 = {deviation * math.sqrt(1000):.3f}")
+print(f"a thousand independent steps: {deviation:.4f} x the square root of 1,000 = {deviation * math.sqrt(1000):.3f}")
 print(f"measured: standard deviation of the walks {drawn.float().std():.3f}")
 print(f"nearest {nearest[0].item():.5f}; stochastic {drawn.float().mean():.5f}, mean of {len(drawn):,} walks")
 off = abs((kept.double() + owed.double())[0].item() - 2)
@@ -461,7 +461,7 @@ def weight_with_gradient():
 
 
 def step_with(make_optimizer):
-    """Take a step; return the error, or where the weight is then."""
+    """Take one step. Return the error, or how the weight has moved."""
     weight = weight_with_gradient()
     try:
         make_optimizer([weight], lr=0.1).step()
@@ -591,17 +591,18 @@ parts_guess = Prediction("Loss reduction in step 40, BF16 weights to nearest", m
 # %% name="tune_parts"
 nearest_steps, exact_steps = steps_of["nearest", 1e-5], steps_of["FP32", 1e-5]
 parts_guess.reveal(100 * nearest_steps[39][1] / exact_steps[39][1])
-rows = [("at 1e-5, step", "weights that move", "reduction, of FP32 in the same step")]
+rows = [("at 1e-5, step", "weights that move", "loss reduction", "in FP32", "of FP32's")]
 for step in (0, 10, 20, 30, 39):
     moved, slope = nearest_steps[step]
-    rows.append((f"{step + 1}", f"{moved:.1%}", f"{slope / exact_steps[step][1]:.0%}"))
+    exact = exact_steps[step][1]
+    rows.append((f"{step + 1}", f"{moved:.1%}", f"{slope:.1e}", f"{exact:.1e}", f"{slope / exact:.0%}"))
 show_table(rows)
 
 # %% [markdown] name="tune_explained"
 # - A new AdamW divides each gradient by its own size, so its first updates are about as large as the learning rate. The update of section 4 came after 60
 #   steps, when the second moment still contained larger gradients.
 # - A weight that moves at all moves by a whole number of gaps, which can be more than the update asked for, or less.
-# - The two runs are in different states: FP32 has made its easy progress, and each further step gains less. BF16 is behind, so its easy progress is still to come.
+# - The two runs are in different states. FP32 is ahead, and its loss reduction per step falls faster than BF16's: compare the two columns.
 #
 # Rounding to nearest does not ruin the run, but it costs progress, and the table shows where. At 1e-5 BF16 makes about a third of FP32's progress. At 1e-4 it makes most of it in 40
 # steps and clearly less in 150: the shortfall grows with the length of the run. At 1e-3 almost nothing is lost in this run. BF16 moments make no difference in
