@@ -725,7 +725,8 @@ def record(_, bucket):
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 replica, sent = DistributedDataParallel(make_model().cpu()), []
 replica.register_comm_hook(None, record)
-variants = {"no no_sync": accumulate, "no_sync around backward() only": backward_only, "yours": accumulate_replica}
+variants = {"no no_sync": accumulate, "no_sync around backward() only": backward_only}
+variants["accumulate_replica"] = accumulate_replica
 for name, method in variants.items():
     sent.clear()
     method(replica, x.cpu(), y.cpu(), 64)
@@ -817,7 +818,7 @@ show(figure, "Steps fall in proportion at first and then level out; rows are lev
 # %% name="rate"
 grown = best[2048] / best[8]
 print(
-    f"from 8 to 2,048 rows the best of four rates grows {grown:.0f} x; linear scaling says 256 x, the square root 16 x"
+    f"from 8 to 2,048 rows the best of four rates grows {grown:.0f} x; linear scaling predicts 256 x, the square root 16 x"
 )
 
 # %% [markdown] name="rate_explained"
