@@ -183,7 +183,7 @@ operations = {  # what to run, FLOPs, bytes
 timed = {name: (flops, nbytes, benchmark(fn, runs=7).median) for name, (fn, flops, nbytes) in operations.items()}
 show(
     roofline_figure(roofline, timed),
-    "Roofline on logarithmic axes: sums and a single row lie far left near the memory's slope, the large product far right near the level. Tiny products lie well below the roof: neither limit explains them.",
+    "Roofline on logarithmic axes: sums and a single row lie far left near the memory's slope, the large matmul far right near the level. Tiny matmuls lie well below the roof: neither limit explains them.",
 )
 rows_of_table = [("operation", "FLOP/byte", "measured, ms", "predicted, ms", "bound by")]
 try:
@@ -361,7 +361,7 @@ try:
         parts = block_flops(BATCH, LENGTH, WIDTH, 4 * WIDTH, WIDTH, False, convention)
         mine, counted = BLOCKS * sum(parts.values()) + head, count_flops(lambda: model(ids), convention)
         attention = BLOCKS * (parts["scores"] + parts["values"]) / mine
-        print(f"{convention}: yours {mine:,}, counted {counted:,}; attention is {attention:.0%} of it")
+        print(f"{convention}: block_flops {mine:,}, counted {counted:,}; attention is {attention:.0%} of it")
 except NotImplementedError:
     print("Fill in the answer cell first.")
 
@@ -545,7 +545,7 @@ print(f"saved as {trace_file.name} in the folder for temporary files; ui.perfett
 # %% name="profile_figure"
 show(
     profiled.figure(),
-    "A bar for each phase of the step, made of kinds of operation: products fill most of forward and backward.",
+    "A bar for each phase of the step, made of kinds of operation: matmuls fill most of forward and backward.",
 )
 
 # %% [markdown] name="line_text"
@@ -677,14 +677,14 @@ hint("where_the_time_goes.utilization")
 # %% [markdown] name="utilization_text"
 # The peak is usually the data sheet's. Here it is the fastest FP32 matmul that was measured.
 #
-# **Predict.** Every block is checkpointed, so the backward pass recomputes it from its input. What is HFU / MFU?
+# **Predict.** Every block is checkpointed, so the backward pass recomputes it from its input. What is the MFU of this step, relative to the plain step's?
 
 # %% name="utilization_guess"
-my_guess = None  # times
+my_guess = None  # MFU, checkpointed / plain
 ### BEGIN GUESS
-my_guess = 4 / 3  # forward, once more forward, and a backward pass of two
+my_guess = 3 / 4  # four passes where three were needed
 ### END GUESS
-utilization_guess = Prediction("HFU / MFU with every block checkpointed", my_guess, "times")
+utilization_guess = Prediction("MFU, every block checkpointed / plain", my_guess, "times")
 
 
 # %% name="utilization"
@@ -706,19 +706,20 @@ used = {
     "plain": utilization(*shape, seconds["plain"], by_roofline, 0),
     "checkpointed": utilization(*shape, seconds["checkpointed"], by_roofline, executed - step_flops),
 }
-utilization_guess.reveal(used["checkpointed"][1] / used["checkpointed"][0], "measured (FLOPs counted)")
+more = {what: used["checkpointed"][i] / used["plain"][i] for i, what in enumerate(("MFU", "HFU"))}
+utilization_guess.reveal(more["MFU"])
 for name, (model_share, hardware_share) in used.items():
     print(f"{name:13} {1e3 * seconds[name]:6.1f} ms per step, MFU {model_share:.0%}, HFU {hardware_share:.0%}")
 print("plain -> checkpointed:", pace)
-more = {what: used["checkpointed"][i] / used["plain"][i] for i, what in enumerate(("MFU", "HFU"))}
 subject = "GPT, every block, checkpointed / plain"
 claims.record("T29", "recomputation does not raise MFU", subject, more["MFU"], "times", 0, 1.02)
 hardware = used["checkpointed"][1] / used["checkpointed"][0]
+print(f"HFU / MFU with every block checkpointed: {hardware:.2f}")
 claims.record("T29", "recomputation raises HFU above MFU", "GPT, HFU / MFU", hardware, "times", 1.2, 1.4)
 claims.figure("HFU, checkpointed / plain", subject, more["HFU"], "times")
 
 # %% [markdown] name="utilization_explained"
-# One more forward pass would give 4/3. It is less for two reasons. The output layer is not checkpointed, and PyTorch stops recomputing a block as soon as it has the last tensor that the backward pass needs. So the last matmul of each block, one of its two largest, is not executed again.
+# One more forward pass would make HFU 4/3 of MFU. The last line shows less, for two reasons. The output layer is not checkpointed, and PyTorch stops recomputing a block as soon as it has the last tensor that the backward pass needs. So the last matmul of each block, one of its two largest, is not executed again.
 #
 # The model does not need the recomputed FLOPs. They add to the numerator of HFU and to the seconds of both. So MFU falls as the step gets slower. HFU falls less, and stays the same if the recomputed operations are as efficient as the rest. A recipe with a high HFU may only be recomputing a lot.
 #
@@ -999,8 +1000,8 @@ hint("where_the_time_goes.clinic")
 # Now the real programs, and a healthy one: the large matmul.
 
 # %% name="ward"
-planted = {"A": "synchronizes", "B": "copies", "C": "tiny", "a product": "healthy"}
-charts["a product"] = traced(lambda: a @ b)
+planted = {"A": "synchronizes", "B": "copies", "C": "tiny", "a matmul": "healthy"}
+charts["a matmul"] = traced(lambda: a @ b)
 try:
     found = {}
     for name, chart in charts.items():
