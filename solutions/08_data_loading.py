@@ -927,7 +927,7 @@ else:
 # %% [markdown] name="copy_text"
 # How much faster is pinned memory? A pageable copy is two copies. One after the other, they run at the rate 1 / (1/host + 1/bus). If the driver overlaps them chunk by chunk, they run at best at the slower of the two rates. The next cell measures the host's rate; the bus's rate comes from its standard.
 
-# %% name="copy_law"
+# %% name="copy_formula"
 block = torch.empty(64 * 2**20, dtype=torch.uint8)
 target = torch.empty_like(block)
 host = block.nbytes / benchmark(lambda: target.copy_(block), runs=10).median / 1e9
@@ -996,19 +996,19 @@ if device.type == "cuda":
 # %% name="summary"
 step_seconds = max(alone["far"]["compute"], alone["far"]["data"] / 16)
 repaired = make_loader(far, 16, step_seconds)
-with sign_of_life("three epochs with your loader"):
-    yours = seconds_a_batch(repaired, train_step, epochs=2, through=ahead)
+with sign_of_life("three epochs with make_loader"):
+    fed = seconds_a_batch(repaired, train_step, epochs=2, through=ahead)
 for name, seconds, compute in (
     ("PNG digits, no workers", plain, slow["compute"]),
-    ("PNG digits, your thread", threaded, slow["compute"]),
+    ("PNG digits, prefetched", threaded, slow["compute"]),
     ("PNG digits, two workers", two.seconds / len(two.steps), slow["compute"]),
     ("PNG digits, decoded once, in batches, no workers", cheap["loop"], cheap["compute"]),
     ("far, no workers", alone["far"]["loop"], alone["far"]["compute"]),
-    ("far, your loader and your thread", yours, alone["far"]["compute"]),
+    ("far, make_loader and prefetched", fed, alone["far"]["compute"]),
 ):
     print(f"{name:50}{1e3 * seconds:7.1f} ms per batch, the device idles {1 - compute / seconds:.0%}")
-fill = alone["far"]["data"] / len(repaired) / yours
-print(f"far, your loader: {fill:.0%} of the time is the wait for an epoch's first batch")
+fill = alone["far"]["data"] / len(repaired) / fed
+print(f"far, make_loader: {fill:.0%} of the time is the wait for an epoch's first batch")
 del repaired
 
 # %% [markdown] name="summary_explained"
