@@ -150,7 +150,7 @@ lengths = np.diff(tokens.starts[: len(paragraphs) + 1])
 padded = 1 - np.minimum(lengths, ROW).mean() / ROW
 lost = 1 - np.minimum(lengths, ROW).sum() / lengths.sum()
 lost_guess.reveal(100 * lost)
-print(f"{padded:.0%} of the tokens in rows are padding, by the mean length it would be {1 - lengths.mean() / ROW:.0%}")
+print(f"{padded:.0%} of the tokens in rows are padding; by the mean length it would be {1 - lengths.mean() / ROW:.0%}")
 print(f"mean length {lengths.mean():.0f}, median {np.median(lengths):.0f}, longest {lengths.max():,}")
 
 # %% [markdown] name="pack_task"
@@ -232,7 +232,7 @@ show(
 
 # %% name="mask_picture"
 figure = Figure(figsize=(7.5, 3.8), layout="constrained")
-pictures = {"Causal mask": causal, "Your document mask, first row": mask[0, 0]}
+pictures = {"Causal mask": causal, "Document mask, first row": mask[0, 0]}
 for axes, (name, picture) in zip(figure.subplots(1, 2), pictures.items(), strict=True):
     axes.imshow(picture, cmap="Blues", interpolation="nearest")
     axes.set(title=name, xlabel="attends to token", ylabel="token")
