@@ -185,7 +185,7 @@ show(
 #
 # **Contract.** `with Autocast(dtype):` is an autocast region.
 #
-# - A function in `PRODUCTS` gets its floating-point tensors in `dtype`, which is BF16 or FP16.
+# - A function in `LOW_PRECISION` gets its floating-point tensors in `dtype`, which is BF16 or FP16.
 # - A function in `LOSSES` gets its floating-point tensors in FP32.
 # - Every other function runs with the arguments it was given.
 # - Tensors are cast in `args` and in `kwargs`. Integer tensors, masks and non-tensor arguments are left alone.
@@ -193,12 +193,12 @@ show(
 #   its new values.
 
 # %% name="autocast" answer=true reveal=true
-PRODUCTS = (F.linear, F.conv2d, F.scaled_dot_product_attention, torch.matmul, torch.Tensor.matmul)
+LOW_PRECISION = (F.linear, F.conv2d, F.scaled_dot_product_attention, torch.matmul, torch.Tensor.matmul)
 LOSSES = (F.cross_entropy, F.mse_loss)
 
 
 class Autocast(torch.overrides.TorchFunctionMode):
-    """Casts what goes into products to `dtype`, and what goes into losses to FP32."""
+    """Casts the inputs of functions in LOW_PRECISION to `dtype`, and those of LOSSES to FP32."""
 
     def __init__(self, dtype):
         super().__init__()
@@ -207,7 +207,7 @@ class Autocast(torch.overrides.TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         ### BEGIN SOLUTION
-        if func in PRODUCTS:
+        if func in LOW_PRECISION:
             dtype = self.dtype
         elif func in LOSSES:
             dtype = torch.float32
@@ -309,11 +309,11 @@ my_guess = None
 ### BEGIN GUESS
 my_guess = 256  # the same additions
 ### END GUESS
-product_guess = Prediction("4,096 ones, added up by a 16-bit matmul", my_guess, "")
+matmul_guess = Prediction("4,096 ones, added up by a 16-bit matmul", my_guess, "")
 
 # %% name="accumulate"
 ones = torch.ones(1, 4096, dtype=half, device=device)
-product_guess.reveal((ones @ ones.T).item())
+matmul_guess.reveal((ones @ ones.T).item())
 shortcut = torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
 print("CUDA may add up parts of a BF16 matmul in BF16:", shortcut)
 
@@ -546,7 +546,10 @@ for subject, name, dtype, fp32 in lines:
         claims.figure("speed in 16 bits, on a CPU", f"{subject}, {name}", timing.speedup, "x as fast")
 if not has_tf32(device):
     print("no line for TF32: it needs an NVIDIA GPU of compute capability 8.0 or more")
-print("FP32 on a GPU that has it, by default:", ", ".join(f"{what} in {how}" for what, how in fp32_precision().items()))
+print(
+    "what FP32 means by default on a GPU with TF32:",
+    ", ".join(f"{what} in {how}" for what, how in fp32_precision().items()),
+)
 
 # %% [markdown] name="speed_explained"
 # A line above 1x means that your device has hardware for the format and that this model is large enough to use it. On a CPU, a line far below 1x
@@ -771,7 +774,7 @@ hint("mixed_precision.scaler")
 
 # %% name="scaler_defaults"
 with sign_of_life("two trainings in FP16"):
-    for name, scaler in {"your scaler": LossScaler(), "GradScaler": torch.amp.GradScaler(device.type)}.items():
+    for name, scaler in {"LossScaler": LossScaler(), "GradScaler": torch.amp.GradScaler(device.type)}.items():
         print_run(f"FP16, {name}", train_denoiser(FP16, scaler))
 print(f"GradScaler: start {scaler.get_scale():g}, back off x{scaler.get_backoff_factor():g},", end=" ")
 print(f"grow x{scaler.get_growth_factor():g} after {scaler.get_growth_interval()} good steps")
@@ -799,8 +802,8 @@ def scales_of(scaler, steps=60):
 with sign_of_life("60 steps in FP16, twice"):
     settings = {"init_scale": 2.0**44, "growth_interval": 12}
     scales, skipped = scales_of(torch.amp.GradScaler(device.type, **settings))
-    yours, _ = scales_of(LossScaler(**settings))
-print("your scales and GradScaler's agree in every step:", yours == scales)
+    own_scales, _ = scales_of(LossScaler(**settings))
+print("LossScaler's and GradScaler's scales agree in every step:", own_scales == scales)
 
 # %% name="plot_scaler"
 figure = Figure(figsize=(7, 3), layout="constrained")
