@@ -370,7 +370,7 @@ for name, wrap in {"Recompute": Recompute.apply, "with repeatable": own_checkpoi
 # %% name="reentrant"
 layer, data = nn.Linear(8, 8).to(device), torch.randn(4, 8, device=device)  # data: needs no gradient
 variants = {
-    "your own": own_checkpoint,
+    "own_checkpoint": own_checkpoint,
     "use_reentrant=False": functools.partial(checkpoint, use_reentrant=False),
     "use_reentrant=True": functools.partial(checkpoint, use_reentrant=True),
     "without the argument": checkpoint,
@@ -414,9 +414,9 @@ def every(k):
 runs["every block"] = measured(every(1))
 stop_guess.reveal(100 * (runs["every block"][1] / flops - 1))
 del runs["recomputed"]
-for name, (meter, these_flops) in {"your own": (after, more_flops), "PyTorch's": runs["every block"]}.items():
+for name, (meter, these_flops) in {"own_checkpoint": (after, more_flops), "PyTorch's": runs["every block"]}.items():
     more = 100 * (these_flops / flops - 1)
-    print(f"{name:10} peak {human_bytes(meter.peak_bytes)}, arithmetic +{more:.1f} %")
+    print(f"{name:14} peak {human_bytes(meter.peak_bytes)}, arithmetic +{more:.1f} %")
 after, more_flops = runs["every block"]
 
 # %% [markdown] name="beside_explained"

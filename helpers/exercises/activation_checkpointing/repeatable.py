@@ -189,20 +189,20 @@ class LeavesTheGenerator(Check):
         return None
 
 
-def _product(x: Tensor) -> Tensor:
-    """Return a product, which autocast computes in 16 bits."""
+def _matmul(x: Tensor) -> Tensor:
+    """Return a matmul, which autocast computes in 16 bits."""
     return x @ x.T
 
 
 def _dtypes(repeatable: Repeatable, first: torch.dtype | None, later: torch.dtype | None) -> Evidence:
     """Call once under autocast to `first` and once under autocast to `later` (None: autocast is off)."""
     x = torch.randn(6, 6)
-    again = repeatable(_product)
+    again = repeatable(_matmul)
     seen = {}
     for call, dtype in (("first", first), ("later", later)):
         with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
             seen[call] = str(again(x).dtype).removeprefix("torch.")
-            seen[f"after {call}"] = str(_product(x).dtype).removeprefix("torch.")
+            seen[f"after {call}"] = str(_matmul(x).dtype).removeprefix("torch.")
     return seen
 
 
