@@ -207,16 +207,16 @@ reading = x.nbytes / benchmark(lambda: x.sum(), runs=7).median
 print(f"reading {reading / 1e9:.1f} GB/s, copying {bandwidth / 1e9:.1f} GB/s; peak {peak / 1e9:,.0f} GFLOP/s")
 
 # %% [markdown] name="turn_guess_text"
-# The time of a batch is flat at first. Later each additional row adds the same time. The layer **turns** where the two lines meet: the time of a single row, divided by the time that each row takes in a large batch.
+# By the formula, the time of a batch is flat at first. Later each additional row adds the same time. The layer **turns** from memory-bound to compute-bound where the two lines meet: at as many rows as the time of a single row, divided by the time that each row takes in a large batch.
 #
-# **Predict** the batch at which the layer turns from memory-bound to compute-bound on this machine.
+# **Predict.** How many times as long as one row do two rows take on this machine?
 
 # %% name="turn_guess"
-my_guess = None  # rows
+my_guess = None  # time of two rows / time of one
 ### BEGIN GUESS
-my_guess = 2 * peak / reading  # B / 2 FLOPs per byte: as many as there is time for while a byte is read
+my_guess = 1  # the weights are read once for both
 ### END GUESS
-turn_guess = Prediction("Batch at which the layer turns", my_guess, "rows")
+turn_guess = Prediction("Two rows / one row, time", my_guess, "times")
 
 # %% name="turn"
 batches = [2**k for k in range(9 if device.type == "cpu" else 11)]
@@ -226,9 +226,9 @@ for batch in batches:
     sweep.append(min(benchmark(lambda rows=rows: rows @ weights, runs=4, warmup=1).runs))
 level, each = sweep[0], sweep[-1] / batches[-1]  # a single row; one more row of many
 turn = level / each
-turn_guess.reveal(turn)
+turn_guess.reveal(sweep[1] / sweep[0])
 print(f"a row alone takes {1e3 * level:.2f} ms, one of {batches[-1]:,} takes {1e3 * each:.2f} ms")
-print(f"two rows take {sweep[1] / sweep[0]:.1f} times as long as one")
+print(f"the layer turns at {turn:.1f} rows; by the formula, 2 x peak / bandwidth, at {2 * peak / reading:.1f}")
 said, subject = "turning point / (2 x peak / bandwidth)", f"{wide} x {wide}, FP32, reading"
 claims.figure(said, subject, turn / (2 * peak / reading), "x")
 figure = Figure(figsize=(7, 3.6), layout="constrained")
@@ -247,7 +247,7 @@ show(
 # %% [markdown] name="turn_explained"
 # A single row pays for reading all the weights; many rows share that cost. That is why inference servers batch requests, and why training with one row at a time wastes a machine. (The plot uses the fastest of four runs, because the formula describes an idle machine.)
 #
-# The model has a sharp corner; the machine does not. A matmul of a few rows is *skinny*. Libraries first copy the weights into an order that suits their kernels. This *packing* (Goto and van de Geijn 2008) pays off only over many rows, and libraries skip it for a single row. The line above the plot says what the second row costs here. Packing makes the turning point hard to predict: the table in section 11 shows the measured one divided by the formula's.
+# The model has a sharp corner; the machine does not. A matmul of a few rows is *skinny*. Libraries first copy the weights into an order that suits their kernels. This *packing* (Goto and van de Geijn 2008) pays off only over many rows, and libraries skip it for a single row. The first line above the plot shows what the second row costs here. Packing also makes the turning point hard to predict: compare the measured one with the formula's in the last line above the plot.
 #
 # A GPU's corner for 16-bit formats lies farther right, because its tensor cores multiply much faster than its memory delivers. The explorer in section 10 includes several GPUs.
 #
