@@ -298,7 +298,7 @@ for name, rule in rules.items():
 
 # %% [markdown] name="autocast_explained"
 # Of these operations, only cross entropy runs in FP32 on a CPU (its list has others, such as `cdist` and `prod`), so a norm of a 16-bit tensor stays in 16 bits. On CUDA, norms, softmax, `exp` and
-# sums are on the FP32 list, too (RMS norm was not yet in PyTorch 2.9). Call `.float()` on what goes into your own loss, and it does not matter which list applies.
+# sums are on the FP32 list, too (RMS norm since PyTorch 2.12). Call `.float()` on what goes into your own loss, and it does not matter which list applies.
 #
 # A 16-bit matmul adds up thousands of numbers. [[Number_formats]] showed that a BF16 sum of ones stops growing at 256.
 #
