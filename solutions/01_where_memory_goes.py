@@ -84,7 +84,7 @@ claims.record("C1", "70B weights: 280 GB in FP32", "Llama-2-70B", 4 * parameters
 # token, or **6ND** for N parameters and D tokens. The formula leaves out attention scores, norms and activation functions. It also counts the input embedding, which is
 # a lookup and not a matmul: 2% of Llama-2-7B's parameters.
 #
-# Llama-2-7B was trained on 2 trillion tokens in 184,320 hours of A100 time (published: Touvron et al. 2023, table 2). An A100's data sheet promises 312 TFLOP/s in BF16.
+# Llama-2-7B was trained on 2 trillion tokens on A100s, and Meta published the GPU hours. An A100's data sheet promises 312 TFLOP/s in BF16.
 #
 # **Predict.** What percentage of that rate did Meta's GPUs reach, going by 6ND?
 
@@ -101,7 +101,7 @@ mfu_guess.reveal(100 * llama_flops / (184_320 * 3600 * 312e12), how="from publis
 print(f"6ND = {llama_flops:.2g} FLOPs: {llama_flops / 312e12 / 3600 / 24 / 365:.1f} years on one A100 at its peak rate")
 
 # %% [markdown] name="scale_explained"
-# With attention's own FLOPs added, this ratio is called **model FLOPs utilization** (MFU). At 4,096 tokens, attention adds about 8% to Llama-2-7B's 6ND if only the causal
+# (Training took 184,320 hours of A100 time: Touvron et al. 2023, table 2.) With attention's own FLOPs added, this ratio is called **model FLOPs utilization** (MFU). At 4,096 tokens, attention adds about 8% to Llama-2-7B's 6ND if only the causal
 # half counts, and 16% as the PaLM paper counts it. Values of 35 to 50% are typical of good runs; [[where_the_time_goes]] explains where the rest goes.
 #
 # So far these are weights *at rest*. Training also stores gradients, optimizer state and activations. PyTorch's profiler calls these kinds of memory
@@ -165,7 +165,7 @@ print(step)
 # - **temporaries**: tensors that are not saved for the backward pass, most of them short-lived. Those of the loss grow with the batch, too;
 # - **kernel workspace**: scratch memory of a single operation; **inputs and other**: the batch.
 #
-# The peak contains no gradients, because it comes before the first large gradient exists. The moment of the peak matters as much as its size.
+# The peak contains no gradients, because it comes before any weight has one. The moment of the peak matters as much as its size.
 
 # %% name="timeline"
 show(
@@ -352,7 +352,7 @@ show_table(table)
 # Autocast adds *weight copies*: 16-bit casts of the weights, made in the forward pass and saved for the backward pass.
 # They are gone when the optimizer steps, so they matter only if the peak is in the backward pass.
 #
-# All three peaks exceed the sums in the first table by *temporaries* of Adam, which works on one layer at a time here (`foreach` is off). One layer in FP32 is 0.5
+# All three peaks exceed the sums in the first table, mostly by *temporaries* of Adam, which works on one layer at a time here (`foreach` is off). One layer in FP32 is 0.5
 # bytes per parameter. Adam takes the square root of the second moment and divides it: two tensors of a layer's size. Under autocast and with FP32 gradients there are three, because
 # Adam's loop still holds the previous layer's result. In the classic scheme each optimizer has one layer, so there is no previous one; the remaining 0.5 is the FP32 gradient.
 #
@@ -480,7 +480,7 @@ claims.record(
 )
 
 # %% [markdown] name="control_text"
-# (These figures count blocks of PyTorch's CUDA allocator, which rounds sizes up. That is why the same optimizer state takes 11.6 or 11.9 GiB, depending on the gaps it
+# (These figures count blocks of PyTorch's CUDA allocator, which rounds sizes up. That is why the same optimizer state takes between 11.6 and 11.9 GiB, depending on the gaps it
 # fills.)
 #
 # ## 6 · The rule on a CNN
@@ -513,8 +513,8 @@ for name, ruled, got in (("CNN", rule, meter.peak_bytes), ("GPT, batch 1", 16 * 
     print(f"{name:13} rule {human_bytes(ruled):>10}, measured {human_bytes(got):>10}: {ratio:.1f} times the rule")
 
 # %% [markdown] name="ledger_text"
-# The CNN has few weights and saves an activation for every pixel and channel, so the rule misses nearly all of its peak. For the GPT at batch 1 it misses only
-# the temporaries of `foreach`.
+# The CNN has few weights and saves an activation for every pixel and channel, so the rule misses nearly all of its peak. For the GPT at batch 1 it misses little more
+# than the temporaries of `foreach`.
 #
 # ## 7 · Predict a GPT
 #
@@ -560,7 +560,7 @@ print(f"in memory at once: {together}")
 #
 # ### Your turn: the peak of a GPT
 #
-# **Contract.** `gpt_peak(vocabulary, context, layers, width, batch)` returns the bytes at the peak of `train_step` (the second one, as above) for
+# **Contract.** `gpt_peak(vocabulary, context, layers, width, batch)` returns the bytes at the peak of `train_step` (its second call, as above) for
 # `SmallGPT(vocabulary, context, layers, width)` in FP32 with AdamW, `foreach=True`. It builds no model and creates no tensor. It computes with five
 # integers, so it also works for models that fit on no machine you have.
 #
@@ -599,11 +599,11 @@ hint("where_memory_goes.peak")
 # %% [markdown] name="virtual_text"
 # ### A model that does not fit here
 #
-# Your formula also holds for models that this machine could not train, such as GPT-2 XL with its 48 layers of width 1,600. To check it there, use a **virtual GPU**. Inside `with virtual_gpu(...)`,
-# PyTorch behaves as if this machine had that GPU. Your Python code runs unchanged, and a model of PyTorch's CUDA allocator decides which allocation fits. Operations on the GPU compute nothing, so a step
-# takes about a second.
+# `gpt_peak` also holds for models that this machine could not train, such as GPT-2 XL with its 48 layers of width 1,600. To check it there, use a **virtual GPU**. Inside `with virtual_gpu(...)`,
+# PyTorch behaves as if this machine had that GPU. Your Python code runs unchanged, and a model of PyTorch's CUDA allocator decides which allocation fits. Operations on the GPU compute nothing, so even
+# the step of a large model is quick.
 #
-# Run `train_step` from section 2 with one sequence of 1,024 tokens. An RTX 4090 has room for 23.1 GiB, which is less than your formula gives.
+# Run `train_step` from section 2 with one sequence of 1,024 tokens. An RTX 4090 has room for 23.1 GiB, which is less than `gpt_peak` gives.
 #
 # **Predict.** Which line of `train_step` runs out of memory in the *first* step: `model(...)` (1), `loss.backward()` (2) or `optimizer.step()` (3)?
 
@@ -637,9 +637,9 @@ if device.type != "cuda":
     )
     print(f"on a virtual H100: peak {large.peak_allocated / GiB:.2f} GiB, in the {large.owners.phase}")
     try:
-        print(f"your formula:           {gpt_peak(batch=1, **xl_sizes) / GiB:.2f} GiB")
+        print(f"gpt_peak:               {gpt_peak(batch=1, **xl_sizes) / GiB:.2f} GiB")
     except NotImplementedError:
-        print("your formula is still missing")
+        print("gpt_peak is still missing")
 else:
     print("This machine has a real GPU: train SmallGPT(**xl_sizes) on it with train_step, and see which line fails.")
 
@@ -647,7 +647,7 @@ else:
 # The first forward and backward passes stay below 13 GiB: Adam has no state yet, and activations are freed while gradients appear. Adam creates its moments in the first `optimizer.step()`.
 # They are as large as parameters and gradients together, and the graph shows them growing, tensor by tensor, until one does not fit. So **a first backward pass that succeeds does not show that the run fits.**
 #
-# On the larger GPU the peak is in the optimizer step, too, with `foreach`'s temporaries on top. It is a little above your formula, because PyTorch's CUDA allocator hands out blocks that are larger than the tensors in them
+# On the larger GPU the peak is in the optimizer step, too, with `foreach`'s temporaries on top. It is a little above what `gpt_peak` gives, because PyTorch's CUDA allocator hands out blocks that are larger than the tensors in them
 # ([[profiling_and_oom_clinic]]).
 
 # %% [markdown] name="temporaries_text"
@@ -694,7 +694,7 @@ temporaries_guess.reveal(added[0], how="planned")
 show_table(table)
 
 # %% [markdown] name="temporaries_explained"
-# There is no such constant. Temporaries depend on the operation at the peak: in the softmax of a large vocabulary they are copies of the logits, in
+# No such constant exists. Temporaries depend on the operation at the peak: in the softmax of a large vocabulary they are copies of the logits, in
 # Adam's `foreach` they are as large as the parameters, and in a CNN or a vision transformer they are small. A rule of thumb like this one may be right for one
 # model and wrong for the next.
 #
@@ -723,12 +723,12 @@ sizes = {"vocabulary": 256, "context": 128, "layers": 4, "width": 128}
 for batch in (1, 8, 32):
     measured = runs[f"batch {batch}"].peak_bytes
     try:
-        yours = gpt_peak(batch=batch, **sizes)
+        predicted = gpt_peak(batch=batch, **sizes)
     except NotImplementedError:
-        print(f"batch {batch:2}: measured {measured / MiB:.1f} MiB; your formula is still missing")
+        print(f"batch {batch:2}: measured {measured / MiB:.1f} MiB; gpt_peak is still missing")
         continue
     print(
-        f"batch {batch:2}: your formula {yours / MiB:7.1f} MiB, measured {measured / MiB:7.1f} MiB, {yours / measured - 1:+.1%}"
+        f"batch {batch:2}: gpt_peak {predicted / MiB:7.1f} MiB, measured {measured / MiB:7.1f} MiB, {predicted / measured - 1:+.1%}"
     )
 
 # %% name="claims"

@@ -205,14 +205,14 @@ round_to = check("number_formats.round", round_to)
 hint("number_formats.round")
 
 # %% [markdown] name="tf32_text"
-# **PyTorch's own rounding.** Does yours agree with `.bfloat16()` on every number? With other bit counts, your function produces formats for which PyTorch has
+# **PyTorch's own rounding.** Does `round_to` agree with `.bfloat16()` on every number? With other bit counts, it produces formats for which PyTorch has
 # no dtype. **TF32** is one: NVIDIA GPUs since Ampere can round the inputs of an FP32 matmul to 10 fraction bits. It has FP32's exponent and FP16's fraction.
 # ([[Mixed_precision]] turns it on. GPUs may round differently.)
 
 # %% name="tf32"
 numbers = torch.randn(100_000) * torch.exp2(torch.randint(-30, 30, (100_000,)).float())
 same = (round_to(numbers, 7) == numbers.bfloat16().float()).float().mean()
-print(f"your 7 fraction bits and .bfloat16() agree on {same:.2%} of 100,000 numbers")
+print(f"round_to(x, 7) and .bfloat16() agree on {same:.2%} of 100,000 numbers")
 in_tf32 = round_to(torch.tensor([0.1]), 10)
 print(
     f"0.1 in TF32 is {in_tf32.item():.9g}; the tensor's dtype is {in_tf32.dtype}, {in_tf32.element_size()} bytes per number"
@@ -312,7 +312,7 @@ stall_guess.reveal(float(np.exp(np.interp(0.5, moving["BF16"], np.log(rates)))))
 # - Each element is drawn independently, and anew in each call.
 # - The function does not change `x`. Both neighbors of each number are finite.
 #
-# Your `round_to` added a fixed number before it cleared the lower bits. What would you add here?
+# Rounding to nearest can be written as adding half a gap and then clearing the lower bits. What would you add here?
 
 
 # %% name="stochastic" answer=true reveal=true
@@ -374,7 +374,7 @@ above_one = 2.0**-7  # BF16's gap there
 chance = 0.001 / above_one
 deviation = above_one * math.sqrt(chance * (1 - chance))
 print(f"one step: up by {above_one:.4f} with probability {chance:.3f}, standard deviation {deviation:.4f}")
-print(f"a thousand independent steps: {deviation:.4f} x the root of 1,000 = {deviation * math.sqrt(1000):.3f}")
+print(f"a thousand independent steps: {deviation:.4f} x the square root of 1,000 = {deviation * math.sqrt(1000):.3f}")
 print(f"measured: standard deviation of the walks {drawn.float().std():.3f}")
 print(f"nearest {nearest[0].item():.5f}; stochastic {drawn.float().mean():.5f}, mean of {len(drawn):,} walks")
 off = abs((kept.double() + owed.double())[0].item() - 2)
@@ -461,7 +461,7 @@ def weight_with_gradient():
 
 
 def step_with(make_optimizer):
-    """Take a step; return the error, or where the weight is then."""
+    """Take one step. Return the error, or how the weight has moved."""
     weight = weight_with_gradient()
     try:
         make_optimizer([weight], lr=0.1).step()
@@ -591,21 +591,22 @@ parts_guess = Prediction("Loss reduction in step 40, BF16 weights to nearest", m
 # %% name="tune_parts"
 nearest_steps, exact_steps = steps_of["nearest", 1e-5], steps_of["FP32", 1e-5]
 parts_guess.reveal(100 * nearest_steps[39][1] / exact_steps[39][1])
-rows = [("at 1e-5, step", "weights that move", "reduction, of FP32 in the same step")]
+rows = [("at 1e-5, step", "weights that move", "loss reduction", "in FP32", "of FP32's")]
 for step in (0, 10, 20, 30, 39):
     moved, slope = nearest_steps[step]
-    rows.append((f"{step + 1}", f"{moved:.1%}", f"{slope / exact_steps[step][1]:.0%}"))
+    exact = exact_steps[step][1]
+    rows.append((f"{step + 1}", f"{moved:.1%}", f"{slope:.1e}", f"{exact:.1e}", f"{slope / exact:.0%}"))
 show_table(rows)
 
 # %% [markdown] name="tune_explained"
-# - A new AdamW divides each gradient by its own size, so at first every weight moves by about the learning rate. The update of section 4 came after 60
+# - A new AdamW divides each gradient by its own size, so its first updates are about as large as the learning rate. The update of section 4 came after 60
 #   steps, when the second moment still contained larger gradients.
 # - A weight that moves at all moves by a whole number of gaps, which can be more than the update asked for, or less.
-# - The two runs are in different states: FP32 has made its easy progress, and each further step gains less. BF16 is behind, so its easy progress is still to come.
+# - The two runs are in different states. FP32 is ahead, and its loss reduction per step falls faster than BF16's: compare the two columns.
 #
 # Rounding to nearest does not ruin the run, but it costs progress, and the table shows where. At 1e-5 BF16 makes about a third of FP32's progress. At 1e-4 it makes most of it in 40
 # steps and clearly less in 150: the shortfall grows with the length of the run. At 1e-3 almost nothing is lost in this run. BF16 moments make no difference in
-# 40 steps at 1e-5; that is too few for the decay of the second moment to matter. Stochastic rounding and Kahan compensation recover what was lost, the former at no cost in bytes, the latter for two bytes per weight.
+# 40 steps at 1e-5; that is too few for the decay of the second moment to matter. Stochastic rounding and Kahan compensation recover what was lost. Stochastic rounding costs no bytes, Kahan compensation two per weight.
 #
 # What does this mean for your own run?
 #
@@ -614,7 +615,7 @@ show_table(rows)
 #   decay the rate, and a long run spends most of its steps at small rates.
 # - **Stochastic rounding.** torchao's optimizers, such as `AdamW8bit`, have a switch for it: `bf16_stochastic_round=True`. It costs no memory.
 #
-# Compare BF16 and FP32 at your own rate for as many steps as you can afford; the first steps of a fresh Adam are the most forgiving.
+# Compare BF16 and FP32 at your own rate for as many steps as you can afford. At 1e-4, 40 steps showed only about half of the shortfall that 150 steps did.
 
 # %% [markdown] name="underflow_text"
 # ## 6 · Underflow: gradients that become zero

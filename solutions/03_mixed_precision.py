@@ -185,7 +185,7 @@ show(
 #
 # **Contract.** `with Autocast(dtype):` is an autocast region.
 #
-# - A function in `PRODUCTS` gets its floating-point tensors in `dtype`, which is BF16 or FP16.
+# - A function in `LOW_PRECISION` gets its floating-point tensors in `dtype`, which is BF16 or FP16.
 # - A function in `LOSSES` gets its floating-point tensors in FP32.
 # - Every other function runs with the arguments it was given.
 # - Tensors are cast in `args` and in `kwargs`. Integer tensors, masks and non-tensor arguments are left alone.
@@ -193,12 +193,12 @@ show(
 #   its new values.
 
 # %% name="autocast" answer=true reveal=true
-PRODUCTS = (F.linear, F.conv2d, F.scaled_dot_product_attention, torch.matmul, torch.Tensor.matmul)
+LOW_PRECISION = (F.linear, F.conv2d, F.scaled_dot_product_attention, torch.matmul, torch.Tensor.matmul)
 LOSSES = (F.cross_entropy, F.mse_loss)
 
 
 class Autocast(torch.overrides.TorchFunctionMode):
-    """Casts what goes into products to `dtype`, and what goes into losses to FP32."""
+    """Casts the inputs of functions in LOW_PRECISION to `dtype`, and those of LOSSES to FP32."""
 
     def __init__(self, dtype):
         super().__init__()
@@ -207,7 +207,7 @@ class Autocast(torch.overrides.TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         ### BEGIN SOLUTION
-        if func in PRODUCTS:
+        if func in LOW_PRECISION:
             dtype = self.dtype
         elif func in LOSSES:
             dtype = torch.float32
@@ -229,7 +229,7 @@ Autocast = check("mixed_precision.autocast", Autocast)
 hint("mixed_precision.autocast")
 
 # %% [markdown] name="own_text"
-# **PyTorch's own autocast, next to yours.** The next cell computes the gradients of the CNN and of a small GPT, once in your region and once under `torch.autocast`, and compares them.
+# **Compare with PyTorch's own.** The next cell computes the gradients of the CNN and of a small GPT, once under `Autocast` and once under `torch.autocast`, and compares them.
 
 # %% name="own"
 text = english(device)
@@ -297,8 +297,8 @@ for name, rule in rules.items():
     print(f"{name:18}" + "".join(f"{kind:>10}" for kind in rule))
 
 # %% [markdown] name="autocast_explained"
-# Of these operations, only cross entropy runs in FP32 on a CPU (its list has others, such as `cdist` and `prod`), so norms between 16-bit matmuls stay in 16 bits. On CUDA, norms, softmax, `exp` and
-# sums are on the FP32 list, too (RMS norm was not yet in PyTorch 2.9). Call `.float()` on what goes into your own loss, and it does not matter which list applies.
+# Of these operations, only cross entropy runs in FP32 on a CPU (its list has others, such as `cdist` and `prod`), so a norm of a 16-bit tensor stays in 16 bits. On CUDA, norms, softmax, `exp` and
+# sums are on the FP32 list, too (RMS norm since PyTorch 2.12). Call `.float()` on what goes into your own loss, and it does not matter which list applies.
 #
 # A 16-bit matmul adds up thousands of numbers. [[Number_formats]] showed that a BF16 sum of ones stops growing at 256.
 #
@@ -309,11 +309,11 @@ my_guess = None
 ### BEGIN GUESS
 my_guess = 256  # the same additions
 ### END GUESS
-product_guess = Prediction("4,096 ones, added up by a 16-bit matmul", my_guess, "")
+matmul_guess = Prediction("4,096 ones, added up by a 16-bit matmul", my_guess, "")
 
 # %% name="accumulate"
 ones = torch.ones(1, 4096, dtype=half, device=device)
-product_guess.reveal((ones @ ones.T).item())
+matmul_guess.reveal((ones @ ones.T).item())
 shortcut = torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
 print("CUDA may add up parts of a BF16 matmul in BF16:", shortcut)
 
@@ -399,8 +399,8 @@ points = (sum(accuracy[HALF]) - sum(accuracy["FP32"])) / 3
 claims.figure("accuracy, 16 bits minus FP32", f"CNN, 4 epochs, mean of 3 seeds, {HALF}", points, "points")
 
 # %% [markdown] name="memory_text"
-# The loss curves stay close. Compare the difference between formats with the difference between seeds, about two points: if the former is no larger, it says nothing about the
-# format. That is why the cell records a figure for three seeds, and no verdict on whether the accuracy holds.
+# The loss curves stay close. The seeds differ by about two points. A difference between the formats that is no larger says nothing about the
+# formats. That is why the cell records a figure for three seeds, and no verdict on whether the accuracy holds.
 #
 # ## 5 · Memory
 #
@@ -427,7 +427,7 @@ show_table(category_table(cnn))
 # - **Activations** nearly halve. The exception is **max pooling**, which saves the position of each maximum as a 64-bit integer.
 # - **Parameters, gradients, optimizer state** do not change by a byte: autocast leaves them in FP32.
 # - **Weight copies** are new: autocast's 16-bit casts of the weights, cached until the region ends and saved for the backward pass.
-# - **Temporaries** halve as well. **Kernel workspace** does so only if the device computes in 16 bits. A CPU without BF16 hardware converts
+# - **Temporaries** halve as well. **Kernel workspace** depends on the device. A CPU without BF16 hardware converts
 #   inside each convolution: there the workspace grows, and the peak may move to it (a share nearer to 0.85 than to 0.55).
 #
 # Here is what autograd saves for 64 images, by dtype (a tensor that two operations save counts twice):
@@ -546,7 +546,10 @@ for subject, name, dtype, fp32 in lines:
         claims.figure("speed in 16 bits, on a CPU", f"{subject}, {name}", timing.speedup, "x as fast")
 if not has_tf32(device):
     print("no line for TF32: it needs an NVIDIA GPU of compute capability 8.0 or more")
-print("FP32 on a GPU that has it, by default:", ", ".join(f"{what} in {how}" for what, how in fp32_precision().items()))
+print(
+    "what FP32 means by default on a GPU with TF32:",
+    ", ".join(f"{what} in {how}" for what, how in fp32_precision().items()),
+)
 
 # %% [markdown] name="speed_explained"
 # A line above 1x means that your device has hardware for the format and that this model is large enough to use it. On a CPU, a line far below 1x
@@ -767,11 +770,11 @@ LossScaler = check("mixed_precision.scaler", LossScaler)
 hint("mixed_precision.scaler")
 
 # %% [markdown] name="scaler_own"
-# **PyTorch's own scaler, next to yours.** Train the denoiser with each. Then start both at 2⁴⁴, far too high, let them grow after 12 good steps, and compare their scales.
+# **Compare with PyTorch's own.** Train the denoiser with `LossScaler` and with `GradScaler`. Then start both at 2⁴⁴, far too high, let them grow after 12 good steps, and compare their scales.
 
 # %% name="scaler_defaults"
 with sign_of_life("two trainings in FP16"):
-    for name, scaler in {"your scaler": LossScaler(), "GradScaler": torch.amp.GradScaler(device.type)}.items():
+    for name, scaler in {"LossScaler": LossScaler(), "GradScaler": torch.amp.GradScaler(device.type)}.items():
         print_run(f"FP16, {name}", train_denoiser(FP16, scaler))
 print(f"GradScaler: start {scaler.get_scale():g}, back off x{scaler.get_backoff_factor():g},", end=" ")
 print(f"grow x{scaler.get_growth_factor():g} after {scaler.get_growth_interval()} good steps")
@@ -799,8 +802,8 @@ def scales_of(scaler, steps=60):
 with sign_of_life("60 steps in FP16, twice"):
     settings = {"init_scale": 2.0**44, "growth_interval": 12}
     scales, skipped = scales_of(torch.amp.GradScaler(device.type, **settings))
-    yours, _ = scales_of(LossScaler(**settings))
-print("your scales and GradScaler's agree in every step:", yours == scales)
+    own_scales, _ = scales_of(LossScaler(**settings))
+print("LossScaler's and GradScaler's scales agree in every step:", own_scales == scales)
 
 # %% name="plot_scaler"
 figure = Figure(figsize=(7, 3), layout="constrained")
@@ -879,7 +882,9 @@ for name, (right, wrong) in steps.items():
 # In both, norms and the residual stream are in BF16, too. The cell below casts all weights at once, with `functional_call`, and keeps the copies up to the backward pass. (FSDP2
 # casts block by block and frees each block's copies after use, so it holds fewer of them at a time.)
 #
-# **Predict.** The error of a gradient is its distance from FP32's. How many times as large is the error of the GPT's gradient with all weights cast as under autocast?
+# The error of a gradient is its distance from FP32's.
+#
+# **Predict.** By what factor is the error of the GPT's gradient larger with all weights cast than under autocast?
 
 # %% name="guess_policy"
 my_guess = None
@@ -927,8 +932,8 @@ for name, error in errors.items():
 # %% [markdown] name="loss_text"
 # ## 11 · The loss, and where to call backward()
 #
-# **The loss in 16 bits.** Take a cross-entropy over a vocabulary of 50,000, averaged over 64 rows. The logits are rounded to a format, and so is every result
-# from the log-softmax to the mean: once in FP32 and once in each 16-bit format.
+# **The loss in 16 bits.** Take a cross-entropy over a vocabulary of 50,000, averaged over 64 rows. The logits, and every result
+# from the log-softmax to the mean, are rounded to one format: FP32, BF16 or FP16.
 #
 # **Predict.** What is the relative error of the loss in BF16?
 

@@ -72,7 +72,7 @@ show(
 )
 
 # %% [markdown] name="model_text"
-# The model is a small network of GroupNorm and linear layers on digits. `gradient` runs any of the methods of computing the gradient of a batch, and `distance`
+# The model is a small network of GroupNorm and linear layers on digits. `gradient` returns the gradient of a batch that a given method computes, and `distance`
 # compares two gradients.
 
 # %% name="model"
@@ -162,7 +162,9 @@ show_table(table)
 #
 # Many small micro-batches mean many additions. [[Number_formats]] showed a BF16 sum of ones that stops growing at 256.
 #
-# **Predict.** The error is the distance from FP32's gradient. In pure BF16, how many times as large is it with 256 micro-batches of 1 as with 4 micro-batches of 64?
+# The error is the distance from FP32's gradient.
+#
+# **Predict.** In pure BF16, by what factor is the error larger with 256 micro-batches of 1 than with 4 micro-batches of 64?
 
 # %% name="swamping_guess"
 my_guess = None  # distance with micro-batches of 1 / with micro-batches of 64
@@ -341,8 +343,8 @@ print(f"foreach=False: micro-batches of 1 need {looped:.2f} x the memory of micr
 # Is the peak always that of a plain step on one micro-batch? For the CNN it was, within a few percent. Now take four linear layers of
 # 1024 × 1024 and a small one, with plain SGD, which has no state.
 #
-# **Predict.** A plain step sees 256 rows. The accumulated step sees two micro-batches of 256. What is the peak of the second relative to the first, inputs
-# not counted?
+# **Predict.** A plain step sees 256 rows. The accumulated step sees two micro-batches of 256. What is the accumulated step's peak relative to the plain step's,
+# inputs not counted?
 
 # %% name="guess_price"
 my_guess = None  # peak of 2 x 256 / peak of a plain step on 256 rows
@@ -701,7 +703,7 @@ hint("gradient_accumulation.replica")
 
 
 # %% [markdown] name="sent_text"
-# Now compare the traffic of your version with that of two others: without `no_sync`, and with `no_sync` around `backward()` only.
+# Now compare the traffic of `accumulate_replica` with that of two others: without `no_sync`, and with `no_sync` around `backward()` only.
 
 
 # %% name="sent"
@@ -723,7 +725,8 @@ def record(_, bucket):
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 replica, sent = DistributedDataParallel(make_model().cpu()), []
 replica.register_comm_hook(None, record)
-variants = {"no no_sync": accumulate, "no_sync around backward() only": backward_only, "yours": accumulate_replica}
+variants = {"no no_sync": accumulate, "no_sync around backward() only": backward_only}
+variants["accumulate_replica"] = accumulate_replica
 for name, method in variants.items():
     sent.clear()
     method(replica, x.cpu(), y.cpu(), 64)
@@ -815,7 +818,7 @@ show(figure, "Steps fall in proportion at first and then level out; rows are lev
 # %% name="rate"
 grown = best[2048] / best[8]
 print(
-    f"from 8 to 2,048 rows the best of four rates grows {grown:.0f} x; linear scaling says 256 x, the square root 16 x"
+    f"from 8 to 2,048 rows the best of four rates grows {grown:.0f} x; linear scaling predicts 256 x, the square root 16 x"
 )
 
 # %% [markdown] name="rate_explained"
@@ -824,7 +827,7 @@ print(
 
 # %% [markdown] name="betas_text"
 # A batch four times as large costs no extra rows only if the number of steps falls to a quarter. At 512 rows you are at about the critical size: going to 2,048 rows still saves steps, but
-# the number of rows grows by a larger factor than the number of steps falls. That "a larger batch buys nothing beyond the critical size" is the formula's limit for very large batches: the line that begins "by the formula" shows how little is left to gain.
+# the number of rows grows by a larger factor than the number of steps falls. "A larger batch buys nothing beyond the critical size" holds only in the formula's limit of very large batches. The line that begins "by the formula" shows how little is left to gain.
 #
 # - **To the left** of the figure's dashed line, rows rise slowly: a larger batch costs little, and on several GPUs it saves time.
 # - **To the right**, accumulation processes many more rows for the same loss, one micro-batch after the other. It still needs fewer steps, but that helps
@@ -904,7 +907,7 @@ largest_micro_batch = check("gradient_accumulation.largest", largest_micro_batch
 hint("gradient_accumulation.largest")
 
 # %% [markdown] name="largest_real_text"
-# The check uses invented numbers. Try your function on the real CNN and its batch of 256, with a third of the full batch's peak as the budget:
+# The check uses invented numbers. Try `largest_micro_batch` on the real CNN and its batch of 256, with a third of the full batch's peak as the budget:
 
 # %% name="largest_real"
 calls, budget = {}, cnn[256].peak_bytes // 3

@@ -236,7 +236,7 @@ for name, alt in shapes.items():
 #
 # `run` is called twice, and the gradients are right only if both calls do the same thing. A block with **dropout** draws random numbers.
 #
-# **Predict.** 32 equal rows of ones go through a linear layer, dropout with p = 0.5, and another linear layer. Your function checkpoints the first two.
+# **Predict.** 32 equal rows of ones go through a linear layer, dropout with p = 0.5, and another linear layer. `Recompute` checkpoints the first two.
 # How far off is the gradient of the first layer's weight, in percent of its norm?
 
 # %% name="dropout_guess"
@@ -358,11 +358,11 @@ for name, wrap in {"Recompute": Recompute.apply, "with repeatable": own_checkpoi
 #
 # `torch.utils.checkpoint.checkpoint` has two implementations.
 #
-# - `use_reentrant=True` is the older one. It works like yours: a Function that runs a backward pass *inside* a backward pass.
+# - `use_reentrant=True` is the older one. It works like `own_checkpoint`: a Function that runs a backward pass *inside* a backward pass.
 # - `use_reentrant=False` needs no Function. The block runs as usual, under hooks that discard what autograd wants to save (you will write such hooks in
 #   section 6). When the backward pass asks for the first of these tensors, the block runs again and the hooks fill in all of them.
 #
-# Both restore random numbers and autocast, as yours does. (`preserve_rng_state=False` switches off the first.)
+# Both restore random numbers and autocast, as `own_checkpoint` does. (`preserve_rng_state=False` leaves out the random numbers.)
 #
 # They differ for a layer with trainable weights whose input does not require a gradient. (You will meet this case in fine-tuning with LoRA, where the layers below are frozen.) Does the
 # result require a gradient?
@@ -370,7 +370,7 @@ for name, wrap in {"Recompute": Recompute.apply, "with repeatable": own_checkpoi
 # %% name="reentrant"
 layer, data = nn.Linear(8, 8).to(device), torch.randn(4, 8, device=device)  # data: needs no gradient
 variants = {
-    "your own": own_checkpoint,
+    "own_checkpoint": own_checkpoint,
     "use_reentrant=False": functools.partial(checkpoint, use_reentrant=False),
     "use_reentrant=True": functools.partial(checkpoint, use_reentrant=True),
     "without the argument": checkpoint,
@@ -388,7 +388,7 @@ claims.record("P5", words, "one layer", float(needs["use_reentrant=True"]), "gra
 
 # %% [markdown] name="reentrant_explained"
 # Autograd asks a Function for the gradients of its *arguments*. The weights are not arguments: they are hidden inside `run`. If no argument requires a
-# gradient, autograd skips the Function and the block never trains. Your version does not even warn.
+# gradient, autograd skips the Function and the block never trains. `own_checkpoint` does not even warn.
 #
 # Look at the last lines. If you leave the argument out, PyTorch warns and still runs the older implementation. (The warning announces an error for
 # version 2.9; version 2.13, the one this lab is tested with, still does not raise it.) So always pass `use_reentrant=False`. It also takes keyword arguments
@@ -414,13 +414,13 @@ def every(k):
 runs["every block"] = measured(every(1))
 stop_guess.reveal(100 * (runs["every block"][1] / flops - 1))
 del runs["recomputed"]
-for name, (meter, these_flops) in {"your own": (after, more_flops), "PyTorch's": runs["every block"]}.items():
+for name, (meter, these_flops) in {"own_checkpoint": (after, more_flops), "PyTorch's": runs["every block"]}.items():
     more = 100 * (these_flops / flops - 1)
-    print(f"{name:10} peak {human_bytes(meter.peak_bytes)}, arithmetic +{more:.1f} %")
+    print(f"{name:14} peak {human_bytes(meter.peak_bytes)}, arithmetic +{more:.1f} %")
 after, more_flops = runs["every block"]
 
 # %% [markdown] name="beside_explained"
-# Your function adds a little less than a third: the output head is not checkpointed, and fused attention computes its scores again in the backward pass
+# `own_checkpoint` adds a little less than a third: the output head is not checkpointed, and fused attention computes its scores again in the backward pass
 # anyway.
 #
 # PyTorch stops recomputing a block as soon as it has the last tensor that the backward pass needs (*early stop*). Here that skips the last matmul of
@@ -968,8 +968,8 @@ show(
 #
 # So **keep what costs the most FLOPs per byte**. (*Plain* is dominated because only matmuls and attention count as arithmetic here.)
 #
-# The right picture is different: a policy is asked about every operation, in Python. With narrow layers that takes longer than the arithmetic that it
-# saves. Does this hold for wide ones?
+# The right picture is different: a policy is asked about every operation, in Python. With narrow layers that can take longer than the arithmetic that it
+# saves: compare the selective policies with *every block*. Does this hold for wide layers?
 
 # %% name="wider"
 wider, longer, sequences = (2048, 1024, 4) if device.type == "cuda" else (512, 256, 1)
@@ -994,7 +994,7 @@ for name in chosen:
 show_table(table)
 
 # %% [markdown] name="moved_task"
-# With wide layers, Python's share is small, and the time that a selective policy adds falls to a fraction of what it was. Compare the middle halves before you rank
+# The last column shows the same policies with narrow layers. Wide layers leave less of the time to Python. Compare the middle halves before you rank
 # policies: where they overlap, these rounds cannot tell which policy is faster. A compiled block needs no Python at all for this choice (section 7).
 #
 # ## 6 · Moved instead of recomputed
@@ -1348,7 +1348,7 @@ claims
 # - This lab's GPT block saves 16 times its input, a Llama block about 21 times. So checkpoint each block by itself, or pairs if a device has more than
 #   about 32; √n segments are for thin layers.
 # - In arithmetic, choosing *what* to keep inside a block beats choosing *which* blocks: keep what costs the most FLOPs per byte, and count attention. In time, a policy
-#   in Python pays off only with wide layers.
+#   in Python costs the most with narrow layers.
 # - A pair of hooks can also move saved tensors or round them.
 #
 # **What to reach for when.** If activations are the largest category and the batch is already one, checkpoint every block first. Then keep as much as

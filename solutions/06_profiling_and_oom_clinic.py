@@ -267,7 +267,7 @@ print(f"{len(trace):,} events, such as {trace[-1]}")
 # %% [markdown] name="snapshot_task"
 # ### Your turn: what was never freed?
 #
-# The viewer shows a leak as a staircase of blocks that never come down. Your function finds the same blocks in the file. Here is one event of a CUDA snapshot, recorded with `stacks="all"` and shortened:
+# The viewer shows a leak as a staircase of blocks that are never freed. `still_there` finds the same blocks in the file. Here is one event of a CUDA snapshot, recorded with `stacks="all"` and shortened:
 #
 # ```python
 # {"action": "alloc", "addr": 139908053925888, "size": 4096000, "stream": 0, "time_us": 1795314105123456, "frames": [
@@ -596,7 +596,7 @@ with contextlib.nullcontext() if device.type == "cuda" else virtual_gpu("rtx-409
 # %% [markdown] name="allocator_task"
 # ### Your turn: a caching allocator
 #
-# You have met the rules one at a time. Now write an allocator that follows them. The GPU is a `PretendGPU`, which has addresses but no memory:
+# You have met some of the rules one at a time. Now write an allocator that follows all of them. The GPU is a `PretendGPU`, which has addresses but no memory:
 #
 # - `gpu.malloc(nbytes)` returns the address of a new segment, an integer, or raises `OutOfMemory`. A segment may begin exactly where another one ends.
 # - `gpu.free(address)` takes back the whole segment that begins at that address.
@@ -678,7 +678,7 @@ SmallAllocator = check("profiling_and_oom_clinic.allocator", SmallAllocator)
 hint("profiling_and_oom_clinic.allocator")
 
 # %% [markdown] name="yours_text"
-# Replay the two training steps of section 1 through your allocator.
+# Replay the two training steps of section 1 through `SmallAllocator`.
 #
 # **Predict.** For every 100 blocks that the program allocates, how many times is `gpu.malloc` called?
 
@@ -692,7 +692,7 @@ calls_guess = Prediction("Calls to gpu.malloc per 100 blocks, two steps", my_gue
 
 # %% name="yours"
 class OnDevice:
-    """PyTorch's own allocator, with the methods of yours. Figures are increases since the start."""
+    """PyTorch's own allocator, with the methods of `SmallAllocator`. Figures are increases since the start."""
 
     def __init__(self):
         torch.cuda.empty_cache()
@@ -709,7 +709,7 @@ class OnDevice:
 
 
 gpu = PretendGPU()
-makers = {"yours": lambda: SmallAllocator(gpu), "model of PyTorch's": CachingAllocator}
+makers = {"SmallAllocator": lambda: SmallAllocator(gpu), "model of PyTorch's": CachingAllocator}
 if device.type == "cuda":
     makers["PyTorch's on this GPU"] = OnDevice
 logs = {name: replay(two_steps_log, make()) for name, make in makers.items()}
@@ -717,10 +717,10 @@ requests = len(two_steps_log)
 calls_guess.reveal(100 * sum(verb == "malloc" for verb, _ in gpu.calls) / requests, "simulated")
 print(f"{requests:,} blocks; {len(gpu.calls)} calls to the GPU (simulated)")
 for name, log in logs.items():
-    same = sum(a == b for a, b in zip(log, logs["yours"], strict=True)) / len(log)
+    same = sum(a == b for a, b in zip(log, logs["SmallAllocator"], strict=True)) / len(log)
     peaks = [human_bytes(max(entry[i] for entry in log)) for i in (1, 2)]
     print(
-        f"{name:22} peak allocated {peaks[0]:>10}, reserved {peaks[1]:>10}; same as yours after {same:.0%} of the calls"
+        f"{name:22} peak allocated {peaks[0]:>10}, reserved {peaks[1]:>10}; as SmallAllocator's after {same:.0%} of the calls"
     )
 
 # %% [markdown] name="yours_explained"
@@ -879,7 +879,7 @@ for expandable in (False, True):
 #
 # There are six patients. For each, **find the moment of the peak, the operation and the category** before you read on, then write the cure. The check runs your
 # code under the meter. Your code must hold no more memory than healthy code, and it must **compute the same numbers**. None of the cures needs `.item()`,
-# which would make a GPU wait in every step ([[where_the_time_goes]]).
+# which would make Python wait for the GPU in every step ([[where_the_time_goes]]).
 #
 # ### Patient A
 #
@@ -991,7 +991,7 @@ if device.type != "cuda":
 # need 5.04 + 6 × 3.04 = 23.3 GiB. Dividing the room by the peak of a step gives too few steps.
 #
 # Nearly all of that memory was allocated by line 5 of patient A's cell, `loss = ...`, where the forward pass saved its tensors. The line that keeps them alive, `history.append(loss)`, is not in the list. A
-# snapshot shows *where memory was allocated*. Which reference keeps it alive is for you to find.
+# snapshot shows *where memory was allocated*. It does not show which reference keeps it alive; you have to find that one.
 
 # %% [markdown] name="patient_b_text"
 # ### Patient B
@@ -1179,12 +1179,12 @@ for use in (lambda: features._version, lambda: nn.Linear(64, 1).to(device)(featu
 # "Forward and backward fit, I checked. Then it dies in the very first `optimizer.step()`." Adam allocates its state in the first step: two numbers per
 # parameter.
 #
-# **Predict.** How large are the temporaries at the peak, in copies of the parameters (1: as large as all the parameters together)?
+# **Predict.** In the second step, the state is already there. How high is the peak of its `optimizer.step()`, relative to the first step's?
 
 # %% name="patient_d"
-my_guess = None  # copies of the parameters
+my_guess = None  # peak of the second optimizer step / of the first
 ### BEGIN GUESS
-my_guess = 0  # each parameter is updated in place
+my_guess = 0.6  # two numbers per parameter need not be allocated anymore
 ### END GUESS
 torch.manual_seed(0)
 tower = nn.Sequential(*(nn.Linear(256, 256) for _ in range(6))).to(device)
@@ -1195,13 +1195,14 @@ with MemoryMeter(tower, optimizer) as meter_d:
         optimizer.zero_grad()
         tower(rows).square().mean().backward()
         optimizer.step()
-copies = meter_d.at_peak["temporaries"] / sum(p.nbytes for p in tower.parameters())
-Prediction("Temporaries at the peak", my_guess, "copies of the parameters").reveal(copies)
+first_step, second_step = (stage.peak_bytes for stage in meter_d.stages if stage.name == "optimizer step")
+Prediction("Peak of the second optimizer step / of the first", my_guess, "times").reveal(second_step / first_step)
 show_table(stage_table(meter_d))
-print(f"peak {human_bytes(meter_d.peak_bytes)} in {meter_d.peak_at}")
+copies = meter_d.at_peak["temporaries"] / sum(p.nbytes for p in tower.parameters())
+print(f"peak {human_bytes(meter_d.peak_bytes)} in {meter_d.peak_at}; temporaries: {copies:.2f} x the parameters")
 
 # %% [markdown] name="task_d"
-# The state is needed. The temporaries are not. `foreach` runs each operation of Adam over *all* parameters before it starts the next operation, so every
+# At its peak, each step holds the state and temporaries. The state is needed. The temporaries are not. `foreach` runs each operation of Adam over *all* parameters before it starts the next operation, so every
 # intermediate result exists for all parameters at once. On a GPU `foreach` is the default.
 #
 # **Contract.** `make_optimizer(parameters)` returns an optimizer with the same updates (up to rounding) as `torch.optim.Adam(parameters)`. Its step

@@ -118,7 +118,7 @@ print("spread of the runs:", f"matmul {product.spread:.0%}, addition {addition.s
 # %% [markdown] name="clocks_explained"
 # Two figures describe the machine, and each operation needs the right one. The second-to-last line uses the wrong limit for the addition and is off by a large factor, because an addition has almost nothing to compute.
 #
-# The transposed sum needs the same bytes but moves more. Memory delivers blocks of contiguous bytes (64 on most CPUs, 32 on NVIDIA's GPUs), and reading down a column uses one number of each. So the formula counts the bytes of an operation that reads its tensors in the order in which they are stored.
+# The transposed sum needs the same bytes but moves more. Memory delivers blocks of contiguous bytes (64 on most CPUs, 32 on NVIDIA's GPUs), and reading down a column uses one number of each. So the formula holds only for an operation that reads its tensors in the order in which they are stored.
 #
 # (If the spread is large, another program is running on this machine, and all figures in this lab vary with it.)
 #
@@ -152,7 +152,7 @@ operation_seconds = check("where_the_time_goes.roofline", operation_seconds)
 hint("where_the_time_goes.roofline")
 
 # %% [markdown] name="measured_text"
-# Peak and bandwidth are not single numbers. A matmul with a side of 16 cannot keep a processor busy, and data in the cache does not come from memory. `measure_roofline` measures rates over many shapes and sizes in less than a minute. `python -m helpers roofline` prints and saves them, and the next cell uses saved figures if there are any; otherwise it measures them now. The formula is the one that you have just written.
+# Peak and bandwidth are not single numbers. A matmul with a side of 16 cannot keep a processor busy, and data in the cache does not come from memory. `measure_roofline` measures rates over many shapes and sizes. `python -m helpers roofline` prints and saves them, and the next cell uses saved figures if there are any; otherwise it measures them now. The formula is the one that you have just written.
 
 # %% name="measured"
 roofline = kept_roofline(device) or measure_roofline(device)
@@ -166,7 +166,7 @@ if not 0.7 < peak / by_roofline < 1.4:
     print("The two differ a lot: the machine is busier or quieter than when its roofline was measured.")
 
 # %% [markdown] name="dots_text"
-# The plot of this formula gave the model its name. The horizontal axis is **arithmetic intensity**: FLOPs per byte moved. The vertical axis is FLOPs per second. The slope is the memory bandwidth, and there is one horizontal level for the peak of each number format. Left of the corner, the **ridge point**, an operation is memory-bound, right of it compute-bound, and no operation gets above the roof unless its data stays in the cache: the dashed slope is the cache's bandwidth. Here are some operations with their measured speed.
+# The plot of this formula gave the model its name. The horizontal axis is **arithmetic intensity**: FLOPs per byte moved. The vertical axis is FLOPs per second. The slope is the memory bandwidth, and there is one horizontal level for the peak of each number format. To the left of the corner, the **ridge point**, an operation is memory-bound; to the right of it, compute-bound. No operation gets above the roof unless its data stays in the cache: the dashed slope is the cache's bandwidth. Here are some operations with their measured speed.
 
 # %% name="dots"
 wide = 4096 if device.type == "cpu" else 2 * side  # weights that no cache holds
@@ -183,7 +183,7 @@ operations = {  # what to run, FLOPs, bytes
 timed = {name: (flops, nbytes, benchmark(fn, runs=7).median) for name, (fn, flops, nbytes) in operations.items()}
 show(
     roofline_figure(roofline, timed),
-    "Roofline on logarithmic axes: sums and a single row lie far left near the memory's slope, the large product far right near the level. Tiny products lie well below the roof: neither limit explains them.",
+    "Roofline on logarithmic axes: sums and a single row lie far left near the memory's slope, the large matmul far right near the level. Tiny matmuls lie well below the roof: neither limit explains them.",
 )
 rows_of_table = [("operation", "FLOP/byte", "measured, ms", "predicted, ms", "bound by")]
 try:
@@ -207,16 +207,16 @@ reading = x.nbytes / benchmark(lambda: x.sum(), runs=7).median
 print(f"reading {reading / 1e9:.1f} GB/s, copying {bandwidth / 1e9:.1f} GB/s; peak {peak / 1e9:,.0f} GFLOP/s")
 
 # %% [markdown] name="turn_guess_text"
-# The time of a batch is flat at first. Later each additional row adds the same time. The layer **turns** where the two lines meet: the time of a single row, divided by the time that each row takes in a large batch.
+# By the formula, the time of a batch is flat at first. Later each additional row adds the same time. The layer **turns** from memory-bound to compute-bound where the two lines meet: at as many rows as the time of a single row, divided by the time that each row takes in a large batch.
 #
-# **Predict** the batch at which the layer turns from memory-bound to compute-bound on this machine.
+# **Predict.** How many times as long as one row do two rows take on this machine?
 
 # %% name="turn_guess"
-my_guess = None  # rows
+my_guess = None  # time of two rows / time of one
 ### BEGIN GUESS
-my_guess = 2 * peak / reading  # B / 2 FLOPs per byte: as many as there is time for while a byte is read
+my_guess = 1  # the weights are read once for both
 ### END GUESS
-turn_guess = Prediction("Batch at which the layer turns", my_guess, "rows")
+turn_guess = Prediction("Two rows / one row, time", my_guess, "times")
 
 # %% name="turn"
 batches = [2**k for k in range(9 if device.type == "cpu" else 11)]
@@ -226,9 +226,9 @@ for batch in batches:
     sweep.append(min(benchmark(lambda rows=rows: rows @ weights, runs=4, warmup=1).runs))
 level, each = sweep[0], sweep[-1] / batches[-1]  # a single row; one more row of many
 turn = level / each
-turn_guess.reveal(turn)
+turn_guess.reveal(sweep[1] / sweep[0])
 print(f"a row alone takes {1e3 * level:.2f} ms, one of {batches[-1]:,} takes {1e3 * each:.2f} ms")
-print(f"two rows take {sweep[1] / sweep[0]:.1f} times as long as one")
+print(f"the layer turns at {turn:.1f} rows; by the formula, 2 x peak / bandwidth, at {2 * peak / reading:.1f}")
 said, subject = "turning point / (2 x peak / bandwidth)", f"{wide} x {wide}, FP32, reading"
 claims.figure(said, subject, turn / (2 * peak / reading), "x")
 figure = Figure(figsize=(7, 3.6), layout="constrained")
@@ -247,7 +247,7 @@ show(
 # %% [markdown] name="turn_explained"
 # A single row pays for reading all the weights; many rows share that cost. That is why inference servers batch requests, and why training with one row at a time wastes a machine. (The plot uses the fastest of four runs, because the formula describes an idle machine.)
 #
-# The model has a sharp corner; the machine does not. A matmul of a few rows is *skinny*. Libraries first copy the weights into an order that suits their kernels. This *packing* (Goto and van de Geijn 2008) pays off only over many rows, and libraries skip it for a single row. The line above the plot says what the second row costs here. Packing makes the turning point hard to predict: the table in section 11 shows the measured one divided by the formula's.
+# The model has a sharp corner; the machine does not. A matmul of a few rows is *skinny*. Libraries first copy the weights into an order that suits their kernels. This *packing* (Goto and van de Geijn 2008) pays off only over many rows, and libraries skip it for a single row. The first line above the plot shows what the second row costs here. Packing also makes the turning point hard to predict: compare the measured one with the formula's in the last line above the plot.
 #
 # A GPU's corner for 16-bit formats lies farther right, because its tensor cores multiply much faster than its memory delivers. The explorer in section 10 includes several GPUs.
 #
@@ -361,7 +361,7 @@ try:
         parts = block_flops(BATCH, LENGTH, WIDTH, 4 * WIDTH, WIDTH, False, convention)
         mine, counted = BLOCKS * sum(parts.values()) + head, count_flops(lambda: model(ids), convention)
         attention = BLOCKS * (parts["scores"] + parts["values"]) / mine
-        print(f"{convention}: yours {mine:,}, counted {counted:,}; attention is {attention:.0%} of it")
+        print(f"{convention}: block_flops {mine:,}, counted {counted:,}; attention is {attention:.0%} of it")
 except NotImplementedError:
     print("Fill in the answer cell first.")
 
@@ -415,7 +415,7 @@ for width in (128, 1024, 4096):
             claims.record("C24", said, subject, 100 * (share - 1), "%", -10, 10)
 
 # %% [markdown] name="six_explained"
-# With T below about half of W, 6·N·D is within 10%. At 8,192 tokens it is off even at the width of an 8B model. Then count, or add 12·T·W per token and layer for the full square.
+# With T below about half of W, 6·N·D is within 10%. At 8,192 tokens it is off by a third even at the width of an 8B model. Then count, or add 12·T·W per token and layer for the full square.
 #
 # Make one prediction now and keep it until section 6.
 #
@@ -545,7 +545,7 @@ print(f"saved as {trace_file.name} in the folder for temporary files; ui.perfett
 # %% name="profile_figure"
 show(
     profiled.figure(),
-    "A bar for each phase of the step, made of kinds of operation: products fill most of forward and backward.",
+    "A bar for each phase of the step, made of kinds of operation: matmuls fill most of forward and backward.",
 )
 
 # %% [markdown] name="line_text"
@@ -677,14 +677,14 @@ hint("where_the_time_goes.utilization")
 # %% [markdown] name="utilization_text"
 # The peak is usually the data sheet's. Here it is the fastest FP32 matmul that was measured.
 #
-# **Predict.** Every block is checkpointed, so the backward pass recomputes it from its input. What is HFU / MFU?
+# **Predict.** Every block is checkpointed, so the backward pass recomputes it from its input. What is the MFU of this step, relative to the plain step's?
 
 # %% name="utilization_guess"
-my_guess = None  # times
+my_guess = None  # MFU, checkpointed / plain
 ### BEGIN GUESS
-my_guess = 4 / 3  # forward, once more forward, and a backward pass of two
+my_guess = 3 / 4  # four passes where three were needed
 ### END GUESS
-utilization_guess = Prediction("HFU / MFU with every block checkpointed", my_guess, "times")
+utilization_guess = Prediction("MFU, every block checkpointed / plain", my_guess, "times")
 
 
 # %% name="utilization"
@@ -706,19 +706,20 @@ used = {
     "plain": utilization(*shape, seconds["plain"], by_roofline, 0),
     "checkpointed": utilization(*shape, seconds["checkpointed"], by_roofline, executed - step_flops),
 }
-utilization_guess.reveal(used["checkpointed"][1] / used["checkpointed"][0], "measured (FLOPs counted)")
+more = {what: used["checkpointed"][i] / used["plain"][i] for i, what in enumerate(("MFU", "HFU"))}
+utilization_guess.reveal(more["MFU"])
 for name, (model_share, hardware_share) in used.items():
     print(f"{name:13} {1e3 * seconds[name]:6.1f} ms per step, MFU {model_share:.0%}, HFU {hardware_share:.0%}")
 print("plain -> checkpointed:", pace)
-more = {what: used["checkpointed"][i] / used["plain"][i] for i, what in enumerate(("MFU", "HFU"))}
 subject = "GPT, every block, checkpointed / plain"
 claims.record("T29", "recomputation does not raise MFU", subject, more["MFU"], "times", 0, 1.02)
 hardware = used["checkpointed"][1] / used["checkpointed"][0]
+print(f"HFU / MFU with every block checkpointed: {hardware:.2f}")
 claims.record("T29", "recomputation raises HFU above MFU", "GPT, HFU / MFU", hardware, "times", 1.2, 1.4)
 claims.figure("HFU, checkpointed / plain", subject, more["HFU"], "times")
 
 # %% [markdown] name="utilization_explained"
-# One more forward pass would give 4/3. It is less for two reasons. The output layer is not checkpointed, and PyTorch stops recomputing a block as soon as it has the last tensor that the backward pass needs. So the last matmul of each block, one of its two largest, is not executed again.
+# One more forward pass would make HFU 4/3 of MFU. The last line shows less, for two reasons. The output layer is not checkpointed, and PyTorch stops recomputing a block as soon as it has the last tensor that the backward pass needs. So the last matmul of each block, one of its two largest, is not executed again.
 #
 # The model does not need the recomputed FLOPs. They add to the numerator of HFU and to the seconds of both. So MFU falls as the step gets slower. HFU falls less, and stays the same if the recomputed operations are as efficient as the rest. A recipe with a high HFU may only be recomputing a lot.
 #
@@ -999,8 +1000,8 @@ hint("where_the_time_goes.clinic")
 # Now the real programs, and a healthy one: the large matmul.
 
 # %% name="ward"
-planted = {"A": "synchronizes", "B": "copies", "C": "tiny", "a product": "healthy"}
-charts["a product"] = traced(lambda: a @ b)
+planted = {"A": "synchronizes", "B": "copies", "C": "tiny", "a matmul": "healthy"}
+charts["a matmul"] = traced(lambda: a @ b)
 try:
     found = {}
     for name, chart in charts.items():
@@ -1050,7 +1051,7 @@ accuracy = check("where_the_time_goes.cure", accuracy)
 hint("where_the_time_goes.cure")
 
 # %% [markdown] name="cures_text"
-# The same function fixes patient C, whose batches were there all along. Patient B needs another fix: select the rows first, then convert what was selected.
+# The same function fixes patient C, which already has whole batches. Patient B needs another fix: select the rows first, then convert what was selected.
 #
 # **Predict.** By what factor is patient B faster after the fix?
 
@@ -1138,7 +1139,7 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Seconds = max(FLOPs / peak, bytes / bandwidth) + launch. With the three figures measured, this predicts large single operations well; where a layer becomes compute-bound is harder to predict, because of packing. A profile shows where an error comes from.
+# - Seconds = max(FLOPs / peak, bytes / bandwidth) + launch. With the three figures measured, this predicts a large matmul and a large addition. The batch at which a layer becomes compute-bound is harder to predict, because of packing. A profile shows where an error comes from.
 # - A layer turns from memory-bound to compute-bound at a batch that depends on the machine more than on the model. Below it, the rows of a batch share the cost of reading the weights.
 # - A training step costs three forward passes: 6·N·D FLOPs plus attention. State the convention.
 # - MFU counts what the model needs, HFU what was executed. Recomputation lowers MFU more than HFU.

@@ -239,7 +239,7 @@ show(
 # - **All, in order.** It yields each batch of the iterable `batches` once, in order, as a tuple of its tensors. A batch may be a list or a tuple, of any number of tensors. After the last batch, every further `next()` raises `StopIteration` at once.
 # - **One thread** draws all batches, and it is not the thread that runs the loop. Two prefetchers may run side by side.
 # - **Depth.** While the loop is busy, `depth` batches are drawn beyond those it has received, including the one that the thread holds. There are never more, not even before the loop takes its first batch.
-# - **To the device.** For a CUDA device the thread pins each tensor (`pin_memory()`) and sends the pinned copy with `.to(device, non_blocking=True)`. For any other device it calls `.to(device)` and pins nothing. A CUDA device comes with its index, as in `cuda:1`, because CUDA's current device is per thread: plain `cuda` would mean GPU 0 in yours. The copy uses the thread's current stream. (That frees the loop from the copy. Section 11 adds the side stream that lets a copy overlap kernels.)
+# - **To the device.** For a CUDA device the thread pins each tensor (`pin_memory()`) and sends the pinned copy with `.to(device, non_blocking=True)`. For any other device it calls `.to(device)` and pins nothing. A CUDA device comes with its index, as in `cuda:1`, because CUDA's current device is per thread: plain `cuda` would mean GPU 0 in a new one. The copy uses the thread's current stream. (That frees the loop from the copy. Section 11 adds the side stream that lets a copy overlap kernels.)
 # - **Errors.** An error in drawing or sending a batch is raised in the loop, unchanged, after the batches that were drawn before it.
 # - **The end.** The thread ends with the last batch, with an error, and after `close()`, even if no batch has been taken. After `close()` no further draw starts.
 
@@ -285,7 +285,7 @@ prefetched = check("data_loading.prefetch", prefetched)
 hint("data_loading.prefetch")
 
 # %% [markdown] name="thread_text"
-# **Predict.** The loop of section 1, with your prefetcher around its loader: how many ms per batch?
+# **Predict.** How many ms per batch does the loop of section 1 take with `prefetched` around its loader?
 
 # %% name="guess_thread"
 my_guess = None  # ms per batch
@@ -320,7 +320,7 @@ formula = slower + quicker / len(plain_loader)  # once per epoch, one half does 
 print(f"the slower half, and the fill: {1e3 * formula:.1f} ms; the loop takes {threaded / formula:.2f} times that")
 
 # %% [markdown] name="threads_text"
-# If the two halves run side by side, the slower one sets the pace: with a 10 ms step, the data. The lines above show what the thread gains on this machine, with all three loops timed in alternation. The loop may miss that pace; the next prediction is about one reason. It may also beat it, if the same small calls take less time in your thread than in the main one. Would more threads help?
+# If the two halves run side by side, the slower one sets the pace: with a 10 ms step, the data. The lines above show what the thread gains on this machine, with all three loops timed in alternation. The loop may miss that pace; the next prediction is about one reason. It may also beat it, if the same small calls take less time in the new thread than in the main one. Would more threads help?
 #
 # **Predict.** Read some digits with one thread, then with two. By what factor are two threads faster than one if the reads *compute* (decode, rotate)?
 
@@ -364,7 +364,7 @@ show(
 
 # %% [markdown] name="fill_text"
 # - The main process deals out lists of indices.
-# - Each worker makes *complete* batches and keeps `prefetch_factor` of them (2 by default) finished or in progress: your `depth`, per worker.
+# - Each worker makes *complete* batches and keeps `prefetch_factor` of them (2 by default) finished or in progress. It is the `depth` of section 2, but per worker.
 # - Each epoch starts with an empty queue, and its first batch takes the full time, because one worker makes it alone. That is the *fill*.
 #
 # Here is the loop of the picture in section 1, 12 batches, with two workers.
@@ -750,7 +750,7 @@ claims.record("P6", "workers repeat NumPy's numbers", "its global generator", tw
 
 # %% [markdown] name="random_explained"
 # - **Seeded for you**: each time workers start, `DataLoader` gives each of them its own new seed, for PyTorch, for Python's `random` and, since PyTorch 1.9 (2021), for NumPy's *global* generator. Workers that stay (`persistent_workers=True`) keep the seed and continue their sequence.
-# - **Not seeded**: a generator that a data set has *made for itself*, which NumPy's documentation recommends. A copied generator draws the same numbers. All workers draw the same angles, and with new workers in each epoch they draw the same ones again. The loss still falls; there is just less augmentation than you think.
+# - **Not seeded**: a generator that a data set has *made for itself*, which NumPy's documentation recommends. A copied generator draws the same numbers. All workers draw the same angles, and with new workers in each epoch they draw the same ones again. No error is raised; there is just less augmentation than you think.
 # - **The fix** is `worker_init_fn`, which runs in each worker before its first sample. There, `get_worker_info()` gives you the worker's copy of the data set (`.dataset`), and a seed that differs for each worker and each start of the workers (`.seed`). `DigitFiles` is a data set that needs it.
 #
 # ## 9 · Your turn: fix a slow loader
@@ -769,7 +769,7 @@ claims.record("P6", "workers repeat NumPy's numbers", "its global generator", tw
 # - **The same samples.** Each file comes once per epoch, in batches of `batch_size` with one smaller batch at the end, in a new random order each epoch.
 # - **Fresh augmentation.** Images are rotated as before; no two workers and no two epochs draw the same angles (`DigitFiles` has a method `reseed(seed)`).
 #
-# Wrap the functions that workers run in `PickledByValue`, and your loader works on any system. (The check runs a dozen epochs: about ten seconds, or more than a minute where workers are spawned.)
+# Wrap the functions that workers run in `PickledByValue`, and your loader works on any system. (The check runs a dozen epochs and takes a while, longer still where workers are spawned.)
 
 
 # %% name="loader" answer=true reveal=true
@@ -873,7 +873,7 @@ print(f"and the loop: {1e3 * cheap['loop']:.1f} ms per batch without workers; it
 #
 # The last copy is from the host's memory to the GPU's.
 #
-# - The copy engine of a GPU reads host memory directly, but only pages that the system has promised not to move: **pinned** pages. That is why your thread pinned each batch, and why `fast_lane` does so with workers.
+# - The copy engine of a GPU reads host memory directly, but only pages that the system has promised not to move: **pinned** pages. That is why, for a CUDA GPU, the prefetching thread pins each batch, and `fast_lane` does so with workers.
 # - Ordinary (*pageable*) memory is first copied, chunk by chunk, to a pinned buffer in the driver.
 # - Only from pinned memory can `tensor.to(device, non_blocking=True)` return at once. That frees the **host**. The copy itself is queued in the current CUDA stream, behind the kernels that are already there, so it does not overlap them. To overlap, it needs a **side stream**.
 #
@@ -927,7 +927,7 @@ else:
 # %% [markdown] name="copy_text"
 # How much faster is pinned memory? A pageable copy is two copies. One after the other, they run at the rate 1 / (1/host + 1/bus). If the driver overlaps them chunk by chunk, they run at best at the slower of the two rates. The next cell measures the host's rate; the bus's rate comes from its standard.
 
-# %% name="copy_law"
+# %% name="copy_formula"
 block = torch.empty(64 * 2**20, dtype=torch.uint8)
 target = torch.empty_like(block)
 host = block.nbytes / benchmark(lambda: target.copy_(block), runs=10).median / 1e9
@@ -991,28 +991,28 @@ if device.type == "cuda":
 # %% [markdown] name="summary_text"
 # ## 12 · Before and after
 #
-# Here are full epochs with your loader and your thread. (On a fast GPU the quotient would call for dozens of workers, so the cell passes a step time that 16 can keep up with.)
+# Here are full epochs with `make_loader` and `prefetched`. (On a fast GPU the quotient would call for dozens of workers, so the cell passes a step time that 16 can keep up with.)
 
 # %% name="summary"
 step_seconds = max(alone["far"]["compute"], alone["far"]["data"] / 16)
 repaired = make_loader(far, 16, step_seconds)
-with sign_of_life("three epochs with your loader"):
-    yours = seconds_a_batch(repaired, train_step, epochs=2, through=ahead)
+with sign_of_life("three epochs with make_loader"):
+    fed = seconds_a_batch(repaired, train_step, epochs=2, through=ahead)
 for name, seconds, compute in (
     ("PNG digits, no workers", plain, slow["compute"]),
-    ("PNG digits, your thread", threaded, slow["compute"]),
+    ("PNG digits, prefetched", threaded, slow["compute"]),
     ("PNG digits, two workers", two.seconds / len(two.steps), slow["compute"]),
     ("PNG digits, decoded once, in batches, no workers", cheap["loop"], cheap["compute"]),
     ("far, no workers", alone["far"]["loop"], alone["far"]["compute"]),
-    ("far, your loader and your thread", yours, alone["far"]["compute"]),
+    ("far, make_loader and prefetched", fed, alone["far"]["compute"]),
 ):
     print(f"{name:50}{1e3 * seconds:7.1f} ms per batch, the device idles {1 - compute / seconds:.0%}")
-fill = alone["far"]["data"] / len(repaired) / yours
-print(f"far, your loader: {fill:.0%} of the time is the wait for an epoch's first batch")
+fill = alone["far"]["data"] / len(repaired) / fed
+print(f"far, make_loader: {fill:.0%} of the time is the wait for an epoch's first batch")
 del repaired
 
 # %% [markdown] name="summary_explained"
-# The device may still idle with your loader even though the check passed. The check starts its clock at the first batch; this table times full epochs, and these are short. No number of workers shortens the wait for the first batch.
+# The device may still idle with `make_loader` even though the check passed. The check starts its clock at the first batch; this table times full epochs, and these are short. No number of workers shortens the wait for the first batch.
 
 # %% name="verdicts"
 claims

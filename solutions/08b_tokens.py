@@ -150,7 +150,7 @@ lengths = np.diff(tokens.starts[: len(paragraphs) + 1])
 padded = 1 - np.minimum(lengths, ROW).mean() / ROW
 lost = 1 - np.minimum(lengths, ROW).sum() / lengths.sum()
 lost_guess.reveal(100 * lost)
-print(f"{padded:.0%} of the tokens in rows are padding, by the mean length it would be {1 - lengths.mean() / ROW:.0%}")
+print(f"{padded:.0%} of the tokens in rows are padding; by the mean length it would be {1 - lengths.mean() / ROW:.0%}")
 print(f"mean length {lengths.mean():.0f}, median {np.median(lengths):.0f}, longest {lengths.max():,}")
 
 # %% [markdown] name="pack_task"
@@ -205,7 +205,7 @@ hint("tokens.pack")
 # %% [markdown] name="crossing_text"
 # Many training runs pack and keep the plain causal mask: a token attends to everything before it in its row.
 #
-# **Predict.** In rows of 512 packed with these documents, what fraction of attended pairs crosses documents?
+# **Predict.** In rows of 512 packed with these documents, what share of the attended pairs crosses documents?
 
 # %% name="guess_crossing"
 my_guess = None  # %
@@ -232,7 +232,7 @@ show(
 
 # %% name="mask_picture"
 figure = Figure(figsize=(7.5, 3.8), layout="constrained")
-pictures = {"Causal mask": causal, "Your document mask, first row": mask[0, 0]}
+pictures = {"Causal mask": causal, "Document mask, first row": mask[0, 0]}
 for axes, (name, picture) in zip(figure.subplots(1, 2), pictures.items(), strict=True):
     axes.imshow(picture, cmap="Blues", interpolation="nearest")
     axes.set(title=name, xlabel="attends to token", ylabel="token")
@@ -283,7 +283,7 @@ for kind in ("learned", "rotary"):
 #
 # A dense mask of `length`² entries is itself a cost, and a fused attention kernel that is given such a mask does not skip the masked blocks.
 #
-# - *FlexAttention* takes your comparison as a function and skips blocks in which everything is masked: `create_block_mask(lambda b, h, i, j: (document[b, i] == document[b, j]) & (i >= j), ...)`. To be fast it needs a GPU (or a compiler on the CPU).
+# - *FlexAttention* takes the comparison as a function and skips blocks in which everything is masked: `create_block_mask(lambda b, h, i, j: (document[b, i] == document[b, j]) & (i >= j), ...)`. To be fast it needs a GPU (or a compiler on the CPU).
 # - *Variable-length attention* (`torch.nn.attention.varlen`, flash-attention's `varlen` functions) takes, instead of a mask, the offsets at which documents start: their cumulative lengths.
 #
 # You can count the blocks here: a block of 64 × 64 has to be computed if the mask is True anywhere in it.
@@ -522,7 +522,7 @@ print(f"state {state}; {len(head)} batches and then {len(both) - len(head)}: all
 # - **The state leaves out** the random numbers of augmentations. They are the same after an interruption only if they depend on the sample, not on the process that draws them or on the time: use a generator seeded with (seed, epoch, index).
 # - **A stream** (section 3) resumes in the same way: save the number of blocks that the loop has received, and skip as many at the head of each rank's share, before they are read.
 # - **On several ranks** each rank saves one state. If the number of ranks changes, no rank's count fits: count the samples of all ranks. In [[runs_that_survive]] you write an order that does not depend on the ranks.
-# - **A ready-made version** is `StatefulDataLoader` from the `torchdata` package: a `DataLoader` with `state_dict` and `load_state_dict`, which counts delivered batches, as yours does. Data sets that stream instead of indexing add a state of their own.
+# - **A ready-made version** is `StatefulDataLoader` from the `torchdata` package: a `DataLoader` with `state_dict` and `load_state_dict`, which counts delivered batches, as `ResumableLoader` does. Data sets that stream instead of indexing add a state of their own.
 #
 # ## 5 · Explore
 #

@@ -85,9 +85,7 @@ class CountsWhatStays(Check):
         for name, want in expected["bytes"].items():
             mine = seen["bytes"][name]
             if not abs(mine - want) <= 0.5:
-                first = (
-                    f"For {name}: you return {mine:,.0f} bytes; expected {want:,.0f} ({mine / want:.3g} times that)."
-                )
+                first = f"For {name}: you return {mine:,.0f} bytes, {mine / want:.3g} times the expected {want:,.0f}."
                 return f"{first} {_where_to_look(name)}"
         return None
 
@@ -168,8 +166,8 @@ def _advice(wrong: dict[str, float]) -> str:
     ratios = wrong.values()
     if len(wrong) == len(PredictsThePeak.shapes) and max(ratios) < 1.1 * min(ratios):
         if 0.2 < min(ratios) < 0.3:
-            return "All by the same factor of 4: elements, or bytes?"
-        return "All by the same factor. Which unit do you return? It should be bytes."
+            return "All are too small by a factor of 4. Do you count elements instead of bytes?"
+        return "All are off by the same factor. Which unit do you return? It should be bytes."
     if len(wrong) == len(PredictsThePeak.shapes):
         return (
             "All shapes are off. Check the bytes per parameter, which differ between the two moments. The peak is the "

@@ -116,12 +116,18 @@ class BringsBackWhatWasSaved(Check):
         for case, want in expected.items():
             got = seen[case]
             if got["early"]:
-                return f"{got['early']} tensors were fetched during the forward pass: it needs none of them."
+                return (
+                    f"{got['early']} tensors were fetched during the forward pass. Call get in unpack, and nowhere "
+                    "else."
+                )
             if not got["gets"]:
-                return f"When {case}: nothing was fetched with get in the backward pass."
+                return f"When {case}, nothing was fetched in the backward pass. Call get in unpack."
             off = relative_distance(got["gradient"], want["gradient"])
             if not off <= 1e-9:
-                return f"When {case}, the gradient is off by {100 * off:.3g}%."
+                return (
+                    f"When {case}, the gradient is off by {100 * off:.3g}%. Unpack must return what get(ticket) "
+                    "returns."
+                )
         return None
 
 
@@ -149,14 +155,17 @@ class LeavesParameters(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["parameters"]:
-            return f"{seen['parameters']} of the {seen['put']} tensors put away are parameters, or views of parameters."
+            return (
+                f"{seen['parameters']} of the {seen['put']} tensors put away are parameters, or views of parameters. "
+                "Compare storages, not tensors."
+            )
         if seen["put"] < expected["put"]:
             return f"{seen['put']} tensors were put away; expected {expected['put']}, all that are not parameters."
         return None
 
 
 class LeavesWhatIsSmall(Check):
-    """Tensors of fewer than `least` bytes stay; from exactly `least` bytes on they go."""
+    """Tensors of fewer than `least` bytes stay; those of `least` bytes or more go."""
 
     hint = "tensor.nbytes counts bytes, tensor.numel() counts elements. Exactly `least` bytes are enough."
 
@@ -185,7 +194,7 @@ class LeavesWhatIsSmall(Check):
 
 
 class LeavesWhatIsNoFloat(Check):
-    """Integer and Boolean tensors stay: put may change the format."""
+    """Integer and Boolean tensors stay, because `put` may change the format."""
 
     hint = "tensor.is_floating_point() is False for indices, targets and masks."
 
@@ -233,12 +242,15 @@ class KeepsNothingThatMoved(Check):
         for moment in expected:
             more = seen[moment] - expected[moment]
             if not more < 0.5:
-                return f"After the {moment} pass {more:.1f} tensors that were put away are still held in memory."
+                return (
+                    f"After the {moment} pass, {more:.1f} tensors that were put away are still held in memory. Does "
+                    "pack return more than the ticket?"
+                )
         return None
 
 
 class MakesNoCycle(Check):
-    """A tensor that stays is kept detached, so that a graph nobody uses is freed at once."""
+    """A tensor that stays is kept detached, so that an unused graph is freed at once."""
 
     hint = (
         "exp saves its own result. A pack hook that returns this very tensor ties it to itself, and only Python's "
@@ -268,7 +280,9 @@ class MakesNoCycle(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["freed"]:
             return None
-        return "exp was called under your hooks and its result thrown away: its memory was not freed."
+        return (
+            "exp ran under your hooks and its result was deleted, but the memory was not freed. Keep tensor.detach()."
+        )
 
 
 MOVED = (

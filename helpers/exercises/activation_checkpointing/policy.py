@@ -15,7 +15,7 @@ from ...meter.operations_seen import OperationWatch
 from ..base import Check, Evidence
 
 KeepCostly = Callable[[float], Callable[[], Any]]
-_PRODUCTS = ("mm", "addmm", "bmm")
+_MATMULS = ("mm", "addmm", "bmm")
 
 
 class _Operations(OperationWatch):
@@ -57,9 +57,9 @@ def _runs_again(
 
 
 def _pieces(seed: int) -> tuple[dict[str, float], Callable[[str], tuple[Callable[[Tensor], Tensor], Tensor]]]:
-    """Return what an element costs in each kind of product, and a function that makes a network of one such product.
+    """Return what an element costs in each kind of matmul, and a function that makes a network of one such matmul.
 
-    All sides differ, so that no product of the backward pass has the shapes of one of the forward pass.
+    All sides differ, so that no matmul of the backward pass has the shapes of one of the forward pass.
     """
     rng = random.Random(seed)
     rows, inner, columns = rng.sample(range(5, 40), 3)
@@ -69,14 +69,14 @@ def _pieces(seed: int) -> tuple[dict[str, float], Callable[[str], tuple[Callable
         x = torch.randn(3, rows, inner) if kind == "bmm" else torch.randn(rows, inner)
         b = torch.randn(3, inner, columns) if kind == "bmm" else torch.randn(inner, columns)
         bias = torch.randn(columns)
-        products = {
+        matmuls = {
             "mm": lambda x: torch.mm(x, b),
             "bmm": lambda x: torch.bmm(x, b),
             "addmm": lambda x: torch.addmm(bias, x, b),
         }
-        return lambda x: products[kind](x.tanh()).exp().sin(), x.requires_grad_()
+        return lambda x: matmuls[kind](x.tanh()).exp().sin(), x.requires_grad_()
 
-    return dict.fromkeys(_PRODUCTS, 2.0 * inner), network
+    return dict.fromkeys(_MATMULS, 2.0 * inner), network
 
 
 def _again(counts: Counter[str], name: str) -> int:
@@ -92,8 +92,8 @@ def _wrongly_kept(seen: Evidence, expected: Evidence) -> str | None:
     return None
 
 
-class CountsProducts(Check):
-    """A product (m, k) x (k, n) costs 2k FLOPs per element of its result, whether it is mm, addmm or bmm."""
+class CountsMatmuls(Check):
+    """A matmul (m, k) x (k, n) costs 2k FLOPs per element of its result, whether it is mm, addmm or bmm."""
 
     hint = "args[FACTOR[op]] is the first factor of the matmul: its last dimension is the one that is summed over."
 
@@ -193,7 +193,7 @@ class DecidesEachTime(Check):
 
 
 class DropsTheRest(Check):
-    """Everything that is neither product nor attention costs 0 and is recomputed, however little is worth keeping."""
+    """Everything that is neither a matmul nor attention costs 0 and is recomputed, however small `least` is."""
 
     hint = "An operation that is not in FACTOR and is not fused attention: PREFER_RECOMPUTE, whatever `least` is."
 
@@ -213,8 +213,11 @@ class DropsTheRest(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name, want in expected.items():
             if seen[name] != want:
-                return f"With least = 1, {name} runs again {seen[name]} times; expected {want}: its cost is 0."
+                return (
+                    f"With least = 1, {name} runs again {seen[name]} times; expected {want}. Its cost is 0: drop its "
+                    "result."
+                )
         return None
 
 
-POLICY = (CountsProducts, CountsAttention, KeepsExactlyLeast, DecidesEachTime, DropsTheRest)
+POLICY = (CountsMatmuls, CountsAttention, KeepsExactlyLeast, DecidesEachTime, DropsTheRest)

@@ -60,11 +60,11 @@ class GivesTheSameResult(Check):
             return f"apply(run, x) gives a {seen['returned']}; forward has to return the tensor run(x)."
         if seen["same"]:
             return None
-        return f"apply(run, x) is not run(x): relative distance {seen['distance']:.1e}."
+        return f"apply(run, x) is not run(x): relative distance {seen['distance']:.1e}. Return run(x) as it is."
 
 
 class KeepsTheInputAlone(Check):
-    """Between the passes, x is kept and nothing else; after the backward pass, no graph of the second run."""
+    """Between the passes only x is kept, and after the backward pass the graph of the second run is not."""
 
     hint = (
         "In forward, autograd records nothing, so intermediate tensors of run are freed, unless you keep one "
@@ -89,7 +89,10 @@ class KeepsTheInputAlone(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         more, after = ((seen[moment] - expected[moment]) / seen["input"] for moment in ("between", "after"))
         if not more < 0.5:
-            return f"After the forward pass, {more:.1f} tensors of the size of x are held besides x."
+            return (
+                f"After the forward pass, {more:.1f} tensors of the size of x are held besides x. Does ctx keep a "
+                "result of run, or does autograd record in forward?"
+            )
         if not after < 1.5:  # a kept x may have its .grad
             return (
                 f"After the backward pass, {after:.1f} tensors of the size of x are still held. Does `ctx` keep what "
@@ -115,7 +118,7 @@ class RunsOnceInEachPass(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name, want in expected.items():
             if seen[name] != want:
-                return f"The {name} pass calls run {seen[name]} times; expected {want}."
+                return f"The {name} pass calls run {seen[name]} times; expected {want}. Look at `{name}`."
         return None
 
 
@@ -150,12 +153,20 @@ def _wrong_gradient(seen: list[float], right: list[float], of: str) -> str | Non
     if relative_distance(seen, right) <= EXACT:
         return None
     if len(seen) != len(right):
-        return f"There is no gradient for {of}."
+        return (
+            f"There is no gradient for {of}. Does the second run record a graph, and does backward return x's gradient?"
+        )
     mine, want = torch.tensor(seen), torch.tensor(right)
     length, cosine = (mine.norm() / want.norm()).item(), torch.cosine_similarity(mine, want, dim=0).item()
     if cosine > 0.9999:
-        return f"The gradient of {of} has the right direction, but {length:.4g} times the right norm."
-    return f"The gradient of {of} is wrong: cosine {cosine:.4f}, {length:.4g} times as long as the right one."
+        return (
+            f"The gradient of {of} has the right direction, but {length:.4g} times the right norm. Add it once, "
+            "unscaled."
+        )
+    return (
+        f"The gradient of {of} is wrong: cosine {cosine:.4f}, {length:.4g} times as long as the right one. Does the "
+        "inner backward pass start from the `gradient` that it is given?"
+    )
 
 
 def _gradients_of_input(apply: Callable[[_Counted, Tensor], Tensor], seed: int) -> Evidence:

@@ -47,7 +47,10 @@ class DrawsTheSameNumbers(Check):
         if all(seen["later"]):
             return None
         which = "second" if not seen["later"][0] else "third"
-        return f"A function with dropout and noise: the {which} call draws different random numbers from the first."
+        return (
+            f"A function with dropout and noise: the {which} call draws different random numbers from the first. Set "
+            "the states from before the first call."
+        )
 
 
 class NotesWhatTheFirstCallSees(Check):
@@ -173,27 +176,33 @@ class LeavesTheGenerator(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         drawn, due = seen["first"]
         if drawn != due:
-            return "The numbers drawn after the first call are not those that would follow run itself."
+            return (
+                "The numbers drawn after the first call are not those that would follow run itself. Leave the "
+                "generators alone after that call."
+            )
         drawn, due = seen["later"]
         if drawn != due:
-            return "The numbers drawn after a later call are not those that would have come without it."
+            return (
+                "The numbers drawn after a later call are not those that would have come without it. Restore the "
+                "states from before that call."
+            )
         return None
 
 
-def _product(x: Tensor) -> Tensor:
-    """Return a product, which autocast computes in 16 bits."""
+def _matmul(x: Tensor) -> Tensor:
+    """Return a matmul, which autocast computes in 16 bits."""
     return x @ x.T
 
 
 def _dtypes(repeatable: Repeatable, first: torch.dtype | None, later: torch.dtype | None) -> Evidence:
     """Call once under autocast to `first` and once under autocast to `later` (None: autocast is off)."""
     x = torch.randn(6, 6)
-    again = repeatable(_product)
+    again = repeatable(_matmul)
     seen = {}
     for call, dtype in (("first", first), ("later", later)):
         with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
             seen[call] = str(again(x).dtype).removeprefix("torch.")
-            seen[f"after {call}"] = str(_product(x).dtype).removeprefix("torch.")
+            seen[f"after {call}"] = str(_matmul(x).dtype).removeprefix("torch.")
     return seen
 
 
@@ -202,7 +211,10 @@ def _wrong_dtype(seen: Evidence, expected: Evidence) -> str | None:
         for call, dtype in want.items():
             if seen[case][call] != dtype:
                 what = "a matmul right after the call" if call.startswith("after") else f"the {call} call"
-                return f"{case}: {what} is in {seen[case][call]}; expected {dtype}."
+                return (
+                    f"{case}: {what} is in {seen[case][call]}; expected {dtype}. Read autocast's settings in the first "
+                    "call, and use them in a `with` block around each later one."
+                )
     return None
 
 

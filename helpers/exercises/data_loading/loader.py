@@ -80,7 +80,7 @@ def _waiting(loader: Iterable[Any], files: DigitFiles, batch: int) -> float:
 
 
 class KeepsPace(Check):
-    """An epoch takes at most 1.5 times its steps from its first batch on, with no more workers than that needs."""
+    """From its first batch on, an epoch takes at most 1.5 times as long as its steps, with no needless workers."""
 
     compared = False
     hint = (
@@ -130,7 +130,10 @@ class KeepsPace(Check):
                     f"{case}: {got['early']} files were read before the first epoch; {MEASURED} are enough to measure."
                 )
             if got["steps"] != -(-count // batch):
-                return f"{case}: an epoch has {got['steps']} batches; expected {-(-count // batch)}."
+                return (
+                    f"{case}: an epoch has {got['steps']} batches; expected {-(-count // batch)}. Look at batch_size "
+                    "and drop_last."
+                )
             if got["reads"] != [1] * count:
                 return f"{case}: an epoch made {sum(got['reads'])} reads; expected one of each of the {count} files."
             if not got["quickest"] >= 0.95:
@@ -183,7 +186,7 @@ def _three_epochs(seed: int, make_loader: Callable[..., Any]) -> Evidence:
 
 
 class SameSamples(Check):
-    """Each file once an epoch, in a new order, in full batches and one last smaller one."""
+    """Each file comes once per epoch, in a new order, in full batches and one smaller last batch."""
 
     compared = False
     hint = "What does slow_loader pass to DataLoader? Keep its shuffle and batch_size, and its default for drop_last."
@@ -202,7 +205,10 @@ class SameSamples(Check):
                 return f"Epoch {number}: files {missing[:5]} are missing and others come more than once."
             orders.append(order)
         if orders[0] == sorted(orders[0]):
-            return "The files come in the order of the store: nothing is shuffled."
+            return (
+                "The files come in the order of the store: nothing is shuffled. What did slow_loader pass to "
+                "DataLoader?"
+            )
         if any(a == b for a, b in itertools.combinations(orders, 2)):
             return "Two epochs have the same order: draw a new order for each epoch."
         return None
@@ -226,11 +232,17 @@ class FreshNumbers(Check):
                 return f"Epoch {number}: images are not rotated at all; the augmentation has to stay."
             twins = len(degrees) - len(set(degrees))
             if twins:
-                return f"Epoch {number}: {twins} of {len(degrees)} angles were drawn by more than one file."
+                return (
+                    f"Epoch {number}: {twins} of {len(degrees)} angles were drawn by more than one file. Is each "
+                    "worker's copy of the data set reseeded?"
+                )
         for (old, before), (new, after) in itertools.combinations(enumerate(seen["degrees"], 1), 2):
             again = len(set(before) & set(after))
             if again:
-                return f"{again} of {len(after)} angles of epoch {old} come again in epoch {new}."
+                return (
+                    f"{again} of {len(after)} angles of epoch {old} come again in epoch {new}. Does every epoch start "
+                    "from the same seed?"
+                )
         for before, after in itertools.combinations(seen["sums"], 2):
             if sum(a == b for a, b in zip(before, after, strict=True)) > len(before) // 2:
                 return "Images are the same as in an earlier epoch: something keeps them."

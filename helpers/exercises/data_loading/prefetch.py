@@ -211,7 +211,7 @@ class DeliversAllInOrder(Check):
             if got["kinds"] != want["kinds"]:
                 return f"a batch comes as a {got['kinds'][0]}; expected a tuple of tensors."
             if got.get("after"):
-                return f"{got['after']} batches come after the end."
+                return f"{got['after']} batches come after the end. Keep the iterator finished once it has ended."
             return None
 
         return _first(seen, expected, say)
@@ -306,7 +306,7 @@ class SendsFromPinnedMemory(Check):
 
 
 class PassesErrorsOn(Check):
-    """An error in drawing or sending reaches the loop as itself, after the batches that were drawn before it."""
+    """An error in drawing or sending reaches the loop unchanged, after the batches that were drawn before it."""
 
     hint = (
         "An error in a thread ends the thread; the loop does not notice. Catch it and put it into the queue.\n"
@@ -331,7 +331,10 @@ class PassesErrorsOn(Check):
             if not got["raised"]:
                 return f"the loop ends after {len(got['got'])} batches without an error. The error is lost."
             if not got["itself"]:
-                return f"the loop gets a {got['raised']}; expected the original error."
+                return (
+                    f"the loop gets a {got['raised']}; expected the original error. Raise the very object that was "
+                    "caught."
+                )
             if got["got"] != want["got"]:
                 return f"batches {got['got']} came before the error; {want['got']} had been drawn."
             return None
@@ -365,8 +368,13 @@ class EndsItsThread(Check):
             if not got.get("closes", True):
                 return "the iterator does not have a method close()."
             if got["late"]:
-                return f"draws begun after that: {got['late']}. The loop will never take their batches."
-            return None if got["gone"] else "a second later, one of your threads is still running."
+                return (
+                    f"{got['late']} draws began after that. The loop will never take their batches: stop the thread "
+                    "first."
+                )
+            return (
+                None if got["gone"] else "a second later, one of your threads is still running. What does it wait for?"
+            )
 
         return _first(seen, expected, say)
 

@@ -60,7 +60,12 @@ def _wrong(seen: Evidence, expected: Evidence) -> str | None:
             return f"{case}: you return a {seen[case]['kind']}; return the number of rows as an int."
         right = largest_that_fits(*want["line"], want["most"], want["budget"])
         if seen[case]["found"] != right:
-            return f"{case}: you found {seen[case]['found']} of {want['most']} rows; the largest that fits is {right}."
+            flat, fixed, each = want["line"]
+            return (
+                f"{case}: you found {seen[case]['found']} of {want['most']} rows; the largest that fits is {right}. "
+                f"The peak of m rows is the larger of {flat:,} and {fixed:,} + {each:,} x m bytes, and the budget is "
+                f"{want['budget']:,}."
+            )
     return None
 
 
@@ -153,9 +158,12 @@ class MeasuresFourTimes(Check):
         for case, want in expected.items():
             measured, most = seen[case]["measured"], want["most"]
             if len(measured) > MOST_CALLS:
-                return f"{case}: you measured {len(measured)} times; the limit is {MOST_CALLS}."
+                return (
+                    f"{case}: you called peak_bytes {len(measured)} times; the limit is {MOST_CALLS}. Two points give "
+                    "the line."
+                )
             if any(not 1 <= m <= most for m in measured):
-                return f"{case}: you measured micro-batches of {measured}; they go from 1 to {most} here."
+                return f"{case}: you called peak_bytes with {measured}; the sizes to measure go from 1 to {most}."
         return None
 
 

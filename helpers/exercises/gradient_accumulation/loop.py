@@ -93,7 +93,7 @@ class GradientOfTheWholeBatch(Check):
 
 
 class WeighsEachRowTheSame(Check):
-    """When the last micro-batch is smaller, every row still weighs the same, and none is left out."""
+    """When the last micro-batch is smaller, every row still has the same weight, and none is left out."""
 
     hint = (
         "How many rows does the last micro-batch have?\n"
@@ -124,14 +124,14 @@ class OneGraphAtATime(Frees):
 
 
 class AddsToGradients(Adds):
-    """Gradients that are there already are added to, not cleared."""
+    """Existing gradients are added to, not cleared."""
 
     hint = "Clearing is up to the caller: leave .grad alone before the first backward()."
     probe = staticmethod(observe)
 
 
 class ReturnsTheMeanLoss(ReturnsALoss):
-    """What comes back is the mean loss over all rows, and it carries no graph."""
+    """The function returns the mean loss over all rows, without a graph."""
 
     hint = (
         "Add up the losses that you call backward() on: weighted as they are, their sum is the mean.\n"

@@ -100,7 +100,7 @@ def observe(seed: int, accumulate_tokens: Answer) -> Evidence:
 
 
 class EveryTokenWeighsTheSame(Check):
-    """Each target that counts weighs the same, whichever micro-batch it lies in."""
+    """Each target that counts has the same weight, whichever micro-batch it is in."""
 
     hint = (
         "F.cross_entropy takes the mean over the targets that count in the micro-batch. How many count in all?\n"
@@ -114,7 +114,7 @@ class EveryTokenWeighsTheSame(Check):
 
 
 class ToleratesEmptyMicroBatches(Check):
-    """A micro-batch in which no target counts adds nothing, to the gradient and to the loss."""
+    """A micro-batch in which no target counts adds nothing to the gradient or the loss."""
 
     hint = "The mean over no targets is 0 / 0, which is NaN; a sum over none is 0."
     probe = staticmethod(observe)
@@ -126,7 +126,7 @@ class ToleratesEmptyMicroBatches(Check):
         for kind, case in cases(expected, "empty"):
             value = seen["runs"][kind][case]["loss"].get("value", 0.0)
             if value != value:
-                return f"{case}: the loss that you return is NaN."
+                return f"{case}: the loss that you return is NaN. Does a mean over no targets go into it?"
         return None
 
 
@@ -148,14 +148,14 @@ class OneGraphAtATime(Frees):
 
 
 class AddsToGradients(Adds):
-    """Gradients that are there already are added to, not cleared."""
+    """Existing gradients are added to, not cleared."""
 
     hint = "Clearing is up to the caller."
     probe = staticmethod(observe)
 
 
 class ReturnsTheMeanLoss(ReturnsALoss):
-    """What comes back is the mean loss over all targets that count, and it carries no graph."""
+    """The function returns the mean loss over all targets that count, without a graph."""
 
     hint = "The sum of what you call backward() on, each one detached."
     probe = staticmethod(observe)

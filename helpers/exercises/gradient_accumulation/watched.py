@@ -119,13 +119,19 @@ def _wrong_gradient(seen: list[float], right: list[float], mistakes: Mapping[str
             return name
     mine, want = torch.tensor(seen), torch.tensor(right)
     if not mine.isfinite().all():
-        return "the gradient contains NaN or infinity."
+        return "the gradient contains NaN or infinity. Is something divided by a count of 0?"
     if not mine.any():
-        return "no gradient was left in .grad."
+        return "no gradient was left in .grad. Is backward() called for each micro-batch?"
     length, cosine = (mine.norm() / want.norm()).item(), torch.cosine_similarity(mine, want, dim=0).item()
     if cosine > 0.9999:
-        return f"the gradient has the right direction, but {length:.4g} times the norm of the whole batch's."
-    return f"the gradient is not the whole batch's: cosine {cosine:.4f}, {length:.4g} times as long."
+        return (
+            f"the gradient has the right direction, but {length:.4g} times the norm of the whole batch's. Look at what "
+            "each micro-batch's loss is divided by."
+        )
+    return (
+        f"the gradient is not the whole batch's: cosine {cosine:.4f}, {length:.4g} times as long. Look at the weight "
+        "of each micro-batch, and at what is left out."
+    )
 
 
 def cases(evidence: Evidence, *kinds: str) -> Iterator[tuple[str, str]]:
@@ -173,7 +179,10 @@ class Frees(Check):
                 alive += 1 if event == "forward" else -1
                 most = max(most, alive)
             if most > 1:
-                return f"{case}: {most} forward passes had run before the backward pass of the first of them."
+                return (
+                    f"{case}: {most} forward passes had run before the backward pass of the first of them. Call "
+                    "backward() inside the loop."
+                )
             if alive:
                 return f"{case}: {alive} forward passes were not followed by a backward pass."
         each, logits = seen["peaks"]["each"], expected["peaks"]["logits"]
@@ -205,7 +214,10 @@ class Adds(Check):
         if left.abs().max() < 1e-4:
             return f"All gradients were {LEFT_BEFORE} before the call, and nothing of it is left: they were cleared."
         low, high = left.min(), left.max()
-        return f"All gradients were {LEFT_BEFORE} before the call; of that, between {low:.3g} and {high:.3g} is left."
+        return (
+            f"All gradients were {LEFT_BEFORE} before the call; of that, between {low:.3g} and {high:.3g} is left. Let "
+            "backward() add to .grad, and change it in no other way."
+        )
 
 
 class ReturnsALoss(Check):

@@ -41,8 +41,8 @@ def _random(seed: int, *shape: int) -> Tensor:
 # -- what is run in the region
 
 
-def _products(seed: int, half: torch.dtype) -> Operations:
-    """Return operations in PRODUCTS, with inputs of every floating-point dtype, by place and by keyword."""
+def _low_precision(seed: int, half: torch.dtype) -> Operations:
+    """Return operations in LOW_PRECISION, with inputs of every floating-point dtype, by place and by keyword."""
     x, w, bias = _random(seed, 2, 1, 8, 8), _random(seed + 1, 3, 1, 3, 3), _random(seed + 2, 3)
     square = x[0, 0]
     (other,) = set(HALVES.values()) - {half}
@@ -154,7 +154,7 @@ def _gradients(seed: int, autocast: Mode) -> Evidence | None:
 
 
 def _returns_nothing(autocast: Mode) -> bool:
-    """Whether a function returns None in the region, one that is in PRODUCTS or one that is in neither list."""
+    """Whether a function returns None in the region, one that is in LOW_PRECISION or one that is in neither list."""
     x = torch.ones(4, 4)
     for operation in (lambda: torch.relu(x), lambda: F.linear(x, x)):
         refused = object()
@@ -174,10 +174,10 @@ def observe(seed: int, autocast: Mode) -> Evidence:
     """Run every operation in a region for BF16 and in one for FP16, and a training step."""
     if _returns_nothing(autocast):
         return {"silent": True}
-    seen: Evidence = {"silent": False, "products": {}, "losses": {}, "others": {}}
+    seen: Evidence = {"silent": False, "low precision": {}, "losses": {}, "others": {}}
     for name, half in HALVES.items():
         for clause, operations in (
-            ("products", _products(seed, half)),
+            ("low precision", _low_precision(seed, half)),
             ("losses", _losses(seed, half)),
             ("others", _others(seed, half)),
         ):
@@ -203,11 +203,11 @@ def _wrong(seen: Evidence, expected: Evidence, clause: str, why: str, values: st
     return None
 
 
-class ProductsAreNarrow(Check):
-    """Operations in PRODUCTS come out in the 16-bit dtype, whatever the input dtype, positional or keyword."""
+class CastsToLowPrecision(Check):
+    """Functions in LOW_PRECISION return the 16-bit dtype, whatever tensors they get, positional or keyword."""
 
     hint = (
-        "`func` is the operation itself: is it in `PRODUCTS`?\n"
+        "`func` is the operation itself: is it in `LOW_PRECISION`?\n"
         "Cast the tensors in `args` and those in `kwargs`, then call `func` with the new ones.\n"
         "The dtype to cast to is `self.dtype`; the same mode must work for FP16."
     )
@@ -217,19 +217,21 @@ class ProductsAreNarrow(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["silent"]:
             return SILENT
-        wrong = [c for c, (dtype, _) in expected["products"].items() if seen["products"][c][0] != dtype]
+        wrong = [c for c, (dtype, _) in expected["low precision"].items() if seen["low precision"][c][0] != dtype]
         if wrong and all("keywords" in case or "a mask of numbers" in case for case in wrong):
-            return "F.linear(x, weight=w, bias=b) does not work: tensors in `kwargs` have to be cast, too."
+            return f"Only calls with keyword tensors are wrong ({wrong[0]}): cast the tensors in `kwargs`, too."
         if wrong and all("the other 16-bit dtype" in case or "FP64" in case for case in wrong):
             return f"{wrong[0]}: FP32 is cast, and other dtypes are not. Cast every tensor that `is_floating_point()`."
         if wrong and all(case.endswith("FP16") for case in wrong):
             return "Everything is right for BF16 and wrong for FP16: cast to `self.dtype`."
-        why = "It is in PRODUCTS: cast every floating-point tensor that goes in."
-        return _wrong(seen, expected, "products", why, "Cast what goes in, before the operation; not what comes out.")
+        why = "It is in LOW_PRECISION: cast every floating-point tensor that goes in."
+        return _wrong(
+            seen, expected, "low precision", why, "Cast what goes in, before the operation; not what comes out."
+        )
 
 
 class LossesAreInFp32(Check):
-    """Operations in LOSSES compute in FP32, even of 16-bit inputs."""
+    """Functions in LOSSES compute in FP32, even with 16-bit inputs."""
 
     hint = "For these the target is `torch.float32`. Cast before the operation: after it, the digits are lost."
     probe = staticmethod(observe)
@@ -255,7 +257,11 @@ class OthersFollow(Check):
         if seen["silent"]:
             return SILENT
         return _wrong(
-            seen, expected, "others", "It is in neither list.", "Call it with its own arguments, and return its result."
+            seen,
+            expected,
+            "others",
+            "It is in neither list: pass its arguments on as they are.",
+            "Return its own result.",
         )
 
 
@@ -274,7 +280,7 @@ class CastsOnlyFloatingPoint(Check):
 
 
 class GradientsComeBack(Check):
-    """Weights stay FP32 as they were, and get FP32 gradients: a cast is an operation like others for autograd."""
+    """Weights stay FP32 and unchanged, and get FP32 gradients: autograd records the casts."""
 
     hint = (
         "`value.to(dtype)` is recorded by autograd. `.data`, `.detach()` and `no_grad` cut the graph.\n"
@@ -294,7 +300,10 @@ class GradientsComeBack(Check):
             if (mine := training["gradients"][name]) is None:
                 return f"No gradient reaches the {name}: autograd did not record some operation along the way."
             if not (off := relative_distance(mine, wanted)) <= 0.02:
-                return f"The gradient of the {name} is off by {off:.0%}."
+                return (
+                    f"The gradient of the {name} is off by {off:.0%}. Cast each input once, and change it in no other "
+                    "way."
+                )
         for grown, region in zip(training["grown"], ("the region that was used before", "a new region"), strict=True):
             if not abs(grown - 3) <= 0.02:
                 return (
@@ -304,4 +313,4 @@ class GradientsComeBack(Check):
         return None
 
 
-AUTOCAST = (ProductsAreNarrow, LossesAreInFp32, OthersFollow, CastsOnlyFloatingPoint, GradientsComeBack)
+AUTOCAST = (CastsToLowPrecision, LossesAreInFp32, OthersFollow, CastsOnlyFloatingPoint, GradientsComeBack)

@@ -57,7 +57,7 @@ class MasterKeepsSmallUpdates(Check):
                 "in place."
             )
         if not seen["gradient kept"]:
-            return "The gradient was changed."
+            return "Your function changed `gradient`. `gradient.float()` makes a copy to compute with."
         for name, move in seen["moves"].items():
             if not any(move):
                 return (
@@ -74,9 +74,15 @@ class MasterKeepsSmallUpdates(Check):
                     "BF16 explains 2e-3: convert the gradient to FP32 first."
                 )
         if not (off := relative_distance(moved, wanted)) <= 0.01:
-            return f"After {STEPS} steps of lr 1e-5 the master's move has a relative error of {off:.2g}."
+            return (
+                f"After {STEPS} steps of lr 1e-5 the master's move has a relative error of {off:.2g}. Does each step "
+                "start from the FP32 master, and not from the rounded weight?"
+            )
         if not all(seen["nearest"]):
-            return "The weight has changed, but it is not the BF16 number nearest to the master."
+            return (
+                "The weight has changed, but it is not the BF16 number nearest to the new master. Copy the master "
+                "into it last."
+            )
         return None
 
 

@@ -11,14 +11,14 @@ class GradientIsUnscaled(loss_scaler.GradientIsUnscaled):
 
 
 class OverflowSkipsAndBacksOff(loss_scaler.OverflowSkipsAndBacksOff):
-    """After an inf or NaN gradient nothing moves, step() says False, and the scale is multiplied by the backoff."""
+    """After an inf or NaN gradient nothing moves, step() returns False, and update() multiplies by `backoff_factor`."""
 
     optimizers = 1
     hint = "Look at every gradient with torch.isfinite before optimizer.step(); let update() reset what you found."
 
 
 class ScaleGrows(loss_scaler.ScaleGrows):
-    """After growth_interval good steps in a row the scale grows; a bad step starts the count again."""
+    """After growth_interval good steps in a row the scale grows; a bad step restarts the count."""
 
     optimizers = 1
 

@@ -83,7 +83,7 @@ class GapOfNormalNumbers(Check):
 
 
 class GapOfSubnormalNumbers(Check):
-    """Below the smallest normal number, the gap is what it is at that number."""
+    """Below the smallest normal number, the gap no longer shrinks."""
 
     hint = (
         "Which exponent does the smallest normal number have? Below it the exponent field is zero.\n"

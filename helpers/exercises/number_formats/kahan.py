@@ -94,7 +94,7 @@ class WeightIsTheNearest(Check):
                 "Make the first of them FP32: `weight.float()`."
             )
         others = {
-            "The weight has not changed.": weight,
+            "The new weight equals the old one. Return the rounded sum of all three.": weight,
             "The new weight does not include `lost`.": _nearest(weight + update),
             "`lost` is subtracted; it is what the weight still lacks.": _nearest(weight - lost + update),
             "The update is subtracted; it should be added.": _nearest(weight + lost - update),
@@ -155,7 +155,7 @@ class LostIsWhatIsMissing(Check):
 
 
 class SmallUpdatesArrive(Check):
-    """Hundreds of updates, each far below a gap, arrive."""
+    """Hundreds of updates, each far smaller than a gap, all arrive."""
 
     hint = "What is left over from one step has to be in the sum of the next: nothing may be thrown away on the way."
     probe = staticmethod(observe)
@@ -165,7 +165,7 @@ class SmallUpdatesArrive(Check):
         if not abs(seen["share"] - expected["share"]) <= 0.02:
             return (
                 f"After {STEPS} updates of a fiftieth of a gap, {seen['share']:.0%} of what was added has arrived "
-                f"(median); {expected['share']:.0%} should."
+                f"(median); {expected['share']:.0%} should. Is the `lost` of one call part of the sum in the next?"
             )
         return None
 
@@ -181,7 +181,9 @@ class ReturnsTwoBf16Tensors(Check):
         for untouched in seen["untouched"]:
             for name, same in zip(NAMES, untouched, strict=True):
                 if not same:
-                    return f"`{name}`, which you were given, has changed."
+                    return (
+                        f"Your function changed `{name}`. Operations that end in an underscore write into their tensor."
+                    )
         if seen["dtypes"] != expected["dtypes"]:
             return f"Expected two tensors in torch.bfloat16; yours are in {', '.join(seen['dtypes'][:2])}."
         for yours, wanted in zip(seen["shapes"], expected["shapes"], strict=True):

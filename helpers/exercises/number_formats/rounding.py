@@ -87,7 +87,7 @@ def _first_wrong(seen: Evidence, expected: Evidence, kind: str) -> str | None:
 
 
 class GoesToTheNearest(Check):
-    """Each number becomes the nearest one that has so many fraction bits."""
+    """Each number becomes the nearest one with that many fraction bits."""
 
     hint = (
         "Which bits of `x.view(torch.int32)` are to be zero? There are 23 − fraction_bits of them.\n"
@@ -105,7 +105,7 @@ class GoesToTheNearest(Check):
         if all(math.frexp(x)[1] != math.frexp(true)[1] for _, x, _, true in all_wrong):
             return "Wrong where the fraction was full: a carry out of the fraction must go into the exponent."
         if "7" not in {bits for bits, *_ in all_wrong}:
-            return f"With 7 fraction bits, as in BF16, everything is right; with other numbers it is not. {first}"
+            return f"With 7 fraction bits, as in BF16, everything is right; with other bit counts it is not. {first}"
         cut = (_kept(torch.tensor(e["x"]), int(bits)).tolist() for bits, e in expected["near"].items())
         if all(e["rounded"] == bits for e, bits in zip(seen["near"].values(), cut, strict=True)):
             return "No result is larger in size than its input: the lower bits are cut off, and nothing is rounded."
@@ -113,7 +113,7 @@ class GoesToTheNearest(Check):
 
 
 class TiesGoToEven(Check):
-    """Of two that are equally near, the one whose last kept bit is zero is taken."""
+    """A number halfway between two neighbors becomes the one whose last kept bit is zero."""
 
     hint = (
         "A number exactly in the middle goes up if the last kept bit is 1, and down if it is 0.\n"
@@ -134,7 +134,7 @@ class TiesGoToEven(Check):
 
 
 class CarriesIntoTheExponent(Check):
-    """A number just below a power of two may become that power; past the largest number comes infinity."""
+    """A number just below a power of two may round up to it; beyond the largest number the result is infinity."""
 
     hint = (
         "1.9999 with 7 fraction bits is 2: the fraction is full, and the exponent grows by one.\n"
@@ -157,7 +157,7 @@ class ReturnsANewTensor(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if not seen["untouched"]:
-            return "The tensor you were given has changed."
+            return "`x` has changed. Its view shares its memory: use operations that return a new tensor."
         for yours, wanted in zip(seen["dtypes"], expected["dtypes"], strict=True):
             if yours != wanted:
                 return f"The result should be in {wanted}; yours is in {yours}."

@@ -154,13 +154,16 @@ class IsRightOnAverage(Check):
                 f"its two neighbors, {inner[at]:.6g} and {outer[at]:.6g}."
             )
         if (up < 0.01).all():
-            return "Every number goes toward zero: nothing is drawn."
+            return "Every number goes toward zero. Is the noise added before the lower 16 bits are cleared?"
         if (up > 0.99).all():
-            return "Every number goes away from zero: nothing is drawn."
+            return "Every number goes away from zero. Is the noise drawn anew, from all 65,536 values?"
         if (up - wanted.round()).abs().max() < 0.01:
-            return "Every number always goes to its nearest neighbor: nothing is drawn."
+            return "Every number always goes to its nearest neighbor. Draw the noise instead of adding half a gap."
         if (up - 0.5).abs().max() < 0.03:
-            return "Up and down come equally often, however near the number is to one of its neighbors."
+            return (
+                "Up and down come equally often, however near the number is to one of its neighbors. Does the noise "
+                "have more than two values?"
+            )
         at = int(off.abs().argmax())
         tiny = abs(numbers[at]) < torch.finfo(torch.float32).tiny
         return (
@@ -187,12 +190,15 @@ class DrawsAfresh(Check):
             way = "up" if shares[0] else "down"
             return (
                 f"A number in the middle of a gap should go up in half of all cases; in ten calls all went {way}. "
-                "Nothing is drawn, or from the wrong range."
+                "Is the noise drawn, and from all 65,536 values?"
             )
         if set(shares) <= {0.0, 1.0}:
             return "All elements of one call go the same way: the call draws one random number for all of them."
         if seen["equal"]:
-            return "Ten calls with the same tensor gave the same result ten times."
+            return (
+                "Ten calls with the same tensor gave the same result ten times. Is a seed set, or noise kept from the "
+                "first?"
+            )
         often = sum(shares) / len(shares)
         if not abs(often - 0.5) <= 0.05:
             return f"A number in the middle of a gap should go up in half of all cases; yours goes up in {often:.0%}."
@@ -218,7 +224,7 @@ class ReturnsBf16(Check):
         if other := _other_shape(seen, expected):
             return other
         if not seen["untouched"]:
-            return "The tensor you were given has changed: work on a copy of its bits."
+            return "`x` has changed: work on a copy of its bits."
         if seen["dtypes"] != expected["dtypes"]:
             return f"The result should be in torch.bfloat16; yours is in {seen['dtypes'][0]}."
         for yours, wanted in zip(seen["shapes"], expected["shapes"], strict=True):

@@ -171,15 +171,20 @@ class GradientIsUnscaled(ForOptimizers):
     def _wrong_step(number: int, got: Evidence, want: Evidence) -> str | None:
         at = f"Step {number}, at a scale of {got['scale']:g}: "
         if not close(got["factor"], got["scale"], EXACT):
-            return f"{at}scale(loss) is {got['factor']:.6g} times the loss."
+            return f"{at}scale(loss) is {got['factor']:.6g} times the loss. Multiply by the current scale."
         if not close(got["loss"], 1.0, EXACT):
-            return f"{at}scale(loss) changed the loss itself, to {got['loss']:.4g} times its value."
+            return (
+                f"{at}scale(loss) changed the loss itself, to {got['loss']:.4g} times its value. Return a new tensor."
+            )
         if not got["attached"]:
             return "scale(loss) is cut off from the graph: multiply the tensor itself, so that backward() can start."
         if got["dimensions"]:
             return f"scale(loss) has {got['dimensions']} dimensions; like the loss, it should have none."
         if not close(got["gradient"], got["scale"], EXACT):
-            return f"{at}after scale(loss).backward() the gradient is {got['gradient']:.6g} times that of the loss."
+            return (
+                f"{at}after scale(loss).backward() the gradient is {got['gradient']:.6g} times that of the loss. Is "
+                "the scale applied in FP32, and to the loss alone?"
+            )
         if not all(want["moved"]) or not any(got["moved"]):
             return None  # the next check looks at what is skipped
         for moved, right in zip(got["moved"], want["moved"], strict=True):
@@ -258,7 +263,7 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
                 taken, right = (" and ".join(map(str, each[1])) for each in (got, want))
                 return (
                     f"In {step} the weights {'moved' if got[0] else 'did not move'}, and the optimizer steps taken so "
-                    f"far are {taken}, not {right}."
+                    f"far are {taken}, not {right}. Check what unscale_() records, and when step() skips."
                 )
             if got[2] != want[2]:
                 returned, right = (" and ".join(map(str, each[2])) for each in (got, want))
@@ -269,7 +274,7 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
                     "only update() may change it."
                 )
             if got[3] != want[3]:
-                return f"After {step} the scale is {got[3]:g}; it should be {want[3]:g}."
+                return f"After {step} the scale is {got[3]:g}; it should be {want[3]:g}. Look at update()."
             previous = got[3]
         if seen["two"] != expected["two"]:
             return (
@@ -287,7 +292,7 @@ class _Case(NamedTuple):
 
 
 class ScaleGrows(ForOptimizers):
-    """After growth_interval good steps in a row the scale grows; a bad step starts the count again."""
+    """After growth_interval good steps in a row the scale grows; a bad step restarts the count."""
 
     hint = (
         "Count good steps in update(); compare with growth_interval; set the count to 0 after growing and backing off."

@@ -66,7 +66,9 @@ def _wrong_order(got: list[list[Any]], want: list[list[Any]]) -> str | None:
             due = f"Call {number} of {len(want)} should {right[0]} {right[1]:,} bytes"
             return f"{due}; yours would {mine[0]} {mine[1]:,} bytes."
     if len(got) != len(want):
-        return f"You make {len(got)} calls; expected {len(want)}."
+        return (
+            f"You make {len(got)} calls; expected {len(want)}. A lifetime with an end makes two, one without makes one."
+        )
     return None
 
 
@@ -139,7 +141,10 @@ class KeepsWhatNeverEnds(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["released"] == expected["released"]:
             return None
-        return f"{expected['released']} of 10 lifetimes have an end; you release {seen['released']} blocks."
+        return (
+            f"{expected['released']} of 10 lifetimes have an end; you release {seen['released']} blocks. What do you "
+            "do where `end` is None?"
+        )
 
 
 class AllocatesBeforeReleasing(Check):

@@ -129,7 +129,7 @@ class KeepsPoolsApart(OnScripts):
 
 
 class TakesTheBestFit(OnScripts):
-    """Of the free blocks that are large enough, the smallest is used; of equal ones, that with the lowest address."""
+    """The smallest free block that is large enough is used; among equal ones, the one with the lowest address."""
 
     fields, look = ("at",), "The smallest free block that is large enough is the right one."
     hint = "min() of tuples (size, address) compares sizes first, and then addresses."
@@ -145,11 +145,11 @@ class TakesTheBestFit(OnScripts):
 
 
 class Splits(OnScripts):
-    """What a request does not need of a block serves later ones, unless it is too little."""
+    """The part of a block that a request does not need serves later requests, unless it is too small."""
 
     fields, look = (
         ("at", "allocated"),
-        "A rest of 512 bytes or more (small pool), of more than 1 MiB (large) is split off.",
+        "A rest of at least 512 bytes (small pool) or more than 1 MiB (large pool) is split off.",
     )
     hint = (
         "The request gets the beginning of the block; the rest becomes a free block of the same segment.\n"
@@ -195,7 +195,7 @@ class Merges(OnScripts):
 
 
 class KeepsWhatIsFreed(OnScripts):
-    """A freed block stays reserved, and the next request of its size asks nothing of the GPU."""
+    """A freed block stays reserved, and the next request of its size makes no call to the GPU."""
 
     fields, look = ("allocated", "reserved", "calls"), "Releasing lowers `allocated` and leaves the segments alone."
     hint = "`release` does not call the GPU. That is what makes the allocator a cache."

@@ -101,7 +101,7 @@ class _Reads(Check):
 
 
 class AddsUpWhatIsLeft(_Reads):
-    """The answer has, for each place, the bytes of all its blocks that were never freed, and no other places."""
+    """The dictionary has the bytes of all blocks that were never freed, by place, and no other places."""
 
     hint = (
         "Go through the trace in order, and keep a dictionary of the blocks that are alive.\n"
@@ -141,7 +141,7 @@ class NamesYourOwnLine(_Reads):
 
 
 class HandlesReusedAddresses(_Reads):
-    """An address is reused after its block was freed: each free ends the block that is at the address then."""
+    """Addresses are reused: each free ends the block that is at that address at the time."""
 
     hint = "Does your dictionary know *which* block of an address was freed? Go through the events in order."
 
@@ -177,7 +177,7 @@ class CountsFromSince(_Reads):
 
 
 class WaitsUntilItIsFree(_Reads):
-    """A block is freed at `free_completed`, not at `free_requested`; other actions concern no block."""
+    """A block is freed at `free_completed`, not at `free_requested`; all other actions are ignored."""
 
     hint = (
         "Another stream may still use a block whose release was requested.\n"
@@ -197,7 +197,7 @@ class WaitsUntilItIsFree(_Reads):
 
 
 class ChangesNoTrace(Check):
-    """The events are the same afterwards."""
+    """The function does not change the trace."""
 
     hint = "Count in a dictionary of your own, and leave the events as they are."
 
@@ -211,7 +211,7 @@ class ChangesNoTrace(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return None if seen["same"] else "The trace that you were given has changed."
+        return None if seen["same"] else "Your function changed the trace. Remove blocks from a dictionary of your own."
 
 
 SNAPSHOT = (

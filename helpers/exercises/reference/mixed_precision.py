@@ -22,12 +22,12 @@ def sgd_with_master(weight, master, gradient, lr):
     weight.copy_(master)
 
 
-PRODUCTS = (F.linear, F.conv2d, F.scaled_dot_product_attention, torch.matmul, torch.Tensor.matmul)
+LOW_PRECISION = (F.linear, F.conv2d, F.scaled_dot_product_attention, torch.matmul, torch.Tensor.matmul)
 LOSSES = (F.cross_entropy, F.mse_loss)
 
 
 class Autocast(torch.overrides.TorchFunctionMode):
-    """Casts what goes into products to `dtype`, and what goes into losses to FP32."""
+    """Casts the inputs of functions in LOW_PRECISION to `dtype`, and those of LOSSES to FP32."""
 
     def __init__(self, dtype):
         super().__init__()
@@ -35,7 +35,7 @@ class Autocast(torch.overrides.TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if func in PRODUCTS:
+        if func in LOW_PRECISION:
             dtype = self.dtype
         elif func in LOSSES:
             dtype = torch.float32

@@ -73,7 +73,7 @@ def _wrong(seen: Evidence, expected: Evidence, name: str, why: Callable[[int, in
 
 
 class FillsRows(Check):
-    """ids: the documents follow one another in rows of `length` tokens; only the end of the last row is filled up."""
+    """ids: the documents follow one another in rows of `length` tokens; only the end of the last row is padded."""
 
     hint = (
         "First one long tensor of all tokens, then rows: torch.cat, and view(-1, length).\n"
@@ -91,7 +91,7 @@ class FillsRows(Check):
 
 
 class TargetsStayInTheirDocument(Check):
-    """targets: the next token of the same document, in the next row if need be; -100 at its end and where filled up."""
+    """targets: the next token of the same document, in the next row if need be; -100 at its end and for padding."""
 
     hint = (
         "On the long tensor, before it is cut into rows, the target of token i is token i + 1.\n"
@@ -173,7 +173,7 @@ class KeepsDocumentsApart(Check):
         for case, want in expected.items():
             got = seen[case]
             if got["changed"]:
-                return f"{case}: `document_mask` changes the tensor that it is given."
+                return f"{case}: `document_mask` changes the tensor that it is given. Write into a new one."
             if got["kind"] != want["kind"]:
                 return f"{case}: the mask is of type {got['kind']}; expected {want['kind']}."
             if got["shape"] != want["shape"]:

@@ -110,14 +110,16 @@ class RunsThroughEpochs(Check):
                 if [len(batch) for batch in batches] != sizes:
                     return f"{case}, epoch {number}: batches of {[len(b) for b in batches]}; expected {sizes}."
                 if sorted(n for batch in batches for n in batch) != list(range(count)):
-                    return f"{case}, epoch {number}: some samples come twice, and others are missing."
+                    return (
+                        f"{case}, epoch {number}: some samples come twice, and others are missing. Cut one permutation."
+                    )
             used, due = (sorted(set(of["readers"])) for of in (seen["epochs"][case], want))
             if used != due:
                 by = "the main process" if used == [0] else f"{len(used)} worker{'s' * (len(used) > 1)}"
                 return f"{case}: {by} read the samples. Is `workers` passed on to DataLoader?"
         alone, crew = (seen["epochs"][f"{COUNT} samples, {workers} workers"]["batches"] for workers in (0, 2))
         if alone != crew:
-            return "With two workers the batches differ, or come in another order."
+            return "With two workers the batches differ, or come in another order. Draw the order in the main process."
         if isinstance(seen["collated"], str):
             return f"Samples that are pairs of a number and a text: {seen['collated']}. Let DataLoader collate them."
         if seen["collated"] != seen["due"]:
@@ -142,13 +144,18 @@ class OrderFromSeedAndEpoch(Check):
             return "Two loaders of the same seed have different orders: another source of random numbers is used."
         first = [number for batch in orders[0] for number in batch]
         if first == sorted(first):
-            return "The first epoch is in the order of the data set: nothing is shuffled."
+            return "The first epoch is in the order of the data set: nothing is shuffled. Draw a permutation."
         if orders[0] == orders[1] or orders[1] == orders[2]:
-            return "Two epochs have the same order."
+            return (
+                "Two successive epochs have the same order. Does the epoch's number go into the generator, and does it "
+                "grow?"
+            )
         if orders[0] == other[0]:
-            return "Another seed has the same order."
+            return "Another seed has the same order. Does the seed go into the generator?"
         if seen["twice"]:
-            return "Epochs {} and {} of one seed have the same order.".format(*seen["twice"])
+            return "Epochs {} and {} of one seed have the same order. Do seed and epoch both go in whole?".format(
+                *seen["twice"]
+            )
         if seen["shared"]:
             later, there, here = seen["shared"][0]
             same = f"Epoch {here} of seed s has the order of epoch {there} of seed s + {later}"
@@ -274,7 +281,7 @@ class GoesOnWithTheNextBatch(Check):
 
 
 class CountsWhatTheLoopHad(Check):
-    """With workers as well, whose undelivered batches do not count; and with another number of workers afterwards."""
+    """Undelivered batches of workers do not count, and the number of workers may change afterwards."""
 
     hint = (
         "Workers fetch ahead: a sampler that counts what it hands out counts batches that the loop never received.\n"

@@ -66,7 +66,7 @@ def _orders(seed: int, share: Share) -> Evidence:
 
 
 class EachBlockOnce(Check):
-    """No block is read twice in an epoch, by whichever workers, and fewer blocks than ranks are left out."""
+    """No block is read twice in an epoch, by any of the workers, and fewer blocks than ranks are left out."""
 
     hint = (
         "All workers of all ranks need the same order of all blocks. Each then takes its own part of it.\n"
@@ -82,10 +82,16 @@ class EachBlockOnce(Check):
                 return f"{case}: block {max(read, key=lambda b: abs(b - got['blocks'] / 2))} does not exist."
             twice = sorted({block for block in read if read.count(block) > 1})
             if twice:
-                return f"{case}: {len(twice)} of {got['blocks']} blocks are read more than once, such as {twice[0]}."
+                return (
+                    f"{case}: {len(twice)} of {got['blocks']} blocks are read more than once, such as {twice[0]}. Does "
+                    "each worker take its own part of the same order?"
+                )
             lost, due = (got["blocks"] - count for count in (len(read), len(_all(expected, case))))
             if lost > due:
-                return f"{case}: {lost} blocks are left out; {due} are the remainder of {got['blocks']} / ranks."
+                return (
+                    f"{case}: {lost} blocks are left out; {due} are the remainder of {got['blocks']} / ranks. Do all "
+                    "parts together cover the order?"
+                )
         return None
 
 
@@ -113,7 +119,7 @@ class RanksHaveEqualShares(Check):
 
 
 class WorkersTakeTurns(Check):
-    """The loop takes one block from each worker in turn; so it gets a rank's blocks in the order of one worker."""
+    """The loop takes one block from each worker in turn, and gets a rank's blocks in the order of a single worker."""
 
     hint = "The rank's blocks first, in order; then every workers-th of them, from number `worker` on."
     probe = staticmethod(_shares)
@@ -150,7 +156,7 @@ class OneOrderForAll(Check):
         if first != again:
             return "Two calls with the same arguments differ: another source of random numbers is used."
         if first == sorted(first):
-            return "The blocks come in the order of the file: nothing is shuffled."
+            return "The blocks come in the order of the file: nothing is shuffled. Draw a permutation."
         if seen["twice"]:
             seed, epoch, later, there = seen["twice"][0]
             same = f"Seed s + {later} has in epoch {there}" if later else f"Epoch {there} has"

@@ -38,7 +38,10 @@ class NamesTheIllness(Check):
         for case, want in expected.items():
             if seen[case] != want:
                 said = seen[case] if seen[case] in ILLNESSES else "something else"
-                return f"{case}: that is {want!r}; you return {said!r}."
+                return (
+                    f"{case}: that is {want!r}; you return {said!r}. Ask in order: idle at most 0.3, more than 10 "
+                    "items, copying above 0.3."
+                )
         return None
 
 

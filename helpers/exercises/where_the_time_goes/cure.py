@@ -88,7 +88,10 @@ class CountsTheShare(Check):
             return f"Return a Python number; you return {seen['returned']}. Call .item() once, after the loop."
         if math.isclose(seen["share"], expected["share"], rel_tol=1e-5):
             return None
-        return f"{expected['share']:.4f} of the samples are correct; you return {seen['share']:.4f}."
+        return (
+            f"{expected['share']:.4f} of the samples are correct; you return {seen['share']:.4f}. Does a small batch "
+            "count as much as a large one?"
+        )
 
 
 class RunsWholeBatches(Check):
@@ -118,7 +121,7 @@ class ReadsOneValue(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["reads"] <= 1:
             return None
-        return f"Python read the value of a tensor {seen['reads']} times; once is enough."
+        return f"Python read the value of a tensor {seen['reads']} times; once is enough. Keep the count in a tensor."
 
 
 class RecordsNothing(Check):
@@ -131,11 +134,14 @@ class RecordsNothing(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if not seen["recorded"]:
             return None
-        return f"Autograd recorded {seen['recorded']} calls of the model, although no backward pass follows."
+        return (
+            f"Autograd recorded {seen['recorded']} calls of the model, although no backward pass follows: switch it "
+            "off."
+        )
 
 
 class LeavesThingsAsTheyAre(Check):
-    """The model's mode, the batches and autograd's state are afterwards as they were before."""
+    """The model's mode, the batches and autograd's state are unchanged afterwards."""
 
     hint = "A `with` block switches autograd on again when it ends. Do not change the mode."
     probe = staticmethod(observe)
@@ -143,10 +149,13 @@ class LeavesThingsAsTheyAre(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["modes"] != expected["modes"]:
-            return "The model was passed in evaluation mode, and was in training mode during the call or after it."
+            return (
+                "The model came in evaluation mode and was in training mode in the call or after it. Leave its mode "
+                "alone."
+            )
         if not seen["autograd"]:
             return "Autograd is off after the call: the next training step would fail."
-        return None if seen["same"] else "The batches that you were given have changed."
+        return None if seen["same"] else "Your function changed the batches. Use operations that return new tensors."
 
 
 CURE = (CountsTheShare, RunsWholeBatches, ReadsOneValue, RecordsNothing, LeavesThingsAsTheyAre)

@@ -118,7 +118,7 @@ class CountsCompleteEventsOnly(Check):
 
 
 class KeepsThreadsApart(Check):
-    """Spans of another thread, or of another process, are never inside it, only concurrent with it."""
+    """A span is never inside one of another thread or process: the two only run at the same time."""
 
     hint = 'A thread is a pair: (event["pid"], event["tid"]). A stream of the GPU is a thread, too.'
 
@@ -187,7 +187,7 @@ class TakesAnyOrder(Check):
 
 
 class MindsTheClock(Check):
-    """Spans that follow each other without a gap are beside each other, whatever fractions of a microsecond add up to.
+    """Spans that follow each other without a gap are side by side, although `ts + dur` is rounded.
 
     `ts` is large, and `ts + dur` is rounded: it may come out a little later than the `ts` of the next span.
     """
@@ -221,7 +221,7 @@ def _in_whole_microseconds(events: list[Event]) -> list[Event]:
 
 
 class ChangesNothing(Check):
-    """The trace is not changed."""
+    """The function does not change the trace."""
 
     hint = (
         "sorted(events) makes a new list; events.sort() does not. An event is a dictionary, which you "
@@ -240,7 +240,7 @@ class ChangesNothing(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return "The list that you were given, or an event in it, has changed." if seen["changed"] else None
+        return "Your function changed the list of events, or an event in it." if seen["changed"] else None
 
 
 READER = (

@@ -146,7 +146,7 @@ class MeasuresCopies(Check):
 
 
 class MeasuresIdleTimeOnCpu(Check):
-    """Without kernels, `idle` is the fraction in which no operation runs, or one that copies or reads a value."""
+    """Without kernels, `idle` is the fraction in which no operation runs, or only a copy or a read of a value."""
 
     hint = (
         "Only names that start with aten:: are operations. Nested ones must not count twice.\n"
@@ -171,14 +171,14 @@ class MeasuresIdleTimeOnGpu(Check):
 
 
 class ChangesNoTrace(Check):
-    """The events are the same afterwards."""
+    """The function does not change the trace."""
 
     hint = "sorted(events) makes a new list; events.sort() does not. A key that you add to an event stays there."
     probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return "The list that you were given, or an event in it, has changed." if seen["changed"] else None
+        return "Your function changed the list of events, or an event in it." if seen["changed"] else None
 
 
 class LooksAtTheStepAlone(Check):

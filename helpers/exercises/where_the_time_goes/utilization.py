@@ -43,7 +43,12 @@ class _Computes(Check):
                 return f"{case}: return the pair (MFU, HFU); you return {seen[case]}."
             for name, mine, share in zip(("MFU", "HFU"), seen[case], right, strict=True):
                 if not abs(mine - share) <= 1e-9 + 1e-6 * share:
-                    return f"{case}: your {name} is {mine:.4g}; expected {share:.4g}."
+                    look = (
+                        "Check the FLOPs that the model needs per token."
+                        if name == "MFU"
+                        else "Check what only HFU counts."
+                    )
+                    return f"{case}: your {name} is {mine:.4g}; expected {share:.4g}. {look}"
         return None
 
 

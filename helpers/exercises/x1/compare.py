@@ -158,7 +158,9 @@ def _wrong_peak(name: str, got: Evidence, want: Evidence) -> str | None:
     block = next((block for block in got["blocks"] if block["peak"] == got["peak"]), None)
     if block is None:
         measured = ", ".join(f"{block['peak']:,}" for block in got["blocks"][:5])
-        return f"it reports a peak of {got['peak']:,} bytes, but its meter measured {measured}."
+        return (
+            f"it reports a peak of {got['peak']:,} bytes, but its meter measured {measured}. Report meter.peak_bytes."
+        )
     if block["steps"] != 1 or block["passes"] != 1:
         passes = block["passes"]
         return f"the meter measured {block['steps']} training steps ({passes} forward passes); it should be one step."
@@ -222,13 +224,16 @@ class AccuracyHolds(Check):
 def _wrong_steps(got: list[Evidence], want: list[Evidence], epochs: int, images: int) -> str | None:
     """Say what is wrong with the training steps of a run."""
     if not got:
-        return "no training step of the model that it returns was seen."
+        return "no training step of the model that it returns was seen. Return the model that was trained."
     if any(row < 0 for step in got for row in step["rows"]):
         return "it trains on images that are not in data.train_x of digits(device)."
     sizes = [len(step["rows"]) for step in got]
     full, due = sizes.count(BATCH), images // BATCH * epochs
     if max(sizes) > BATCH or full < min(due, len(sizes) // 2):
-        return f"its batches have {max(sizes)} images; they should have {BATCH}."
+        return (
+            f"{full} of its {len(sizes)} batches have {BATCH} images, and the largest has {max(sizes)}; all but the "
+            f"last of an epoch should have {BATCH}."
+        )
     least, most = due * BATCH, epochs * images + EXTRA * BATCH
     if not least <= sum(sizes) <= most:
         return f"{epochs} epochs of {images} images were asked for, and it trained on {sum(sizes)} images in all."
@@ -238,7 +243,7 @@ def _wrong_steps(got: list[Evidence], want: list[Evidence], epochs: int, images:
     if other:
         return f"it trained in {other}; it should train in {want[0]['dtype']}."
     if any(step["wrong_labels"] > len(step["rows"]) // 8 for step in got):
-        return "the labels of a batch are not those of its images."
+        return "the labels of a batch are not those of its images. Select both with the same index."
     if not all(step["inside"] for step in got):
         return "a training step did not go through your train_step."
     return None
@@ -269,7 +274,10 @@ def _wrong_accuracy(name: str, got: Evidence, want: Evidence) -> str | None:
     # Three epochs end between 87 and 99 %, depending on the order of the images; untrained models near 10 %.
     floor = min(0.8, want["right"][0] - 0.15) if name == "fp32" else 0.3
     if not max(got["right"]) >= floor:
-        return f"it gets {max(got['right']):.1%} of the test images right; it should be at least {floor:.0%}."
+        return (
+            f"it gets {max(got['right']):.1%} of the test images right; correct training gets at least {floor:.0%}. "
+            "Look at the losses that train_step returns: do they fall?"
+        )
     if not min(abs(got["accuracy"] - right) for right in got["right"]) <= 0.005:
         return f"it reports an accuracy of {got['accuracy']:.4g}, but its model gets {got['right'][0]:.1%} right."
     if not abs(got["accuracy"] * got["tests"] - round(got["accuracy"] * got["tests"])) <= 0.01:
@@ -324,11 +332,14 @@ def _wrong_seeds(seen: Evidence) -> str | None:
         (run["weight"], [step["rows"] for step in run["steps"][:epoch]])
         for run in (seen["runs"]["fp32"], seen["again"], seen["other"])
     )
-    for i, what in enumerate(("initial weights", "order of the images")):
+    for i, what in enumerate(("set of initial weights", "order of the images")):
         if first[i] != again[i]:
-            return f"train('fp32') twice with one seed: not the same {what}."
+            return (
+                f"train('fp32') was called twice with the same seed and drew a different {what}. Call "
+                "torch.manual_seed(seed) before anything random is drawn."
+            )
         if first[i] == other[i]:
-            return f"train('fp32') with two seeds: the same {what} in both."
+            return f"train('fp32') was called with two seeds and drew the same {what}. Use the seed that is passed in."
     shown = len({row for step in seen["again"]["steps"] for row in step["rows"]})
     if shown < epoch * BATCH:
         return f"train('fp32', epochs=1) trained on {shown} of {seen['images']} images: an epoch shows each once."

@@ -26,7 +26,7 @@ class OverflowSkipsAndBacksOff(loss_scaler.OverflowSkipsAndBacksOff):
 
 
 class ScaleGrows(loss_scaler.ScaleGrows):
-    """After growth_interval good steps in a row the scale grows; a bad step starts the count again."""
+    """After growth_interval good steps in a row the scale grows; a bad step restarts the count."""
 
     optimizers = 2
     points = 1

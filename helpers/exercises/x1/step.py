@@ -45,7 +45,7 @@ def _wrong_move(seen: Evidence, right: Evidence, tolerance: float, aside: float 
     got, want = torch.tensor(seen["some"]), torch.tensor(right["some"])
     if not (F.normalize(got, dim=0) - F.normalize(want, dim=0)).norm() <= aside:
         cosine = F.cosine_similarity(got, want, dim=0).item()
-        return f"the weights moved as far as the reference's, but in another direction (cosine {cosine:.3f})."
+        return f"the weights moved as far as the reference's, but in a different direction (cosine {cosine:.3f})."
     return None
 
 
@@ -254,7 +254,11 @@ class SixteenBitsWithoutScaler(Check):
             got = seen["moved"][case]
             wrong = _wrong_move(got, want, 0.05)
             if wrong:
-                why = "Look at clipping and at zero_grad without a scaler." if got["length"] else "No step was taken."
+                why = (
+                    "Look at clipping and at zero_grad without a scaler."
+                    if got["length"]
+                    else "Without a scaler, optimizer.step() must be called directly."
+                )
                 return f"{case}, after two steps: {wrong} {why}"
         return None
 

@@ -93,7 +93,10 @@ def _activations(train_epoch: Any, seed: int) -> int:
 def _miscounted(got: Evidence, want: Evidence) -> str | None:
     if len(got["gradients"]) == len(want["gradients"]):
         return None
-    return f"{len(got['gradients'])} updates; it should be {len(want['gradients'])}."
+    return (
+        f"{len(got['gradients'])} updates were made; there should be {len(want['gradients'])}: one per full group, and "
+        "one for the micro-batches that are left at the end."
+    )
 
 
 def _wrong_gradient(got: Evidence, want: Evidence, group: int) -> str | None:
@@ -166,7 +169,10 @@ class EachGroupCounts(Check):
                 if wrong:
                     return f"{name}, group {group + 1}: {wrong}"
             if not relative_distance(got["moved"], want["moved"]) <= EXACT:
-                return f"{name}: the gradients are right, but the weights have not moved as such updates move them."
+                return (
+                    f"{name}: the gradients are right, but the weights differ from those that the optimizer's steps "
+                    "give. Does anything else change the weights or the learning rate?"
+                )
             wrong = _wrong_losses(got, want)
             if wrong:
                 return f"{name}: {wrong}"
@@ -262,8 +268,8 @@ class GoesOnInMidGroup(Check):
                     return f"{name}, group {group + 1}: {wrong}"
             if not relative_distance(got["moved"], want["moved"]) <= EXACT:
                 return (
-                    f"{name}: the gradients are right, but the weights have not moved as such updates move them. Does "
-                    "a parameter without a gradient get one?"
+                    f"{name}: the gradients are right, but the weights differ from those that the optimizer's steps "
+                    "give. Does a parameter without a gradient get one?"
                 )
             wrong = _wrong_losses(got, want)
             if wrong:
@@ -320,11 +326,15 @@ class StateIsASnapshot(Check):
                 "tensors that are still in use?"
             )
         if not seen["given"]:
-            return "A call changed the state that it was given, so the next process that goes on from it goes wrong."
+            return (
+                "A call changed the state that it was given, so a second process that continues from it gets other "
+                "numbers. Clone the gradients that you take from it."
+            )
         for number, (got, want) in enumerate(zip(seen["moved"], expected["moved"], strict=True), 1):
             if not relative_distance(got, want) <= EXACT:
                 return (
-                    f"Two calls go on from one state, one after the other; the weights after call {number} are wrong."
+                    f"Two calls continue from the same state, one after the other; the weights after call {number} are "
+                    "wrong. Does the state hold all that an unfinished group needs, as it was when it was returned?"
                 )
         return None
 

@@ -226,7 +226,10 @@ class ClipsTheJointGradientOnce(Check):
                 after = " Is it divided by the scale that update() leaves?" if CASES[case].grows else ""
                 return f"{case}: {wrong}{after}"
             if got["scales"] != want["scales"]:
-                return f"{case}: the scale is then {got['scales'][0]:g}; it should be {want['scales'][0]:g}."
+                return (
+                    f"{case}: the scale is then {got['scales'][0]:g}; it should be {want['scales'][0]:g}. Only "
+                    "scaler.update() may change it."
+                )
             if not got["kept"]:
                 return f"{case}: x or y has changed; leave the batch as it was."
             wrong = wrong_mode(got["modes"])
@@ -263,10 +266,17 @@ class BothStepOrNeither(Check):
                 if wrong:
                     return f"{where}: {wrong}"
                 if got["logs"][step].count("update") != 1:
-                    return f"{where}: scaler.update was called {got['logs'][step].count('update')} times."
+                    times = got["logs"][step].count("update")
+                    return (
+                        f"{where}: scaler.update was called {times} times; call it once in each step, even a skipped "
+                        "one."
+                    )
                 if got["scales"][step] != want["scales"][step]:
                     scale, right = got["scales"][step], want["scales"][step]
-                    return f"{where}: the scale is then {scale:g}; it should be {right:g}."
+                    return (
+                        f"{where}: the scale is then {scale:g}; it should be {right:g}. Did the scaler see the "
+                        "overflow?"
+                    )
         return None
 
 

@@ -120,7 +120,7 @@ def compared(seen: list[float], right: list[float], whose: str = "the whole batc
     if cosine > 0.9999 and abs(length - 1) < 5e-4:  # as long, to the digits that are shown
         return f"differs by {relative_distance(seen, right):.1e} of its length from {whose}"
     if cosine > 0.9999:
-        return f"points the right way and is {length:.4g} times as long as {whose}"
+        return f"has the right direction and is {length:.4g} times as long as {whose}"
     return f"is not {whose}: cosine {cosine:.4f}, {length:.4g} times as long"
 
 
@@ -148,4 +148,4 @@ def wrong_update(seen: list[float], right: list[float], tolerance: float = EXACT
         return None
     if not any(right):
         return "The weights moved, although a gradient held inf or NaN: go through the scaler's step, which then skips."
-    return f"The update {compared(seen, right)}."
+    return f"The update {compared(seen, right)}. Look at what the gradient is divided by, and at what goes into it."

@@ -35,9 +35,9 @@ from .spy import (
 )
 
 ANOTHER_LOSS = (
-    "With another loss_fn, in which classes weigh differently and the count is no integer, the update is wrong; with "
-    "plain cross-entropy it is right. Is the loss computed by the loss_fn that you are given, and the count used as it "
-    "comes?"
+    "With another loss_fn, in which classes weigh differently and the count is not an integer, the update is wrong; "
+    "with plain cross-entropy it is right. Is the loss computed by the loss_fn that you are given, and the count used "
+    "as it comes?"
 )
 FROZEN = (
     "A frozen parameter has changed. Momentum and weight decay move a parameter whose gradient is zero: leave .grad at "
@@ -310,7 +310,8 @@ def _wrong_peak(seen: Evidence, expected: Evidence) -> str | None:
                 whole = peaks[whole_batch] / 2**20
                 return (
                     f"With {model} and micro-batches of {micro_batch} the step holds {held:.1f} MiB besides the "
-                    f"batch; {enough:.1f} are enough (the whole batch at once: {whole:.1f})."
+                    f"batch; {enough:.1f} are enough (the whole batch at once: {whole:.1f}). Which outputs, losses or "
+                    "graphs of earlier micro-batches are still referenced?"
                 )
     return None
 
@@ -339,9 +340,15 @@ class OneMicroBatchAtATime(Check):
             if wrong:
                 return f"{case}: {wrong}"
             if not got["largest"] <= want["largest"]:
-                return f"{case}: {got['largest']} rows went through the first layer at once, past the model's own call."
+                return (
+                    f"{case}: {got['largest']} rows went through the first layer in one matmul, outside of model(...). "
+                    f"At most {want['largest']} may. Compute outputs by calling the model alone."
+                )
             if got["steps"] != 1:
-                return f"{case}: the optimizer stepped {got['steps']} times."
+                return (
+                    f"{case}: the optimizer stepped {got['steps']} times; it should step once, after the last "
+                    "micro-batch."
+                )
             if not got["kept"]:
                 return f"{case}: x or y has changed; leave the batch as it was."
             wrong = wrong_mode(got["modes"])

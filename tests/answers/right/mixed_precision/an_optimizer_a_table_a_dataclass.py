@@ -15,7 +15,7 @@ def sgd_with_master(weight, master, gradient, lr):
     weight.copy_(parameter.detach())
 
 
-PRODUCTS = (F.linear, F.conv2d, F.scaled_dot_product_attention, torch.matmul, torch.Tensor.matmul)
+LOW_PRECISION = (F.linear, F.conv2d, F.scaled_dot_product_attention, torch.matmul, torch.Tensor.matmul)
 LOSSES = (F.cross_entropy, F.mse_loss)
 
 
@@ -34,7 +34,7 @@ class Caster:
 class Autocast(TorchFunctionMode):
     def __init__(self, dtype):
         super().__init__()
-        self.casters = dict.fromkeys(PRODUCTS, Caster(dtype)) | dict.fromkeys(LOSSES, Caster(torch.float32))
+        self.casters = dict.fromkeys(LOW_PRECISION, Caster(dtype)) | dict.fromkeys(LOSSES, Caster(torch.float32))
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         caster = self.casters.get(func, lambda value: value)

@@ -10,7 +10,7 @@ def sgd_with_master(weight, master, gradient, lr):
     weight.data[:] = master.to(torch.bfloat16)
 
 
-PRODUCTS = (F.linear, F.conv2d, F.scaled_dot_product_attention, torch.matmul, torch.Tensor.matmul)
+LOW_PRECISION = (F.linear, F.conv2d, F.scaled_dot_product_attention, torch.matmul, torch.Tensor.matmul)
 LOSSES = (F.cross_entropy, F.mse_loss)
 
 
@@ -21,7 +21,7 @@ class Autocast(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         args, kwargs = list(args), dict(kwargs or {})
-        target = self.dtype if func in PRODUCTS else torch.float32 if func in LOSSES else None
+        target = self.dtype if func in LOW_PRECISION else torch.float32 if func in LOSSES else None
         if target is not None:
             for place, value in enumerate(args):
                 if torch.is_tensor(value) and torch.is_floating_point(value):

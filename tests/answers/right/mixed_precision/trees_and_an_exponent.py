@@ -14,7 +14,7 @@ def sgd_with_master(weight, master, gradient, lr):
         weight.copy_(master.bfloat16())
 
 
-PRODUCTS = (F.linear, F.conv2d, F.scaled_dot_product_attention, torch.matmul, torch.Tensor.matmul)
+LOW_PRECISION = (F.linear, F.conv2d, F.scaled_dot_product_attention, torch.matmul, torch.Tensor.matmul)
 LOSSES = (F.cross_entropy, F.mse_loss)
 
 
@@ -24,7 +24,7 @@ class Autocast(TorchFunctionMode):
         self.dtype = dtype
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        for functions, dtype in ((PRODUCTS, self.dtype), (LOSSES, torch.float32)):
+        for functions, dtype in ((LOW_PRECISION, self.dtype), (LOSSES, torch.float32)):
             if func in functions:
                 args, kwargs = tree_map(
                     lambda x: x.type(dtype) if isinstance(x, torch.Tensor) and x.dtype.is_floating_point else x,
