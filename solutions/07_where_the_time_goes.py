@@ -935,14 +935,14 @@ for name, patient in patients.items():
 # Three signs tell these problems apart. The first question is always whether the processor is idle. If it is busy with useful work, there is nothing to fix in the loop: a few reads or copies that hide behind running kernels cost nothing.
 #
 # - **idle**: the fraction of the step in which the processor does no useful work. On a GPU: no kernel runs. On a CPU: no operation runs other than copies and reads of values.
-# - **items**: how often Python reads the value of a tensor. `if`, `float()`, `print` and `.item()` all end in `aten::item`. On a GPU each read waits until everything queued before it is done, and in the meantime nothing new is queued. On a CPU each read costs only Python overhead.
+# - **items**: how often Python waits to read the value of a tensor. `if`, `float()`, `print` and `.item()` all end in `aten::item`. On a GPU, reading a value there waits until everything queued before it is done, and in the meantime nothing new is queued; the trace then shows `cudaStreamSynchronize` inside `aten::item`. A value in host memory is read without waiting: AdamW keeps its step counters there and reads one per parameter. On a CPU each read costs only Python overhead.
 # - **copying**: the fraction of the step in which a copy runs and no kernel does.
 #
 # **Contract.** `signs(events)` returns a dictionary with these three, for the step in the trace. Do not change the events.
 #
 # - The step is the event named `step` of the category (`event["cat"]`) `user_annotation`; a GPU's trace has another event of that name. Fractions are of its `dur`. Events outside it do not count, and no event straddles its boundaries. Only complete events (`ph` is `X`) are spans.
 # - *Operations* are the events on the step's thread whose name starts with `aten::`. *Kernels* are the events of the category `kernel` inside the step, on any stream. Wherever several events run at once, or inside each other, that time counts once.
-# - `items`: the number of operations named `aten::item`.
+# - `items`: the number of operations named `aten::item`. If there are kernels, only those count during which an event named `cudaStreamSynchronize` starts on the step's thread.
 # - `copying`: the time in which an operation named `aten::copy_` or an event of the category `gpu_memcpy` runs and no kernel does.
 # - `idle`: if there are kernels, the time in which none of them runs. Otherwise, the time in which no operation runs or an `aten::copy_` or `aten::item` does. If nothing runs, `idle` is 1.
 #
@@ -962,6 +962,9 @@ def signs(events):
     copies = [e for e in operations if e["name"] == "aten::copy_"]
     reads = [e for e in operations if e["name"] == "aten::item"]
     transfers = [e for e in inside if e.get("cat") == "gpu_memcpy"]
+    waits = [e["ts"] for e in mine if e["name"] == "cudaStreamSynchronize"]
+    if kernels:  # a value in host memory is read without waiting
+        reads = [e for e in reads if any(e["ts"] <= at < e["ts"] + e["dur"] for at in waits)]
 
     def covered(some):  # microseconds in which at least one of them runs
         total, reached = 0, -math.inf

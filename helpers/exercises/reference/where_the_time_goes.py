@@ -80,6 +80,9 @@ def signs(events):
     copies = [e for e in operations if e["name"] == "aten::copy_"]
     reads = [e for e in operations if e["name"] == "aten::item"]
     transfers = [e for e in inside if e.get("cat") == "gpu_memcpy"]
+    waits = [e["ts"] for e in mine if e["name"] == "cudaStreamSynchronize"]
+    if kernels:  # a value in host memory is read without waiting
+        reads = [e for e in reads if any(e["ts"] <= at < e["ts"] + e["dur"] for at in waits)]
 
     def covered(some):  # microseconds in which at least one of them runs
         total, reached = 0, -math.inf

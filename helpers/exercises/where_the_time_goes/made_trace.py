@@ -57,7 +57,8 @@ class MadeTrace:
         layers = len(names) - 1
         start, end = self.now, self.now + nanoseconds + layers * (before + after)
         for depth, name in enumerate(names):
-            self.write(name, start + depth * before, end - depth * after)
+            category = "cuda_runtime" if name.startswith("cuda") else "cpu_op"
+            self.write(name, start + depth * before, end - depth * after, category=category)
         self.now = end
 
     def step_from(self, start: int) -> None:

@@ -16,12 +16,20 @@ def operations(made: MadeTrace, count: int, length: int, gap: int) -> None:
         made.gap(gap)
 
 
-def values_read(made: MadeTrace, count: int, wait: int) -> None:
-    """Write comparisons, each followed by a read of its result that takes `wait`."""
+def values_read(made: MadeTrace, count: int, wait: int, gpu: bool = False) -> None:
+    """Write comparisons, each followed by a read of its result that takes `wait`; on a GPU the host waits for it."""
+    names = ("aten::is_nonzero", "aten::item", "aten::_local_scalar_dense", *["cudaStreamSynchronize"] * gpu)
     for _ in range(count):
         made.run("aten::eq", nanoseconds=_about(made, 2_000))
-        made.run("aten::is_nonzero", "aten::item", "aten::_local_scalar_dense", nanoseconds=wait, before=200, after=100)
+        made.run(*names, nanoseconds=wait, before=200, after=100)
         made.gap(_about(made, 1_500))
+
+
+def counters_read(made: MadeTrace, count: int) -> None:
+    """Write reads of numbers in the host's memory, as AdamW reads its step counters, and a copy that waits."""
+    for _ in range(count):
+        made.run("aten::item", "aten::_local_scalar_dense", nanoseconds=_about(made, 900), before=200, after=100)
+        made.run("aten::to", "aten::copy_", "cudaStreamSynchronize", nanoseconds=_about(made, 700), before=90, after=60)
 
 
 def copy(made: MadeTrace, length: int) -> None:
@@ -60,15 +68,17 @@ def sick(rng: random.Random, illness: str, gpu: bool) -> list[Event]:
     long, few = 400_000, rng.randint(6, 12)
     if illness == "healthy":
         operations(made, few, 8_000 if gpu else long, 3_000)
-        values_read(made, rng.randint(0, 3), 2_000)
+        values_read(made, rng.randint(0, 3), 2_000, gpu)
     elif illness == "synchronizes":
-        values_read(made, rng.randint(30, 60), 25_000 if gpu else 2_500)
+        values_read(made, rng.randint(30, 60), 25_000 if gpu else 2_500, gpu)
     elif illness == "copies":
         operations(made, few, 6_000 if gpu else 40_000, 2_500)
         (converting_copy if gpu else copy)(made, 900_000)
-        values_read(made, rng.randint(0, 3), 2_000)
+        values_read(made, rng.randint(0, 3), 2_000, gpu)
     else:
         operations(made, rng.randint(80, 160), 3_000, 4_500)
+        if gpu:
+            counters_read(made, rng.randint(12, 30))
     if gpu:
         lengths = {"healthy": (few, long, 1_500), "tiny": (60, 2_000, 7_000)}
         kernels(made, start + 4_000, *lengths.get(illness, (20, 3_000, 9_000)))
@@ -86,7 +96,7 @@ def busy_gpu(rng: random.Random, case: str) -> list[Event]:
     made.gap(2_000)
     operations(made, 8, 6_000, 2_000)
     if case == "12 reads beside a busy GPU":
-        values_read(made, 12, 240_000)  # each waits for the kernels before it
+        values_read(made, 12, 240_000, gpu=True)  # each waits for the kernels before it
     elif case == "a copy that waits for a busy GPU":
         converting_copy(made, 2_900_000)
     else:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..base import Check, Evidence
 from .made_trace import GPU, HOST, OTHER, Event, MadeTrace
-from .patients import converting_copy, copy, kernels, operations, transfer, values_read
+from .patients import converting_copy, copy, counters_read, kernels, operations, transfer, values_read
 
 Signs = Callable[[list[Event]], dict[str, float]]
 Diagnose = Callable[[dict[str, float]], str]
@@ -71,6 +71,11 @@ _STEPS: dict[str, dict[str, list[tuple[Any, ...]]]] = {
         "no value read": [(operations, 5, 30_000, 2_000)],
         "a few values read": [(operations, 5, 30_000, 2_000), (values_read, 4, 3_000)],
         "a value for each sample": [(operations, 5, 30_000, 2_000), (values_read, 37, 3_000)],
+        "values of a GPU, and of the host": [
+            (values_read, 5, 9_000, True),
+            (counters_read, 13),
+            (_from_here, 6, 9_000, 2_000),
+        ],
     },
     "copying": {
         "nothing copied": [(operations, 6, 50_000, 2_000)],
@@ -120,9 +125,13 @@ def observe(seed: int, signs: Signs, diagnose: Diagnose) -> Evidence:
 
 
 class CountsValuesRead(Check):
-    """`items` is how often a value is read: the events named aten::item."""
+    """`items` is how often a value is read: the events named aten::item; with kernels, those that wait for the GPU."""
 
-    hint = "One read makes several events, one inside the other. Count those named aten::item, exactly."
+    hint = (
+        "One read makes several events, one inside the other. Count those named aten::item, exactly.\n"
+        "With kernels in the step, look for cudaStreamSynchronize inside: copies have it, too, and reads of the host's\n"
+        "memory do not."
+    )
     probe = staticmethod(observe)
 
     @staticmethod

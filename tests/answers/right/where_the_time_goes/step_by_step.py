@@ -72,7 +72,7 @@ def length(pairs):
 def signs(events):
     step = [e for e in events if e["ph"] == "X" and e["cat"] == "user_annotation" and e["name"] == "step"][0]
     first, last = step["ts"], step["ts"] + step["dur"]
-    items, copying, reading, host, kernels = 0, [], [], [], []
+    copying, reading, host, kernels, waits = [], [], [], [], []
     for event in events:
         if event["ph"] != "X" or event["ts"] < first or event["ts"] + event["dur"] > last + 0.01:
             continue
@@ -84,14 +84,17 @@ def signs(events):
         if event["pid"] != step["pid"] or event["tid"] != step["tid"]:
             continue
         if event["name"] == "aten::item":
-            items += 1
             reading.append(span)
+        if event["name"] == "cudaStreamSynchronize":
+            waits.append(event["ts"])
         if event["name"] == "aten::copy_":
             copying.append(span)
         if event["name"].split("::")[0] == "aten":
             host.append(span)
+    items = len(reading)
     if kernels:
         busy = length(kernels)
+        items = sum(1 for start, end in reading if [at for at in waits if start <= at <= end])
     else:
         busy = length(host) - length([span for span in copying + reading if span in host])
     alone = length(copying + kernels) - length(kernels)

@@ -61,6 +61,9 @@ def signs(events):
 
     useful = time(kernels) if kernels.any() else time(operations) - time(copies, reads)
     transfers = within & (category == "gpu_memcpy")
+    if kernels.any():
+        waits = np.sort(at[mine & (name == "cudaStreamSynchronize")])
+        reads &= np.searchsorted(waits, at) < np.searchsorted(waits, at + length)
     return {
         "items": int(reads.sum()),
         "copying": float((time(copies, transfers, kernels) - time(kernels)) / step["dur"]),
