@@ -15,7 +15,7 @@ from .ledger import Ledger
 from .left_behind import LeftBehind, left_behind
 from .memory import expandable_segments
 from .owners import Owners, Step, busiest_gpu, owners_at, steps_of
-from .step_forecast import step_forecast
+from .step_forecast import host_seconds, step_forecast
 from .traffic_rows import collective_rows
 from .waits import Waits
 from .world import World
@@ -144,6 +144,12 @@ class DryRun:
         works = self.ledger.works[: len(self.ledger.marks)]
         return step_forecast(works[-1], find_gpu(self.gpu)) if works else None
 
+    @property
+    def host_seconds(self) -> tuple[float, float] | None:
+        """Seconds in which the host launches the last whole step's operations, at least and at most."""
+        works = self.ledger.works[: len(self.ledger.marks)]
+        return host_seconds(works[-1]) if works else None
+
     def plot(self, title: str = "") -> "Figure":
         """Draw the memory by category, from the first allocation to the last."""
         return draw_timeline(self.ledger, self.index, find_gpu(self.gpu).room, title or f"A virtual {self.gpu}")
@@ -172,6 +178,7 @@ class DryRun:
             "batch": batch_of(self.ledger),
             "largest_batch": self.largest_batches,
             "seconds": None if forecast is None else [forecast.low, forecast.seconds, forecast.high],
+            "host_seconds": None if self.host_seconds is None else list(self.host_seconds),
             "mfu": None if forecast is None else forecast.mfu,
             "bounds": {} if forecast is None else dict(forecast.bounds),
             "collectives": collective_rows(self.ledger, self.gpu, self.world),
@@ -252,11 +259,18 @@ class DryRun:
         if forecast is None:
             return []
         bound = max(forecast.bounds, key=lambda name: forecast.bounds[name])
-        return [
+        lines = [
             "",
             f"Forecast: {forecast.low:.3g} to {forecast.high:.3g} s per step, MFU {forecast.mfu:.0%}, "
             f"{forecast.bounds[bound]:.0%} bound by {bound}",
         ]
+        low, high = self.host_seconds or (0.0, 0.0)
+        if high > forecast.seconds:
+            lines.append(
+                f"The host may be slower: it needs {low:.3g} to {high:.3g} s to launch a step's operations. "
+                "A larger batch or a compiled model helps."
+            )
+        return lines
 
     def _traffic_lines(self) -> list[str]:
         if self.world is None:

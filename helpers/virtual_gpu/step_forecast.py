@@ -10,6 +10,17 @@ from ..planner.costs import needed_flops, seconds_by_bound
 from ..planner.forecast import Forecast
 from ..planner.simulate.work_count import RepeatedWork
 
+# Seconds that a host takes for an operation of an eager training step, Python and autograd included. At the lower end
+# the GPU's host does nothing else and is fast; the upper end was measured on the virtual machine of an H100, where
+# EfficientNet-B0 kept the GPU busy for 40% of the time (tests/virtual_gpu/h100.json).
+HOST = (10e-6, 40e-6)
+
+
+def host_seconds(works: Counter[tuple[Work, str, bool]]) -> tuple[float, float]:
+    """Return the seconds, at least and at most, in which a host launches the operations of a step one by one."""
+    low, high = (seconds * sum(works.values()) for seconds in HOST)
+    return low, high
+
 
 def step_forecast(works: Counter[tuple[Work, str, bool]], gpu: Gpu) -> Forecast | None:
     """Return the forecast of a step on `gpu`; None where it has no data sheet, or nothing was done.

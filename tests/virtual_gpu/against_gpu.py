@@ -10,6 +10,7 @@ from typing import Any
 
 from helpers.core.files import ROOT, atomic_write
 from helpers.core.units import human_bytes
+from helpers.planner.catalog.rooflines import fitted_rates
 
 HERE = Path(__file__).parent
 PAGE = ROOT / "docs" / "dry_run.md"
@@ -62,6 +63,18 @@ def block() -> str:
         figures = (human_bytes(dry_peak(row)), human_bytes(peak(row)), f"{error(row):+.2%}")
         between = f"{human_bytes(low)} to {human_bytes(high)}"
         lines.append(f"| {' | '.join([named, *figures, between, human_bytes(reserved(row))])} |")
+    lines += [
+        "",
+        "Some had the GPU to themselves. Their seconds per step:",
+        "",
+        "| program | forecast | measured | kernels per step | GPU busy |",
+        "|---|---|---|---|---|",
+    ]
+    low, high = fitted_rates().interval
+    for row in (row for row in rows if "kernels" in row):
+        between = f"{low * row['dry']['seconds']:.3f} to {high * row['dry']['seconds']:.3f}"
+        busy = f"{row['gpu_seconds'] / row['seconds']:.0%}"
+        lines.append(f"| {row['program']} | {between} | {row['seconds']:.3f} | {row['kernels']:,} | {busy} |")
     return "\n".join([*lines, ""])
 
 

@@ -621,6 +621,21 @@ def test_pictures_one_by_one_are_no_batch(dry_run):
     assert "Largest batch (here 2)" in out
 
 
+def test_the_host_is_named_where_it_may_be_the_slower_one(dry_run):
+    text = """
+        import torch
+
+        model = torch.nn.Linear({0}, {0}).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(3):
+            model(torch.ones({0}, {0}).cuda()).sum().backward()
+            optimizer.step()
+        """
+    small, large = (dry_run(text.format(width))[1] for width in (64, 16384))
+    assert "The host may be slower" in small
+    assert "The host may be slower" not in large
+
+
 def test_what_a_library_compiles_while_it_is_loaded_is_not_listed(dry_run, tmp_path):
     folder = tmp_path / "site-packages"
     folder.mkdir()

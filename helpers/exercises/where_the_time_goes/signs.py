@@ -125,7 +125,7 @@ def observe(seed: int, signs: Signs, diagnose: Diagnose) -> Evidence:
 
 
 class CountsValuesRead(Check):
-    """`items` is how often a value is read: the events named aten::item; with kernels, those that wait for the GPU."""
+    """`items` is how often a value is read: events named aten::item; with kernels, those that wait for the GPU."""
 
     hint = (
         "One read makes several events, one inside the other. Count those named aten::item, exactly.\n"
