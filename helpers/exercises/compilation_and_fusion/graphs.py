@@ -32,7 +32,7 @@ class GivesTheSameNumbers(Check):
 
     hint = (
         "Which of the two branches is right depends on a number. Can both be computed?\n"
-        "`torch.where(condition, a, b)` takes a where the condition holds; the condition may be a tensor of one number."
+        "`torch.where(condition, a, b)` takes `a` where the condition holds, and the condition may be one number."
     )
 
     @staticmethod

@@ -162,7 +162,7 @@ class LayersOfOneProcess(Check):
                         mistakes |= _biased(right, want[case]["bias"], len(expected["ranks"]))
                     texts.append(wrong_tensor(got[case]["tensors"][what][0], right, mistakes))
                 if said := by_rank(f"{case}, {what}", texts):
-                    return said
+                    return f"{said}\nOn which side of the matmul is Enter or Leave, and where is the bias added?"
         return None
 
 

@@ -87,7 +87,9 @@ def _wrong(seen: list[Evidence], expected: list[Evidence]) -> str | None:
                 )
                 texts.append(wrong_tensor(got["got"][i], want["right"][i], mistakes))
             if said := by_rank(f"{case}, {what}", texts):
-                return said
+                return (
+                    f"{said}\nAre the ranks' tokens in rank order along dimension 1, and the other ranks' parts added?"
+                )
     return None
 
 

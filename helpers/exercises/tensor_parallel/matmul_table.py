@@ -1,4 +1,4 @@
-"""A learner's table of the sharded products, beside what was seen."""
+"""A learner's table of the sharded matmuls, beside what was seen."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ Guess = tuple[str, int] | None
 
 
 @dataclass(frozen=True)
-class ProductTable:
+class MatmulTable:
     """For each case a guess: which collective, and the bytes of its whole message. None: not guessed."""
 
     guesses: Mapping[str, Guess]
