@@ -96,7 +96,7 @@ OPTIMIZERS = {
         ps,
         lambda matrices: torch.optim.Muon(
             matrices, adjust_lr_fn="match_rms_adamw", ns_steps=1
-        ),  # keeps as many bytes as five steps
+        ),  # the state does not depend on the number of steps
         lambda rest: torch.optim.AdamW(rest, lr=1e-3, foreach=False),
     ),
 }

@@ -160,7 +160,7 @@ def unequal(weigh):
     if weigh:
         loss = loss * len(rows) * dist.get_world_size() / 64
     loss.backward()
-    return model.weight.grad.cpu()  # row i of the identity has its gradient in column i, and there alone
+    return model.weight.grad.cpu()  # row i of the identity has its gradient in column i, and only there
 
 
 plain, weighed = (run_ranks(unequal, 2, weigh).results[0] for weigh in (False, True))
@@ -215,7 +215,7 @@ hint("when_ranks_go_wrong.average")
 #
 # All statements about "the update of the joint batch" hold only for models whose rows do not depend on each other. BatchNorm normalizes with the rows of *its own rank*. A small CNN with BatchNorm now takes the 64 digits, 32 on each rank, so the averaged gradient is not that of the joint batch. How far off it is depends on how well a rank's rows represent the whole batch.
 #
-# **Predict.** With 8 rows on each of eight ranks instead of 32 on each of two, how many times as far is the averaged gradient from the joint one?
+# **Predict.** With 8 rows on each of eight ranks instead of 32 on each of two, by what factor is the averaged gradient farther from the joint one?
 
 # %% name="guess_batchnorm"
 my_guess = None  # times as far
@@ -526,7 +526,7 @@ for seconds in (2, 15):  # on a busy machine an all-reduce may take longer than 
     with tempfile.TemporaryDirectory() as folder:
         outcome = run_ranks(stuck, 3, folder, seconds, device="cpu", process_group=False, measure=False).results
         calls, report = calls_in(folder), flight_report(folder) if outcome[0][1] else ""
-    if all(len(own) == 3 for own in calls.values()):  # also without records
+    if all(len(own) == 3 for own in calls.values()):  # true, too, if nothing was recorded
         break
 for rank, (said, recorded) in enumerate(outcome):
     print(f"rank {rank}: {said}; {recorded} calls recorded")

@@ -265,7 +265,7 @@ class Unit:
     def __init__(self, block, stage):
         self.parameters = list(block.parameters())
         self.flat, mine = partition(self.parameters, dist.get_rank(), dist.get_world_size())
-        self.shard = nn.Parameter(mine.clone() if stage == 3 else mine)  # a view shows a step in flat at once
+        self.shard = nn.Parameter(mine.clone() if stage == 3 else mine)  # a step on a view changes flat at once
         if stage >= 2:
             add_hooks(block, self.flat, self.shard, stage)
 

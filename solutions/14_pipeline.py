@@ -571,7 +571,7 @@ def on_cpu(work, *args):
 
 def torch_stage(module, number, stages, group=None):
     stage = PipelineStage(module, number, stages, rank_device(), group=group)  # the rank's own, not the machine's
-    if torch.__version__ < "2.10":  # its stages greet each other with messages of two sizes, which gloo refuses
+    if torch.__version__ < "2.10":  # its stages first exchange messages of two sizes, which gloo refuses
         stage._get_init_p2p_neighbors_ops = list
     return stage
 

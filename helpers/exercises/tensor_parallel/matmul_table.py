@@ -41,4 +41,4 @@ def _words(calls: Sequence[tuple[str, int]]) -> str:
 def _difference(guess: tuple[str, int], measured: Sequence[tuple[str, int]]) -> str:
     if [guess[0]] != [name for name, _ in measured]:
         return "another collective"
-    return f"bytes: {guess[1] / measured[0][1]:.3g} x the measured" if measured[0][1] else "nothing is sent"
+    return f"bytes: {guess[1] / measured[0][1]:.3g} x the measured number" if measured[0][1] else "nothing is sent"
