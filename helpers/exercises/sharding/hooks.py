@@ -27,7 +27,7 @@ PASSES = ("micro-batch 1", "micro-batch 2", "without gradients")  # the input of
 
 
 class Witness:
-    """Notes at each moment which vectors have bytes, whether the block at work is complete, and who has gradients."""
+    """Notes at each moment which vectors have bytes, whether the working block is complete, and which have gradients."""
 
     def __init__(self, blocks: list[nn.Module], flats: list[Tensor]) -> None:
         self.blocks, self.flats = blocks, flats
@@ -328,7 +328,7 @@ class SendsNoMore(_OfRanks):
         for name, calls in right["calls"].items():
             mine, theirs = (Counter(map(tuple, sent)) for sent in (got["calls"][name], calls))
             if mine != theirs:
-                return f"in {name}, {BLOCKS} blocks sent {_words(mine)}; {_words(theirs)} is right."
+                return f"in {name}, {BLOCKS} blocks sent {_words(mine)}; they should send {_words(theirs)}."
         return None
 
 

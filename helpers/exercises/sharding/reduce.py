@@ -211,7 +211,7 @@ class SendsOneReduceScatter(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for where, _, got, right in _each_call(seen, expected):
             if got["calls"] != right["calls"]:
-                return f"{where}: sent {_words(got['calls'])}; {_words(right['calls'])} is right."
+                return f"{where}: sent {_words(got['calls'])}; it should send {_words(right['calls'])}."
         return None
 
 

@@ -1,4 +1,4 @@
-"""Check of grouped query heads over ranks: who holds which K/V head, and what becomes of shared ones' gradients."""
+"""Check of grouped query heads over ranks: the K/V heads of each rank, and the gradients of shared ones."""
 
 from collections.abc import Callable
 from typing import Any

@@ -60,7 +60,7 @@ def _passed(Gather: Any, Scatter: Any, seed: int, strided: bool) -> Evidence:
             mine = before * 1
             with _Layouts() as forward:
                 y = function.apply(mine)
-            result = noted(y)  # before somebody writes into it
+            result = noted(y)  # before anything writes into it
             with _Layouts() as backward:
                 y.backward(gradient)
             right = (_gathered(xs), _scattered(back)) if gathers else (_scattered(xs), _gathered(back))
