@@ -27,7 +27,7 @@ PASSES = ("micro-batch 1", "micro-batch 2", "without gradients")  # the input of
 
 
 class Witness:
-    """Notes at each moment which vectors have bytes, whether the working block is complete, and which have gradients."""
+    """Notes at each moment which vectors have bytes, if the block at work is complete, and which have gradients."""
 
     def __init__(self, blocks: list[nn.Module], flats: list[Tensor]) -> None:
         self.blocks, self.flats = blocks, flats
