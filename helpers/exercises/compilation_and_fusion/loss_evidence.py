@@ -50,7 +50,8 @@ def what_is_wrong(got: Evidence, want: Evidence, tolerance: float) -> str | None
     if got["shape"]:
         return f"the loss should be one number, of shape (); yours has the shape {tuple(got['shape'])}."
     if not abs(got["loss"] - want["loss"]) <= tolerance * (1 + abs(want["loss"])):
-        times = f", {got['loss'] / want['loss']:.3g} times it" if want["loss"] and math.isfinite(got["loss"]) else ""
+        known = want["loss"] and math.isfinite(got["loss"])
+        times = f", {got['loss'] / want['loss']:.3g} times as large" if known else ""
         return f"the loss should be {want['loss']:.6g} and is {got['loss']:.6g}{times}."
     for name in ("hidden", "weight"):
         mine, right = got[name], want[name]

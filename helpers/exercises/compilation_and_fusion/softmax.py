@@ -118,10 +118,9 @@ class StateMeansWhatItSays(Check):
             if got["shape"] != want["shape"]:
                 return f"{name} should have the shape {tuple(want['shape'])}; it has {tuple(got['shape'])}."
             if not got["far"] <= SAME:
-                return (
-                    f"After three tiles {name} is off by {got['far']:.2g} of its largest number. Does it belong to the "
-                    "maximum of all three tiles?"
-                )
+                look = "Is it the largest score" if name == "largest" else "Is it relative to the largest score"
+                off = f"off by {got['far']:.2g} of its largest number"
+                return f"After three tiles `{name}` is {off}. {look} of all three tiles?"
         return None
 
 

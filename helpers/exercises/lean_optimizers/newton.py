@@ -45,8 +45,8 @@ class BringsSingularValuesNearOne(Check):
         seen: Evidence = {}
         for name, shape in SHAPES.items():
             for steps, size in ((1, 1.0), (5, 1e-3), (5, 300.0)):
-                result = orthogonalize(_matrix(seed, *shape, size), steps)
-                seen[f"{name}, largest singular value {size:g}, {steps} steps"] = _numbers(result, shape)
+                case = f"{name}, largest singular value {size:g}, {steps} step{'s' * (steps > 1)}"
+                seen[case] = _numbers(orthogonalize(_matrix(seed, *shape, size), steps), shape)
         return seen
 
     @staticmethod
