@@ -27,7 +27,7 @@ MISTAKES = {  # of the result, and of the gradient
     ),
     "Leave": (
         "is this rank's part: nothing was summed",
-        "is the sum over ranks; the gradient is whole already on each rank, so Leave should pass it through",
+        "is the sum over ranks; the gradient is complete already on each rank, so Leave should pass it through",
     ),
 }
 
