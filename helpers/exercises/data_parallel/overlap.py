@@ -337,7 +337,8 @@ class HandlesMissingGradients(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return GradientsEqualDdp.judge(seen, expected)
+        wrong = GradientsEqualDdp.judge(seen, expected)
+        return f"{wrong} Do all ranks send the same buckets, in the same order?" if wrong else None
 
 
 OVERLAP = (
