@@ -144,7 +144,7 @@ def _wrong(seen: Evidence, expected: Evidence, cases: dict[str, _Case], which: s
             cosine, length = torch.cosine_similarity(a, b, dim=0).item(), (a.norm() / b.norm()).item()
             return (
                 f"{name}: the weights move {length:.4g} times as far as those of one process (cosine {cosine:.4f}). "
-                "Are old gradients cleared, by what is each loss divided, and what does fully_shard do with the gradients?"
+                "Are old gradients cleared, by what is each loss divided, and what does fully_shard do with gradients?"
             )
         for rank in range(len(expected[which])):
             mine, right = (evidence[which][rank][name]["returned"] for evidence in (seen, expected))
