@@ -96,7 +96,7 @@ OPTIMIZERS = {
         ps,
         lambda matrices: torch.optim.Muon(
             matrices, adjust_lr_fn="match_rms_adamw", ns_steps=1
-        ),  # keeps as many bytes as five steps
+        ),  # the state does not depend on the number of steps
         lambda rest: torch.optim.AdamW(rest, lr=1e-3, foreach=False),
     ),
 }
@@ -306,7 +306,7 @@ hint("lean_optimizers.blocks")
 # %% [markdown] name="guess_zero_text"
 # Adam divides by the square root of the second moment. If the second moment rounds to zero, Adam divides by almost zero.
 #
-# **Predict.** With equal steps and blocks of 256, what percentage of the numbers in a real second moment decodes to zero? Gradients within a block differ by a factor of ten or more, and the second moment holds their squares.
+# **Predict.** With equal steps and blocks of 256, what percentage of the numbers in a real second moment decode to zero? Gradients within a block differ by a factor of ten or more, and the second moment holds their squares.
 
 # %% name="guess_zero"
 my_guess = None  # percent
@@ -355,7 +355,7 @@ axes.set(title="Adam's second moment, as a share of its block's largest", xlabel
 axes.legend(frameon=False)
 show(
     figure,
-    "A broad hill over several powers of ten: its left foot lies beyond the border of equal steps, nothing beyond that of equal factors.",
+    "A broad hump over several powers of ten. Its left tail crosses the line of equal steps; nothing reaches that of equal factors.",
 )
 
 # %% [markdown] name="books_explained"
@@ -551,7 +551,7 @@ losses, *_ = train(make_mlp, lambda ps, lr: Adam8(ps, BOOKS["equal steps"], lr),
 print("losses with equal steps: " + ", ".join(f"{loss:.3g}" for loss in losses[:6]), f"... {losses[-1]:.3g}")
 
 # %% [markdown] name="moment_idea_text"
-# A few percent of the second moments decode to zero. To a zero, the next step adds only (1 − β₂)·g². If that gradient is zero, too (say, because a pixel is blank in that batch), the update divides *m*, which is not zero, by ε alone, and ε is 10⁻⁸. That raises the loss by orders of magnitude. The median error would not have warned you: look at what a number is *used* for.
+# A few percent of the second moments decode to zero. The next step adds only (1 − β₂)·g² to such a zero. If that gradient is zero, too (for example because a pixel is blank in that batch), the update divides *m*, which is not zero, by ε alone, and ε is 10⁻⁸. That is one way to a loss that is larger by orders of magnitude. The median error did not show it.
 #
 # ## 3 · Temporaries of the step
 #
@@ -628,7 +628,7 @@ for name, meter in implemented.items():
     print_moment(meter)
 
 # %% [markdown] name="foreach_explained"
-# Adam's step divides by √v + ε. That root is a new tensor, because *v* itself must stay:
+# Adam's step divides by √v + ε. That root is a new tensor, because *v* itself must be kept:
 #
 # - `foreach` takes the roots for **all** parameters before it uses the first: one more copy of the model, 4 bytes per parameter.
 # - The **for-loop** has one root at a time, and the root divided by its correction: two tensors of the size of the largest parameter.
@@ -712,7 +712,7 @@ for name in ("Muon and AdamW", *FEW_BITS):
 #
 # So **fewer bits with a poor kernel can peak above more bits with a better one** (compare the 4-bit with the 8-bit optimizers, if torchao is installed). These temporaries exist for **one parameter at a time**. That is a lot here, where the largest matrix is a twelfth of the model, and little in a model of a hundred layers. (SGD's temporaries are in the backward pass, where the embedding adds up its two gradients.)
 #
-# With plain SGD, half of what is left is **gradients**.
+# With plain SGD, **gradients** are about half of the memory that is left.
 #
 # ## 4 · The step inside the backward pass
 #
@@ -786,7 +786,7 @@ for name, put_inside in {
     print(f"{name:10} gradients left: {left}; same weights to the last bit: {torch.equal(weights, after)}")
 
 # %% [markdown] name="inside_text"
-# The result is not an approximation: it is identical. (A tied weight gets its two contributions added up first, and the hook runs once.) What happens to the gradients' memory?
+# The result is not an approximation: it is identical. (For a tied weight, autograd first adds up the two contributions, and the hook runs once.) What happens to the gradients' memory?
 
 # %% name="inside_measured"
 outside, inside = implemented["fused"], metered(fused_adamw, inside=True)
@@ -799,7 +799,7 @@ show(
     outside.plot("AdamW, step after the backward pass"),
     "Memory over a step, by category: gradients pile up to the end of the backward pass.",
 )
-show(inside.plot("AdamW, step inside"), "The same with the step inside: gradients are a row of thin teeth.")
+show(inside.plot("AdamW, step inside"), "The same with the step inside: gradients are a series of narrow spikes.")
 claims.record("T13", "the step inside the backward pass lowers the peak", "GPT, 16 tokens, AdamW fused", outside.peak_bytes / inside.peak_bytes, "times", 1.05, math.inf)  # fmt: skip
 
 # %% [markdown] name="inside_explained"
@@ -851,7 +851,7 @@ axes.set(title="Three setups for the same GPT", xlabel="tokens in a batch", ylab
 axes.legend(frameon=False)
 show(
     figure,
-    "Far apart at 16 tokens; at 512 the AdamW lines have met, and 8 bits with the step inside are lower by what they save of the state.",
+    "Far apart at 16 tokens; at 512 the two AdamW lines have met, and 8 bits with the step inside stay lower by the bytes of state saved.",
 )
 
 # %% [markdown] name="sweep_explained"
@@ -968,7 +968,7 @@ for name, matrix_of in (
 # %% [markdown] name="rivals_text"
 # The gradient of this layer has only a few large singular values. Five steps multiply a small one by at most 3.4445⁵ ≈ 485. So those below about a 4,000th of the norm cannot reach a tenth of the largest.
 #
-# Does it train as well? There are three subjects: a convolutional network and a vision transformer on the digits, and **a language model** on English text, on which Adafactor and Muon are judged. Each optimizer gets its own learning rate for each network, the best of three by the loss on held-out data, with one seed. Then each trains anew, with three seeds on the digits and with two new ones on the text. (Muon is for matrices, and a convolution's weight is not a matrix. It runs here with your `orthogonalize`, in FP32: BF16 matmuls are slow on many CPUs.)
+# Does it train as well? We train three models: a convolutional network and a vision transformer on the digits, with SGD and AdamW, and **a language model** on English text, with Muon, Adafactor and AdamW. Each optimizer gets its own learning rate for each network, the best of three by the loss on held-out data, with one seed. Then each trains again, with three seeds on the digits and with two new ones on the text. (Muon is for matrices, and a convolution's weight is not a matrix. It runs here with your `orthogonalize`, in FP32: BF16 matmuls are slow on many CPUs.)
 #
 # A short run can mislead in two ways. If the learning rate falls early, an optimizer that starts slowly stays behind. So on the text the rate stays constant after the warm-up, and falls only over the last 30% of the 200 steps. And two models may be compared before either has learned much. So the lines below the table also give the **unigram loss**, which a model that knows only each token's frequency would reach, and the step at which a run gets clearly below it.
 #
@@ -1115,11 +1115,11 @@ adafactor_behind.reveal(behind["GPT", "Adafactor"])
 #
 # - **Convolutional network.** There is no clear difference between SGD and AdamW.
 # - **Vision transformer.** SGD with momentum is far behind AdamW in so few steps, and its seeds are far apart.
-# - **Language model.** At first every run learns only how frequent each token is. Muon, with half of AdamW's state, and Adafactor, with almost none, get below that unigram loss many steps before AdamW (last lines), and after 200 steps their test loss is still lower. Part of the gap is this head start.
+# - **Language model.** Muon, with half of AdamW's state, and Adafactor, with almost none, get below the unigram loss many steps before AdamW (last lines), and after 200 steps their test loss is still lower. Part of the gap may be this head start.
 #
 # One explanation for SGD on the vision transformer: the parts of a transformer differ in curvature far more than the layers of a convolutional network, so one learning rate does not fit all of them. Adam's second moment gives each weight its own step size.
 #
-# What does this support? "SGD instead of Adam" comes from vision models with convolutions. For a language model, Muon, Adafactor and 8 bits are worth a trial. This run does not rank them: a head start counts for less the longer a run is, so 200 steps of a tiny model show which optimizer is fast at the start, not which ends lower. PyTorch's Adafactor has no momentum by design. Rates come from one seed; where the line says *at the edge*, a rate beyond that edge might do better. Muon's price is its matmuls, and it needs full matrices, which a sharded model has to gather first ([[sharding]]).
+# What does this support? "SGD instead of Adam" comes from vision models with convolutions. For a language model, Muon, Adafactor and 8 bits are worth a trial. This run does not rank them: a head start may count for less in a longer run, so 200 steps of a tiny model show which optimizer is fast at the start, not which ends lower. PyTorch's Adafactor has no momentum by design. Rates come from one seed; where the line says *at the edge*, a rate beyond that edge might do better. Muon's price is its matmuls, and it needs full matrices, which a sharded model has to gather first ([[sharding]]).
 #
 # ## 6 · Gradients between two steps
 #
@@ -1348,7 +1348,7 @@ peaks |= {f"{name}, inside": metered(OPTIMIZERS[name], inside=True) for name in 
 first = peaks["AdamW, foreach"].peak_bytes
 sizes = sorted(((meter.peak_bytes, name) for name, meter in peaks.items()), reverse=True)
 table = [(name, human_bytes(size), f"{size / phi:.2f}", f"{first / size:.1f}x") for size, name in sizes]
-show_table([("", "peak", "bytes per parameter", "less by"), *table])
+show_table([("", "peak", "bytes per parameter", "smaller by"), *table])
 claims
 
 # %% [markdown] name="recap"

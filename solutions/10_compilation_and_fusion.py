@@ -71,7 +71,7 @@ print("torch.compile makes kernels here:", f"no, {missing}; cells that need them
 #
 # Below is GELU as its paper writes it (with the tanh approximation). An operation on two tensors reads 2n numbers and writes n. An operation on a tensor and a constant reads n and writes n.
 #
-# How many times n numbers do the operations of its `return` line read and write in total? Count them before you run the next cell. A fused kernel would read x once and write the result once: 2n.
+# In units of n, how many numbers do the operations of its `return` line read and write in total? Count them before you run the next cell. A fused kernel would read x once and write the result once: 2n.
 
 
 # %% name="gelu"
@@ -178,7 +178,7 @@ if missing:
     print(f"These times are for the backend 'aot_eager', which records graphs and makes no kernels: {missing}.")
 
 # %% [markdown] name="kernel_text"
-# The very first compilation also prepares the compiler itself: it precompiles headers and tests what the processor can do. Each later graph costs about as much as SiLU did. (A new process that finds the kernel on disk also has to import the compiler first. The figure in the line "first call with the kernel on disk" does not include that.) The results agree up to rounding, not bit for bit.
+# The very first compilation also prepares the compiler itself: it precompiles headers and tests what the processor can do. A later graph costs far less: compare the time for SiLU. (A new process that finds the kernel on disk also has to import the compiler first. The figure in the line "first call with the kernel on disk" does not include that.) The results agree up to rounding, not bit for bit.
 #
 # The next cell prints the generated kernel. Count its reads and writes of memory; the cell after it counts them, too. Everything in between stays in registers.
 
@@ -424,7 +424,7 @@ eager_kept = saved_tensor_bytes(lambda: block(data), besides=at_hand)
 print(f"eager mode saves {human_bytes(eager_kept)} for the backward pass, {eager_kept / data.nbytes:.0f} times `data`")
 
 # %% [markdown] name="kept_text"
-# `data` is 2 MiB, so the output of `up` is 8. The next cell compares what eager mode and the compiled block save. (`data` and the weights are not counted: they exist anyway.)
+# `data` is 2 MiB, so the output of `up` is 8 MiB. The next cell compares what eager mode and the compiled block save. (`data` and the weights are not counted: they exist anyway.)
 
 
 # %% name="kept"
@@ -528,7 +528,7 @@ less = peaks["eager"] / peaks["as a whole"]
 claims.record("T17", "compiling lowers the peak", "8 layers, accumulating, whole", less, "times", 1.1, math.inf)
 
 # %% [markdown] name="rise_explained"
-# Nearly a full extra P: for a 7B model in BF16, close to 14 GB. Eager mode makes the new gradients one by one, adds each to `.grad`, and frees it before it makes the next. To autograd, a compiled backward pass is *one* operation, which returns all gradients at once. The same happens to an optimizer step in the backward pass ([[lean_optimizers]]): with one compiled graph, all gradients exist before the first step.
+# Nearly a full extra P. For a 7B model in BF16, P is 14 GB. Eager mode makes the new gradients one by one, adds each to `.grad`, and frees it before it makes the next. To autograd, a compiled backward pass is *one* operation, which returns all gradients at once. The same happens to an optimizer step in the backward pass ([[lean_optimizers]]): with one compiled graph, all gradients exist before the first step.
 #
 # The remedy is to compile **block by block** (`block.compile()`): the gradients of a block are returned when the block is done. For equal blocks the compiler runs twice, however many there are (the first block's input needs no gradient). This measurement uses a backend that makes no kernels, so the rise comes from the graph.
 #
@@ -630,7 +630,7 @@ for on in (True, False, True):
 #
 # ## 5 · TorchScript is history; `torch.export` ships a graph
 #
-# Articles from before 2023 recommend `torch.jit.script` for fusion. It compiles a subset of Python into its own language, needed rewrites for most real models, and is deprecated. Its job is now split: `torch.compile` for **speed** in Python, and `torch.export` for a **graph to ship** without Python. One cell shows what PyTorch says today, and what TorchScript does for GELU here:
+# Articles from before 2023 recommend `torch.jit.script` for fusion. It compiles a subset of Python into its own language, needed rewrites for most real models, and is deprecated. Its job is now split: `torch.compile` for **speed** in Python, and `torch.export` for a **graph to ship** without Python. The next cell shows PyTorch's deprecation warning, and what TorchScript gains for GELU here:
 
 # %% name="torchscript"
 sample = torch.randn(2**21, device=device)
@@ -1167,7 +1167,7 @@ for fn in (chunked_cross_entropy, own) if len(runs) > 2 else (chunked_cross_entr
 # %% [markdown] name="play_text"
 # ### Explore
 #
-# Smaller chunks lower the peak, but they make each chunk's matmuls thinner, and a GPU needs thick ones to be busy. Where does the peak stop falling, and which tensors hold it there?
+# Smaller chunks lower the peak, but they also make each chunk's matmuls smaller, and a GPU needs large ones to be busy. Where does the peak stop falling, and which tensors hold it there?
 
 # %% name="play"
 by_chunk = {size: run(chunked_cross_entropy, size)[0] for size in (8, 32, 128, 512)}
@@ -1226,7 +1226,7 @@ claims
 #
 # | You see | Reach for |
 # |---|---|
-# | logits at the peak | chunked cross-entropy, first of all |
+# | logits at the peak | chunked cross-entropy, before anything else |
 # | many pointwise operations, the same shapes for thousands of steps | `torch.compile`, block by block |
 # | a short run, or shapes that keep changing | measure whether the first call ever pays off |
 # | short kernels on a fast GPU | CUDA graphs |

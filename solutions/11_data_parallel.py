@@ -57,7 +57,7 @@ from torch.utils.data import DistributedSampler
 
 device = pick_device()
 MiB = 2**20
-pair = ranks_device(2)  # comparisons of one rank with two run both there: else they would compare devices
+pair = ranks_device(2)  # a comparison of one rank with two runs both here, so that it does not compare devices
 claims = Claims(device=pair)
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, GPUs: {torch.cuda.device_count()}")
 print(f"one or two ranks: on {'GPUs, over NCCL' if pair.type == 'cuda' else 'the CPU, over gloo'}")
@@ -96,7 +96,7 @@ show(
 )
 
 # %% [markdown] name="guess_ring_text"
-# **Predict.** How much does one of four ranks send in total, in units of its vector's size?
+# Work it out before you write it: how much does one of four ranks send in total, in units of its vector's size?
 
 # %% name="guess_ring"
 my_guess = None  # bytes sent by one of four ranks / bytes of its vector
@@ -169,7 +169,7 @@ for n, vectors in traffic.items():
 #
 # seconds. The **latency** α is the time that an empty one takes, and the **bandwidth** β is the number of bytes that each rank sends per second once they flow. Both depend on the machine, the network and the library; the form of the formula hardly does. (Between two ranks a ring has two rounds, so one round costs α/2. With N ranks the formula is (N − 1) α + 2 (N − 1)/N · n/β.)
 #
-# Here are all-reduces of sizes from 1 KiB to 16 MiB on this machine. You first see the shortest and the longest.
+# Here are all-reduces of sizes from 1 KiB to 16 MiB on this machine. First you see only the shortest and the longest.
 
 # %% name="cost"
 SIZES = [1024 * 4**k for k in range(8)]  # bytes, up to 16 MiB
@@ -556,7 +556,7 @@ for cap in (0.25, 1, 25):
 #
 # Take two ranks instead of one, so that each has half of the batch.
 #
-# **Predict.** By what factor does the memory that a rank holds *after the backward pass* change from one process to DDP?
+# **Predict.** By what factor does a rank under DDP hold more memory *after the backward pass* than the one process does?
 
 # %% name="guess_memory"
 my_guess = None
@@ -835,7 +835,7 @@ print(torchrun(SCRIPT, 2))
 # | Ethernet, 100 Gb/s, per port | 12.5 |
 # | Ethernet, 10 Gb/s, per port | 1.25 |
 #
-# Over machines of 8 GPUs with a port each, NCCL runs several rings at once, and together they leave a machine through all 8 ports. So count 8 × 50 = 400 GB/s of InfiniBand, not 50. A cloud machine with a single port has only that one.
+# Over machines of 8 GPUs with a port each, NCCL runs several rings at once, and together they use all 8 ports of a machine. So count 8 × 50 = 400 GB/s of InfiniBand, not 50. A cloud machine with a single port has only that one.
 
 
 # %% name="play"

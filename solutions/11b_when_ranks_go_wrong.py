@@ -55,7 +55,7 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 device = pick_device()
-pair = ranks_device(2)  # comparisons of one rank with two run both there
+pair = ranks_device(2)  # a comparison of one rank with two runs both here
 claims = Claims(device=pair)
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, GPUs: {torch.cuda.device_count()}")
 print(f"one or two ranks: on {'GPUs, over NCCL' if pair.type == 'cuda' else 'the CPU, over gloo'}")
@@ -99,7 +99,7 @@ def average_gradients_by_hand(model):
 # %% [markdown] name="seeds_text"
 # ## 1 · No error, and wrong weights
 #
-# The program of this lab is small: an MLP, 64 digits of which each of two ranks has half, and gradients averaged by hand as in [[data_parallel]]. Every section breaks it in one way.
+# We start from a small program: an MLP, 64 digits of which each of two ranks has half, and gradients averaged by hand as in [[data_parallel]]. Each part below breaks this program, or a similar one, in one way.
 #
 # ### Different weights at the start
 #
@@ -160,7 +160,7 @@ def unequal(weigh):
     if weigh:
         loss = loss * len(rows) * dist.get_world_size() / 64
     loss.backward()
-    return model.weight.grad.cpu()  # row i of the identity has its gradient in column i, and there alone
+    return model.weight.grad.cpu()  # row i of the identity has its gradient in column i, and only there
 
 
 plain, weighed = (run_ranks(unequal, 2, weigh).results[0] for weigh in (False, True))
@@ -215,7 +215,7 @@ hint("when_ranks_go_wrong.average")
 #
 # All statements about "the update of the joint batch" hold only for models whose rows do not depend on each other. BatchNorm normalizes with the rows of *its own rank*. A small CNN with BatchNorm now takes the 64 digits, 32 on each rank, so the averaged gradient is not that of the joint batch. How far off it is depends on how well a rank's rows represent the whole batch.
 #
-# **Predict.** With 8 rows on each of eight ranks instead of 32 on each of two, how many times as far is the averaged gradient from the joint one?
+# **Predict.** With 8 rows on each of eight ranks instead of 32 on each of two, by what factor is the averaged gradient farther from the joint one?
 
 # %% name="guess_batchnorm"
 my_guess = None  # times as far
@@ -470,7 +470,7 @@ explore(
 )
 
 # %% [markdown] name="mismatched_text"
-# The time lost to independent delays grows like the maximum of N random numbers: fast up to a few dozen ranks, then slowly. Now make rank 0 slower by 20 percent. With few ranks it determines the step; with thousands of ranks and a spread of 10 ms, chance costs more than the slow rank does. So on a large job, reduce the spread first.
+# The time lost to independent delays grows like the maximum of N random numbers: fast up to a few dozen ranks, then slowly. Now make rank 0 slower by 20 percent. With few ranks it determines the step; with thousands of ranks and a spread of 10 ms, chance costs more than the slow rank does. So on such a job, reduce the spread first.
 #
 # ## 4 · A rank out of step
 #
@@ -526,7 +526,7 @@ for seconds in (2, 15):  # on a busy machine an all-reduce may take longer than 
     with tempfile.TemporaryDirectory() as folder:
         outcome = run_ranks(stuck, 3, folder, seconds, device="cpu", process_group=False, measure=False).results
         calls, report = calls_in(folder), flight_report(folder) if outcome[0][1] else ""
-    if all(len(own) == 3 for own in calls.values()):  # also without records
+    if all(len(own) == 3 for own in calls.values()):  # true, too, if nothing was recorded
         break
 for rank, (said, recorded) in enumerate(outcome):
     print(f"rank {rank}: {said}; {recorded} calls recorded")
@@ -537,9 +537,9 @@ else:
     print("This version of PyTorch records no calls of gloo; from 2.13 on it does.")
 
 # %% [markdown] name="out_of_step_text"
-# All three ranks report that an answer did not come, and none reports why. Side by side, the records show it. With 3 ranks and 3 calls you see it at once; with 1,024 ranks and 2,000 calls each you need a program.
+# Each rank reports a timeout or a closed connection, and none reports why. Side by side, the records show it. With 3 ranks and 3 calls you see it at once; with 1,024 ranks and 2,000 calls each you need a program.
 #
-# ### Your turn: who is out of step?
+# ### Your turn: which rank is out of step?
 #
 # **Contract.** `out_of_step(calls)` finds where the ranks' records differ, and which ranks to look at.
 #

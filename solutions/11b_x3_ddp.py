@@ -304,7 +304,7 @@ print()
 show_table(symptoms_table(observe()))
 
 # %% [markdown] name="diagnose_text"
-# Which program suffers from what? Write a number from 1 to 6 for each letter. Each number occurs once.
+# Which statement describes which program? Write a number from 1 to 6 for each letter. Each number occurs once.
 
 # %% name="diagnose"
 my_diagnoses = {"A": None, "B": None, "C": None, "D": None, "E": None, "F": None}
@@ -318,7 +318,7 @@ compare_diagnoses(my_diagnoses)
 # %% [markdown] name="diagnosed_text"
 # The losses tell you almost nothing: five of the six fall alike, and the program whose loss falls fastest is wrong. Its steps are four times too large, which only a comparison with one process shows. Whenever you change a distributed program, compare replicas, rows and the first update, and count messages.
 
-# %% [markdown] name="hand_in"
+# %% [markdown] name="submit"
 # ## Submit
 #
 # Save this notebook under its present name. Your instructor collects it as `YOUR_NAME/11b_x3_ddp.ipynb` and grades it with

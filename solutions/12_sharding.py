@@ -67,7 +67,7 @@ show(
     "Four ranks, four panels. DDP: every rank has everything. ZeRO-1: each rank has a quarter of the optimizer state. ZeRO-2: also of the gradients. ZeRO-3: also of the parameters.",
 )
 
-# %% [markdown] name="law_text"
+# %% [markdown] name="stages_table"
 # | stage | sharded | bytes per parameter and rank, FP32 (this lab) | BF16 with master weights (the paper) |
 # |---|---|---|---|
 # | 0 (DDP) | nothing | 16 | 16 |
@@ -265,7 +265,7 @@ class Unit:
     def __init__(self, block, stage):
         self.parameters = list(block.parameters())
         self.flat, mine = partition(self.parameters, dist.get_rank(), dist.get_world_size())
-        self.shard = nn.Parameter(mine.clone() if stage == 3 else mine)  # a view shows a step in flat at once
+        self.shard = nn.Parameter(mine.clone() if stage == 3 else mine)  # a step on a view changes flat at once
         if stage >= 2:
             add_hooks(block, self.flat, self.shard, stage)
 
@@ -334,7 +334,7 @@ show_table(table)
 # %% name="stages_figure"
 held = {stage: {n: got[stage].static / phi for n, got in runs.items() if stage in got} for stage in formula}
 show(
-    drawings.law_figure(held),
+    drawings.static_bytes_figure(held),
     "DDP stays at 16 bytes per parameter; on 4 ranks ZeRO-1, 2 and 3 are at about 10, 7 and 4.",
 )
 
@@ -347,21 +347,21 @@ show(
 #
 # Per step, DDP's all-reduce sends 2 Φ numbers per rank. (Φ is the number of parameters; multiply by (N − 1)/N for N ranks.)
 #
-# **Predict.** How many Φ does stage 3 send per step?
+# **Predict.** Stage 1 holds less than DDP. How many Φ does it send per step?
 
 # %% name="guess_volume"
-my_guess = None  # stage 3, in multiples of Φ
+my_guess = None  # stage 1, in multiples of Φ
 ### BEGIN GUESS
-my_guess = 3  # gathered forward, gathered backward, reduced
+my_guess = 3  # as much as DDP to add up the gradients, and a gather
 ### END GUESS
-volume3_guess = Prediction("ZeRO-3 sends", my_guess, "x parameters")
+volume_guess = Prediction("ZeRO-1 sends", my_guess, "x parameters")
 
 # %% name="volume"
 FP32 = 4  # bytes
 said = {stage: got.sent for stage, got in runs[4].items()}
 sent = {stage: calls.volume / (FP32 * phi) for stage, calls in said.items()}
 
-volume3_guess.reveal(sent[3])
+volume_guess.reveal(sent[1])
 for stage, volume in sent.items():
     names = ", ".join(sorted({call.name for call in said[stage].calls}))
     print(f"stage {stage}: {volume:.2f} x parameters in {len(said[stage].calls)} calls ({names})")
@@ -378,7 +378,7 @@ claims.record("C14", swapped, f"ZeRO-3, {subject}", said[3].count("all_reduce"),
 #
 # ### When do the messages hide?
 #
-# Stage 3 must also wait for a gather before each block, unless the next block's parameters travel while the current block computes. Then the gather is hidden if it takes no longer than the computation. A forward pass needs 2 FLOPs per parameter and token, and a gather moves 2 bytes per parameter in BF16. Both are proportional to the number of parameters, so the size of the block cancels.
+# Stage 3 must also wait for a gather before each block, unless the next block's parameters travel while the current block computes. Then the gather is hidden if it takes no longer than the computation, that is, if a GPU has enough tokens to compute with.
 #
 # Suppose that H100s compute at 40% of their BF16 peak, that is, at 396 TFLOP/s. Inside a machine of eight, each sends 450 GB/s over NVLink: a forward pass hides its gathers if each GPU has 880 tokens. For traffic to other machines, each GPU has a network port of 50 GB/s.
 #
@@ -414,9 +414,11 @@ show_table(table)
 hidden_guess.reveal(tokens_that_hide(2, 2, rate, ports), "calculated")
 
 # %% [markdown] name="hidden_explained"
+# A forward pass needs 2 FLOPs per parameter and token, and a gather moves 2 bytes per parameter in BF16. Both are proportional to the number of parameters, so the size of the block cancels.
+#
 # A ring over two machines does not squeeze through one port. NCCL runs several rings at once, each with a part of the bytes and each leaving the machine through a different GPU's port, so the boundary carries 8 × 50 = 400 GB/s, nearly as much as NVLink. A rank is limited to its own port only if all other ranks of its ring are on other machines. That is so when tensor parallelism fills each machine ([[tensor_parallel]]), or between the replicas of hybrid sharding ([[fully_shard]]). (The factor (N − 1)/N is taken as 1, as for many ranks.)
 #
-# What a flat ring over many machines does suffer from is latency: N − 1 rounds for every gather of a layer, and each gather waits for the slowest rank. More tokens per GPU help, because each message has more computation to hide behind. Fewer ranks per copy help too, as in hybrid sharding. Gradients in BF16 would halve the bytes of the reductions, at the price of rounding in a sum over all ranks.
+# But a flat ring over many machines suffers from latency: every gather of a layer takes N − 1 rounds, and waits for the slowest rank. More tokens per GPU help, because each message has more computation to hide behind. Fewer ranks per copy help too, as in hybrid sharding. Gradients in BF16 would halve the bytes of the reductions, at the price of rounding in a sum over all ranks.
 
 # %% [markdown] name="explore_text"
 # ### Explore

@@ -195,7 +195,7 @@ lower = fsdp[one_unit].peak / got.peak
 claims.record("T21", "smaller units, lower peak", "4 ranks, whole model / each block", lower, "times", 1.2, 10)
 
 # %% [markdown] name="units_explained"
-# The losses are those of DDP. The static part is the formula's 4 bytes per parameter; your stage 3 held up to one block's gradients more. The bytes sent are those of your stage 3, in as many messages: three per block. The claim that FSDP needs "about N times less memory" is true of the static part but not of the peak: gathered units and flat copies of gradients are not divided by N. (Messages travel while the ranks compute, so the peak differs by up to a MiB from rank to rank and from run to run. The tables show the rank with the highest peak.)
+# The losses are those of DDP. The static part is the formula's 4 bytes per parameter; your stage 3 held up to one block's gradients more. The bytes sent are those of your stage 3, in as many messages: three per block. The claim that FSDP needs "about N times less memory" is true of the static part but not of the peak: gathered units and flat copies of gradients are not divided by N. (Messages travel while the ranks compute, so the peak differs a little from rank to rank and from run to run. The tables show the rank with the highest peak.)
 #
 # Smaller units save more than the seven blocks' parameters. At the end of a unit's backward pass all its gradients exist, along with the buffer in which they are packed for the reduce-scatter. So a unit costs at least twice its size. Units of one block cost more than that here, because the next unit's parameters have already been gathered and activations are not divided.
 #
@@ -504,7 +504,7 @@ claims.record("T21", said, "4 ranks", together[0][1], "x the limit", 0.999, 1.00
 #
 # ### Which wrapper comes first?
 #
-# Several things want to wrap a model: checkpointing, `fully_shard` and `torch.compile`; and the optimizer holds its parameters. We try checkpointing inside sharding, sharding inside checkpointing, and an optimizer that is built before or after sharding. None of them raises an error.
+# Checkpointing, `fully_shard` and `torch.compile` all wrap a model, and the optimizer holds its parameters. We try checkpointing inside sharding, sharding inside checkpointing, and an optimizer that is built before or after sharding. None of them raises an error.
 #
 # **Predict.** What is the peak of the run whose optimizer was built before `fully_shard`, divided by the peak of the run that built it after?
 
@@ -549,9 +549,9 @@ order_guess.reveal(ordering["optimizer, shard"].peak / ordering["shard, optimize
 claims.record("T21", "optimizer before fully_shard: nothing trains", "3 steps", losses[-1] / losses[0], "", 1, 1)
 
 # %% [markdown] name="order_explained"
-# `fully_shard` replaces the parameters with new ones. An optimizer that was built before it holds the old ones, which no module uses anymore and which get no gradients. So every rank keeps a full copy of the old parameters, and the loss stays where it was. The optimizer never creates its moments, which saves memory. But they would be sharded, so this saves less than the copy costs. There is no error and no warning, and nothing trains.
+# `fully_shard` replaces the parameters with new ones. An optimizer built earlier still holds the old ones, which no module uses anymore and which get no gradients. So every rank keeps a full copy of the old parameters, and the loss stays where it was. The optimizer never creates its moments, which saves memory. But they would be sharded, so this saves less than the copy costs. There is no error and no warning, and nothing trains.
 #
-# Checkpointing and sharding in either order gave the same losses and the same messages here. While a checkpointed block is recomputed in the backward pass, `fully_shard` notices, gathers it once and does not free it in between.
+# Checkpointing and sharding in either order gave the same losses and the same messages here. While a checkpointed block is recomputed in the backward pass, `fully_shard` detects this, gathers the block once and does not free it in between.
 #
 # **And the compiler?** Operations in different graphs cannot be fused ([[compilation_and_fusion]]), and the hooks of `fully_shard` cause graph breaks: compiled as a whole, a sharded model gives the compiler one block at a time. So compile each block, and put the checkpoint inside the compiled block, where the compiler sees what is recomputed. `block.compile()` works in place. `torch.compile(block)` wraps the block and puts the prefix `_orig_mod.` in front of its parameters' names: a plain `state_dict()` then does not load into a model that is not compiled (`get_state_dict` of section 8 strips the prefix).
 #

@@ -34,11 +34,12 @@ from helpers import (
     show,
     show_table,
 )
+from helpers.exercises.tensor_parallel.matmul_table import MatmulTable
 from helpers.exercises.tensor_parallel.mesh_traffic import MeshTraffic
 from helpers.exercises.tensor_parallel.pictures import crossing_picture, heads_picture, mesh_picture, split_picture
-from helpers.exercises.tensor_parallel.product_table import ProductTable
 from helpers.planner.catalog.clusters import find_cluster
 
+# %% name="setup_torch" setup=true
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -63,7 +64,7 @@ claims = Claims(device=where)
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, GPUs: {torch.cuda.device_count()}")
 print(f"ranks: on {'GPUs, over NCCL' if where.type == 'cuda' else 'the CPU, over gloo'}")
 
-# %% [markdown] name="products_text"
+# %% [markdown] name="matmuls_text"
 # ## 1 · Four sharded matmuls
 #
 # Sharding ([[sharding]]) stores a layer in parts, but each rank still computes all of it. **Tensor parallelism** splits the work as well: each rank keeps a part of every matrix and computes with that part.
@@ -78,7 +79,7 @@ show(
     "of all of Y; the two must be added.",
 )
 
-# %% [markdown] name="products_rule"
+# %% [markdown] name="matmuls_rule"
 # The matmul X[B, D] · W[D, F] sums over the dimension D. Whether the ranks have to communicate depends on how the inputs are split and on how you want the output. Four cases cover nearly everything:
 #
 # - **a**: X[B, D] · W[D, F_r] → Y[B, F_r]
@@ -88,25 +89,25 @@ show(
 #
 # **Predict** for each case which collective the ranks need and how many bytes its full message has (all that is reduced, or all that each rank holds after the gather). Take B = 8, D = 16 and F = 32 in FP32. The choices are "nothing", "all_gather", "reduce_scatter" and "all_reduce".
 
-# %% name="products_guess"
+# %% name="matmuls_guess"
 my_guess = {"a": None, "b": None, "c": None, "d": None}  # e.g. ("all_gather", 4096), or ("nothing", 0)
 ### BEGIN GUESS
 my_guess = {
     "a": ("nothing", 0),
     "b": ("all_gather", 8 * 16 * 4),  # D is summed over, so X must be whole
     "c": ("reduce_scatter", 8 * 32 * 4),  # partial sums of all of Y, added up and handed out in parts
-    "d": ("all_reduce", 8 * 32 * 4),  # the same, and then everybody gets all parts
+    "d": ("all_reduce", 8 * 32 * 4),  # the same, and then every rank gets all parts
 }
 ### END GUESS
-products_guess = ProductTable(my_guess)
+matmuls_guess = MatmulTable(my_guess)
 
-# %% [markdown] name="products_run_text"
+# %% [markdown] name="matmuls_run_text"
 # PyTorch's `DTensor` uses the same notation: `Shard(1)` splits dimension 1, and `Replicate()` splits nothing. You state how a tensor is split now and how you want it; `redistribute` calls the collective that gets you there.
 
-# %% name="products"
+# %% name="matmuls"
 B, D, FF = 8, 16, 32
 whole = Replicate()
-cases = {  # how X is cut, how W is cut, how the product needs X, how Y is wanted
+cases = {  # how X is cut, how W is cut, how the matmul needs X, how Y is wanted
     "a": (whole, Shard(1), whole, Shard(1)),
     "b": (Shard(1), Shard(1), whole, Shard(1)),
     "c": (Shard(1), Shard(0), Shard(1), Shard(0)),
@@ -114,7 +115,7 @@ cases = {  # how X is cut, how W is cut, how the product needs X, how Y is wante
 }
 
 
-def products():
+def matmuls():
     """Return, for each case, the collectives of this rank and whether Y is right."""
     mesh = init_device_mesh(rank_device().type, (dist.get_world_size(),))
     torch.manual_seed(0)
@@ -130,11 +131,11 @@ def products():
     return found
 
 
-found = run_ranks(products, RANKS, device=where, measure=False).results[0]
-products_guess.reveal({case: calls for case, (calls, _) in found.items()})
+found = run_ranks(matmuls, RANKS, device=where, measure=False).results[0]
+matmuls_guess.reveal({case: calls for case, (calls, _) in found.items()})
 print("Y is X W in all cases:", all(right for _, right in found.values()))
 
-# %% [markdown] name="products_explained"
+# %% [markdown] name="matmuls_explained"
 # The rule behind the table: **if the summed dimension is split in both inputs, each rank has a partial sum, and the partial sums must be added**. If it is split in only one of them, gather that one. If it is split in neither, send nothing.
 #
 # Cases c and d start alike. An all-reduce is a reduce-scatter followed by an all-gather. Case d needs both, so each rank sends twice as many bytes as in case c. (The table lists the size of the message, which is the same.) Section 5 uses this.
@@ -249,7 +250,7 @@ for warning in {text.partition(". ")[0] for results in tried.values() for _, _, 
 #
 # - **`dist.all_reduce`** changes its tensor without autograd's knowledge, so the gradient passes straight through. That happens to be right for the weights inside the MLP. The tensor *before* the MLP gets the gradient only from this rank's half. The two ranks get different halves, and the halves are never added. PyTorch warns about this.
 # - **`dist.all_gather`** fills buffers that have no graph: **no gradient at all**. Here `backward()` would raise an error. With a residual path around the MLP nothing raises an error, and the MLP never trains.
-# - **`torch.distributed.nn.functional.all_reduce`** sums in the backward pass, too, and so does its successor in `torch.distributed._functional_collectives`. That is the right derivative if the loss is the *sum of all ranks' losses*. Here every rank computes the *same* loss, so the sum makes the gradients inside the MLP too large by a factor of N. Use neither here: write the function, as below, or let `DTensor` redistribute (section 6).
+# - **`torch.distributed.nn.functional.all_reduce`** sums in the backward pass, too. That is the right derivative if the loss is the *sum of all ranks' losses*. Here every rank computes the *same* loss, so the sum makes the gradients inside the MLP too large by a factor of N. Use neither here: write the function, as below, or let `DTensor` redistribute (section 6).
 #
 # So a collective needs a backward pass that fits its place. At each collective, ask which gradient autograd has on each rank and which one a single process would have.
 #
@@ -955,13 +956,13 @@ claims.record(
 # %% [markdown] name="mesh_explained"
 # On 2 × 2 each rank has half of every matrix to share along `data`, so about half as many bytes travel there.
 #
-# The first run stopped in `clip_grad_norm_`: it stacks the norms of all gradients, and DTensors on two meshes cannot be stacked. An optimizer with `fused=True` or `foreach=True` combines the parameters in the same way and needs one mesh as well. With the norms on both dimensions, clipping computes the joint norm over the whole mesh and every rank clips by the same factor.
+# The first run stopped in `clip_grad_norm_`: it stacks the norms of all gradients, and DTensors on two meshes cannot be stacked. An optimizer with `fused=True` or `foreach=True` combines the parameters in the same way and needs one mesh as well. (No cell runs that.) With the norms on both dimensions, clipping computes the joint norm over the whole mesh and every rank clips by the same factor.
 #
 # The two dimensions carry different things. Along `data` go parameters and gradients, once per pass, and parameters can be gathered ahead of time. Along `tensor` go activations, several times per layer, and every rank waits for them.
 #
 # ### How long, for a real model
 #
-# Take the shape of Llama-2-7B (32 layers of width 4,096) and a micro-batch of one sequence of 4,096 tokens in BF16 on 8 H100s. In an all-reduce over N ranks, each rank sends 2 (N − 1) / N times the message ([[data_parallel]]). In the cluster of this calculation, NVLink carries 450 GB/s per GPU in each direction inside a machine, and each GPU has 50 GB/s of InfiniBand to other machines. The matmuls reach 40% of the GPUs' peak.
+# Take the shape of Llama-2-7B (32 layers of width 4,096) and a micro-batch of one sequence of 4,096 tokens in BF16 on 8 H100s. In the cluster of this calculation, NVLink carries 450 GB/s per GPU in each direction inside a machine, and each GPU has 50 GB/s of InfiniBand to other machines. The matmuls reach 40% of the GPUs' peak.
 #
 # **Predict.** Split this model over 8 GPUs in 8 machines. What percentage of the time do the GPUs wait for tensor parallelism's all-reduces?
 
@@ -993,28 +994,24 @@ waiting = next(iter(sent.values())) / cluster.outside
 volume_guess.reveal(100 * waiting / (waiting + computing), "calculated")
 
 # %% [markdown] name="volume_explained"
-# The calculation counts bandwidth only; 128 latencies per sequence come on top of that. The GPUs would wait a quarter of the time inside a machine and most of it between machines, because computing cannot continue without the activations. Data parallelism sends three times as many bytes per step, but that is once for any number of sequences, and it overlaps with the backward pass. Pipelines send the least.
+# In an all-reduce over N ranks, each rank sends 2 (N − 1) / N times the message ([[data_parallel]]). The calculation counts bandwidth only; 128 latencies per sequence come on top of that. The GPUs would wait a quarter of the time inside a machine and most of it between machines, because computing cannot continue without the activations. Data parallelism sends three times as many bytes per step, but that is once for any number of sequences, and it overlaps with the backward pass. Pipelines send the least.
 #
 # So use tensor parallelism **inside** an NVLink domain (a machine of 8 H100s, or a rack of 72 GPUs in an NVL72), a pipeline **between** domains, and data parallelism or sharding across the rest.
 #
-# The figures are for a plain implementation, and full checkpointing would repeat the two forward all-reduces of each layer: six instead of four. Tuned implementations wait less.
+# The figures are for a plain implementation, and full checkpointing would repeat the two forward all-reduces of each layer: six instead of four.
 #
 # ### Asynchronous tensor parallelism
 #
-# Must a matmul wait until all of its input has arrived? In section 5 the all-reduces became all-gathers before a matmul and reduce-scatters after one, and both can be cut into chunks of rows. A rank multiplies the rows that it has while the next rows travel, and sends finished rows while it computes the next. The bytes are the same, and so are the results up to rounding. Only one chunk has nothing to hide behind. With c chunks a step takes about
+# Must a matmul wait until all of its input has arrived? In section 5 the all-reduces became all-gathers before a matmul and reduce-scatters after one, and both can be cut into chunks of rows. A rank multiplies the rows that it has while the next rows travel, and sends finished rows while it computes the next. The bytes are the same, and so are the results up to rounding.
 #
-# $$\max(t_\text{compute}, t_\text{send}) + \frac{\min(t_\text{compute}, t_\text{send})}{c}$$
-#
-# seconds. For c = 1 that is the sum, as in the table above.
-#
-# **Predict.** Inside one machine the GPUs wait for a quarter of the time. What percentage is left with 8 chunks?
+# **Predict.** Between machines the GPUs wait for three quarters of the time. What percentage is left if every matmul is cut into 8 chunks?
 
 # %% name="async_guess"
 my_guess = None  # percent
 ### BEGIN GUESS
-my_guess = 4
+my_guess = 9  # an eighth of it
 ### END GUESS
-async_guess = Prediction("Time spent waiting inside a machine, 8 chunks", my_guess, "%")
+async_guess = Prediction("Time spent waiting between machines, 8 chunks", my_guess, "%")
 
 
 # %% name="async_tp"
@@ -1031,10 +1028,14 @@ for name, link in (("NVLink", cluster.inside), ("InfiniBand", cluster.outside)):
         row = (f"{nbytes / 1e9:.2f} GB", str(chunks), f"{1000 * took:.0f} ms", f"{waits[name, chunks]:.0f}%")
         table.append((name, *row))
 show_table(table)
-async_guess.reveal(waits["NVLink", 8], "calculated")
+async_guess.reveal(waits["InfiniBand", 8], "calculated")
 
 # %% [markdown] name="async_explained"
-# Inside a machine nearly all of the waiting is hidden; between machines the messages take longer than the computation, and no overlap can hide that. More chunks are not always better: each chunk's matmul has an eighth of the rows, here 512, and a matmul with few rows does not fill a GPU ([[where_the_time_goes]]). The norms and the softmax between the matmuls do not hide anything, either.
+# While one chunk is sent, another is computed; only one chunk has nothing to hide behind. So with c chunks a step takes about
+#
+# $$\max(t_\text{compute}, t_\text{send}) + \frac{\min(t_\text{compute}, t_\text{send})}{c}$$
+#
+# seconds. For c = 1 that is the sum, as in the table of the section before. Inside a machine nearly all of the waiting is hidden; between machines the messages take longer than the computation, and no overlap can hide that. More chunks are not always better: each chunk's matmul has an eighth of the rows, here 512, and a matmul with few rows does not fill a GPU ([[where_the_time_goes]]). The norms and the softmax between the matmuls do not hide anything, either.
 #
 # In PyTorch the compiler makes this transformation for blocks that use sequence parallelism (`torch._inductor.config._micro_pipeline_tp`; torchtitan's `enable_async_tensor_parallel`). It needs GPUs that can write to each other's memory. Megatron-LM has it as `--tp-comm-overlap`. Neither was tried here: the cell calculates.
 

@@ -337,7 +337,7 @@ show(picture, "After a short warm-up blue and orange bars alternate in each row.
 note("1F1B has the bubble of GPipe", "4 ranks, 8 micro-batches", runs["1F1B"], 300 / 11, 300 / 19)
 
 # %% [markdown] name="held_text"
-# The bubble is the same. (A few points of difference either way come from messages.) So why is 1F1B used at all? A small bubble needs many micro-batches, and these cost memory: here is a step with 4, 8 and 16 micro-batches of 8 rows each.
+# The bubble is the same. (The clocked difference comes from messages and late timers.) So why is 1F1B used at all? A small bubble needs many micro-batches, and these cost memory: here is a step with 4, 8 and 16 micro-batches of 8 rows each.
 
 # %% name="held"
 methods = {"GPipe": gpipe, "1F1B": one_f_one_b}
@@ -571,7 +571,7 @@ def on_cpu(work, *args):
 
 def torch_stage(module, number, stages, group=None):
     stage = PipelineStage(module, number, stages, rank_device(), group=group)  # the rank's own, not the machine's
-    if torch.__version__ < "2.10":  # its stages greet each other with messages of two sizes, which gloo refuses
+    if torch.__version__ < "2.10":  # its stages first exchange messages of two sizes, which gloo refuses
         stage._get_init_p2p_neighbors_ops = list
     return stage
 
@@ -729,7 +729,7 @@ for name, line in lists.items():
 show_table(table)
 
 # %% [markdown] name="unequal_text"
-# The bubble is the same. DualPipeV splits fewer backward passes and holds one more thin micro-batch on each rank; its gain is the overlap, which this simulation leaves out.
+# The bubble is the same, and DualPipeV holds one more thin micro-batch on each rank. Its gain is the overlap, which this simulation leaves out.
 #
 # ## 7 · Unequal stages
 #
@@ -769,7 +769,7 @@ print(f"an all-reduce of a tied table's gradient between two ranks: {table * 4 /
 # %% name="unequal_guess"
 my_guess = None  # percent
 ### BEGIN GUESS
-my_guess = 45  # the last rank never waits; the others have half of its work
+my_guess = 45  # the last rank hardly waits; the others have half of its work
 ### END GUESS
 unequal_guess = Prediction("Idle with 4 | 4 | 4 | 4 + head", my_guess, "%", difference=True)
 

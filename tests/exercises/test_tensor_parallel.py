@@ -1,5 +1,6 @@
 """What lab and checks of tensor parallel say and draw: tables of guesses, traffic by dimension, verdicts by rank."""
 
+from helpers.exercises.tensor_parallel.matmul_table import MatmulTable
 from helpers.exercises.tensor_parallel.mesh_traffic import MeshTraffic
 from helpers.exercises.tensor_parallel.pictures import (
     crossing_picture,
@@ -7,7 +8,6 @@ from helpers.exercises.tensor_parallel.pictures import (
     mesh_picture,
     split_picture,
 )
-from helpers.exercises.tensor_parallel.product_table import ProductTable
 from helpers.exercises.tensor_parallel.said import by_rank, in_words, wrong_tensor
 from helpers.ranks.collectives import Collective
 from helpers.ranks.run import run_ranks
@@ -29,19 +29,19 @@ from ..mutants import run_answers, topics, verdicts
     ],
 )
 def test_a_guess_stands_beside_what_was_measured(guess, remark, capsys):
-    ProductTable({"a": guess, "b": None}).reveal({"a": [Collective("all_reduce", 64)], "b": []})
+    MatmulTable({"a": guess, "b": None}).reveal({"a": [Collective("all_reduce", 64)], "b": []})
     out = capsys.readouterr().out
     assert remark in out
     assert ("1 of 2 as you said" if remark == "as you said" else "0 of 2") in out
 
 
 def test_no_guess_is_no_mistake(capsys):
-    ProductTable({"a": None}).reveal({"a": []})
+    MatmulTable({"a": None}).reveal({"a": []})
     assert "You have not guessed" in capsys.readouterr().out
 
 
 def test_a_guess_of_nothing_can_be_right(capsys):
-    ProductTable({"a": ("nothing", 0)}).reveal({"a": []})
+    MatmulTable({"a": ("nothing", 0)}).reveal({"a": []})
     assert "1 of 1 as you said" in capsys.readouterr().out
 
 

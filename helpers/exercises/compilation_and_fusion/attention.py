@@ -154,7 +154,7 @@ class SkipsWhatIsMasked(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         times = seen["flops"] / expected["flops"]
         if not times <= 1.02:
-            return f"Matmuls take {times:.2f} times the FLOPs of the tiles that are needed."
+            return f"Matmuls take {times:.2f} times the FLOPs that are needed: where does the loop over columns end?"
         if not times >= 0.98:
             return f"Matmuls take {times:.2f} times the FLOPs that are needed: which tiles are missing?"
         return None
@@ -187,7 +187,9 @@ class HoldsATileAtATime(Check):
             return "q, k or v has changed; work on copies."
         if not seen["tiles"] <= 6:
             tiles = f"{seen['tiles']:.0f} tiles of scores"
-            return f"The peak besides inputs and result equals {tiles}; six are enough."
+            return (
+                f"The peak besides inputs and result equals {tiles}; six are enough. Which tensors outlive their tile?"
+            )
         return None
 
 

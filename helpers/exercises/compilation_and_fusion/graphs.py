@@ -32,7 +32,7 @@ class GivesTheSameNumbers(Check):
 
     hint = (
         "Which of the two branches is right depends on a number. Can both be computed?\n"
-        "`torch.where(condition, a, b)` takes a where the condition holds; the condition may be a tensor of one number."
+        "`torch.where(condition, a, b)` takes `a` where the condition holds, and the condition may be one number."
     )
 
     @staticmethod
@@ -84,7 +84,8 @@ class BecomesOneGraph(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["graphs"] == expected["graphs"] and not seen["lines"]:
             return None
-        where = f" It breaks at: {seen['lines'][0]}" if seen["lines"] and seen["lines"][0] else ""
+        named = seen["lines"] and seen["lines"][0]
+        where = f" It breaks at: {seen['lines'][0]}" if named else " Which line needs the value of a tensor?"
         graphs = f"{seen['graphs']} graph was" if seen["graphs"] == 1 else f"{seen['graphs']} graphs were"
         breaks = f"{len(seen['lines'])} break" + "s" * (len(seen["lines"]) != 1)
         return f"{graphs} recorded, with {breaks}.{where}"

@@ -44,11 +44,14 @@ def evidence(loss: Any, hidden: Tensor, weight: Tensor) -> Evidence:
 def what_is_wrong(got: Evidence, want: Evidence, tolerance: float) -> str | None:
     """Say what differs in the loss or in the gradients."""
     if "returned" in got:
-        return f"return the loss, a tensor with one number; you return {got['returned']}."
+        return (
+            f"it should return the loss, a tensor with one number; the returned value has the type {got['returned']}."
+        )
     if got["shape"]:
         return f"the loss should be one number, of shape (); yours has the shape {tuple(got['shape'])}."
     if not abs(got["loss"] - want["loss"]) <= tolerance * (1 + abs(want["loss"])):
-        times = f", {got['loss'] / want['loss']:.3g} times it" if want["loss"] and math.isfinite(got["loss"]) else ""
+        known = want["loss"] and math.isfinite(got["loss"])
+        times = f", {got['loss'] / want['loss']:.3g} times as large" if known else ""
         return f"the loss should be {want['loss']:.6g} and is {got['loss']:.6g}{times}."
     for name in ("hidden", "weight"):
         mine, right = got[name], want[name]
@@ -62,16 +65,16 @@ def what_is_wrong(got: Evidence, want: Evidence, tolerance: float) -> str | None
             if any(not abs(number) <= 1e-9 for number in mine):
                 return f"the gradient of {name} should be zero everywhere and is not."
         elif not relative_distance(mine, right) <= tolerance:
-            off = f"{relative_distance(mine, right):.2g} of its length"
+            off = f"{relative_distance(mine, right):.2g} of its norm"
             return f"the gradient of {name} is not that of the full logits: off by {off}.{_scaled(mine, right)}"
     return None
 
 
 def _scaled(mine: list[float], right: list[float]) -> str:
-    """Say by which factor `mine` is too large, where that is all."""
+    """Say by which factor `mine` differs, if nothing else is wrong."""
     square = sum(b * b for b in right)
     factor = sum(a * b for a, b in zip(mine, right, strict=True)) / square if len(mine) == len(right) else 0.0
     if not math.isfinite(factor) or not any(mine):
         return " It is zero or not finite."
     same = relative_distance(mine, [factor * b for b in right]) <= 1e-3
-    return f" It is too large by a factor of {factor:.4g}: which factor is missing?" if same else ""
+    return f" It is {factor:.4g} times the correct one: which factor is missing?" if same else ""

@@ -64,7 +64,10 @@ class LogitsNeverWhole(Check):
                 largest = max(got["products"], default=0)
                 return f"{case}, chunk={sizes.CHUNK}: matmuls of {largest} rows at most; take {sizes.CHUNK} at a time."
             if sum(got["products"]) < sizes.ROWS:
-                return f"{case}: logits of {sum(got['products'])} rows were computed; there are {sizes.ROWS}."
+                return (
+                    f"{case}: logits of {sum(got['products'])} of {sizes.ROWS} rows were computed. Which rows are left "
+                    "out?"
+                )
             if sum(got["products"]) > sizes.ROWS:
                 return (
                     f"{case}: logits of {sum(got['products']):,} rows were computed; there are {sizes.ROWS:,}. Each "

@@ -19,7 +19,7 @@ def _kernel(merge_tile: MergeTile) -> OnlineSoftmax:
 
 
 class KernelMatchesTheSoftmax(MatchesTheSoftmax):
-    """In a kernel, weighted / total is after each tile the softmax over all columns so far, times their values."""
+    """In a kernel, too, weighted / total after each tile is the softmax over all columns so far, times their values."""
 
     hint = (
         "Which cases of `online_softmax` cannot occur here? The state is never None, and no row is empty.\n"
@@ -32,7 +32,7 @@ class KernelMatchesTheSoftmax(MatchesTheSoftmax):
 
 
 class KernelStateMeansWhatItSays(StateMeansWhatItSays):
-    """What is returned is the largest score of each row, the sum of exp(score - largest), and that times values."""
+    """`merge_tile` returns the largest score of each row, the sum of exp(score - largest), and that times values."""
 
     hint = "In which order are the three returned, and is the first the maximum of old and new?"
 
@@ -42,7 +42,7 @@ class KernelStateMeansWhatItSays(StateMeansWhatItSays):
 
 
 class KernelSurvivesLargeScores(SurvivesLargeScores):
-    """In a kernel, too, scores of several thousand make no infinity or NaN."""
+    """In a kernel, too, scores of several thousand produce no infinity or NaN."""
 
     hint = "Subtract the new maximum before `tl.exp`, from the scores and from the old maximum."
 

@@ -86,7 +86,8 @@ class MatchesTheSoftmax(Check):
                     return f"{case}: weighted should be {tuple(want['shape'])}; it is {tuple(got['shape'])}."
                 if not got["far"] <= SAME:
                     off = f"off by {got['far']:.2g} of its largest number"
-                    return f"{case}, {stage}: weighted / total is {off}. Are the old sums rescaled?"
+                    look = "Which maximum is subtracted?" if stage == "after tile 1" else "Are the old sums rescaled?"
+                    return f"{case}, {stage}: weighted / total is {off}. {look}"
         return None
 
 
@@ -117,7 +118,9 @@ class StateMeansWhatItSays(Check):
             if got["shape"] != want["shape"]:
                 return f"{name} should have the shape {tuple(want['shape'])}; it has {tuple(got['shape'])}."
             if not got["far"] <= SAME:
-                return f"After three tiles {name} is off by {got['far']:.2g} of its largest number."
+                look = "Is it the largest score" if name == "largest" else "Is it relative to the largest score"
+                off = f"off by {got['far']:.2g} of its largest number"
+                return f"After three tiles `{name}` is {off}. {look} of all three tiles?"
         return None
 
 
@@ -138,7 +141,8 @@ class SurvivesLargeScores(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case in expected:
             if not seen[case] <= 1e-3:  # at 6,000 the scores themselves have three decimals
-                return f"{case} scores of thousands: weighted / total is off by {seen[case]:.2g} of its largest number."
+                off = f"off by {seen[case]:.2g} of its largest number" if seen[case] < float("inf") else "not finite"
+                return f"{case} scores of thousands: weighted / total is {off}. Which exp gets a number above zero?"
         return None
 
 
@@ -168,8 +172,9 @@ class SurvivesMaskedTiles(Check):
         for case, stages in expected.items():
             for stage in stages:
                 if not seen[case][stage] <= SAME:
-                    what = "there are NaNs" if seen[case][stage] == float("inf") else "the sums are off"
-                    return f"{case}, {stage}: {what}."
+                    nan = "there are NaNs. Where is -inf subtracted from -inf?"
+                    off = "the sums are off. What does a score of -inf add to them?"
+                    return f"{case}, {stage}: {nan if seen[case][stage] == float('inf') else off}"
         return None
 
 
@@ -191,7 +196,7 @@ class LeavesItsInputsAlone(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         changed = [name for name in expected if not seen[name]]
-        return f"Changed by the call: {', '.join(changed)}." if changed else None
+        return f"Changed by the call: {', '.join(changed)}. Which operation works in place?" if changed else None
 
 
 SOFTMAX: tuple[type[Check], ...] = (

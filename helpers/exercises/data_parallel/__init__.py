@@ -5,12 +5,12 @@ pass.
 """
 
 from ..base import Part
-from .law import LAW
+from .link import LINK
 from .overlap import OVERLAP
 from .ring import RING
 
 PARTS = (
     Part("data_parallel.ring", ("ring_all_reduce",), RING),
-    Part("data_parallel.law", ("fit_link",), LAW),
+    Part("data_parallel.law", ("fit_link",), LINK),
     Part("data_parallel.overlap", ("BucketedAverage",), OVERLAP),
 )

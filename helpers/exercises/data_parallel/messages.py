@@ -1,4 +1,4 @@
-"""What a rank sends from hand to hand: each message with its size and who is at the other end."""
+"""What a rank sends from hand to hand: each message with its size and the rank at the other end."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ class Messages(OperationWatch):
     """Records sends, receives and collectives of the code in its `with` block, in order.
 
     Attributes:
-        sent, received: (the other rank, bytes) of each message; -1 for a receive from anybody.
+        sent, received: (the other rank, bytes) of each message; -1 for a receive from any rank.
         collectives: names of the other calls, as the dispatcher has them.
     """
 

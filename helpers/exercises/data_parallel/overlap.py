@@ -211,7 +211,10 @@ def _wrong_gradients(case: str, seen: list[Evidence], expected: list[Evidence]) 
                     return f"{where}: {name} has no gradient; it should have the average over the ranks."
                 if not relative_distance(a, b or [0.0] * len(a)) <= EXACT:
                     length = torch.tensor(a).norm() / max(torch.tensor(b or [0.0]).norm(), torch.tensor(1e-30))
-                    return f"{where}: the gradient of {name} is not DDP's; it is {length:.3g} times as long."
+                    return (
+                        f"{where}: the gradient of {name} is not DDP's; it is {length:.3g} times as long. Is each sum "
+                        "complete when it is read, and divided by the number of ranks?"
+                    )
     return None
 
 
@@ -334,7 +337,8 @@ class HandlesMissingGradients(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return GradientsEqualDdp.judge(seen, expected)
+        wrong = GradientsEqualDdp.judge(seen, expected)
+        return f"{wrong} Do all ranks send the same buckets, in the same order?" if wrong else None
 
 
 OVERLAP = (

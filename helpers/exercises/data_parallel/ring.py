@@ -96,7 +96,7 @@ class SumsOnEveryRank(Check):
                 return f"{where}: this is the mean; it should be the sum."
             return (
                 f"{where}: {len(wrong)} of {length} elements are wrong, element {i} first: {mine[i]:.6g}; "
-                f"`dist.all_reduce` gives {right[i]:.6g}."
+                f"`dist.all_reduce` gives {right[i]:.6g}. In which round does its chunk reach this rank?"
             )
         return None
 
@@ -118,7 +118,10 @@ class AllRanksHaveTheSameBits(Check):
             first = got["values"] if rank == 0 else first
             if got["values"] != first:
                 most = max(abs(a - b) for a, b in zip(got["values"], first, strict=True))
-                return f"{where}: differs from rank 0, by up to {most:.2g}."
+                return (
+                    f"{where}: differs from rank 0 by up to {most:.2g}. Which rank adds up a chunk, and do the others "
+                    "copy it?"
+                )
         return None
 
 
@@ -150,7 +153,10 @@ class SendsNoMoreThanARing(Check):
                     f"an N-th of the vector, rounded up, has {piece // size}."
                 )
             if received > rounds * piece:
-                return f"{where}: it received more than 2 (N - 1) chunks."
+                return (
+                    f"{where}: it received {received // size} elements; 2 (N - 1) chunks have at most "
+                    f"{rounds * piece // size}."
+                )
         return None
 
 
@@ -173,7 +179,7 @@ class SendsToItsNeighborsOnly(Check):
             for verb, log, neighbour in (("sent to", got["sent"], right), ("received from", got["received"], left)):
                 others = sorted({other for other, _ in log} - {neighbour})
                 if others:
-                    who = "anybody" if others[0] < 0 else f"rank {others[0]}"
+                    who = "no particular rank" if others[0] < 0 else f"rank {others[0]}"
                     return f"{where}: it {verb} {who}; its neighbor on that side is rank {neighbour}."
             if ranks > 1 and length >= ranks and not got["sent"]:
                 return f"{where}: it sent nothing that this check can see; send with torch.distributed."
@@ -197,7 +203,7 @@ class WorksInPlace(Check):
             if mine["returned"] != "NoneType":
                 return f"{where}: it returns a {mine['returned']}; write the sum into `vector` and return nothing."
             if mine["around"] != right["around"]:
-                return f"{where}: elements outside the vector have changed."
+                return f"{where}: elements outside the vector have changed. Which tensor is written to?"
             far = relative_distance(mine["values"], right["all_reduce"])
             if not far <= 1e-12:
                 return f"{where}: off by {far:.2g} (relative). In FP64 about 15 digits should be correct."

@@ -135,7 +135,7 @@ def _too_much(got: Evidence, right: Evidence, ranks: int) -> str | None:
     if got["static"] > 1.1 * share:
         return (
             f"holds {human_bytes(got['static'])} of parameters, gradients and optimizer state, "
-            f"{got['static'] / share:.2f} times its share of {human_bytes(share)}."
+            f"{got['static'] / share:.2f} times its share of {human_bytes(share)}. Which parameters are not sharded?"
         )
     if got["left"] > share + 4 * right["block"]:
         return (
@@ -146,7 +146,7 @@ def _too_much(got: Evidence, right: Evidence, ranks: int) -> str | None:
     if beside > ROOM:
         return (
             f"the peak is {human_bytes(got['peak'])}: the share of {human_bytes(share)} and {beside:.1f} times a "
-            f"block; at most {ROOM} are allowed."
+            f"block; at most {ROOM} are allowed. Which blocks are gathered at the same time?"
         )
     return None
 

@@ -168,7 +168,8 @@ class ClippedByTheJointNorm(_OfSteps):
 
     @classmethod
     def wrong(cls, got: Evidence, right: Evidence, clipped: bool) -> str | None:
-        return _off(got) if clipped and not got["off"] <= CLOSE else None
+        when = " Is the gradient clipped once, by the joint norm, after the last micro-batch and before the step?"
+        return _off(got) + when if clipped and not got["off"] <= CLOSE else None
 
 
 def _off(got: Evidence) -> str:
@@ -209,7 +210,11 @@ class ReturnsLossAndNorm(_OfSteps):
             if mine is None:
                 return f"the {name} that was returned is not a number; return the loss and the norm."
             if not abs(mine - theirs) <= CLOSE * abs(theirs):
-                return f"the {name} that was returned is {mine:.5g}; it should be {theirs:.5g}."
+                look = {
+                    "loss": "What weight does each micro-batch have in it?",
+                    "norm": "Is it the norm of the joint gradient, before clipping?",
+                }
+                return f"the {name} that was returned is {mine:.5g}; it should be {theirs:.5g}. {look[name]}"
         return None
 
 
@@ -225,7 +230,10 @@ class LeavesTheModelReady(Check):
             for rank, (got, right) in enumerate(zip(seen[case], want, strict=True)):
                 for step, mine in enumerate(got["steps"]):
                     if mine["left"]:
-                        return f"{case}, rank {rank}, step {step}: {mine['left']} parameters still have gradients."
+                        return (
+                            f"{case}, rank {rank}, step {step}: {mine['left']} parameters still have gradients "
+                            "afterwards. Where are they cleared?"
+                        )
                 if got["plain"] != right["plain"]:
                     return (
                         f"{case}, rank {rank}: a plain backward pass after your steps sends {got['plain']} "

@@ -82,14 +82,17 @@ class FirstStepIsAdams(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if not seen["moved"]:
-            return "After a step no weight has moved."
+            return "After a step no weight has moved. Does `step()` write the update into the parameter itself?"
         if not seen["off"] <= EXACT:
-            return f"After one step the weights are off by {seen['off']:.2g} of their correct change."
+            return (
+                f"After one step the weights are off by {seen['off']:.2g} of their correct change. Do m and v go into "
+                "the update before they are encoded, with both bias corrections?"
+            )
         return None
 
 
 class FollowsAdam(Check):
-    """It goes on as Adam does, by the settings of the parameter's group, but for the rounding between steps."""
+    """Later steps follow Adam with the settings of the parameter's group, except for the rounding between steps."""
 
     hint = (
         "What should a step begin with? Not with zeros, but with what the last one stored.\n"
@@ -123,7 +126,7 @@ class FollowsAdam(Check):
                 continue
             off = relative_distance(seen[case], want)
             if not off <= ROUNDED:
-                far = f"the weights are off by {off:.2g} of the way they should go; rounding explains only {ROUNDED}"
+                far = f"the weights are off by {off:.2g} of their correct change; rounding explains only {ROUNDED}"
                 if case == SIX:
                     for block, taken in expected[BLOCKS].items():
                         if relative_distance(seen[case], taken) <= ROUNDED:
@@ -208,7 +211,7 @@ class SmallOnesStayWhole(Check):
             if case != "kept" and not seen[case] <= EXACT:
                 return (
                     f"{case}: after six steps the weights are off by {seen[case]:.2g} of the distance "
-                    "that torch.optim.Adam moves them."
+                    "that torch.optim.Adam moves them. Are their moments kept in FP32, and not encoded?"
                 )
         wrong = _wrongly_kept(seen["kept"], expected["kept"])
         return f"Tensors of fewer than 4,096 numbers: {wrong}" if wrong else None
@@ -283,7 +286,9 @@ class LeavesGradientsAlone(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         changed = [size for size in ("large", "small") if size in seen["changed"]]
-        return f"After a step the gradient of a {changed[0]} tensor has changed or is None." if changed else None
+        if not changed:
+            return None
+        return f"After a step the gradient of a {changed[0]} tensor has changed or is None. Which line writes to it?"
 
 
 ADAM = (

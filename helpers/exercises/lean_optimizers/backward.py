@@ -109,7 +109,10 @@ class StepsLikeOneOptimizer(Check):
                 )
             off = relative_distance(got["first"], want["first"])
             if not off <= SAME:
-                return f"{case}: after one backward pass the weights are off by {off:.2g} of their correct change."
+                return (
+                    f"{case}: after one backward pass the weights are off by {off:.2g} of their correct change. Does "
+                    "each hook step once, when the gradient of its own parameter is complete?"
+                )
             off = relative_distance(got["last"], want["last"])
             if not off <= SAME and got["left"]:
                 return (
@@ -152,7 +155,9 @@ class FreesEachGradientAtOnce(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["left"]:
-            return f"Parameters that still have a gradient after the backward pass: {seen['left']}."
+            return (
+                f"{seen['left']} parameters still have a gradient after the backward pass. Where does the hook free it?"
+            )
         if not seen["gradients"] > 0:
             return (
                 "None of the optimizers that you return took a step during the backward pass, so there is "
@@ -222,7 +227,7 @@ class OneOptimizerForEach(Check):
         right = {names[0]: steps for names, steps, _ in expected["made"]}
         for name, number in owners.items():
             if name not in right:
-                return f"{name} is frozen and has an optimizer."
+                return f"{name} is frozen and has an optimizer. Leave out parameters that do not require a gradient."
             if number > 1:
                 tied = " It is a tied weight: it is yielded twice, and is one tensor." if name == _TIED else ""
                 return f"{number} optimizers were made for {name}; it needs one.{tied}"
@@ -277,7 +282,7 @@ class ComesOffAgain(Check):
         if not seen["after"] <= 0:
             return "The handles were removed, and a backward pass still updates weights: some hook has no handle."
         if not seen["gradients"]:
-            return "The handles were removed, and gradients still disappear."
+            return "The handles were removed, and gradients still disappear: some hook that frees them has no handle."
         off = relative_distance(seen["gradients"], expected["gradients"])
         if not off <= SAME:
             return f"With the handles removed, two backward passes should add up their gradients; off by {off:.2g}."

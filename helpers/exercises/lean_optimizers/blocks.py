@@ -149,8 +149,8 @@ class TakesTheNearest(Check):
             if wrong:
                 return (
                     f"{case}: {len(wrong)} of {len(excess)} codes are not those of the nearest value; the first is "
-                    f"that of number {wrong[0]}. What is each number divided by, and which numbers are nearest to each "
-                    "value of the book?"
+                    f"that of number {wrong[0]}. What is each number divided by, and which value of the book is "
+                    "nearest to the result?"
                 )
         return None
 

@@ -45,8 +45,8 @@ class BringsSingularValuesNearOne(Check):
         seen: Evidence = {}
         for name, shape in SHAPES.items():
             for steps, size in ((1, 1.0), (5, 1e-3), (5, 300.0)):
-                result = orthogonalize(_matrix(seed, *shape, size), steps)
-                seen[f"{name}, largest singular value {size:g}, {steps} steps"] = _numbers(result, shape)
+                case = f"{name}, largest singular value {size:g}, {steps} step{'s' * (steps > 1)}"
+                seen[case] = _numbers(orthogonalize(_matrix(seed, *shape, size), steps), shape)
         return seen
 
     @staticmethod
@@ -59,7 +59,10 @@ class BringsSingularValuesNearOne(Check):
             mine, wanted = (torch.tensor(each["numbers"], dtype=torch.float64) for each in (seen[case], right))
             off = ((mine - wanted).norm() / wanted.norm()).item()
             if not off <= SAME:
-                return f"{case}: your result differs from the correct one by {off:.2g} of its norm."
+                return (
+                    f"{case}: your result differs from the correct one by {off:.2g} of its norm. Is the matrix divided "
+                    "by its norm first, and does each step use the X of the step before?"
+                )
         return None
 
 
@@ -88,7 +91,10 @@ class SquaresTheSmallerSide(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name, most in seen.items():
             if most > 300 * 6:
-                return f"{name}: an operation makes a tensor of {most:,} numbers; the matrix has {300 * 6:,}."
+                return (
+                    f"{name}: an operation makes a tensor of {most:,} numbers; the matrix has {300 * 6:,}. Which is "
+                    "smaller, X Xᵀ or Xᵀ X?"
+                )
         return None
 
 
@@ -109,7 +115,7 @@ class LeavesTheMomentumAlone(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["changed"]:
             return "The matrix that you were given has changed: the optimizer still needs its momentum."
-        return None if seen["zeros"] else "A matrix of zeros does not give zeros: is a norm of 0 divided by?"
+        return None if seen["zeros"] else "A matrix of zeros does not give zeros: do you divide by a norm of 0?"
 
 
 NEWTON = (BringsSingularValuesNearOne, SquaresTheSmallerSide, LeavesTheMomentumAlone)

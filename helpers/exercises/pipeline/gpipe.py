@@ -51,8 +51,8 @@ class NoLongerThanNeeded(InTime):
     """The step takes (m + ranks - 1) forward and backward passes: the ranks agree on the order of micro-batches."""
 
     hint = (
-        "If a rank takes the micro-batches in a different order from its neighbor, it may wait for its first until the "
-        "neighbor's last."
+        "If a rank takes the micro-batches in a different order from its neighbor, it may wait for its first one "
+        "until the neighbor runs its last."
     )
     cases = staticmethod(any_number)
 

@@ -41,7 +41,7 @@ class ThinnerBubble(InTime):
 
     hint = (
         "Take as many micro-batches through chunk 0 as there are ranks; then the first of them is back on rank 0.\n"
-        "How many forward passes does 1F1B warm up with? Here v - 1 rounds of all ranks come on top."
+        "How many forward passes does 1F1B warm up with? Here (v - 1) x ranks more are needed."
     )
     cases = staticmethod(in_chunks)
 

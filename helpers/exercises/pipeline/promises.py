@@ -77,9 +77,9 @@ def _simulated(case: Case, lists: Lists, costs: Costs) -> Timeline | str:
     """Return the timeline, or why there is none."""
     for rank, actions in enumerate(lists):
         if not actions:
-            return f"rank {rank}'s list is empty."
+            return f"rank {rank}'s list is empty; it should have the actions of {case.m} micro-batches."
         if any(action.kind not in tuple(KINDS) or action.chunk >= case.chunks for action in actions):
-            return f"rank {rank}'s list has an entry that cannot be run."
+            return f'rank {rank}\'s list has an entry that cannot be run. An action looks like this: ("F", 0).'
     try:
         return simulate(lists, in_a_row(case.ranks, case.chunks), costs)
     except Stuck as error:

@@ -136,7 +136,8 @@ class LossOnTheLastRank(_OfRanks):
     def wrong(cls, got: Evidence, right: Evidence) -> str | None:
         for number, (mine, theirs) in enumerate(zip(got["losses"], right["right"], strict=True)):
             if (mine is None) != (theirs is None):
-                return f"run_forward returned {'None' if mine is None else 'a number'} in call {number}."
+                returned, wanted = ("None", "its loss") if mine is None else ("a number", "None")
+                return f"run_forward returned {returned} in call {number}; on this rank it should return {wanted}."
             if mine is not None and not abs(mine - theirs) <= EXACT * abs(theirs):
                 return f"run_forward returned {mine:.6g} in call {number}; its share of the loss is {theirs:.6g}."
         return None
@@ -158,7 +159,8 @@ class GradientsOfOneProcess(_OfRanks):
             return None
         return (
             f"the gradients of this stage differ from those of one process by {got['off']:.2g} (relative); they are "
-            f"{got['length']:.3g} times as long."
+            f"{got['length']:.3g} times as long. Is each loss divided by m, and with which gradient does backward() "
+            "start?"
         )
 
 
@@ -174,7 +176,7 @@ class OneMessagePerNeighbor(_OfRanks):
     def wrong(cls, got: Evidence, right: Evidence) -> str | None:
         if got["calls"] == right["calls"]:
             return None
-        return f"this rank's calls were {_words(got['calls'])}; {_words(right['calls'])} is right."
+        return f"this rank's calls were {_words(got['calls'])}; they should be {_words(right['calls'])}."
 
 
 def _words(calls: dict[str, int]) -> str:
@@ -189,7 +191,9 @@ class ComputesOnce(_OfRanks):
     @classmethod
     def wrong(cls, got: Evidence, right: Evidence) -> str | None:
         mine, theirs = got["passes"], right["passes"]
-        return f"the module ran {mine} times for {theirs} micro-batches." if mine != theirs else None
+        if mine == theirs:
+            return None
+        return f"the module ran {mine} times for {theirs} micro-batches. Which pass runs it again?"
 
 
 class ForgetsAfterBackward(_OfRanks):
@@ -205,7 +209,9 @@ class ForgetsAfterBackward(_OfRanks):
         left = next((number for number, alive in enumerate(got["alive"]) if alive), None)
         if left is None:
             return None
-        return f"after backward pass {left}, its input or output is still alive."
+        return (
+            f"after backward pass {left}, its input or output is still alive. Does `kept`, or a message, refer to it?"
+        )
 
 
 def _late(forward: Pass, backward: Pass, seed: int, folder: str) -> Evidence:
@@ -250,13 +256,13 @@ class SendsWithoutWaiting(Check):
             if not seen["ranks"][receiver][name]:
                 return (
                     f"2 ranks: run_{name} on rank {1 - receiver} had not ended after {PATIENCE:.0f} s, because rank "
-                    f"{receiver} had not yet received."
+                    f"{receiver} had not yet received. Which call waits for the receiver?"
                 )
         for rank, (got, right) in enumerate(zip(seen["ranks"], expected["ranks"], strict=True)):
             if got["listed"] != right["listed"]:
                 return (
                     f"2 ranks, rank {rank}: after its message was sent, stage.sending has {got['listed']} entries; "
-                    f"it should have {right['listed']}."
+                    f"it should have {right['listed']}, one per message."
                 )
         return None
 

@@ -53,7 +53,7 @@ def _seen(make: Make, case: Case) -> dict[str, Any]:
 
 
 class TrainsAsOneProcess(Check):
-    """On real ranks, the lists give the loss and the gradients of one process, also where messages have no names."""
+    """On real ranks, the lists give the loss and the gradients of one process, even if messages carry no tags."""
 
     hint = "The engine adds up what your actions compute. A wrong gradient means one action too few or too many."
     cases: ClassVar[list[Case]]
@@ -69,7 +69,10 @@ class TrainsAsOneProcess(Check):
             if not got["ran"]:
                 return f"{case}: these lists cannot be run on ranks: the checks above say why."
             if not abs(got["loss"] - want["loss"]) <= 1e-4 * abs(want["loss"]):
-                return f"{case}: the loss is {got['loss']:.4f}; one process gets {want['loss']:.4f}."
+                return (
+                    f"{case}: the loss is {got['loss']:.4f}; one process gets {want['loss']:.4f}. Which F is missing "
+                    "or repeated?"
+                )
             for rank, counts in enumerate(got["missing"]):
                 if any(counts):
                     return f"{case}: on rank {rank}, {sum(counts)} parameters have no gradient. Which action gives it?"
@@ -77,7 +80,10 @@ class TrainsAsOneProcess(Check):
                 for chunk, (numbers, goal) in enumerate(zip(mine, right, strict=True)):
                     off = relative_distance(numbers, goal)
                     if not off <= 1e-3:
-                        return f"{case}: the gradient of rank {rank}, chunk {chunk}, is off by {off:.1e} of its length."
+                        return (
+                            f"{case}: the gradient of rank {rank}, chunk {chunk}, is off by {off:.1e} of its norm. "
+                            "Which backward pass is missing or repeated?"
+                        )
             if mistaken := taken_for_another(Case(*want["of"]), actions_of(got)):
                 return f"{case}: {mistaken}"
         return None

@@ -5,9 +5,9 @@ Written by `python -m helpers build`; change the source, not this file.
 
 import warnings
 from helpers import Claims, Collectives, MemoryMeter, Prediction, RankError, check, device_name, explore, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks, saved_tensor_bytes, show, show_table
+from helpers.exercises.tensor_parallel.matmul_table import MatmulTable
 from helpers.exercises.tensor_parallel.mesh_traffic import MeshTraffic
 from helpers.exercises.tensor_parallel.pictures import crossing_picture, heads_picture, mesh_picture, split_picture
-from helpers.exercises.tensor_parallel.product_table import ProductTable
 from helpers.planner.catalog.clusters import find_cluster
 import torch
 import torch.distributed as dist

@@ -14,7 +14,7 @@ class Event(NamedTuple):
     Attributes:
         name: of the collective, or what was noted.
         volume: bytes that a rank sends in a ring of many ranks: see `Collective.volume`.
-        ranks: who took part; none in a note.
+        ranks: those that took part; none in a note.
     """
 
     name: str

@@ -82,7 +82,7 @@ class FillsTheVectorInPlace(Check):
                 continue
             mine, right = (torch.tensor(_numbers(one)).chunk(n) for one in (got["flat"], want["right"]))
             off = [rank for rank, (a, b) in enumerate(zip(mine, right, strict=True)) if not torch.equal(a, b)]
-            return f"{where}: the slices of ranks {off} are not equal to those ranks' shards."
+            return f"{where}: the slices of ranks {off} are not those ranks' shards. Where does the all-gather write?"
         return None
 
 

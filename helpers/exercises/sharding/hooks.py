@@ -27,7 +27,7 @@ PASSES = ("micro-batch 1", "micro-batch 2", "without gradients")  # the input of
 
 
 class Witness:
-    """Notes at each moment which vectors have bytes, whether the block at work is complete, and who has gradients."""
+    """Notes at each moment which vectors have bytes, if the block at work is complete, and which have gradients."""
 
     def __init__(self, blocks: list[nn.Module], flats: list[Tensor]) -> None:
         self.blocks, self.flats = blocks, flats
@@ -181,19 +181,19 @@ class _OfRanks(Check):
 def _incomplete(got: Evidence, moment: str) -> str | None:
     """Say which block is the first that is not complete when it computes in this direction."""
     states = {
-        "empty": "its vector has no bytes",
-        "moved": "its parameters are no longer views of its vector `flat`",
-        "wrong": "its vector does not hold the numbers of all ranks' shards",
+        "empty": "its vector has no bytes. Which hook gathers it?",
+        "moved": "its parameters are no longer views of `flat`. Was `flat` replaced rather than resized?",
+        "wrong": "its vector does not hold the numbers of all ranks' shards. Which hook gathers it, and when?",
     }
     for noted in got["moments"]:
         if noted["moment"] == moment and noted["state"] != "right":
             first = f"when block {noted['block']} (of 0 to {BLOCKS - 1}) computes in a {moment} pass"
-            return f"{first}, {states[noted['state']]}."
+            return f"{first}, {states[noted['state']]}"
     return None
 
 
 class CompleteInForward(_OfRanks):
-    """Whenever a block computes forward, its vector holds the numbers that all ranks' shards have at that time."""
+    """When a block's forward pass begins, its vector holds the current numbers of all ranks' shards."""
 
     hint = (
         "At stage 3 the vector is empty before each forward pass. Which hook runs right before a module's forward?\n"
@@ -206,7 +206,7 @@ class CompleteInForward(_OfRanks):
 
 
 class CompleteInBackward(_OfRanks):
-    """Whenever a block computes backward, its vector holds the numbers that all ranks' shards have at that time."""
+    """When a block's backward pass begins, its vector holds the current numbers of all ranks' shards."""
 
     hint = (
         "The forward pass has freed the vector, and the backward pass multiplies by the weights again.\n"
@@ -246,12 +246,12 @@ class FreedAfterForward(_OfRanks):
             if noted["moment"] == "backward":  # of earlier blocks: later ones have been used since
                 left = [number for number in left if number < noted["block"]]
             if left:
-                return f"{when}, the vectors of blocks {left} have bytes; no other block computes then."
+                return f"{when}, the vectors of blocks {left} have bytes; only a block that is computing may have any."
         return None
 
 
 class FreedAfterBackward(_OfRanks):
-    """At stage 3 a block's vector has no bytes after its backward pass, before the block before it computes."""
+    """At stage 3 a block's vector has no bytes once its backward pass is over and that of the previous block begins."""
 
     hint = (
         "Once all gradients of a block's parameters exist, its backward pass no longer needs the weights.\n"
@@ -270,7 +270,7 @@ class FreedAfterBackward(_OfRanks):
 
 
 class ReducedAtOnce(_OfRanks):
-    """A block's gradients are reduced before the block before it computes backward, at stage 2 and at stage 3."""
+    """A block's gradients are reduced before the backward pass of the previous block begins, at stages 2 and 3."""
 
     hint = (
         "register_post_accumulate_grad_hook is called once per parameter, right after its .grad was written. "
@@ -309,7 +309,8 @@ class MeanAddsUp(_OfRanks):
                 off = relative_distance(gradient, mean)
                 if off > EXACT:
                     return (
-                        f"after {name} shard.grad of block {block} differs from the joint mean by {off:.2g} (relative)."
+                        f"after {name} shard.grad of block {block} differs from the joint mean by {off:.2g} "
+                        "(relative). How often is reduce_gradients called, and with which parameters?"
                     )
         return None
 
@@ -327,7 +328,7 @@ class SendsNoMore(_OfRanks):
         for name, calls in right["calls"].items():
             mine, theirs = (Counter(map(tuple, sent)) for sent in (got["calls"][name], calls))
             if mine != theirs:
-                return f"in {name}, {BLOCKS} blocks sent {_words(mine)}; {_words(theirs)} is right."
+                return f"in {name}, {BLOCKS} blocks sent {_words(mine)}; they should send {_words(theirs)}."
         return None
 
 

@@ -35,7 +35,9 @@ def observe(seed: int, partition: Partition) -> Evidence:
         given = list(parameters)
         returned = partition(given, rank, n)
         if not (isinstance(returned, tuple | list) and len(returned) == 2 and all(map(torch.is_tensor, returned))):
-            raise TypeError(f"partition returned {type(returned).__name__}; two tensors are wanted, flat and shard.")
+            raise TypeError(
+                f"partition returned {type(returned).__name__}; it must return two tensors, flat and shard."
+            )
         flat, shard = returned
         seen[case] = {
             "numbers": numbers,
@@ -124,7 +126,7 @@ class ShardIsThisRanksSlice(Check):
                     "keeps state for every number of the shard, and messages need shards of one size."
                 )
             if got["shard"] != want["slice"]:
-                return f"{case}: the shard's numbers are not those of this rank's slice of the vector."
+                return f"{case}: the shard does not hold this rank's slice of the vector. Where does the slice begin?"
             if not got["view"]:
                 return f"{case}: the shard is a copy. A step on it would not reach the vector; a view would."
         return None
@@ -147,16 +149,19 @@ class ParametersAreViews(Check):
             if not got["same"] or got["shapes"] != want["shapes"]:
                 return f"{case}: the parameters' numbers or shapes have changed: {got['shapes']}."
             if not got["listed"]:
-                return f"{case}: the list of parameters has changed; the model holds the parameters that came in it."
+                return f"{case}: the list of parameters was changed. Leave it as it is: the caller still uses it."
             if not all(got["views"]):
                 return (
                     f"{case}: parameter {got['views'].index(False)} has its own memory. Numbers gathered into the "
                     "vector would never reach it, and everything is stored twice."
                 )
             if got["places"] != got["flat after"][: len(got["places"])]:
-                return f"{case}: a parameter is a view of the wrong place in the vector."
+                return f"{case}: a parameter is a view of the wrong place in the vector. Where does each one begin?"
             if not got["trained"]:
-                return f"{case}: a parameter is no longer a leaf that requires a gradient."
+                return (
+                    f"{case}: a parameter is no longer a leaf that requires a gradient. Was more than its `.data` "
+                    "replaced?"
+                )
         return None
 
 

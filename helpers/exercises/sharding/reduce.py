@@ -108,7 +108,7 @@ def _wrong(where: str, got: Evidence, right: Evidence) -> str | None:
     }
     mine = got["grad"]
     if mine is None:
-        return f"{where}: shard.grad is None afterwards."
+        return f"{where}: shard.grad is None afterwards. Where is the result of the reduce-scatter assigned?"
     if len(mine) != len(right["mean"]):
         return f"{where}: shard.grad has {len(mine)} entries; the shard has {len(right['mean'])}."
     off = relative_distance(mine, right["mean"])
@@ -117,7 +117,10 @@ def _wrong(where: str, got: Evidence, right: Evidence) -> str | None:
     for name, words in mistakes.items():
         if relative_distance(mine, right[name]) <= EXACT:
             return f"{where}: shard.grad {words}."
-    return f"{where}: shard.grad differs from the mean gradient of its slice by {off:.2g} (relative)."
+    return (
+        f"{where}: shard.grad differs from the mean gradient of its slice by {off:.2g} (relative). Does each gradient "
+        "lie where its parameter lies in the vector?"
+    )
 
 
 class MeanOfItsSlice(Check):
@@ -191,7 +194,10 @@ class LeavesNothingWhole(Check):
                     "it is a view of something larger."
                 )
             if not got["kept"]:
-                return f"{where}: the weights of the parameters or of the shard have changed in the call."
+                return (
+                    f"{where}: the call changed the weights of the parameters or of the shard. Into which tensor does "
+                    "it receive?"
+                )
         return None
 
 
@@ -205,7 +211,7 @@ class SendsOneReduceScatter(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for where, _, got, right in _each_call(seen, expected):
             if got["calls"] != right["calls"]:
-                return f"{where}: sent {_words(got['calls'])}; {_words(right['calls'])} is right."
+                return f"{where}: sent {_words(got['calls'])}; it should send {_words(right['calls'])}."
         return None
 
 

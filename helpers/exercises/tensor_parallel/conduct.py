@@ -127,7 +127,7 @@ def _observe(seed: int, *answers: Any) -> Evidence:
 
 
 class SendsOneAllReduce(Check):
-    """Each sends one all-reduce of its tensor, in one direction, and keeps its dtype."""
+    """Each sends one all-reduce of its tensor, in one direction only, and keeps the dtype."""
 
     hint = (
         "Count the calls. Is anything sent needlessly, twice, or in another dtype?\n"
@@ -167,12 +167,12 @@ class KeepsWhatComesIn(Check):
         for what in expected[KEPT][0]:
             texts = ["was changed in place" if got[what] else None for got in seen[KEPT]]
             if said := by_rank(what, texts):
-                return said
+                return f"{said}\nWhich tensor does `dist.all_reduce` write into?"
         return None
 
 
 class CallsDoNotMix(Check):
-    """A call does not change what an earlier call returned, or the gradient that passes back through that."""
+    """A call does not change an earlier call's result, or the gradient that passes back through that result."""
 
     hint = "A tensor that you store on the class or in a global holds only the latest call."
 
@@ -183,7 +183,9 @@ class CallsDoNotMix(Check):
         for what in expected[AGAIN][0]:
             texts = ["has changed" if got[what] else None for got in seen[AGAIN]]
             if said := by_rank(what, texts):
-                return said
+                return (
+                    f"{said}\nWhere does a call store tensors: in `ctx`, or in a place that the next call overwrites?"
+                )
         return None
 
 
@@ -205,7 +207,8 @@ class RanksAgree(Check):
                 if different := int((first != other).sum()):
                     return (
                         f"{name}, BF16: {different} of {len(first)} numbers on rank {rank} differ from rank 0's; "
-                        f"the largest difference is {(first - other).abs().max():.2g}. The ranks drift apart."
+                        f"the largest difference is {(first - other).abs().max():.2g}. Is the all-reduced tensor "
+                        "returned as it is?"
                     )
         return None
 

@@ -1,4 +1,4 @@
-"""Check of grouped query heads over ranks: who holds which K/V head, and what becomes of shared ones' gradients."""
+"""Check of grouped query heads over ranks: the K/V heads of each rank, and the gradients of shared ones."""
 
 from collections.abc import Callable
 from typing import Any
@@ -60,7 +60,7 @@ class HoldsWhatItsQueriesUse(Check):
                 for got, want in zip(seen[case], expected[case], strict=True)
             ]
             if said := by_rank(f"{heads} query heads, {kv} K/V heads", texts):
-                return said
+                return f"{said}\nWhich query heads does a rank have, and how many of them share one K/V head?"
         return None
 
 
@@ -124,7 +124,9 @@ class SumsTheCopies(Check):
                 }
                 texts.append(wrong_tensor(got[case]["got"], want[case]["right"], mistakes, tolerance=1e-5))
             if said := by_rank(f"{case}, the gradient", texts):
-                return said
+                return (
+                    f"{said}\nWhich ranks hold this head, and what does each of their query heads add to its gradient?"
+                )
             texts = []
             for got in seen["ranks"]:
                 returned, came = got[case]["dtypes"]

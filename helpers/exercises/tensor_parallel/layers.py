@@ -27,7 +27,7 @@ MISTAKES = {  # of the result, and of the gradient
     ),
     "Leave": (
         "is this rank's part: nothing was summed",
-        "is the sum over ranks; the gradient is whole already on each rank, so Leave should pass it through",
+        "is the sum over ranks; the gradient is complete already on each rank, so Leave should pass it through",
     ),
 }
 
@@ -162,7 +162,7 @@ class LayersOfOneProcess(Check):
                         mistakes |= _biased(right, want[case]["bias"], len(expected["ranks"]))
                     texts.append(wrong_tensor(got[case]["tensors"][what][0], right, mistakes))
                 if said := by_rank(f"{case}, {what}", texts):
-                    return said
+                    return f"{said}\nOn which side of the matmul is Enter or Leave, and where is the bias added?"
         return None
 
 

@@ -17,7 +17,7 @@ from .inputs import drawn, leaf
 from .said import EXACT, by_rank, in_words, noted, wrong_calls, wrong_tensor
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-RANKS, WORDS = 3, 7  # words of each rank
+RANKS, HELD = 3, 7  # entries of the vocabulary on each rank
 N = 10  # tokens
 SCALE = 4.0  # of the loss; a power of two, so that nothing is rounded
 
@@ -26,7 +26,7 @@ def _targets(seed: int, low: int, high: int, ignored: int = 0) -> Tensor:
     """Return N targets from low to high - 1; the first `ignored` do not count."""
     generator = torch.Generator().manual_seed(seed)
     targets = torch.randint(low, high, (N,), generator=generator)
-    targets[-1] = low  # 0 is a word like any other
+    targets[-1] = low  # 0 is a token like any other
     targets[:ignored] = -100
     return targets
 
@@ -45,8 +45,8 @@ def _of(logits: Tensor, targets: Tensor, cross_entropy: Loss, tolerance: float =
         mine.grad /= SCALE
     gradient = whole.grad.chunk(n, dim=1)[rank]
     alone = mine.detach().double().requires_grad_()
-    local = targets - rank * WORDS
-    here = (local >= 0) & (local < WORDS)
+    local = targets - rank * HELD
+    here = (local >= 0) & (local < HELD)
     (F.cross_entropy(alone, local.where(here, torch.full_like(local, -100)), reduction="sum") / counted).backward()
     return {
         "loss": noted(got),
@@ -66,13 +66,13 @@ def _wrong(seen: Evidence, expected: Evidence, names: tuple[str, ...]) -> str | 
         pairs = list(zip(seen[case], expected[case], strict=True))
         texts = [wrong_tensor(got["loss"], want["right"], _mistakes(want), want["tolerance"]) for got, want in pairs]
         if said := by_rank(f"{case}: the loss", texts):
-            return said
+            return f"{said}\nWhich maximum is subtracted, which rank adds the target's logit, and which targets count?"
         texts = []
         for got, want in pairs:
             mistakes = {"is that of a softmax over this rank's logits alone": want["softmax alone"]}
             texts.append(wrong_tensor(got["gradient"], want["right gradient"], mistakes, 10 * want["tolerance"]))
         if said := by_rank(f"{case}: the gradient of the logits", texts):
-            return said
+            return f"{said}\nWhich sums over ranks pass their gradient back unchanged, and which targets count?"
         texts = [None if got["dtypes"][0] == want["dtypes"][1] else f"is {got['dtypes'][0]}" for got, want in pairs]
         if said := by_rank(f"{case}: the loss of {pairs[0][1]['dtypes'][1]} logits", texts):
             return said
@@ -109,32 +109,32 @@ CASES = {RANKS: {name: name for name in (*SPREAD, *IGNORED, *LARGE, SENT)}}
 
 def _spread(seed: int) -> dict[str, tuple[Tensor, Tensor]]:
     """Return logits and targets in FP64, by case: whichever rank has the target, and some of them -100."""
-    logits, last = drawn(seed, N, RANKS * WORDS)[0] * 3, RANKS * WORDS
+    logits, last = drawn(seed, N, RANKS * HELD)[0] * 3, RANKS * HELD
     ends = torch.tensor([0, 6, 7, 13, 14, 20, 0, 7, 14, 20])
-    targets = (_targets(seed, 0, last), _targets(seed, last - WORDS, last), _targets(seed, 0, WORDS), ends)
-    cases = {name: (logits, words) for name, words in zip(SPREAD, targets, strict=False)}
+    targets = (_targets(seed, 0, last), _targets(seed, last - HELD, last), _targets(seed, 0, HELD), ends)
+    cases = {name: (logits, drawn_targets) for name, drawn_targets in zip(SPREAD, targets, strict=False)}
     cases[SPREAD[-1]] = logits[:1], ends[3:4]
     return cases | {name: (logits, _targets(seed, 0, last, ignored)) for name, ignored in IGNORED.items()}
 
 
 def _large(seed: int) -> dict[str, tuple[Tensor, Tensor]]:
     """Return logits and targets in FP32, by case: a target may lie 20,000 below the largest."""
-    logits = drawn(seed, N, RANKS * WORDS, dtype=torch.float32)[0]
-    targets = _targets(seed, 0, RANKS * WORDS).to(logits.device)
-    on_one = WORDS + targets % WORDS
-    by_words, alternate = torch.zeros_like(logits), torch.zeros_like(logits)
-    by_words[:, WORDS : 2 * WORDS] = 20_000.0  # the largest are on rank 1; those of the others are nothing beside them
+    logits = drawn(seed, N, RANKS * HELD, dtype=torch.float32)[0]
+    targets = _targets(seed, 0, RANKS * HELD).to(logits.device)
+    on_one = HELD + targets % HELD
+    by_entries, alternate = torch.zeros_like(logits), torch.zeros_like(logits)
+    by_entries[:, HELD : 2 * HELD] = 20_000.0  # the largest are on rank 1; all others are negligible
     alternate[:, ::2] = 20_000.0
-    others = torch.where(on_one % 2 == 0, on_one - WORDS, on_one + WORDS)
-    even = 2 * (torch.arange(N, device=logits.device) % (RANKS * WORDS // 2)) + 1  # odd words: below the largest
+    others = torch.where(on_one % 2 == 0, on_one - HELD, on_one + HELD)
+    even = 2 * (torch.arange(N, device=logits.device) % (RANKS * HELD // 2)) + 1  # odd entries: below the largest
     return dict(
         zip(
             LARGE,
             (
                 (logits + 10_000, targets),
                 (logits - 10_000, targets),
-                (logits + by_words - 10_000, on_one),
-                (logits + by_words - 10_000, others),
+                (logits + by_entries - 10_000, on_one),
+                (logits + by_entries - 10_000, others),
                 (logits + alternate - 10_000, even),
             ),
             strict=True,
@@ -214,8 +214,8 @@ class _LargestTensor(OperationWatch):
 
 def _sent(seed: int, cross_entropy: Loss) -> Evidence:
     """One rank: what is sent, how large tensors grow, and whether what came in has changed."""
-    tokens, words = 6, 50
-    logits = drawn(seed, tokens, words, dtype=torch.float32)[dist.get_rank()]
+    tokens, held = 6, 50
+    logits = drawn(seed, tokens, held, dtype=torch.float32)[dist.get_rank()]
     targets = torch.arange(tokens, device=logits.device) * 15
     mine, kept = leaf(logits), targets.clone()
     with _LargestTensor() as largest:
@@ -230,7 +230,7 @@ def _sent(seed: int, cross_entropy: Loss) -> Evidence:
         "backward": [list(call) for call in backward.calls],
         "most": 3 * 4 * tokens,
         "largest": largest.most,
-        "logits": tokens * words,
+        "logits": tokens * held,
         "changed": [
             name
             for name, now, before in (("logits", whole.detach(), logits), ("targets", targets, kept))

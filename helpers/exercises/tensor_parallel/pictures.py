@@ -1,4 +1,4 @@
-"""Drawings: a product cut by columns and by rows, the way through an MLP, heads on ranks, a mesh of ranks."""
+"""Drawings: a matmul cut by columns and by rows, the way through an MLP, heads on ranks, a mesh of ranks."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -60,7 +60,7 @@ def _passed(Gather: Any, Scatter: Any, seed: int, strided: bool) -> Evidence:
             mine = before * 1
             with _Layouts() as forward:
                 y = function.apply(mine)
-            result = noted(y)  # before somebody writes into it
+            result = noted(y)  # before anything writes into it
             with _Layouts() as backward:
                 y.backward(gradient)
             right = (_gathered(xs), _scattered(back)) if gathers else (_scattered(xs), _gathered(back))
@@ -87,7 +87,9 @@ def _wrong(seen: list[Evidence], expected: list[Evidence]) -> str | None:
                 )
                 texts.append(wrong_tensor(got["got"][i], want["right"][i], mistakes))
             if said := by_rank(f"{case}, {what}", texts):
-                return said
+                return (
+                    f"{said}\nAre the ranks' tokens in rank order along dimension 1, and the other ranks' parts added?"
+                )
     return None
 
 

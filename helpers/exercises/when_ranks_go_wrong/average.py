@@ -68,7 +68,9 @@ class GradientOfTheJointBatch(Check):
                     if not off <= 1e-6:
                         ratio = torch.tensor(a).norm() / torch.tensor(b).norm()
                         uneven = (
-                            " With equal rows it is right: does each row weigh the same?" if " and " in case else ""
+                            " With equal rows it is right: does each row have the same weight?"
+                            if " and " in case
+                            else " Which share of the joint mean does each rank's mean have?"
                         )
                         return (
                             f"{where}: the gradient of {name} is off by {off:.2g} (relative), "

@@ -1,4 +1,4 @@
-"""PyTorch's flight recorder: which collectives a rank has called, from which lines; and who is to blame.
+"""PyTorch's flight recorder: which collectives a rank has called, from which lines, and where the ranks differ.
 
 Every process group writes its calls into a ring buffer of `TORCH_FR_BUFFER_SIZE` entries. On GPUs a watchdog dumps it
 when a collective times out; over gloo a program dumps it itself. `torchfrtrace` compares the dumps of all ranks.

@@ -78,15 +78,17 @@ def _words(made: list[list[Any]], right: list[Any] | None) -> str:
 
 
 class FindsTheOtherCall(OnMadeRecords):
-    """A rank that calls another collective than most is found, also if it is rank 0, and the first such call."""
+    """Finds the rank whose call differs from that of most ranks, even if it is rank 0, and the first such call."""
 
     kind = "call"
     look = "Compare the n-th calls of all ranks; stop at the first n at which they are not alike."
-    hint = "collections.Counter counts the n-th calls of all ranks. Two different calls: stop. Count n from 1."
+    hint = (
+        "collections.Counter counts the n-th calls of all ranks. Stop at the first n, from 1, with two different calls."
+    )
 
 
 class FindsTheOtherSize(OnMadeRecords):
-    """A rank that sends another size in the same collective is found."""
+    """Finds the rank that sends a different size in the same collective."""
 
     kind = "size"
     look = "The names agree, but the sizes do not."

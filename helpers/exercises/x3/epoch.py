@@ -277,7 +277,10 @@ class EveryEpochInANewOrder(Check):
             if orders == right:
                 continue
             if all(order == orders[0] for order in orders):
-                return f"rank {rank} saw its rows in the same order in {len(orders)} epochs."
+                return (
+                    f"rank {rank} saw its rows in the same order in all {len(orders)} epochs. Does the sampler know "
+                    "the epoch?"
+                )
             lengths = [len(order) for order in orders]
             if lengths != [len(order) for order in right]:
                 return f"rank {rank} asked for {lengths} rows in {len(orders)} epochs; its part has {len(right[0])}."

@@ -130,7 +130,10 @@ class EvaluationSharesTheWork(Check):
                 if wrong:
                     return f"{case}: rank {rank} {wrong}"
             if sum(sum(got["rows"]) for got in seen[case]) < of.rows:
-                return f"{case}: not all rows went through the model."
+                return (
+                    f"{case}: {sum(sum(got['rows']) for got in seen[case])} of {of.rows} rows went through the model. "
+                    "Which rows are no rank's?"
+                )
         return None
 
 

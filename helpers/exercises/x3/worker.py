@@ -78,7 +78,7 @@ def _train_simply(log: list[Evidence], trained: list[nn.Module]) -> Callable[...
 
 @contextlib.contextmanager
 def _slow_files() -> Iterator[None]:
-    """Let `torch.save` take its time between two halves of a file, and let nobody wait by sleeping."""
+    """Let `torch.save` take its time between two halves of a file, and let no rank wait by sleeping."""
     save = torch.save
 
     def slowly(obj: Any, f: Any, *args: Any, **options: Any) -> None:

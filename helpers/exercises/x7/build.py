@@ -155,9 +155,9 @@ class NoRankHoldsTheModel(_OnBuild):
                 return f"{got[key][0]} {what} ({len(got[key])} in all)."
         if got["placements"] != want["placements"]:
             placed, right_ones = ", ".join(got["placements"]), ", ".join(want["placements"])
-            return f"the parameters are placed as {placed}; {right_ones} is right."
+            return f"the parameters are placed as {placed}; they should be placed as {right_ones}."
         if got["bytes"] != want["bytes"]:
-            return f"this rank's shards have {got['bytes']:,} bytes; {want['bytes']:,} is right."
+            return f"this rank's shards have {got['bytes']:,} bytes; they should have {want['bytes']:,}."
         return None if got["training"] else "the model, or a part of it, is in evaluation mode."
 
     @classmethod
@@ -176,7 +176,7 @@ class InitializesLikeOneProcess(_OnBuild):
     hint = (
         "On the CPU, reset_parameters on a sharded layer draws the same shard on every rank. Draw the whole layer, "
         "keep a part.\nWhich part is it where 4 ranks share 30 rows, or one row? distribute_tensor knows.\n"
-        "Who fills the buffers? The model itself and a block may have numbers of their own, and a layer that only has "
+        "What fills the buffers? The model itself and a block may have numbers of their own, and a layer that only has "
         "buffers may draw, too."
     )
 
@@ -205,13 +205,19 @@ class EachBlockIsAUnit(_OnBuild):
             return f"the units are {units}; they should be the model and each of its {BLOCKS} blocks."
         got, want = seen["pass"]["forward"]["all_gather"], right["pass"]["forward"]["all_gather"]
         if got != want:
-            return f"the forward pass gathers {got} times; {want} is right for {BLOCKS} blocks and the rest."
+            return (
+                f"the forward pass gathers {got} times; it should gather {want} times, for {BLOCKS} blocks and the "
+                "rest."
+            )
         got, want = seen["pass"]["kept"], right["pass"]["kept"]
         if got != want:
             return f"after the forward pass this rank holds {got:,} bytes of the blocks; its shards are {want:,} bytes."
         got, want = seen["pass"]["backward"]["all_gather"], right["pass"]["backward"]["all_gather"]
         if got not in (want, want + 1):  # what is outside the blocks may be freed after its forward pass, or stay
-            return f"the backward pass gathers {got} times; {want} is right: each of the {BLOCKS} blocks once more."
+            return (
+                f"the backward pass gathers {got} times; it should gather {want} times, each of the {BLOCKS} blocks "
+                "once."
+            )
         return None
 
 
@@ -229,15 +235,15 @@ class ComputesByThePolicy(_OnBuild):
         if seen["shards"]["dtypes"] != right["shards"]["dtypes"]:
             return f"the weights are {', '.join(seen['shards']['dtypes'])}; they should be torch.float32."
         if got["layers"] != want["layers"]:
-            return f"linear layers run in {', '.join(got['layers'])}; {', '.join(want['layers'])} is right."
+            return f"linear layers run in {', '.join(got['layers'])}; they should run in {', '.join(want['layers'])}."
         if got["logits"] != want["logits"]:
-            return f"the model returns {got['logits']}; {want['logits']} is right."
+            return f"the model returns {got['logits']}; it should return {want['logits']}."
         if got["gradients"] != want["gradients"]:
-            return f"the gradients are {', '.join(got['gradients'])}; {', '.join(want['gradients'])} is right."
+            return f"the gradients are {', '.join(got['gradients'])}; they should be {', '.join(want['gradients'])}."
         if got["gathered"] != want["gathered"]:
-            return f"{got['gathered']:,} bytes are gathered in the forward pass; {want['gathered']:,} is right."
+            return f"{got['gathered']:,} bytes are gathered in the forward pass; it should be {want['gathered']:,}."
         if got["reduced"] != want["reduced"]:
-            return f"{got['reduced']:,} bytes of gradients are reduced; {want['reduced']:,} is right, in FP32."
+            return f"{got['reduced']:,} bytes of gradients are reduced; it should be {want['reduced']:,}, in FP32."
         return None
 
 

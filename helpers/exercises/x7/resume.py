@@ -162,10 +162,13 @@ class GoesOnWithEqualLosses(_OnRun):
             if _other(got["kept"]):
                 return f"rank {rank}: save changes {_other(got['kept'])}. Leave the run as it is."
             if got["later"]:
-                return f"rank {rank}: after save has returned, files of the checkpoint still change."
+                return (
+                    f"rank {rank}: files of the checkpoint still change after save has returned. Wait until they are "
+                    "complete."
+                )
         for step, (a, b) in enumerate(zip(seen["four"][0]["losses"], right, strict=True), 1):
             if not abs(a - b) <= EXACT * abs(b):
-                return f"save changes something: step {step} after it has a loss of {a:.6f}, and {b:.6f} is right."
+                return f"save changes something: the loss of step {step} after it is {a:.6f}; it should be {b:.6f}."
         for which, ranks in {"4 ranks": [one["again"] for one in seen["four"]], "2 ranks": seen["two"]}.items():
             for rank, got in enumerate(ranks):
                 if got["step"] != LAST:
@@ -197,11 +200,17 @@ class EachRankWritesItsShards(_OnRun):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for rank, (got, want) in enumerate(zip(seen["four"], expected["four"], strict=True)):
             if got["sent"] > want["sent"] + got["whole"] / 4:
-                return f"rank {rank}: {got['sent']:,} bytes of tensors travel while the ranks save."
+                return (
+                    f"rank {rank}: {got['sent']:,} bytes of tensors travel while the ranks save. Which call gathers "
+                    "parameters?"
+                )
             if got["again"]["sent"] > want["again"]["sent"] + got["whole"] / 4:
-                return f"rank {rank}: {got['again']['sent']:,} bytes of tensors travel while the ranks load."
+                return (
+                    f"rank {rank}: {got['again']['sent']:,} bytes of tensors travel while the ranks load. Which call "
+                    "gathers parameters?"
+                )
             if got["bytes"] > 3 * got["whole"] + NOTES:
-                return f"the checkpoint has {got['bytes']:,} bytes; weights and two moments are {3 * got['whole']:,}."
+                return f"the checkpoint has {got['bytes']:,} bytes; weights and two moments have {3 * got['whole']:,}."
             if got["largest"] > got["whole"] + NOTES:  # a quarter of three is less than that, also rounded up
                 return f"one file has {got['largest']:,} bytes; each of the 4 ranks should write its quarter."
         return None

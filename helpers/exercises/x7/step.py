@@ -142,17 +142,20 @@ def _wrong(seen: Evidence, expected: Evidence, cases: dict[str, _Case], which: s
         if not relative_distance(got, want) <= EXACT:
             a, b = torch.tensor(got), torch.tensor(want)
             cosine, length = torch.cosine_similarity(a, b, dim=0).item(), (a.norm() / b.norm()).item()
-            return f"{name}: the weights move {length:.4g} times as far as those of one process, cosine {cosine:.4f}."
+            return (
+                f"{name}: the weights move {length:.4g} times as far as those of one process (cosine {cosine:.4f}). "
+                "Are old gradients cleared, by what is each loss divided, and what does fully_shard do with gradients?"
+            )
         for rank in range(len(expected[which])):
             mine, right = (evidence[which][rank][name]["returned"] for evidence in (seen, expected))
             for step, (pair, wanted) in enumerate(zip(mine, right, strict=True), 1):
                 if pair is None:
-                    return f"{name}: a pair should be returned, the loss and the norm."
+                    return f"{name}: train_step should return a pair, the loss and the norm."
                 for what, a, b in zip(("loss", "norm"), pair, wanted, strict=True):
                     if not isinstance(a, float):
                         return f"{name}: the {what} is a {a}; it should be a float."
                     if not abs(a - b) <= EXACT * abs(b):
-                        return f"{name}, step {step}: rank {rank} returns the {what} {a:.6g}; {b:.6g} is right."
+                        return f"{name}, step {step}: rank {rank} returns the {what} {a:.6g}; it should be {b:.6g}."
     return None
 
 
@@ -220,7 +223,7 @@ class ReducesOncePerUnit(_OnStep):
                     if counts["reduce_scatter"] != BLOCKS + 1:
                         return (
                             f"{name}, step {step}: rank {rank} reduces {counts['reduce_scatter']} times; {BLOCKS + 1} "
-                            "units need as many."
+                            f"units need {BLOCKS + 1}."
                         )
                     if counts["other"] > want[name]["counts"][step - 1]["other"] + 4_000:
                         return (
@@ -228,12 +231,12 @@ class ReducesOncePerUnit(_OnStep):
                             "counts, losses and squares of norms are a few numbers."
                         )
                 if got[name]["after"] != BLOCKS + 1:
-                    return f"{name}: gradient synchronization is off when train_step returns."
+                    return f"{name}: gradient synchronization is off when train_step returns; it must be on again."
             more = 4 * MANY_ROWS * LENGTH * 4 * 30  # what four micro-batches more hold in one layer
             if got["growth"] - want["growth"] > more:
                 return (
-                    f"with 6 micro-batches in place of 2 the peak is {got['growth']:,} bytes higher, and "
-                    f"{want['growth']:,} is right: their graphs or their logits are alive together."
+                    f"with 6 micro-batches instead of 2 the peak is {got['growth']:,} bytes higher; it should be "
+                    f"{want['growth']:,} higher. Graphs or logits of several micro-batches are alive together."
                 )
         return None
 

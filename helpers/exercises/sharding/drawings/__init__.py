@@ -2,14 +2,14 @@
 
 from .flat_vector import flat_vector_figure
 from .gpus import gpus_figure
-from .law import law_figure
 from .mesh import mesh_figure
 from .shards import shards_figure
+from .static_bytes import static_bytes_figure
 
 __all__ = [
     "flat_vector_figure",
     "gpus_figure",
-    "law_figure",
     "mesh_figure",
     "shards_figure",
+    "static_bytes_figure",
 ]

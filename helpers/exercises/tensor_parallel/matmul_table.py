@@ -1,4 +1,4 @@
-"""A learner's table of the sharded products, beside what was seen."""
+"""A learner's table of the sharded matmuls, beside what was seen."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ Guess = tuple[str, int] | None
 
 
 @dataclass(frozen=True)
-class ProductTable:
+class MatmulTable:
     """For each case a guess: which collective, and the bytes of its whole message. None: not guessed."""
 
     guesses: Mapping[str, Guess]
@@ -41,4 +41,4 @@ def _words(calls: Sequence[tuple[str, int]]) -> str:
 def _difference(guess: tuple[str, int], measured: Sequence[tuple[str, int]]) -> str:
     if [guess[0]] != [name for name, _ in measured]:
         return "another collective"
-    return f"bytes: {guess[1] / measured[0][1]:.3g} x the measured" if measured[0][1] else "nothing is sent"
+    return f"bytes: {guess[1] / measured[0][1]:.3g} x the measured number" if measured[0][1] else "nothing is sent"

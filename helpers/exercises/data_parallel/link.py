@@ -95,7 +95,7 @@ class ToleratesNoise(Check):
                 if not abs(value / right - 1) <= ROOM:
                     return (
                         f"a {case.partition(',')[0]} link, each time up to {NOISY:.0%} off: "
-                        f"{name} is {value / right:.2f} times the correct one."
+                        f"{name} is {value / right:.2f} times the correct one. Which sizes determine it in your fit?"
                     )
         return None
 
@@ -122,4 +122,4 @@ class AlphaIsNotNegative(Check):
         return None
 
 
-LAW = (RecoversTheFormula, ToleratesNoise, AlphaIsNotNegative)
+LINK = (RecoversTheFormula, ToleratesNoise, AlphaIsNotNegative)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 ORDER = (COLORS[7], COLORS[1], COLORS[2], COLORS[0])
 
 
-def law_figure(held: Mapping[int, Mapping[int, float]]) -> "Figure":
+def static_bytes_figure(held: Mapping[int, Mapping[int, float]]) -> "Figure":
     """Draw bytes per parameter, by stage (0 is DDP) and number of ranks."""
     from matplotlib.figure import Figure
 
