@@ -68,7 +68,7 @@ class AddsTheCorrection(Check):
         for name, want in expected.items():
             got = seen[name]
             if got["shape"] != want["shape"]:
-                return f"{name}: x of shape (2, 5, 12) gives {tuple(got['shape'])}; {tuple(want['shape'])} is right."
+                return f"{name}: x of shape (2, 5, 12) gives {tuple(got['shape'])}; expected {tuple(want['shape'])}."
             if got["changed"]:
                 return f"{name}: the rows that were given have been changed."
             off = relative_distance(got["y"], want["y"])

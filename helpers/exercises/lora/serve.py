@@ -27,7 +27,7 @@ def _given(seed: int, which: list[int], k: int, dtype: torch.dtype = torch.float
 SCALE = 0.75
 CASES = {  # the simple ones first, so that a diagnosis names the simplest that fails
     "one adapter": ([0, 0, 0], 1),
-    "an adapter nobody uses": ([3, 0, 3], 4),
+    "an adapter that no row uses": ([3, 0, 3], 4),
     "base alone": ([-1, -1], 2),
     "mixed rows": ([2, 0, -1, 2, 1, 0, -1], 3),
     "no rows": ([], 2),
@@ -63,9 +63,7 @@ def _off(case: str, got: list[float], want: list[float], base: list[float]) -> s
     if {k for k, bad in zip(which, wrong, strict=True) if bad} == {-1}:
         return f"{case}: only the rows with -1 are wrong. -1 means the base alone; as an index it is the last adapter."
     if relative_distance(got, (SCALE * b).flatten().tolist()) <= TOLERANCE:
-        return (
-            f"{case}: the result is {SCALE} times what it should be: scale belongs on the correction, not on the base."
-        )
+        return f"{case}: the result is {SCALE} times what it should be: scale multiplies the correction, not the base."
     first = wrong.index(True) if any(wrong) else 0
     diagnosis = (
         f"{case}: the result is {off:.2g} off, relative; the first wrong row is row {first}, of adapter {which[first]}."
@@ -145,7 +143,7 @@ class EachRowHasItsOwnAdapter(Check):
         for case, want in expected["cases"].items():
             got = seen["cases"][case]
             if got["shape"] != want["shape"]:
-                return f"{case}: the result has shape {tuple(got['shape'])}; {tuple(want['shape'])} is right."
+                return f"{case}: the result has shape {tuple(got['shape'])}; it should have {tuple(want['shape'])}."
             x, weight = (torch.tensor(want[name], dtype=torch.float64).view(-1, 12) for name in ("x", "weight"))
             wrong = _off(case, got["y"], want["y"], (x @ weight.T).flatten().tolist())
             if wrong:

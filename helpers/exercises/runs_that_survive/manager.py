@@ -112,7 +112,7 @@ class FindsTheNewest(InFolder):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["empty"] != []:
-            return f"in an empty folder `latest()` should be None; {said(seen['empty'])}."
+            return f"in an empty folder `latest()` should return None; {said(seen['empty'])}."
         for step, got in zip(STEPS, seen["steps"], strict=True):
             if got != [step, 0]:
                 return f"after the checkpoint of step {step}: {said(got)}."
@@ -143,7 +143,7 @@ def _scene(name: str, step: int) -> str:
 
 
 class SurvivesKills(InFolder):
-    """Killed at any moment of `save`, it leaves the old checkpoint or the new one to be found, whole."""
+    """After a kill at any moment of `save`, a reader finds the old checkpoint or the new one, whole."""
 
     hint = (
         "Write under a name that `latest` ignores; os.replace(draft, name) then publishes it atomically.\n"
@@ -316,7 +316,7 @@ class PassesOverDamage(InFolder):
             return "`save` left no file in its folder."
         for damage, got in seen["results"]:
             if damage in PassesOverDamage.damages and got not in ([5, 0], [10, 0]):
-                return f"a file of the newest checkpoint, {damage}: {said(got)}; the one before is whole."
+                return f"a damaged file of the newest checkpoint ({damage}): {said(got)}; the one before is whole."
         return None
 
 
@@ -376,13 +376,13 @@ class NoLeftovers(InFolder):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        killed = "six saves were killed half-way, then one went through: with keep=1 the folder holds"
+        killed = "six saves were killed halfway, then one completed: with keep=1 the folder holds"
         if not seen["after"] <= 1.5:
             return f"{killed} {seen['after']:.1f} times the bytes of one checkpoint."
         if not seen["more"] <= 0:
             return f"{killed} {seen['more']} files or folders more than after the first save."
         if seen["found"] != [100, 0]:
-            return f"after six killed saves and one that went through: {said(seen['found'])}."
+            return f"after six killed saves and one that completed: {said(seen['found'])}."
         return None
 
 
