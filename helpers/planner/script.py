@@ -115,6 +115,14 @@ def _refusals(recipe: TrainingConfig, spec: ModelSpec, style: str) -> list[tuple
     unwritten = [name for name in recipe.only_in_a_plain_loop if name not in _WRITTEN]
     return [
         (bool(unwritten), f"No script is written for these options: {', '.join(unwritten)}."),
+        (
+            recipe.parallel.splits_the_model,
+            "Scripts have data ranks only: for tensor, pipeline, context or expert ranks use --export torchtitan.",
+        ),
+        (
+            recipe.parallel.replicate > 1 and recipe.shard != "none",
+            "Scripts shard over all ranks, without replicas: leave out --dp-shard, or use --export torchtitan.",
+        ),
         (recipe.optimizer not in _OPTIMIZERS, f"No script is written with the optimizer {recipe.optimizer}."),
         (spec.config is None or spec.kind != "CausalLM", f"{recipe.model} is not a causal language model."),
         (
