@@ -302,7 +302,7 @@ class FastestThatFits(Check):
             least, small, number = min(fitting)
             other = f"{names[number]} fits with {small / GiB:.1f} GiB and takes {least:.4g} s"
             if case["chosen"] is None:
-                return f"Room for {room / GiB:.1f} GiB: None; {other}."
+                return f"Room for {room / GiB:.1f} GiB: `best` returns None, but {other}."
             nbytes, took = case["figures"][case["chosen"]]
             mine = f"Room for {room / GiB:.1f} GiB: {names[case['chosen']]}"
             if nbytes > room:

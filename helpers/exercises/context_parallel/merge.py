@@ -145,10 +145,11 @@ class KnowsWhatIsEmpty(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case, want in expected.items():
-            if said := _wrong({case: seen[case]}, {case: want}):
-                return said
-            if seen[case]["empty"] != want["empty"]:
+            said = _wrong({case: seen[case]}, {case: want})
+            if seen[case]["empty"] != want["empty"] and "NaN" not in (said or ""):
                 return f"{case}: lse is -inf in {seen[case]['empty']} rows; {want['empty']} rows attended to none."
+            if said:
+                return said
         return None
 
 

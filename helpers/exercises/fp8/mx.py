@@ -246,9 +246,9 @@ def _about_scale(block: _Block, scale: int, right: int, inverse: bool, about: Ab
     """Say what is wrong with a scale; `inverse` where all of them are the inverse of the right ones."""
     largest = block.largest
     if right == NAN_SCALE:
-        return f"{block} holds an infinity or NaN; its scale should be NaN; it is 2^{scale - 127}."
+        return f"{block} holds an infinity or NaN, so its scale should be NaN; it is 2^{scale - 127}."
     if scale == NAN_SCALE:
-        return f"{block} is finite; its scale should be 2^{right - 127}; it is NaN."
+        return f"{block} is finite, so its scale should be 2^{right - 127}; it is NaN."
     why = f"{block} with amax {largest:.9g}: its scale should be 2^{right - 127}; it is 2^{scale - 127}."
     if inverse:
         return f"{why} You return the inverse of the scale; here x is about scale times values."

@@ -111,7 +111,7 @@ class RightToTheLastToken(Check):
                 "labels of -100 left out?"
             )
         said, should = ("right", "wrong") if seen["right"][list(CASES).index(wrong[0])] else ("wrong", "right")
-        return f"{wrong[0]}: the answer counts as {said}; it is {should}."
+        return f"In the case '{wrong[0]}', the answer counts as {said}; it is {should}."
 
 
 EXACT = (RightToTheLastToken,)

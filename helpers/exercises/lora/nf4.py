@@ -144,7 +144,7 @@ class DecodesWhatWasEncoded(Check):
                     if relative_distance(got["decoded"], swapped) <= 1e-5
                     else ""
                 )
-                return f"{name}: the decoded weights are {off:.2g} off, relative.{why}"
+                return f"{name}: the decoded weights are off by {off:.2g} (relative).{why}"
             if got["changed"]:
                 return f"{name}: what was given to be decoded has been changed."
             if not 0 <= got["error"] <= 1.05 * want["error"]:

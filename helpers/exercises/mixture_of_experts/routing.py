@@ -65,7 +65,8 @@ def _wrong_weights(got: Evidence, want: Evidence) -> str:
     if not (sums - 1).abs().max() <= EXACT:
         return f"the weights of token 0 sum to {sums[0]:.3f}; they should sum to 1."
     first = slice(len(want["chosen"][0]))
-    return f"the weights of token 0 are {got['weights'][first]}; {want['weights'][first]} is right."
+    mine, right = ([round(weight, 4) for weight in each["weights"][first]] for each in (got, want))
+    return f"the weights of token 0 are {mine}; they should be {right}."
 
 
 class RoutesToTheMostLikely(Check):
@@ -151,7 +152,7 @@ class SortsByExpert(Check):
             if not all(isinstance(count, int) for count in got["counts"]):
                 return f"{case}: counts are {got['counts']}; they should be integers."
             if got["counts"] != want["counts"]:
-                return f"{case}: counts are {got['counts']}; {want['counts']} is right."
+                return f"{case}: counts are {got['counts']}; they should be {want['counts']}."
             if sorted(got["source"]) != list(range(len(want["chosen"]))):
                 return f"{case}: `source` must have each of 0 to n·k - 1 once; it is {got['source'][:8]} …"
             experts = [want["chosen"][place] for place in got["source"]]

@@ -176,7 +176,7 @@ class SurvivesKills(InFolder):
                 if got not in run["allowed"]:
                     return f"killed during {where} (moment {number} of {len(run['found'])}): {said(got)}."
             if run["found"][-1] != run["new"]:
-                return f"after {where} has returned: {said(run['found'][-1])}."
+                return f"after {where} has returned: {_said_after(run['found'][-1], run['new'])}."
         return None
 
 
@@ -223,7 +223,8 @@ class SurvivesPowerFailures(InFolder):
                     )
             if run["found"][-1] != run["allowed"][1]:
                 return (
-                    f"power fails just after {where} has returned: {said(run['found'][-1])}. Sync the directory, too."
+                    f"power fails just after {where} has returned: {_said_after(run['found'][-1], run['allowed'][1])}. "
+                    "Sync the directory, too."
                 )
         if seen["lost"]:
             return (
@@ -344,7 +345,8 @@ class BoundedDisk(InFolder):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for keep, after, during in seen["rows"]:
             if not after <= keep + 0.5:
-                return f"keep={keep}: after seven saves the folder holds {after:.1f} times the bytes of a checkpoint."
+                holds = f"the folder holds {after:.1f} times the bytes of a checkpoint"
+                return f"keep={keep}: after seven saves {holds}; at most {keep} should be left."
             if not after >= keep - 0.5:
                 return (
                     f"keep={keep}: after seven saves the folder holds only {after:.1f} times the bytes of a checkpoint."
@@ -423,6 +425,12 @@ def said(got: Any) -> str:
     if isinstance(got, str):
         return f"`latest()` raises {got}" if got.isidentifier() else "`latest()` raises an error"
     return f"a new manager finds step {got[0]}" + (" as it was saved the second time" if got[1:] == [1] else "")
+
+
+def _said_after(got: Any, new: list[int]) -> str:
+    """Say what a new manager has found after the save of `new` (step and version)."""
+    first = got == [new[0], 0] and new[1] == 1
+    return said(got) + (" as it was saved the first time" if first else "")
 
 
 def _tensors(state: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:

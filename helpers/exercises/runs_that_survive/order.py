@@ -125,7 +125,7 @@ class SameOnAnyRanks(Check):
             for step, batch, alone in zip((0, 5, 11), found, batches[1], strict=True):
                 if sorted(batch) != sorted(alone):
                     extra, missing = sorted(set(batch) - set(alone)), sorted(set(alone) - set(batch))
-                    lacks = f"sample {(missing or [-1])[0]} is missing"
+                    lacks = f"sample {missing[0]} is missing" if missing else "samples occur more than once"
                     what = f"sample {extra[0]} should not be in it" if extra else lacks
                     return f"step {step}: {ranks} ranks together do not have the batch of one rank: {what}."
                 if batch != alone:

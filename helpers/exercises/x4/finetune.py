@@ -167,8 +167,8 @@ class MergedIsEqual(Check):
             return f"The merged model's output differs from the unmerged one's by {seen['off']:.2g} (relative)."
         if not seen["off by weights"] <= 1e-4:
             return (
-                f"An ordinary model with its weights gives an output that is {seen['off by weights']:.2g} off, "
-                "relative: the adapter is not in the weights. Is it in a hook?"
+                f"An ordinary model with its weights gives an output that is off by {seen['off by weights']:.2g} "
+                "(relative): the adapter is not in the weights. Is it in a hook?"
             )
         if not seen["moved"] > 1e-3:
             return "The output is that of the base: no adapter has been merged."

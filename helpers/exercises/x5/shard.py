@@ -183,7 +183,7 @@ def _wrong_tokens(name: str, got: Any, want: list[list[int]]) -> str:
 
 
 def _short(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
+    return ", ".join(map(str, numbers[:10])) + (", …" if len(numbers) > 10 else "")
 
 
 SHARD = (ChunksAreDealtByWork,)
