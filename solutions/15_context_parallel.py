@@ -64,7 +64,7 @@ print(f"ranks: on {'GPUs, over NCCL' if where.type == 'cuda' else 'the CPU, over
 # %% [markdown] name="grows_text"
 # ## 1 · What grows with the sequence
 #
-# Parameters, gradients and optimizer state do not depend on the length of a sequence. Activations do. The cell below has a small decoder with two kinds of attention. `plain` saves its scores: one number per head and pair of tokens. `fused` is PyTorch's own, which recomputes the scores in the backward pass ([[compilation_and_fusion]]).
+# Parameters, gradients and optimizer state do not depend on the length of a sequence. Activations do. The cell below runs a small decoder with two kinds of attention. `plain` saves its scores: one number per head and pair of tokens. `fused` is PyTorch's own attention, which recomputes the scores in the backward pass ([[compilation_and_fusion]]).
 #
 # **Predict.** From 256 to 1,024 tokens, by what factor do the bytes saved for the backward pass grow with plain attention?
 
@@ -105,7 +105,7 @@ show_table(table)
 # %% [markdown] name="grows_explained"
 # Scores grow with the square of the sequence length, all other activations linearly. Fused attention removes the square. What is left is linear, and it is the problem of this lab.
 #
-# The planner does this calculation for a real model: Llama 3.1 8B, one sequence of 131,072 tokens on each of eight H100s (80 GB), parameters sharded over all eight ([[sharding]]), fused attention. Each of its 32 blocks saves about 16 tensors of (tokens, 4,096) in BF16 for the backward pass.
+# The planner does this calculation for a real model: Llama 3.1 8B, one sequence of 131,072 tokens on each of eight H100s (80 GB), parameters sharded over all eight ([[sharding]]), fused attention. Each of its 32 blocks saves as much as about 17 BF16 tensors of shape (tokens, 4,096) for the backward pass.
 
 # %% name="plan"
 llama, h100s = arch_of("llama-3.1-8b"), find_cluster("dgx-h100")
@@ -138,7 +138,7 @@ print(f"blocks recomputed and almost no logits: {human_bytes(no_logits)}; with t
 #
 # ## 2 · Merging partial attention
 #
-# In [[compilation_and_fusion]] you kept three numbers per row of scores, and added tile after tile. The same idea has a simpler form. Attention of a row over **some** of the columns gives
+# In [[compilation_and_fusion]] you kept three running results per row of scores (the maximum, the sum of the exponentials and the weighted sum), and updated them tile by tile. The same idea has a simpler form. Attention of a row over **some** of the columns gives
 #
 # - `out`, the mean of their values, weighted by the softmax of their scores;
 # - `lse`, the logarithm of the sum of the exponentials of their scores (*log-sum-exp*).
@@ -187,7 +187,7 @@ hint("context_parallel.merge")
 # %% [markdown] name="ring_text"
 # ## 3 · Around the ring
 #
-# Each rank keeps its queries. Keys and values travel: in each step a rank sends the block that it holds to the next rank, and receives one from the previous rank. After N − 1 steps every rank has seen every block, and no rank has held more than a block or two at a time.
+# Each rank keeps its queries. Keys and values travel: in each step a rank sends the block that it holds to the next rank, and receives one from the previous rank. After N − 1 messages every rank has seen every block, and no rank has held more than a few blocks at a time.
 
 # %% name="ring_figure"
 show(
@@ -270,7 +270,7 @@ hint("context_parallel.shift")
 # %% [markdown] name="forward_task"
 # ## 4 · Ring attention
 #
-# The function needs to know which part of the sequence each rank holds. Split the sequence into **chunks** of equal length, numbered from 0. `order[r]` lists the chunks of rank r in the order in which its tensors hold them. For now each rank has one chunk: `[[0], [1], [2], [3]]`. In section 5 each has two.
+# Each rank needs to know which part of the sequence every other rank holds. Split the sequence into **chunks** of equal length, numbered from 0. `order[r]` lists the chunks of rank r in the order in which its tensors hold them. For now each rank has one chunk: `[[0], [1], [2], [3]]`. In section 5 each has two.
 #
 # With a causal mask, rows of chunk i attend to all columns of chunk j if j < i, up to the diagonal if j = i, and to none if j > i.
 #
@@ -336,7 +336,7 @@ for name, outs in (("whole out", [whole[0]] * 2), ("each half's own out", [out f
     print(f"{name:20} and whole lse: dq off by {(dq - right).norm() / right.norm():.0e}")
 
 # %% [markdown] name="backward_contract"
-# dq belongs to the rows and stays. dk and dv belong to the block that is visiting: the rank that computes a part must send it to the owner.
+# dq belongs to the rows and stays. dk and dv belong to the rank that owns the block: whichever rank computes a contribution must send it there.
 #
 # ### Your turn: backward
 #
@@ -515,7 +515,7 @@ claims.not_measured("C17", "its messages hide behind arithmetic", "needs GPUs an
 # %% [markdown] name="memory_explained"
 # The bytes saved from the forward to the backward pass fall to 1/N, as claimed: q, k, v, out and lse of this rank's tokens.
 #
-# The peak does not. Ring attention works with a fixed number of blocks: the visiting keys and values, their gradients, those that are arriving, and the temporary tensors of a block. One process has fewer tensors, but they cover the whole sequence. So two ranks save little. From two to four ranks the peak comes closer to half, and the last column shows why it is not quite half. "1/N" hides a constant. The contract asks only that this constant not depend on N, so yours may be larger or smaller than the course's, and the claim about the peak is judged on **your** functions. If it did not hold, which of the tensors that are alive at the same time could share a buffer?
+# The peak does not. Ring attention works with a fixed number of blocks: the current keys and values, their gradients, the ones that are arriving, and the temporary tensors of a block. One process has fewer tensors, but they cover the whole sequence. So two ranks save little. From two to four ranks the peak comes closer to half, and the last column shows why it is not quite half. "1/N" hides a constant. The contract asks only that this constant not depend on N, so yours may be larger or smaller than the course's, and the claim about the peak is judged on **your** functions. If it did not hold, which of the tensors that are alive at the same time could share a buffer?
 #
 # ### When is the traffic hidden?
 #
@@ -557,7 +557,7 @@ show(
 )
 
 # %% [markdown] name="cut_task"
-# Rank 0 has the least work, the last rank has the most, and all ranks wait for the last. With more ranks, the loss approaches half of the time.
+# Rank 0 has the least work, the last rank has the most, and all ranks wait for the last. With more ranks, the waiting time approaches half of the step.
 #
 # The fix costs nothing. Split the sequence into 2 N chunks, and give each rank **two** of them, chosen so that all ranks compute the same number of scores. Your ring supports that already: `order` takes any number of chunks.
 #
@@ -832,7 +832,7 @@ claims.record(
 #
 # **All-to-all.** Attention treats each **head** independently. So exchange heads for tokens: before attention every rank gives away all heads but its own, and receives all tokens for the heads it keeps. Attention then runs as in one process, with any kernel and any mask. Afterwards the exchange is reversed. This is *Ulysses* (Jacobs et al. 2023). `dist.all_to_all_single` sends each rank its slice of a tensor. The gradient of the exchange is the reverse exchange, so `backward` below calls the same function with `split` and `join` swapped.
 #
-# **All-gather.** Gather all keys and values on every rank before attention, and reduce-scatter their gradients afterwards. Llama 3 was trained this way. PyTorch gathers keys and values by default, too, but still passes their gradients around the ring. Counted as in section 4, a rank sends 2 (N − 1) blocks forward; if it gathers again in the backward pass, it sends 4 (N − 1) there, in all 6 N − 6, about what the ring sends. It handles any mask, including documents, with one kernel call, and with GQA the gathered keys and values are small. On the other hand, nothing overlaps by itself, and every rank holds the keys and values of the whole sequence.
+# **All-gather.** Gather all keys and values on every rank before attention, and reduce-scatter their gradients afterwards. Llama 3 was trained this way. PyTorch gathers keys and values by default, too, but still passes their gradients around the ring. Counted as in section 4, a rank sends 2 (N − 1) blocks forward; if it gathers again in the backward pass, it sends 4 (N − 1) there, in all 6 N − 6, about what the ring sends. All-gather handles any mask, including documents, with one kernel call, and with GQA the gathered keys and values are small. On the other hand, nothing overlaps by itself, and every rank holds the keys and values of the whole sequence.
 
 
 # %% name="ulysses"
@@ -971,7 +971,7 @@ said = results[0][1]
 print(f"its attention: off by {said:.1e}" if isinstance(said, float) else f"its attention here: {said}")
 
 # %% [markdown] name="torch_explained"
-# It shards in zigzag order, as in section 5: the first and the last chunk go to rank 0. So everything else that belongs to tokens, above all labels and positions, must be in its list of buffers, or it keeps the old order.
+# `context_parallel` shards in zigzag order, as in section 5: the first and the last chunk go to rank 0. So everything else that belongs to tokens, above all labels and positions, must be in its list of buffers, or it keeps its original order.
 #
 # On a CPU its attention raises an error, because it has no rule for the CPU's kernel. On GPUs it gathers all keys and values at once by default, or passes them around after `set_rotate_method("alltoall")`. The default gives up the memory bound of section 4: every rank holds the keys and values of the whole sequence.
 #

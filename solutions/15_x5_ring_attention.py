@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import nn
 
 device = pick_device()
-where = ranks_device(4)  # where 1, 2 and 4 ranks run, so that your table compares nothing but their number
+where = ranks_device(4)  # for 1, 2 and 4 ranks, so that the runs in your table differ in nothing else
 print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks run on {where.type}")
 
 # %% [markdown] name="shard_task"

@@ -241,7 +241,7 @@ for dtype in (torch.bfloat16,) if device.type == "cuda" else (torch.float32, tor
     print(dtype, "loop -> grouped_mm:", compare(work(grouped, dtype), work(grouped_kernel, dtype), runs=10))
 
 # %% [markdown] name="alone_text"
-# The timing above is that of this device. PyTorch's CPU version of `F.grouped_mm` loops over the experts in C++, so on a CPU it can save only the overhead of many small operations in Python and autograd. On a GPU, in BF16, the loop launches 2 E matmuls and waits once for `counts`. The grouped version launches two matmuls and does not wait. The other cells keep `grouped`, which also runs in FP64.
+# The timing above is for this device. PyTorch's CPU version of `F.grouped_mm` loops over the experts in C++, so on a CPU it can save only the overhead of many small operations in Python and autograd. On a GPU, in BF16, the loop launches 2 E matmuls and waits once for `counts`. The grouped version launches two matmuls and does not wait. The other cells keep `grouped`, which also runs in FP64.
 #
 # ## 2 · Without balancing
 #
@@ -524,9 +524,9 @@ said, subject = "cheaper by total / active parameters", "FLOPs to the loss of de
 claims.record("C19", said, subject, sum(savings) / 2 / ratio, "x", 0.8, 1.25)
 
 # %% [markdown] name="cheap_explained"
-# The mixture reaches the loss of the dense model with MLPs four times as wide, to within the difference that another seed makes. The saving is near the model's own ratio of total to active parameters. Another seed moves both figures by a fifth to a quarter, so the verdicts use the mean of two. The factor of 4 of the experts alone would be too optimistic: the layers before and after the blocks cost the same in all models, and in a small model they are a large part.
+# With either seed, the mixture comes close to the loss of the dense model with MLPs four times as wide, or beats it. The saving is near the model's own ratio of total to active parameters. The last two printed lines show how much another seed moves both figures, so the verdicts use the mean of two. The factor of 4 of the experts alone would be too optimistic: the layers before and after the blocks cost the same in all models, and in a small model they are a large part.
 #
-# This is one small byte model, and a text on which more parameters help within 200 steps: it rewards memorizing, which experts are good at. Where dense 512 is no better than dense 128, a mixture gains nothing. At scale the first claim is too strong. Scaling studies place a mixture between a dense model of its active size and one of its total size, and the gain shrinks as models grow (Clark et al. 2022; Artetxe et al. 2021).
+# This is one small byte model, and a text on which more parameters help within 200 steps: it rewards memorizing, which experts are good at. If dense 512 were no better than dense 128, there would be no gap to close. At scale the first claim is too strong. Scaling studies place a mixture between a dense model of its active size and one of its total size, and the gain shrinks as models grow (Clark et al. 2022; Artetxe et al. 2021).
 #
 # ### Seconds and MFU
 #
@@ -736,7 +736,7 @@ CASES = {
     "bias": ("bias", EVEN),
     "no balancing": ("no balancing", EVEN),
     "no token for expert 5": ("no balancing", [*EVEN[:5], NEVER, *EVEN[6:]]),
-    "no token for the last rank": ("no balancing", [*EVEN[:4], *[NEVER] * 4]),
+    "no token for experts 4 to 7": ("no balancing", [*EVEN[:4], *[NEVER] * 4]),
 }
 steps = {
     (n, case): run_ranks(step_on_ranks, n, *CASES[case], device=where, measure=False).results
@@ -755,7 +755,7 @@ said, subject = "expert parallel equals one process", "2 and 4 ranks, loss and e
 claims.record("T39", said, subject, farthest, "relative", 0, 1e-5)
 
 # %% [markdown] name="ranks_explained"
-# These are the trained mixtures on 4,096 windows of text, spread over the ranks. Loss and gradients are those of one process, even when an expert or a whole rank gets no token (in the last row, two of the four ranks). Each layer makes four exchanges of rows: rows to experts, results back, and the gradients of both. With an even load, a rank keeps 1/N of its rows and sends the rest. Forward and backward together it sends 4 n k C (N − 1) / N numbers per layer.
+# These are the trained mixtures on 4,096 windows of text, spread over the ranks. Loss and gradients are those of one process, even when an expert or all experts of a rank get no token (in the last row, those of two of the four ranks). Each layer makes four exchanges of rows: rows to experts, results back, and the gradients of both. With an even load, a rank keeps 1/N of its rows and sends the rest. Forward and backward together it sends 4 n k C (N − 1) / N numbers per layer.
 #
 # How good is this formula if the load is not even?
 #
@@ -771,7 +771,7 @@ total_guess = Prediction("Sent by all ranks, without balancing / formula", my_gu
 # %% name="uneven_run"
 formula = 2 * 4 * 1024 * 2 * WIDTH * 4 * (RANKS - 1) / RANKS  # bytes per rank: two layers, FP32
 table, ratios, busiest = [("4 ranks", "all / formula", "most of a rank / formula", "busiest rank, rows")], {}, {}
-for name in ("bias", "no balancing", "no token for the last rank"):
+for name in ("bias", "no balancing", "no token for experts 4 to 7"):
     results = steps[RANKS, name]
     left = [left / formula for _, left, _ in results]
     layers = zip(*(rows for *_, rows in results), strict=True)  # for each layer, the rows of each rank

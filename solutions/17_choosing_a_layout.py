@@ -149,7 +149,7 @@ for found in answers["llama-3.1-8b", "one node"].best:
 show_table(table)
 
 # %% [markdown] name="losers_explained"
-# Memory rules out most layouts before any timing: all layouts of the 405B model, all layouts of the 70B model on eight GPUs, and every layout that keeps parameters, gradients and optimizer state whole. Among those that fit, the ten best differ by less than the planner's own error (*from* and *to*), so treat them as equals. On the 4090s every block is recomputed, because nothing fits without recomputation.
+# Memory rules out many layouts before any timing: all layouts of the 405B model, all layouts of the 70B model on eight GPUs, and every layout that keeps parameters, gradients and optimizer state whole. Among those that fit, the ten best differ by less than the planner's own error (*from* and *to*), so treat them as equals. On the 4090s every block is recomputed, because nothing fits without recomputation.
 #
 # The rest of this lab builds the parts of such an answer: where ranks are, what they send, what fits, and how long it takes.
 #
@@ -295,7 +295,7 @@ counted = [
     for *_, sent_by in results
 ]
 wrong_guess.reveal(off(mixed, SIZES["data"])[1])
-print(f"along tensor go {100 * counted[0]['tensor'] / sum(counted[0].values()):.0f}% of a rank's bytes")
+print(f"{100 * counted[0]['tensor'] / sum(counted[0].values()):.0f}% of a rank's bytes go along tensor")
 
 # %% name="grid_table"
 loss_off, gradient_off = off(results, SIZES["data"])
@@ -313,7 +313,7 @@ claims.record("T40", "a 2 x 2 x 2 grid equals one process", "loss and all gradie
 # %% [markdown] name="grid_explained"
 # Loss and gradients are those of one process, and the bytes match the formula. (The number, size and group of the calls are counted. The share of a message that a rank of a ring sends is taken from the formula in both columns.) The excess along `data` comes from the norms and from the second matrix's bias: each tensor rank holds them in full, but the formula halves them.
 #
-# The average over all ranks mixed gradients of different stages and of different halves of a matrix. The loss still looks perfect, because it was computed earlier. Only a comparison with one process, or many steps, shows the mistake.
+# The average over all ranks mixed gradients of different stages and of different halves of a matrix. The loss still looks perfect, because it was computed before the gradients were averaged. Only a comparison with one process, or many steps, shows the mistake.
 #
 # ## 4 · Tokens or parameters
 #
@@ -481,7 +481,7 @@ print(f"seconds, formula / planner: {min(time_ratios):.2f} to {max(time_ratios):
 claims.figure("three formulas, longer than the search's best", "worst of the questions, planned", max(slower), "%")
 
 # %% [markdown] name="laws_explained"
-# A few lines choose nearly as well as the simulation. In bytes they miss gathered parameters and other temporaries. In seconds, "half of the peak" stands in for everything that a chip does, and the ratios show that it fits some of these questions better than others. The choice hardly suffers here. It can suffer where the formulas err in opposite directions on two close layouts: section 6 has such a pair.
+# A few lines choose nearly as well as the simulation. In bytes they miss gathered parameters and other temporaries. In seconds, "half of the peak" stands in for everything that a chip does, and the ratios show that it fits some of these questions better than others. The choice hardly suffers here. It can suffer where the formulas err in opposite directions on two layouts.
 #
 # Two warnings. A formula that counts too few *bytes* can choose layouts that do not fit, so leave room. And formulas cover only what you put into them: yours know neither context ranks nor selective recomputation, so they cannot choose them.
 #
@@ -543,14 +543,16 @@ claims.figure("waits for gathers, enough tokens per GPU", "planned: 8B, 64 H100,
 #
 # ### Pipelines between nodes
 #
-# **Predict.** The 70B model on 64 H100s, 2 million tokens per step. One layout shards over all of them with full recomputation. The other follows Megatron's rule: 8 tensor ranks in each node, and a pipeline of 8 nodes. How many times as long as a step of the first does a step of the second take?
+# The 70B model on 64 H100s, 2 million tokens per step. One layout shards over all of them with full recomputation. The other follows Megatron's rule: 8 tensor ranks in each node, and a pipeline of 8 nodes. Section 1 listed slower layouts of this kind, in which every tensor rank waits for its messages.
+#
+# **Predict.** If the tensor messages overlap with the matmuls (`tensor_overlap`), how many times as long as a step of the first does a step of the second take?
 
 # %% name="pipeline_guess"
-my_guess = None  # seconds, tensor 8 x pipeline 8 / sharded
+my_guess = None  # seconds, tensor 8 x pipeline 8 with overlap / sharded
 ### BEGIN GUESS
 my_guess = 0.9
 ### END GUESS
-pipeline_guess = Prediction("Tensor 8 x pipeline 8 / sharded over 64", my_guess, "times")
+pipeline_guess = Prediction("Tensor 8 x pipeline 8, messages overlap / sharded over 64", my_guess, "times")
 
 # %% name="pipeline_run"
 SEVENTY = QUESTIONS["llama-3.1-70b", "eight nodes"].question().arch
@@ -563,7 +565,7 @@ ways = {
 ways["the same, messages overlap"] = replace(ways["tensor 8 x pipeline 8"], tensor_overlap=True)
 plans = {name: plan_layout(layout, h100) for name, layout in ways.items()}
 sharded, line, overlapped = plans.values()
-pipeline_guess.reveal(line.seconds / sharded.seconds, how="planned")
+pipeline_guess.reveal(overlapped.seconds / sharded.seconds, how="planned")
 show(
     pictures.parts_picture(plans),
     "Three bars of seconds. The sharded one computes more, because it recomputes; the second waits for tensor ranks, and the third less so.",
@@ -683,7 +685,7 @@ layout_explorer(
 # %% [markdown] name="bill_text"
 # ## 8 · The bill
 #
-# A layout is chosen for a run, and a run has a price, which you can only estimate. By the planner, a step takes between `low` and `high` seconds. And not all of the time is training ([[runs_that_survive]]): goodput is uncertain, too.
+# A layout is chosen for a run, and a run has a price, which you can only estimate. According to the planner, a step takes between `low` and `high` seconds. And not all of the time is training ([[runs_that_survive]]): goodput is uncertain, too.
 #
 # ### Your turn: days, GPU-hours, dollars
 #
@@ -713,7 +715,7 @@ bill = check("choosing_a_layout.bill", bill)
 hint("choosing_a_layout.bill")
 
 # %% [markdown] name="bill_guess_text"
-# **Predict.** The 8B model on 160 billion tokens (20 per parameter, as *Chinchilla* advises), with a goodput of 0.85 to 0.97. What does it cost on eight 4090s at 0.40 dollars per GPU-hour, as a multiple of the cost on the H100 node at 2.50 dollars? (Prices change weekly. Insert yours.)
+# **Predict.** The 8B model on 160 billion tokens (20 per parameter, as *Chinchilla* advises), with a goodput of 0.85 to 0.97. What does it cost on eight 4090s at 0.40 dollars per GPU-hour, as a multiple of the cost on the H100 node at 2.50 dollars? (Guess before you look at section 1 again. Prices change weekly, so insert yours.)
 
 # %% name="bill_guess"
 my_guess = None  # dollars on 4090s / on H100

@@ -171,7 +171,7 @@ best = max(means.values())
 rare_guess.reveal(best - means[4], how="simulated")
 print(f"Young's interval is {young / 60:.0f} minutes: {means[1]:.1f}%; the best of all is {best:.1f}%")
 print(f"√(save · M), without the 2, is 0.7 of Young's: {means[0.7]:.1f}%")
-show(goodput_figure(young, goodputs), "Goodput by interval: a flat top around Young's interval, steep on both sides.")
+show(goodput_figure(young, goodputs), "Goodput by interval: mean and range of twenty runs, Young's interval marked.")
 claims.record("C22", "Young's interval is close to the best", "simulated week", best - means[1], "points lost", 0, 1)
 
 # %% [markdown] name="young_explained"
@@ -208,7 +208,7 @@ killed_guess = Prediction("Goodput under real kills, Young's interval", my_guess
 steps_between = {"too often": 3, "Young": round(best_interval(0.03, 0.6) / 0.01), "too rarely": 120}
 runs = killed_runs(steps_between, steps=300, tick=0.01, save=0.03, mtbf=0.6)
 killed_guess.reveal(100 * runs["Young"].goodput)
-show(parts_figure(runs), "Three bars of useful, repeated, saving and restarting seconds; Young's has the best balance.")
+show(parts_figure(runs), "Three bars, one per interval, of useful, repeated, saving and restarting seconds.")
 table = [("interval", "steps", "kills", "seconds", "replayed", "goodput")]
 for name, run in runs.items():
     replayed = wall_clock(300 * run.step, steps_between[name] * run.step, run.save, run.restart, run.kills)
@@ -271,7 +271,7 @@ show_table(table)
 print("with all six, the losses are the same to the last bit:", resumed(()) == right)
 show(
     losses_figure(through.losses, left_out, 35),
-    "Six panels, one per missing part. Only without the weights does the loss curve clearly differ.",
+    "Six panels, one per missing part: the losses of the resumed run over those of the uninterrupted one.",
 )
 same = float(resumed(()) == right)
 claims.record("T41", "all six parts: the same bits", "35 steps after resuming", same, "(1: yes)", 1, 1)

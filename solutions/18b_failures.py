@@ -77,12 +77,12 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # ### Your turn: notice, and agree
 #
-# **Contract.** `Preemption()` is made on each rank, before training.
+# **Contract.** `Preemption()` is created on each rank, before training.
 #
 # - **Notice.** From then on it handles SIGTERM and SIGUSR1 in this process. The handler only notes the signal: it may run between any two lines of the program, even in the middle of a save. It raises nothing and does not exit.
 # - `flag()` returns a new tensor (1,) in FP32: 1 if a signal has come, else 0. Once 1, it stays 1.
 # - `agreed(total)` gets the sum of all ranks' flags after the all-reduce, a tensor of one number. It returns whether the job stops after this step: yes if at least one rank had its flag set. All ranks decide the same in the same step, even a rank whose signal came *after* it sent its flag.
-# - `close()` gives both signals the handlers that they had before.
+# - `close()` restores the handlers that both signals had before.
 
 
 # %% name="preemption" answer=true reveal=true
@@ -161,7 +161,7 @@ show_table(table)
 #
 # `torchrun --max-restarts=2` watches its ranks. When one fails, it ends all others and starts all of them again, up to two times. It restores no state: after each start the program must look for the newest checkpoint itself. With `--nnodes=MIN:MAX` it also continues with fewer nodes, or with more when some come back. Then the number of ranks changes between attempts, and the program must cope with that.
 #
-# Below is a complete program that uses `DataOrder` and `Checkpoints` from lab 18, with two places at which `break_here` can break a rank: before the all-reduce and after the update.
+# Below is a complete program that uses both classes of [[runs_that_survive]], with two places at which `break_here` can break a rank: before the all-reduce and after the update.
 
 # %% name="faults"
 data = digits()
@@ -472,7 +472,7 @@ def spiked(bad):
 curves = spiked(bad=4)
 worse = curves["carry on"][-1] / curves["roll back"][-1]
 spike_guess.reveal(worse)
-show(spike_figure(curves, 65), "Four curves of the test loss. Carrying on, it jumps and comes back slowly.")
+show(spike_figure(curves, 65), "Four curves of the test loss, one per reaction, with the first bad batch at step 65.")
 claims.figure("test loss, carry on / roll back", "4 bad batches", worse, "x")
 
 # %% [markdown] name="spike_short"
@@ -492,7 +492,7 @@ long_guess = Prediction("Test loss at the end, 24 bad batches: leave out / roll 
 # %% name="long_spike"
 long = spiked(bad=24)
 long_guess.reveal(long["leave out"][-1] / long["roll back"][-1])
-show(spike_figure(long, 65), "Four curves of the test loss. Only the one that is rolled back has no hump.")
+show(spike_figure(long, 65), "Four curves of the test loss, one per reaction, with 24 bad batches from step 65 on.")
 
 # %% [markdown] name="spike_explained"
 # - *Leaving out* catches updates that stand out from the last 20 steps. After ten bad batches, half of those 20 steps are bad. The median now reflects them, and the remaining bad updates go through.

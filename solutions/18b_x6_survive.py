@@ -37,11 +37,11 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 # %% [markdown] name="files_task"
 # ## Part 1 · Checkpoints on a disk (3 points)
 #
-# Lab 18 writes a checkpoint as one file. Here it is a directory with a file for each part of the state, so that another program can read the weights alone. A directory that has files cannot be replaced in one step, and a file's own checksum does not show that another file is missing, so most of lab 18's code does not help.
+# [[Runs_that_survive]] writes a checkpoint as one file. Here it is a directory with a file for each part of the state, so that another program can read the weights alone. A directory that has files cannot be replaced in one step, and a file's own checksum does not show that another file is missing, so most of that lab's code does not help.
 #
 # **Contract.** `save(folder, step, state, keep)` stores a checkpoint. `load(folder)` returns `(step, state)` of the newest intact checkpoint, or None. One process at a time uses the folder.
 #
-# 1. `folder` is a `Path`. Neither it nor its parents need exist. `step` counts finished steps, from 0 to 9,999,999. `state` is a dictionary of dictionaries, lists, tuples, tensors, numbers, strings, `True`, `False` and `None`. Its keys are strings of letters, digits, spaces and underscores, and there is at least one; nested keys are strings or integers. Tensors have any dtype and shape and are on the CPU; none is a view of a larger one. The state comes back in another process, equal to the last bit and with the same types. `save` does not change it, and later changes by the caller do not change the checkpoint. `load` only reads: it changes nothing in the folder, and creates no folder.
+# 1. `folder` is a `Path`. Neither it nor its parents need to exist. `step` counts finished steps, from 0 to 9,999,999. `state` is a dictionary of dictionaries, lists, tuples, tensors, numbers, strings, `True`, `False` and `None`. Its keys are strings of letters, digits, spaces and underscores, and there is at least one; nested keys are strings or integers. Tensors have any dtype and shape and are on the CPU; none is a view of a larger one. The state comes back in another process, equal to the last bit and with the same types. `save` does not change it, and later changes by the caller do not change the checkpoint. `load` only reads: it changes nothing in the folder, and creates no folder.
 # 2. A checkpoint is **one directory** in `folder`. Its name is `step-`, the number, and then anything you like: `step-12`, `step-0012.done`. For each entry of `state` it holds the file `KEY.pt`, from which `torch.load` reads the value of that entry, and no other `.pt` files. Files with other suffixes may be beside them. Other programs copy such directories away at any time, so **every entry of `folder` whose name begins with `step-` is a complete checkpoint at every moment**, even if `save` is killed halfway. All other entries of `folder` may have any other name. `save` writes only inside `folder`: the folder may be on a disk of its own, and a rename from another disk fails or becomes a copy.
 # 3. The newest checkpoint is the one with the most steps, regardless of the alphabetical order of the names and the dates of the files.
 # 4. If a process is killed in `save`, at any moment, it loses at most the checkpoint that it was saving. The previous one is deleted only after the new one has its name.
@@ -220,7 +220,7 @@ hint("x6.train")
 # %% [markdown] name="preempt_task"
 # ## Part 4 · Preempted (2 points)
 #
-# A scheduler takes the machines back. It sends a signal, and SIGKILL some seconds later. In lab 18b every rank read a step's flags right after the step. On a GPU that makes the host wait for the device in each step. Here the flags arrive one step late, and the seconds left may not be enough for a save.
+# A scheduler takes the machines back. It sends a signal, and SIGKILL some seconds later. In [[failures]] every rank read a step's flags right after the step. On a GPU that makes the host wait for the device in each step. Here the flags arrive one step late, and the seconds left may not be enough for a save.
 #
 # **Contract.** `preemptible(job)` is the program of one rank, the same at every start. It continues from the newest checkpoint, and runs until step `job.steps` is saved or the job is preempted.
 #

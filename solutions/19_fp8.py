@@ -355,7 +355,7 @@ def block_scale(x, dtype, size):
 
 
 def replayed(x, dtype, series, step):
-    """The learner's delayed scale, with the recorded amaxes of earlier steps as its history."""
+    """Your delayed scale, with the recorded amaxes of earlier steps as its history."""
     past = torch.zeros(HISTORY, device=device)
     recorded = torch.tensor(series[max(0, step - HISTORY) : step][::-1])
     past[: len(recorded)] = recorded
@@ -444,7 +444,7 @@ my_guess = None  # times
 ### BEGIN GUESS
 my_guess = 4  # the outlier takes most of the range
 ### END GUESS
-outlier_guess = Prediction("E4M3, one scale, an outlier of 2^10: error of the others, grown", my_guess, "times")
+outlier_guess = Prediction("E4M3, one scale, an outlier of 2^10: growth of the others' error", my_guess, "times")
 
 # %% name="outlier"
 x = kept[59, "blocks.0.qkv", "x"]
@@ -477,7 +477,7 @@ axes.set_xticks(powers)
 figure.legend(loc="outside right upper", frameon=False)
 show(
     figure,
-    "INT8's error climbs at once. E4M3's is flat up to about 2^12, then rises; with blocks it rises later and less.",
+    "Three curves, one per method: the error of the other channels over the factor on one channel, both logarithmic.",
 )
 table = [(f"2^{power}", *(f"{line[i]:.2f}%" for line in curves.values())) for i, power in enumerate(powers)]
 show_table([("factor", *curves), *table])
@@ -512,7 +512,7 @@ show(
 )
 
 # %% [markdown] name="product_text"
-# All three return BF16. PyTorch's `F.scaled_mm` computes them (before it was public: `torch._scaled_mm`). Without FP8 units we emulate it: convert the FP8 values to FP32, multiply, then apply both scales. The rounding is the same, but the emulation is slower than BF16.
+# All three matmuls return BF16. PyTorch's `F.scaled_mm` computes them (before it was public: `torch._scaled_mm`). Without FP8 units we emulate it: convert the FP8 values to FP32, multiply, then apply both scales. The rounding is the same, but the emulation shows nothing about speed.
 
 
 # %% name="product"
@@ -1069,7 +1069,7 @@ hint("fp8.mx")
 
 
 # %% name="rounding_ways"
-def mxfp8_by_learner(x):
+def mxfp8_unclipped(x):
     values, scales = mx_quantize(x)
     return values.float() * scales.float().repeat_interleave(32, 1)[:, : x.shape[1]]
 
@@ -1092,7 +1092,7 @@ try:
     bits = [[mx_quantize(side)[0].view(torch.uint8) for side in (t, t.t().contiguous())] for t in (x, w, g)]
     stored = [100 * (rows != columns.t()).float().mean().item() for rows, columns in bits]
     table = [("numbers that differ", *KINDS.values()), ("MXFP8, the bytes stored", *(f"{d:.1f}%" for d in stored))]
-    for name, rounded in (("MXFP8", mxfp8_by_learner), ("E4M3, FP32 scales", e4m3_blocks), ("MXFP4", mxfp4)):
+    for name, rounded in (("MXFP8", mxfp8_unclipped), ("E4M3, FP32 scales", e4m3_blocks), ("MXFP4", mxfp4)):
         differ = [100 * (rounded(t) != rounded(t.t().contiguous()).t()).float().mean().item() for t in (x, w, g)]
         table.append((f"{name}, times scales", *(f"{d:.2f}%" for d in differ)))
         if name == "MXFP8":
@@ -1100,7 +1100,7 @@ try:
     show_table(table)
 except NotImplementedError:
     print("This table appears once mx_quantize is written.")
-print(f"two copies in MXFP8: {2 * 8.25} bits a number; BF16: 16")
+print(f"two copies in MXFP8: {2 * 8.25} bits per number; BF16: 16")
 
 # %% [markdown] name="directions_explained"
 # The bytes differ: neither copy is a transpose of the other. Their *values* nearly agree, thanks to powers of two: such a scale leaves the fraction alone, so a number rounds the same way wherever it is not subnormal. With FP32 scales, forward and backward pass use different weights. MXFP4 is in between, because it has few normal numbers.
@@ -1129,7 +1129,7 @@ def mxfp8_by_standard(x):
 # %% name="blocks"
 FORMATS_TRIED = {
     "E4M3, one scale": (8, one_scale),
-    "MXFP8, nothing clipped": (8 + 8 / 32, mxfp8_by_learner),
+    "MXFP8, nothing clipped": (8 + 8 / 32, mxfp8_unclipped),
     "MXFP8, the standard's rule": (8 + 8 / 32, mxfp8_by_standard),
     "NVFP4": (4 + 8 / 16, nvfp4),
     "MXFP4": (4 + 8 / 32, mxfp4),

@@ -102,7 +102,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% name="layer_picture"
 show(
     lora_picture(),
-    "x goes through the frozen W, and beside it through the thin A and B, whose product is scaled and added. Only A and B are trained; x and x times A are saved for the backward pass.",
+    "x goes through the frozen W, and beside it through the thin A and B, whose product is scaled and added. Only A and B are trained.",
 )
 
 # %% [markdown] name="layer_task"
@@ -326,7 +326,7 @@ claims.figure(
 )
 
 # %% [markdown] name="memory_explained"
-# LoRA saves the static part: gradients and moments exist only for A and B. Activations fall far less. To reach A and B in the first layer, the gradient must flow back through **all** layers above, and each operation on the way needs its saved tensors: nonlinear operations need their inputs, and attention needs its q, k and v.
+# LoRA removes most of the static part: gradients and moments exist only for A and B. Activations fall far less. To reach A and B in the first layer, the gradient must flow back through **all** layers above, and each operation on the way needs its saved tensors: nonlinear operations need their inputs, and attention needs its q, k and v.
 #
 # So which activations did go away? We freeze the model part by part and measure. First the MLPs and the head are frozen, then the norms, then the embedding. Until then q, k, v and o are trained in full.
 #
@@ -527,7 +527,7 @@ claims.figure("twice the layers against four times the rank", subject, mean, "na
 #
 # ### Variants
 #
-# PEFT knows variants of LoRA, most of them one argument:
+# PEFT implements variants of LoRA. Most of them take one argument:
 #
 # - **rsLoRA** divides alpha by √r, not by r: at high ranks α / r makes steps too small.
 # - **DoRA** learns the norm of each row of the weight separately from its direction.
@@ -559,7 +559,7 @@ print(f"DoRA's step takes {took['DoRA'] / took['LoRA, r=8']:.2f} times as long a
 #
 # ## 6 · QLoRA: the base in 4 bits
 #
-# A frozen base is read and never written, so 4 bits may do. **NF4** has sixteen levels, placed to suit normally distributed weights, with an FP32 scale per block of 64. Each time a layer is used, its weights are dequantized (to `bnb_4bit_compute_dtype`: here BF16 on a GPU that supports it, otherwise FP32), multiplied in that dtype, and dropped.
+# A frozen base is read and never written, so 4 bits may be enough. **NF4** has sixteen levels, placed to suit normally distributed weights, with an FP32 scale per block of 64. Each time a layer is used, its weights are dequantized (to `bnb_4bit_compute_dtype`: here BF16 on a GPU that supports it, otherwise FP32), multiplied in that dtype, and dropped.
 #
 # The figure compares the levels with sixteen that are evenly spaced, for normally distributed weights. Levels that are dense where weights are dense get used more evenly; a rarely used level is wasted. (The bars at both ends are the largest weights of the blocks.)
 
@@ -624,7 +624,7 @@ if has_4_bits:
         packed, state = quantize_4bit(matrix, quant_type="nf4", compress_statistics=double)
         nbytes = packed.nbytes + state.absmax.nbytes + (state.state2.absmax.nbytes if double else 0)
         bits[double] = 8 * nbytes / matrix.numel()
-    print(f"a matrix of 1,024 x 1,024: {bits[False]:.3f} bits a weight")
+    print(f"a matrix of 1,024 x 1,024: {bits[False]:.3f} bits per weight")
     print(f"with double quantization: {bits[True]:.3f}; 4 + 8 / 64 + 32 / (64 x 256) = {4 + 8 / 64 + 32 / 2**14:.3f}")
     for said, double in ((4.5, False), (4.127, True)):
         name = f"NF4{', double quantization' if double else ''}: {said} bits a weight"
@@ -1214,13 +1214,13 @@ if device.type != "cuda":
         print(f"16,384 tokens, step {number}: up to {step.allocated / GiB:.2f} GiB allocated")
     show(
         long.plot("Llama-2-7B, LoRA, 16,384 tokens, on a virtual RTX 4090"),
-        "Memory by category: each forward pass rises like a ramp to a spike at the head. The second spike is cut short.",
+        "Memory by category over the two steps, with the card's memory as a line.",
     )
 else:
     print("This machine has a real GPU: run fine_tune_7b on it.")
 
 # %% [markdown] name="program_explained"
-# The first step survives, although its spike almost touches the line. The second one fails at a *lower* level: 20.05 GiB are allocated, and 1.95 GiB more would stay below 23.1. What is missing is one free piece of that size. Adam's moments, 128 MiB created at the end of the first step, now occupy memory that the first step could use freely, and the rest is in smaller pieces: fragmentation ([[profiling_and_oom_clinic]]). **A first step that succeeds does not show that the run fits.** Measure the second step too, and many more if lengths vary.
+# The first step survives, although its spike almost touches the line. The second one fails at a *lower* level: what is allocated there (last printed line) and the 1.95 GiB that the program asks for next (16,384 × 32,000 numbers in FP32) would together stay below the card's memory. What is missing is one free piece of that size. Adam's moments, 128 MiB created at the end of the first step, now occupy memory that the first step could use freely, and the rest is in smaller pieces: fragmentation ([[profiling_and_oom_clinic]]). **A first step that succeeds does not show that the run fits.** Measure the second step too, and many more if lengths vary.
 #
 # The spikes are the logits and what the loss computes from them, in BF16 and in FP32: 16,384 × 32,000 numbers each. Checkpointing does not reduce them; a chunked loss does ([[profiling_and_oom_clinic]]).
 
@@ -1305,7 +1305,7 @@ hint("lora.dpo")
 # %% [markdown] name="dpo_text"
 # The model of section 7 writes British numbers. Someone now prefers the American style, without "and". The chosen answer for 347 is "three hundred forty-seven", the rejected one "three hundred and forty-seven".
 #
-# With LoRA the reference costs no copy: it is the same model with the adapter switched off. Its sums need no gradient.
+# With LoRA the reference needs no copy: it is the same model with the adapter switched off. Its sums need no gradient.
 #
 # **Predict.** After a few steps, by how many nats has the log-probability of the *chosen* answers changed, on unseen numbers? (A mean per answer; positive: they have become more likely.)
 

@@ -51,7 +51,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # **Contract.** `LoRALinear(linear, rank, alpha, dropout)` is an `nn.Module` around an `nn.Linear`.
 #
 # - Exactly two parameters are trained: A of shape (rank, in), random (two layers start with different values), and B of shape (out, rank), zero. Both have the device and dtype of the linear layer's weight. The linear layer is frozen, including its bias if it has one. Use the given layer, not a copy.
-# - Unmerged, the output is x Wᵀ + bias + (alpha / rank) · (d(x) Aᵀ) Bᵀ, where d is dropout of the input with probability `dropout`, active in training mode only. Each call draws anew for each element of x. As in `nn.Linear`, x has the shape (..., in), need not be contiguous, and stays as it is; the output has the dtype of x.
+# - Unmerged, the output is x Wᵀ + bias + (alpha / rank) · (d(x) Aᵀ) Bᵀ, where d is dropout of the input with probability `dropout`, active in training mode only. Each call draws a new mask, element by element. As in `nn.Linear`, x has the shape (..., in), need not be contiguous, and stays as it is; the output has the dtype of x.
 # - `merge()` computes the correction from the current A and B and adds it to the linear layer's weight in place. A merged layer returns what the linear layer alone returns, in training mode too, and the gradient with respect to x is that of the linear layer. `unmerge()` removes the correction again. A second `merge()` does nothing to a merged layer, and `unmerge()` does nothing to a layer that is not merged. A layer can be merged and unmerged again and again, each time with other A, B and weight. Neither call changes A, B, the mode of the layer, or another layer. (You need not support training while merged.)
 
 
@@ -151,14 +151,14 @@ hint("x4.adapter")
 #
 # [[Lora]] estimated two token counts from straight lines: a safe one, and one by a rule of thumb. Here `fits` decides: it replays the recipe's allocations by the allocator's rules on a GPU of that size. The choices above leave few token counts to try.
 #
-# **Predict**, without points, before you start the planner. The weights take 12.6 GiB. How many tokens fit in a micro-batch with checkpointing?
+# **Predict**, without points, before you start the planner. The weights take 12.6 GiB. With the largest of these micro-batches that fits the card, how many GiB are allocated at the peak?
 
-# %% name="guess_tokens"
-my_guess = None  # tokens in a micro-batch
+# %% name="guess_peak"
+my_guess = None  # GiB
 ### BEGIN GUESS
-my_guess = 4096
+my_guess = 22  # nearly the whole card
 ### END GUESS
-tokens_guess = Prediction("Most tokens in a micro-batch, 7B, LoRA, 24 GB", my_guess, "tokens")
+peak_guess = Prediction("Peak of the largest micro-batch that fits, 7B, LoRA, 24 GB", my_guess, "GiB")
 
 
 # %% name="plan" answer=true
@@ -316,8 +316,8 @@ except (RealModelError, NotImplementedError) as error:
 try:
     recipe = fine_tune_plan()
     planned = plan(recipe)
-    print(f"planned: {planned.peak_allocated_bytes / GiB:.2f} GiB for {recipe.summary}")
-    tokens_guess.reveal(recipe.micro_batch_size * recipe.seq, "planned")
+    peak_guess.reveal(planned.peak_allocated_bytes / GiB, "planned")
+    print(f"{recipe.micro_batch_size * recipe.seq:,} tokens in a micro-batch: {recipe.summary}")
 except NotImplementedError:
     planned = None
     print("This appears once part 3 is written.")

@@ -288,7 +288,7 @@ print(f"\n{headline}")
 # - **Autocast** halves most activations and leaves weights and state alone. It adds 16-bit copies of the weights and workspace for their matmuls. So the factor stays below 2.
 # - **Micro-batches** take the most by far: from activations, temporaries, workspace and inputs at once. Accumulation keeps gradients alive. In rung 0 the peak comes early in the backward pass, before most gradients exist; now gradients live through the whole step.
 # - **Checkpointing** takes activations and adds recomputed ones. The copies of weights fall as well, because a recomputed block makes and frees its own. Checkpointing looks modest because little was left to take. *The order of the rungs decides what each of them seems to be worth.* Only the product counts.
-# - From rung 3 on, the static part dominates. **Signum** removes a state tensor and **folding** removes the gradients: each affects one category. **BF16** halves weights and state, and removes the copies and some of the activations that autocast keeps in FP32. It adds temporaries, which section 3 explains.
+# - From rung 3 on, the static part dominates. **Signum** removes a state tensor and **folding** removes the gradients: each affects one category. **BF16** halves weights and state, and removes the copies and some of the activations that autocast keeps in FP32. Its stochastic rounding needs FP32 temporaries of its own, which section 3 shows.
 #
 # So the largest factor comes from the oldest technique, small micro-batches. And it has a price.
 #
@@ -333,7 +333,7 @@ time_guess.reveal(times(paces[LADDER[1].name], paces[last])[0])
 show_table(table)
 
 # %% [markdown] name="cost_text"
-# Compare each rung with the one before it. On many CPUs, rung 1 is the most expensive step; on a GPU, autocast saves time if the matmuls are large enough ([[mixed_precision]]). Small micro-batches keep a processor less busy. Checkpointed blocks run their forward pass twice, which is a third more arithmetic (a backward pass costs two forward passes), and adds more than a third to the time when the pieces are small, because then most of an operation's cost is the call itself ([[activation_checkpointing]]).
+# Compare each rung with the one before it. On a CPU, rung 1 often makes the step slower; on a GPU, autocast saves time if the matmuls are large enough ([[mixed_precision]]). Small micro-batches keep a processor less busy. Checkpointed blocks run their forward pass twice, which is a third more arithmetic (a backward pass costs two forward passes), and adds more than a third to the time when the pieces are small, because then most of an operation's cost is the call itself ([[activation_checkpointing]]).
 #
 # ### And the loss?
 #
@@ -374,7 +374,7 @@ my_guess = None  # of loss, more than rung 0
 ### BEGIN GUESS
 my_guess = 0.0
 ### END GUESS
-pairs_guess = Prediction("Loss of the last rung, less that of rung 0", my_guess, "")
+pairs_guess = Prediction("Loss of the last rung minus that of rung 0", my_guess, "")
 
 
 # %% name="pairs"
@@ -440,7 +440,7 @@ claims.figure(said, f"{subject}, 2 pairs of {LadderRun.updates} updates", statis
 # %% name="ladder_figure"
 show(
     ladder_figure(meters),
-    "The factor grows from rung to rung. The first peak is nearly all activations; the last is mostly weights, state and one recomputed block.",
+    "Two panels, a bar per rung: the factor by which the peak is lower, and the peak by category, in percent of it.",
 )
 
 # %% [markdown] name="cost_explained"
@@ -777,7 +777,7 @@ fsdp_guess.reveal(one_gpu / a_rank, "planned")
 
 # %% [markdown] name="memory_explained"
 # - **Mixed precision** does not halve this model, because most of its peak is activations that stay in FP32: the logits, 50,257 wide, and the loss's tensors of the same size. So a factor says little without the model it is for.
-# - **Accumulation** runs eight sequences in the memory of one, or slightly more: earlier gradients stay while the next micro-batch runs.
+# - **Accumulation** runs eight sequences in the memory of one, or somewhat more: earlier gradients stay while the next micro-batch runs.
 # - **DDP** holds slightly *more* on each rank than a single GPU without it would: its buckets. **FSDP** divides weights, gradients and state, but not activations. Here that is nowhere near 8. It is near 8 where weights are nearly everything (a large model, a small batch, checkpointing).
 # - **Offloading** the optimizer takes two numbers per parameter off the GPU. That is little where activations make up the peak.
 #
@@ -862,7 +862,7 @@ print(f"on top: {best.name} ({best.recipe.summary})")
 #
 # <details><summary>Answers</summary>
 #
-# The loop over `piece`, with `counted` over all pieces: each micro-batch's sum of losses is divided by the tokens of the whole update. On two GPUs, `self.rank` picks other rows, `dist.all_reduce` sums the loss and whether a rank was asked to stop, and DDP averages the gradients, which is why `counted` is divided by `self.world`.
+# The loop over `piece`, with `counted` over all pieces: each micro-batch's sum of losses is divided by the tokens of the whole update. On two GPUs, `self.rank` picks other rows, `dist.all_reduce` sums the losses and the requests to stop, and DDP averages the gradients, which is why `counted` is divided by `self.world`.
 #
 # </details>
 

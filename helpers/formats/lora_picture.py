@@ -1,4 +1,4 @@
-"""A drawing of a linear layer with LoRA: what x goes through, what is trained, what is saved for the backward pass."""
+"""A drawing of a linear layer with LoRA: what x goes through, and what is trained."""
 
 from typing import TYPE_CHECKING
 
@@ -7,13 +7,13 @@ from ..core.colors import COLORS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_FROZEN, _TRAINED, _SAVED = "#CCCCCC", COLORS[1], COLORS[0]
+_FROZEN, _TRAINED = "#CCCCCC", COLORS[1]
 # Matrices as they are multiplied: left edge, bottom, width, height, words, color.
 _BOXES = (
-    (0.0, 0.9, 0.9, 1.6, "x\ntokens\nx in", _SAVED),
+    (0.0, 0.9, 0.9, 1.6, "x\ntokens\nx in", "white"),
     (2.2, 2.1, 2.0, 1.5, "Wᵀ\nin x out\nfrozen", _FROZEN),
     (2.0, 0.1, 0.5, 1.5, "Aᵀ\nin x r", _TRAINED),
-    (3.0, 0.1, 0.5, 1.5, "x Aᵀ\ntokens\nx r", _SAVED),
+    (3.0, 0.1, 0.5, 1.5, "x Aᵀ\ntokens\nx r", "white"),
     (3.8, 0.5, 1.7, 0.6, "Bᵀ\nr x out", _TRAINED),
     (7.2, 0.9, 1.5, 1.6, "y\ntokens\nx out", "white"),
 )
@@ -39,7 +39,7 @@ def lora_picture() -> "Figure":
     axes.text(6.45, 1.7, "+", ha="center", va="center", fontsize=16)
     axes.text(5.95, 0.95, "α / r", ha="left", va="center", fontsize=9)
     axes.set(xlim=(-0.2, 9), ylim=(0, 3.8))
-    legend = {"frozen: no gradient, no moments": _FROZEN, "trained": _TRAINED, "saved for the backward pass": _SAVED}
+    legend = {"frozen: no gradient, no moments": _FROZEN, "trained": _TRAINED}
     handles = [Patch(facecolor=color, edgecolor="black", label=words) for words, color in legend.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     return figure

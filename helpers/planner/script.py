@@ -115,6 +115,14 @@ def _refusals(recipe: TrainingConfig, spec: ModelSpec, style: str) -> list[tuple
     unwritten = [name for name in recipe.only_in_a_plain_loop if name not in _WRITTEN]
     return [
         (bool(unwritten), f"No script is written for these options: {', '.join(unwritten)}."),
+        (
+            recipe.parallel.splits_the_model,
+            "Scripts have data ranks only: for tensor, pipeline, context or expert ranks use --export torchtitan.",
+        ),
+        (
+            recipe.parallel.replicate > 1 and recipe.shard != "none",
+            "Scripts shard over all ranks, without replicas: leave out --dp-shard, or use --export torchtitan.",
+        ),
         (recipe.optimizer not in _OPTIMIZERS, f"No script is written with the optimizer {recipe.optimizer}."),
         (spec.config is None or spec.kind != "CausalLM", f"{recipe.model} is not a causal language model."),
         (
@@ -181,14 +189,16 @@ def _plain_config(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _tiny_config(spec: ModelSpec) -> str:
-    """Return what `--tiny` changes in the config: two layers, 64 wide."""
-    gpt2 = "n_head" in _plain_config(spec)
+    """Return what `--tiny` changes in the config: two layers, 64 wide, a token for each byte and no other."""
+    plain = _plain_config(spec)
+    gpt2 = "n_head" in plain
     heads, layers = ("n_head", "n_layer") if gpt2 else ("num_attention_heads", "num_hidden_layers")
     tiny = {"n_embd" if gpt2 else "hidden_size": 64, heads: 4, layers: 2, "vocab_size": 256}
     for name, size in {"num_key_value_heads": 2, "intermediate_size": 128, "head_dim": 16}.items():
         if hasattr(spec.config, name):
             tiny[name] = size
-    return _literal(tiny)
+    ids = ("bos_token_id", "eos_token_id", "pad_token_id")
+    return _literal(tiny | {name: None for name in ids if plain.get(name, 0) >= tiny["vocab_size"]})
 
 
 def _quantization(recipe: TrainingConfig) -> list[str]:

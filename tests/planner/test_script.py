@@ -216,6 +216,8 @@ def test_script_says_what_the_recipe_says():
         (Recipe("vit-l-16"), "pytorch"),
         (Recipe("gpt2", checkpointing="sqrt"), "pytorch"),
         (Recipe("gpt2", step_in_backward=True), "trainer"),
+        (Recipe("gpt2", parallel=ParallelConfig(tensor=2)), "pytorch"),
+        (Recipe("gpt2", parallel=ParallelConfig(shard=2, replicate=2)), "pytorch"),
         (Recipe("gpt2", parallel=ParallelConfig(shard=2)), "trainer"),
         (Recipe("gpt2", parallel=ParallelConfig(shard=2), compile=True), "pytorch"),
         (Recipe("gpt2"), "jax"),

@@ -241,7 +241,7 @@ class SeesEachImage(_OpenRung):
 class MakesOneUpdate(_OpenRung):
     """The weights change once per update, after its last micro-batch: all micro-batches see the same ones."""
 
-    hint = "A step after every micro-batch is another training run (section 1). Add up first, then step once."
+    hint = "A step after every micro-batch is a different training run (section 1). Add up first, then step once."
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -262,7 +262,8 @@ class StaysWithinTheRoom(_OpenRung):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if not 0 < seen["peak_bytes"] <= ROOM:
-            return f"The peak is {human_bytes(seen['peak_bytes'])}; there is room for {human_bytes(ROOM)}."
+            peak = f"The peak is {human_bytes(seen['peak_bytes'])}; there is room for {human_bytes(ROOM)}."
+            return f"{peak} Measure an update with MemoryMeter(model): which category holds the most?"
         return None
 
 
@@ -304,7 +305,8 @@ class ReachesTheLoss(Check):
             if broken:
                 return f"In a run of {UPDATES} updates: {broken}"
         if not seen["loss"] <= LOSS:
-            return f"The loss on the images held out is {seen['loss']:.3f}; it should be at most {LOSS}."
+            too_high = f"The loss on the images held out is {seen['loss']:.3f}; it should be at most {LOSS}."
+            return f"{too_high} Is the learning rate too high, or too low?"
         return None
 
 

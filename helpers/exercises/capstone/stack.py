@@ -66,13 +66,13 @@ class AccumulatesTheMean(Check):
         if seen["moved"]:
             return "accumulate has changed weights; it should only add to gradients."
         if seen["gradients"] is None:
-            return "Some parameters have no gradient after accumulate."
+            return "Some parameters have no gradient after accumulate. Is backward() called for each micro-batch?"
         off = relative_distance(seen["gradients"], expected["gradients"])
         if not off <= TOLERANCE:
             mine, right = torch.tensor(seen["gradients"]), torch.tensor(expected["gradients"])
             times = float(mine @ right / (right @ right))
             return (
-                f"The gradient is off by {off:.2g} of its norm ({times:.3g} times as long along the right direction). "
+                f"The gradient is off by {off:.2g} of its norm ({times:.3g} times the right one, along its direction). "
                 "By what is each micro-batch's loss divided, and are earlier gradients kept?"
             )
         return None
@@ -106,14 +106,14 @@ class RecomputesEachBlock(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if relative_distance(seen["logits"], expected["logits"]) > TOLERANCE:
-            return "The model's outputs have changed."
+            return "The model's outputs have changed. Each block should still be called with its input alone."
         if seen["again"] != expected["again"] or seen["forward"] != expected["forward"]:
             return (
                 f"The blocks ran {seen['forward']} times in the forward pass and {seen['again']} times in the "
                 f"backward pass; they should run {expected['forward']} and {expected['again']} times."
             )
         if seen["gradients"] is None or relative_distance(seen["gradients"], expected["gradients"]) > TOLERANCE:
-            return "Gradients have changed or are missing."
+            return "Gradients have changed or are missing. Is use_reentrant=False passed to checkpoint?"
         return None
 
 

@@ -59,7 +59,7 @@ class OnBills(Check):
 class WholeSteps(OnBills):
     """A run takes a whole number of steps; the last takes as long as any other."""
 
-    what, ends, cases, look = "days", ("likely",), (2, 3), "How many steps read so many tokens?"
+    what, ends, cases, look = "days", ("likely",), (2, 3), "How many steps does it take to read all tokens?"
     hint = "`math.ceil(tokens / layout.tokens)`"
 
 
@@ -78,7 +78,7 @@ class EndsBelongTogether(OnBills):
 
 
 class HoursOfAllGpus(OnBills):
-    """GPU-hours: hours of the run times its GPUs, also of those that wait."""
+    """GPU-hours: hours of the run times its GPUs, including those that wait."""
 
     what, ends, cases, look = "gpu_hours", ENDS, (0, 1), "24 hours a day, for each of the GPUs."
     hint = "`layout.ranks` GPUs are rented for every hour of the run."

@@ -124,7 +124,7 @@ class FitsByThePlanner(Check):
 
 
 class NearTheBest(Check):
-    """A layout that fits takes at most 10 % longer than the best that the search has found."""
+    """A layout that fits takes at most 10% longer than the best that the search has found."""
 
     compared = False
     hint = (

@@ -86,7 +86,7 @@ class StateOfThisRank(OnFormulas):
         found = []
         for tensor, pipeline in ((1, 1), (4, 1), (1, 4), (2, 2)):
             few, many = (_grid(tensor, pipeline, shard) for shard in (2, 8))
-            found.append((f"tensor {tensor}, pipeline {pipeline}: shard 2 less shard 8", _less(memory, few, many)))
+            found.append((f"tensor {tensor}, pipeline {pipeline}: shard 2 minus shard 8", _less(memory, few, many)))
         return found
 
 
@@ -105,7 +105,7 @@ class ActivationsInFlight(OnFormulas):
         for tensor, pipeline, count in ((1, 2, 8), (4, 2, 8), (1, 8, 16), (1, 8, 3)):
             one = _grid(tensor, pipeline, 2, micro_batches=count)
             two = replace(one, micro_batch_size=2)
-            words = f"tensor {tensor}, pipeline {pipeline}, {count} micro-batches: batch 2 less batch 1"
+            words = f"tensor {tensor}, pipeline {pipeline}, {count} micro-batches: batch 2 minus batch 1"
             found.append((words, _less(memory, two, one)))
         return found
 
@@ -121,7 +121,7 @@ class FullRecomputeKeepsInputs(OnFormulas):
         found = []
         for tensor, pipeline in ((1, 2), (4, 2), (1, 8)):
             one = _grid(tensor, pipeline, 2, micro_batches=8, recompute="full")
-            words = f"recompute full, tensor {tensor}, pipeline {pipeline}: batch 2 less batch 1"
+            words = f"recompute full, tensor {tensor}, pipeline {pipeline}: batch 2 minus batch 1"
             found.append((words, _less(memory, replace(one, micro_batch_size=2), one)))
         return found
 
@@ -142,7 +142,8 @@ class LogitsOfTheWholeModel(OnFormulas):
 
         shapes = ((1, 1), (4, 1), (1, 4))
         return [
-            (f"tensor {t}, pipeline {p}: 96,000 more words", lambda t=t, p=p: more(_grid(t, p, 2))) for t, p in shapes
+            (f"tensor {t}, pipeline {p}: 96,000 more tokens to predict", lambda t=t, p=p: more(_grid(t, p, 2)))
+            for t, p in shapes
         ]
 
 
@@ -198,8 +199,8 @@ class TensorWaitsOnItsLink(OnFormulas):
         for tensor, pipeline, recompute in ((4, 1, "none"), (8, 1, "full"), (16, 1, "none"), (4, 4, "none")):
             layout = _grid(tensor, pipeline, 1, recompute=recompute)
             for link in ("inside", "outside"):
-                words = f"tensor {tensor}, pipeline {pipeline}, recompute {recompute}, nodes of 8: links {link} at half"
-                words += " speed, more by"
+                words = f"tensor {tensor}, pipeline {pipeline}, recompute {recompute}, nodes of 8: the step"
+                words += f" gets longer, with links {link} at half speed, by"
                 found.append((words, _by_link(seconds, layout, link)))
         return found
 
@@ -223,14 +224,14 @@ class DataHidesBehindCompute(OnFormulas):
             layout = _grid(tensor, 1, shard)
             slower = replace(layout, micro_batches=5)
             # The tensor ranks' wait is the same in both, but for the micro-batches.
-            words = f"tensor {tensor}, shard {shard}, links a thousand times slower: a fifth micro-batch"
+            words = f"tensor {tensor}, shard {shard}, links a thousand times slower: a fifth micro-batch takes"
             found.append((words, lambda a=layout, b=slower: seconds(b, slow) - seconds(a, slow)))
         many = _grid(1, 1, 8, micro_batch_size=8)
-        found.append(("shard 8, batch 8: links inside at half speed, more by", _by_link(seconds, many, "inside")))
+        found.append(("shard 8, batch 8: with links inside at half speed, more by", _by_link(seconds, many, "inside")))
         # The tensor ranks are neighbors in a node, the shard ranks are not.
         far, farther = (replace(NODE, outside=NODE.outside / slower) for slower in (1000, 2000))
         stages = _grid(8, 2, 4)
-        words = "tensor 8, pipeline 2, shard 4: links outside 2000 times slower, and not 1000 times"
+        words = "tensor 8, pipeline 2, shard 4: links outside 2,000 times slower, minus 1,000 times slower"
         return [*found, (words, lambda: seconds(stages, farther) - seconds(stages, far))]
 
 
@@ -245,7 +246,7 @@ class BubbleStretchesTheStep(OnFormulas):
         found: list[Case] = []
         for pipeline, tensor in ((4, 1), (8, 2)):
             few, many = (_grid(tensor, pipeline, 1, micro_batches=m) for m in (4, 16))
-            words = f"pipeline {pipeline}, tensor {tensor}: 4 micro-batches / 16"
+            words = f"pipeline {pipeline}, tensor {tensor}: a step with 4 micro-batches / one with 16"
             found.append((words, lambda a=few, b=many: seconds(a, NODE) / seconds(b, NODE)))
         return found
 
@@ -253,7 +254,7 @@ class BubbleStretchesTheStep(OnFormulas):
 class SecondsAreTheSum(OnFormulas):
     """Seconds are (max(compute, data) + tensor) x bubble, and nothing else, even if every dimension is above 1."""
 
-    unit, look = "seconds", "If all checks above pass, their terms are right. How do they belong together?"
+    unit, look = "seconds", "If all checks above pass, their terms are right. How do you combine them?"
     hint = "`(max(compute, data) + tensor) * (1 + (pipeline - 1) / micro_batches)`. Is anything else added?"
 
     @classmethod
@@ -301,7 +302,7 @@ class FastestThatFits(Check):
             least, small, number = min(fitting)
             other = f"{names[number]} fits with {small / GiB:.1f} GiB and takes {least:.4g} s"
             if case["chosen"] is None:
-                return f"Room for {room / GiB:.1f} GiB: None; {other}."
+                return f"Room for {room / GiB:.1f} GiB: `best` returns None, but {other}."
             nbytes, took = case["figures"][case["chosen"]]
             mine = f"Room for {room / GiB:.1f} GiB: {names[case['chosen']]}"
             if nbytes > room:
@@ -326,10 +327,10 @@ class NoneWhereNothingFits(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        where = {"got": "where each layout needs more than there is", "empty": "of no layouts at all"}
+        where = {"got": "although no layout fits", "empty": "for an empty list of layouts"}
         for key, words in where.items():
             if seen[key]:
-                return f"`best` returns something {words}."
+                return f"`best` returns a layout {words}; it should return None."
         return None
 
 

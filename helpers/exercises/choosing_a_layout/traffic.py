@@ -42,7 +42,7 @@ class OnTraffic(Check):
         for case, *each in zip(expected["cases"], seen["got"], expected["got"], strict=True):
             got, want = (nbytes[cls.dimension] for nbytes in each)
             if not abs(got - want) <= NEAR * max(1.0, want):
-                return f"{_words(case)}: {got:,.0f} B along {cls.dimension}; {want:,.0f} B is right. {cls.look}"
+                return f"{_words(case)}: {got:,.0f} B along {cls.dimension}; it should be {want:,.0f} B. {cls.look}"
         return None
 
 
@@ -73,12 +73,12 @@ class PipelineSendsBothWays(OnTraffic):
     """Along pipeline: each micro-batch's activation forward and gradient back, where there is a neighbor."""
 
     dimension = "pipeline"
-    look = "Who has a stage after it, and who has one before it?"
-    hint = "The first stage sends nothing back, the last nothing on: (stage < last) + (stage > 0) messages."
+    look = "Does this stage have one after it, and one before it?"
+    hint = "The first stage sends nothing back, the last nothing forward: (stage < last) + (stage > 0) messages."
 
 
 class DataSendsGradients(OnTraffic):
-    """Along data: the gradients that this rank has, once a step, however many micro-batches there are."""
+    """Along data: the gradients that this rank has, once per step, however many micro-batches there are."""
 
     dimension = "data"
     look = "Which part of the gradients is on this rank? They were added up over the micro-batches first."
@@ -86,7 +86,7 @@ class DataSendsGradients(OnTraffic):
 
 
 class OneRankSendsNothing(Check):
-    """Along a dimension of one rank nothing is sent; along the others as much as ever."""
+    """Along a dimension of one rank nothing is sent; along the others the bytes are the same as always."""
 
     hint = "2 (n - 1) / n is 0 for n = 1. And a pipeline of one stage has no neighbors."
 
@@ -103,10 +103,10 @@ class OneRankSendsNothing(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name in expected:
             if not abs(seen[name][name]) <= 0:  # NaN is not
-                return f"{name} of one rank: {seen[name][name]:,.0f} B are sent, and there is no other rank."
+                return f"{name} of one rank: {seen[name][name]:,.0f} B are sent, but there is no other rank."
             for other, want in expected[name].items():
                 if not abs(seen[name][other] - want) <= NEAR * want:
-                    return f"{name} of one rank: {seen[name][other]:,.0f} B along {other}; {want:,.0f} B is right."
+                    return f"{name} of one rank: {seen[name][other]:,.0f} B along {other}; it should be {want:,.0f} B."
         return None
 
 

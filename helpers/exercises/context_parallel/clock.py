@@ -67,9 +67,9 @@ class ClockedRing:
         return round(self.counted if self.busy else self.idle, 1)
 
     def __str__(self) -> str:
-        clock = "too busy a machine for the clock" if self.busy else f"idle {self.idle:.1f}% by the clock"
+        clock = "the machine was too busy for the clock" if self.busy else f"idle {self.idle:.1f}% by the clock"
         return (
-            f"{clock}, {self.counted:.1f}% as counted (the step took {self.stretch:.2f} times the fullest rank's work)"
+            f"{clock}, {self.counted:.1f}% as counted (the step took {self.stretch:.2f} times the busiest rank's work)"
         )
 
 

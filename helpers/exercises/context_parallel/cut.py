@@ -35,16 +35,17 @@ class SharesOutFairly(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for n in WORLDS:
-            order = seen[str(n)]
+            order, ranks = seen[str(n)], f"{n} rank{'s' * (n > 1)}"
             if len(order) != n or any(len(held) != 2 for held in order):
-                return f"{n} ranks: each rank needs two chunks; yours have {[len(held) for held in order]}."
+                return f"{ranks}: each rank needs two chunks; yours have {[len(held) for held in order]}."
             if sorted(chunk for held in order for chunk in held) != list(range(2 * n)):
-                return f"{n} ranks: {order} does not have each of the chunks 0 to {2 * n - 1} once."
+                return f"{ranks}: {order} does not have each of the chunks 0 to {2 * n - 1} once."
             work = [sum(chunk + 0.5 for chunk in held) for held in order]
             if len(set(work)) > 1:
-                return f"{n} ranks: with {order} the ranks compute {', '.join(f'{w:g}' for w in work)} chunks' scores."
+                shares = ", ".join(f"{w:g}" for w in work)
+                return f"{ranks}: with {order} the ranks compute the scores of {shares} chunks. Make these equal."
             if any(held != sorted(held) for held in order):
-                return f"{n} ranks: {order} is fair, but not in ascending order on each rank."
+                return f"{ranks}: {order} is fair, but not in ascending order on each rank."
         return None
 
 
@@ -99,7 +100,7 @@ class CutsTheInputs(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         changed = next((case for case in expected if seen[case]["changed"]), None)
         if changed:
-            return f"{changed}: {' and '.join(seen[changed]['changed'])} changed in place."
+            return f"{changed}: {' and '.join(seen[changed]['changed'])} must not be changed in place."
         return _differing(seen, expected, "ids")
 
 

@@ -18,8 +18,8 @@ SHAPES = {
 }  # before the columns
 COLUMNS, HEAD = (7, 2, 4), 3  # of three parts; channels of a value
 MISTAKES = {
-    "out": "is the plain mean of the parts: they do not have the same weight",
-    "lse": "is the sum of both: logarithms do not add up like that",
+    "out": "is the plain mean of the parts, which do not have the same weight",
+    "lse": "is the sum of both log-sum-exps: add the exponentials, then take the logarithm",
 }
 
 
@@ -60,7 +60,7 @@ class MergesAsOneSoftmax(Check):
         seen = {}
         for case, shape in SHAPES.items():
             (a, b, c), whole = _three(seed, shape)
-            ways = {"two parts": merge(a, merge(b, c)), "the other way round": merge(merge(c, b), a)}
+            ways = {"merge(a, merge(b, c))": merge(a, merge(b, c)), "merge(merge(c, b), a)": merge(merge(c, b), a)}
             for way, (out, lse) in ways.items():
                 mean = (a[0] + (b[0] + c[0]) / 2) / 2
                 seen[f"{case}, {way}"] = {
@@ -109,7 +109,7 @@ class TakesAnyScore(Check):
 
 
 class KnowsWhatIsEmpty(Check):
-    """Where one part attended no column (-inf), the other is the answer; where neither did, 0 and -inf."""
+    """If one result attended to no column (-inf), the other is returned; if neither did, out is 0 and lse is -inf."""
 
     hint = (
         "-inf minus -inf is NaN. Where does your code subtract one from the other?\n"
@@ -124,10 +124,10 @@ class KnowsWhatIsEmpty(Check):
         half[..., ::2] = -torch.inf  # every second row has seen nothing
         some = torch.where(half.isinf()[..., None], torch.zeros_like(a[0]), a[0]), half
         cases = {
-            "the first has seen nothing": (nothing, a, a),
-            "the second has seen nothing": (a, nothing, a),
-            "neither has seen anything": (nothing, nothing, nothing),
-            "some rows of the first have seen nothing": (some, nothing, some),
+            "the first attended to no column": (nothing, a, a),
+            "the second attended to no column": (a, nothing, a),
+            "neither attended to any column": (nothing, nothing, nothing),
+            "some rows of the first attended to no column": (some, nothing, some),
         }
         seen = {}
         for case, (one, other, right) in cases.items():
@@ -145,10 +145,11 @@ class KnowsWhatIsEmpty(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case, want in expected.items():
-            if said := _wrong({case: seen[case]}, {case: want}):
-                return said
-            if seen[case]["empty"] != want["empty"]:
+            said = _wrong({case: seen[case]}, {case: want})
+            if seen[case]["empty"] != want["empty"] and "NaN" not in (said or ""):
                 return f"{case}: lse is -inf in {seen[case]['empty']} rows; {want['empty']} rows attended to none."
+            if said:
+                return said
         return None
 
 
@@ -162,9 +163,8 @@ class KeepsParts(Check):
         seen: dict[str, Any] = {}
         for dtype in (torch.float32, torch.float64):
             (a, b, _), _ = _three(seed, SHAPES["rows of one head"], dtype)
-            given = dict(
-                zip(("out of the first", "its lse", "out of the second", "its lse as well"), (*a, *b), strict=True)
-            )
+            names = (f"{what} of the {which} result" for which in ("first", "second") for what in ("out", "lse"))
+            given = dict(zip(names, (*a, *b), strict=True))
             before = {name: t.clone() for name, t in given.items()}
             results = merge(a, b)
             seen[str(dtype).removeprefix("torch.")] = {

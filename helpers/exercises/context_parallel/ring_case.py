@@ -24,6 +24,7 @@ from .block_log import BlockLog, attending
 
 Order = list[list[int]]
 FAR = 100.0, 20.0  # an entry of each q, its sign changing from row to row, and of each k: scores of 1,000 and -1,000
+CALLS = {"forward": "attend", "backward": "attend_backward"}  # by the kind of a block
 HEAD = 4  # channels of a head
 LONG = 64  # rows of a chunk where memory is measured, and what is multiplied outside of `attend`
 AGAIN = 0.4  # products outside, in those of a rank's queries and its own keys; merging by products takes a thirtieth
@@ -207,9 +208,9 @@ def wrong_work(seen: Evidence, products: dict[str, int]) -> str | None:
             texts = []
             for got in ranks:
                 scores, right = got["work"][kind] / max(1, times), got["scores"] * bool(times)
-                fine = scores == right
-                texts.append(None if fine else f"computes {scores:,.0f} scores per head; its rows attend to {right:,}")
-            if said := by_rank(f"{case}, blocks computed {kind}", texts):
+                needed = f"its rows attend to {right:,}" if times else "this pass needs none of these calls"
+                texts.append(None if scores == right else f"computes {scores:,.0f} scores per head; {needed}")
+            if said := by_rank(f"{case}, in `{CALLS[kind]}`", texts):
                 return said
     for n, ranks in seen.items():
         texts = [
@@ -253,7 +254,7 @@ def wrong_growth(seen: Evidence, most: float) -> str | None:
         return None
     return (
         f"The peak of a rank is {few:.1f} blocks of its keys with 2 ranks, and {many:.1f} with 5: it grows with the "
-        "sequence."
+        "sequence. Which blocks does your function still hold when it no longer needs them?"
     )
 
 

@@ -22,7 +22,7 @@ from ..tensor_parallel.said import by_rank, in_words, noted, wrong_tensor
 Shift = Callable[..., tuple[list[Tensor], Callable[[], Any]]]
 LATE = (0, 1, 2)  # the rank that comes late, in turn: each is somebody's neighbor
 CASES = ("one tensor", "shapes and dtypes", "not contiguous")
-SHIFTS = ("the first", "the second", *(f"the tensors passed on in shift {i}" for i in (3, 4, 5)))
+SHIFTS = ("from the first", "from the second", *(f"passed on, from shift {i}" for i in (3, 4, 5)))
 HANGS = PATIENCE + 30.0  # seconds after which ranks that wait for each other are given up
 
 
@@ -134,7 +134,7 @@ class HandsOnToTheNext(Check):
     """Each rank gets the tensors of the previous rank, in their order, shapes and dtypes, and keeps its own."""
 
     hint = (
-        "To (rank + 1) % ranks, from (rank - 1) % ranks: who comes after the last rank?\n"
+        "To (rank + 1) % ranks, from (rank - 1) % ranks: which rank comes after the last one?\n"
         "Receive into tensors of your own: `torch.empty_like(tensor)`.\n"
         "Messages take contiguous tensors: `tensor.contiguous()`."
     )
@@ -149,10 +149,9 @@ class HandsOnToTheNext(Check):
             for case, reports in zip(CASES, zip(*ranks, strict=True), strict=True):
                 if said := _wrong_arrivals(case, reports):
                     return said
-                texts = [
-                    "was changed, or shares memory with what arrives" if got["changed"] else None for got in reports
-                ]
-                if said := by_rank(f"{case}, what was sent", texts):
+                changed = "changed, or share memory with those that arrive"
+                texts = [changed if got["changed"] else None for got in reports]
+                if said := by_rank(f"{case}, the tensors that `shift` was given", texts):
                     return said
         return None
 
@@ -165,8 +164,8 @@ def _wrong_arrivals(case: str, reports: Sequence[Evidence]) -> str | None:
             if len(got["got"]) != len(got["right"]):
                 return f"{case}: {len(got['right'])} tensors were sent, but {len(got['got'])} arrive."
             mistakes = {
-                "is what the next rank sends: it went the wrong way round": got["next"][i],
-                "is this rank's own": got["own"][i],
+                "is the tensor of the next rank: it traveled in the wrong direction": got["next"][i],
+                "is this rank's own tensor, not one that it received": got["own"][i],
             }
             said = wrong_tensor(got["got"][i], got["right"][i], mistakes)
             if not said and got["dtypes"][i] != got["right_dtypes"][i]:
@@ -247,7 +246,7 @@ class SeveralAtATime(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for i, name in enumerate(SHIFTS):
             texts = [wrong_tensor(got["got"][i], got["right"][i], {}) for got in seen["3"]]
-            if said := by_rank(f"Two shifts at a time, {name}", texts):
+            if said := by_rank(f"Two shifts at a time, the tensor that arrives {name}", texts):
                 return said
         return None
 

@@ -88,7 +88,7 @@ class NoticesBothSignals(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name in SIGNALS:
             if seen[name]["missed"]:
-                return f"{name} did not reach your handler: nothing is installed for it."
+                return f"{name} did not reach your handler: you installed no handler for it."
             whens = "before a signal", "after a signal", "after a second signal", "in the step after that"
             for when, got, want in zip(whens, seen[name]["flags"], expected[name]["flags"], strict=True):
                 if (got["kind"], got.get("shape")) != (want["kind"], want["shape"]):
@@ -133,7 +133,8 @@ class RanksStopTogether(Check):
             )
         for total, got, want in zip((0, 1, 3), quiet, expected["decisions"]["no signal"], strict=True):
             if got != want:
-                return f"{total} of the ranks were signaled, and the job {'stops' if got else 'goes on'}."
+                decided = "to stop" if got else "to go on"
+                return f"For a total of {total}, `agreed` decides {decided}; expected the opposite."
         return None
 
 
@@ -148,7 +149,7 @@ class PutsHandlersBack(Check):
         for name in SIGNALS:
             lost = [each for each, back in zip(SIGNALS, seen[name]["back"], strict=True) if not back]
             if lost:
-                return f"After close(), {' and '.join(lost)} did not get the former handler back."
+                return f"After close(), {' and '.join(lost)} did not get back the handler from before."
         return None
 
 

@@ -104,7 +104,7 @@ def _observe_each(seed: int, product: Any) -> Evidence:
 
 
 class TakesTheRightFormats(Check):
-    """In both products g is in E5M2, and x and w are in E4M3."""
+    """In both matmuls g is in E5M2, and x and w are in E4M3."""
 
     hint = (
         "Hybrid: E4M3 forward, E5M2 backward. Only g is new in the backward pass.\n"
@@ -149,7 +149,7 @@ class ScalesEachOperand(Check):
 
 
 class QuantizesGOnce(Check):
-    """g is rounded to E5M2 once, for both products."""
+    """g is rounded to E5M2 once, for both matmuls."""
 
     hint = (
         "How many times do you quantize g?\n"
@@ -207,7 +207,7 @@ class TakesWhatWasSaved(Check):
 
 
 class SkipsWhatIsNotNeeded(Check):
-    """Where x or w needs no gradient, its matmul is not computed."""
+    """If x or w needs no gradient, its matmul is not computed."""
 
     hint = (
         "Think of a frozen weight or the first layer's input: autograd discards such a gradient.\n"
@@ -224,12 +224,12 @@ class SkipsWhatIsNotNeeded(Check):
             other = {"x": "w", "w": "x"}[name]
             if len(seen[name]["calls"]) != len(want["calls"]):
                 return (
-                    f"{name} needs no gradient here: backward should call ctx.product {len(want['calls'])} time, "
-                    f"and calls it {len(seen[name]['calls'])} times."
+                    f"{name} needs no gradient here: backward should call ctx.product once, but calls it "
+                    f"{len(seen[name]['calls'])} times."
                 )
             wrong = wrong_gradient(seen[name][other], want[other])
             if wrong:
-                return f"Where {name} needs no gradient, that of {other} {wrong}"
+                return f"If {name} needs no gradient, that of {other} {wrong}"
         return None
 
 

@@ -47,7 +47,7 @@ def _off(seen: Evidence, expected: Evidence) -> str | None:
             return f"{case}: the tensor you were given has changed; work on a copy."
         for x, a, b in zip(want["x"], got["values"], want["values"], strict=True):
             if a != b:
-                return f"{case}: {float(x):.6g} should become the value {b}; you have {a}."
+                return f"{case}: {float(x):.6g} should become the value {b}; yours is {a}."
     return None
 
 
@@ -175,7 +175,7 @@ def _wrong_scale(seen: Evidence, expected: Evidence) -> str | None:
         if not got["untouched"]:
             return f"{case}: the tensor you were given has changed; work on a copy."
         if got["reads"]:
-            return f"{case}: Python reads {got['reads']} values of tensors, and waits for the GPU each time."
+            return f"{case}: Python reads {got['reads']} tensor value(s), and waits for the GPU each time."
         if got["graph"]:
             return (
                 f"{case}: the scale is part of the autograd graph. No gradient should flow through an amax: detach x."
@@ -183,7 +183,7 @@ def _wrong_scale(seen: Evidence, expected: Evidence) -> str | None:
         if not math.isclose(got["scale"], want["scale"], rel_tol=1e-6):
             inverse = math.isclose(got["scale"] * want["scale"], 1, rel_tol=1e-6)
             said = " You return its inverse; here x is about scale times values." if inverse else ""
-            return f"{case}: the scale should be {want['scale']:.6g} and is {got['scale']:.6g}.{said}"
+            return f"{case}: the scale should be {want['scale']:.6g}; it is {got['scale']:.6g}.{said}"
     return None
 
 

@@ -69,7 +69,7 @@ def _wrong_scale(where: str, got: Evidence, want: Evidence) -> str | None:
         return f"{where}: the scale should be one number in torch.float32; it has shape {got['shape']}, {got['dtype']}."
     if math.isclose(got["scale"], want["scale"], rel_tol=1e-6):
         return None
-    return f"{where}: the scale should be {want['scale']:.6g} and is {got['scale']:.6g}."
+    return f"{where}: the scale should be {want['scale']:.6g}; it is {got['scale']:.6g}."
 
 
 class ScalesByEarlierSteps(Check):
@@ -77,7 +77,7 @@ class ScalesByEarlierSteps(Check):
 
     hint = (
         "Two things happen in a step: read the history, then write to it. Which comes first?\n"
-        "history.max() / torch.finfo(dtype).max, taken before today's amax goes in."
+        "history.max() / torch.finfo(dtype).max, taken before this step's amax goes in."
     )
     probe = staticmethod(_ordinary)
 
@@ -88,7 +88,7 @@ class ScalesByEarlierSteps(Check):
                 continue  # judged by StartsFromItsOwnAmax
             wrong = _wrong_scale(where, got, want)
             if wrong:
-                return f"{wrong} Does today's amax count, or an amax that has dropped out?"
+                return f"{wrong} Does this step's amax count, or one that has dropped out?"
         return None
 
 
@@ -136,7 +136,7 @@ def _wrong_history(seen: Evidence, expected: Evidence) -> str | None:
 class KeepsOutInfinityAndNan(Check):
     """An amax that is infinite or NaN leaves the history as it was."""
 
-    hint = "One infinity in the history would set the scale for as many steps as it holds. amax.isfinite() tells."
+    hint = "One infinity in the history would set the scale for as many steps as it holds: check amax.isfinite()."
 
     @staticmethod
     def probe(seed: int, delayed_scale: Callable[..., Any]) -> Evidence:
@@ -157,11 +157,11 @@ class WaitsForNothing(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for where, got, _ in _pairs(seen, expected):
             if got["reads"]:
-                return f"{where}: Python reads {got['reads']} values of tensors, and waits for the GPU each time."
+                return f"{where}: Python reads {got['reads']} tensor value(s), and waits for the GPU each time."
             if got["graph"]:
                 return f"{where}: the scale or the history is part of the autograd graph. Detach x."
             if not got["untouched"]:
-                return f"{where}: x has changed."
+                return f"{where}: x has changed; work on a copy."
         return None
 
 

@@ -187,7 +187,7 @@ def _about_extreme(scale: int, right: int, largest: float) -> str:
     if scale == 127 and right == 0 and largest:
         return "It got the scale of a block of zeros. Did the amax underflow to zero, perhaps when it was divided?"
     if not largest:
-        return "The contract gives the scale of a block of zeros."
+        return "The contract says which scale a block of zeros gets."
     return ""
 
 
@@ -225,7 +225,7 @@ def _first_wrong(got: Evidence, want: Evidence, about: About) -> str | None:
             if got["values"][i] != want["values"][i]:  # NaN differs from everything
                 wrong = (
                     f"{block}: {numbers[i]:.9g} / 2^{right - 127} in E4M3 is {want['values'][i]:g}; "
-                    f"you have {got['values'][i]:g}. {_other_scale(numbers[i], right, got['values'][i])}"
+                    f"yours is {got['values'][i]:g}. {_other_scale(numbers[i], right, got['values'][i])}"
                 )
                 return f"{wrong} {about(right, right, largest)}".replace("  ", " ").strip()
     return None
@@ -246,10 +246,10 @@ def _about_scale(block: _Block, scale: int, right: int, inverse: bool, about: Ab
     """Say what is wrong with a scale; `inverse` where all of them are the inverse of the right ones."""
     largest = block.largest
     if right == NAN_SCALE:
-        return f"{block} holds an infinity or NaN; its scale should be NaN and is 2^{scale - 127}."
+        return f"{block} holds an infinity or NaN, so its scale should be NaN; it is 2^{scale - 127}."
     if scale == NAN_SCALE:
-        return f"{block} is finite; its scale should be 2^{right - 127} and is NaN."
-    why = f"{block} with amax {largest:.9g}: its scale should be 2^{right - 127} and is 2^{scale - 127}."
+        return f"{block} is finite, so its scale should be 2^{right - 127}; it is NaN."
+    why = f"{block} with amax {largest:.9g}: its scale should be 2^{right - 127}; it is 2^{scale - 127}."
     if inverse:
         return f"{why} You return the inverse of the scale; here x is about scale times values."
     if about(scale, right, largest):

@@ -107,7 +107,7 @@ def wrong_gradient(got: Evidence, want: Evidence) -> str | None:
     mine, right = (torch.tensor(each["values"], dtype=torch.float64) for each in (got, want))
     times = float(mine @ right / (right @ right))
     if relative_distance(got["values"], (times * right).tolist()) <= 0.01:  # BF16 rounds once more
-        return f"is {times:.4g} times too large. Was a scale applied twice?"
+        return f"is {times:.4g} times the right one. Was a scale applied twice, or not at all?"
     return f"is off by {off:.2g} of its norm. Check which matrices are multiplied, and in which formats."
 
 

@@ -70,7 +70,7 @@ class SumsTheAnswer(Check):
                 return "answer_log_probs returns the mean over the answer's tokens; it should be their sum."
             rows = zip(seen["sums"], expected["sums"], strict=True)
             row = next(i for i, (a, b) in enumerate(rows) if not math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9))
-            return f"Row {row}: the sum should be {expected['sums'][row]:.6g} and is {seen['sums'][row]:.6g}."
+            return f"Row {row}: the sum should be {expected['sums'][row]:.6g}; it is {seen['sums'][row]:.6g}."
         if not relative_distance(seen["gradient"], expected["gradient"]) <= TOLERANCE:
             return "The gradient of the sums with respect to the logits is missing or wrong. Was something detached?"
         return None
@@ -92,7 +92,7 @@ def _loss(dpo_loss: Answers, four: list[Tensor]) -> Evidence:
 
 
 class PrefersTheChosen(Check):
-    """dpo_loss is the mean of -ln sigmoid of beta times the difference of the two changes, and so are its gradients."""
+    """dpo_loss is the mean of -ln sigmoid(beta · margin) over the pairs, and so are its gradients."""
 
     hint = (
         "How much has ln p of the chosen answer risen above the reference's? And that of the rejected one?\n"
@@ -126,7 +126,7 @@ def _wrong_loss(case: str, got: Evidence, want: Evidence) -> str | None:
         return f"{case}: dpo_loss returns shape {got['shape']}; it should be one number, the mean over pairs."
     mine, right = float(got["loss"]), float(want["loss"])
     if not math.isclose(mine, right, rel_tol=1e-6):
-        return f"{case}: the loss should be {right:.6g} and is {mine:.6g}."
+        return f"{case}: the loss should be {right:.6g}; it is {mine:.6g}."
     return None
 
 
@@ -166,7 +166,7 @@ class StaysFinite(Check):
                 return _wrong_loss(case, got, want)
             mine, right = float(got["loss"]), float(want["loss"])
             if not math.isclose(mine, right, rel_tol=1e-4, abs_tol=1e-6):
-                return f"{case}: the loss should be {right:.6g} and is {mine:.6g}. Does a logarithm meet a zero?"
+                return f"{case}: the loss should be {right:.6g}; it is {mine:.6g}. Does a logarithm meet a zero?"
             for gradient in got["gradients"][:2]:
                 if gradient is None or not all(math.isfinite(float(g)) for g in gradient):
                     return f"{case}: a gradient is missing or not finite."

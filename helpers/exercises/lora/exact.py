@@ -96,7 +96,7 @@ class RightToTheLastToken(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["shapes"] != expected["shapes"]:
-            return f"{len(CASES)} rows and no rows give the shapes {seen['shapes']}; {expected['shapes']} is right."
+            return f"{len(CASES)} rows and no rows give the shapes {seen['shapes']}; expected {expected['shapes']}."
         if seen["dtypes"] != expected["dtypes"]:
             rows, none = seen["dtypes"]
             return f"The result is of {rows}, and for no rows of {none}; it should be bool: right or not, for each row."
@@ -110,8 +110,8 @@ class RightToTheLastToken(Check):
                 "No answer counts as right. Is the output at place i compared with the label at place i + 1, and are "
                 "labels of -100 left out?"
             )
-        said = "right" if seen["right"][list(CASES).index(wrong[0])] else "wrong"
-        return f"{wrong[0]}: the answer counts as {said}."
+        said, should = ("right", "wrong") if seen["right"][list(CASES).index(wrong[0])] else ("wrong", "right")
+        return f"In the case '{wrong[0]}', the answer counts as {said}; it is {should}."
 
 
 EXACT = (RightToTheLastToken,)

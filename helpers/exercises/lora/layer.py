@@ -68,18 +68,19 @@ class AddsTheCorrection(Check):
         for name, want in expected.items():
             got = seen[name]
             if got["shape"] != want["shape"]:
-                return f"{name}: x of shape (2, 5, 12) gives {tuple(got['shape'])}; {tuple(want['shape'])} is right."
+                return f"{name}: x of shape (2, 5, 12) gives {tuple(got['shape'])}; expected {tuple(want['shape'])}."
             if got["changed"]:
                 return f"{name}: the rows that were given have been changed."
             off = relative_distance(got["y"], want["y"])
             if not off <= TOLERANCE:
                 slips = [say for say, y in want["slips"].items() if relative_distance(got["y"], y) <= TOLERANCE]
                 slip = [*slips, "Compare it with the formula, term by term"][0]
-                return f"{name}: the output is {off:.2g} off, relative. {slip}."
+                return f"{name}: the output is off by {off:.2g} (relative). {slip}."
             for which, gradient in want["gradients"].items():
                 off = relative_distance(got["gradients"][which], gradient)
                 if not off <= TOLERANCE:
-                    return f"{name}: the gradient of {which} is missing or {off:.2g} off. Was something detached?"
+                    wrong = f"the gradient of {which} is missing, or off by {off:.2g} (relative)"
+                    return f"{name}: {wrong}. Was something detached?"
         return None
 
 

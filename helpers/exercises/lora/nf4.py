@@ -60,7 +60,7 @@ def _encoded(encode: Callable[..., Any], weights: Tensor) -> Evidence:
 
 
 class EncodesToTheNearestLevel(Check):
-    """Two indices to a byte, each of the nearest level of w / largest |w| of its block; scales in 8 bits."""
+    """Each byte holds two indices, of the levels nearest to w / largest |w| of the block; scales are in 8 bits."""
 
     hint = (
         "view(-1, 64), abs().amax(1): the scales. Divide (a block of zeros by 1, not by 0). The index of the nearest "
@@ -78,28 +78,28 @@ class EncodesToTheNearestLevel(Check):
         for name, want in expected.items():
             got = seen[name]
             if got["dtypes"] != want["dtypes"]:
-                return f"{name}: dtypes are {got['dtypes']}; {want['dtypes']} is right."
+                return f"{name}: dtypes are {got['dtypes']}; they should be {want['dtypes']}."
             for part, values in want["values"].items():
                 mine = got["values"][part]
                 if len(mine) != len(values):
-                    return f"{name}: {part} has {len(mine):,} entries; {len(values):,} are right."
+                    return f"{name}: {part} has {len(mine):,} entries; it should have {len(values):,}."
                 if part in ("tops", "mean"):
                     if not relative_distance(mine, values) <= 1e-4:
-                        return f"{name}: {part} is {mine[:2]} ...; {values[:2]} ... is right."
+                        return f"{name}: {part} is {mine[:2]} ...; it should be {values[:2]} ..."
                     continue
                 wrong = [i for i, (a, b) in enumerate(zip(mine, values, strict=True)) if a != b]
                 if len(wrong) > 0.002 * len(values) + (part == "codes"):  # a tie may fall either way
                     i = wrong[0]
                     share = f"{len(wrong)} of {len(values)} {part} differ"
                     why = _about_blocks(name, part, wrong)
-                    return f"{name}: {share}; number {i} is {mine[i]}, {values[i]} is right.{why}"
+                    return f"{name}: {share}; number {i} is {mine[i]}; it should be {values[i]}.{why}"
             if got["changed"]:
                 return f"{name}: the weights that were given have been changed."
         return None
 
 
 class DecodesWhatWasEncoded(Check):
-    """Decoding gives level · scale, from bytes that anybody has encoded, within half a gap of the weights."""
+    """Decoding gives level · scale, for bytes of any encoder, within half a gap of the weights."""
 
     hint = (
         "packed >> 4 and packed & 15 are the two indices: stack them so that they alternate. A scale is "
@@ -134,7 +134,8 @@ class DecodesWhatWasEncoded(Check):
         for name, want in expected.items():
             got = seen[name]
             if (got["shape"], got["dtype"]) != (want["shape"], want["dtype"]):
-                return f"{name}: {got['dtype']} {got['shape']} is returned; {want['dtype']} {want['shape']} is right."
+                wanted = f"it should be {want['dtype']} {want['shape']}"
+                return f"{name}: {got['dtype']} {got['shape']} is returned; {wanted}."
             off = relative_distance(got["decoded"], want["decoded"])
             if not off <= 1e-5:
                 swapped = torch.tensor(want["decoded"]).view(-1, 2).flip(1).flatten().tolist()
@@ -143,11 +144,12 @@ class DecodesWhatWasEncoded(Check):
                     if relative_distance(got["decoded"], swapped) <= 1e-5
                     else ""
                 )
-                return f"{name}: the decoded weights are {off:.2g} off, relative.{why}"
+                return f"{name}: the decoded weights are off by {off:.2g} (relative).{why}"
             if got["changed"]:
                 return f"{name}: what was given to be decoded has been changed."
             if not 0 <= got["error"] <= 1.05 * want["error"]:
-                return f"{name}: encoded and decoded, weights are {got['error']:.3f} off; {want['error']:.3f} is right."
+                off = f"off by {got['error']:.3f}; {want['error']:.3f} is possible"
+                return f"{name}: encoded and decoded again, the weights are {off}."
         return None
 
 

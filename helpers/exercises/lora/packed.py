@@ -71,7 +71,7 @@ class _Packed(Check):
 
 
 class ExamplesStayWhole(_Packed):
-    """Rows of equal length hold whole examples, in order, each in the first row that has room from there on."""
+    """Rows of equal length hold whole examples, in order: each in the last row if it has room, else in a new one."""
 
     hint = (
         "Keep a list of rows. If the last row and the next example are longer than `length` together, begin a new row. "
@@ -83,11 +83,11 @@ class ExamplesStayWhole(_Packed):
         for name, want in expected["cases"].items():
             got = seen["cases"][name]
             if got["shapes"] != want["shapes"]:
-                return f"{name}: the shapes are {got['shapes']}; {want['shapes']} is right."
+                return f"{name}: the shapes are {got['shapes']}; they should be {want['shapes']}."
             if got["dtypes"] != want["dtypes"]:
                 return f"{name}: the tensors are of {', '.join(got['dtypes'])}; token ids are int64."
             if got["ids"] != want["ids"]:
-                return f"{name}: the rows are {got['ids']}; {want['ids']} is right."
+                return f"{name}: the rows are {got['ids']}; they should be {want['ids']}."
         if seen["changed"]:
             return "The examples that you were given have changed: `prompt += answer` writes to the caller's list."
         if seen["too long"] != "ValueError":
@@ -96,7 +96,7 @@ class ExamplesStayWhole(_Packed):
 
 
 class OnlyAnswersCount(_Packed):
-    """Labels are the answers' own tokens, the END of each included, and -100 at prompts and padding."""
+    """Labels are the answers' own tokens, including the END of each, and -100 at prompts and padding."""
 
     hint = (
         "The model shifts labels itself: a token's label is at the token's own place. You know which tokens "

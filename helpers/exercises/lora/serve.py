@@ -27,7 +27,7 @@ def _given(seed: int, which: list[int], k: int, dtype: torch.dtype = torch.float
 SCALE = 0.75
 CASES = {  # the simple ones first, so that a diagnosis names the simplest that fails
     "one adapter": ([0, 0, 0], 1),
-    "an adapter nobody uses": ([3, 0, 3], 4),
+    "an adapter that no row uses": ([3, 0, 3], 4),
     "base alone": ([-1, -1], 2),
     "mixed rows": ([2, 0, -1, 2, 1, 0, -1], 3),
     "no rows": ([], 2),
@@ -63,16 +63,12 @@ def _off(case: str, got: list[float], want: list[float], base: list[float]) -> s
     if {k for k, bad in zip(which, wrong, strict=True) if bad} == {-1}:
         return f"{case}: only the rows with -1 are wrong. -1 means the base alone; as an index it is the last adapter."
     if relative_distance(got, (SCALE * b).flatten().tolist()) <= TOLERANCE:
-        return (
-            f"{case}: the result is {SCALE} times what it should be: scale belongs on the correction, not on the base."
-        )
+        return f"{case}: the result is {SCALE} times what it should be: scale multiplies the correction, not the base."
     first = wrong.index(True) if any(wrong) else 0
-    diagnosis = (
-        f"{case}: the result is {off:.2g} off, relative; the first wrong row is row {first}, of adapter {which[first]}."
-    )
+    diagnosis = f"{case}: the result is off by {off:.2g} (relative), first in row {first}, of adapter {which[first]}."
     if len(set(which)) == 1:
         return diagnosis
-    return f"{diagnosis} which is {which}. Did each row get its own A and B, and return to its place?"
+    return f"{diagnosis} which is {which}. Did each row get its own A and B, and return to its own row?"
 
 
 def _named(case: str, serve: Callable[..., Tensor], seed: int, which: list[int], k: int) -> Evidence:
@@ -145,7 +141,9 @@ class EachRowHasItsOwnAdapter(Check):
         for case, want in expected["cases"].items():
             got = seen["cases"][case]
             if got["shape"] != want["shape"]:
-                return f"{case}: the result has shape {tuple(got['shape'])}; {tuple(want['shape'])} is right."
+                return f"{case}: the result has shape {tuple(got['shape'])}; it should have {tuple(want['shape'])}."
+            if got["changed"]:
+                return f"{case}: an argument has been changed; work on new tensors."
             x, weight = (torch.tensor(want[name], dtype=torch.float64).view(-1, 12) for name in ("x", "weight"))
             wrong = _off(case, got["y"], want["y"], (x @ weight.T).flatten().tolist())
             if wrong:
@@ -153,9 +151,7 @@ class EachRowHasItsOwnAdapter(Check):
             for name, gradient in want["gradients"].items():
                 off = relative_distance(got["gradients"][name], gradient)
                 if not off <= TOLERANCE:
-                    return f"{case}: the gradient of {name} is {off:.2g} off, relative. Was something detached?"
-            if got["changed"]:
-                return f"{case}: an argument has been changed."
+                    return f"{case}: the gradient of {name} is off by {off:.2g} (relative). Was something detached?"
         if seen["dtype"] != expected["dtype"]:
             return f"BF16 in, {seen['dtype'].removeprefix('torch.')} out: the result should keep the dtype."
         if seen["products"] > 1:

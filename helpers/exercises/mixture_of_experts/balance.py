@@ -44,7 +44,7 @@ class PunishesImbalance(Check):
     """The balance loss is E times the sum over experts of f P; its gradient goes through P."""
 
     hint = (
-        "f counts how often each expert appears in `chosen`, divided by the number of all choices.\n"
+        "f is how often each expert appears in `chosen`, divided by the number of all choices.\n"
         "P: `logits.softmax(dim=1).mean(dim=0)`, over all tokens, whether or not they chose the expert."
     )
 
@@ -62,7 +62,7 @@ class PunishesImbalance(Check):
             if text := wrong_tensor(seen[case]["loss"], want["loss"], mistakes):
                 return f"{case}: the loss {text}."
             if text := wrong_tensor(seen[case]["gradient"], want["gradient"], {}):
-                return f"{case}: the loss is right, and its gradient for the logits {text}."
+                return f"{case}: the loss is right, but its gradient with respect to the logits {text}."
         return None
 
 
@@ -119,7 +119,7 @@ CAPACITIES = {
 
 
 class FirstComeFirstServed(Check):
-    """Each expert keeps the first `capacity` choices, token after token, and no more."""
+    """Each expert keeps the first `capacity` choices, in the order of the tokens, and no more."""
 
     hint = (
         "For each choice: how many earlier choices, in the flat order, went to the same expert?\n"
@@ -140,11 +140,11 @@ class FirstComeFirstServed(Check):
         for case, want in expected.items():
             got, capacity, k = seen[case], CAPACITIES[case][2], CAPACITIES[case][1]
             if got["dtype"] != want["dtype"]:
-                return f"{case}: returns {got['dtype']}; a tensor of booleans is right."
+                return f"{case}: returns {got['dtype']}; it should return a tensor of booleans."
             if got["kept"] == want["kept"]:
                 continue
             if [len(row) for row in got["kept"]] != [k] * len(want["kept"]):
-                return f"{case}: one boolean for each choice is right, in the shape of `chosen`."
+                return f"{case}: it should return one boolean per choice, in the shape of `chosen`."
             flat = [
                 (e, kept)
                 for row, ks in zip(want["chosen"], got["kept"], strict=True)

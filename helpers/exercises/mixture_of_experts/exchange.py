@@ -14,7 +14,7 @@ from .inputs import WIDTH, leaf
 TABLES = {  # row i, column j: how many rows rank i has for rank j
     "uneven": [[1, 2, 0], [3, 0, 1], [2, 4, 2]],
     "rank 1 gets nothing": [[2, 0, 1], [1, 0, 3], [0, 0, 2]],
-    "rank 0 has nothing": [[0, 0, 0], [1, 2, 1], [2, 1, 0]],
+    "rank 0 sends nothing": [[0, 0, 0], [1, 2, 1], [2, 1, 0]],
 }
 
 
@@ -63,7 +63,7 @@ def _wrong(seen: Evidence, expected: Evidence) -> str | None:
             if said := by_rank(f"{case}, {what}", texts):
                 return said
             texts = ["was changed in place" if got[case]["changed"][i] else None for got in seen["ranks"]]
-            if said := by_rank(f"{case}, what came in for {what}", texts):
+            if said := by_rank(f"{case}, the input of {what}", texts):
                 return said
     return None
 

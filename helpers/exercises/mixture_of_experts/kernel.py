@@ -14,6 +14,7 @@ from .layer import COUNTS, EXPERTS
 
 WIDTH, HIDDEN = 8, 16  # rows of a multiple of 16 bytes, as the kernel needs them
 DTYPES = {"FP32": (torch.float32, 1e-5), "BF16": (torch.bfloat16, 3e-2)}
+NAMES = ("the output", "the gradient of rows", "the gradient of up", "the gradient of down")
 MATMULS = ("mm", "bmm", "addmm", "baddbmm", "_grouped_mm", "addbmm", "mv", "dot")
 
 
@@ -63,7 +64,7 @@ class EqualsTheLoop(Check):
             if got[0] != right[0]:
                 return f"{case}: the output is {got[0]}; it should be {right[0]}, the dtype of the rows."
             near = DTYPES[case.partition(",")[0]][1]
-            for i, what in enumerate(("the output", "the gradient of rows", "the gradient of up", "of down"), 1):
+            for i, what in enumerate(NAMES, 1):
                 text = wrong_tensor(got[i], right[i], {}, near)
                 if text:
                     return f"{case}, {what}: {text}."
@@ -93,7 +94,7 @@ class ReadsNoCounts(Check):
     def judge(seen: Evidence, _: Evidence) -> str | None:
         if not seen["reads"]:
             return None
-        return "The host reads values of a tensor on the device. On a GPU it waits there for the router to finish."
+        return "The host reads values of `counts`, so on a GPU it waits there for the router. In which line?"
 
 
 class _Matmuls(OperationWatch):

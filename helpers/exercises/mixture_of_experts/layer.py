@@ -57,7 +57,7 @@ class EachExpertOnItsRows(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case, want in expected.items():
-            for i, what in enumerate(("the output", "the gradient of rows", "of up", "of down")):
+            for i, what in enumerate(("the output", *(f"the gradient of {name}" for name in ("rows", "up", "down")))):
                 text = wrong_tensor(seen[case]["got"][i], want["right"][i], {})
                 if text:
                     return f"{case}, {what}: {text}."
@@ -116,7 +116,7 @@ class PutsRowsBack(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case, want in expected.items():
-            for i, what in enumerate(("the output", "the gradient of rows", "of weights")):
+            for i, what in enumerate(("the output", "the gradient of rows", "the gradient of weights")):
                 text = wrong_tensor(seen[case]["got"][i], want["right"][i], {})
                 if text:
                     return f"{case}, {what}: {text}."

@@ -15,7 +15,7 @@ from .parcels import Parcels
 
 TOKENS = (5, 3, 7, 4)  # of each rank
 NEVER, WHAT = -99.0, ("y", "x", "weights", "up", "down")
-NAMES = ("the output", "the gradient of x", "of the weights", "of up", "of down")
+NAMES = ("the output", *(f"the gradient of {name}" for name in ("x", "weights", "up", "down")))
 
 
 def _cases(ranks: int) -> dict[str, tuple[list[int], list[float], int, torch.dtype]]:
@@ -160,7 +160,7 @@ def _sent(seed: int, expert_parallel: Any) -> Evidence:
 
 
 class SendsEachRowOnce(Check):
-    """Each row travels to its expert and back, and so does its gradient; only the row counts are sent besides."""
+    """Each row travels to its expert and back, and so does its gradient; besides, only the row counts are sent."""
 
     hint = (
         "List what leaves the rank: the counts (one number per expert), the rows, the results. What else is sent?\n"

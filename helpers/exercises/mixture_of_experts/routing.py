@@ -42,17 +42,17 @@ def _wrong_route(seen: Evidence, expected: Evidence) -> str | None:
     for case, want in expected.items():
         got = seen[case]
         if got["shapes"] != want["shapes"]:
-            return f"{case}: chosen and weights have the shapes {got['shapes']}; {want['shapes']} is right."
+            return f"{case}: chosen and weights have the shapes {got['shapes']}; they should have {want['shapes']}."
         if got["chosen"] != want["chosen"]:
             token = next(i for i, pair in enumerate(want["chosen"]) if pair != got["chosen"][i])
-            return f"{case}: token {token} goes to {got['chosen'][token]}; {want['chosen'][token]} is right."
+            return f"{case}: token {token} goes to experts {got['chosen'][token]}; expected {want['chosen'][token]}."
         if not relative_distance(got["weights"], want["weights"]) <= EXACT:
             return f"{case}: {_wrong_weights(got, want)}"
         if got["gradient"] is None:
             return f"{case}: no gradient reaches the logits through the weights, so the router learns nothing."
         far = torch.tensor(got["gradient"]) - torch.tensor(want["gradient"])  # with k = 1 the right one is zero
         if far.numel() and not far.abs().max() <= 1e-9:
-            return f"{case}: the weights are right, and their gradient for the logits is not."
+            return f"{case}: the weights are right, but not their gradient with respect to the logits."
         if not got["bias kept"]:
             return f"{case}: the bias was changed."
     return None
@@ -61,11 +61,12 @@ def _wrong_route(seen: Evidence, expected: Evidence) -> str | None:
 def _wrong_weights(got: Evidence, want: Evidence) -> str:
     sums = torch.tensor(got["weights"]).view(TOKENS, -1).sum(dim=1)
     if relative_distance(got["weights"], got["probabilities"]) <= EXACT:
-        return f"the weights are the probabilities as they are; token 0's sum to {sums[0]:.3f}, and should sum to 1."
+        return f"the weights are the probabilities as they are: those of token 0 sum to {sums[0]:.3f}, not to 1."
     if not (sums - 1).abs().max() <= EXACT:
         return f"the weights of token 0 sum to {sums[0]:.3f}; they should sum to 1."
     first = slice(len(want["chosen"][0]))
-    return f"the weights of token 0 are {got['weights'][first]}; {want['weights'][first]} is right."
+    mine, right = ([round(weight, 4) for weight in each["weights"][first]] for each in (got, want))
+    return f"the weights of token 0 are {mine}; they should be {right}."
 
 
 class RoutesToTheMostLikely(Check):
@@ -119,7 +120,7 @@ class SortsByExpert(Check):
     """One row per choice, sorted by expert; `counts` holds rows per expert, `source` where each row comes from."""
 
     hint = (
-        "`chosen.flatten()` lists the expert of each choice, token after token. Which order sorts it?\n"
+        "`chosen.flatten()` lists the expert of each choice, token by token. Which order sorts it?\n"
         "Choice number j of that list: to which token does it belong?\n"
         "`F.one_hot(..., experts)` has a column for each expert, also for those that no token chose."
     )
@@ -151,7 +152,7 @@ class SortsByExpert(Check):
             if not all(isinstance(count, int) for count in got["counts"]):
                 return f"{case}: counts are {got['counts']}; they should be integers."
             if got["counts"] != want["counts"]:
-                return f"{case}: counts are {got['counts']}; {want['counts']} is right."
+                return f"{case}: counts are {got['counts']}; they should be {want['counts']}."
             if sorted(got["source"]) != list(range(len(want["chosen"]))):
                 return f"{case}: `source` must have each of 0 to n·k - 1 once; it is {got['source'][:8]} …"
             experts = [want["chosen"][place] for place in got["source"]]

@@ -114,7 +114,7 @@ class ManyFailures(OnReplays):
 
 
 class NearTheBest(Check):
-    """With `best_interval`, goodput is within 1 % of the best."""
+    """With `best_interval`, goodput is within 1% of the best."""
 
     compared = False
     hint = (

@@ -112,7 +112,7 @@ class FindsTheNewest(InFolder):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["empty"] != []:
-            return f"in an empty folder `latest()` should be None; {said(seen['empty'])}."
+            return f"in an empty folder `latest()` should return None; {said(seen['empty'])}."
         for step, got in zip(STEPS, seen["steps"], strict=True):
             if got != [step, 0]:
                 return f"after the checkpoint of step {step}: {said(got)}."
@@ -143,7 +143,7 @@ def _scene(name: str, step: int) -> str:
 
 
 class SurvivesKills(InFolder):
-    """Killed at any moment of `save`, it leaves the old checkpoint or the new one to be found, whole."""
+    """After a kill at any moment of `save`, a reader finds the old checkpoint or the new one, whole."""
 
     hint = (
         "Write under a name that `latest` ignores; os.replace(draft, name) then publishes it atomically.\n"
@@ -176,7 +176,7 @@ class SurvivesKills(InFolder):
                 if got not in run["allowed"]:
                     return f"killed during {where} (moment {number} of {len(run['found'])}): {said(got)}."
             if run["found"][-1] != run["new"]:
-                return f"after {where} has returned: {said(run['found'][-1])}."
+                return f"after {where} has returned: {_said_after(run['found'][-1], run['new'])}."
         return None
 
 
@@ -223,7 +223,8 @@ class SurvivesPowerFailures(InFolder):
                     )
             if run["found"][-1] != run["allowed"][1]:
                 return (
-                    f"power fails just after {where} has returned: {said(run['found'][-1])}. Sync the directory, too."
+                    f"power fails just after {where} has returned: {_said_after(run['found'][-1], run['allowed'][1])}. "
+                    "Sync the directory, too."
                 )
         if seen["lost"]:
             return (
@@ -316,7 +317,7 @@ class PassesOverDamage(InFolder):
             return "`save` left no file in its folder."
         for damage, got in seen["results"]:
             if damage in PassesOverDamage.damages and got not in ([5, 0], [10, 0]):
-                return f"a file of the newest checkpoint, {damage}: {said(got)}; the one before is whole."
+                return f"a damaged file of the newest checkpoint ({damage}): {said(got)}; the one before is whole."
         return None
 
 
@@ -344,7 +345,8 @@ class BoundedDisk(InFolder):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for keep, after, during in seen["rows"]:
             if not after <= keep + 0.5:
-                return f"keep={keep}: after seven saves the folder holds {after:.1f} times the bytes of a checkpoint."
+                holds = f"the folder holds {after:.1f} times the bytes of a checkpoint"
+                return f"keep={keep}: after seven saves {holds}; at most {keep} should be left."
             if not after >= keep - 0.5:
                 return (
                     f"keep={keep}: after seven saves the folder holds only {after:.1f} times the bytes of a checkpoint."
@@ -376,13 +378,13 @@ class NoLeftovers(InFolder):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        killed = "six saves were killed half-way, then one went through: with keep=1 the folder holds"
+        killed = "six saves were killed halfway, then one completed: with keep=1 the folder holds"
         if not seen["after"] <= 1.5:
             return f"{killed} {seen['after']:.1f} times the bytes of one checkpoint."
         if not seen["more"] <= 0:
             return f"{killed} {seen['more']} files or folders more than after the first save."
         if seen["found"] != [100, 0]:
-            return f"after six killed saves and one that went through: {said(seen['found'])}."
+            return f"after six killed saves and one that completed: {said(seen['found'])}."
         return None
 
 
@@ -423,6 +425,12 @@ def said(got: Any) -> str:
     if isinstance(got, str):
         return f"`latest()` raises {got}" if got.isidentifier() else "`latest()` raises an error"
     return f"a new manager finds step {got[0]}" + (" as it was saved the second time" if got[1:] == [1] else "")
+
+
+def _said_after(got: Any, new: list[int]) -> str:
+    """Say what a new manager has found after the save of `new` (step and version)."""
+    first = got == [new[0], 0] and new[1] == 1
+    return said(got) + (" as it was saved the first time" if first else "")
 
 
 def _tensors(state: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -50,7 +50,7 @@ class EachSampleOnceAnEpoch(Check):
                     return f"{where}: a global batch has {wrong[0]} samples."
                 had = [sample for batch in epoch for sample in batch]
                 if not set(had) <= set(range(samples)):
-                    return f"{where}: there is no sample {min(set(had) - set(range(samples)))}."
+                    return f"{where}: it has sample {min(set(had) - set(range(samples)))}, which does not exist."
                 if len(set(had)) < len(had):
                     twice = next(sample for sample in had if had.count(sample) > 1)
                     return f"{where}: sample {twice} occurs {had.count(twice)} times."
@@ -58,7 +58,7 @@ class EachSampleOnceAnEpoch(Check):
 
 
 class NewOrderEachEpoch(Check):
-    """Each epoch has an order of its own, and so has each seed."""
+    """Each epoch has an order of its own, and so does each seed."""
 
     compared = False
     hint = "np.random.default_rng([seed, epoch]) is another generator for each epoch and each seed."
@@ -125,9 +125,8 @@ class SameOnAnyRanks(Check):
             for step, batch, alone in zip((0, 5, 11), found, batches[1], strict=True):
                 if sorted(batch) != sorted(alone):
                     extra, missing = sorted(set(batch) - set(alone)), sorted(set(alone) - set(batch))
-                    what = (
-                        f"sample {extra[0]} is only in theirs" if extra else f"they miss sample {(missing or [-1])[0]}"
-                    )
+                    lacks = f"sample {missing[0]} is missing" if missing else "samples occur more than once"
+                    what = f"sample {extra[0]} should not be in it" if extra else lacks
                     return f"step {step}: {ranks} ranks together do not have the batch of one rank: {what}."
                 if batch != alone:
                     return (
@@ -228,10 +227,10 @@ class SkipsBatches(Check):
                 right = seen["straight"][wanted[step]]
                 if batch != right:
                     was = [n for n, other in enumerate(seen["straight"]) if other == batch]
-                    got = f"that of step {was[0]}" if was else "none of them"
+                    got = f"that of step {was[0]}" if was else "one that no step had"
                     return (
                         f"after {called}: step {step} should have the batch that step {wanted[step]} had at first, "
-                        f"and has {got}."
+                        f"but has {got}."
                     )
         return None
 
@@ -240,7 +239,7 @@ STEPS = (0, 3, 4, 8, 15, 100, 1000)  # that are asked for before and after loadi
 
 
 class StateTravels(Check):
-    """The state is small and plain, and an order made with another seed goes on from it, with its skips."""
+    """The state is small and plain; an order created with another seed continues from it, including its skips."""
 
     compared = False
     hint = "What cannot be computed from the step? The seed, and the list of skipped batches."

@@ -69,15 +69,15 @@ class AdapterSitsWhereItShould(Check):
             return f"layers without an adapter: {missing or 'none'}; layers that should have none: {extra or 'none'}."
         if seen["layers"] != expected["layers"]:
             blocks = expected["layers"] // len(ALL_LINEAR)
-            return f"{seen['layers']} layers have an adapter; {expected['layers']} is right for {blocks} blocks."
+            return f"{seen['layers']} layers have an adapter; with {blocks} blocks it should be {expected['layers']}."
         if seen["ranks"] != expected["ranks"]:
-            return f"it makes adapters of rank {', '.join(map(str, seen['ranks']))}."
+            return f"it makes adapters of rank {', '.join(map(str, seen['ranks']))}; expected {expected['ranks'][0]}."
         if seen["alphas"] != expected["alphas"]:
             return f"alpha is {', '.join(map(str, seen['alphas']))}; twice the rank is {expected['alphas'][0]}."
         if seen["scales"] != [2.0]:
             return f"the correction is multiplied by {seen['scales']}; alpha / r is 2. Which option changes the scale?"
         if seen["others"]:
-            return f"besides the adapters this is trained: {', '.join(seen['others'])}."
+            return f"besides the adapters, these are trained: {', '.join(seen['others'])}."
         if seen["dropouts"] != [0.05]:
             return f"dropout is {seen['dropouts']}; 0.05 was asked for."
         if seen["starts at"] != 0:

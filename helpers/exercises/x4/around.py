@@ -105,7 +105,7 @@ def tensors_of(inputs: Evidence) -> list[Tensor]:
 def wrong_numbers(what: str, seen: list[float], right: list[float]) -> str | None:
     """Say how far a list of numbers is from the right one: missing, too long or short, or off."""
     if len(seen) != len(right):
-        return f"{what} has {len(seen)} elements, and should have {len(right)}."
+        return f"{what} has {len(seen)} elements; it should have {len(right)}."
     if relative_distance(seen, right) <= EXACT:
         return None
     if not any(seen):

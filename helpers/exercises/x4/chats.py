@@ -126,8 +126,8 @@ class OnlyAnswersCount(Check):
                 if ids[1:] in chats:
                     return f"{which}: {ADDED}"
                 return (
-                    f"{which}: its {len(ids)} token ids are those of none of the chats. Nothing is added to what the "
-                    "template gives for all turns, and nothing left out."
+                    f"{which}: its {len(ids)} token ids match none of the chats. Add nothing to what the template "
+                    "gives for all turns, and leave nothing out."
                 )
         return None
 

@@ -62,12 +62,12 @@ def _gradient(p: Tensor) -> list[float]:
 
 
 class CorrectsByAlphaOverRank(Check):
-    """The output is x Wᵀ + bias + (alpha / rank) (x Aᵀ) Bᵀ, with right gradients; dropout only while training."""
+    """The output is x Wᵀ + bias + (alpha / rank) (x Aᵀ) Bᵀ, with correct gradients; dropout only while training."""
 
     points = 1
     hint = (
-        "Compare rank 2 and alpha 6 with rank 16 and alpha 6 by hand. nn.Dropout knows by itself when it is at work; "
-        "F.dropout must be told: F.dropout(x, p, self.training)."
+        "Compare rank 2 and alpha 6 with rank 16 and alpha 6 by hand. nn.Dropout follows the mode by itself; F.dropout "
+        "does not: F.dropout(x, p, self.training)."
     )
 
     @staticmethod
@@ -127,12 +127,12 @@ class CorrectsByAlphaOverRank(Check):
             return wrong_adapter(seen["trained"], seen["rank"])
         for case, got, want in zip(CASES, seen["cases"], expected["cases"], strict=True):
             if got["restless"]:
-                return f"{case}: two calls with the same input differ: dropout is at work there."
+                return f"{case}: two calls with the same input differ: dropout is active there."
             for what in ("shapes", "dtype"):
                 if got[what] != want[what]:
                     return (
-                        f"{case}: for inputs (2, 5, 12), (5, 2, 12) and (5, 12) in float64 the {what} of the output: "
-                        f"{got[what]}; {want[what]} is right."
+                        f"{case}: for inputs (2, 5, 12), (5, 2, 12) and (5, 12) in float64, the output has the {what} "
+                        f"{got[what]}; it should have {want[what]}."
                     )
             for name, right in CorrectsByAlphaOverRank._right(want["inputs"], case.alpha / case.rank).items():
                 wrong = wrong_numbers(f"the {name}", got[name], right)

@@ -28,7 +28,7 @@ def observe(seed: int, fine_tune: Any, merged_model: Any) -> Evidence:
 
 
 class LearnsTheNewText(Check):
-    """After one pass over the batches, in training mode, the loss on other Python fell by 0.7 of what LoRA can do."""
+    """After one pass over the batches, in training mode, the loss on other Python falls by 0.7 of what LoRA can."""
 
     points = 1
     hint = (
@@ -72,7 +72,7 @@ def _wrong_course(seen: Evidence, batches: int) -> str | None:
     """Say where a fine-tune did not take one AdamW step on each batch, in training mode."""
     if not seen["in order"]:
         ran = f"The model ran {seen['passes']} times"
-        return f"{ran}, and not once on each of the {batches} batches, with all of its tokens and in order."
+        return f"{ran}; it should run once on each of the {batches} batches, with all of its tokens and in order."
     if seen["steps"] != batches:
         return f"{seen['steps']} updates were made for {batches} batches."
     if seen["optimizers"] != ["AdamW"]:
@@ -162,13 +162,13 @@ class MergedIsEqual(Check):
         if not seen["same names"]:
             return "Its parameters are not those of the base, by name: adapters, or a wrapper, are still there."
         if seen["kind"] != expected["kind"]:
-            return f"It is a {seen['kind'][0]}, and should be an ordinary {expected['kind'][0]}."
+            return f"It is a {seen['kind'][0]}; it should be an ordinary {expected['kind'][0]}."
         if not seen["off"] <= 1e-4:
-            return f"The merged model's output is {seen['off']:.2g} off, relative, from the unmerged one's."
+            return f"The merged model's output differs from the unmerged one's by {seen['off']:.2g} (relative)."
         if not seen["off by weights"] <= 1e-4:
             return (
-                f"An ordinary model with its weights gives an output that is {seen['off by weights']:.2g} off, "
-                "relative: the adapter is not in the weights. Is it in a hook?"
+                f"An ordinary model with its weights gives an output that is off by {seen['off by weights']:.2g} "
+                "(relative): the adapter is not in the weights. Is it in a hook?"
             )
         if not seen["moved"] > 1e-3:
             return "The output is that of the base: no adapter has been merged."

@@ -52,7 +52,7 @@ def _wrong_task(recipe: Recipe) -> str | None:
 
 
 class PlanFits(Check):
-    """The plan is of the task given, makes an effective batch of 32, fits a GPU of 24 GB, and uses its room."""
+    """The plan is for the given task, has an effective batch of 32, fits a GPU of 24 GB, and uses its room."""
 
     points = 1
     hint = (

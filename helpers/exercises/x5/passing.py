@@ -103,13 +103,13 @@ def _work(pass_on: Callable[..., Any], seed: int, folder: str) -> Evidence:
 
 
 class PassesOnWithoutWaiting(Check):
-    """The call returns at once; its wait() brings the tensor of the rank before this one in the group."""
+    """The call returns at once; the function that it returns waits for the tensor of the group's previous rank."""
 
     points = 1
     hint = (
-        "dist.isend and dist.irecv (or dist.batch_isend_irecv) return before the message has gone. Who waits, and when?"
-        "\nRanks in a group have numbers of their own: group_dst and group_src (group_peer in a P2POp) take those. What"
-        " is sent must be contiguous, and a group of one has no neighbor."
+        "dist.isend and dist.irecv (or dist.batch_isend_irecv) return before the message has arrived. Which call waits?"
+        "\nRanks in a group have numbers of their own: group_dst and group_src (group_peer in a P2POp) take those. A"
+        " tensor must be contiguous to be sent, and a group of one has no neighbor."
     )
 
     @staticmethod
@@ -135,7 +135,7 @@ def _wrong_pass(got: Evidence, want: Evidence, others: list[Any]) -> str | None:
     if not got["callable"]:
         return f"a {got['came'][0]} was returned; it should be a function that waits and returns the tensor."
     if not got["kept"]:
-        return "the tensor that was sent has changed."
+        return "pass_on changed x, which belongs to the caller."
     for which, (a, b) in enumerate(zip(got["came"], want["came"], strict=True)):
         if a != b:
             return _wrong_tensor(a, b, [other[which] for other in others])
@@ -144,18 +144,18 @@ def _wrong_pass(got: Evidence, want: Evidence, others: list[Any]) -> str | None:
 
 def _wrong_tensor(got: Any, want: list[Any], others: list[Any]) -> str:
     if not isinstance(got, list):
-        return f"wait() returned a {got}; it should return the received tensor."
+        return f"the returned function returned a {got}; it should return the received tensor."
     if got[:2] != want[:2]:
         return (
             f"the received tensor is {got[0]} of shape {tuple(got[1])}; {want[0]} of shape {tuple(want[1])} was sent."
         )
     if got in others:
         return "the received tensor is not from the previous rank of the group."
-    return "the received tensor is not one that any rank sent. (x may be a view, and two calls may be in flight.)"
+    return "the received tensor is not one that any rank sent. Does it handle a view, and two calls in flight?"
 
 
 def _wrong_messages(got: Evidence, want: Evidence) -> str | None:
-    """Say what a rank sends beside its tensors, or to other ranks than the next one."""
+    """Say what a rank sends besides its tensors, or to ranks other than the next one."""
     for name, nbytes in got["collectives"].items():
         if nbytes > SLACK:
             return f"took part in a collective ({name}) of {nbytes:,} bytes; only a message to the next rank is needed."
@@ -175,14 +175,14 @@ def _wrong_moment(seen: list[Evidence], expected: list[Evidence]) -> str | None:
         for late, got, want in zip(LATE, mine["late"], right["late"], strict=False):
             if got["absent"]:
                 first = got["absent"][0]
-                return f"The call waits for a neighbor: on rank {first} it did not return before rank {late} called."
+                return f"pass_on waits for a neighbor: on rank {first} it did not return before rank {late} called it."
             if got["unfinished"]:
                 return (
-                    f"After rank {late} had called, but before it waited, wait() of rank {got['unfinished'][0]} did "
-                    "not return. Does the call start both messages, or only wait()?"
+                    f"Rank {late} had called pass_on but did not wait yet, and on rank {got['unfinished'][0]} the "
+                    "returned function did not come back. Does the call start both messages, or only that function?"
                 )
             if got["came"] != want["came"]:
-                return f"On rank {rank}, wait() did not wait for a message that came late (from rank {late}'s call on)."
+                return f"On rank {rank}, the returned function did not wait for a message (rank {late} called late)."
     return None
 
 

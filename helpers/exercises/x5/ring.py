@@ -52,8 +52,8 @@ def _rounded_early(got: Evidence, want: Evidence) -> str | None:
     if share <= FINE:
         return None
     return (
-        f"differs in {share:.0%} of its numbers from the result in FP32, rounded once; at most {FINE:.0%} may, because "
-        "sums may be taken in a different order. So something is rounded to BF16 before the end"
+        f"differs from the FP32 result, rounded once, in {share:.0%} of its numbers. Another order of sums explains "
+        f"at most {FINE:.0%}, so something is rounded to BF16 before the end"
     )
 
 
@@ -85,7 +85,7 @@ def _difference(got: Any, want: list[Evidence], rank: int, fine: bool) -> str | 
         return f"is that of rank {others[0]}"
     a, b = (torch.tensor(seen["chunks"][off[0]]) for seen in (got, right))
     chunks = len(right["chunks"])
-    which = "" if len(off) == chunks else f" in chunk {off[0] + 1} of its {chunks}, and right in {chunks - len(off)}"
+    which = "" if len(off) == chunks else f" in chunk {off[0] + 1} of its {chunks} ({chunks - len(off)} are right)"
     if not a.isfinite().all():
         return f"has NaN or infinite entries{which}"
     if not a.any():
@@ -101,7 +101,7 @@ def _touched(seen: dict[str, list[Evidence]]) -> str | None:
     for case, ranks in seen.items():
         for entry in ranks:
             if entry["changed"]:
-                return f"{case}: rank {entry['rank']} replaced {entry['changed'][0]}."
+                return f"{case}: rank {entry['rank']} replaced {entry['changed'][0]}, which the check relies on."
     return None
 
 
@@ -132,12 +132,12 @@ class _OnNumbers(Check):
 
 
 class OutputOfOneProcess(_OnNumbers):
-    """Each rank's output is its part of one process's, document by document, and rounded to BF16 once."""
+    """Each rank's output is its part of what one process computes, document by document, rounded to BF16 once."""
 
     hint = (
         "Try one rank and one document first. Then look at which chunk is off, and for which rank: which keys do its "
         "queries see?\n"
-        "The partial outputs of two chunks of keys have different denominators. Which number per query joins them? "
+        "The partial outputs of two chunks of keys have different denominators. Which number per query merges them? "
         "In which dtype are you adding up?\n"
         "A query may see no key of a chunk that another query sees: what are its maximum and its sum? If the first "
         "keys that a query meets are those of its own chunk, it has always seen one: itself."
@@ -179,11 +179,11 @@ MOMENTS = {
 
 
 class MemoryDoesNotGrowWithRanks(Check):
-    """With parts of one size, more ranks take no more memory: no rank holds all keys or all scores."""
+    """With equal parts per rank, more ranks take no more memory each: no rank holds all keys or all scores."""
 
     points = 1
     hint = (
-        "What is still alive of the block before the last one? A list, or autograd, may keep it.\n"
+        "Which earlier blocks are still alive? A list, or autograd, may keep them.\n"
         "A torch.autograd.Function saves what you tell it: q, k and v as they came, the output and a number for each "
         "query. The blocks travel around the ring again in the backward pass."
     )
@@ -208,22 +208,22 @@ def _wrong_memory(pair: list[Case], seen: Evidence, expected: Evidence) -> str |
         a, b = (max(entry[key] for entry in seen[name]) for name in (few, many))
         if not b - a <= room:
             return (
-                f"{words} a rank has {human_bytes(b)} beyond its inputs where {more} share the sequence, and "
-                f"{human_bytes(a)} where {fewer} do, with parts of one size: {human_bytes(b - a)} more. {sizes}"
+                f"{words}, a rank holds {human_bytes(b)} beyond its inputs with {more} ranks and {human_bytes(a)} with "
+                f"{fewer}, at equal parts per rank: {human_bytes(b - a)} more. {sizes}"
             )
         right = max(entry[key] for entry in expected[many])
         if not b <= (TOO_LARGE_BETWEEN if key == "between" else TOO_LARGE) * right:
-            return f"{words} a rank has {human_bytes(b)} beyond its inputs; {human_bytes(right)} is enough. {sizes}"
+            return f"{words}, a rank holds {human_bytes(b)} beyond its inputs; {human_bytes(right)} is enough. {sizes}"
     made = {case.ranks: {n for entry in seen[str(case)] for n in entry["sizes"]} for case in pair}
     if differing := made[fewer] ^ made[more]:
         with_it, without = (fewer, more) if max(differing) in made[fewer] else (more, fewer)
         return (
-            f"Where {with_it} share the sequence, {human_bytes(max(differing))} is allocated at once, and never where "
-            f"{without} do, with parts of one size: something grows with the sequence. {sizes}"
+            f"With {with_it} ranks, one allocation takes {human_bytes(max(differing))}; with {without} ranks and equal "
+            f"parts per rank, none has this size. Something grows with the sequence. {sizes}"
         )
     a, b = (max(entry["python"] for entry in seen[name]) for name in (few, many))
     if not b - a <= room:
-        return f"Outside tensors, Python holds {human_bytes(b - a)} more on {more} ranks than on {fewer}. {sizes}"
+        return f"Python, beside tensors, holds {human_bytes(b - a)} more with {more} ranks than with {fewer}. {sizes}"
     return None
 
 
@@ -289,12 +289,12 @@ class BlocksGoRoundTheRing(_OnTraffic):
 
 
 class HiddenChunksAreSkipped(_OnTraffic):
-    """No rank multiplies a chunk of queries with a chunk of keys of which they see nothing."""
+    """A rank multiplies a chunk of queries with a chunk of keys only if one of the queries sees one of the keys."""
 
     hint = (
         "Before you multiply a block, ask for each of its chunks: which of your chunks do not come before it in the "
         "sequence, and share a document with it?\n"
-        "A mask hides keys after they were multiplied. What can you leave out before?"
+        "A mask hides keys after they have been multiplied. Which products can you skip?"
     )
 
     @classmethod
@@ -304,12 +304,13 @@ class HiddenChunksAreSkipped(_OnTraffic):
         pairs = 2 * seen["flops"] / block["flops"]["pair"]  # times the products
         if not pairs <= ROOM * most * block["pairs"]:
             return (
-                f"multiplied as much as {pairs / most:.1f} pairs of chunks need; its queries see something in "
+                f"multiplied as much as {pairs / most:.1f} pairs of chunks need; its queries see keys in only "
                 f"{block['pairs']} pairs."
             )
         if not 2 * seen["flops"] >= 0.9 * least * block["flops"]["least"]:
             return (
-                f"multiplied as much as {pairs / most:.1f} pairs need, as far as PyTorch can count: that is too little."
+                f"multiplied as much as {pairs / most:.1f} pairs of chunks need, which is too little. The check counts "
+                "`@`, einsum and PyTorch's attention: does yours multiply in another way?"
             )
         return None
 

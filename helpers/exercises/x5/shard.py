@@ -70,13 +70,13 @@ def _refusal(deal: Any, ranks: int, chunk: int, lengths: tuple[int, ...]) -> str
 
 
 class ChunksAreDealtByWork(Check):
-    """Chunks are dealt by the keys that their queries see; each rank holds tokens, targets and positions of its own."""
+    """Chunks are dealt by the keys that their queries see; each rank gets its inputs, targets and positions."""
 
     points = 1
     hint = (
-        "A token at position p of its document sees p + 1 keys. What do the tokens of a chunk see together?\n"
+        "A token at position p of its document sees p + 1 keys. How many do the tokens of a chunk see together?\n"
         "sorted(range(chunks), key=...) keeps equal items in their order. Which rank gets the next chunk? A rank that "
-        "is full gets no more.\n"
+        "has its share gets no more.\n"
         "Make positions and targets of the whole sequence first: each document counts from 0, and its last token has "
         "no target. Then take the rank's chunks of all three."
     )
@@ -110,9 +110,9 @@ class ChunksAreDealtByWork(Check):
             if got["order"] != want["order"]:
                 return f"{case}, chunks of {want['chunk']}, documents of {want['lengths']}: {_wrong_order(got, want)}"
             if not got["lengths_kept"]:
-                return f"{case}: deal has changed the list of lengths that it was given."
+                return f"{case}: deal changed the list `lengths`, which belongs to the caller."
             if not got["kept"]:
-                return f"{case}: what shard was given has changed."
+                return f"{case}: shard changed an argument (tokens, lengths or order), which belongs to the caller."
             for rank, (mine, right) in enumerate(zip(got["parts"], want["parts"], strict=True)):
                 wrong = _wrong_part(mine, right)
                 if wrong:
@@ -120,8 +120,8 @@ class ChunksAreDealtByWork(Check):
         for (ranks, chunk, lengths), name in zip(UNEVEN, seen["refused"], strict=True):
             if name != "ValueError":
                 return (
-                    f"{sum(lengths)} tokens cannot be cut into chunks of {chunk} of which {ranks} ranks get equally "
-                    "many, but deal raised no ValueError."
+                    f"Documents of {list(lengths)}: {sum(lengths)} tokens cannot be cut into chunks of {chunk} and "
+                    f"divided evenly among {ranks} ranks, but deal did not raise ValueError."
                 )
         return None
 
@@ -129,18 +129,18 @@ class ChunksAreDealtByWork(Check):
 def _wrong_order(got: Evidence, want: Evidence) -> str:
     order, right = got["order"], want["order"]
     if isinstance(order, str):
-        return f"deal returned a {order}; it should be a list of chunk numbers for each rank."
+        return f"deal returned a {order}; it should return a list with one list of chunk numbers per rank."
     if [len(chunks) for chunks in order] != [len(chunks) for chunks in right]:
         sizes = ", ".join(str(len(chunks)) for chunks in order)
-        return f"the ranks get {sizes} chunks; it should be {len(right[0])} for each of {len(right)}."
+        return f"the ranks get {sizes} chunks; each of the {len(right)} ranks should get {len(right[0])}."
     if [sorted(chunks) for chunks in order] == right:
         return "each rank gets the right chunks, but not in ascending order."
     rank = next(rank for rank, (a, b) in enumerate(zip(order, right, strict=True)) if a != b)
     work = [_work(want, chunks) for chunks in (order[rank], right[rank])]
-    tie = " as well. Look at what comes first among equals" if work[0] == work[1] else ""
+    tie = " as well. How are ties broken, between chunks and between ranks?" if work[0] == work[1] else ""
     return (
-        f"rank {rank} gets the chunks {_short(order[rank])}, whose queries see {work[0]} keys; dealt by work it is "
-        f"{_short(right[rank])}, which see {work[1]}{tie}."
+        f"rank {rank} gets the chunks {_short(order[rank])}, whose queries see {work[0]} keys. Dealt by work, it gets "
+        f"{_short(right[rank])}, whose queries see {work[1]}{tie or '.'}"
     )
 
 
@@ -152,7 +152,7 @@ def _work(case: Evidence, chunks: list[int]) -> int:
 
 def _wrong_part(mine: list[Any], right: list[Any]) -> str | None:
     if len(mine) != 3:
-        return f"{len(mine)} values were returned; it should be (inputs, targets, positions)."
+        return f"{len(mine)} values were returned; expected (inputs, targets, positions)."
     if mine[2] != right[2]:
         return _wrong_positions(mine[2], right[2])
     for name, tensor, goal in zip(("inputs", "targets"), mine, right, strict=False):
@@ -165,8 +165,8 @@ def _wrong_positions(got: Any, want: list[int]) -> str:
     if not isinstance(got, list):
         return f"the positions are {got}; they should be a tensor of int64."
     if len(got) != len(want):
-        return f"it has {len(got)} positions; it should have {len(want)}."
-    return f"the positions are {_short(got)}; within their documents they are {_short(want)}."
+        return f"{len(got)} positions were returned; expected {len(want)}."
+    return f"the positions are {_short(got)}; counted from 0 in each document they are {_short(want)}."
 
 
 def _wrong_tokens(name: str, got: Any, want: list[list[int]]) -> str:
@@ -174,16 +174,16 @@ def _wrong_tokens(name: str, got: Any, want: list[list[int]]) -> str:
         return f"the {name} are {got}; they should be a tensor of int64."
     a, b = torch.tensor(got), torch.tensor(want)
     if a.shape != b.shape:
-        return f"the {name} have shape {tuple(a.shape)}; it should be {tuple(b.shape)}."
+        return f"the {name} have shape {tuple(a.shape)}; expected {tuple(b.shape)}."
     wrong = (a != b).any(0).nonzero().flatten().tolist()
     ends = (b == -100).all(0).nonzero().flatten().tolist()
     if name == "targets" and wrong == ends:
         return "the last token of a document has a target, from the next document; it should be -100."
-    return f"the {name} are wrong at {len(wrong)} of {b.shape[1]} places, the first of them {wrong[0]}."
+    return f"the {name} are wrong for {len(wrong)} of {b.shape[1]} tokens; the first is the token at index {wrong[0]}."
 
 
 def _short(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
+    return ", ".join(map(str, numbers[:10])) + (", …" if len(numbers) > 10 else "")
 
 
 SHARD = (ChunksAreDealtByWork,)

@@ -136,11 +136,11 @@ class _OnSteps(Check):
 
 
 class LossIsOfTheWholeSequence(_OnSteps):
-    """The loss is the mean over the targets of all ranks that count, the same float on each rank."""
+    """The loss is the mean over all ranks' targets that count, and the same float on each rank."""
 
     hint = (
         'Sum the losses (reduction="sum" leaves out the -100s), count the targets, and all_reduce both in the group.\n'
-        "A mean of the ranks' means weighs a rank with few targets too much, and a rank without any has none."
+        "A mean of means gives too much weight to a rank with few targets, and a rank without any has no mean."
     )
 
     @classmethod
@@ -152,7 +152,7 @@ class LossIsOfTheWholeSequence(_OnSteps):
                 f"rank {right['rank']} returned {seen['loss']:.6g}; over the whole sequence it is {right['loss']:.6g}."
             )
         if seen["calls"] != 1:
-            return f"rank {right['rank']} called the model {seen['calls']} times; once is right."
+            return f"rank {right['rank']} called the model {seen['calls']} times; the contract allows one call."
         return None
 
 
@@ -160,8 +160,8 @@ class GradientsAreOfTheWholeSequence(_OnSteps):
     """Each parameter's gradient is that of the loss in one process, the same on each rank; old ones do not leak in."""
 
     hint = (
-        "A rank's loss is its sum divided by the number of targets of all ranks. Which operation joins the gradients "
-        "of parts of one sum?\n"
+        "A rank's loss is its sum divided by the number of targets of all ranks. Which operation combines the "
+        "gradients of parts of one sum?\n"
         "Parts of a sum are summed: all_reduce adds up, and nothing is divided by the number of ranks."
     )
 
@@ -170,7 +170,7 @@ class GradientsAreOfTheWholeSequence(_OnSteps):
         if seen["frozen"]:
             return f"rank {right['rank']} gave the frozen parameter a gradient."
         if seen["moved"]:
-            return f"rank {right['rank']} has changed parameters or what it was given; a step leaves gradients alone."
+            return f"rank {right['rank']} changed parameters or inputs. A step changes nothing but gradients."
         for name, want in right["gradients"].items():
             got, where = seen["gradients"][name], f"the gradient of {name} on rank {right['rank']}"
             if got is None:

@@ -17,16 +17,16 @@ CASES = {  # what comes before the last save
 }
 DAMAGES = {
     "file": "A file of the newest checkpoint is missing",
-    "half": "The second half of the newest is missing",
-    "end": "The last bytes of the newest are missing",
-    "nothing": "(Almost) everything of the newest is missing",
-    "zeros": "All bytes of the newest are zeros",
-    "bytes": "200 bytes in the newest have changed",
-    "byte": "One byte in the newest, which has 1.6 MB, has changed",
-    "block": "A part of the newest is zeros, or two parts have been exchanged",
-    "single": "One byte of the newest has changed",
-    "two newest": "The second half of each of the two newest is missing",
-    "all": "The second half of all three is missing",
+    "half": "A file of the newest checkpoint has lost its second half",
+    "end": "A file of the newest checkpoint has lost its last bytes",
+    "nothing": "A file of the newest checkpoint is (almost) empty",
+    "zeros": "All bytes of a file of the newest checkpoint are zeros",
+    "bytes": "200 bytes of a file of the newest checkpoint have changed",
+    "byte": "One byte of the newest checkpoint, which has 1.6 MB, has changed",
+    "block": "A part of the newest checkpoint is zeros, or two parts have been exchanged",
+    "single": "One byte of the newest checkpoint has changed",
+    "two newest": "In the two newest checkpoints, a file has lost its second half",
+    "all": "In all three checkpoints, a file has lost its second half",
 }
 
 
@@ -59,13 +59,13 @@ def _not_saved(seen: Evidence, *scenes: str) -> str | None:
             return f"save raised {scene['raised']} for a state{what} of step {scene['step']}: {scene['text']}"
         for step, form in scene["forms"]:
             if form is None:
-                return f"step {step} was saved, and no entry of the folder is called step-{step}."
+                return f"step {step} was saved, but no entry of the folder is called step-{step}."
             if form == FILE:
                 return f"the checkpoint of step {step} is a file; it is a directory with a file KEY.pt for each entry."
             if missing := form["files_missing"]:
                 return f"the directory of step {step} lacks {missing[0]}: each entry has a file KEY.pt."
             if beside := form["files_beside"]:
-                return f"the directory of step {step} also holds {beside[0]}, and the state has no such entry."
+                return f"the directory of step {step} also holds {beside[0]}, but the state has no such entry."
     return None
 
 
@@ -112,14 +112,14 @@ class NewestComesBack(OneObservation):
         for case, words in {"empty": "an empty folder", "absent": "a folder that does not exist"}.items():
             (found,) = loads[case]
             if not found.get("none"):
-                return f"{words}: {_found(found)}; None is right."
+                return f"{words}: {_found(found)}; it should return None."
         if any(found.get("touched") for group in loads.values() for found in group):
             return "load changed the folder, or made one that did not exist; load should only read."
         return _wrong_after_damage(seen, expected)
 
 
 class SurvivesKillAndPowerCut(OneObservation):
-    """A kill or a power cut during a save costs at most that checkpoint, and every step-N is complete."""
+    """A kill or a power failure during a save costs at most that checkpoint, and every step-N is complete."""
 
     hint = (
         "What is called step-N while files are written, and while they are deleted? Another program may copy it.\n"
@@ -208,12 +208,12 @@ def _wrong_after_damage(seen: Evidence, expected: Evidence) -> str | None:
         kind, step = NEW[scene]
         older = ("small" if kind == "large" else kind, step - newest)
         if not seen["loads"][way]:
-            return "step 10 was saved, and no entry step-10 was there to be damaged."
+            return "step 10 was saved, but no entry step-10 was there to be damaged."
         for found in seen["loads"][way]:
             if newest == 1 and _is(found, kind, step, expected):
                 continue  # what was changed was no part of the state
             if newest == 3 and not found.get("none"):
-                return f"{DAMAGES[way]}: {_found(found)}; nothing intact is left, so None is right."
+                return f"{DAMAGES[way]}: {_found(found)}; nothing intact is left, so it should return None."
             if newest < 3 and not _is(found, *older, expected):
                 never = ", with values that were never saved" if found.get("step") == step else ""
                 return f"{DAMAGES[way]}: {_found(found)}{never}; step {older[1]} is the newest intact one."
@@ -228,7 +228,7 @@ def _lost_name(moments: list[list[int]]) -> str | None:
             "Sync the folder after the rename, and before you delete."
         )
     if 10 not in moments[-1]:
-        return "save has returned, and a power failure may still lose the name step-10: the folder was not synced."
+        return "save has returned, but a power failure may still lose the name step-10: the folder was not synced."
     return None
 
 
@@ -251,13 +251,13 @@ class DiskStaysBounded(OneObservation):
             case = f"keep={keep}" + (f", {CASES[name]}" if name in CASES else "")
             for left, right in zip(scene["left"], expected["scenes"][name]["left"], strict=True):
                 if left != right:
-                    return f"{case}: a save left {_listed(left)}; {_listed(right)} is right."
+                    return f"{case}: a save left {_listed(left)}; it should leave {_listed(right)}."
             most, one = max(scene["bytes"], default=0), seen["one"]
             if NEW[name][0] == "usual" and most > (keep + 1.2) * one + 2000:
                 return f"{case}: the folder held {most / one:.1f} times the bytes of a checkpoint, not {keep + 1}."
         found = seen["loads"]["damaged"][-1]
         if not _is(found, "usual", 9, expected):
-            return f"Step 9 was damaged and has been saved again: {_found(found)}; the new step 9 is right."
+            return f"Step 9 was damaged and has been saved again: {_found(found)}; expected the new step 9."
         return None
 
 

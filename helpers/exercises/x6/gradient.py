@@ -123,13 +123,14 @@ def _wrong_call(got: Evidence, ideal: Evidence, first: list[float]) -> str | Non
     off = relative_distance(got["gradient"], ideal["gradient"]) if got["gradient"] else 1.0
     if not off <= EXACT:
         sizes = [sum(x * x for x in values) ** 0.5 for values in (got["gradient"], ideal["gradient"])]
-        return f"the gradient is {sizes[0] / sizes[1]:.4g} times as long as it should be, and {off:.2g} (relative) off."
+        ratio = sizes[0] / sizes[1]
+        return f"the gradient's norm is {ratio:.4g} times the right one, and it is off by {off:.2g} (relative)."
     for lane, state in ideal["random"].items():
         if got["random"][lane] != state:
             return f"random[{lane}] is not the random state that lane {lane} left."
     if got["gradient"] != first:
-        others = sum(a != b for a, b in zip(got["gradient"], first, strict=True))
-        return f"{others} of {len(first)} numbers differ from rank 0 of 2 in their last bits."
+        differing = sum(a != b for a, b in zip(got["gradient"], first, strict=True))
+        return f"{differing} of {len(first)} numbers differ in their last bits from those of rank 0 of 2."
     if not got["kept"]:
         return "the weights have changed; only gradients should change."
     return None

@@ -133,7 +133,7 @@ class RanksStopAtOneStep(OneObservation):
 
 
 def _wrong_reaction(ranks: list[Evidence]) -> str | None:
-    """Say what a handler does wrong, or where the ranks part."""
+    """Say what a handler does wrong, or where the ranks diverge."""
     for rank, got in enumerate(ranks):
         if got["missed"]:
             return f"{got['missed'][0]} did not reach a handler of yours on rank {rank}."
@@ -142,7 +142,7 @@ def _wrong_reaction(ranks: list[Evidence]) -> str | None:
         if got["called_in_handler"]:
             return f"the handler calls job.{got['called_in_handler']} on rank {rank}. Only note the signal."
     if ranks[0]["apart"]:
-        return f"the ranks part: {_places(ranks[0])}. Decide by what all ranks know: the total of a step's notes."
+        return f"the ranks diverge: {_places(ranks[0])}. Decide by what all ranks know: the total of a step's notes."
     return None
 
 
@@ -171,16 +171,16 @@ def _wrong_steps(got: Evidence, want: Evidence) -> str | None:
     if extra:
         return f"waited for step {extra[0]} before it launched step {extra[0] + 1}, so the device had nothing to do."
     if got["resumes"] != want["resumes"]:
-        return f"called job.resume {got['resumes']} times; once is right."
+        return f"called job.resume {got['resumes']} times; expected once."
     if got["launched"] != want["launched"]:
-        return f"stopped after step {got['launched']}; after step {want['launched']} is right."
+        return f"stopped after step {got['launched']}; it should stop after step {want['launched']}."
     if got["least"] != want["least"]:
-        return f"called job.least {len(got['least'])} times; {len(want['least'])} is right, when the ranks have agreed."
+        return f"called job.least {len(got['least'])} times; expected {len(want['least'])}, when the ranks have agreed."
     return None
 
 
 class SavesIfThereIsTime(OneObservation):
-    """It saves where that fits into the time of the rank with the least, else keeps the last checkpoint, and exits."""
+    """It saves if every rank has enough time left, otherwise keeps the last checkpoint, and then exits."""
 
     hint = (
         "Of several signals the earliest kill counts: keep the smallest job.clock() + job.grace[number].\n"
@@ -199,23 +199,23 @@ def _wrong_end(got: Evidence, want: Evidence) -> str | None:
     if got["killed"]:
         return (
             f"is killed when it {_words(*got['killed'])}: a rank has run out of time. "
-            "How many seconds has the rank with the least when the last step has ended?"
+            "How many seconds are left on the rank that has the fewest, when the last step has ended?"
         )
     if got["begin"] != want["begin"]:
-        return f"goes on after step {got['begin']}; after step {want['begin']} is right."
+        return f"continues after step {got['begin']}; it should continue after step {want['begin']}."
     for step, done in got["saves"]:
         if step != done:
             return f"called job.save({step}) when {done} steps had been launched."
     if got["saves"] != want["saves"]:
         saves, right = ([step for step, _ in each["saves"]] for each in (got, want))
         left = "" if got["left"] is None else f" (after the last step, {got['left']:g} s were left for a save of 8 s)"
-        return f"saved after the steps {saves}; {right} is right{left if len(saves) != len(right) else ''}."
+        return f"saved after the steps {saves}; it should save after {right}{left if len(saves) != len(right) else ''}."
     if got["code"] != want["code"]:
         ends = "returned" if got["code"] is None else f"ended with exit code {got['code']}"
-        right = "it should return" if want["code"] is None else f"exit code {want['code']}, job.requeue, is right"
+        right = "it should return" if want["code"] is None else f"exit code {want['code']}, job.requeue, is expected"
         return f"{ends}; {right}."
     if got["returned"] != want["returned"]:
-        return f"returned {got['returned']}; {want['returned']} is right."
+        return f"returned {got['returned']}; it should return {want['returned']}."
     return None
 
 

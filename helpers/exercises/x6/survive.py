@@ -66,7 +66,7 @@ class SurvivesWhereverItIsKilled(Check):
                 if start["bytes"] > 3.2 * one + 2000:
                     return f"{name}: after start {number} the folder held {start['bytes'] / one:.1f} checkpoints."
                 if not start["killed"] and start["entries"] != want["entries"]:
-                    return f"{name}: {start['entries']} entries are left in the end; {want['entries']} is right."
+                    return f"{name}: {start['entries']} entries are left in the end; expected {want['entries']}."
         return None
 
 

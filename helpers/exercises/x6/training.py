@@ -79,13 +79,13 @@ def _wrong_run(seen: list[Evidence], expected: list[Evidence]) -> str | None:
         if not got["own"]:
             return f"rank {rank} did not return the model that job.make_model() made."
         if len(got["updates"]) != len(right["updates"]):
-            return f"rank {rank} made {len(got['updates'])} updates; {len(right['updates'])} are right."
+            return f"rank {rank} made {len(got['updates'])} updates; expected {len(right['updates'])}."
         for step, (mine, want) in enumerate(zip(got["updates"], right["updates"], strict=True), 1):
             wrong = _wrong_update(mine, want)
             if wrong:
                 return f"rank {rank}, step {step}: {wrong}"
         if got["lr"] != right["lr"]:
-            return f"rank {rank}, at the end: the learning rate is {got['lr']:.4g}; {right['lr']:.4g} is right."
+            return f"rank {rank}, at the end: the learning rate is {got['lr']:.4g}; it should be {right['lr']:.4g}."
         if got["weights"] != seen[0]["weights"]:
             return f"the final weights of ranks 0 and {rank} differ."
     if not relative_distance(seen[0]["weights"], expected[0]["weights"]) <= EXACT:
@@ -97,7 +97,7 @@ def _wrong_update(mine: Evidence, want: Evidence) -> str | None:
     if mine["gradients"] != want["gradients"]:
         what = f"with {mine['gradients'][0]} micro-batches" if mine["gradients"] else "not at all"
         times = f", {len(mine['gradients'])} times" if len(mine["gradients"]) > 1 else ""
-        return f"job.gradient was called {what}{times}; once with {want['gradients'][0]} is right."
+        return f"job.gradient was called {what}{times}; expected once, with {want['gradients'][0]}."
     if any(forward["rows"] != 4 for lane in mine["lanes"].values() for forward in lane):
         return "the model saw something other than one micro-batch of 4 rows."
     if {k: [f["x"] for f in v] for k, v in mine["lanes"].items()} != {
@@ -108,12 +108,12 @@ def _wrong_update(mine: Evidence, want: Evidence) -> str | None:
         if mine["lanes"][lane][0]["random"] != forwards[0]["random"]:
             return f"lane {lane} is not in the random state that torch.manual_seed(job.seed + {lane}) leads to."
     if mine["lr"] != want["lr"]:
-        return f"the learning rate is {mine['lr']:.4g}; {want['lr']:.4g} is right."
+        return f"the learning rate is {mine['lr']:.4g}; it should be {want['lr']:.4g}."
     return None
 
 
 class ResumesBitForBit(OneObservation):
-    """Killed between steps, in a step or at its start, on one rank or two, it ends with the bits of a whole run."""
+    """Killed between steps, in a step or at a start, on one rank or two, it ends with an uninterrupted run's bits."""
 
     hint = (
         "What decides the next step? Weights, optimizer, schedule, and of each lane the stream and the random state.\n"
@@ -140,7 +140,7 @@ def _not_saved(seen: Evidence, expected: Evidence) -> str | None:
         if start["killed"] and right["killed"] and start["newest"] < right["newest"]:
             return (
                 f"after start {number}, {_step(start['newest'])} is the newest on the disk. When it was killed, "
-                f"{_step(right['newest'])} had been saved if all is right, and only job.save deletes it."
+                f"{_step(right['newest'])} should have been saved, and only job.save deletes it."
             )
     return None
 
@@ -165,12 +165,12 @@ def _wrong_checkpoints(seen: Evidence, expected: Evidence) -> str | None:
                 return f"{name}: rank {rank} went on with the next step before job.save had returned."
             if got["loads"] != right["loads"]:
                 calls = f"{len(got['loads'])} times" if all(got["loads"]) else "with another folder than job.folder"
-                return f"{name}: rank {rank} called job.load {calls}; {len(right['loads'])} times is right."
+                return f"{name}: rank {rank} called job.load {calls}; expected {len(right['loads'])} times."
             if not got["last"]:
                 return f"{name}: rank {rank} returned before the last checkpoint was published."
         for start, right in zip(seen[name]["starts"], expected[name]["starts"], strict=True):
             if start["elsewhere"]:
-                return "something was written into the folder of rank 1, which is not read again."
+                return "rank 1 wrote into its folder. Only rank 0 saves."
             if start["entries"] != right["entries"]:
                 return f"{start['entries']} checkpoints are left; with job.keep there should be {right['entries']}."
     first, second = seen[BETWEEN]["last"]
@@ -181,10 +181,10 @@ def _wrong_checkpoints(seen: Evidence, expected: Evidence) -> str | None:
 
 def _wrong_saves(seen: list[list[Any]], expected: list[list[Any]]) -> str | None:
     if [step for step, *_ in seen] != [step for step, *_ in expected]:
-        return f"called job.save for the steps {[s for s, *_ in seen]}; {[s for s, *_ in expected]} is right."
+        return f"called job.save for the steps {[s for s, *_ in seen]}; expected {[s for s, *_ in expected]}."
     for (step, updates, lr, keep, own), (_, right, right_lr, right_keep, _) in zip(seen, expected, strict=True):
         if updates != right:
-            return f"called job.save for step {step} after {updates} updates since its start; after {right} is right."
+            return f"called job.save for step {step} after {updates} updates since its start; expected {right}."
         if lr != right_lr:
             return f"called job.save for step {step} before the schedule's step: the learning rate is {lr:.4g}."
         if keep != right_keep:
