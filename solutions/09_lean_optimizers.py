@@ -13,9 +13,11 @@
 # | Syllabus | T12, T13, C11 |
 
 # %% name="setup" setup=true
+import gc
 import importlib.util
 import math
 import statistics
+import weakref
 
 from helpers import (
     CATEGORIES,
@@ -802,8 +804,28 @@ show(
 show(inside.plot("AdamW, step inside"), "The same with the step inside: gradients are a series of narrow spikes.")
 claims.record("T13", "the step inside the backward pass lowers the peak", "GPT, 16 tokens, AdamW fused", outside.peak_bytes / inside.peak_bytes, "times", 1.05, math.inf)  # fmt: skip
 
+# %% [markdown] name="hooks_text"
+# One trap: what happens to a model with such hooks when you no longer need it? Here the last reference to a small one is dropped, and Python's garbage collector runs:
+
+# %% name="hooks_keep"
+def drop_a_model(remove):
+    """Build a model whose step is in its backward pass, and let it go; return a weak reference to its weight."""
+    model = torch.nn.Linear(8, 8)
+    _, handles = step_in_backward(model.parameters(), fused_adamw)
+    for handle in handles if remove else []:
+        handle.remove()
+    return weakref.ref(model.weight)
+
+
+for remove in (False, True):
+    weight = drop_a_model(remove)
+    gc.collect()
+    print(f"hooks {'removed' if remove else 'in place'}: the weight is {'gone' if weight() is None else 'still there'}")
+
 # %% [markdown] name="inside_explained"
-# Each gradient now lives only for a moment. The peak is near the *start* of the backward pass, where a large gradient meets the activations that are still alive. The saving is a little less than four bytes per parameter: the largest gradient, those activations and a temporary remain.
+# The parameter holds the hook, the hook its optimizer, and the optimizer the parameter. Python's garbage collector frees such circles, but this one passes through C++, where it cannot look. So remove the hooks before you drop the model: otherwise the weights and the optimizer's state stay in memory until the process ends, beside the next model.
+#
+# And the peak? Each gradient now lives only for a moment. The peak is near the *start* of the backward pass, where a large gradient meets the activations that are still alive. The saving is a little less than four bytes per parameter: the largest gradient, those activations and a temporary remain.
 #
 # When does this help? At 16 tokens, the peak of `foreach` exceeds that of `fused` with the step inside by its temporaries and most of the gradients: nearly two copies of the weights. **Predict** the gap at 512 tokens.
 

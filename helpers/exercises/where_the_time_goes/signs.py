@@ -129,8 +129,8 @@ class CountsValuesRead(Check):
 
     hint = (
         "One read makes several events, one inside the other. Count those named aten::item, exactly.\n"
-        "With kernels in the step, look for cudaStreamSynchronize inside: copies have it, too, and reads of the host's\n"
-        "memory do not."
+        "With kernels in the step, look for cudaStreamSynchronize inside: copies have it, too, and reads of\n"
+        "the host's memory do not."
     )
     probe = staticmethod(observe)
 
