@@ -3,6 +3,8 @@
 The figures are those of `receipts/`, which `make gpu` writes.
 """
 
+import itertools
+
 from helpers.claims.receipt import receipts
 from helpers.core.files import ROOT, atomic_write
 
@@ -19,7 +21,7 @@ def block() -> str:
     ]
     for receipt in receipts():
         rows = [row for _, row in receipt.rows() if row.measured is not None] if receipt.kind == "cuda" else []
-        for row, after in zip(rows, [*rows[1:], None], strict=True):
+        for row, after in itertools.pairwise([*rows, None]):
             if (row.claim, row.said) != ("planner", SAID):
                 continue
             kept = after if after and (after.said, after.subject) == (RESERVED, row.subject) else None
