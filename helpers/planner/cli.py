@@ -213,6 +213,7 @@ def _answer_by_blocks(
 
     rates, moved = _own_rates(args, cluster)
     result = plan_layout(layout, cluster, rates, tell)
+    asked.assumed.update(result.assumed)
     answer = {"model": args.model, "engine": layout.engine, "assumed": asked.assumed, **to_json(result)}
     lines = [asked.heading, str(result)]
     if moved:

@@ -114,6 +114,14 @@ def test_every_option_reaches_the_layout(model):
     assert layout_of_options("mixtral-8x7b", "--gpus 8 --expert 4").expert == 4
 
 
+def test_the_speed_of_attention_that_is_assumed_is_printed(plan):
+    options = ("--seq", "64", "--engine", "megatron")
+    answer = answer_of(plan(*options, "--gpu", "h100", "--json"))
+    assert answer["assumed"]["attention_speed"] == "cuDNN's on Hopper"
+    assert "attention speed cuDNN's on Hopper" in plan(*options, "--gpu", "h100")[1]
+    assert "attention_speed" not in answer_of(plan(*options, "--gpu", "a100-80gb", "--json"))["assumed"]
+
+
 def test_slow_links_make_long_steps_and_nodes_have_a_size(plan):
     common = ("--tensor", "4", *QUICK, "--cuda-graphs", "--json")  # else so small a model waits for its host
     usual, slow, apart = (
