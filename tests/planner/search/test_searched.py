@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from helpers.planner.catalog.archs import arch_of
 from helpers.planner.catalog.clusters import find_cluster
+from helpers.planner.layout.layout import Layout
 from helpers.planner.layout.layout_plan import plan_layout
 from helpers.planner.planned import KEEP
 from helpers.planner.search import kept
@@ -38,7 +39,7 @@ def found_at_once(monkeypatch):
 
     def answer(question, processes, tell):
         asked_for.append(question)
-        layout = replace(other.best[0].layout, arch=question.arch)
+        layout = Layout(question.arch, shard=question.gpus, seq=question.seq)
         return replace(made, best=[replace(other.best[0], layout=layout)])
 
     monkeypatch.setattr(module, "answer", answer)
