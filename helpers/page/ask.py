@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from ..planner import RecipeError
 from ..planner.catalog.clusters import find_cluster
 from ..planner.cli import add_arguments, answer
+from ..planner.named import name_options
 from ..planner.plan import gpus_of
 from .controls import CONTROLS, OWN, Control
 
@@ -62,11 +63,18 @@ def command(words: list[str]) -> str:
 
 def in_words(kind: str, message: str) -> str:
     """Return a message with the options and fields that it names called what the page calls them."""
+    if kind in CONTROLS:
+        message = name_options(message, _parser())
     for control in CONTROLS.get(kind, ()):
-        name = f"|\\b{control.name}\\b" if "_" in control.name else ""
-        pattern = rf"(?<![\w-])(?:{control.flag}(?![\w-])(?:/--[\w-]+)*{name})"
+        pattern = rf"(?<![\w-]){control.flag}(?![\w-])(?:/--[\w-]+)*"
         message = re.sub(pattern, f'"{control.label}"', message)
     return re.sub(r"^Argument (?=\")", "", message)
+
+
+def _parser() -> _Parser:
+    parser = _Parser(add_help=False)
+    add_arguments(parser)
+    return parser
 
 
 class Asked:
@@ -107,9 +115,7 @@ class Asked:
         Raises:
             RecipeError: it refuses one.
         """
-        parser = _Parser(add_help=False)
-        add_arguments(parser)
-        return parser.parse_args([*self.options, *more])
+        return _parser().parse_args([*self.options, *more])
 
 
 def plan(asked: Asked, emit: Emit) -> None:

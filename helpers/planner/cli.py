@@ -25,6 +25,7 @@ from .catalog.this_machine import THIS
 from .config import RecipeError
 from .described import Described, cluster_of, described
 from .largest import Largest, largest_micro_batch
+from .named import options_named
 from .options import add_arguments as add_arguments
 from .plan import Plan, gpus_of, plan, plan_on
 from .script import STYLES, training_script
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         return _run_from(args)
     if not args.model:
         raise RecipeError("Which model? --model NAME, or --list to see the catalog.")
-    with _bar(args.model) as tell:
+    with options_named(add_arguments), _bar(args.model) as tell:
         values, text = answer(args, tell)
     print(json.dumps(values, indent=2) if args.json else text, end="" if args.export else "\n")
     return 0
@@ -212,6 +213,7 @@ def _answer_by_blocks(
 
     rates, moved = _own_rates(args, cluster)
     result = plan_layout(layout, cluster, rates, tell)
+    asked.assumed.update(result.assumed)
     answer = {"model": args.model, "engine": layout.engine, "assumed": asked.assumed, **to_json(result)}
     lines = [asked.heading, str(result)]
     if moved:

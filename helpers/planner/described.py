@@ -151,8 +151,9 @@ def fill(gpus: int | None, given: Mapping[str, int]) -> dict[str, int]:
     Raises:
         RecipeError: there is no way.
     """
-    if any(size < 1 for size in given.values()) or (gpus is not None and gpus < 1):
-        raise RecipeError("gpus and every dimension must be at least 1.")
+    for name, size in {**given, "gpus": 1 if gpus is None else gpus}.items():
+        if size < 1:
+            raise RecipeError(f"{name} is {size}; it must be at least 1.")
     product = math.prod(given.values())
     if gpus is None:
         return {}

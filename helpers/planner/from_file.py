@@ -21,7 +21,7 @@ from .changes import (
     outcome_of_plan,
 )
 from .config import RecipeError, TrainingConfig
-from .described import cluster_of, described
+from .described import Described, cluster_of, described
 from .importers import Imported, read_file
 
 GPU = "h100"  # where neither the file nor the command names one
@@ -78,7 +78,7 @@ def _plan_row(imported: Imported, given: Mapping[str, Any], tell: Tell) -> _Plan
     linked = {"cluster", "link_inside", "link_outside"} & set(given)
     cluster = (cluster_of(given) if linked else None) or question.cluster
     plan = plan_layout(question.layout, cluster, tell=tell)
-    assumed = question.assumed | imported.assumed
+    assumed = question.assumed | imported.assumed | plan.assumed
     held = question.logged(plan)
     now = outcome_of_plan(plan)
     words = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in assumed.items())
@@ -121,7 +121,7 @@ def _plan_options(imported: Imported, given: Mapping[str, Any], tell: Tell) -> _
     asked = described(options)
     asked.assumed.update(imported.assumed)
     if asked.config.by_blocks:
-        return _plan_blocks(asked.config, asked.heading, cluster, tell)
+        return _plan_blocks(asked, cluster, tell)
     from .plan import plan
 
     result = plan(asked.config, tell=tell, cluster=cluster)
@@ -132,15 +132,17 @@ def _plan_options(imported: Imported, given: Mapping[str, Any], tell: Tell) -> _
     return _Planned(values, text, lambda: _changes(now, variants, cluster, tell))
 
 
-def _plan_blocks(config: TrainingConfig, heading: str, cluster: Cluster, tell: Tell) -> _Planned:
+def _plan_blocks(asked: Described, cluster: Cluster, tell: Tell) -> _Planned:
     from .catalog.archs import arch_of
     from .cli import to_json
     from .layout.layout import layout_of
     from .layout.layout_plan import plan_layout
 
+    config = asked.config
     plan = plan_layout(layout_of(config, arch_of(config.model)), cluster, tell=tell)
+    asked.assumed.update(plan.assumed)
     now, variants = outcome_of_plan(plan), of_layout(plan.layout, cluster, plan.fits)
-    text = "\n".join([heading, str(plan)])
+    text = "\n".join([asked.heading, str(plan)])
     return _Planned({"model": config.model, **to_json(plan)}, text, lambda: _changes(now, variants, cluster, tell))
 
 

@@ -33,11 +33,12 @@ class Largest:
 
     def __str__(self) -> str:
         if not self.size:
-            return f"largest micro-batch that fits: none; 1 {self._of(1)}"
-        more = f"{self.size + 1:,} {self._of(self.size + 1)}" if self.exact else "a larger one might"
+            return f"largest micro-batch that fits: none; 1 {self._verdict}"
+        more = f"{self.size + 1:,} {self._verdict}" if self.exact else "a larger one might"
         return f"largest micro-batch that fits: {self.size:,}; {more}"
 
-    def _of(self, size: int) -> str:
+    @property
+    def _verdict(self) -> str:
         return "is tight" if self.grade == "tight" else "does not fit"
 
 

@@ -81,7 +81,8 @@ class Settings:
             raise RecipeError(f"{data} data ranks cannot take the {sequences} sequences of a step {size} at a time.")
         given = {name: getattr(self, name) for name in _SAME}
         shard = {"shard": data // self.replicate, "replicate": self.replicate, "micro_batches": count}
-        return Layout(arch_of(self.model), **given, **shard, **SHARDINGS[self.sharding])
+        how = SHARDINGS[self.sharding]
+        return Layout(arch_of(self.model), **given, **shard, **how, transformer_engine=how["engine"] == "megatron")
 
     def of(self, layout: Layout) -> "Settings | None":
         """Return these settings with another layout of the same question; None if the controls cannot say it."""

@@ -116,13 +116,7 @@ def test_a_layout_has_its_timeline_and_every_engine_answers():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "engine",
-    [
-        "torchtitan",
-        pytest.param("megatron", marks=pytest.mark.xfail(strict=True, reason="searched without Transformer Engine")),
-    ],
-)
+@pytest.mark.parametrize("engine", ["torchtitan", "megatron"])
 def test_a_search_tells_of_each_layout_and_gives_its_settings(engine, monkeypatch):
     monkeypatch.setenv("TAS_PROGRESS", "off")
     layout = LAYOUT | {"gpus": 1}

@@ -1,5 +1,6 @@
 """`python -m helpers plan` for layouts over many GPUs."""
 
+import argparse
 import json
 
 from helpers.__main__ import _parse, main
@@ -8,6 +9,8 @@ from helpers.planner.catalog.archs import arch_of
 from helpers.planner.described import described, fill
 from helpers.planner.exports import EXPORTS
 from helpers.planner.layout.layout import Layout, layout_of
+from helpers.planner.named import name_options
+from helpers.planner.options import add_arguments
 from helpers.planner.rows import answers
 from helpers.planner.script import STYLES
 
@@ -111,6 +114,14 @@ def test_every_option_reaches_the_layout(model):
     assert layout_of_options("mixtral-8x7b", "--gpus 8 --expert 4").expert == 4
 
 
+def test_the_speed_of_attention_that_is_assumed_is_printed(plan):
+    options = ("--seq", "64", "--engine", "megatron")
+    answer = answer_of(plan(*options, "--gpu", "h100", "--json"))
+    assert answer["assumed"]["attention_speed"] == "cuDNN's on Hopper"
+    assert "attention speed cuDNN's on Hopper" in plan(*options, "--gpu", "h100")[1]
+    assert "attention_speed" not in answer_of(plan(*options, "--gpu", "a100-80gb", "--json"))["assumed"]
+
+
 def test_slow_links_make_long_steps_and_nodes_have_a_size(plan):
     common = ("--tensor", "4", *QUICK, "--cuda-graphs", "--json")  # else so small a model waits for its host
     usual, slow, apart = (
@@ -154,10 +165,13 @@ def test_a_configuration_is_printed_or_written_and_a_job_beside_it(plan, tmp_pat
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ("--gpus 64 --gpu h100 --tensor 3", "not a multiple of tensor 3."),
-        ("--gpus 60 --gpu h100 --tensor 4 --pipeline 2", "not a multiple of tensor 4 x pipeline 2 = 8"),
-        ("--gpus 64 --gpu h100 --data-shard 4 --replicate 4", "are 16 ranks, and --gpus says 64"),
-        ("--gpus 0 --gpu h100", "at least 1"),
+        ("--gpus 64 --gpu h100 --tensor 3", "not a multiple of --tp 3."),
+        ("--gpus 60 --gpu h100 --tensor 4 --pipeline 2", "not a multiple of --tp 4 x --pp 2 = 8"),
+        ("--gpus 64 --gpu h100 --data-shard 4 --replicate 4", "--dp-shard 4 x --dp-replicate 4 are 16 ranks"),
+        ("--gpus 0 --gpu h100", "--gpus is 0; it must be at least 1"),
+        ("--gpus 8 --gpu h100 --tp 0", "--tp is 0; it must be at least 1"),
+        ("--gpus 64 --gpu h100 --tp 64", "--tp 64 does not divide the 32 heads"),
+        ("--gpus 8 --gpu h100 --cp 2 --seq 4098", "--seq 4098 is not a multiple of 4, as --cp 2 and --tp 1 require"),
         ("--gpus 8", "--gpu NAME or --cluster NAME"),
         ("--gpus 8 --gpu h100 --cluster dgx-h100", "not both"),
         ("--gpus 8 --cluster dgx", "There is no cluster 'dgx': "),
@@ -166,20 +180,21 @@ def test_a_configuration_is_printed_or_written_and_a_job_beside_it(plan, tmp_pat
         ("--gpus 8 --gpu h100 --gpus-per-node 0", "at least one GPU"),
         (
             "--gpus 8 --gpu h100 --tp 2 --lora-rank 8 --engine torchtitan",
-            "adapters (lora_rank) need engine megatron",
+            "adapters (--lora-rank) need engine megatron",
         ),
         ("--gpus 8 --gpu h100 --engine torchtitan --optimizer sgd", "sgd needs engine pytorch"),
-        ("--gpus 8 --gpu h100 --tp 2 --optimizer-impl foreach", "set optimizer_impl to fused"),
+        ("--gpus 8 --gpu h100 --tp 2 --optimizer-impl foreach", "set --optimizer-impl to fused"),
         ("--gpus 8 --gpu h100 --tp 2 --checkpointing sqrt", "one by one"),
         ("--gpus 8 --gpu h100 --tp 2 --offload optimizer", "offload"),
-        ("--gpus 8 --gpu h100 --lora-targets q_proj", "set lora_rank"),
+        ("--gpus 8 --gpu h100 --lora-targets q_proj", "set --lora-rank"),
         ("--gpus 8 --gpu h100 --zero-stage 4", "choose from 0, 1, 2, 3"),
         ("--gpus 8 --gpu h100 --dp-replicate 2 --engine pytorch", "use engine torchtitan"),
         ("--gpus 8 --gpu h100 --lora-rank 8 --timeline step.svg", "see --engine"),
         ("--gpus 8 --budget 3 --gpu h100", "--budget works for one GPU"),
-        ("--gpus 8 --gpu h100 --expert 2", "dense"),
-        ("--gpus 8 --gpu h100 --pipeline 8 --virtual-stages 2", "virtual_stages 2 needs"),
-        ("--gpus 8 --gpu h100 --pipeline 2 --schedule zero-bubble", "set reshard_after_forward to False"),
+        ("--gpus 8 --gpu h100 --expert 2", "--ep needs a mixture of experts; this model is dense"),
+        ("--gpus 8 --gpu h100 --pipeline 8 --virtual-stages 2", "--virtual-stages 2 needs"),
+        ("--gpus 8 --gpu h100 --pipeline 2 --schedule zero-bubble", "add --no-reshard-after-forward"),
+        ("--gpus 8 --gpu h100 --tp 2 --no-sequence-parallel --tensor-overlap", "leave out --no-sequence-parallel"),
         ("--gpus 8 --gpu h100 --zero zero3 --engine megatron", "use zero1"),
         ("--gpus 8 --gpu h100 --timeline step.txt", ".svg, .png, .pdf"),
         ("--gpus 8 --gpu h100 --schedule zigzag", "choose from"),
@@ -196,6 +211,32 @@ def test_what_cannot_be_is_said_in_one_line(options, word, plan):
     assert (status, out) == (2, "")
     assert len(err.strip().splitlines()) == 1
     assert word in err
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (
+            "shard 2 x replicate 4 are 8 ranks: use zero 0.",
+            "--dp-shard 2 x --dp-replicate 4 are 8 ranks: use --zero-stage 0.",
+        ),
+        ("Set lora_rank; seq is 0.", "Set --lora-rank; --seq is 0."),
+        ("tensor ranks share 8 heads, and attention is eager", "tensor ranks share 8 heads, and attention is eager"),
+        ("set reshard_after_forward to False; keep sequence_parallel", None),
+        ("my_lora_rank/lora_rank.json and --lora-rank", "my_lora_rank/lora_rank.json and --lora-rank"),
+    ],
+)
+def test_messages_name_options_where_they_mean_fields(message, said):
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    said = said or "add --no-reshard-after-forward; leave out --no-sequence-parallel"
+    assert name_options(message, parser) == said
+    assert name_options(said, parser) == said
+
+
+def test_rows_keep_the_names_of_their_fields():
+    row = {"framework": "megatron-lm", "model": "llama-3-8b", "gpus": 64, "tensor": 64}
+    assert answers.answer(row)["error"] == "tensor 64 does not divide the 32 heads."
 
 
 def test_what_is_left_of_the_gpus():

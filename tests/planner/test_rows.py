@@ -26,7 +26,7 @@ def read_only(monkeypatch):
     """Nothing is planned: how a layout is simulated is asked elsewhere."""
     figures = ("seconds", "low", "high", "tokens_per_second", "mfu", "hfu", "bound_by", "grade")
     worst, first = SimpleNamespace(nbytes=2, apart=0), SimpleNamespace(nbytes=1, apart=0)
-    plan = SimpleNamespace(worst=worst, ranks=[first, worst], **dict.fromkeys(figures, 1))
+    plan = SimpleNamespace(worst=worst, ranks=[first, worst], assumed={}, **dict.fromkeys(figures, 1))
 
     def plan_of(layout, cluster):
         plan.layout, plan.cluster = layout, cluster

@@ -129,6 +129,7 @@ class NearTheBest(Check):
     compared = False
     hint = (
         "Which part of the step takes longest? Reduce the traffic along the slowest link.\n"
+        "Engines differ in their attention kernel, and long sequences spend most of their time in attention.\n"
         "Recompute only what memory demands, and try larger micro-batches: fewer gathers for the same tokens."
     )
 

@@ -47,7 +47,7 @@ def read_toml(given: dict[str, Any]) -> Imported:
         imported.row["arch"] = _plain(found)
     else:
         imported.unknown.append(f"the sizes of {name} {flavor}".rstrip())
-    _count(imported, said, [said.number(f"parallelism.{each}_degree", f"training.{each}_degree") for each in _DEGREES])
+    _count(imported, [said.number(f"parallelism.{each}_degree", f"training.{each}_degree") for each in _DEGREES])
     imported.unknown += said.unknown(_QUIET)
     return imported
 
@@ -87,7 +87,7 @@ def _row(said: Said) -> dict[str, Any]:
     return row
 
 
-def _count(imported: Imported, said: Said, degrees: list[int]) -> None:
+def _count(imported: Imported, degrees: list[int]) -> None:
     """Say how many GPUs the run needs at least, where the file does not."""
     ranks = 1
     for degree in degrees:
@@ -133,7 +133,7 @@ def _kempnerforge(said: Said) -> Imported:
     replicate = said.number("distributed.dp_replicate", default=1)
     row |= {"replicate": replicate} if replicate > 1 else {}
     shard = said.number("distributed.dp_shard", default=-1)
-    _count(imported, said, [shard, replicate, row["tensor"], row["pipeline"]])
+    _count(imported, [shard, replicate, row["tensor"], row["pipeline"]])
     imported.unknown = said.unknown(_QUIET)
     return imported
 

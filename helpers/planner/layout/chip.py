@@ -32,6 +32,12 @@ _CAST, _TURNED, _SCALED = 4, 2, 5
 _CUDNN = 1.5
 
 
+def takes_cudnn(layout: Layout, gpu: Gpu) -> bool:
+    """Return whether attention runs at the speed of cuDNN's kernel: Megatron's on Hopper, if an older is not named."""
+    hopper = gpu.vendor == "nvidia" and gpu.generation == "9"
+    return hopper and layout.engine == "megatron" and layout.attention in ("fused", "cudnn")
+
+
 class Chip:
     """A GPU at the rates that training reaches on it.
 
@@ -56,7 +62,7 @@ class Chip:
         # FlashAttention-2 does as well as any on Ampere, and half as well as the next one on Hopper (arXiv 2407.08608).
         newer = gpu.vendor == "nvidia" and int(gpu.generation) > 8
         self._slower = 2.0 if layout.attention == "fused-2023" and newer else 1.0
-        if layout.engine == "megatron" and newer and gpu.generation == "9":
+        if takes_cudnn(layout, gpu):
             self._slower /= _CUDNN
         self._units = gpu.multiprocessors if gpu.capability in _TILED and gpu.vendor == "nvidia" else 0
 

@@ -135,7 +135,7 @@ class Layout(ParallelConfig):
             ),
             (
                 self.tensor_overlap and not self.splits_tokens,
-                "tensor_overlap splits the all-gathers of tokens, so it needs tensor ranks and sequence_parallel.",
+                "tensor_overlap splits the all-gathers of tokens: add tensor ranks, and keep sequence_parallel.",
             ),
         ]
 
@@ -199,7 +199,10 @@ class Layout(ParallelConfig):
                 "A zero-bubble schedule finds no gradients of weights that were freed after the forward pass: "
                 "set reshard_after_forward to False.",
             ),
-            (self.seq % slices > 0, f"seq {self.seq} is not a multiple of {slices}, which context and tensor require."),
+            (
+                self.seq % slices > 0,
+                f"seq {self.seq} is not a multiple of {slices}, as context {self.context} and tensor {tensor} require.",
+            ),
             (
                 self.context > 1 and self.context_method == "all-to-all" and local_heads % self.context > 0,
                 f"All-to-all over {self.context} ranks does not divide the {local_heads} heads of a tensor rank.",
@@ -215,7 +218,7 @@ class Layout(ParallelConfig):
             ),
             (
                 bool(arch.experts) and tensor > 1 and not self.sequence_parallel,
-                "Experts beside tensor ranks need sequence_parallel: each rank sends its own tokens.",
+                "Beside tensor ranks, each rank sends its own tokens to experts: keep sequence_parallel.",
             ),
             (
                 self.zero == "zero3" and self.engine == "megatron",

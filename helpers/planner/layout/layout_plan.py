@@ -8,6 +8,7 @@ from ...pipelines.play import Span
 from ..catalog.clusters import Cluster
 from ..catalog.layout_rates import LayoutRates, layout_rates
 from ..grades import DOES_NOT_FIT, grade
+from .chip import takes_cudnn
 from .layout import Layout
 from .long_stage import run_long_stage
 from .rank_memory import (
@@ -116,6 +117,12 @@ class LayoutPlan:
     def gpu_hours_per_billion_tokens(self) -> float:
         """GPU-hours in which the cluster reads a billion tokens."""
         return 1e9 / self.tokens_per_second / 3600
+
+    @property
+    def assumed(self) -> dict[str, str]:
+        """What the seconds assume that no option says, by name."""
+        faster = takes_cudnn(self.layout, self.cluster.gpu)
+        return {"attention_speed": "cuDNN's on Hopper"} if faster else {}
 
     @property
     def verdict(self) -> str:

@@ -85,7 +85,7 @@ def _figures(question: Question, plan: LayoutPlan) -> dict[str, Any]:
         "mfu": plan.mfu,
         "hfu": plan.hfu,
         "bound_by": plan.bound_by,
-        "assumed": question.assumed,
+        "assumed": question.assumed | plan.assumed,
     }
 
 

@@ -121,7 +121,7 @@ def read_line(line: Mapping[str, Any]) -> Question:
     virtual = read.whole("virtual_stages", _chunks(read, habits, arch.layers, (sizes["pipeline"], micro_batches)))
     schedule = _schedule(read, sizes["pipeline"], virtual)
     recompute, every = _recompute(read, habits, arch)
-    precision = _precision(read, habits)
+    precision, engine = _precision(read, habits), _engine(habits, zero)
     whole = {"in pipelines": sizes["pipeline"] > 1, "unless selective": recompute != "selective"}
     splits = habits.sequence_parallel and not whole.get(habits.plain_tokens, False)
     by_tokens = bool(read("sequence_parallel", splits))
@@ -148,9 +148,9 @@ def read_line(line: Mapping[str, Any]) -> Question:
         attention=_attention(read, habits, cluster),
         compile=bool(read("compile", habits.fused or (habits.compiles_fp8 and precision == "fp8"))),
         cuda_graphs=bool(read("cuda_graphs", habits.cuda_graphs, note=False)),
-        engine=_engine(habits, zero, precision),
-        transformer_engine=_engine(habits, zero, precision) == "megatron",
-        deepspeed=habits.deepspeed and _engine(habits, zero, precision) == "megatron",
+        engine=engine,
+        transformer_engine=engine == "megatron",
+        deepspeed=habits.deepspeed and engine == "megatron",
         ends_as_blocks=_ends_as_blocks(read, habits, arch.layers, sizes["pipeline"] * virtual),
         **_of_megatron(read, habits, precision),
         **adapters_of(read, habits, precision),
@@ -396,5 +396,5 @@ def _usual_length(arch: Arch, habits: Habits) -> int:
     return 8192 if arch.vocab == _LLAMA_3 else arch.positions or 4096
 
 
-def _engine(habits: Habits, zero: str, precision: str) -> str:
+def _engine(habits: Habits, zero: str) -> str:
     return "torchtitan" if habits.engine == "megatron" and zero == "zero3" else habits.engine

@@ -11,6 +11,7 @@ from ..catalog.clusters import CLUSTERS, Cluster, find_cluster
 from ..catalog.configs import CONFIGS
 from ..catalog.models import read_config
 from ..config import PRECISIONS, RecipeError
+from ..named import options_named
 from .question import OBJECTIVES, SEQ, Question, parse_count
 
 if TYPE_CHECKING:  # its room imports PyTorch, which takes seconds
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         raise RecipeError(f"{named} {'is' if len(lacking) == 1 else 'are'} missing.")
     tokens, cluster = parse_count(args.tokens_per_batch), cluster_of(args.gpu, args.gpus_per_node)
     seq = seq_of(args.model, args.seq)
-    with _bar() as tell:
+    with options_named(add_arguments), _bar() as tell:
         tell("importing PyTorch", 0, 0)
         from ..catalog.archs import arch_of
         from .kept import answer

@@ -55,7 +55,7 @@ def version() -> str:
     digest = hashlib.sha256()
     for room in ("planner", "meter"):
         for path in sorted((PACKAGE / room).rglob("*")):
-            if path.suffix in (".py", ".json"):
+            if path.suffix in (".py", ".json", ".toml"):
                 digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -40,8 +40,9 @@ class Question:
     def __post_init__(self) -> None:
         if not 1 <= self.gpus <= MOST_GPUS:
             raise RecipeError(f"gpus is {self.gpus}; it must be at least 1 and at most {MOST_GPUS:,}.")
-        if self.seq < 1 or self.tokens < 1:
-            raise RecipeError("seq and tokens-per-batch must be at least 1.")
+        for name in ("seq", "tokens"):
+            if getattr(self, name) < 1:
+                raise RecipeError(f"{name} is {getattr(self, name)}; it must be at least 1.")
         if self.objective not in OBJECTIVES:
             raise RecipeError(f"objective is {self.objective!r}; choose one of {', '.join(OBJECTIVES)}.")
         if self.precision not in PRECISIONS:

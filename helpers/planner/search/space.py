@@ -88,9 +88,10 @@ def _schedules(question: Question, grid: dict[str, Any], batch: dict[str, Any]) 
 def _data(grid: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield what the data ranks split, each with the recomputation that its engine knows."""
     data, alone = grid["data"], grid["data"] * grid["context"] == 1
-    kinds = [{"engine": "megatron", "zero": "none", "shard": data}]
+    megatron = {"engine": "megatron", "transformer_engine": True, "shard": data}
+    kinds = [{**megatron, "zero": "none"}]
     if not alone:
-        kinds.append({"engine": "megatron", "zero": "zero1", "shard": data})
+        kinds.append({**megatron, "zero": "zero1"})
     if grid["tensor"] == grid["pipeline"] == grid["context"] == 1:
         kinds.append({"engine": "torchtitan", "zero": "none", "shard": data})
     for shard in divisors(data):

@@ -79,6 +79,19 @@ def test_older_fused_attention_is_slow_on_newer_chips(cluster, slower):
     assert old.attention_seconds(1e12, "bfloat16") == slower * new.attention_seconds(1e12, "bfloat16")
 
 
+@pytest.mark.parametrize(("cluster", "faster"), [("dgx-a100", 1), ("dgx-h100", 1.5), ("dgx-b200", 1)])
+def test_megatron_has_cudnns_attention_on_hopper_unless_an_older_one_is_named(cluster, faster):
+    gpu = find_cluster(cluster).gpu
+
+    def seconds(engine, attention):
+        layout = replace(CASE, zero="none", engine=engine, attention=attention)
+        return Chip(gpu, RATES, layout).attention_seconds(1e12, "bfloat16")
+
+    for name in ("fused", "cudnn"):
+        assert seconds("torchtitan", "fused") == pytest.approx(faster * seconds("megatron", name))
+    assert seconds("megatron", "fused-2023") == seconds("torchtitan", "fused-2023")
+
+
 def test_numbers_are_cast_to_eight_bits_before_each_product():
     eight, sixteen = (H100.seconds(product(256, 4096, 4096, dtype=d))[0] for d in ("float8_e4m3fn", "bfloat16"))
     assert eight > sixteen

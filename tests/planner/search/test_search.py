@@ -119,6 +119,12 @@ def test_no_bound_is_above_the_plan_of_wide_models(model, seed):
     assert_bounded(plans([*sharded, *split], asked.cluster), asked.cluster)
 
 
+def test_megatron_is_searched_as_it_is_planned():
+    """A single plan runs its kernels (`layout_of`)."""
+    for asked in (ASKED, replace(ASKED, arch=MIXED)):
+        assert {each.transformer_engine for each in layouts(asked) if each.engine == "megatron"} == {True}
+
+
 def test_passes_in_flight_count_each_stage_with_its_bytes():
     split = Layout(DENSE, pipeline=2, schedule="zero-bubble", micro_batches=4, zero="none")
     # The last rank: F0 I0 F1 I1 W0 F2 I2 W1 F3 I3 W2 W3. At I1 a pass waits for its weights' half, and one is begun.

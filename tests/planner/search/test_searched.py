@@ -4,8 +4,10 @@ from dataclasses import replace
 
 from helpers.planner.catalog.archs import arch_of
 from helpers.planner.catalog.clusters import find_cluster
+from helpers.planner.layout.layout import Layout
 from helpers.planner.layout.layout_plan import plan_layout
 from helpers.planner.planned import KEEP
+from helpers.planner.search import kept
 from helpers.planner.search import searched as module
 from helpers.planner.search.found import found_of
 from helpers.planner.search.kept import Answer
@@ -37,7 +39,7 @@ def found_at_once(monkeypatch):
 
     def answer(question, processes, tell):
         asked_for.append(question)
-        layout = replace(other.best[0].layout, arch=question.arch)
+        layout = Layout(question.arch, shard=question.gpus, seq=question.seq)
         return replace(made, best=[replace(other.best[0], layout=layout)])
 
     monkeypatch.setattr(module, "answer", answer)
@@ -92,3 +94,15 @@ def test_answers_are_found_anew(table, found_at_once, monkeypatch):
     kept_answers.cache_clear()
     assert kept_answers()[SMALL].layouts == 7
     assert said == ["gpt2 on 2 x rtx-4090-24gb"]
+
+
+def test_answers_of_other_sources_or_other_gpus_are_not_kept(tmp_path, monkeypatch):
+    (tmp_path / "planner" / "hardware").mkdir(parents=True)
+    monkeypatch.setattr(kept, "PACKAGE", tmp_path)
+    versions = set()
+    for name in ("plan.py", "rates.json", "hardware/h100-80gb.toml"):
+        (tmp_path / "planner" / name).write_text("changed")
+        kept.version.cache_clear()
+        versions.add(kept.version())
+    kept.version.cache_clear()
+    assert len(versions) == 3

@@ -74,8 +74,8 @@ def best(layouts, cluster):
 
 def decide(question):
     if question.sequences < 8:
-        layout = {"context": question.gpus, "micro_batches": question.sequences, "recompute": "selective"}
-        return Layout(question.arch, seq=question.seq, context_method="all-to-all", **layout)
+        layout = {"context": question.gpus, "micro_batches": question.sequences, "recompute": "full"}
+        return Layout(question.arch, seq=question.seq, zero="zero1", engine="megatron", **layout)
     split = question.gpus // question.sequences
     return Layout(
         question.arch, seq=question.seq, tensor=split, shard=question.sequences, zero="zero1", engine="megatron"

@@ -49,10 +49,10 @@ def best(layouts, cluster):
 
 
 def decide(question):
-    cut = {"context": 2, "shard": 32, "reshard_after_forward": False}
+    cut = {"context": 2, "shard": 32}
     if question.gpus == 8:
-        cut = {"tensor": 2, "context": 4, "context_method": "all-to-all", "micro_batches": 4, "recompute": "selective"}
-    return Layout(question.arch, **cut, seq=question.seq)
+        cut = {"tensor": 2, "context": 4, "context_method": "all-to-all", "micro_batches": 4, "recompute": "full"}
+    return Layout(question.arch, **cut, engine="megatron", zero="zero1", seq=question.seq)
 
 
 def bill(found, tokens, price, goodput):

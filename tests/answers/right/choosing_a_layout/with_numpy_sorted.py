@@ -56,13 +56,13 @@ def best(layouts, cluster):
 
 
 LAYOUTS = {
-    131_072: dict(shard=1, context=8, context_method="ring", micro_batches=4, recompute="selective"),
-    8_192: dict(shard=16, context=4, micro_batch_size=2, zero="zero1", engine="megatron"),
+    131_072: dict(shard=1, context=8, context_method="ring", micro_batches=4, recompute="full"),
+    8_192: dict(shard=16, context=4, micro_batch_size=2),
 }
 
 
 def decide(question):
-    return Layout(arch=question.arch, seq=question.seq, **LAYOUTS[question.seq])
+    return Layout(arch=question.arch, seq=question.seq, zero="zero1", engine="megatron", **LAYOUTS[question.seq])
 
 
 def bill(found, tokens, price, goodput):
