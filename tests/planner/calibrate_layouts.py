@@ -2,7 +2,8 @@
 
 Run `python -m tests.planner.calibrate_layouts`: it writes helpers/planner/catalog/layout_rates.json and the tables of
 docs/accuracy.md; it takes about half an hour on two cores. With `--tables` it writes the tables alone, in half of that,
-and leaves the rates as they are. Every forecast in the tables is made with rates that were
+and leaves the rates as they are. Both keep the errors in layout_errors.json, and set the intervals by them
+(`coverage.py`). Every forecast in the tables is made with rates that were
 fitted without the source of its own run. So is the baseline beside it: for a GPU's generation and precision one MFU,
 the median of the other sources.
 
@@ -29,6 +30,7 @@ from helpers.planner.rows.line import Question, read_line
 
 import torch
 
+from tests.planner import coverage
 from tests.planner.calibrate import _digits
 from tests.planner.layout_runs import RUNS
 from tests.planner.published import TABLE_PAGE, write_between
@@ -317,16 +319,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(summary(held))
         rates = changed(rates, fitted([pair for pair in pairs if not pair[0].mixed]))
     if not tables_only:
-        _write_rates(rates, held)
+        _write_rates(rates)
+    coverage.note("layouts", ((score.run.source, score.run.mixed, score.ratio) for score in held))
+    coverage.main()
     write_between(TABLE_PAGE, SECONDS, table(held))
     write_between(TABLE_PAGE, BYTES, memory_table((run, answer.nbytes) for run, answer in pairs))
     print(table(held))
 
 
-def _write_rates(rates: LayoutRates, held: Sequence[Score]) -> None:
-    ratios = sorted(score.ratio for score in held if not score.run.mixed)
-    interval = (min(1.0, ratios[len(ratios) // 10]), max(1.0, ratios[-1 - len(ratios) // 10]))
-    rates = replace(rates, interval=interval)
+def _write_rates(rates: LayoutRates) -> None:
     values = {name: value for name, value in asdict(rates).items() if name != "measured"}
     LAYOUT_RATES.write_text(json.dumps(_digits(values), indent=1) + "\n", encoding="utf-8", newline="\n")
 

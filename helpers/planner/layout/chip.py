@@ -56,7 +56,7 @@ class Chip:
         # FlashAttention-2 does as well as any on Ampere, and half as well as the next one on Hopper (arXiv 2407.08608).
         newer = gpu.vendor == "nvidia" and int(gpu.generation) > 8
         self._slower = 2.0 if layout.attention == "fused-2023" and newer else 1.0
-        if layout.engine == "megatron" and newer and gpu.generation == "9":
+        if layout.engine == "megatron" and layout.attention in ("fused", "cudnn") and newer and gpu.generation == "9":
             self._slower /= _CUDNN
         self._units = gpu.multiprocessors if gpu.capability in _TILED and gpu.vendor == "nvidia" else 0
 
