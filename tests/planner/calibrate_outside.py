@@ -1,9 +1,9 @@
 """Fit how fast matmuls of Hopper and Blackwell are in a step to runs of MLPerf, NVIDIA's dgxc-benchmarking and SimuMax.
 
 Run `python -m tests.planner.calibrate_outside`: it changes the rates of matmuls in layout_rates.json and writes the
-table of docs/accuracy.md; with `--tables` it leaves the rates as they are. `outside_layouts.jsonl` has runs of several
-models, precisions and machines of the three. Sources count alike, however many runs they have; a forecast of the table
-is made without its source where another one has such matmuls.
+table of docs/accuracy.md; with `--intervals` it sets the intervals alone (`coverage.py`). `outside_layouts.jsonl` has
+runs of several models, precisions and machines of the three. Sources count alike, however many runs they have; a
+forecast of the table is made without its source where another one has such matmuls.
 """
 
 import json
@@ -105,22 +105,26 @@ def write(known: Sequence[Reply]) -> None:
     values = asdict(changed(layout_rates(), fitted(known)))
     values.pop("measured")
     LAYOUT_RATES.write_text(json.dumps(_digits(values), indent=1) + "\n", encoding="utf-8", newline="\n")
-    write_tables(known)
-
-
-def write_tables(known: Sequence[Reply]) -> None:
-    """Write the table, the errors in layout_errors.json, and the intervals by them; all runs have dense models."""
-    pairs = zip(known, held_out(known), strict=True)
-    coverage.note("outside", ((each.source, False, 1 / ratio) for each, ratio in pairs))
-    coverage.main()
     write_between(TABLE_PAGE, MARKS, table(known))
+    note_errors(known)
+
+
+def note_errors(known: Sequence[Reply]) -> None:
+    """Keep the errors in layout_errors.json, and set the intervals by them; all runs have dense models.
+
+    A run counts only if another source has such matmuls: else its own are in the rate.
+    """
+    pairs = zip(known, held_out(known), strict=True)
+    sources = {each.rate: {other.source for other in known if other.rate == each.rate} for each in known}
+    coverage.note("outside", ((each.source, False, 1 / ratio) for each, ratio in pairs if len(sources[each.rate]) > 1))
+    coverage.main()
 
 
 def main(*words: str) -> None:
-    """Plan the runs, and fit and write; with `--tables`, leave the rates as they are."""
+    """Plan the runs, and fit and write; with `--intervals`, set the intervals alone."""
     lines = [json.loads(line) for line in RUNS.read_text(encoding="utf-8").splitlines()]
     known = [reply(line) for line in lines]
-    (write_tables if words == ("--tables",) else write)(known)
+    (note_errors if words == ("--intervals",) else write)(known)
 
 
 if __name__ == "__main__":
