@@ -2,9 +2,10 @@
 
 Run `python -m tests.planner.calibrate_layouts`: it writes helpers/planner/catalog/layout_rates.json and the tables of
 docs/accuracy.md; it takes about half an hour on two cores. With `--tables` it writes the tables alone, in half of that,
-and leaves the rates as they are. Every forecast in the tables is made with rates that were
-fitted without the source of its own run. So is the baseline beside it: for a GPU's generation and precision one MFU,
-the median of the other sources.
+and leaves the rates as they are. Both keep the errors in layout_errors.json, and set the intervals by them
+(`coverage.py`); `--intervals 8` does that alone, by eight runs of each source, in some minutes. Every forecast in the
+tables is made with rates that were fitted without the source of its own run. So is the baseline beside it: for a GPU's
+generation and precision one MFU, the median of the other sources.
 
 The logarithm of a forecast is nearly linear in the logarithms of the rates. So a pass takes every run's derivatives,
 and solves for the rates with which the forecasts are off least; sources count alike, however many runs they have.
@@ -29,6 +30,7 @@ from helpers.planner.rows.line import Question, read_line
 
 import torch
 
+from tests.planner import coverage
 from tests.planner.calibrate import _digits
 from tests.planner.layout_runs import RUNS
 from tests.planner.published import TABLE_PAGE, write_between
@@ -115,6 +117,16 @@ def runs() -> list[Run]:
     """Return the published runs that say how long a step took."""
     lines = [json.loads(line) for line in RUNS.read_text(encoding="utf-8").splitlines()]
     return [Run(line, read_line(line), line["measured"]["seconds"]) for line in lines if line["measured"]["seconds"]]
+
+
+def thinned(known: Sequence[Run], most: int) -> list[Run]:
+    """Return at most so many runs of each source, evenly spaced in the order of the file."""
+    sources: dict[str, list[Run]] = defaultdict(list)
+    for run in known:
+        sources[run.source].append(run)
+    return [
+        mine[at * len(mine) // min(most, len(mine))] for mine in sources.values() for at in range(min(most, len(mine)))
+    ]
 
 
 def reply(run: Run, rates: LayoutRates) -> Reply:
@@ -309,24 +321,28 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Write layout_rates.json and the tables of docs/accuracy.md."""
     parser = argparse.ArgumentParser(prog="python -m tests.planner.calibrate_layouts")
     parser.add_argument("--tables", action="store_true", help="write the tables, and leave the rates as they are")
-    tables_only = parser.parse_args(argv).tables
-    rates, known = layout_rates(), runs()
+    words = "set the intervals alone, by so many runs of each source; they need no more, as a source counts once"
+    parser.add_argument("--intervals", type=int, metavar="RUNS", help=words)
+    args = parser.parse_args(argv)
+    tables_only = args.tables or bool(args.intervals)
+    rates, known = layout_rates(), thinned(runs(), args.intervals) if args.intervals else runs()
     for _ in range(1 if tables_only else PASSES):
         pairs = list(zip(known, replies(known, rates), strict=True))
         held = scores(pairs)
         print(summary(held))
         rates = changed(rates, fitted([pair for pair in pairs if not pair[0].mixed]))
     if not tables_only:
-        _write_rates(rates, held)
+        _write_rates(rates)
+    coverage.note("layouts", ((score.run.source, score.run.mixed, score.ratio) for score in held))
+    coverage.main()
+    if args.intervals:
+        return
     write_between(TABLE_PAGE, SECONDS, table(held))
     write_between(TABLE_PAGE, BYTES, memory_table((run, answer.nbytes) for run, answer in pairs))
     print(table(held))
 
 
-def _write_rates(rates: LayoutRates, held: Sequence[Score]) -> None:
-    ratios = sorted(score.ratio for score in held if not score.run.mixed)
-    interval = (min(1.0, ratios[len(ratios) // 10]), max(1.0, ratios[-1 - len(ratios) // 10]))
-    rates = replace(rates, interval=interval)
+def _write_rates(rates: LayoutRates) -> None:
     values = {name: value for name, value in asdict(rates).items() if name != "measured"}
     LAYOUT_RATES.write_text(json.dumps(_digits(values), indent=1) + "\n", encoding="utf-8", newline="\n")
 

@@ -1,14 +1,15 @@
 """Fit how fast matmuls of Hopper and Blackwell are in a step to runs of MLPerf, NVIDIA's dgxc-benchmarking and SimuMax.
 
 Run `python -m tests.planner.calibrate_outside`: it changes the rates of matmuls in layout_rates.json and writes the
-table of docs/accuracy.md. `outside_layouts.jsonl` has runs of several models, precisions and machines of the three.
-Sources count alike, however many runs they have; a forecast of the table is made without its source where another
-one has such matmuls.
+table of docs/accuracy.md; with `--intervals` it sets the intervals alone (`coverage.py`). `outside_layouts.jsonl` has
+runs of several models, precisions and machines of the three. Sources count alike, however many runs they have; a
+forecast of the table is made without its source where another one has such matmuls.
 """
 
 import json
 import math
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from helpers.planner.catalog.layout_rates import LAYOUT_RATES, LayoutRates, layo
 from helpers.planner.layout.layout_plan import plan_layout
 from helpers.planner.rows.line import read_line
 
+from tests.planner import coverage
 from tests.planner.calibrate import _digits
 from tests.planner.calibrate_layouts import PRIOR, STEP, TYPICAL
 from tests.planner.published import TABLE_PAGE, write_between
@@ -71,13 +73,20 @@ def fitted(known: Sequence[Reply]) -> dict[str, float]:
     return changes
 
 
+def held_out(known: Sequence[Reply]) -> list[float]:
+    """Return forecast / measured of each run, its forecast made without its source."""
+    ratios = []
+    for each in known:
+        change = fitted([other for other in known if other.source != each.source])
+        ratios.append(math.exp(each.slope * change.get(each.rate, 0.0) - each.gap))
+    return ratios
+
+
 def table(known: Sequence[Reply]) -> str:
     """Write the runs with their forecasts as Markdown."""
     lines = ["| source | run | measured | forecast | error |", "|---|---|---|---|---|"]
     errors: dict[str, list[float]] = {}
-    for each in known:
-        change = fitted([other for other in known if other.source != each.source])
-        ratio = math.exp(each.slope * change.get(each.rate, 0.0) - each.gap)
+    for each, ratio in zip(known, held_out(known), strict=True):
         errors.setdefault(each.source, []).append(abs(ratio - 1))
         figures = f"{each.seconds:.3f} s | {each.seconds * ratio:.3f} s | {ratio - 1:+.0%}"
         lines.append(f"| {each.source} | {each.words} | {figures} |")
@@ -97,13 +106,26 @@ def write(known: Sequence[Reply]) -> None:
     values.pop("measured")
     LAYOUT_RATES.write_text(json.dumps(_digits(values), indent=1) + "\n", encoding="utf-8", newline="\n")
     write_between(TABLE_PAGE, MARKS, table(known))
+    note_errors(known)
 
 
-def main() -> None:
-    """Plan the runs, fit, and write."""
+def note_errors(known: Sequence[Reply]) -> None:
+    """Keep the errors in layout_errors.json, and set the intervals by them; all runs have dense models.
+
+    A run counts only if another source has such matmuls: else its own are in the rate.
+    """
+    pairs = zip(known, held_out(known), strict=True)
+    sources = {each.rate: {other.source for other in known if other.rate == each.rate} for each in known}
+    coverage.note("outside", ((each.source, False, 1 / ratio) for each, ratio in pairs if len(sources[each.rate]) > 1))
+    coverage.main()
+
+
+def main(*words: str) -> None:
+    """Plan the runs, and fit and write; with `--intervals`, set the intervals alone."""
     lines = [json.loads(line) for line in RUNS.read_text(encoding="utf-8").splitlines()]
-    write([reply(line) for line in lines])
+    known = [reply(line) for line in lines]
+    (note_errors if words == ("--intervals",) else write)(known)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -159,6 +159,9 @@ def line_of(row: Mapping[str, Any]) -> dict[str, Any]:
         line["global_batch_size"] = row["global_batch"]
     elif row.get("grad_accum"):
         line["gradient_accumulation_steps"] = row["grad_accum"]
+    dated = re.search(r"H100 \((\d\d)\.(\d\d)", str(row.get("source", {}).get("table")))
+    if dated and "H100" in line["gpu"]:  # "LLAMA2-7B H100 (24.03.01)": NVIDIA's containers are named by their month
+        line["software"] = f"20{dated[1]}-{dated[2]}"
     if str(row["id"]).startswith("megatron-lm"):  # README.md: "a range of communication optimizations", all of them on
         line |= {"tensor_overlap": True, "data_overlap": True}
     if str(row["id"]).startswith("torchtitan") and (row.get("pp") or 1) > 1 and not row.get("micro_batch"):

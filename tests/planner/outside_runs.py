@@ -1,8 +1,9 @@
 """Runs of MLPerf, NVIDIA's dgxc-benchmarking, BLOOM's prequel and SimuMax as lines that the planner reads.
 
 Each of these publishes seconds, or bytes, with the configuration beside them, in its own words.
-`python -m tests.planner.outside_runs FILE... [--rates FILE]` plans the rows of files and prints errors by source, and
-why rows are left out.
+`python -m tests.planner.outside_runs FILE... [--rates FILE] [--write]` plans the rows of files and prints errors by
+source, and why rows are left out; `--write` puts the table into docs/accuracy.md. `--rates` plans SimuMax's runs on
+B200 once more, with its own table of kernels.
 """
 
 import json
@@ -17,6 +18,12 @@ from typing import Any
 from helpers.core.units import GiB
 from helpers.planner.rows.answers import answer_rows
 
+from tests.planner.published import TABLE_PAGE, write_between
+
+MARKS = (
+    "<!-- all of them: python -m tests.planner.outside_runs FILE... --rates KERNELS.json --write writes this -->",
+    "<!-- /all of them -->",
+)
 _LLAMA = {"gated": True, "layer_norm": False, "bias": False, "positions": 0}
 _LLAMA_70B = {"layers": 80, "hidden": 8192, "heads": 64, "kv_heads": 8, "ffn": 28672, **_LLAMA}
 _NEMOTRON = {"gated": False, "layer_norm": True, "bias": False, "positions": 0, "vocab": 256000}
@@ -172,34 +179,52 @@ def lines_of(rows: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], C
 
 def table(lines: Iterable[Mapping[str, Any]], answers: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the errors of forecasts by source and by what was measured."""
-    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[tuple[float, bool]]] = defaultdict(list)
     fields = {"seconds": "step_seconds", "bytes": "peak_allocated_bytes", "bytes of nvidia-smi": "device_bytes"}
     for line, answer in zip(lines, answers, strict=True):
         for kind, field in fields.items():
             measured = line["measured"].get(kind)
             if measured and not answer["error"]:
-                groups[line["source"], kind].append(answer[field] / measured - 1)
+                low, high = answer["step_seconds_interval"]
+                groups[line["source"], kind].append((answer[field] / measured - 1, low <= measured <= high))
     result = [
-        "| source | measured | runs | median error | median of signed errors | worst |",
-        "|---|---|---|---|---|---|",
+        "| source | measured | runs | median error | median of signed errors | worst | in the interval |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for (source, kind), errors in sorted(groups.items()):
+    for (source, kind), mine in sorted(groups.items()):
+        errors = [error for error, _ in mine]
         median, sign = statistics.median(map(abs, errors)), statistics.median(errors)
-        result.append(
-            f"| {source} | {kind} | {len(errors)} | {median:.1%} | {sign:+.1%} | {max(errors, key=abs):+.1%} |"
-        )
+        inside = f"{sum(within for _, within in mine)}" if kind == "seconds" else "-"
+        worst = max(errors, key=abs)
+        result.append(f"| {source} | {kind} | {len(errors)} | {median:.1%} | {sign:+.1%} | {worst:+.1%} | {inside} |")
     return result
 
 
+def beyond_the_sheet(line: Mapping[str, Any], answer: Mapping[str, Any]) -> bool:
+    """Return whether a step is said to be faster than its GPUs' data sheet lets it be."""
+    seconds = line["measured"].get("seconds")
+    return bool(seconds and answer["hfu"] and answer["hfu"] * answer["step_seconds"] > seconds)
+
+
 def main(*words: str) -> None:
-    """Plan the rows of files and print the table."""
+    """Plan the rows of files and print, or write, the table."""
     rates = words[words.index("--rates") + 1] if "--rates" in words else ""
-    paths = [word for word in words if word not in ("--rates", rates)]
+    paths = [word for word in words if word not in ("--rates", "--write", rates)]
     rows = [row for path in paths for row in json.loads(Path(path).read_text(encoding="utf-8"))["rows"]]
     lines, left_out = lines_of(rows)
-    answers = answer_rows(lines, rates=rates)
+    answers = answer_rows(lines)
+    if rates:
+        again = [line for line in lines if line["source"] == "simumax, B200"]
+        lines += [line | {"source": line["source"] + ", with `--rates`"} for line in again]
+        answers += answer_rows(again, rates=rates)
     left_out.update(answer["error"] for answer in answers if answer["error"])
-    print("\n".join([*table(lines, answers), *(f"{count} left out: {why}" for why, count in left_out.most_common())]))
+    pairs = list(zip(lines, answers, strict=True))
+    likely = [pair for pair in pairs if not beyond_the_sheet(*pair)]
+    left_out["a step faster than the data sheet of its GPUs"] = len(pairs) - len(likely)
+    text = "\n".join(table(*zip(*likely, strict=True)))
+    if "--write" in words:
+        write_between(TABLE_PAGE, MARKS, text)
+    print("\n".join([text, *(f"{count} left out: {why}" for why, count in left_out.most_common())]))
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def test_attention_is_the_one_that_transformer_engine_picks():
     row = {"framework": "megatron-lm", "model": "llama-3.2-1b", "gpus": 1}
     for gpu, said, picked in (
         ("h100", "fused", "cudnn"),
-        ("h100", "flash", "fused"),
+        ("h100", "flash", "flash"),
         ("a100", "fused", "fused"),
         ("b200", "fused", "fused"),
         ("a100", "unfused", "eager"),

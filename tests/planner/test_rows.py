@@ -222,3 +222,32 @@ def test_stages_of_the_embedding_and_the_head_alone():
     assert [len(layers) for layers in layout.stage_layers()] == [0, *[1] * 8, 0]
     with pytest.raises(RecipeError, match="12 stages need at least 10 layers"):
         read_line(line | {"gpus": 6, "pipeline": 6, "gradient_accumulation_steps": 12})
+
+
+@pytest.mark.parametrize(
+    ("gpu", "said", "month", "kernel"),
+    [
+        ("H100", None, None, "fused"),
+        ("H100", None, "2024-03", "flash"),
+        ("H100", None, "2024-07", "fused"),
+        ("H100", "flash", "2025-01", "flash"),
+        ("A100", None, "2024-03", "fused"),
+        ("B200", None, "2024-03", "fused"),
+    ],
+)
+def test_the_month_of_a_runs_software_decides_about_attention_on_hopper(gpu, said, month, kernel):
+    line = {"framework": "nemo", "arch": _SMALL, "gpu": gpu, "gpus": 8, "attention": said, "software": month}
+    assert read_line(line).layout.attention == kernel
+
+
+def test_old_attention_takes_longer_and_no_other_bytes():
+    line = {"framework": "nemo", "arch": _SMALL, "gpu": "H100", "gpus": 8, "seq": 65536}
+    old, new = (answer(line | {"software": month}) for month in ("2024-03", "2025-03"))
+    assert old["peak_allocated_bytes"] == new["peak_allocated_bytes"]
+    assert 1.2 < old["step_seconds"] / new["step_seconds"] < 1.5
+
+
+@pytest.mark.parametrize("said", ["24.03", "2024-13", "March", 2024])
+def test_what_is_no_month_is_refused(said):
+    with pytest.raises(RecipeError, match="month of the run's container as YYYY-MM"):
+        read_line({"arch": _SMALL, "software": said})

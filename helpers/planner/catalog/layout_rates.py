@@ -29,7 +29,8 @@ class LayoutRates:
             multiple of what copies reach.
         depth: bytes of a row of its operands that a product could go through while it begins and ends.
         power: how far a chip follows its power, and not its sheet, where both differ from those of its kin: 0 to 1.
-        interval: how far published steps lay from predictions, as (least, greatest) measured / predicted.
+        interval, interval_experts: how far published steps of dense models and of mixtures of experts lay from
+            predictions, as (least, greatest) measured / predicted: nine of ten, of sources that were left out.
         products: speed of products in such steps, as a multiple of what `rates.json` says, by the first number of the
             GPU's compute capability and dtype, "9 bfloat16"; with an engine's name behind, of that engine alone.
         attention: the same of fused attention, by the first number of the compute capability: "9".
@@ -47,6 +48,7 @@ class LayoutRates:
     depth: float
     power: float
     interval: tuple[float, float]
+    interval_experts: tuple[float, float]
     products: dict[str, float]
     attention: dict[str, float]
     measured: "Measured | None" = None
@@ -54,6 +56,10 @@ class LayoutRates:
     def share(self, name: str, engine: str) -> float:
         """Return the speed of matmuls in a step; `name`: generation and dtype."""
         return self.products.get(f"{name} {engine}") or self.products.get(name, 1.0)
+
+    def interval_of(self, experts: int) -> tuple[float, float]:
+        """Return (least, greatest) measured / predicted of a model with so many experts a block; 0: a dense one."""
+        return self.interval_experts if experts else self.interval
 
     @property
     def in_step(self) -> float:
@@ -77,4 +83,4 @@ class LayoutRates:
 def layout_rates() -> LayoutRates:
     """Return the rates that `layout_rates.json` holds."""
     values = json.loads(LAYOUT_RATES.read_text(encoding="utf-8"))
-    return LayoutRates(**values | {"interval": tuple(values["interval"])})
+    return LayoutRates(**values | {name: tuple(values[name]) for name in ("interval", "interval_experts")})

@@ -16,6 +16,7 @@ PRECISIONS = {"fp32": [], "bf16-amp": ["--bf16"], "fp16-amp": ["--fp16"], "fp8":
 ATTENTIONS = {
     "fused": ["--attention-dropout 0"],
     "cudnn": ["--attention-backend fused", "--attention-dropout 0"],
+    "flash": ["--attention-backend flash", "--attention-dropout 0"],
     "fused-2023": ["--attention-dropout 0"],
     "eager": ["--attention-backend unfused", "--attention-dropout 0.1"],
 }

@@ -33,7 +33,7 @@ _QUIET_WORDS = """
     use-checkpoint-* dist-ckpt-* rerun-mode no-mmap-bin-files auto-detect-ckpt-format max-position-embeddings
     moe-router-dtype moe-permute-fusion empty-unused-memory-level tiktoken-*
     use-mcore-models tokenizer-* dataloader-type async-* profile* initial-loss-scale cross-entropy-fusion-impl
-    transformer-impl
+    transformer-impl use-flash-attn
 """
 QUIET = frozenset(_QUIET_WORDS.split())
 VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}

@@ -91,7 +91,7 @@ class Attention(nn.Module):
         else:
             out = attend(q, k, v, self.wires.context, self.layout.context_method == "ring")  # (B, heads, S, head)
         out = out.transpose(1, 2).flatten(2)  # (B, S, heads x head)
-        if self.layout.transformer_engine and self.layout.attention == "fused" and len(out) > 1:
+        if self.layout.transformer_engine and self.layout.attention in ("fused", "flash") and len(out) > 1:
             out = out.clone()  # of (S, B, D): the fused kernel keeps its own (B, S, D)
         result = leave(self.out(out), self.wires.tensor, self.layout.splits_tokens)
         return result if self.adapters is None else result + self.adapters[1](out)

@@ -7,7 +7,7 @@ from ..config import ENGINES, PRECISIONS, ParallelConfig, RecipeError, TrainingC
 from .arch import Arch
 
 RECOMPUTATIONS = ("none", "selective", "full")
-ATTENTIONS = ("fused", "cudnn", "fused-2023", "eager")
+ATTENTIONS = ("fused", "cudnn", "flash", "fused-2023", "eager")
 LOSSES = ("in-place", "fused", "te")
 DISPATCHERS = ("all-to-all", "all-gather")
 LORA_TARGETS = ("attention", "all")
@@ -30,7 +30,8 @@ class Layout(ParallelConfig):
         recompute: what the backward pass computes again: nothing, "selective" (cheap parts), "full" blocks.
         recompute_every: only every so many blocks are recomputed.
         attention: "fused", "fused-2023", or "eager": scores in memory, with dropout, as before 2022; "cudnn" is the
-            fused kernel that reads and writes tokens in megatron's order, (S, B, D), so that nothing is copied.
+            fused kernel that reads and writes tokens in megatron's order, (S, B, D), so that nothing is copied; "flash"
+            is FlashAttention-2, which on Hopper is slower than the fused kernel that megatron takes.
         dropout: of the residual stream: after the embedding, attention and perceptron; each keeps a mask.
         transformer_engine: whether megatron runs its kernels: tensor ranks keep the output of norms, the loss works in
             place, and matmuls with `wgrad_fusion` add weights' gradients to their buffer and return a dummy.

@@ -217,7 +217,7 @@ def plan_layout(
             share_dummies(rank, layout, [kinds[stage] for stage in mine])
             add_unsplit(rank, layout, order[number], {stage: stage_runs[kinds[stage]] for stage in mine})
     time = StepTime(layout, cluster, rates, order, [stage_runs[kind] for kind in kinds])
-    low, high = (time.seconds * factor for factor in rates.interval)
+    low, high = (time.seconds * factor for factor in rates.interval_of(layout.arch.experts))
     return LayoutPlan(
         layout,
         cluster,

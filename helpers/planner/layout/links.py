@@ -16,6 +16,8 @@ from .layout import Layout
 from .nccl import ring_seconds, tree_seconds
 from .trace import Message
 
+_TWO = 8  # GPUs of a node with two processors
+
 
 @dataclass(frozen=True)
 class Link:
@@ -28,6 +30,7 @@ class Link:
         bandwidth: bytes/s that each rank passes on along a ring.
         inside, outside: bytes/s that a rank sends to others of its node, and to other nodes.
         measured: what the user's own machine takes, where it was measured.
+        apart: whether ranks of other wires lie between those of this one.
     """
 
     ranks: int
@@ -37,6 +40,7 @@ class Link:
     inside: float
     outside: float
     measured: Measured | None = None
+    apart: bool = False
 
     @property
     def nodes(self) -> int:
@@ -54,7 +58,8 @@ class Link:
             return 0.0
         share = nbytes / self.ranks
         if self.measured is not None:
-            wire = self.measured.wire("send" if what is Collective.SHIFT else what, self.ranks, self.nodes)
+            name = "send" if what is Collective.SHIFT else what
+            wire = self.measured.wire(name, self.ranks, self.nodes, self.apart)
             if wire is not None:
                 return self.measured.pace * (wire.latency + _moved(what, nbytes, self.ranks) / wire.bandwidth)
             return self.measured.pace * replace(self, measured=None).seconds(what, nbytes)
@@ -111,10 +116,16 @@ class Links:
 
 
 def link_of(ranks: int, stride: int, cluster: Cluster, rates: LayoutRates) -> Link:
-    """Return the link of so many ranks that lie `stride` apart on a cluster."""
+    """Return the link of so many ranks that lie `stride` apart on a cluster.
+
+    A node of eight GPUs has two processors. Without NVLink, whatever goes from one half to the other passes the link
+    between them, and `stride` groups whose ranks alternate pass it at once.
+    """
     in_node = max(1, min(ranks, cluster.node // stride))
     inside, outside = cluster.inside * rates.inside, cluster.outside * rates.outside
+    if cluster.inside <= cluster.gpu.link and in_node > 1 and cluster.node >= _TWO and in_node * stride > _TWO // 2:
+        inside /= stride
     nodes = math.ceil(ranks / in_node)
     start = rates.start + rates.hop * math.log2(max(1, nodes))
     bandwidth = inside if nodes == 1 else min(inside, outside * in_node)
-    return Link(ranks, in_node, start, bandwidth, inside, outside, rates.measured)
+    return Link(ranks, in_node, start, bandwidth, inside, outside, rates.measured, stride > 1)

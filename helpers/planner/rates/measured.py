@@ -51,13 +51,17 @@ class Attention:
 
 @dataclass(frozen=True)
 class Wire:
-    """A collective of so many ranks: seconds before the first byte, and "bus" bytes/s as nccl-tests counts them."""
+    """A collective of so many ranks: seconds before the first byte, and "bus" bytes/s as nccl-tests counts them.
+
+    `apart`: measured while other groups sent, too, whose ranks lie between its own.
+    """
 
     collective: str
     ranks: int
     nodes: int
     latency: float
     bandwidth: float
+    apart: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,10 +128,17 @@ class Measured:
             self._known[shape, which] = _near(points, sides) if points and sides else None
         return self._known[shape, which]
 
-    def wire(self, collective: str, ranks: int, nodes: int) -> Wire | None:
-        """Return what was measured of a collective with about so many ranks; of another one, if this was not."""
+    def wire(self, collective: str, ranks: int, nodes: int, apart: bool = False) -> Wire | None:
+        """Return what was measured of a collective with about so many ranks; of another one, if this was not.
+
+        Args:
+            apart: whether ranks of other groups lie between those of this one.
+        """
         near = [each for each in self.wires if (each.nodes > 1) == (nodes > 1)]
-        mine = [each for each in near if each.collective == collective] or near
+        alone = [each for each in near if not each.apart]
+        mine = [each for each in alone if each.collective == collective] or alone
+        if apart:
+            mine = [each for each in near if each.apart and each.collective == collective] or mine
         return min(mine, key=lambda each: abs(math.log(each.ranks / ranks)), default=None)
 
 

@@ -105,3 +105,5 @@ def _wires(networks: Mapping[str, Any]) -> Iterator[Wire]:
             for ranks in [int(found[1])] if found else (2, 4, 8):
                 latency = step * _STEPS.get(kind, lambda ranks: ranks - 1)(ranks) + said.get("fixed_latency_us", 0.0)
                 yield Wire(kind, ranks, 1, latency * _MICRO, share * link["gbps"] * GiB)
+            for ranks, rate in (said.get("dp_fixed_bw") or {}).items():  # of data ranks, with tensor ranks between them
+                yield Wire(kind, int(ranks), 1, 0.0, rate * GiB, apart=True)

@@ -1,6 +1,7 @@
 """A line of a file of runs, read as a layout on a cluster."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -36,6 +37,7 @@ _GPUS = (  # whole parts at the beginning of a GPU's name -> its cluster; the fi
 
 
 _MOST_EXPERT_RANKS = 64
+_FAST_CUDNN = "2024-07"
 
 
 @dataclass
@@ -169,11 +171,29 @@ def _question(read: _Reader, habits: Habits, layout: Layout, cluster: Cluster) -
 
 
 def _attention(read: _Reader, habits: Habits, cluster: Cluster) -> str:
-    """Return the attention of a line; Transformer Engine takes cuDNN's on Hopper, and flash attention elsewhere."""
+    """Return the attention of a line; Transformer Engine takes cuDNN's on Hopper, and flash attention elsewhere.
+
+    cuDNN's is planned at the speed that arXiv 2407.08608 measured in July 2024 (`chip.py`). Its releases were sped up
+    one after the other (its release notes), so an older container is planned at the speed of FlashAttention-2.
+    """
     said = str(read("attention", habits.attention, note=False))
-    if said == "fused" and habits.picks_attention and (cluster.gpu.capability or (0, 0))[0] == 9:
-        return "cudnn"
-    return {"unfused": "eager", "flash": "fused"}.get(said, said)
+    dated = _month(read("software", note=False))
+    if said == "fused" and (cluster.gpu.capability or (0, 0))[0] == 9:
+        if habits.picks_attention:
+            return "cudnn"
+        return "flash" if dated and dated < _FAST_CUDNN else said
+    return {"unfused": "eager"}.get(said, said)
+
+
+def _month(said: Any) -> str:
+    """Return the month of a run's software, or "" where the line does not say it.
+
+    Raises:
+        RecipeError: it is no month.
+    """
+    if said is not None and not re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", str(said)):
+        raise RecipeError(f"software is {said!r}; give the month of the run's container as YYYY-MM.")
+    return str(said or "")
 
 
 def _ends_as_blocks(read: _Reader, habits: Habits, layers: int, stages: int) -> bool:

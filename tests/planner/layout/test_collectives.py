@@ -63,3 +63,20 @@ def test_the_latency_of_a_ring_grows_with_its_nodes_and_that_of_a_tree_with_thei
 
 def test_every_collective_takes_time():
     assert all(LINK.seconds(each, 1e9) > 0 for each in Collective)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "tensor", "slower"),
+    [("pcie-8x-a100", 1, 1), ("pcie-8x-a100", 2, 2), ("pcie-8x-a100", 4, 4), ("dgx-a100", 4, 1)],
+)
+def test_groups_that_alternate_share_the_link_between_two_processors(cluster, tensor, slower):
+    """Of two tensor ranks and four data ranks, both groups of data ranks go through both halves of the node."""
+    node = find_cluster(cluster)
+    link = Links(Layout(MODEL, engine="megatron", zero="zero1", tensor=tensor, shard=8 // tensor), node, RATES)["shard"]
+    assert link.inside == pytest.approx(node.inside / slower)
+
+
+def test_groups_within_a_half_share_nothing():
+    node = find_cluster("pcie-8x-a100")
+    layout = Layout(MODEL, engine="megatron", zero="zero1", tensor=2, shard=2, pipeline=2, micro_batches=2)
+    assert Links(layout, node, RATES)["shard"].inside == pytest.approx(node.inside)

@@ -114,6 +114,19 @@ def test_nccl_tests_give_the_links(written):
     assert outside.seconds("all-reduce", gib) == usual.seconds("all-reduce", gib)  # was not measured
 
 
+def test_simumax_says_how_data_ranks_share_a_link_with_tensor_ranks_between_them(written):
+    said = {"scale": 1, "offset": -1, "efficient_factor": 0.5, "latency_us": 5, "dp_fixed_bw": {"2": 4}}
+    net = {"bandwidth": {"efficient_factor": 0.5, "gbps": 30, "latency_us": 10}, "op": {"all_gather": said}}
+    chip = {"bandwidth": {"default": {"efficient_factor": 0.9, "gbps": 1600, "latency_us": 40}}}
+    path = written({"rows": [{"system": "a100_pcie"} | chip | {"networks": {"intra_node_pcie_8x": net}}]})
+    cluster, gib = find_cluster("pcie-8x-a100"), 1 << 30
+    alone, among = (
+        Links(replace(CASE, tensor=tensor, shard=2), cluster, rates_of(path, cluster))["shard"] for tensor in (1, 4)
+    )
+    assert among.seconds("all-gather", gib) == pytest.approx(0.5 / 4)
+    assert alone.seconds("all-gather", gib) == pytest.approx(0.5 / 15, rel=0.01)
+
+
 LINE = {"arch": {"layers": 2, "hidden": 256, "heads": 4, "vocab": 512}, "gpu": "h100", "gpus": 8, "seq": 512, "id": 1}
 
 
