@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -38,6 +39,11 @@ def _step(scaler: Any, optimizers: Optimizers, explicit: bool, overflow: bool = 
         for optimizer in optimizers:
             scaler.unscale_(optimizer)
     return [scaler.step(optimizer) for optimizer in optimizers]
+
+
+def _count(counts: list[int], number: int, *_: Any) -> None:
+    """Count a call of the optimizer with this number; called as a hook after its step."""
+    counts[number] += 1
 
 
 def _fill(model: nn.Module, value: float) -> None:
@@ -217,6 +223,9 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
         model, optimizers = _toy(torch.optim.Adam, 0.1, cls.optimizers)
         scaler = scaler_class(init_scale=2.0 ** drawn.randrange(8, 13), backoff_factor=0.5)
         log: list[Any] = []
+        steps = [0] * len(optimizers)
+        for number, optimizer in enumerate(optimizers):
+            optimizer.register_step_post_hook(partial(_count, steps, number))
         places = itertools.cycle((model[0].weight, model[-1].bias, model[0].bias))
         for bad, explicit in zip(bads * 2, [True, False] * 3 + [False, True] * 3, strict=True):
             _fill(model, float(scaler.get_scale()))
@@ -227,11 +236,20 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
             stepped = _step(scaler, optimizers, explicit, not finite)
             between = float(scaler.get_scale())
             scaler.update()
-            steps = [int(o.state[layer.weight].get("step", 0)) for o, layer in zip(optimizers, model, strict=True)]
             moved = not torch.equal(before, weights(model))
             returned = [None if one is None else bool(one) for one in stepped]
-            log.append([moved, steps, returned, float(scaler.get_scale()), between, finite])
-        return {"log": log, "two": cls._two(scaler_class)}
+            log.append([moved, list(steps), returned, float(scaler.get_scale()), between, finite])
+        return {"log": log, "alone": cls._alone(scaler_class), "two": cls._two(scaler_class)}
+
+    @staticmethod
+    def _alone(scaler_class: Any) -> list[bool]:
+        """Return whether the weights move, and what step() returns, where it has to find the inf itself."""
+        model, (optimizer,) = _toy(torch.optim.SGD, 1.0, 1)
+        scaler = scaler_class(init_scale=4.0)
+        _fill(model, float("inf"))
+        before = weights(model)
+        returned = bool(scaler.step(optimizer))
+        return [not torch.equal(before, weights(model)), returned]
 
     @classmethod
     def _two(cls, scaler_class: Any) -> list[bool]:
@@ -271,6 +289,13 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
             if got[3] != want[3]:
                 return f"After {step} the scale is {got[3]:g}; it should be {want[3]:g}."
             previous = got[3]
+        if seen["alone"] != expected["alone"]:
+            moved, returned = seen["alone"]
+            return (
+                "With one optimizer, an inf in its gradient and no unscale_() before step(), the weights "
+                f"{'moved' if moved else 'did not move'} and step() returned {returned}. step() has to unscale before "
+                "it decides whether to step."
+            )
         if seen["two"] != expected["two"]:
             return (
                 "Two scalers at work, one with an inf gradient and one without: each must use what it "
@@ -307,7 +332,8 @@ class ScaleGrows(ForOptimizers):
         return [
             _Case(usual, "g" * n + "g" * (n - 1) + "b" + "g" * n + "g" * (n + 1) + "bb" + "g" * n),
             _Case(often, "ggbg"),
-            _Case(usual | {"init_scale": 1.0}, "bb" + "g" * n),  # nothing keeps the scale above 1
+            # nothing keeps the scale above 1, or at powers of two
+            _Case(usual | {"init_scale": 3.0, "growth_factor": 1.5}, "bb" + "g" * n),
         ]
 
     @classmethod
