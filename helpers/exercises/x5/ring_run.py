@@ -12,10 +12,11 @@ from torch import Tensor
 
 from ...meter.profile import MemoryProfile
 from ...meter.recorder import MemoryMeter
+from ...meter.session import clock
 from ..base import Evidence
 from ..probing.plain import plain
 from .groups import open_groups
-from .last_message import LastMessage, most_since
+from .last_message import LastMessage, most_between
 from .ring_spy import RingSpy
 from .sequences import Case, Shard, shard_of
 from .untouched import Untouched
@@ -105,9 +106,9 @@ def traffic(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evid
     return {"block": block, "forward": forward.evidence, "backward": backward.evidence}
 
 
-def _sizes(profile: MemoryProfile) -> set[int]:
+def _sizes(profile: MemoryProfile) -> list[int]:
     """Return the sizes of all that was allocated, if only for a moment, but for a few numbers for each token."""
-    return {life.nbytes for life in profile.lifetimes if life.nbytes > FEW}
+    return sorted({life.nbytes for life in profile.lifetimes if life.nbytes > FEW})
 
 
 def memory(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evidence:
@@ -115,21 +116,20 @@ def memory(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evide
     rank = dist.get_rank(group)
     gc.freeze()  # what this process was born with need not be looked through again
     _both(ring, shard_of(seed, case, rank), case, group)  # the first call imports what it needs
-    meter = MemoryMeter(device=torch.device("cpu"), by_category=False)
-    seen = {}
-    q, k, v, grad = _fresh(seed, case, rank)
-    with LastMessage() as last, meter as profile:
-        out = _call(ring, (q, k, v), case, group)
-    seen |= {"forward": profile.peak_bytes, "forward, late": most_since(last.when, profile)}
-    sizes = _sizes(profile)
-    seen["between"] = most_since(profile.ended, profile)
-    out.backward(grad)
-    del out
     shard = _fresh(seed, case, rank)
-    with LastMessage() as last, meter as profile:
-        _both(ring, shard, case, group)
-    seen |= {"both": profile.peak_bytes, "both, late": most_since(last.when, profile)}
-    seen["sizes"] = sorted(sizes | _sizes(profile))
+    with LastMessage() as last, MemoryMeter(device=torch.device("cpu"), by_category=False) as profile:
+        out = _call(ring, shard, case, group)
+        sent, middle = last.when, clock()
+        out.backward(shard.grad)
+        del out
+    seen = {
+        "forward": most_between(0, middle, profile),
+        "forward, late": most_between(sent, middle, profile),
+        "between": most_between(middle, middle, profile),
+        "both": profile.peak_bytes,
+        "both, late": most_between(last.when, profile.ended, profile),
+        "sizes": _sizes(profile),
+    }
     shard = _fresh(seed, case, rank)
     tracemalloc.start()
     _both(ring, shard, case, group)
