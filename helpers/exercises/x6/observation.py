@@ -157,7 +157,7 @@ def _damaged(place: Place, way: str) -> list[Path]:
 def _link(source: str, target: str) -> None:
     """Let `target` be another name of the file `source`; a copy of it where a disk has no such names."""
     try:
-        os.link(source, target)
+        os.link(os.path.realpath(source), target)
     except OSError:
         shutil.copy2(source, target)
 
