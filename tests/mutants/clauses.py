@@ -144,7 +144,7 @@ JUDGED: dict[str, tuple[str, ...]] = {
         "loss_is_of_the_whole_sequence",
         "loss_is_of_the_whole_sequence",
         "gradients_are_of_the_whole_sequence",
-        "gradients_are_of_the_whole_sequence",
+        "gradients_are_of_the_whole_sequence loss_is_of_the_whole_sequence",
         "loss_is_of_the_whole_sequence",
     ),
     "x6.files": (

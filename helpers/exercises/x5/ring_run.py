@@ -3,6 +3,7 @@
 import gc
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from .ring_spy import RingSpy
 from .sequences import Case, Shard, shard_of
 from .untouched import Untouched
 
+WIDE_ITEM = 4  # bytes of a number in FP32
 FEW = 8192  # bytes of what may grow with the sequence: positions, a log-sum-exp of each block
 
 Ring = Callable[..., Any]  # (q, k, v, order, lengths, group) -> output
@@ -82,10 +84,11 @@ def output(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evide
 
 
 def gradients(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evidence:
-    """One rank: the gradients of a call; there is another one before the first backward pass."""
-    shards = [shard_of(seed + i, case, dist.get_rank(group)) for i in range(2)]
+    """One rank: the gradients of a call; there is another one before the first backward pass, of other documents."""
+    calls = [case, replace(case, lengths=case.lengths[::-1], order=case.order[::-1])]
+    shards = [shard_of(seed + i, call, dist.get_rank(group)) for i, call in enumerate(calls)]
     before = [[x.detach().clone() for x in shard] for shard in shards]
-    outputs = [_call(ring, shard, case, group) for shard in shards]
+    outputs = [_call(ring, shard, call, group) for shard, call in zip(shards, calls, strict=True)]
     pairs = list(zip(shards, outputs, strict=True))
     for shard, out in pairs if seed // 100 % 2 else pairs[::-1]:  # in either order: some cases so, some so
         out.backward(shard.grad)
@@ -111,6 +114,12 @@ def _sizes(profile: MemoryProfile) -> list[int]:
     return sorted({life.nbytes for life in profile.lifetimes if life.nbytes > FEW})
 
 
+def _held(profile: MemoryProfile, when: int, nbytes: int) -> int:
+    """Return how many pieces of memory of this size were held at this moment."""
+    alive = [life for life in profile.lifetimes if life.start <= when and (life.end is None or life.end > when)]
+    return sum(life.nbytes == nbytes for life in alive)
+
+
 def memory(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evidence:
     """One rank: bytes beyond the inputs, at the peak of each pass and after the forward pass; Python's own as well."""
     rank = dist.get_rank(group)
@@ -129,6 +138,7 @@ def memory(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evide
         "both": profile.peak_bytes,
         "both, late": most_between(last.when, profile.ended, profile),
         "sizes": _sizes(profile),
+        "wide": _held(profile, middle, WIDE_ITEM * shard.q.numel()),
     }
     shard = _fresh(seed, case, rank)
     tracemalloc.start()
