@@ -169,7 +169,7 @@ hint("x6.gradient")
 # 3. A step is: `job.gradient(model, streams, random, job.micro_batches)`, one step of the optimizer, one of the schedule.
 # 4. After every `job.every` steps, and after the last (only once if that is the same step), `job.save(job.folder, step, state, job.keep)` stores everything that is needed to continue, on two ranks or on one. Rank 0 begins its next step only after `job.save` has returned: no thread saves while training goes on.
 # 5. Each rank has its own `job.folder`, on its own machine. **Only rank 0's counts:** rank 0 alone calls `job.save`, and at the start `job.load(job.folder)`, once. The folder of rank 1 may contain checkpoints of another run. When `train` returns, on any rank, the last checkpoint is published.
-# 6. The run may be killed at any moment, on any rank, several times, and started again on two ranks or on one, whatever it ran on before. It continues from the newest checkpoint, repeats no step before it, draws none of those micro-batches again, and **ends with the bits of the uninterrupted run**. Only `job.save` deletes checkpoints.
+# 6. The run may be killed at any moment, on any rank, several times, and started again on two ranks or on one, whatever it ran on before. It continues from the newest checkpoint, repeats no step before it, draws none of those micro-batches again, and **ends with the bits of the uninterrupted run**. Only `job.save` writes or deletes in the folder. `train` itself leaves everything there as it is, even where `job.load` returned None.
 #
 # (`job.gradient`, `job.save` and `job.load` are your functions in this notebook. The check brings its own simple ones, so that a mistake above costs nothing here.)
 

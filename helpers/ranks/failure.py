@@ -7,6 +7,7 @@ the others stands.
 
 import linecache
 import os
+import re
 import traceback
 from collections.abc import Sequence
 
@@ -16,6 +17,20 @@ from .worker import Frame
 
 # A call of gloo returns when the message has arrived; one of NCCL, when it has been queued on the GPU.
 QUEUED = "(On GPUs a call only queues its collective: a rank may have gone on, and waits where it needs a result.)"
+# What gloo says, and the same for people who have not read its source.
+_IN_WORDS = (
+    (
+        re.compile(r"preamble\.length <= op\.nbytes\. (\d+) vs (\d+)"),
+        "a message of {} bytes came where {} bytes were to be received. Compare dtype and shape of what is sent and of "
+        "what receives it, and the order of the messages.",
+    ),
+    (
+        re.compile(r"Pair is not connected"),
+        "a message from this rank to itself, which gloo cannot send. Which rank is the next one? A group of one has "
+        "none.",
+    ),
+    (re.compile(r"Connection (?:reset|closed) by peer"), "the rank at the other end of a message had ended."),
+)
 
 
 class RankError(RuntimeError):
@@ -35,16 +50,31 @@ def failure(ranks: Sequence[Rank]) -> RankError | None:
     """Say which rank failed, with its own traceback; None when none has."""
     for rank in ranks:
         if rank.kind == "died":
-            log = rank.log.read_text(errors="replace").strip().splitlines()[-10:] if rank.log.exists() else []
             text = f"rank {rank.number} died (exit code {rank.outcome[1]})"
-            return RankError("\n".join([text, *log, *_others(ranks, rank)]))
+            return RankError("\n".join([text, *_last_words(rank), *_others(ranks, rank)]))
     for rank in ranks:
         if rank.kind == "error":
             _, frames, message = rank.outcome
             learners = [frame for frame in frames if not _ours(frame)]
-            text = f"rank {rank.number} raised {message}\n{_lines(learners or frames)}"
+            text = f"rank {rank.number} raised {_in_words(message)}\n{_lines(learners or frames)}"
             return RankError("\n".join([text, *_others(ranks, rank)]), message.partition(":")[0])
     return None
+
+
+def _last_words(rank: Rank) -> list[str]:
+    """Return the last lines that native code of a rank has printed, in words where they are gloo's."""
+    text = rank.log.read_text(errors="replace").strip() if rank.log.exists() else ""
+    words = _in_words(text)
+    return [words] if words != text else text.splitlines()[-10:]
+
+
+def _in_words(message: str) -> str:
+    """Return what an error of gloo means, behind the name of the exception; other messages as they are."""
+    for pattern, words in _IN_WORDS:
+        if found := pattern.search(message):
+            kind = re.match(r"\w+: ", message)
+            return (kind[0] if kind else "") + words.format(*found.groups())
+    return message
 
 
 def overdue(ranks: Sequence[Rank], limit: float) -> RankError:
@@ -69,7 +99,7 @@ def _activity(rank: Rank) -> str:
         case "died":
             return "died as well"
         case "error":
-            return f"raised {rank.outcome[2]}"
+            return f"raised {_in_words(rank.outcome[2])}"
     if not rank.position:
         return "did not answer: busy in native code, or not started yet"
     learners = [i for i, frame in enumerate(frames) if "site-packages" not in frame[0] and not _ours(frame)]

@@ -15,6 +15,7 @@ import contextlib
 import copyreg
 import functools
 import io
+import opcode
 import sys
 import tempfile
 import time
@@ -42,6 +43,10 @@ LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 # Cloudpickle takes along what a function names as a module of torch; `torch.ops` looks like one and cannot be pickled.
 copyreg.pickle(type(torch.ops), lambda _: (getattr, (torch, "ops")))
+
+# A class inside a function may use globals of the function's module in its own lines, and cloudpickle takes along those
+# of its methods alone.
+cloudpickle.cloudpickle.GLOBAL_OPS += (opcode.opmap["LOAD_NAME"],)
 
 
 class _Pickler(cloudpickle.Pickler):

@@ -47,6 +47,16 @@ def test_results_lines_and_peaks_come_back_in_rank_order(capsys):
     assert capsys.readouterr().out.splitlines() == [f"[rank {rank}] I am {rank}" for rank in range(4)]
 
 
+def test_a_class_in_a_function_may_use_what_its_module_has_imported():
+    def work():
+        class Held:
+            since = time.time  # looked up by the class's own line, not by a method
+
+        return Held.since() > 0
+
+    assert run_ranks(work, 1, measure=False).results == [True]
+
+
 def test_peaks_are_those_of_each_rank():
     def work():
         held = torch.zeros(2**18 * (1 + dist.get_rank()))
@@ -212,6 +222,18 @@ def test_a_report_of_ranks_on_gpus_says_that_calls_only_queue():
     for rank in ranks:
         rank.device = "cpu"
     assert QUEUED not in str(overdue(ranks, 2))
+
+
+def test_an_error_of_gloo_is_told_in_words():
+    def work():
+        if dist.get_rank() == 0:
+            dist.send(torch.zeros(8), 1)
+        else:
+            dist.recv(torch.zeros(4), 0)
+
+    with pytest.raises(RankError, match="a message of 32 bytes came where 16 bytes were to be received") as raised:
+        run_ranks(work, 2, measure=False)
+    assert "enforce fail" not in str(raised.value)
 
 
 def test_no_ranks_is_refused():

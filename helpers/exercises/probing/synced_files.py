@@ -34,8 +34,8 @@ class SyncedFiles:
         for module in filter(None, (os, sys.modules.get("posix"))):  # what is imported from os is pickled as posix's
             for name in filter(lambda name: hasattr(module, name), _SYNCS):
                 self._originals.append((module, name, getattr(module, name)))
-        for module, name, original in self._originals:
-            setattr(module, name, self._noting(original))
+        for module, name, _ in self._originals:
+            setattr(module, name, self._note)
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -48,20 +48,17 @@ class SyncedFiles:
         for path, folders, files in os.walk(self._folder):
             self._names[os.stat(path).st_ino] = {*folders, *files}
 
-    def _noting(self, original: Callable[..., None]) -> Callable[..., None]:
-        def sync(*fd: Any) -> None:
-            original(*fd)
-            if fd:
-                number = fd[0] if isinstance(fd[0], int) else fd[0].fileno()
-                status = os.fstat(number)
-                self._noted[status.st_ino] = (status.st_size, status.st_mtime_ns)
-                if stat.S_ISDIR(status.st_mode):
-                    self._names[status.st_ino] = set(os.listdir(number))
-            else:
-                self._noted |= {file[2]: file[:2] for file in look_at(self._folder).values() if file}
-                self.all_names_are_on_disk()
-
-        return sync
+    def _note(self, *fd: Any) -> None:
+        """Stand in for `os.fsync` and its like. Nothing waits for a disk: that would take most of a check's time."""
+        if fd:
+            number = fd[0] if isinstance(fd[0], int) else fd[0].fileno()
+            status = os.fstat(number)
+            self._noted[status.st_ino] = (status.st_size, status.st_mtime_ns)
+            if stat.S_ISDIR(status.st_mode):
+                self._names[status.st_ino] = set(os.listdir(number))
+        else:
+            self._noted |= {file[2]: file[:2] for file in look_at(self._folder).values() if file}
+            self.all_names_are_on_disk()
 
     def among(self, look: Look) -> list[str]:
         """Return the paths in `look` of the files that are on the disk as they are now."""

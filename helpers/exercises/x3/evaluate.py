@@ -19,16 +19,24 @@ BATCH = 5
 
 @dataclass(frozen=True)
 class _Case:
-    """A data set of so many rows, and the mode of the model; with `frozen`, two layers are in evaluation mode."""
+    """A data set of so many rows, and the mode of the model; with `frozen`, two layers are in evaluation mode.
+
+    With `recording` PyTorch records graphs when the evaluation begins; without, the caller has switched that off.
+    """
 
     rows: int
     training: bool = True
     frozen: bool = False
+    recording: bool = True
 
 
 CASES = {
     2: {"40 rows": _Case(40), "41 rows": _Case(41), "12 rows, BatchNorm frozen": _Case(12, frozen=True)},
-    3: {"37 rows, model in evaluation mode": _Case(37, training=False), "2 rows": _Case(2), "16 rows": _Case(16)},
+    3: {
+        "37 rows, model in evaluation mode": _Case(37, training=False),
+        "2 rows": _Case(2),
+        "16 rows": _Case(16, recording=False),
+    },
 }
 EVALUATIONS = {case_name(ranks, name): (ranks, case) for ranks in CASES for name, case in CASES[ranks].items()}
 
@@ -61,6 +69,7 @@ def _evaluation(evaluate: Callable[..., Any], seed: int, case: _Case) -> Evidenc
         lambda module, args, output: calls.append((len(args[0]), module.norm.training, output.requires_grad))
     )
     met, before = watch_devices(inner), _state(inner)
+    torch.set_grad_enabled(case.recording)
     metrics = evaluate(model, rows, BATCH)
     records = torch.is_grad_enabled()
     torch.set_grad_enabled(True)
@@ -165,8 +174,10 @@ def _wrong_after(got: Evidence, right: Evidence, training: bool) -> str | None:
             return f"left {layer} in another mode; it was in {mode} mode before."
     if got["wrapper after"] != training:
         return "changed the mode of the DDP wrapper and did not restore it."
-    if not got["records"]:
+    if right["records"] and not got["records"]:
         return "left graph recording switched off, so later training gets no gradients."
+    if got["records"] and not right["records"]:
+        return "was called where graph recording was off, and switched it on. Leave it as it was: use torch.no_grad()."
     if got["changed"]:
         return f"changed the model's {' and '.join(got['changed'])}; an evaluation leaves them as they are."
     return None

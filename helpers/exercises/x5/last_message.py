@@ -22,12 +22,12 @@ class LastMessage(OperationWatch):
             self.when = clock()
 
 
-def most_since(when: int, profile: MemoryProfile) -> int:
-    """Return the most bytes that were held at once from `when` to the end of what `profile` tells of."""
+def most_between(begin: int, end: int, profile: MemoryProfile) -> int:
+    """Return the most bytes that were held at once from `begin` to `end`, moments in the meter's time."""
     changes = [(life.start, life.nbytes) for life in profile.lifetimes]
     changes += [(life.end, -life.nbytes) for life in profile.lifetimes if life.end is not None]
-    held = most = sum(nbytes for moment, nbytes in changes if moment <= when)
-    for _, nbytes in sorted(change for change in changes if when < change[0] <= profile.ended):
+    held = most = sum(nbytes for moment, nbytes in changes if moment <= begin)
+    for _, nbytes in sorted(change for change in changes if begin < change[0] <= end):
         held += nbytes
         most = max(most, held)
     return most

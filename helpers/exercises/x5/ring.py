@@ -151,7 +151,8 @@ class GradientOfQueries(_OnNumbers):
     hint = (
         "Which number per query, saved in the forward pass, lets you recompute the softmax block by block?\n"
         "The softmax's gradient subtracts one number per query: of the block, or of the complete output? Of the output "
-        "before it was rounded, or after?"
+        "before it was rounded, or after?\n"
+        "Other calls, of other documents, may come before a call's backward pass: keep what belongs to a call on ctx."
     )
     names, stage = (("q", "the gradient of q"),), "gradients"
 
@@ -214,6 +215,13 @@ def _wrong_memory(pair: list[Case], seen: Evidence, expected: Evidence) -> str |
         right = max(entry[key] for entry in expected[many])
         if not b <= (TOO_LARGE_BETWEEN if key == "between" else TOO_LARGE) * right:
             return f"{words}, a rank holds {human_bytes(b)} beyond its inputs; {human_bytes(right)} is enough. {sizes}"
+    wide = max(entry["wide"] for entry in seen[many])
+    right = max(entry["wide"] for entry in expected[many])
+    if pair[0].kv_heads < pair[0].heads and wide > right:  # else keys and values in BF16 have this size as well
+        return (
+            f"Between the passes a rank holds {wide} tensors as large as q in FP32; {right} is enough, the output "
+            "before it is rounded. Save q, k and v in the dtype in which they came."
+        )
     made = {case.ranks: {n for entry in seen[str(case)] for n in entry["sizes"]} for case in pair}
     if differing := made[fewer] ^ made[more]:
         with_it, without = (fewer, more) if max(differing) in made[fewer] else (more, fewer)

@@ -3,6 +3,7 @@
 import gc
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,16 @@ from torch import Tensor
 
 from ...meter.profile import MemoryProfile
 from ...meter.recorder import MemoryMeter
+from ...meter.session import clock
 from ..base import Evidence
 from ..probing.plain import plain
 from .groups import open_groups
-from .last_message import LastMessage, most_since
+from .last_message import LastMessage, most_between
 from .ring_spy import RingSpy
 from .sequences import Case, Shard, shard_of
 from .untouched import Untouched
 
+WIDE_ITEM = 4  # bytes of a number in FP32
 FEW = 8192  # bytes of what may grow with the sequence: positions, a log-sum-exp of each block
 
 Ring = Callable[..., Any]  # (q, k, v, order, lengths, group) -> output
@@ -81,10 +84,11 @@ def output(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evide
 
 
 def gradients(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evidence:
-    """One rank: the gradients of a call; there is another one before the first backward pass."""
-    shards = [shard_of(seed + i, case, dist.get_rank(group)) for i in range(2)]
+    """One rank: the gradients of a call; there is another one before the first backward pass, of other documents."""
+    calls = [case, replace(case, lengths=case.lengths[::-1], order=case.order[::-1])]
+    shards = [shard_of(seed + i, call, dist.get_rank(group)) for i, call in enumerate(calls)]
     before = [[x.detach().clone() for x in shard] for shard in shards]
-    outputs = [_call(ring, shard, case, group) for shard in shards]
+    outputs = [_call(ring, shard, call, group) for shard, call in zip(shards, calls, strict=True)]
     pairs = list(zip(shards, outputs, strict=True))
     for shard, out in pairs if seed // 100 % 2 else pairs[::-1]:  # in either order: some cases so, some so
         out.backward(shard.grad)
@@ -105,9 +109,15 @@ def traffic(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evid
     return {"block": block, "forward": forward.evidence, "backward": backward.evidence}
 
 
-def _sizes(profile: MemoryProfile) -> set[int]:
+def _sizes(profile: MemoryProfile) -> list[int]:
     """Return the sizes of all that was allocated, if only for a moment, but for a few numbers for each token."""
-    return {life.nbytes for life in profile.lifetimes if life.nbytes > FEW}
+    return sorted({life.nbytes for life in profile.lifetimes if life.nbytes > FEW})
+
+
+def _held(profile: MemoryProfile, when: int, nbytes: int) -> int:
+    """Return how many pieces of memory of this size were held at this moment."""
+    alive = [life for life in profile.lifetimes if life.start <= when and (life.end is None or life.end > when)]
+    return sum(life.nbytes == nbytes for life in alive)
 
 
 def memory(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evidence:
@@ -115,21 +125,21 @@ def memory(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evide
     rank = dist.get_rank(group)
     gc.freeze()  # what this process was born with need not be looked through again
     _both(ring, shard_of(seed, case, rank), case, group)  # the first call imports what it needs
-    meter = MemoryMeter(device=torch.device("cpu"), by_category=False)
-    seen = {}
-    q, k, v, grad = _fresh(seed, case, rank)
-    with LastMessage() as last, meter as profile:
-        out = _call(ring, (q, k, v), case, group)
-    seen |= {"forward": profile.peak_bytes, "forward, late": most_since(last.when, profile)}
-    sizes = _sizes(profile)
-    seen["between"] = most_since(profile.ended, profile)
-    out.backward(grad)
-    del out
     shard = _fresh(seed, case, rank)
-    with LastMessage() as last, meter as profile:
-        _both(ring, shard, case, group)
-    seen |= {"both": profile.peak_bytes, "both, late": most_since(last.when, profile)}
-    seen["sizes"] = sorted(sizes | _sizes(profile))
+    with LastMessage() as last, MemoryMeter(device=torch.device("cpu"), by_category=False) as profile:
+        out = _call(ring, shard, case, group)
+        sent, middle = last.when, clock()
+        out.backward(shard.grad)
+        del out
+    seen = {
+        "forward": most_between(0, middle, profile),
+        "forward, late": most_between(sent, middle, profile),
+        "between": most_between(middle, middle, profile),
+        "both": profile.peak_bytes,
+        "both, late": most_between(last.when, profile.ended, profile),
+        "sizes": _sizes(profile),
+        "wide": _held(profile, middle, WIDE_ITEM * shard.q.numel()),
+    }
     shard = _fresh(seed, case, rank)
     tracemalloc.start()
     _both(ring, shard, case, group)

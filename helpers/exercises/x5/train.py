@@ -40,11 +40,13 @@ class _Model(nn.Module):
         self.head = nn.Linear(WIDTH, WORDS, bias=False)
         self.head.weight = self.tokens.weight  # one parameter that has two names
         self.group, self.calls = group, 0
+        self.modes: list[bool] = []
         self.double()
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Return logits (B, t, WORDS) for `tokens` (B, t) at `positions` (t,)."""
         self.calls += 1
+        self.modes.append(self.training)
         x = self.tokens(tokens) + self.places(positions)
         for layer in self.qkv:
             q, k, v = layer(x).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)  # (B, 2 heads, t, WIDTH / 2)
@@ -72,13 +74,14 @@ def _part(seed: int, case: str, step: int, rank: int) -> tuple[Tensor, Tensor, T
 
 def _step(train_step: Callable[..., Any], model: _Model, part: tuple[Tensor, Tensor, Tensor]) -> Evidence:
     """One rank: a step, and what it has done to the model and to what it was given."""
-    given, model.calls = [*model.parameters(), *part], 0
+    given, model.calls, model.modes = [*model.parameters(), *part], 0, []
     before = [x.detach().clone() for x in given]
     loss = train_step(model, *part, model.group)
     return {
         "rank": dist.get_rank(model.group),
         "loss": loss if isinstance(loss, float) else type(loss).__name__,
         "calls": model.calls,
+        "training": all(model.modes) and model.training,
         "moved": any(not torch.equal(a, b) for a, b in zip(given, before, strict=True)),
         "gradients": {
             name: None if p.grad is None else p.grad.double().flatten().tolist()
@@ -153,6 +156,8 @@ class LossIsOfTheWholeSequence(_OnSteps):
             )
         if seen["calls"] != 1:
             return f"rank {right['rank']} called the model {seen['calls']} times; the contract allows one call."
+        if not seen["training"]:
+            return f"rank {right['rank']} called the model in evaluation mode, or left it there; leave its mode alone."
         return None
 
 

@@ -18,6 +18,7 @@ from .job import Job, Kill, Run, weights_of
 from .processes import packed, run_or_die, unpacked
 
 Answer = Callable[..., Any]
+BESIDE = {"notes.txt": "of a colleague", "step-0.torn": "half of a checkpoint"}  # `plain.load` takes no notice of them
 SHIFT = 11  # from the seed of a probe to job.seed: with 0, a seed that was left out would not show
 
 
@@ -35,10 +36,12 @@ class Chain:
 
     Attributes:
         settings: values of `Run` that are not the usual ones.
+        beside: the folder of rank 0 has the files `BESIDE` from the beginning; if not, it does not exist.
     """
 
     starts: tuple[Start, ...]
     settings: dict[str, Any] = field(default_factory=dict)
+    beside: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,10 @@ def run_chain(answers: Answers, seed: int, chain: Chain) -> Evidence:
     after, last = [], None
     with tempfile.TemporaryDirectory() as name:
         folders = tuple(Path(name) / machine for machine in ("rank0", "rank1"))
+        beside = BESIDE if chain.beside else {}
+        for file, text in beside.items():
+            folders[0].mkdir(exist_ok=True)
+            (folders[0] / file).write_text(text)
         for start in chain.starts:
             if answers.foreign:
                 _fill_with_another_run(*folders)
@@ -92,9 +99,11 @@ def run_chain(answers: Answers, seed: int, chain: Chain) -> Evidence:
                 {
                     "killed": last is None,
                     "newest": newest_in(folders[0]),
-                    "entries": len(list(folders[0].iterdir())) if folders[0].is_dir() else 0,
+                    "entries": len(names := [name for name in _names(folders[0]) if name not in BESIDE]),
+                    "others": [name for name in names if not name.startswith("step-")],
                     "bytes": bytes_in(folders[0]) if folders[0].is_dir() else 0,
                     "elsewhere": _names(folders[1]) != others,
+                    "lost": [file for file, text in beside.items() if _text(folders[0] / file) != text],
                 }
             )
     return {"starts": after, "last": last}
@@ -125,12 +134,17 @@ def _names(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
 
 
+def _text(file: Path) -> str:
+    """Return what `file` holds; "" if it is not there."""
+    return file.read_text() if file.is_file() else ""
+
+
 def _fill_with_another_run(folder: Path, other: Path) -> None:
     """Put into `other` what `folder` holds, with other weights: another run's, with the same steps."""
-    for entry in entries_of(folder):
-        found = torch.load(entry, map_location="cpu")
+    for step in plain.steps_in(folder):
+        found = torch.load(folder / f"step-{step}", map_location="cpu")
         other.mkdir(exist_ok=True)
-        torch.save(_shifted(found), other / entry.name)
+        torch.save(_shifted(found), other / f"step-{step}")
 
 
 def _shifted(value: Any) -> Any:

@@ -58,6 +58,13 @@ ENDS = 48  # bytes at the beginning of the smallest and the largest file, and at
 STRIDE = 19  # from one byte that is changed to the next, between the ends
 
 
+def replace_bytes(path: Path, damage: Damage) -> None:
+    """Put a damaged file in the place of `path`; what else links to that file keeps its bytes."""
+    data = bytearray(path.read_bytes())
+    path.unlink()
+    path.write_bytes(damage(data))
+
+
 def damages_of(kind: str, entry: Path) -> Iterator[Callable[[Path], None]]:
     """Yield what damages a copy of `entry` in this way, one after the other."""
     files = sorted(files_in(entry), key=lambda file: (file.stat().st_size, file))
@@ -76,8 +83,7 @@ def damages_of(kind: str, entry: Path) -> Iterator[Callable[[Path], None]]:
 
 def _changed(file: Path, damage: Damage) -> Callable[[Path], None]:
     def change(entry: Path) -> None:
-        path = entry / file
-        path.write_bytes(damage(bytearray(path.read_bytes())))
+        replace_bytes(entry / file, damage)
 
     return change
 

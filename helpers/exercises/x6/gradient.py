@@ -19,6 +19,7 @@ Answer = Callable[..., Any]
 EXACT = 1e-9  # relative
 MICRO_BATCHES = (2, 3)  # of the first call and the second
 ROWS = (1, 4, 2)  # of the micro-batches where the order of summation decides
+ROUNDS = (1, 13)  # of these micro-batches: torch.sum adds a few numbers one after the other, and many in parts
 HUGE = 2.0**80  # beside it, a number of ordinary size is lost, also where both are divided first
 
 
@@ -57,8 +58,12 @@ def _gradients(gradient: Answer, seed: int) -> Evidence:
         drawn.clear()
     linear = nn.Linear(len(_FEATURES), 4, bias=False).double()
     nn.init.zeros_(linear.weight)  # the logits are zero, so the gradient is linear in the rows
-    gradient(linear, {lane: _where_order_decides(seed, lane) for lane in lanes}, random, len(ROWS))
-    return {"calls": calls, "order": _flat(linear)}
+    orders = []
+    for rounds in ROUNDS:
+        streams = {lane: _where_order_decides(seed, lane) for lane in lanes}
+        gradient(linear, streams, random, rounds * len(ROWS))
+        orders.append(_flat(linear))
+    return {"calls": calls, "orders": orders}
 
 
 def _flat(model: nn.Module) -> list[float]:
@@ -101,9 +106,10 @@ class SameBitsOnOneRankAndTwo(Check):
                     wrong = _wrong_call(got, ideal, seen["2"][0]["calls"][number - 1]["gradient"])
                     if wrong:
                         return f"rank {rank} of {ranks}, call {number}: {wrong}"
-                wrong = _wrong_order(mine["order"], right["order"])
-                if wrong:
-                    return f"rank {rank} of {ranks}: {wrong}"
+                for rounds, got, ideal in zip(ROUNDS, mine["orders"], right["orders"], strict=True):
+                    wrong = _wrong_order(got, ideal)
+                    if wrong:
+                        return f"rank {rank} of {ranks}, {rounds * len(ROWS)} micro-batches: {wrong}"
         return None
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base import Evidence
-from .damages import damages_of, half
+from .damages import damages_of, half, replace_bytes
 from .entries import bytes_in, entries_of, files_in, steps_of
 from .processes import packed
 from .saving import Place, Scene, load_from, save_scenes
@@ -145,14 +145,24 @@ def _damaged(place: Place, way: str) -> list[Path]:
     whole = place.after(scene, saves)
     entries = sorted(entries_of(whole), key=steps_of)[-newest:]
     damages = [_halve] if newest > 1 else [damage for entry in entries for damage in damages_of(way, entry)]
-    folders = [_copy(whole, place.scratch / "damages" / way / str(n)) for n in range(len(damages))]
+    folders = [place.scratch / "damages" / way / str(n) for n in range(len(damages))]
+    for folder in folders if whole.is_dir() else ():
+        shutil.copytree(whole, folder, copy_function=_link)  # most of the files stay as they are
     for damage, folder in zip(damages, folders, strict=True):
         for entry in entries:
             damage(folder / entry.name)
     return folders
 
 
+def _link(source: str, target: str) -> None:
+    """Let `target` be another name of the file `source`; a copy of it where a disk has no such names."""
+    try:
+        os.link(os.path.realpath(source), target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
 def _halve(entry: Path) -> None:
     """Cut off the second half of each file."""
     for file in files_in(entry):
-        file.write_bytes(half(bytearray(file.read_bytes())))
+        replace_bytes(file, half)

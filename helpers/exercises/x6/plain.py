@@ -17,19 +17,20 @@ def save(folder: Path, step: int, state: dict[str, Any], keep: int) -> None:
     unfinished = folder / "unfinished"
     torch.save(state, unfinished)
     unfinished.replace(folder / f"step-{step}")
-    for old in sorted(map(step_of, folder.glob("step-*")))[:-keep]:
+    for old in steps_in(folder)[:-keep]:
         (folder / f"step-{old}").unlink()
 
 
 def load(folder: Path) -> tuple[int, dict[str, Any]] | None:
     """Return the newest step and its state; None where nothing has been saved."""
-    steps = sorted(map(step_of, folder.glob("step-*")))
+    steps = steps_in(folder)
     return (steps[-1], torch.load(folder / f"step-{steps[-1]}", map_location="cpu")) if steps else None
 
 
-def step_of(entry: Path) -> int:
-    """Return the number in a name `step-N`."""
-    return int(entry.name.removeprefix("step-"))
+def steps_in(folder: Path) -> list[int]:
+    """Return the steps that are saved in `folder`, ascending. What has another name than `step-N` is left alone."""
+    numbers = [entry.name.removeprefix("step-") for entry in folder.glob("step-*")]
+    return sorted(int(number) for number in numbers if number.isdecimal())
 
 
 def gradient(model: nn.Module, streams: dict[int, Stream], random: dict[int, Tensor], micro_batches: int) -> None:

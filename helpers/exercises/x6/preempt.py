@@ -32,8 +32,10 @@ def _cases(seed: int) -> dict[str, Case]:
         "SIGUSR1 on rank 0 alone": Case((Notice(0, "wait", other, "SIGUSR1"),)),
         "SIGUSR1 on rank 1 alone": Case((Notice(1, "launch", step, "SIGUSR1"),), term=15),
         "SIGTERM on both ranks, a step apart": Case((first, Notice(1 - rank, "launch", step + 1))),
+        "SIGTERM and SIGUSR1 on one rank in one step": Case((first, Notice(rank, "launch", step, "SIGUSR1"))),
         "SIGTERM in job.resume": Case((Notice(rank, "resume"),)),
         "SIGTERM in a periodic save": Case((Notice(rank, "save", EVERY),)),
+        "SIGUSR1 in a periodic save": Case((Notice(1 - rank, "save", EVERY, "SIGUSR1"),)),
         "SIGTERM, and signals in the save that it causes": Case(
             (Notice(0, "launch", 6), Notice(0, "save", 8), Notice(1, "save", 8, "SIGUSR1"))
         ),

@@ -1,6 +1,7 @@
 """Saves in processes of their own, photographed where a kill could hit, and loads in others."""
 
 import contextlib
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from .entries import steps_of
 from .forms import form_of
 from .processes import run_or_die, unpacked
 from .states import MIXED, digest_of, make_state, print_of
+
+LOADING = 2  # processes that load; each folder is one's alone
 
 
 @dataclass(frozen=True)
@@ -66,9 +69,9 @@ def save_scenes(answers: bytes, place: Place, seed: int, *scenes: Scene) -> Evid
 
 
 def load_from(answers: bytes, folders: list[Path]) -> list[Evidence]:
-    """Return what a new process loads from each folder: the step, and a digest of the state."""
-    run = run_or_die(_load_all, 1, answers, folders, process_group=False)
-    return run[0] if run else [{"raised": "SIGKILL"} for _ in folders]
+    """Return what new processes load from each folder: the step, and a digest of the state."""
+    run = run_or_die(_load_every, LOADING, answers, folders, process_group=False)
+    return [run[n % LOADING][n // LOADING] if run else {"raised": "SIGKILL"} for n in range(len(folders))]
 
 
 # -- in the new process ---------------------------------------------------------------------------------------
@@ -163,10 +166,11 @@ def _inodes(look: Look) -> set[int]:
     return {file[2] for file in look.values() if file}
 
 
-def _load_all(answers: bytes, folders: list[Path]) -> list[Evidence]:
+def _load_every(answers: bytes, folders: list[Path]) -> list[Evidence]:
+    """Load from this process's share of the folders: every second one of two processes."""
     torch.set_num_threads(1)
     _, load = unpacked(answers)
-    return [_loaded(load, folder) for folder in folders]
+    return [_loaded(load, folder) for folder in folders[int(os.environ["RANK"]) :: LOADING]]
 
 
 def _loaded(load: Any, folder: Path) -> Evidence:

@@ -211,6 +211,9 @@ class PreemptedJob:
             if (notice.rank, notice.point, notice.step) != (self.rank, point, step):
                 continue
             self._kill = min(self._kill, self._now + self._case.seconds(notice.name))
+            if not callable(signal.getsignal(SIGNALS[notice.name])):  # it would be ignored, or end the process
+                self.seen["missed"].append(notice.name)
+                continue
             self._in_handler = True
             try:
                 signal.raise_signal(SIGNALS[notice.name])

@@ -28,7 +28,7 @@ def _chains(seed: int) -> dict[str, Chain]:
     return {
         WHOLE: Chain((Start(2),), USUAL),
         OTHER_WHOLE: Chain((Start(2),), OTHER),
-        BETWEEN: Chain((between, Start(2))),
+        BETWEEN: Chain((between, Start(2)), beside=True),
         "killed before a save, at its start twice in a row, then in a step": Chain(
             (
                 Start(2, Kill(0, "save", 2)),
@@ -39,7 +39,7 @@ def _chains(seed: int) -> dict[str, Chain]:
             )
         ),
         FINISHED: Chain((Start(2, Kill(0, "saved", 3)), Start(2))),
-        "one rank, never killed": Chain((Start(1),), OTHER),
+        "one rank, never killed": Chain((Start(1),), OTHER, beside=True),
         "two ranks are killed, one goes on": Chain((Start(2, Kill(1, "updated", 4)), Start(1))),
         "one rank is killed, two go on": Chain((alone, Start(2))),
     }
@@ -128,7 +128,8 @@ class ResumesBitForBit(OneObservation):
             wrong = failed(seen, base, name)
             if wrong:
                 return wrong
-            wrong = _not_saved(seen[name], expected[name]) or wrong_in_chain(seen[name], expected[name], seen[base])
+            wrong = _not_saved(seen[name], expected[name]) or _lost(seen[name])
+            wrong = wrong or wrong_in_chain(seen[name], expected[name], seen[base])
             if wrong:
                 return f"{name}: {wrong}"
         return None
@@ -141,6 +142,18 @@ def _not_saved(seen: Evidence, expected: Evidence) -> str | None:
             return (
                 f"after start {number}, {_step(start['newest'])} is the newest on the disk. When it was killed, "
                 f"{_step(right['newest'])} should have been saved, and only job.save deletes it."
+            )
+    return None
+
+
+def _lost(seen: Evidence) -> str | None:
+    """Say what `train` has deleted of that which was in rank 0's folder before the first start."""
+    for number, start in enumerate(seen["starts"], 1):
+        if start["lost"]:
+            return (
+                f"{start['lost'][0]} was in rank 0's folder before start 1 and is not there after start {number}. If "
+                "job.load returns None, there is nothing to continue from; the folder may still hold something. Only "
+                "job.save deletes in it."
             )
     return None
 
@@ -171,6 +184,8 @@ def _wrong_checkpoints(seen: Evidence, expected: Evidence) -> str | None:
         for start, right in zip(seen[name]["starts"], expected[name]["starts"], strict=True):
             if start["elsewhere"]:
                 return "rank 1 wrote into its folder. Only rank 0 saves."
+            if start["others"]:
+                return f"{start['others'][0]} is in rank 0's folder, where only job.save may write."
             if start["entries"] != right["entries"]:
                 return f"{start['entries']} checkpoints are left; with job.keep there should be {right['entries']}."
     first, second = seen[BETWEEN]["last"]
