@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ..planner.catalog.gpus import find_gpu
 from . import memory, waits
 from .dry import DryMode
 from .dry_run import DryRun
@@ -10,6 +11,7 @@ from .install import install, mode, uninstall
 from .ledger import Ledger
 from .lost_values import EarlierModels
 from .machine import Machine
+from .step_forecast import computed
 from .steps import Steps
 from .traffic import Traffic
 from .world import World
@@ -47,7 +49,8 @@ def virtual_gpu(
         memory.watch = ledger
         dry = mode()
         assert isinstance(dry, DryMode)
-        dry.seen = ledger.worked
+        gpu = find_gpu(machine.gpu)
+        dry.seen = lambda work: ledger.worked(computed(work, gpu))
         if world is not None:
             dry.traffic = ledger.traffic = Traffic()
         with Steps(ledger, steps) as counted:
