@@ -45,7 +45,8 @@ Dry runs:
     owners.py      who holds the peak; left_behind.py: what no step frees; lost_values.py: what the block takes
     fits.py        what follows; step_forecast.py, cures.py, batch.py
     written.py     pictures, snapshots and traces; traffic_rows.py: rows of collectives
-    dry_run.py     all of that in words; context.py: in a notebook; cli.py, script_patches.py: on the command line
+    dry_run.py     all of that in words; context.py: in a notebook
+    cli.py         on the command line; script_file.py: which files it takes; script_patches.py: what it leaves out
 
 A GPU that was there:
 

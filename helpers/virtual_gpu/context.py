@@ -27,7 +27,7 @@ def virtual_gpu(
     made before the block and moved into it, of which a warning says so.
 
     Args:
-        name: of the catalog, e.g. "rtx-4090".
+        name: of the catalog, e.g. "rtx-4090", or the path of the TOML file of a GPU.
         gpus: how many.
         steps: optimizer steps after which the program is ended by `EnoughStepsError`; None lets it go on.
         strict: raise where a value is asked for that does not exist.
@@ -37,19 +37,18 @@ def virtual_gpu(
         What is known of the program so far; print it inside the block or after.
 
     Raises:
-        RecipeError: the catalog has no such GPU.
+        RecipeError: the catalog has no such GPU, or the file describes none.
     """
-    machine = Machine.named(name, gpus)
+    gpu, machine = find_gpu(name), Machine.named(name, gpus)
     seen = waits.Waits(strict=strict)
     ledger = Ledger()
-    run = DryRun(machine.gpu, ledger, seen, world)
+    run = DryRun(gpu, ledger, seen, world)
     earlier = EarlierModels()
     install(machine, seen, world)
     try:
         memory.watch = ledger
         dry = mode()
         assert isinstance(dry, DryMode)
-        gpu = find_gpu(machine.gpu)
         dry.seen = lambda work: ledger.worked(computed(work, gpu))
         if world is not None:
             dry.traffic = ledger.traffic = Traffic()

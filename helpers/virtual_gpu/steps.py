@@ -1,6 +1,7 @@
 """Counts the optimizer steps of a program, and ends it after enough of them."""
 
 import gc
+import os
 from types import TracebackType
 from typing import Any
 from weakref import WeakSet
@@ -44,6 +45,7 @@ class Steps:
 
     def __enter__(self) -> "Steps":
         stand_ins.forget()
+        self._process = os.getpid()
         self._others = WeakSet(filter(_is_optimizer, gc.get_objects()))  # of whatever ran in this process before
         self._handles = [
             register_optimizer_step_pre_hook(self._before),
@@ -110,6 +112,8 @@ class Steps:
         if self._limit is not None and self.count >= self._limit:
             self._ledger.label_modules()
             self._ledger.over = len(self._ledger.events)
+            if os.getpid() != self._process:  # forked by the program: it ends by itself, without a traceback
+                raise SystemExit(0)
             raise EnoughStepsError
 
 
