@@ -65,8 +65,10 @@ def without_workers():
     subprocess.Popen.__init__ = start
 
 
-def run(path, dry, seconds):
+def run(path, dry, seconds, until):
     """Return (name, allocated peak, allocated at the end, error or "") of each cell; none starts after `seconds`.
+
+    The cell called `until` is the last.
 
     Cycles of garbage are collected between the cells: within one, they would go at other moments in a dry run.
     """
@@ -92,6 +94,8 @@ def run(path, dry, seconds):
         except Exception as raised:
             error = f"{type(raised).__name__}: {raised}"[:200]
         rows.append((name, torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated(), error))
+        if name == until:
+            break
     uninstall()
     return rows
 
@@ -101,7 +105,8 @@ if __name__ == "__main__":
     parser.add_argument("solution", type=Path)
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--seconds", type=float, default=math.inf, help="of the processor")
+    parser.add_argument("--until", default="", help="the last cell")
     given = parser.parse_args()
     os.environ["MPLBACKEND"] = "Agg"
     sys.path.insert(0, str(ROOT))
-    print(json.dumps(run(given.solution, given.dry, given.seconds)))
+    print(json.dumps(run(given.solution, given.dry, given.seconds, given.until)))
