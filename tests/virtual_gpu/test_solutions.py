@@ -13,7 +13,9 @@ from ..sampling import sample
 from .solution_cells import __file__ as program
 
 SECONDS = 120  # of the processor, after which no further cell is computed
-LABS = {  # the last cell, where others take a CPU minutes; "": any in so many seconds. Lab 08b has nothing on a GPU
+# The last cell of each lab, where others take a CPU minutes; "": any in so many seconds. Labs 08b, 11 to 14, 17 and 18
+# have nothing on a GPU in their own process.
+LABS = {
     "00_start_here": "",
     "01_where_memory_goes": "",
     "02_number_formats": "",
@@ -23,14 +25,18 @@ LABS = {  # the last cell, where others take a CPU minutes; "": any in so many s
     "04_x2_batch_256": "table",
     "05_activation_checkpointing": "",
     "06_profiling_and_oom_clinic": "inference",
+    "07_where_the_time_goes": "launch",
     "08_data_loading": "guess_thread",  # then a thread loads ahead, in every run another number of batches
     "09_lean_optimizers": "search",
     "10_compilation_and_fusion": "softmax_picture",
-    "19_fp8": "scaling_errors",
+    "15_context_parallel": "plan",
+    "16_mixture_of_experts": "kernel_run",
+    "19_fp8": "train_compare",
     "20_lora": "adapt",
     "20_x4_lora": "plan_hint",
     "21_capstone": "stacked",
 }
+OF_VALUES = {"19_fp8": {"largest"}}  # cells that select by a mask whose values a dry run does not have
 
 
 def rows_of(solution, *options):
@@ -56,5 +62,6 @@ def test_cells_have_the_same_peaks(solution):
     assert any(peak > 0 for _, peak, _, _ in computed)
     missing = {name for name, _, _, error in dry if error} - {name for name, _, _, error in computed if error}
     ends = next((number for number, row in enumerate(dry) if row[0] in missing), min(len(dry), len(computed)))
-    assert ends > 5
-    assert [row[:2] for row in dry[:ends]] == [row[:2] for row in computed[:ends]]
+    assert ends > 4
+    same = [number for number in range(ends) if computed[number][0] not in OF_VALUES.get(solution, ())]
+    assert [dry[number][:2] for number in same] == [computed[number][:2] for number in same]
