@@ -89,8 +89,18 @@ def in_tf32(recipe: TrainingConfig, gpu: Gpu) -> tuple[Kind, ...]:
 
     PyTorch lets cuDNN's convolutions do so by default; matmuls have to be told.
     """
-    kinds: list[Kind] = ["convolution"] if gpu.vendor == "nvidia" else []
-    return (*kinds, "product") if recipe.tf32 else tuple(kinds)
+    return tf32_kinds(gpu, matmuls=recipe.tf32, convolutions=True)
+
+
+def tf32_kinds(gpu: Gpu, matmuls: bool, convolutions: bool) -> tuple[Kind, ...]:
+    """Return the kinds of work that run in TF32 where PyTorch's settings allow it for matmuls and for convolutions."""
+    kinds: list[Kind] = ["convolution"] if convolutions and gpu.vendor == "nvidia" else []
+    return (*kinds, "product") if matmuls else tuple(kinds)
+
+
+def as_computed(work: Work, in_tf32: Collection[Kind]) -> Work:
+    """Return work on FP32 numbers in the dtype "tf32" if its kind is among `in_tf32`; other work as it is."""
+    return replace(work, dtype="tf32") if work.dtype == "float32" and work.kind in in_tf32 else work
 
 
 def peak_dtype(simulation: Simulation, gpu: Gpu) -> str:
@@ -134,10 +144,7 @@ def forecast(
 
 def _computed(step: RepeatedWork, roofline: Roofline, in_tf32: Collection[Kind]) -> RepeatedWork:
     """Return the work in the dtype in which it is computed. What was measured by itself was measured so."""
-    work = step.work
-    if work.dtype != "float32" or work.kind not in in_tf32 or work.name in roofline.kernels:
-        return step
-    return replace(step, work=replace(work, dtype="tf32"))
+    return step if step.work.name in roofline.kernels else replace(step, work=as_computed(step.work, in_tf32))
 
 
 def paging_seconds(simulation: Simulation, peak_bytes: int, gpu: Gpu) -> float:

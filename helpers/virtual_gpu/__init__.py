@@ -30,7 +30,7 @@ are the planner's. In a dry run operations compute nothing, and their results ar
     process.py     the environment of a process that has the GPUs from its start
 
     cuda_paths.py  functions that save other tensors on CUDA than on the CPU
-    attention.py   CUDA's fused attention, where it is computed
+    attention.py   CUDA's fused attention, where it is computed; norm_statistics.py: what norms of 16 bits keep
 
 Dry runs:
 
@@ -45,7 +45,8 @@ Dry runs:
     owners.py      who holds the peak; left_behind.py: what no step frees; lost_values.py: what the block takes
     fits.py        what follows; step_forecast.py, cures.py, batch.py
     written.py     pictures, snapshots and traces; traffic_rows.py: rows of collectives
-    dry_run.py     all of that in words; context.py: in a notebook; cli.py, script_patches.py: on the command line
+    dry_run.py     all of that in words; context.py: in a notebook
+    cli.py         on the command line; script_file.py: which files it takes; script_patches.py: what it leaves out
 
 A GPU that was there:
 

@@ -16,8 +16,10 @@ from ..planner import RecipeError
 from ..planner.catalog.gpus import find_gpu
 from .absent.models import AbsentError
 from .context import virtual_gpu
-from .dry_run import DryRun
+from .dry_run import DryRun, short
+from .script_file import check_script
 from .script_patches import for_scripts
+from .spawned import not_followed
 from .steps import EnoughStepsError
 from .user_line import is_inside
 from .waits import ValueWithoutDataError
@@ -65,14 +67,18 @@ def run(args: argparse.Namespace) -> int:
     if not 0 <= args.rank < ranks:
         raise RecipeError(f"--rank {args.rank} is not one of {ranks} ranks, which count from 0.")
     world = World(args.rank, ranks, args.gpus) if ranks > 1 or args.torchrun else None
-    args.assumed, args.gpu = args.gpu is None, args.gpu or _GPU
+    args.assumed, args.gpu = not args.gpu, args.gpu or _GPU
     find_gpu(args.gpu)
     _check_files(args)
-    if not args.module and not Path(args.script).is_file():
-        raise RecipeError(f"{args.script} is not a file. To run a module, put -m before its name.")
+    check_script(args.script, args.module)
     _warn_of_misplaced(args)
+    process = os.getpid()
     with virtual_gpu(args.gpu, gpus=args.gpus, steps=args.steps, strict=args.strict, world=world) as dry:
         code = _run_script(args, dry)
+        if os.getpid() != process:  # the script has forked: the first process alone reports
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
     if code == 2 and not dry.ledger.events:
         return code
     sys.stdout.flush()
@@ -83,10 +89,13 @@ def run(args: argparse.Namespace) -> int:
         print(f"\n{dry}")
         if args.assumed:
             print(f"\nNo --gpu was given, so {dry.gpu} is assumed.")
-    if code == 0 and not (dry.ledger.marks and dry.ledger.events):
-        print(f"{args.script} ended without an optimizer step on the GPU.", file=sys.stderr)
-        return 2
-    return code
+    if dry.ledger.marks and dry.ledger.events:
+        return code
+    words = [f"{args.script} ended without an optimizer step on the GPU."] if code == 0 else []
+    if line := not_followed(dry.waits):
+        words.append(f"A dry run does not follow the process that it starts at {short(line)}: run what that runs.")
+    print(*words, sep=" ", end="\n" if words else "", file=sys.stderr)
+    return code or 2
 
 
 def _warn_of_misplaced(args: argparse.Namespace) -> None:

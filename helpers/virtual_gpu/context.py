@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ..planner.catalog.gpus import find_gpu
 from . import memory, waits
 from .dry import DryMode
 from .dry_run import DryRun
@@ -10,6 +11,7 @@ from .install import install, mode, uninstall
 from .ledger import Ledger
 from .lost_values import EarlierModels
 from .machine import Machine
+from .step_forecast import computed
 from .steps import Steps
 from .traffic import Traffic
 from .world import World
@@ -25,7 +27,7 @@ def virtual_gpu(
     made before the block and moved into it, of which a warning says so.
 
     Args:
-        name: of the catalog, e.g. "rtx-4090".
+        name: of the catalog, e.g. "rtx-4090", or the path of the TOML file of a GPU.
         gpus: how many.
         steps: optimizer steps after which the program is ended by `EnoughStepsError`; None lets it go on.
         strict: raise where a value is asked for that does not exist.
@@ -35,19 +37,19 @@ def virtual_gpu(
         What is known of the program so far; print it inside the block or after.
 
     Raises:
-        RecipeError: the catalog has no such GPU.
+        RecipeError: the catalog has no such GPU, or the file describes none.
     """
-    machine = Machine.named(name, gpus)
+    gpu, machine = find_gpu(name), Machine.named(name, gpus)
     seen = waits.Waits(strict=strict)
     ledger = Ledger()
-    run = DryRun(machine.gpu, ledger, seen, world)
+    run = DryRun(gpu, ledger, seen, world)
     earlier = EarlierModels()
     install(machine, seen, world)
     try:
         memory.watch = ledger
         dry = mode()
         assert isinstance(dry, DryMode)
-        dry.seen = ledger.worked
+        dry.seen = lambda work: ledger.worked(computed(work, gpu))
         if world is not None:
             dry.traffic = ledger.traffic = Traffic()
         with Steps(ledger, steps) as counted:

@@ -20,6 +20,7 @@ from . import generators, memory
 from .attention import attention, is_attention
 from .giants import is_giant, shaped_like
 from .homes import Home, gpu_index, home_of, home_of_storage, is_gpu, place, storage_of
+from .norm_statistics import is_reduced_norm, reduced_norm
 from .refusals import Refusals
 
 _CPU = torch.device("cpu")
@@ -160,6 +161,8 @@ class Pretence(TorchDispatchMode):
             return generators.dropout(args[0], args[1], index)
         if index is not None and is_attention(func):
             return attention(func, args, kwargs)
+        if index is not None and is_reduced_norm(func, args):
+            return reduced_norm(func, args, kwargs)
         if index is not None and is_giant(func, args, kwargs):
             return shaped_like(func, args, kwargs)
         result = func(*args, **kwargs)

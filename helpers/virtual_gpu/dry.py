@@ -24,6 +24,7 @@ from .world import NAMESPACES, communicate
 
 _INITIALIZERS = {"normal_", "uniform_", "random_", "bernoulli_"}
 _CONSTANTS = {"zeros": 0.0, "ones": 1.0, "zero_": 0.0, "zeros_like": 0.0, "ones_like": 1.0, "new_zeros": 0.0}
+_VALUE_IS_GIVEN = {"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"}
 _LARGE = 2**20  # elements of a tensor on the host whose random values are not drawn
 _UNSCALES = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_
 
@@ -65,7 +66,8 @@ class DryMode(Pretence):
             if not hollow:
                 return func(*args, **kwargs)
             result, assumed = value_shapes.stand_in(name, args, kwargs)
-            self._waits.assume(name, assumed)
+            if assumed:
+                self._waits.assume(name, assumed)
             return result
         key = signature(func, args, kwargs)
         try:
@@ -73,7 +75,7 @@ class DryMode(Pretence):
         except NotImplementedError:  # no shapes without values: let it run on whatever there is
             self._waits.assume(name, "computed on memory without data")
             return func(*args, **kwargs)
-        if not hollow and self._is_small(func, args, kwargs, specs):
+        if (not hollow or name in _VALUE_IS_GIVEN) and self._is_small(func, args, kwargs, specs):
             result = func(*args, **kwargs)
         else:
             result = self._hollow_results(func, args, kwargs, specs)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..core.units import human_bytes
-from ..planner.catalog.gpus import find_gpu
+from ..planner.catalog.gpus import Gpu
 from ..planner.forecast import Forecast, seconds_in_words
 from ..planner.grades import DOES_NOT_FIT, FITS, TIGHT
 from .batch import batch_of, largest_batches
@@ -51,8 +51,9 @@ class DryRun:
         world: the ranks of which the program was one; None where there are no others.
     """
 
-    def __init__(self, gpu: str, ledger: Ledger, waits: Waits, world: World | None = None) -> None:
-        self.gpu, self.ledger, self.waits, self.world = gpu, ledger, waits, world
+    def __init__(self, gpu: Gpu, ledger: Ledger, waits: Waits, world: World | None = None) -> None:
+        self.gpu, self.ledger, self.waits, self.world = gpu.name, ledger, waits, world
+        self._gpu = gpu
         self._expandable = expandable_segments()
         self._answers: dict[str, tuple[tuple[int, int], Any]] = {}
         self._peak: Owners | None = None  # while the models live, whose modules have names
@@ -86,7 +87,7 @@ class DryRun:
     @property
     def reserved(self) -> Reserved:
         """Between which bytes `torch.cuda.max_memory_reserved` would lie."""
-        return reserved_between(self.peak_allocated, self._peak_reserved, find_gpu(self.gpu).cublas_workspace)
+        return reserved_between(self.peak_allocated, self._peak_reserved, self._gpu.cublas_workspace)
 
     @property
     def _peak_reserved(self) -> int:
@@ -116,9 +117,9 @@ class DryRun:
     def grades(self) -> dict[str, str]:
         """Whether it "fits" this GPU and the common ones of the catalog, is "tight" or "does not fit"."""
         peaks = self.peak_allocated, self._peak_reserved
-        gpus = common_gpus(self.gpu)
+        gpus = common_gpus(self._gpu)
         if self.ledger.refusals:  # on a larger GPU nothing is known: it ended, or went on otherwise
-            room = find_gpu(self.gpu).room
+            room = self._gpu.room
             if self.ledger.ran_out:
                 return {gpu.name: DOES_NOT_FIT for gpu in gpus if gpu.room <= room}
             gpus = [gpu for gpu in gpus if gpu.name == self.gpu]
@@ -135,14 +136,14 @@ class DryRun:
         if self.ledger.refusals:
             return {}  # it ended before its peak
         return largest_batches(
-            self.ledger, self.index, common_gpus(self.gpu), self._peak_reserved / max(1, self.peak_allocated)
+            self.ledger, self.index, common_gpus(self._gpu), self._peak_reserved / max(1, self.peak_allocated)
         )
 
     @property
     def forecast(self) -> Forecast | None:
         """Seconds of the last whole step; None where no step was finished."""
         works = self.ledger.works[: len(self.ledger.marks)]
-        return step_forecast(works[-1], find_gpu(self.gpu)) if works else None
+        return step_forecast(works[-1], self._gpu) if works else None
 
     @property
     def host_seconds(self) -> tuple[float, float] | None:
@@ -152,7 +153,7 @@ class DryRun:
 
     def plot(self, title: str = "") -> "Figure":
         """Draw the memory by category, from the first allocation to the last."""
-        return draw_timeline(self.ledger, self.index, find_gpu(self.gpu).room, title or f"A virtual {self.gpu}")
+        return draw_timeline(self.ledger, self.index, self._gpu.room, title or f"A virtual {self.gpu}")
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as plain lists, dictionaries and numbers."""
@@ -231,7 +232,7 @@ class DryRun:
 
     def _ran_out_line(self) -> str:
         held, asked, reserved = self.owners.allocated, self.ledger.refusals[-1][2], self.steps[-1].reserved
-        if held + asked <= find_gpu(self.gpu).room:
+        if held + asked <= self._gpu.room:
             return (
                 f"Runs out of memory at {human_bytes(held)} allocated, {human_bytes(reserved)} reserved: "
                 f"the program asks for {human_bytes(asked)}, and no free piece is that large. {_UNKNOWN}"

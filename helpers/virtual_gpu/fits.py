@@ -60,6 +60,7 @@ def grade_on(ledger: Ledger, index: int, gpu: Gpu, peaks: tuple[int, int], expan
     return said
 
 
-def common_gpus(name: str) -> list[Gpu]:
-    """Return the GPU called `name` and the common ones of the catalog, by size."""
-    return [gpu for gpu in GPUS.values() if gpu.common or gpu.name == name]
+def common_gpus(own: Gpu) -> list[Gpu]:
+    """Return `own` and the common GPUs of the catalog, by size; one that the catalog does not have comes first."""
+    unlisted = [] if own.name in GPUS else [own]
+    return unlisted + [gpu for gpu in GPUS.values() if gpu.common or gpu.name == own.name]

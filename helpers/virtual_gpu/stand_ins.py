@@ -91,7 +91,9 @@ def fill(tensor: Tensor, source: Tensor) -> Tensor:
 
 
 def selected(mask: Tensor) -> int:
-    """Return how many elements of a hollow tensor are assumed not to be zero."""
+    """Return how many elements of a tensor are not zero: of a hollow one, how many are assumed to be so."""
+    if not is_hollow(mask):
+        return int(mask.count_nonzero())
     mean = hint(mask, "mean")
     return mask.numel() if mean is None else round(min(1.0, max(0.0, mean)) * mask.numel())
 

@@ -2,11 +2,12 @@
 
 from collections import Counter
 
+from ..core.precision import fp32_precision
 from ..meter.utilization import mfu
 from ..meter.work import Work
 from ..planner.catalog.gpus import Gpu
 from ..planner.catalog.rooflines import fitted_rates, roofline_of
-from ..planner.costs import needed_flops, seconds_by_bound
+from ..planner.costs import as_computed, needed_flops, seconds_by_bound, tf32_kinds
 from ..planner.forecast import Forecast
 from ..planner.simulate.work_count import RepeatedWork
 
@@ -22,11 +23,22 @@ def host_seconds(works: Counter[tuple[Work, str, bool]]) -> tuple[float, float]:
     return low, high
 
 
+def computed(work: Work, gpu: Gpu) -> Work:
+    """Return the work in the dtype in which `gpu` computes it under PyTorch's settings of this moment.
+
+    FP32 convolutions run in TF32 by default; matmuls do if the program has allowed it.
+    """
+    if work.dtype != "float32" or not work.flops:
+        return work
+    allowed = {what: dtype == "TF32" for what, dtype in fp32_precision().items()}
+    return as_computed(work, tf32_kinds(gpu, **allowed))
+
+
 def step_forecast(works: Counter[tuple[Work, str, bool]], gpu: Gpu) -> Forecast | None:
     """Return the forecast of a step on `gpu`; None where it has no data sheet, or nothing was done.
 
     Args:
-        works: how often the step does each work, with its phase and whether it is recomputed.
+        works: how often the step does each work, as `computed`, with its phase and whether it is recomputed.
         gpu: of the catalog.
     """
     steps = [RepeatedWork(work, phase, again, times) for (work, phase, again), times in works.items()]

@@ -1,6 +1,8 @@
 """Counts the optimizer steps of a program, and ends it after enough of them."""
 
-import gc
+import functools
+import os
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 from weakref import WeakSet
@@ -14,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from . import stand_ins
 from .homes import storage_of
 from .ledger import Ledger
+from .patches import Patches
 
 
 class EnoughStepsError(BaseException):
@@ -40,11 +43,15 @@ class Steps:
         self._by_hand: bool | None = None  # whether there is no optimizer; None before the first backward pass
         self._weights: set[int] = set()  # storages
         self._next_forward: RemovableHandle | None = None  # the hook that ends a step by hand
+        self._patches = Patches()
         self.count = 0
 
     def __enter__(self) -> "Steps":
         stand_ins.forget()
-        self._others = WeakSet(filter(_is_optimizer, gc.get_objects()))  # of whatever ran in this process before
+        self._process = os.getpid()
+        self._made: WeakSet[torch.optim.Optimizer] = WeakSet()
+        for name in ("__init__", "__setstate__"):  # the latter makes copies
+            self._patches.put(torch.optim.Optimizer, name, self._noting(getattr(torch.optim.Optimizer, name)))
         self._handles = [
             register_optimizer_step_pre_hook(self._before),
             register_optimizer_step_post_hook(self._after),
@@ -52,6 +59,7 @@ class Steps:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._patches.undo()
         for handle in self._handles:
             handle.remove()
         if self._next_forward is not None:
@@ -64,7 +72,7 @@ class Steps:
         if self._by_hand is False or not self._ledger.backward_seen or self._next_forward is not None:
             return
         if self._by_hand is None:
-            self._by_hand = not self._optimizers()
+            self._by_hand = not self._made
         if not self._by_hand or torch._C._current_graph_task_id() != -1:
             return
         if not self._weights:
@@ -82,8 +90,18 @@ class Steps:
             self._next_forward.remove()
             self._next_forward = None
 
-    def _optimizers(self) -> set[Any]:
-        return set(filter(_is_optimizer, gc.get_objects())) - set(self._others)
+    def _noting(self, base: Callable[..., None]) -> Callable[..., None]:
+        """Return a method that notes the optimizer that it has made.
+
+        Asking the garbage collector for all objects instead would break tuples that other threads are building.
+        """
+
+        @functools.wraps(base)
+        def made(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+            base(optimizer, *args, **kwargs)
+            self._made.add(optimizer)
+
+        return made
 
     def _before(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if id(optimizer) in self._this_step:
@@ -96,7 +114,7 @@ class Steps:
         self._ledger.after_update(optimizer)
         self._this_step.add(id(optimizer))
         if self._alone is None:
-            self._alone, self._first = len(self._optimizers()) == 1, id(optimizer)
+            self._alone, self._first = len(self._made) == 1, id(optimizer)
         elif id(optimizer) != self._first:  # the program has replaced the one that it began with
             self._alone = False
         if self._alone:
@@ -110,14 +128,11 @@ class Steps:
         if self._limit is not None and self.count >= self._limit:
             self._ledger.label_modules()
             self._ledger.over = len(self._ledger.events)
+            if os.getpid() != self._process:  # forked by the program: it ends by itself, without a traceback
+                raise SystemExit(0)
             raise EnoughStepsError
 
 
 def _address(tensor: Tensor) -> int:
     storage = storage_of(tensor)
     return 0 if storage is None else storage.data_ptr()
-
-
-def _is_optimizer(thing: object) -> bool:
-    """Say whether `thing` is an optimizer that steps by itself, and not a wrapper of one."""
-    return issubclass(type(thing), torch.optim.Optimizer) and "_optimizer_step_pre_hooks" in vars(thing)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from . import stand_ins
-from .hollow import give_hint, hint, hollow_tensor
+from .hollow import give_hint, hint, hollow_tensor, is_hollow
 from .user_line import place
 
 aten = torch.ops.aten
@@ -23,7 +23,7 @@ def reads_values(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
 
 
 def stand_in(name: str, args: Any, kwargs: dict[str, Any]) -> tuple[Any, str]:
-    """Return what stands in for the answer, and what it assumes, in words."""
+    """Return what stands in for the answer, and what it assumes, in words; "" where its shape is known."""
     return _STAND_INS[name](*args, **kwargs)
 
 
@@ -53,7 +53,8 @@ def _masked_select(values: Tensor, mask: Tensor) -> tuple[Tensor, str]:
     shape = torch.broadcast_shapes(values.shape, mask.shape)
     total = torch.Size(shape).numel()
     count = round(stand_ins.selected(mask) * total / max(1, mask.numel()))
-    return hollow_tensor((count,), (1,), values.dtype), f"{count:,} of {total:,} elements"
+    words = f"{count:,} of {total:,} elements" if is_hollow(mask) else ""
+    return hollow_tensor((count,), (1,), values.dtype), words
 
 
 def _index(values: Tensor, indices: list[Tensor | None]) -> tuple[Tensor, str]:
@@ -65,7 +66,7 @@ def _index(values: Tensor, indices: list[Tensor | None]) -> tuple[Tensor, str]:
             plain.append(index)
             continue
         count = stand_ins.selected(index)
-        words.append(f"{count:,} of {index.numel():,} places")
+        words += [f"{count:,} of {index.numel():,} places"] if is_hollow(index) else []
         plain += [torch.empty(count, dtype=torch.int64, device="meta") for _ in range(index.dim())]
     meta = [index if index is None else index.to("meta") if index.is_meta else _like(index) for index in plain]
     result = aten.index.Tensor(_like(values), meta)

@@ -2,14 +2,19 @@
 
 import json
 import os
+import subprocess
 import sys
 import textwrap
+import zipfile
 
 from helpers.__main__ import main
+from helpers.core.files import ROOT
 from helpers.virtual_gpu.autopsy.cli import reports_of
 
 import pytest
 
+FOLDER = str(ROOT / "helpers" / "core")
+GPU_FILES = ROOT / "helpers" / "planner" / "hardware"
 TRAINS = """
     import sys
     import torch
@@ -244,6 +249,11 @@ def test_its_own_traceback_names_its_own_lines_alone(dry_run):
     ("arguments", "words"),
     [
         (["no_such_file.py"], "no_such_file.py is not a file"),
+        ([FOLDER], "is a folder. Give the training script in it"),
+        (["torchrun", "train.py"], "without torchrun. --gpus N runs one rank of N"),
+        (["-m", __file__], "is a file, not a module. Leave out -m"),
+        (["--gpu", "no_such_file.toml", "x.py"], "no_such_file.toml cannot be read as the file of a GPU"),
+        (["--gpu", "apple", "x.py"], "'apple' is not in the catalog"),
         (["--gpu", "rtx-9999", "x.py"], "'rtx-9999' is not in the catalog. `plan --list` shows all GPUs"),
         (["--steps", "0", "x.py"], "--steps, --gpus and --nodes must be at least 1"),
         (["-m", "no_such_module_here"], "no_such_module_here is not a module"),
@@ -257,6 +267,115 @@ def test_bad_input_is_one_line(capsys, arguments, words):
     err = capsys.readouterr().err
     assert words in err
     assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("lab.ipynb", b'{"cells": []}', "lab.ipynb is a notebook. Run its cells in a `with virtual_gpu(...)` block"),
+        ("train.sh", b"python train.py", "train.sh is a shell script. Give the Python script that it starts"),
+        ("model.py", b"import torch\0", "model.py is not a Python script: it holds binary data"),
+    ],
+)
+def test_a_file_of_another_kind_is_one_line(tmp_path, monkeypatch, capsys, name, content, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_bytes(content)
+    assert main(["dry-run", name]) == 2
+    out, err = capsys.readouterr()
+    assert (out, len(err.strip().splitlines())) == ("", 1)
+    assert words in err
+
+
+@pytest.mark.parametrize("has_main", [True, False])
+def test_an_archive_runs_if_it_holds_a_program(tmp_path, capsys, has_main):
+    with zipfile.ZipFile(tmp_path / "app.pyz", "w") as archive:
+        archive.writestr("__main__.py" if has_main else "other.py", "print('inside')")
+    assert main(["dry-run", str(tmp_path / "app.pyz")]) == 2
+    out, err = capsys.readouterr()
+    assert ("inside" in out) == has_main
+    assert ("binary data" in err) != has_main
+
+
+def test_a_gpu_can_be_described_in_a_file(dry_run, tmp_path):
+    sheet = (GPU_FILES / "t4-16gb.toml").read_text()
+    (tmp_path / "mine.toml").write_text(sheet.replace('name = "t4-16gb"', 'name = "mine"'))
+    code, out, err = dry_run(TRAINS, "64", options=("--gpu", str(tmp_path / "mine.toml"), "--json"))
+    assert code == 0, err
+    report = json.loads(out.splitlines()[-1])
+    assert (report["gpu"], report["grades"]["mine"]) == ("mine", report["grades"]["t4-16gb"])
+    assert report["seconds"][1] > 0
+
+
+FORKS = """
+    import os
+    import torch
+
+    child = os.fork()
+    model = torch.nn.Linear(4, 4).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(9):
+        model(torch.ones(2, 4, device="cuda")).sum().backward()
+        optimizer.step()
+    if child:
+        os.waitpid(child, 0)
+"""
+
+
+def test_the_first_of_two_processes_reports(tmp_path):
+    (tmp_path / "train.py").write_text(textwrap.dedent(FORKS))
+    done = in_a_process(tmp_path, "train.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("Dry run on a virtual t4-16gb") == 1
+    assert lines_with(done.stdout, "train.py:5", "another process: not followed")
+
+
+def in_a_process(folder, *arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "helpers", "dry-run", "--gpu", "t4", *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+IN_PROCESSES = """
+    import multiprocessing
+    import torch
+
+    def train(rank):
+        model = torch.nn.Linear(4, 4).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(9):
+            model(torch.ones(2, 4, device="cuda")).sum().backward()
+            optimizer.step()
+
+    process = multiprocessing.get_context("fork").Process(target=train, args=(0,))
+    process.start()
+    process.join()
+"""
+
+
+def test_a_script_that_trains_in_processes_of_its_own_is_told_so_in_one_line(tmp_path):
+    (tmp_path / "train.py").write_text(textwrap.dedent(IN_PROCESSES))
+    done = in_a_process(tmp_path, "train.py")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "ended without an optimizer step on the GPU" in line
+    assert "does not follow the process that it starts at train.py:13" in line
+
+
+def test_workers_of_a_data_loader_are_no_processes_of_the_script(dry_run):
+    code, _, err = dry_run(
+        """
+        import torch
+        from torch.utils.data import DataLoader
+
+        print(sum(len(rows) for rows in DataLoader(torch.arange(8), num_workers=1)))
+        """
+    )
+    assert (code, "follow" in err) == (2, False)
 
 
 def test_own_options_after_the_script_are_warned_of_and_the_assumed_gpu_is_named(dry_run):

@@ -367,3 +367,25 @@ def test_the_planner_simulates_inside():
     with virtual_gpu("a100-80gb"):
         inside = plan(recipe, "a100-80gb").peak_allocated_bytes
     assert inside == plan(recipe, "a100-80gb").peak_allocated_bytes
+
+
+def test_no_step_lists_all_objects(monkeypatch):
+    """A list of all objects would hold tuples that other threads are still building, and break them."""
+    with virtual_gpu("t4") as run, monkeypatch.context() as patched:
+        patched.setattr("gc.get_objects", lambda *_: pytest.fail("all objects were listed"))
+        train("cuda")
+    assert len(run.ledger.marks) == 1
+
+
+def test_a_copy_of_an_optimizer_is_a_second_one():
+    with virtual_gpu("t4") as run:
+        first = torch.optim.SGD([nn.Parameter(torch.ones(3, device="cuda"))], 0.1)
+        second = copy.deepcopy(first)
+        for optimizer in (first, second):
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = torch.ones_like(parameter)
+        for _ in range(3):
+            first.step()
+            second.step()
+        assert len(run.ledger.marks) == 2  # a step ends where the first of two steps again

@@ -242,3 +242,28 @@ def test_more_models_are_known_by_name(name, model_type, sizes):
     found = known_config(name)
     assert found["model_type"] == model_type
     assert {key: found[key] for key in sizes} == sizes
+
+
+SAVES = """
+import torch
+from pathlib import Path
+from tokenizers import Tokenizer, models
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+words = Tokenizer(models.WordLevel({"a": 0, "b": 1, "[UNK]": 2}, unk_token="[UNK]"))
+own = PreTrainedTokenizerFast(tokenizer_object=words)
+own.save_pretrained("own")
+AutoTokenizer.from_pretrained("openai-community/gpt2").save_pretrained("stand_in")
+weight = torch.nn.Parameter(torch.zeros(4, device="cuda"))
+weight.sum().backward()
+torch.optim.SGD([weight], lr=0.1).step()
+own.save_pretrained("late")
+print("written:", *(path.parent.name for path in Path().glob("*/tokenizer.json")))
+"""
+
+
+def test_a_tokenizer_that_the_script_makes_is_written_before_it_trains(run):
+    pytest.importorskip("tokenizers")
+    code, out, err = run(SAVES)
+    assert code == 0, err
+    assert "written: own\n" in out

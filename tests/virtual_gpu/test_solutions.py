@@ -13,18 +13,38 @@ from ..sampling import sample
 from .solution_cells import __file__ as program
 
 SECONDS = 120  # of the processor, after which no further cell is computed
-LABS = (
-    "00_start_here",
-    "01_where_memory_goes",
-    "03_mixed_precision",
-    "04_gradient_accumulation",
-    "05_activation_checkpointing",
-)
+# The last cell of each lab, where others take a CPU minutes; "": any in so many seconds. Labs 08b, 11 to 14, 17 and 18
+# have nothing on a GPU in their own process.
+LABS = {
+    "00_start_here": "",
+    "01_where_memory_goes": "",
+    "02_number_formats": "",
+    "03_mixed_precision": "",
+    "03_x1_amp_cnn": "step_check",
+    "04_gradient_accumulation": "",
+    "04_x2_batch_256": "table",
+    "05_activation_checkpointing": "",
+    "06_profiling_and_oom_clinic": "inference",
+    "07_where_the_time_goes": "launch",
+    "08_data_loading": "guess_thread",  # then a thread loads ahead, in every run another number of batches
+    "09_lean_optimizers": "search",
+    "10_compilation_and_fusion": "softmax_picture",
+    "15_context_parallel": "plan",
+    "16_mixture_of_experts": "kernel_run",
+    "19_fp8": "train_compare",
+    "20_lora": "adapt",
+    "20_x4_lora": "plan_hint",
+    "21_capstone": "stacked",
+}
+OF_VALUES = {"19_fp8": {"largest"}}  # cells that select by a mask whose values a dry run does not have
 
 
 def rows_of(solution, *options):
     done = subprocess.run(
-        [sys.executable, program, str(ROOT / "solutions" / f"{solution}.py"), *options, "--seconds", str(SECONDS)],
+        [
+            *(sys.executable, program, str(ROOT / "solutions" / f"{solution}.py"), *options),
+            *("--seconds", str(SECONDS), "--until", LABS[solution]),
+        ],
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -36,11 +56,12 @@ def rows_of(solution, *options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("solution", sample(LABS, one_in=len(LABS)))
+@pytest.mark.parametrize("solution", sample(list(LABS), one_in=len(LABS)))
 def test_cells_have_the_same_peaks(solution):
     dry, computed = rows_of(solution, "--dry"), rows_of(solution)
-    assert sum(peak > 0 for _, peak, _, _ in computed) > 3
+    assert any(peak > 0 for _, peak, _, _ in computed)
     missing = {name for name, _, _, error in dry if error} - {name for name, _, _, error in computed if error}
     ends = next((number for number, row in enumerate(dry) if row[0] in missing), min(len(dry), len(computed)))
-    assert ends > 10
-    assert [row[:2] for row in dry[:ends]] == [row[:2] for row in computed[:ends]]
+    assert ends > 4
+    same = [number for number in range(ends) if computed[number][0] not in OF_VALUES.get(solution, ())]
+    assert [dry[number][:2] for number in same] == [computed[number][:2] for number in same]

@@ -49,6 +49,21 @@ def test_a_mask_of_unknown_values_is_true_everywhere(unknown):
     assert unknown.masked_select(unknown > 0).shape == (6400 * 64,)
 
 
+def test_a_known_mask_selects_as_many_rows_as_it_has(run, unknown):
+    mask = torch.arange(6400, device="cuda") % 8 == 3
+    assert unknown[mask].shape == (800, 64)
+    assert unknown[:, 0].masked_select(mask).shape == (800,)
+    assert unknown[mask, :8].shape == (800, 8)
+    assert not run.waits.assumed
+
+
+def test_ones_in_the_shape_of_unknown_values_are_known(run, unknown):
+    assert torch.ones_like(unknown, dtype=torch.long).sum(-1).tolist() == [64] * 6400
+    assert unknown.new_zeros(5, dtype=torch.long).tolist() == [0] * 5
+    assert torch.full_like(unknown[0], 7.0).sum().item() == 7 * 64
+    assert not run.waits.assumed
+
+
 def test_tokens_spread_evenly_over_experts(unknown):
     chosen = (unknown @ torch.randn(64, 8, device="cuda")).topk(2, dim=-1).indices
     assert F.one_hot(chosen, 8).shape == (6400, 2, 8)

@@ -9,6 +9,7 @@
     data.py        `load_dataset` without the data set; columns.py: what its columns are called
     metrics.py     evaluate's metrics
     images.py      torchvision's and timm's data sets without files; annotations.py: COCO's and VOC's
+    sound.py       sound without files; graphs.py: torch_geometric's data sets
     files.py       arrays and texts without files; folders.py: files that a program looks for
     downloads.py   files from the web
     flash_attention.py   the package `flash_attn`
@@ -32,9 +33,11 @@ from . import (
     files,
     flash_attention,
     folders,
+    graphs,
     images,
     metrics,
     recipes,
+    sound,
     token_files,
     tokenizer,
     weights,
@@ -65,6 +68,8 @@ def install(patches: Patches, waits: Waits, *, fake_data: bool) -> None:
         data.install(patches, waits)
         images.install(patches, waits)
         annotations.install(patches, waits)
+        sound.install(patches, waits)
+        graphs.install(patches, waits)
         files.install(patches, waits)
         folders.install(patches, waits)
 

@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+from .sound import sound_path
+
 _WORDS = [
     "the",
     "model",
@@ -66,8 +68,21 @@ CHATS = {  # kind of column -> roles of its messages
     "turn": ("user", "assistant"),
     "talk": ("user", "assistant", "user", "assistant"),
 }
+SOUNDS = {"speech": 19, "word": 1, "song": 30}  # kind of column -> seconds; many scripts cut at 20
 # Words of which one is in the name of the data set: columns with their kinds: splits.
 _LAYOUTS = """
+common_voice: client_id=short path=short audio=speech sentence=short locale=short: train validation test other
+librispeech: file=short audio=speech text=short speaker_id=number chapter_id=number id=short
+    : train train.100 train.360 train.500 validation test train.clean.100 train.clean.360 train.other.500
+asr: file=short audio=speech text=short speaker_id=number chapter_id=number id=short: train validation test
+superb speech_commands: file=short audio=word label=label: train validation test
+minds14: path=short audio=speech transcription=short english_transcription=short intent_class=label lang_id=label: train
+voxpopuli: audio_id=short audio=speech raw_text=short normalized_text=short speaker_id=short: train validation test
+fleurs: id=number path=short audio=speech transcription=short raw_transcription=short lang_id=label
+    : train validation test
+ljspeech lj_speech: id=short audio=speech file=short text=short normalized_text=short: train
+gtzan: file=short audio=song genre=label: train
+audiofolder: audio=speech label=label: train validation test
 trl-lib/ultrafeedback: chosen=turn rejected=turn: train test
 ultrafeedback_binarized: prompt=short chosen=turn rejected=turn messages=talk
     : train test train_prefs test_prefs train_sft test_sft
@@ -106,7 +121,6 @@ captions dreambooth: image=image text=short: train
 mnist imagenet food101 beans flowers pets image: image=image label=label labels=label: train validation test
 """
 _PLAIN = {"text": TEXT}
-_SOUND = "common_voice librispeech superb minds14 voxpopuli fleurs ljspeech gtzan speech_commands audiofolder"
 
 
 def layout_of(name: str) -> tuple[dict[str, str], list[str]]:
@@ -116,11 +130,6 @@ def layout_of(name: str) -> tuple[dict[str, str], list[str]]:
         if any(word in name.lower() for word in words.split()):
             return dict(column.split("=") for column in columns.split()), splits.split()
     return _PLAIN, ["train", "validation", "test"]
-
-
-def is_sound(name: str) -> bool:
-    """Say whether the data set called `name` holds sound."""
-    return any(word in name.lower() for word in _SOUND.split())
 
 
 def languages_of(name: str) -> tuple[str, str]:
@@ -134,6 +143,8 @@ def value(kind: str, row: int, languages: tuple[str, str] = ("de", "en")) -> Any
     if kind in CHATS:
         roles = CHATS[kind]
         return [{"role": role, "content": _text(TEXT_WORDS // len(roles), row + i)} for i, role in enumerate(roles)]
+    if kind in SOUNDS:
+        return {"bytes": None, "path": sound_path(SOUNDS[kind], row)}
     makers = {
         TEXT: lambda: _text(TEXT_WORDS, row),
         SHORT: lambda: _text(SHORT_WORDS, row),

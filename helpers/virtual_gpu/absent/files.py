@@ -6,12 +6,13 @@ import os
 import string
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
 
 from ..patches import Patches
-from ..user_line import is_users
+from ..user_line import is_inside, is_users
 from ..waits import Waits
 from .columns import TEXT, value
 from .downloads import Downloads
@@ -70,9 +71,13 @@ def _is_asked_for(file: Any) -> bool:
     Python itself looks for a `top_level.txt` of every package.
     """
     frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "pathlib":
+    while frame.f_back is not None and (is_inside(frame.f_code.co_filename) or _is_pathlib(frame)):
         frame = frame.f_back
     return is_users(frame) or is_data(file)
+
+
+def _is_pathlib(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__", "").partition(".")[0] == "pathlib"
 
 
 def _numbers(dtype: Any) -> Any:

@@ -7,10 +7,12 @@ import functools
 import json
 from typing import Any
 
+from .. import stand_ins
 from ..patches import Patches
 from ..waits import Waits
 from .models import AbsentError
 
+_MADE_UP = "_made_up"  # attribute of stand-ins
 _MERGED = 8000  # tokens that are made from text; the rest of the vocabulary has names and is never used
 _SPECIAL: dict[str, dict[str, str]] = {  # by model type; a language model of the first generations has no padding
     "gpt2": {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>"},
@@ -48,7 +50,13 @@ def install(patches: Patches, waits: Waits) -> None:
 
 def _bases(patches: Patches, module: Any, waits: Waits) -> None:
     _auto(patches, module.PreTrainedTokenizerBase, waits)
-    patches.put(module.PreTrainedTokenizerBase, "save_pretrained", lambda *_, **__: ())
+    base = module.PreTrainedTokenizerBase.save_pretrained
+
+    def save_pretrained(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Write a tokenizer that the program has made before it trains: it reads it again. Write no other."""
+        return () if hasattr(self, _MADE_UP) or stand_ins.steps else base(self, *args, **kwargs)
+
+    patches.put(module.PreTrainedTokenizerBase, "save_pretrained", save_pretrained)
 
 
 def _auto(patches: Patches, owner: Any, waits: Waits) -> None:
@@ -110,7 +118,14 @@ def _stand_in(name: Any, kwargs: dict[str, Any]) -> Any:
     )
     made.chat_template = _CHAT
     made.name_or_path = str(name)
+    setattr(made, _MADE_UP, True)
+    if kind == "whisper":
+        made.set_prefix_tokens = _ignore
     return made
+
+
+def _ignore(*_: Any, **__: Any) -> None:
+    """Stand for Whisper's choice of a language: each has its own token, and all have as many."""
 
 
 @functools.cache

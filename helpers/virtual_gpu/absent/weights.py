@@ -163,7 +163,11 @@ def _generation(patches: Patches, module: Any) -> None:
         try:
             return base(cls, *args, **kwargs)
         except OSError:
-            return cls()
+            made = cls()
+            name = _last(args[0]) if args else ""
+            if "whisper" in name:
+                made.is_multilingual = not name.endswith(".en")
+            return made
 
     patches.put(module.GenerationConfig, "from_pretrained", classmethod(from_pretrained))
 
