@@ -15,7 +15,7 @@ GIVEN = (
 _LINK = re.compile(r"(?<!!)\[([^]]*)\]\(([^)#:]+)(?:#[^)]*)?\)")  # of a page to a file: its words and the path
 _ASIDE = re.compile(rf" \({_LINK.pattern}\)")
 _OF_REPOSITORY = re.compile(r"<!-- repository -->.*?<!-- end of repository -->", re.DOTALL)  # what a page says of it
-_OF_MAINTAINERS = ("architecture.md", "comparison.md")  # pages about how the course is made
+_OF_MAINTAINERS = ("architecture.md", "checks.md", "comparison.md")  # pages about how the course is made
 # What make can do in a copy; all else runs tests or solved notebooks.
 _TARGETS = {"help", "$(READY)", "setup", "lab", "port", "planner", "clean"}
 _TARGETS |= {"install-real", "install-triton", "install-deepspeed"}
