@@ -41,7 +41,12 @@ def test_what_the_pages_of_a_copy_tell_learners_to_run_is_in_the_copy(tmp_path):
     folder = tmp_path / "class"
     assert main(["handout", "--to", str(folder)]) == 0
     pages = {page: page.read_text(encoding="utf-8") for page in [*folder.glob("*.md"), *(folder / "docs").glob("*.md")]}
-    told = {target for text in pages.values() for target in re.findall(r"(?:`|^)make ([a-z-]+)", text, re.MULTILINE)}
+    labs = [lab.read_text(encoding="utf-8") for lab in (folder / "labs").glob("*.ipynb")]
+    told = {
+        target
+        for text in [*pages.values(), *labs]
+        for target in re.findall(r"(?:`|^)make ([a-z-]+)", text, re.MULTILINE)
+    }
     assert {"lab", "setup", "planner", "install-real"} <= told
     makefile = (folder / "Makefile").read_text(encoding="utf-8")
     rules = set(re.findall(r"^([a-z-]+):(?!=)", makefile, re.MULTILINE))
