@@ -42,7 +42,7 @@ def grid_picture(sizes: Mapping[str, int], node: int) -> "Figure":
         axes.text(-0.12, 0.4 - row, ", ".join(reversed(words)), ha="right", va="center", fontsize=9)
     for column in range(width):
         axes.text(column + 0.46, 1.0, f"{inner} {column}", ha="center", fontsize=9)
-    axes.set(xlim=(-1.6, width + 0.1), ylim=(0.1 - rows, 1.4), title=f"one color a node of {node}")
+    axes.set(xlim=(-1.6, width + 0.1), ylim=(0.1 - rows, 1.4), title=f"one color per node of {node}")
     axes.set_axis_off()
     axes.title.set_visible(True)
     return figure
