@@ -1,5 +1,5 @@
-# make lab   opens JupyterLab on the first lab        make test   runs the tests        make setup   does neither
-# All of them set up what they need: .venv, the pinned requirements, the course package.
+# make lab   opens JupyterLab on the first lab        make test   runs the tests        make setup   only sets up
+# Each sets up what it needs: .venv, the pinned requirements, the course package.
 
 PYTHON ?= python3
 PORT ?= 8888

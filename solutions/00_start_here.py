@@ -209,5 +209,5 @@ print("7 billion parameters in FP32:", human_bytes(7e9 * 4), "in 16 bits:", huma
 # - **Labs** teach a technique: predict, measure, explain, explore. The practice tasks carry no points, and each solution is one click away, below the
 #   check.
 # - **Exercises** (X1 to X7) are separate notebooks and are graded. You submit the notebook.
-# - **Solved notebooks** for everything are in `solutions/`. Try first, then look.
+# - **Solved notebooks** for everything are in the course's repository, in `solutions/`. Try first, then look.
 # - If a cell hangs, interrupt it (**Kernel → Interrupt Kernel**; in Colab, **Runtime → Interrupt execution**). **Kernel → Restart Kernel and Run All Cells** (in Colab, **Runtime → Restart session and run all**) starts over. You lose only the variables.

@@ -452,7 +452,7 @@ print(
 # - `train_micro_batch_size_per_gpu` × `gradient_accumulation_steps` × ranks is the effective batch ([[gradient_accumulation]]).
 # - `gradient_clipping`: if you leave it out, recent versions (0.19) clip to norm 1 and older ones not at all. The helper always writes it, 0 for none.
 #
-# DeepSpeed is optional here. `make deepspeed` in a terminal, or `DS_BUILD_OPS=0 pip install deepspeed ninja`, installs it (it needs g++, and compiles for a few minutes on first use); then this cell runs it on two ranks.
+# DeepSpeed is optional here. `make install-deepspeed` in a terminal, or `DS_BUILD_OPS=0 pip install deepspeed ninja`, installs it (it needs g++, and compiles for a few minutes on first use); then this cell runs it on two ranks.
 
 
 # %% name="deepspeed"

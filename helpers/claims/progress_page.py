@@ -15,10 +15,17 @@ _PAGE = """<!doctype html>
 <title>Your progress</title><style>
 body { max-width: 60rem; margin: 0 auto; padding: 1rem; font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a }
 h2 { border-top: 1px solid #ccc; padding-top: .8rem; margin-top: 1.6rem; font-size: 1.15rem; overflow-wrap: anywhere }
+h3 { font-size: 1rem; margin: .8rem 0 .2rem } code { overflow-wrap: anywhere }
 .wide { overflow-x: auto } table { border-collapse: collapse; font-size: .95rem }
 td, th { text-align: left; padding: .2rem .9rem .2rem 0; border-bottom: 1px solid #ddd; vertical-align: top }
 td.n, th.n { text-align: right; white-space: nowrap }
 .yes { color: #00694d } .no { color: #a33b00 } .quiet { color: #555 }
+@media (max-width: 45rem) {
+  table, tbody { display: block }
+  tr { display: flex; flex-wrap: wrap; border-bottom: 1px solid #ddd }
+  td, th { flex: 0 1 auto; border: 0 } td:empty, th:empty { display: none }
+  td:first-child, th:first-child { flex: 1 0 100%; padding-bottom: 0 }
+}
 </style></head><body>
 <h1>Your progress</h1>
 <p>{{ labs|length }} lab{{ "s" if labs|length != 1 }}, {{ guesses }} prediction{{ "s" if guesses != 1 }},
@@ -33,7 +40,7 @@ Written on {{ today }} from {{ path }}, which stays on this machine. Delete that
 <td class="n">{{ shown(guess.measured, guess.unit) }}</td><td>{{ how_far(guess) }}</td></tr>
 {% endfor %}</table></div>{% endif %}
 {% if lab.checks %}<h3>Solved</h3><div class="wide"><table>
-<tr><th>Check</th><th>Last run</th><th class="n">Points</th></tr>
+<tr><th>Check</th><th>Last run</th><th class="n">{{ "Points" if graded(lab) }}</th></tr>
 {% for check, (passed, points, most) in lab.checks.items() %}<tr><td><code>{{ check }}</code></td>
 <td class="{{ "yes" if passed else "no" }}">{{ "✓ passed" if passed else "✗ not yet" }}</td>
 <td class="n">{{ points ~ " of " ~ most if most else "" }}</td></tr>
@@ -84,6 +91,7 @@ def progress_page(labs: dict[str, LabProgress], path: Path) -> str:
         path=path,
         shown=lambda figure, unit: with_unit(f"{figure:,.4g}" if abs(figure) < 1e4 else f"{figure:,.0f}", unit),
         how_far=how_far,
+        graded=lambda lab: any(most for *_, most in lab.checks.values()),
     )
 
 

@@ -4,6 +4,8 @@ import io
 import sys
 from typing import TYPE_CHECKING, Protocol
 
+from .log_axes import plain_numbers
+
 if TYPE_CHECKING:  # matplotlib takes most of a second to import
     from matplotlib.figure import Figure
 
@@ -15,6 +17,7 @@ def to_png(figure: "Figure") -> bytes:
     """Render `figure` with twice the pixels that it takes on a page, in 256 colors: sharp, and half of the bytes."""
     from PIL import Image
 
+    plain_numbers(figure)
     drawn, small = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, format="png", dpi=2 * _DPI)
     image = Image.open(drawn).convert("RGB")

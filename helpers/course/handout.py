@@ -14,6 +14,12 @@ GIVEN = (
 )
 _LINK = re.compile(r"(?<!!)\[([^]]*)\]\(([^)#:]+)(?:#[^)]*)?\)")  # of a page to a file: its words and the path
 _ASIDE = re.compile(rf" \({_LINK.pattern}\)")
+_OF_REPOSITORY = re.compile(r"<!-- repository -->.*?<!-- end of repository -->", re.DOTALL)  # what a page says of it
+_OF_MAINTAINERS = ("architecture.md", "checks.md", "comparison.md")  # pages about how the course is made
+# What make can do in a copy; all else runs tests or solved notebooks.
+_TARGETS = {"help", "$(READY)", "setup", "lab", "port", "planner", "clean"}
+_TARGETS |= {"install-real", "install-triton", "install-deepspeed"}
+_RULE = re.compile(r"^([^\s#:=]+):(?!=)", re.MULTILINE)
 _OF_INSTRUCTORS = re.compile(
     r"^(?:git clone|make test) [^\n]*\n|^\| \*\*teach a course\*\* [^\n]*\n|^## Grade\n.*?(?=^## )",
     re.MULTILINE | re.DOTALL,
@@ -42,10 +48,14 @@ def run(args: argparse.Namespace) -> int:
             shutil.copytree(source, args.to / name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
         else:
             shutil.copy2(source, args.to / name)
+    for name in _OF_MAINTAINERS:
+        (args.to / "docs" / name).unlink()
     for page in [*args.to.glob("*.md"), *(args.to / "docs").glob("*.md")]:
-        text = page.read_text(encoding="utf-8")
+        text = re.sub(r"\n{3,}", "\n\n", _OF_REPOSITORY.sub("", page.read_text(encoding="utf-8")))
         text = _front_page(text) if page.name == "README.md" else text
-        page.write_text(_without_dead_links(text, page.parent), encoding="utf-8", newline="\n")
+        page.write_text(_without_dead_links(text.rstrip() + "\n", page.parent), encoding="utf-8", newline="\n")
+    makefile = args.to / "Makefile"
+    makefile.write_text(_makefile(makefile.read_text(encoding="utf-8")), encoding="utf-8", newline="\n")
     print(f"{args.to} has the labs and what they need. Learners run `make lab` in it.")
     return 0
 
@@ -53,7 +63,18 @@ def run(args: argparse.Namespace) -> int:
 def _front_page(text: str) -> str:
     """Return the front page without what needs the whole repository: its tests, the grader, its history."""
     text = _OF_INSTRUCTORS.sub("", text)
-    return re.sub(r" · \[[^]]*\]\((?:CONTRIBUTING|CHANGELOG)\.md\)", "", text)
+    absent = rf"\[[^]]*\]\((?:CONTRIBUTING\.md|CHANGELOG\.md|docs/(?:{'|'.join(_OF_MAINTAINERS)}))\)"
+    return re.sub(rf"^{absent} · | · {absent}", "", text, flags=re.MULTILINE)
+
+
+def _makefile(text: str) -> str:
+    """Return the Makefile without the rules that need tests or solved notebooks."""
+    kept = [
+        block for block in text.split("\n\n") if set(_RULE.findall(block)) - {".PHONY", ".DEFAULT_GOAL"} <= _TARGETS
+    ]
+    text = re.sub(r"make test .*?(?=make setup)", "", "\n\n".join(kept).rstrip() + "\n", count=1)
+    targets = " ".join(sorted(_TARGETS - {"$(READY)"}))
+    return re.sub(r"^NBVAL = .*\n", "", re.sub(r"^(\.PHONY:).*", rf"\1 {targets}", text, flags=re.M), flags=re.M)
 
 
 def _without_dead_links(text: str, folder: Path) -> str:

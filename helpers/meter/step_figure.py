@@ -23,6 +23,7 @@ _LOOKS = {
     "other": COLORS[5],
     "gap": COLORS[7],
 }
+_NAMES = {"product": "matmul", "gap": "Python and launches"}
 
 
 def phase_bars(parts: "Sequence[Part]", unexplained: float, title: str) -> Figure:
@@ -35,7 +36,7 @@ def phase_bars(parts: "Sequence[Part]", unexplained: float, title: str) -> Figur
     for kind, color in _LOOKS.items():
         widths = [1e3 * sum(p.seconds for p in parts if p.phase == phase and p.kind == kind) for phase in phases]
         if any(widths):
-            label = "Python and launches" if kind == "gap" else kind
+            label = _NAMES.get(kind, kind)
             axes.barh(phases, widths, left=list(left.values()), color=color, label=label)
             left = {phase: left[phase] + width for phase, width in zip(phases, widths, strict=True)}
     axes.barh(["unexplained"], [1e3 * unexplained], color="none", edgecolor=COLORS[7], hatch="///")

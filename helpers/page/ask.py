@@ -159,4 +159,6 @@ def export(asked: Asked, engine: str) -> str:
     Raises:
         RecipeError: it cannot be expressed.
     """
-    return asked.clean(answer(asked.parsed("--export", engine), lambda stage: None)[1])
+    args = asked.parsed("--export", engine)
+    args.run_tokens = args.price_per_gpu_hour = None  # of the answer on the page; no configuration holds them
+    return asked.clean(answer(args, lambda stage: None)[1])

@@ -26,7 +26,7 @@ from ..planner.search.names import name
 from .layout_pictures import ROW, figures_of, memory_alt, memory_bars
 from .layout_settings import CHOICES, Settings
 
-_LISTS = ("model", "cluster", "schedule", "context_method", "sharding", "recompute")  # the others are sliders
+_NAMES = ("model", "cluster", "schedule", "context_method", "sharding", "recompute")  # the others are numbers
 
 
 @lru_cache(maxsize=256)
@@ -134,12 +134,12 @@ class Explorer:
         alike = {s: f for s, f in self.seen.items() if _question(s) == _question(now)}
         rows = sorted(alike.items(), key=lambda pair: (not pair[1].fits, pair[1].seconds))
         lines = "".join(self._line(found, settings == now) for settings, found in rows)
-        head = "".join(f"<th>{title}</th>" for title in ("layout", *ROW))
+        head = "".join(f'<th style="padding: 0 .5em">{title}</th>' for title in ("layout", *ROW))
         self.table.value = f'<table class="layout-table"><tr>{head}</tr>{lines}</table>'
 
     def _line(self, found: Found, now: bool) -> str:
         first = html.escape(name(found.layout))
-        cells = "".join(f'<td style="text-align: right">{figure}</td>' for figure in figures_of(found))
+        cells = "".join(f'<td style="text-align: right; padding: 0 .5em">{figure}</td>' for figure in figures_of(found))
         weight = "bold" if now else "normal"
         return f'<tr style="font-weight: {weight}"><td style="text-align: left">{first}</td>{cells}</tr>'
 
@@ -176,10 +176,9 @@ def _question(settings: Settings) -> tuple:
 
 def _control(ipywidgets: Any, key: str, value: object) -> Any:
     look = {"description": key.replace("_", " "), "style": {"description_width": "9em"}, "layout": {"width": "25em"}}
-    if key in _LISTS:
-        return ipywidgets.Dropdown(options=CHOICES[key], value=value, **look)
-    options = [(f"{number:,}", number) for number in CHOICES[key]]
-    return ipywidgets.SelectionSlider(options=options, value=value, continuous_update=False, **look)
+    # No sliders: a number that is typed beside a slider of choices vanishes, and the slider stays where it is.
+    options = CHOICES[key] if key in _NAMES else [(f"{number:,}", number) for number in CHOICES[key]]
+    return ipywidgets.Dropdown(options=options, value=value, **look)
 
 
 def _image(figure: Figure, alt: str) -> str:

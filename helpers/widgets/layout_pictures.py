@@ -12,7 +12,7 @@ from ..planner.search.found import Found
 
 ORDER = (*CATEGORIES, "communication buffers")  # each has its color in every figure of the course
 _COLORS = dict(zip(ORDER, (*COLORS, "#444444"), strict=True))
-ROW = ("GiB", "fits", "s a step", "MFU", "GPU-h per 1e9 tokens")
+ROW = ("GiB", "fits", "s per step", "MFU", "GPU-h per 1e9 tokens")
 
 
 def memory_bars(plan: LayoutPlan) -> Figure:

@@ -65,7 +65,7 @@ def calculator_figure(answer: Answer) -> Figure:
     for category, color, held in zip(CATEGORIES, COLORS, answer.categories, strict=True):
         width = held / GiB
         if width >= 0.005:  # less would be labeled 0.00
-            axes.barh("allocated", width, left=left, color=color, label=f"{category}: {width:.2f}")
+            axes.barh("allocated", width, left=left, color=color, label=f"{category}: {width:.2f} GiB")
             left += width
     low, high = (n / GiB for n in answer.reserved)
     axes.barh("reserved", low, color="#DDDDDD")

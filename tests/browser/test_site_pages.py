@@ -25,6 +25,10 @@ def test_pages_are_as_wide_as_a_phone(site, browser):
     assert page.locator("dialog img").is_visible()  # a figure opens large
     page.locator("dialog").click()
     assert not page.locator("dialog img").is_visible()
+    page.goto(site.with_name("01_where_memory_goes.html").as_uri())
+    heads = page.locator("thead:has(th:empty):has(th:not(:empty)) th")
+    assert heads.count() > 5
+    assert all(head.is_visible() for head in heads.all())  # an empty one keeps its column
     page.screenshot(path=SCREENSHOTS / "site_phone.png")
     page.goto(site.as_uri())
     assert not page.locator(".map").is_visible()  # too wide: each lab names what it needs

@@ -37,6 +37,33 @@ def test_learners_get_labs_and_helpers_without_solved_notebooks_and_tests(tmp_pa
     assert run.stdout.strip().startswith(str(folder.resolve()))
 
 
+def test_what_the_pages_of_a_copy_tell_learners_to_run_is_in_the_copy(tmp_path):
+    folder = tmp_path / "class"
+    assert main(["handout", "--to", str(folder)]) == 0
+    pages = {page: page.read_text(encoding="utf-8") for page in [*folder.glob("*.md"), *(folder / "docs").glob("*.md")]}
+    labs = [lab.read_text(encoding="utf-8") for lab in (folder / "labs").glob("*.ipynb")]
+    told = {
+        target
+        for text in [*pages.values(), *labs]
+        for target in re.findall(r"(?:`|^)make ([a-z-]+)", text, re.MULTILINE)
+    }
+    assert {"lab", "setup", "planner", "install-real"} <= told
+    makefile = (folder / "Makefile").read_text(encoding="utf-8")
+    rules = set(re.findall(r"^([a-z-]+):(?!=)", makefile, re.MULTILINE))
+    assert told <= rules
+    phony = set(re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[1].split())
+    assert phony == rules
+    for rule in rules:
+        subprocess.run(["make", "--dry-run", rule], cwd=folder, check=True, capture_output=True)
+    assert "make test" not in subprocess.run(["make"], cwd=folder, check=True, capture_output=True, text=True).stdout
+    for page, text in pages.items():
+        assert "end of repository" not in text, page.name
+    for page in ("README", "docs/setup", "docs/paths", "docs/labs", "docs/faq"):
+        read = re.sub(r"<!--.*?-->", "", pages[folder / f"{page}.md"])
+        assert not re.search(r"python3? (?:-m tests|solutions/)", read), page
+        assert "## Grading" not in read, page
+
+
 def test_a_folder_that_is_there_is_left_alone(tmp_path, capsys):
     assert main(["handout", "--to", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1

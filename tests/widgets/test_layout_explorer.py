@@ -62,6 +62,12 @@ def explorer():
     return Explorer(Settings(**SMALL))
 
 
+def test_every_control_is_a_list_that_a_keyboard_can_move(explorer):
+    kinds = {type(control).__name__ for control in explorer.controls.values()}
+    assert kinds == {"Dropdown"}
+    assert dict(explorer.controls["tokens"].options)["65,536"] == 2**16
+
+
 def test_a_move_changes_the_pictures_the_table_and_the_link(explorer):
     before = explorer.said.value, explorer.memory.value, explorer.timeline.value
     assert explorer.table.value.count("<tr") == 2

@@ -18,7 +18,7 @@ from traitlets.config import Config
 
 from ...claims.receipt import receipts
 from ..receipts import by_verdict, cells, claim_results, not_measured
-from .front_page import card
+from .front_page import PARTS, card
 from .lab_map import lab_map, needed, without_detours
 from .notebooks import repository
 from .routes import routes
@@ -47,7 +47,8 @@ def make_site(out: Path) -> Path:
         notebook = _for_reading(nbformat.read(source.path.with_suffix(".ipynb"), as_version=4))
         title = notebook.cells[0].source.partition("\n")[0].lstrip("# ")
         before = [(name, _short(name)) for name in sorted(without_detours(needs)[source.name])]
-        facts = {"name": source.name, "title": title, "body": _body(notebook), "needs": before}
+        part = PARTS.get(title.partition(" ")[0], "")
+        facts = {"name": source.name, "title": title, "body": _body(notebook), "needs": before, "part": part}
         pages.append({**card(source), **facts})
         sections += _sections(source.name, title, pages[-1]["body"])
     for before, page, after in zip([None, *pages], pages, [*pages[1:], None], strict=False):

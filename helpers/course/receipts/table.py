@@ -121,7 +121,7 @@ def _summary(results: list[ClaimResults]) -> str:
 
 def _missing(results: list[ClaimResults]) -> str:
     how = "`make gpu` measures these on a machine with the hardware that the last column names."
-    lines = ["## Not measured yet", "", how, ""]
+    lines = ["## Not measured yet", "", "<!-- repository -->", how, "<!-- end of repository -->", ""]
     lines += [_line(("Claim", "Statement", "Needs")), _line(["---"] * 3)]
     lines += [_line((each.claim, said, needed)) for each, said, needed in not_measured(results)]
     return "\n".join(lines) if not_measured(results) else "## Not measured yet\n\nNothing is left."

@@ -95,6 +95,7 @@ def _waits(rank: int, parts: Counter[str], at: float) -> Iterator[Bar]:
 
 def draw_timeline(plan: LayoutPlan) -> Figure:
     """Draw the step: two rows for each pipeline rank."""
+    took = f"{float(f'{plan.seconds:.3g}'):,g} s"
     ranks, unit, scale = plan.layout.pipeline, *(("ms", 1e3) if plan.seconds < 1 else ("s", 1.0))
     figure = Figure(figsize=(10, 1.9 + 0.5 * ranks), layout="constrained")
     axes = figure.add_subplot()
@@ -112,7 +113,7 @@ def draw_timeline(plan: LayoutPlan) -> Figure:
     _number(axes, [bar for bar in drawn if bar.label], plan.seconds, scale)
     axes.set(
         title=f"{plan.layout.ranks} x {plan.cluster.gpu.name}: {plan.layout.summary}",
-        xlabel=f"seconds of one step ({plan.seconds:.3g} s)" if unit == "s" else "milliseconds of one step",
+        xlabel=f"seconds of one step ({took})" if unit == "s" else "milliseconds of one step",
         xlim=(0, plan.seconds * scale),
         ylim=(ranks - 0.4, -0.6),
         yticks=range(ranks),

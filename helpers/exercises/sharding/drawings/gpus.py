@@ -25,7 +25,7 @@ def gpus_figure(stage: str, ranks: int, activations_in_GiB: float) -> "Figure":
         size = PARAMETERS * each / GiB / (ranks if number >= sharded_from else 1)
         axes.barh("one rank", size, left=left, color=color, label=category)
         left += size
-    axes.barh("one rank", activations_in_GiB, left=left, color=COLORS[3], label="activations")
+    axes.barh("one rank", activations_in_GiB, left=left, color=COLORS[4], label="activations")
     for name, line in (("rtx-4090-24gb", ":"), ("h100-80gb", "--")):
         axes.axvline(find_gpu(name).total / GiB, color="black", ls=line, label=name)
     total = left + activations_in_GiB
