@@ -807,6 +807,7 @@ claims.record("T13", "the step inside the backward pass lowers the peak", "GPT, 
 # %% [markdown] name="hooks_text"
 # One trap: what happens to a model with such hooks when you no longer need it? Here the last reference to a small one is dropped, and Python's garbage collector runs:
 
+
 # %% name="hooks_keep"
 def drop_a_model(remove):
     """Build a model whose step is in its backward pass, and let it go; return a weak reference to its weight."""
