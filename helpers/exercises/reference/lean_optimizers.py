@@ -3,9 +3,11 @@
 Written by `python -m helpers build`; change the source, not this file.
 """
 
+import gc
 import importlib.util
 import math
 import statistics
+import weakref
 from helpers import CATEGORIES, COLORS, Claims, GiB, MatricesAndRest, MemoryMeter, MiB, Prediction, Recipe, SmallCNN, SmallGPT, ViT, category_bars, check, compare, device_name, digits, english, explore, hint, human_bytes, parallel_map, pick_device, planned, show, show_table, sign_of_life, state_bytes, static_bars
 import torch
 import torch.nn.functional as F
