@@ -8,6 +8,8 @@ from pathlib import Path
 
 from helpers.planner import Recipe, plan
 
+import torch
+
 QKVO = ("q_proj", "k_proj", "v_proj", "o_proj")
 # Models of few blocks, and of few tokens where logits would weigh most: what holds for each parameter or block holds
 # here, too, in a fraction of the time.
@@ -80,3 +82,18 @@ def command_alone(*arguments):
     kept_nothing = os.environ | {"TAS_PROGRESS": "off"}
     order = [sys.executable, "-m", "helpers", "plan", *arguments]
     return subprocess.run(order, capture_output=True, text=True, check=False, env=kept_nothing)
+
+
+def kept_bytes(run, x):
+    """Return the bytes that autograd keeps of `run(x)`, other than `x` itself."""
+    sizes = {}
+
+    def keep(tensor):
+        sizes[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        out = run(x)
+    sizes.pop(x.untyped_storage()._cdata, None)
+    del out
+    return sum(sizes.values())

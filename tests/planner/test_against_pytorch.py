@@ -12,10 +12,11 @@ from helpers.planner.simulate.cuda_kernels import CudaKernels
 
 import pytest
 import torch
+import torch.nn.functional as F
 import transformers
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tests.planner.support import SMALL
+from tests.planner.support import SMALL, kept_bytes
 from tests.sampling import sample_with_quick
 
 METER = (
@@ -44,6 +45,16 @@ def test_predictions_agree_with_the_meter(changes):
     measured = measure_recipe(recipe, torch.device("cpu")).peak_bytes
     # The meter does not know the inputs, and the CPU does not round to 512 bytes.
     assert plan(recipe).peak_allocated_bytes == pytest.approx(measured, rel=0.03)
+
+
+@pytest.mark.parametrize(("dtype", "kept"), [(torch.float16, 1605636), (torch.bfloat16, 1605636), (None, 1081348)])
+def test_a_cross_entropy_under_autocast_keeps_what_an_h100_keeps(dtype, kept):
+    """tests/planner/test_on_cuda.py, `cross_entropy`, run there: logarithms in 16 bits, and a copy in FP32."""
+    kernels = CudaKernels(dtype)
+    with FakeTensorMode(), kernels, kernels.autocast():
+        x = torch.empty(2, 8, 256, 64, dtype=dtype or torch.float32, requires_grad=True)
+        target = torch.zeros_like(x[..., 0], dtype=torch.long).flatten()
+        assert kept_bytes(lambda x: F.cross_entropy(x.flatten(0, -2), target), x) == kept
 
 
 def _optimizers():

@@ -16,25 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from .support import kept_bytes
+
 pytestmark = pytest.mark.cuda
 GPU = torch.device("cuda")
 LOW = torch.float16  # every GPU has it
 SDPA = F.scaled_dot_product_attention
-
-
-def kept_bytes(run, x):
-    """Return the bytes that autograd keeps of `run(x)`, other than `x` itself."""
-    sizes = {}
-
-    def keep(tensor):
-        sizes[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        out = run(x)
-    sizes.pop(x.untyped_storage()._cdata, None)
-    del out
-    return sum(sizes.values())
 
 
 # -- autocast and kernels
