@@ -11,6 +11,7 @@ GPUs may be of another kind.
 
 import multiprocessing
 import signal
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -34,7 +35,9 @@ def parallel_map(work: Callable[[Any], Any], items: Iterable[Any], timeout: floa
         Exception: whatever `work` raised. The other items are given up.
     """
     threads = max(1, torch.get_num_threads() // PROCESSES)
-    with parallel_config("loky", inner_max_num_threads=threads):
+    with parallel_config("loky", inner_max_num_threads=threads), warnings.catch_warnings():
+        # A process that has grown by 300 MB is replaced, with a warning; importing PyTorch's compiler takes as much.
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)
         # One item at a time, in the order given; arrays are copied, not mapped as read-only files.
         run = Parallel(PROCESSES, pre_dispatch="all", batch_size=1, timeout=timeout, max_nbytes=None)
         try:
