@@ -54,6 +54,17 @@ def test_cores_are_shared():
     assert parallel_map(threads, range(2)) == [max(1, torch.get_num_threads() // 2)] * 2
 
 
+def test_a_process_that_has_grown_is_replaced_without_a_warning(recwarn):
+    def grow(seconds):
+        parallel_map.kept = bytearray(450 * 2**20)  # more than joblib allows a process
+        time.sleep(seconds)
+        return os.getpid()
+
+    processes = parallel_map(grow, [0.1, 0.1, *([1.2] * 4)])
+    assert len(set(processes)) > 2
+    assert [str(w.message) for w in recwarn if "worker stopped" in str(w.message).lower()] == []
+
+
 def test_a_meter_comes_back_with_its_figures_and_without_its_model():
     def measured(width):
         model = nn.Linear(width, width)
