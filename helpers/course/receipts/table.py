@@ -67,8 +67,9 @@ class ClaimResults:
 
     @property
     def missing(self) -> list[Measured]:
-        """What no machine could judge yet."""
-        return [row for row in self.measurements if not row.verdicts and (row.needs or row.said)]
+        """What no machine could judge yet, on any subject."""
+        judged = {(row.said, row.needs) for row in self.measurements if row.verdicts}
+        return [row for row in self.measurements if not row.verdicts and (row.said, row.needs) not in judged]
 
     @property
     def devices(self) -> list[str]:
