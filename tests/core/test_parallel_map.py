@@ -56,7 +56,7 @@ def test_cores_are_shared():
 
 def test_a_process_that_has_grown_is_replaced_without_a_warning(recwarn):
     def grow(seconds):
-        parallel_map.kept = bytearray(450 * 2**20)  # more than joblib allows a process
+        parallel_map.kept = b"x" * (450 * 2**20)  # more than joblib allows a process
         time.sleep(seconds)
         return os.getpid()
 

@@ -29,7 +29,7 @@ HANGS = "import time; print('waiting', flush=True); time.sleep(600)"
 
 
 def step(name, code, *files):
-    return LaneStep(name, (sys.executable, "-c", code), files)
+    return LaneStep(name, (sys.executable, "-u", "-c", code), files)
 
 
 def lane(folder, *steps, machine="a GPU", **options):

@@ -52,7 +52,7 @@ def plans(few, cluster):
 @pytest.fixture(scope="module")
 def planned():
     """Plans of some layouts, dense and mixed, by layout."""
-    few = [*some(ASKED, 0, 7), *some(replace(ASKED, arch=MIXED), 0, 3)]
+    few = [*some(ASKED, 0, 10), *some(replace(ASKED, arch=MIXED), 0, 3)]
     known = plans(few, ASKED.cluster)
     assert len(known) > len(few) / 2
     return known
