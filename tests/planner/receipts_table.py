@@ -6,14 +6,14 @@ The figures are those of `receipts/`, which `make gpu` writes.
 import itertools
 
 from helpers.claims.receipt import receipts
-from helpers.core.files import ROOT, atomic_write
 
-PAGE = ROOT / "docs" / "accuracy.md"
-BEGIN, END = "<!-- receipts: python -m tests.planner.receipts_table writes this -->\n", "<!-- /receipts -->\n"
+from .published import TABLE_PAGE, write_between
+
+MARKS = "<!-- receipts: python -m tests.planner.receipts_table writes this -->", "<!-- /receipts -->"
 SAID, RESERVED = "measured / predicted peak", "reserved lies where predicted"
 
 
-def block() -> str:
+def table() -> str:
     """Return the table between the marks."""
     lines = [
         "| GPU | recipe | peak, measured / planned | reserved, planned | measured |",
@@ -27,14 +27,8 @@ def block() -> str:
             kept = after if after and (after.said, after.subject) == (RESERVED, row.subject) else None
             planned, measured = (f"{kept.low:.1f} to {kept.high:.1f} GiB", kept.figure) if kept else ("-", "-")
             lines.append(f"| {receipt.device} | {row.subject} | {row.measured:.4f} | {planned} | {measured} |")
-    return "\n".join([*lines, ""])
-
-
-def page() -> str:
-    """Return the page with the table of today."""
-    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-    return before + BEGIN + block() + END + rest.split(END)[1]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    atomic_write(PAGE, page())
+    write_between(TABLE_PAGE, MARKS, table())

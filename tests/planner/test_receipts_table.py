@@ -1,7 +1,8 @@
 """The table of the planner's own measurements."""
 
 from . import receipts_table
+from .published import TABLE_PAGE, shown
 
 
 def test_the_page_has_the_table_of_the_receipts():
-    assert receipts_table.PAGE.read_text(encoding="utf-8") == receipts_table.page()
+    assert shown(TABLE_PAGE, receipts_table.MARKS) == receipts_table.table()

@@ -8,13 +8,15 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from helpers.core.files import ROOT, atomic_write
+from helpers.core.files import ROOT
 from helpers.core.units import human_bytes
 from helpers.planner.catalog.rooflines import fitted_rates
 
+from ..planner.published import write_between
+
 HERE = Path(__file__).parent
 PAGE = ROOT / "docs" / "dry_run.md"
-BEGIN, END = "<!-- against a GPU -->\n", "<!-- end -->\n"
+MARKS = "<!-- against a GPU: python -m tests.virtual_gpu.against_gpu writes this -->", "<!-- /against a GPU -->"
 CLOSE, REST = 0.01, 0.03  # of the peak
 
 
@@ -43,7 +45,7 @@ def reserved(row: dict[str, Any]) -> int:
     return max(step["reserved"] for step in row["measured"])
 
 
-def block() -> str:
+def tables() -> str:
     """Return the part of the page between its two marks."""
     rows = sorted(measured()["rows"], key=peak, reverse=True)
     errors = [abs(error(row)) for row in rows]
@@ -75,14 +77,8 @@ def block() -> str:
         between = f"{low * row['dry']['seconds']:.3f} to {high * row['dry']['seconds']:.3f}"
         busy = f"{row['gpu_seconds'] / row['seconds']:.0%}"
         lines.append(f"| {row['program']} | {between} | {row['seconds']:.3f} | {row['kernels']:,} | {busy} |")
-    return "\n".join([*lines, ""])
-
-
-def page() -> str:
-    """Return the page with the table of today."""
-    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-    return before + BEGIN + block() + END + rest.split(END)[1]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    atomic_write(PAGE, page())
+    write_between(PAGE, MARKS, tables())
