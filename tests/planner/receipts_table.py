@@ -1,4 +1,4 @@
-"""The planner held against this project's own measurements on GPUs, as a table of docs/accuracy.md: `python -m` this.
+"""The planner compared with this project's own measurements on GPUs, as a table of docs/accuracy.md: `python -m` this.
 
 The figures are those of `receipts/`, which `make gpu` writes.
 """

@@ -1,4 +1,4 @@
-"""Dry runs held against the same programs on a real GPU, as a table of docs/dry_run.md: `python -m` this module.
+"""Dry runs compared with the same programs on a real GPU, as a table of docs/dry_run.md: `python -m` this module.
 
 `h100.json` says how each figure was measured. `programs/` has the scripts that belong to no other repository.
 """
@@ -67,7 +67,7 @@ def tables() -> str:
         lines.append(f"| {' | '.join([named, *figures, between, human_bytes(reserved(row))])} |")
     lines += [
         "",
-        "Some had the GPU to themselves. Their seconds per step:",
+        f"{sum('kernels' in row for row in rows)} of the programs also ran alone on the GPU. Seconds per step:",
         "",
         "| program | forecast | measured | kernels per step | GPU busy |",
         "|---|---|---|---|---|",
