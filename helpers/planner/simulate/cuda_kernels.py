@@ -99,9 +99,10 @@ class CudaKernels(TorchFunctionMode):
             with patch.object(F, _SDPA.__name__, self._attention), patch.object(F, "dropout", self._dropout):
                 return func(*args, **kwargs)
         run = self._rms_norm if func in _RMS_NORM else func
-        if func is F.cross_entropy and _of_classes(*args, **kwargs) and args[0].dtype == self._autocast:
+        casting = self._autocast and torch.is_autocast_enabled("cpu")
+        if casting and func is F.cross_entropy and args[0].dtype == self._autocast and _of_classes(*args, **kwargs):
             run = self._cross_entropy
-        elif self._autocast and func in _FP32 and torch.is_autocast_enabled("cpu"):
+        elif casting and func in _FP32:
             with torch.autocast("cpu", enabled=False):
                 return run(*(_to_fp32(a) for a in args), **{k: _to_fp32(v) for k, v in kwargs.items()})
         return run(*args, **kwargs)
