@@ -302,10 +302,13 @@ def _export(asked: Described, cluster: Cluster | None, args: argparse.Namespace,
     from .exports import FILES, command, export, wrap
 
     script = args.export in STYLES
-    text = training_script(asked.config, args.export) if script else export(_layout(asked), args.model, args.export)
+    path = Path(args.out or "train.py")
+    if script:
+        text = training_script(asked.config, args.export, path.name)
+    else:
+        text = export(_layout(asked), args.model, args.export)
     if not args.out:
         return text
-    path = Path(args.out)
     job = ""
     if args.wrap:
         layout = _layout(asked)

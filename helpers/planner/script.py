@@ -6,6 +6,8 @@ template `train.py.jinja`; here are the values that go into it.
 """
 
 import json
+import re
+import shlex
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,7 @@ _TRAINER_OPTIMIZERS = {
 }
 
 
-def training_script(recipe: TrainingConfig, style: str = "pytorch") -> str:
+def training_script(recipe: TrainingConfig, style: str = "pytorch", name: str = "train.py") -> str:
     """Return the text of a script that trains a causal language model with `recipe`.
 
     The script starts from random weights, or with `--weights` from pretrained ones; it trains on Python's own manual,
@@ -58,6 +60,7 @@ def training_script(recipe: TrainingConfig, style: str = "pytorch") -> str:
     Args:
         recipe: precision, optimizer, checkpointing, accumulation, adapters, sharding.
         style: "pytorch": a training loop to read and change; "trainer": Hugging Face's Trainer.
+        name: the name of the file, for the line of the docstring that says how to run it.
 
     Raises:
         RecipeError: no such script is written for an option of the recipe; the message says which.
@@ -87,7 +90,7 @@ def training_script(recipe: TrainingConfig, style: str = "pytorch") -> str:
         optimizer_options=_optimizer_options(recipe),
         trainer_optimizer=_trainer_optimizer(recipe),
         mark="step-" if style == "pytorch" else "checkpoint-",
-        launch=_launch(recipe),
+        launch=f"{_launch(recipe)} {_quoted(name)}",
         attention=_attention(recipe),
         decays=recipe.optimizer.startswith("adamw"),
         swallows=_swallows(recipe),
@@ -248,14 +251,19 @@ def _optimizer_options(recipe: TrainingConfig) -> str:
 
 
 def _launch(recipe: TrainingConfig) -> str:
-    """Return the command that starts the script: beyond eight ranks, on several nodes of equal size."""
+    """Return the command that starts a script: beyond eight ranks, on several nodes of equal size."""
     if recipe.ranks == 1:
-        return "python train.py"
+        return "python"
     if recipe.ranks <= _NODE:
-        return f"torchrun --standalone --nproc-per-node={recipe.ranks} train.py"
+        return f"torchrun --standalone --nproc-per-node={recipe.ranks}"
     each = max(n for n in range(1, _NODE + 1) if recipe.ranks % n == 0)
     nodes = f"--nnodes={recipe.ranks // each} --nproc-per-node={each}"
-    return f"torchrun {nodes} --rdzv-backend=c10d --rdzv-endpoint=HOST:29500 train.py"
+    return f"torchrun {nodes} --rdzv-backend=c10d --rdzv-endpoint=HOST:29500"
+
+
+def _quoted(name: str) -> str:
+    """Return a file's name as a shell and a docstring take it."""
+    return shlex.quote(name) if re.fullmatch(r"[\w .-]+", name) else "FILE.py"
 
 
 def _attention(recipe: TrainingConfig) -> str:

@@ -238,6 +238,16 @@ def test_more_than_eight_ranks_are_several_nodes(ranks, line):
     assert line in training_script(recipe)
 
 
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("mine.py", "python mine.py\n"), ("my run.py", "python 'my run.py'\n"), ('a"""b.py', "python FILE.py\n")],
+)
+def test_the_docstring_names_the_file(name: str, shown: str):
+    text = training_script(Recipe("gpt2"), name=name)
+    compile(text, "script", "exec")
+    assert f"Run: {shown}" in text
+
+
 @pytest.fixture
 def matmul_precision():
     before = torch.get_float32_matmul_precision()
