@@ -183,7 +183,7 @@ def headline(plans: list[Plan]) -> str:
         f"Compared with {len(allocated)} published peaks of allocated memory, the planner misses {len(misses)}, by up "
         f"to {max(misses):.1%}. For the others, its median error is {median:.1%} and its largest {largest:.1%}. "
         f"Of {len(reserved)} published figures for reserved memory, {reserved.count(0)} fall inside the predicted "
-        "interval. A table lists all of the figures, with the causes of the misses where they are known."
+        "interval. All figures are in a table, with the causes of the misses where known."
     )
 
 
