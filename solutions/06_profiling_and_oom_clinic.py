@@ -1118,7 +1118,7 @@ hint("profiling_and_oom_clinic.evaluation")
 # PyTorch's documentation calls `torch.inference_mode()` the "extreme" version of `no_grad`. Tensors made under it are *never* part of a graph, so PyTorch skips two more
 # kinds of bookkeeping: the **version counter**, which detects in-place changes, and the tracking of **views**.
 #
-# **Predict.** How much faster under `inference_mode` than under `no_grad` are a thousand additions of *four numbers*, with two views each?
+# **Predict.** A thousand additions of *four numbers*, with two views each, run under both. How many times as fast as under `no_grad` are they under `inference_mode`?
 
 # %% name="inference_guess"
 my_guess = None  # times as fast
@@ -1184,7 +1184,7 @@ for use in (lambda: features._version, lambda: nn.Linear(64, 1).to(device)(featu
 # %% name="patient_d"
 my_guess = None  # peak of the second optimizer step / of the first
 ### BEGIN GUESS
-my_guess = 0.6  # two numbers per parameter need not be allocated anymore
+my_guess = 0.6  # two numbers per parameter need not be allocated again
 ### END GUESS
 torch.manual_seed(0)
 tower = nn.Sequential(*(nn.Linear(256, 256) for _ in range(6))).to(device)
