@@ -1044,7 +1044,7 @@ hint("activation_checkpointing.moved")
 # Where can saved tensors go?
 #
 # - **Away.** From a GPU's memory to the host's. On a CPU they are already in the host's memory, so here they move to files. The meter does not count
-#   files, but the operating system caches them in the same RAM as long as there is room: so here the cell shows the mechanism and its cost, but it frees no RAM.
+#   files, but the operating system caches them in the same RAM as long as there is room. So on a CPU the cell shows the mechanism and its cost, but frees no RAM.
 # - **Nowhere.** They can stay where they are, in half the bytes: as BF16.
 #
 # **Predict.** How much more time than plain does a step take if it moves every large tensor away and back?
