@@ -104,7 +104,7 @@ print(f"6ND = {llama_flops:.2g} FLOPs: {llama_flops / 312e12 / 3600 / 24 / 365:.
 # (Training took 184,320 hours of A100 time: Touvron et al. 2023, table 2.) With attention's own FLOPs added, this ratio is called **model FLOPs utilization** (MFU). At 4,096 tokens, attention adds about 8% to Llama-2-7B's 6ND if only the causal
 # half counts, and 16% as the PaLM paper counts it. Values of 35 to 50% are typical of good runs; [[where_the_time_goes]] explains where the rest goes.
 #
-# So far these are weights *at rest*. Training also stores gradients, optimizer state and activations. PyTorch's profiler calls these kinds of memory
+# So far we have counted weights *at rest*. Training also stores gradients, optimizer state and activations. PyTorch's profiler calls these kinds of memory
 # **categories**, and so do we. To see them, take a model that is small enough for this machine and built like the large ones.
 #
 # ## 2 · The categories of a real step
@@ -463,7 +463,7 @@ print("plain attention also saves:", [human_bytes(s) for s in scores], f"power {
 claims.record("C4", "quadratic where scores are kept", "GPT, plain attention, the scores alone", power, "", 1.85, 2.15)
 
 # %% [markdown] name="exceed_text"
-# How large do activations get in a big model? Such a model does not fit here, but the planner can work it out. A `Recipe` names the model and
+# How large do activations get in a big model? Such a model does not fit here, but the planner can predict its memory. A `Recipe` names the model and
 # how it is trained; `bf16-amp` is autocast to BF16. Take GPT-2 XL, with 1.6 billion parameters, on 8 sequences of 1,024 tokens.
 # In the small GPT the activations took about ten times as much memory as the parameters at the peak. What is the ratio here?
 
@@ -562,7 +562,7 @@ print(f"in memory at once: {together}")
 #
 # **Contract.** `gpt_peak(vocabulary, context, layers, width, batch)` returns the bytes at the peak of `train_step` (its second call, as above) for
 # `SmallGPT(vocabulary, context, layers, width)` in FP32 with AdamW, `foreach=True`. It builds no model and creates no tensor. It computes with five
-# integers, so it also works for models that fit on no machine you have.
+# integers, so it also works for models that are too large for any machine you have.
 #
 # The check measures five GPTs of very different shapes and accepts predictions **within 10%** for all of them. You need:
 #

@@ -70,8 +70,8 @@ print(explain_bits(0.1))
 #
 # ### Explore
 #
-# (Two exponents are special. All zeros means that the leading 1 is missing, as you will see below. All ones is reserved for infinity and "not a number",
-# except in E4M3, which reserves one pattern per sign, 0x7F and 0xFF, for NaN.)
+# (Two exponent fields are special. A field of all zeros means that the leading 1 is missing, as you will see below. A field of all ones is reserved for infinity and
+# "not a number", except in E4M3, which reserves one pattern per sign, 0x7F and 0xFF, for NaN.)
 #
 # Type a number, choose a format, click bits. What is the largest number you can make? The smallest above zero? What does flipping the highest
 # exponent bit do?
@@ -113,7 +113,7 @@ claims
 # *Smallest normal* and *smallest* differ. When the exponent field is zero, the leading 1 is dropped, and the numbers continue, evenly spaced, down to
 # zero, with fewer and fewer digits. These are the **subnormal** numbers. Without them FP16 would end at 6e-5.
 #
-# What happens beyond the maximum depends on the format and on the code that converts:
+# What happens beyond the maximum depends on the format and on the conversion code:
 
 # %% name="overflow"
 for name, form in FORMATS.items():

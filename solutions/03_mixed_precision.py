@@ -399,8 +399,8 @@ points = (sum(accuracy[HALF]) - sum(accuracy["FP32"])) / 3
 claims.figure("accuracy, 16 bits minus FP32", f"CNN, 4 epochs, mean of 3 seeds, {HALF}", points, "points")
 
 # %% [markdown] name="memory_text"
-# The loss curves stay close. The seeds differ by about two points. A difference between the formats that is no larger says nothing about the
-# formats. That is why the cell records a figure for three seeds, and no verdict on whether the accuracy holds.
+# The loss curves stay close. The accuracies of the three seeds differ by about a point. A difference between the formats that is no larger says nothing
+# about the formats. That is why the cell records a figure for three seeds, and no verdict on whether the accuracy holds.
 #
 # ## 5 · Memory
 #
@@ -552,8 +552,8 @@ print(
 )
 
 # %% [markdown] name="speed_explained"
-# A line above 1x means that your device has hardware for the format and that this model is large enough to use it. On a CPU, a line far below 1x
-# means that it does not: every 16-bit number is converted before and after each operation. The claim of 2x is about tensor cores, so it gets a verdict only on
+# If even the lowest ratio of a line is above 1x, your device has hardware for the format and this model is large enough to use it. On a CPU, a line whose highest ratio is far
+# below 1x means that it does not: every 16-bit number is converted before and after each operation. The claim of 2x is about tensor cores, so it gets a verdict only on
 # a GPU. TF32 saves no bytes. It has as many fraction bits as FP16, 10, so the error of its gradient should be about as large.
 #
 # To train in TF32 with nothing else changed, call `torch.set_float32_matmul_precision("high")`. Newer names for the same settings are
@@ -564,7 +564,7 @@ print(
 # ## 7 · Small gradients in FP16
 #
 # In FP16, a number of 2⁻²⁵ or less becomes zero. Are real gradients that small? It depends on how the loss is averaged. Take a network that removes noise
-# from the digits. Its loss is a mean over all pixels of a batch, and in a model with several tasks such a term gets a small weight, here 0.0001. Each
+# from the digits. Its loss is a mean over all pixels of a batch, and in a model with several tasks such a term often gets a small weight, here 0.0001. Each
 # pixel's share of the loss is tiny, and so is its gradient.
 
 
@@ -823,7 +823,7 @@ print("steps skipped:", *skipped)
 # ## 9 · Clipping
 #
 # Gradient clipping limits the norm of the gradient. With a scaler, `.grad` holds the gradient times the scale. If you clip it in this state, to
-# norm 0.01, and let the scaler divide, SGD takes a step that is too short by a factor of the whole scale, 65,536. Adam, however, normalizes its gradients.
+# norm 0.01, and let the scaler divide, SGD takes a step that is too short by a factor equal to the scale, 65,536. Adam, however, normalizes its gradients.
 #
 # **Predict.** By what factor is Adam's step too short?
 

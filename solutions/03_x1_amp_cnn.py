@@ -115,7 +115,7 @@ hint("x1.scaler")
 #
 # **Contract.** `train_step(model, optimizers, scaler, images, labels, dtype, max_norm)` takes one step with all optimizers and returns the loss. It calls the model once.
 #
-# - `images` (B, 1, H, H) in FP32 and `labels` (B,) of int64 are on the model's device. `optimizers` is a list of two; each owns a part of the model's parameters, and together they own all.
+# - `images` (B, 1, H, H) in FP32 and `labels` (B,) of int64 are on the model's device. `optimizers` is a list of two; each owns a part of the model's parameters, and together they own all of them.
 # - `dtype` is `torch.float32`, `torch.bfloat16` or `torch.float16`: what convolutions and linear layers compute in. The
 #   weights stay FP32. Autocast is off again when the step ends.
 # - The model arrives in training mode and stays in it.
@@ -234,8 +234,8 @@ hint("x1.compare")
 # %% [markdown] name="table_text"
 # ## Your table
 #
-# The cell below runs your experiment once per format and prints the results. Which columns did mixed precision change? Accuracies of different seeds differ by about two
-# points ([[mixed_precision]], section 4), so a difference of that size between the rows says nothing about the formats. (On a GPU the network is too small for the
+# The cell below runs your experiment once per format and prints the results. Which columns did mixed precision change? Accuracies of different seeds differ by a
+# point or more ([[mixed_precision]], section 4), so a difference of that size between the rows says nothing about the formats. (On a GPU the network is too small for the
 # speed column to show more than kernel launches.)
 
 # %% name="table"

@@ -423,7 +423,7 @@ for name, these in ratios.items():
 show_table(table)
 
 # %% [markdown] name="time_explained"
-# Time grows as micro-batches shrink. Checkpointing the full batch of this CNN takes more time than 4 × 64 and saves less. So keep cutting the batch as
+# Time grows once micro-batches are small. Checkpointing the full batch of this CNN takes more time than 4 × 64 and saves less. So keep cutting the batch as
 # long as the device stays busy, and checkpoint when you need to save more memory. With FSDP, each additional micro-batch also gathers the weights again
 # ([[sharding]]).
 #
@@ -811,7 +811,7 @@ axes.legend(frameon=False)
 show(figure, "Steps fall in proportion at first and then level out; rows are level at first and then rise.")
 
 # %% [markdown] name="rate_text"
-# The last figure in each line, the best rate, answers an old question: by how much does a larger batch raise the best learning rate? Eight ranks instead of one, or eight micro-batches, make a batch of eight times the rows.
+# Each line printed above the figure ends with the best rate. These rates answer an old question: by how much does a larger batch raise the best learning rate? Eight ranks instead of one, or eight micro-batches, make a batch of eight times the rows.
 # For SGD, Goyal et al. (2017) multiply the rate by 8, too (**linear scaling**): eight small steps in nearly the same direction are one step of eight times the length. That works while the gradient
 # changes little on the way. The length of Adam's steps does not depend on the gradient's, and the usual first guess there is the square root. Compare it with the best rates: from 8 to 2,048 rows, 256 times as many, the square root gives a factor of 16. (The four rates tried span a factor of 8 around that rule.)
 

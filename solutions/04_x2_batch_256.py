@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # X2 · A batch of 256 from micro-batches of 64
 #
-# **Graded exercise, 10 points.** You write gradient accumulation where it meets the rest of a training run: targets that do not count, spread over two ranks; one loss scaler for two optimizers, with a measure of the gradient's noise;
+# **Graded exercise, 10 points.** You write gradient accumulation where it meets the rest of a training run: a batch spread over two ranks, some of whose targets do not count; one loss scaler for two optimizers, with a measure of the gradient's noise;
 # and an epoch that is interrupted in the middle of a group of micro-batches.
 #
 # | | |
@@ -43,7 +43,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
 # - `all_reduce(tensor)` adds up a tensor over both ranks, in place, and returns nothing. It waits for the other rank, which must call it with a tensor of the same shape and dtype.
 # - Both ranks make the same update: that of one process with both batches, where each target that counts has the same weight, whatever the optimizer.
 # - A step sends each gradient once, after the last micro-batch, and at most two numbers besides the gradients. You may pack them into as few or as many tensors as you like.
-# - `model` may have frozen parameters; they are neither sent nor changed. A parameter may get no gradient on one of the ranks, so that its `.grad` stays `None` there.
+# - `model` may have frozen parameters; they are neither sent nor changed. A parameter may get no gradient on one of the ranks; its `.grad` then stays `None` there.
 # - Gradients from earlier steps must not leak into this one, and the gradient is not clipped.
 # - Memory: activations and outputs of one micro-batch at a time. `x` and `y` are not changed. The model arrives in training mode and stays in it.
 # - It returns the mean loss over the targets that count, those of both ranks together: a number, or a detached scalar tensor.
@@ -87,7 +87,7 @@ hint("x2.step")
 #
 # **Contract.** `scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm)` takes one step with both optimizers, on one process.
 #
-# - `optimizers` is a list of two; each owns a part of the model's parameters, in one or several groups, and together they own all.
+# - `optimizers` is a list of two; each owns a part of the model's parameters, in one or several groups, and together they own all of them.
 # - `x` (N, ...) and `y` (N,) are split as in part 1. The loss is the cross-entropy of the model's outputs, the mean over all N rows.
 # - `scaler` is a `torch.amp.GradScaler`, of which the step uses `scale`, `get_scale`, `unscale_`, `step` and `update`. `backward()` starts from scaled losses. Autocast is left out: it does not change the order.
 # - The **true** gradient of the whole batch is clipped to the norm `max_norm` over the parameters of both optimizers together.
@@ -132,7 +132,7 @@ hint("x2.scaled")
 # %% [markdown] name="epoch_task"
 # ## Part 3 · An epoch that can stop anywhere (5 points)
 #
-# A machine that is preempted does not wait for the end of a group. If its checkpoint holds only weights and optimizer, the work on the unfinished group is lost, and if the loader continues past
+# A machine that is preempted does not wait for the end of a group. If its checkpoint holds only the weights and the optimizer state, the work on the unfinished group is lost, and if the loader continues past
 # the group's first micro-batches, the group's update is made without them. Your loop stops after any micro-batch, and another process finishes the group.
 #
 # **Contract.** `train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate, state=None, stop_after=None)` goes through an epoch, or through the rest of one, and returns a pair `(losses, state)`.

@@ -503,7 +503,7 @@ claims.record("C9", "2 to 3x less memory", f"{gpt24}, step with AdamW", less, "t
 claims
 
 # %% [markdown] name="whole_explained"
-# **Memory.** The peak of the whole step falls by about the factor that the articles promise, although the activations shrink much more: Adam's moments and temporaries do not shrink. The
+# **Memory.** The peak of the whole step falls by about the factor that the first article promises, although the activations shrink much more: Adam's moments and temporaries do not shrink. The
 # factor depends on the share of activations: with fewer of them, the peak would hardly fall.
 #
 # **Time** grows more than arithmetic does. Why? Three explanations can be measured one by one: which operations run again and how long they
@@ -552,9 +552,9 @@ print(
 print(f"sum: {100 * (again - skipped + own_cost) / whole:+.0f} % time; measured {slower:+.0f} %")
 
 # %% [markdown] name="segments_text"
-# Three things add up.
+# The three parts were timed in separate runs. If their sum is far from the measured figure, other programs disturbed one of the runs: run the cell again.
 #
-# - The forward pass of the blocks runs again. It is about a third of a plain step in FLOPs and, more or less, in time (the first printed line). Norms, GELU and sums take a good part of that time,
+# - The forward pass of the blocks runs again. It is about a third of a plain step in FLOPs. The first printed line gives its share of the time. Norms, GELU and sums take a good part of that time,
 #   with almost no FLOPs.
 # - `checkpoint` handles **every saved tensor** in Python: hooks pack it in the forward pass, again in the second one, and unpack it in the backward pass. This cost does
 #   not depend on the size of the tensor, so it weighs most heavily on small blocks.
@@ -678,7 +678,7 @@ print(f"every block: peak {human_bytes(after.peak_bytes)}")
 # ### What a block saves
 #
 # The GPT's block has LayerNorm, fused attention and an MLP with GELU. A Llama block has RMSNorm, rotary position embeddings and SwiGLU: three matrices,
-# with an inner size of 2.75 × width here, in place of two with 4 × width. Both have about the same number of parameters.
+# with an inner size of 2.75 × width here, instead of two with 4 × width. Both have about the same number of parameters.
 #
 # **Predict.** How many times the size of its input does the Llama block save?
 
@@ -1044,7 +1044,7 @@ hint("activation_checkpointing.moved")
 # Where can saved tensors go?
 #
 # - **Away.** From a GPU's memory to the host's. On a CPU they are already in the host's memory, so here they move to files. The meter does not count
-#   files, but the operating system caches them in the same RAM as long as there is room: so here the cell shows the mechanism and its cost, but it frees no RAM.
+#   files, but the operating system caches them in the same RAM as long as there is room. So on a CPU the cell shows the mechanism and its cost, but frees no RAM.
 # - **Nowhere.** They can stay where they are, in half the bytes: as BF16.
 #
 # **Predict.** How much more time than plain does a step take if it moves every large tensor away and back?

@@ -607,7 +607,7 @@ with contextlib.nullcontext() if device.type == "cuda" else virtual_gpu("rtx-409
 # - **Rounding.** A request is rounded up to a multiple of 512 bytes. The other rules speak of the rounded size.
 # - **Pools.** Requests of up to 1 MiB belong to the small pool, larger ones to the large pool. A segment serves only the pool for which it was requested.
 # - **Best fit.** The smallest free block of the pool that is large enough is used. Of several of the same size, the one with the lowest address is used.
-# - **Segments.** If there is none, `gpu.malloc` is called: for 2 MiB in the small pool, for 20 MiB if the request is below 10 MiB, else for the
+# - **Segments.** If no free block is large enough, `gpu.malloc` is called: for 2 MiB in the small pool, for 20 MiB if the request is below 10 MiB, else for the
 #   request, rounded up to a multiple of 2 MiB.
 # - **Splitting.** The request gets the beginning of the block. The rest becomes a free block if it has at least 512 bytes (small pool) or more than
 #   1 MiB (large pool). Otherwise it stays part of the block in use.
@@ -770,7 +770,7 @@ said = "empty_cache reduces what changing lengths reserve"
 claims.record("T14", said, subject, cleared / fixed, "x reserved", 0, 0.95)
 
 # %% [markdown] name="retry_text"
-# A segment that fits one length is too small for a longer one, and too large to split well for a shorter one, so the cache keeps growing. Here the forums' advice works:
+# A segment that fits one length is too small for a longer one, and wasteful for a shorter one, so the cache keeps growing. Here the forums' advice works:
 # `empty_cache` returns the segments that no longer fit. But then every step pays for its segments again. Expandable segments save as much without that price.
 #
 # ### After the error: trying again
@@ -1118,7 +1118,7 @@ hint("profiling_and_oom_clinic.evaluation")
 # PyTorch's documentation calls `torch.inference_mode()` the "extreme" version of `no_grad`. Tensors made under it are *never* part of a graph, so PyTorch skips two more
 # kinds of bookkeeping: the **version counter**, which detects in-place changes, and the tracking of **views**.
 #
-# **Predict.** How much faster under `inference_mode` than under `no_grad` are a thousand additions of *four numbers*, with two views each?
+# **Predict.** A thousand additions of *four numbers*, with two views each, run under both. How many times as fast as under `no_grad` are they under `inference_mode`?
 
 # %% name="inference_guess"
 my_guess = None  # times as fast
@@ -1184,7 +1184,7 @@ for use in (lambda: features._version, lambda: nn.Linear(64, 1).to(device)(featu
 # %% name="patient_d"
 my_guess = None  # peak of the second optimizer step / of the first
 ### BEGIN GUESS
-my_guess = 0.6  # two numbers per parameter need not be allocated anymore
+my_guess = 0.6  # two numbers per parameter need not be allocated again
 ### END GUESS
 torch.manual_seed(0)
 tower = nn.Sequential(*(nn.Linear(256, 256) for _ in range(6))).to(device)

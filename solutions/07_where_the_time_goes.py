@@ -82,7 +82,7 @@ print(f"peak {peak / 1e9:,.0f} GFLOP/s, bandwidth {bandwidth / 1e9:.1f} GB/s, la
 print(f"while one byte moves, there is time for {balance:.1f} FLOPs")
 
 # %% [markdown] name="clocks_guess_text"
-# The next cell checks these figures on two other operations. From its FLOPs it predicts the time of a matmul, a `side` × `side` matrix times a `side` × `side` / 2 matrix. From its bytes it predicts the time of an addition: two tensors as large as the one that was copied, with the sum written to a third. Then it adds a square matrix S to another one, T, and to the *transpose* of T. Both sums read two matrices and write one.
+# The next cell checks these figures on two other operations. It predicts the time of a matmul from its FLOPs: a `side` × `side` matrix times a `side` × `side` / 2 matrix. It predicts the time of an addition from its bytes: two tensors as large as the one that was copied, with the sum written to a third. Then it adds a square matrix S to another one, T, and to the *transpose* of T. Both sums read two matrices and write one.
 #
 # **Predict.** What is the ratio of the time of S + Tᵀ to that of S + T?
 
@@ -415,7 +415,7 @@ for width in (128, 1024, 4096):
             claims.record("C24", said, subject, 100 * (share - 1), "%", -10, 10)
 
 # %% [markdown] name="six_explained"
-# With T below about half of W, 6·N·D is within 10%. At 8,192 tokens it is off by a third even at the width of an 8B model. Then count, or add 12·T·W per token and layer for the full square.
+# With T below about half of W, 6·N·D is within 10%. At 8,192 tokens it is off by a third even at the width of an 8B model. In such cases count, or add 12·T·W per token and layer for the full square.
 #
 # Make one prediction now and keep it until section 6.
 #
@@ -1025,6 +1025,8 @@ show(
 )
 
 # %% [markdown] name="cure_task"
+# (On a CPU, patient A's idle share is close to the limit of 0.3. On a busy machine it may fall below it, and A then counts as healthy.)
+#
 # ### Your turn: fix patient A
 #
 # **Contract.** `accuracy(model, batches)` returns the fraction of samples for which the model's largest logit is at the label, as a Python number.
@@ -1093,7 +1095,7 @@ except NotImplementedError:
     print("Fill in the answer cell first.")
 
 # %% [markdown] name="cures_explained"
-# The last two lines show where patient B's time went. It had copied all 2,000 images for every batch of 50, so the copies nearly vanish. The gain can exceed 1 / (1 − copying): each round also allocated and freed the converted images of the whole set, and read them from memory instead of the cache. (Each trace is a single run, so on a busy machine it need not agree with the timed gain.)
+# The last two lines show where patient B's time went. It had copied all 2,000 images for every batch of 50, so the fix removes most of the copying. The gain can exceed 1 / (1 − copying): each round also allocated and freed the converted images of the whole set, and read them from memory instead of the cache. (Each trace is a single run, so on a busy machine it need not agree with the timed gain.)
 #
 # On a CPU, patient A goes through Python for every sample. On a GPU the same line also stops the queue: each `if` copies a value to the host and waits (PyTorch's *Performance Tuning Guide*), and nothing new is queued in the meantime. In a GPU's trace of patient A, look for `cudaStreamSynchronize` inside `aten::item`, and for wide gaps between kernels. (`torch.cuda.set_sync_debug_mode("warn")` warns at such lines.) For patient B look for `Memcpy HtoD`, for patient C for gaps longer than the kernels.
 #

@@ -442,7 +442,7 @@ table.append((f"the cores, at most {cores}", *(str(min(n, cores)) for n in count
 show_table(table)
 
 # %% [markdown] name="scaling_explained"
-# - Workers hide **waiting** almost without limit.
+# - Workers hide **waiting** beyond the number of cores, because a worker that waits needs no core.
 # - **Computing** has to be divided among the cores, and the main process needs one too.
 # - Other programs on this machine take their share, so `files` may stay below the number of cores. It may also exceed it a little: the main process spreads small calls over several threads, which slows them, and a worker computes with one.
 #
@@ -660,7 +660,7 @@ del names, packed
 # - `spawn` (macOS, Windows) starts a new Python, which imports what it needs and receives the data set by pickle.
 # - `forkserver` (Linux, from Python 3.14) pickles too.
 #
-# So the following matters on every system; with `multiprocessing_context="spawn"` you can see it on any.
+# So the following matters on every system; with `multiprocessing_context="spawn"` you can see it on any of them.
 #
 # ### What can be sent
 #
@@ -1022,7 +1022,7 @@ claims
 #
 # - Time the data, the step and the loop. In sequence they add up; overlapped, you pay the larger one plus the fill of each epoch.
 # - A prefetcher needs a limit, error propagation and a clean shutdown. A thread is enough for waiting and copying.
-# - Workers ≥ seconds per batch / seconds per step. They hide waiting almost without limit, computing only up to the number of cores.
+# - Workers ≥ seconds per batch / seconds per step. They hide waiting beyond the number of cores, computing only up to it.
 # - `persistent_workers` saves the start-up. `prefetch_factor` covers slow moments and costs memory: workers × factor × batch.
 # - Whatever goes to workers has to be picklable: use modules, not lambdas or cells. Scripts need the `__main__` guard.
 # - If a data set has its own generator, reseed it in each worker.

@@ -824,7 +824,7 @@ for remove in (False, True):
     print(f"hooks {'removed' if remove else 'in place'}: the weight is {'gone' if weight() is None else 'still there'}")
 
 # %% [markdown] name="inside_explained"
-# The parameter holds the hook, the hook its optimizer, and the optimizer the parameter. Python's garbage collector frees such circles, but this one passes through C++, where it cannot look. So remove the hooks before you drop the model: otherwise the weights and the optimizer's state stay in memory until the process ends, beside the next model.
+# The parameter holds the hook, the hook its optimizer, and the optimizer the parameter. Python's garbage collector frees such cycles, but this one passes through C++, where it cannot look. So remove the hooks before you drop the model: otherwise the weights and the optimizer's state stay in memory until the process ends, beside the next model.
 #
 # And the peak? Each gradient now lives only for a moment. The peak is near the *start* of the backward pass, where a large gradient meets the activations that are still alive. The saving is a little less than four bytes per parameter: the largest gradient, those activations and a temporary remain.
 #

@@ -253,9 +253,9 @@ class MakesNoCycle(Check):
     """A tensor that stays is kept detached, so that an unused graph is freed at once."""
 
     hint = (
-        "exp saves its own result. A pack hook that returns this very tensor ties it to itself, and only Python's "
-        "garbage collector can free the two.\n"
-        "tensor.detach() has the same memory and no such tie."
+        "exp saves its own result. A pack hook that returns this same tensor makes a reference cycle, which only "
+        "Python's garbage collector can free.\n"
+        "tensor.detach() shares the memory and makes no cycle."
     )
 
     @staticmethod

@@ -142,7 +142,7 @@ class OneGraphAtATime(Frees):
 
     hint = (
         "As in the first task: call backward() inside the loop.\n"
-        "What the sum needs of a loss is its number: part.detach(). Logits in a list stay until the end."
+        "The sum needs only the value of each loss: part.detach(). Logits in a list stay in memory until the end."
     )
     probe = staticmethod(observe)
 
@@ -164,7 +164,7 @@ class ReturnsTheMeanLoss(ReturnsALoss):
 class ChangesNothingElse(Leaves):
     """The weights, the tokens and the model's mode stay as they were."""
 
-    hint = "Fill in what you like on copies: `targets.clamp(min=0)` makes one, `targets.clamp_(min=0)` does not."
+    hint = "Replace values only in copies: `targets.clamp(min=0)` makes one, `targets.clamp_(min=0)` does not."
     probe = staticmethod(observe)
 
 

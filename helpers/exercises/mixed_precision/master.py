@@ -18,7 +18,7 @@ class MasterKeepsSmallUpdates(Check):
     hint = (
         "Which of the two tensors can hold a small update? Add it there.\n"
         "The gradient is BF16: convert it to FP32 before it is multiplied by `lr`.\n"
-        "Which operations write into the tensor you were given and do not make a new one? Their names end in an "
+        "Which operations write into the tensor you were given instead of making a new one? Their names end in an "
         "underscore."
     )
 

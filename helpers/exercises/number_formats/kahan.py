@@ -139,7 +139,7 @@ class LostIsWhatIsMissing(Check):
             "Your `lost` is the sum minus the old weight, so it holds the whole update. Subtract the new weight.": (
                 missing + moved
             ),
-            "The new `lost` leaves out the old one, which has not all gone into the weight.": missing - before,
+            "The new `lost` leaves out the old one, not all of which has gone into the weight.": missing - before,
             "`lost` is zero everywhere, but the new weight was rounded, so something is missing from it.": 0 * missing,
         }
         for words, other in others.items():

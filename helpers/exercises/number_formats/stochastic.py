@@ -216,7 +216,7 @@ class DrawsAfresh(Check):
 class ReturnsBf16(Check):
     """The result is a BF16 tensor of the same shape, and the input stays as it was."""
 
-    hint = "After the lower bits are cleared, `.view(torch.float32).bfloat16()` rounds nothing anymore."
+    hint = "After the lower bits are cleared, `.view(torch.float32).bfloat16()` no longer rounds anything."
     probe = staticmethod(observe)
 
     @staticmethod

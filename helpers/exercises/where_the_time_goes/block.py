@@ -63,7 +63,7 @@ class NamesEveryPart(Check):
             if got["parts"] != want["parts"]:
                 missing = sorted(set(want["parts"]) - set(got["parts"]))
                 more = len(set(got["parts"]) - set(want["parts"]))
-                return f"{case}: missing: {missing or 'none'}; and {more} have names that are not in the contract."
+                return f"{case}: missing keys: {missing or 'none'}; keys that are not in the contract: {more}."
             broken = sorted(set(want["parts"]) - set(got["flops"]))
             if broken:
                 return f"{case}: FLOPs are counted, so they are whole numbers (int); these are not: {broken}."

@@ -312,8 +312,9 @@ def _wrong_scaling(fp16: Evidence) -> str | None:
     if not after or not max(after) < 0.75 * before[-1]:
         largest = max(after, default=0.0)
         return (
-            f"train('fp16'): a gradient of inf came at a scale of {before[-1]:.6g}, and in the next {len(after)} steps "
-            f"the scale was {largest:.6g}. One scaler for the whole run skips such a step and goes on at a lower scale."
+            f"train('fp16'): an infinite gradient appeared at a scale of {before[-1]:.6g}, and in the next "
+            f"{len(after)} steps the scale was {largest:.6g}. One scaler for the whole run skips such a step and goes "
+            "on at a lower scale."
         )
     return None
 

@@ -117,7 +117,7 @@ def _wrong_return(got: Evidence, want: Evidence) -> str | None:
     for number, (mine, right) in enumerate(zip(got["calls"], want["calls"], strict=False), 1):
         which = f"call {number}: " if len(want["calls"]) > 1 else ""
         if not mine["pair"]:
-            return f"{which}a pair should be returned: the list of losses, and the state or None."
+            return f"{which}return a pair: the list of losses, and the state or None."
         if mine["starts"] != right["starts"]:
             return f"{which}the loader was called {mine['starts']} times: call it once, with the number to start from."
         if mine["kind"] != "list":

@@ -149,7 +149,7 @@ def _noted(figure: Any) -> Evidence:
 def _wrong_figures(got: list[Evidence] | None, want: list[Evidence]) -> str | None:
     """Say what is wrong with the pair that a step returned: the norm, and the mean squared norm."""
     if got is None:
-        return "a pair should be returned: the norm of the true gradient, and the mean squared norm of micro-batches."
+        return "return a pair: the norm of the true gradient, and the mean squared norm of micro-batches."
     (norm, right_norm), (squares, right_squares) = zip(got, want, strict=True)
     wrong = _wrong_figure("norm", norm, right_norm)
     if wrong:
