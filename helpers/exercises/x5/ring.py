@@ -263,7 +263,7 @@ class BlocksGoRoundTheRing(_OnTraffic):
 
     hint = (
         "Is there a step whose message no rank uses? How many heads does the block that you send have?\n"
-        "The block that travels has the dtype of the keys and values that you get. When does a rank need them in FP32?\n"
+        "The block that travels has the dtype of the keys and values you got. When does a rank need them in FP32?\n"
         "The gradients of a block are sums over all ranks. In which dtype can they be added up?"
     )
 
