@@ -327,7 +327,7 @@ except RuntimeError as error:  # NotImplementedError is one, too
 # %% [markdown] name="hand_in"
 # ## Submit
 #
-# Save this notebook under its present name. Your instructor collects it as `YOUR_NAME/15_x5_ring_attention.ipynb` and grades it with
+# Save this notebook under its current name. Your instructor collects it as `YOUR_NAME/15_x5_ring_attention.ipynb` and grades it with
 #
 # ```
 # python -m helpers grade SUBMISSIONS --out GRADES
