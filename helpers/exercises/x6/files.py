@@ -108,7 +108,9 @@ class NewestComesBack(OneObservation):
             if mixed.get("print", {}).get(place) != value:
                 return f"a state with every kind of value: {_found(mixed)}, and the state differs at {place}."
         if not _is(seen["scenes"]["three"]["later"], "usual", 10, expected):
-            return "the caller changed tensors of the state after save had returned, and load returns the changed values."
+            return (
+                "the caller changed tensors of the state after save had returned, and load returns the changed values."
+            )
         for case, words in {"empty": "an empty folder", "absent": "a folder that does not exist"}.items():
             (found,) = loads[case]
             if not found.get("none"):

@@ -176,8 +176,8 @@ class InitializesLikeOneProcess(_OnBuild):
     hint = (
         "On the CPU, reset_parameters on a sharded layer draws the same shard on every rank. Draw the whole layer, "
         "keep a part.\nWhich part is it where 4 ranks share 30 rows, or one row? distribute_tensor knows.\n"
-        "What fills the buffers? The model and its blocks may have parameters and buffers of their own, and a layer that "
-        "has only buffers may draw random numbers, too."
+        "What fills the buffers? The model and its blocks may have parameters and buffers of their own, and a layer "
+        "that has only buffers may draw random numbers, too."
     )
 
     @classmethod
