@@ -83,7 +83,7 @@ hint("x7.build")
 #
 # **Contract.** `train_step(model, optimizer, micro_batches, max_norm)` is called on every rank of a model that `build` returned. It takes one optimizer step and returns `(loss, norm)`.
 #
-# - `micro_batches` is a list of pairs `(tokens, targets)`, both (n, T) of int64; n differs from pair to pair. The list has the same length on every rank. `model(tokens)` returns logits (n, T, vocabulary); targets of -100 do not count. A micro-batch may have no target that counts, and so may a whole rank, but never all ranks.
+# - `micro_batches` is a list of pairs `(tokens, targets)`, both (n, T) of int64; n differs from pair to pair. The list has the same length on every rank. `model(tokens)` returns logits (n, T, vocabulary); targets of -100 do not count. A micro-batch may have no target that counts, and a rank may have none in all of its micro-batches, but at least one rank has some.
 # - The update is that of one process with the micro-batches of all ranks: each target that counts has the same weight, the gradient is clipped to the norm `max_norm` over the **whole** model, and the optimizer steps once.
 # - Each unit's gradient is reduced once per call, after the last micro-batch. Activations of only one micro-batch are held at a time, and at most one full gradient of the model.
 # - Gradients from before the call do not count. After it, gradient synchronization is on; gradients may remain.

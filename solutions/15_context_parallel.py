@@ -132,7 +132,7 @@ show_table(table)
 print(f"blocks recomputed and almost no logits: {human_bytes(no_logits)}; with twice the tokens {human_bytes(doubled)}")
 
 # %% [markdown] name="plan_explained"
-# Sharding the parameters does not help here: without recomputation a single sequence does not come close to fitting. Recomputing each block ([[activation_checkpointing]]) leaves two parts: the blocks' inputs (32 GiB, linear in the length) and the logits with their gradients, 131,072 × 128,256 numbers. The last line, under the table, plans the same case with almost no logits, which a chunked loss comes close to ([[compilation_and_fusion]]). Then recomputation alone is enough to fit. Its price is a second forward pass, and the next doubling of the length no longer fits. The other way is to split the **sequence**: of T tokens, each of N ranks keeps T/N. This is *context parallelism*.
+# Sharding the parameters does not help here: without recomputation a single sequence does not come close to fitting. Recomputing each block ([[activation_checkpointing]]) leaves two parts: the blocks' inputs (32 GiB, linear in the length) and the logits with their gradients, 131,072 × 128,256 numbers. The line under the table plans the same case with almost no logits. A chunked loss comes close to that ([[compilation_and_fusion]]). Without logits, recomputation alone is enough to fit. Its price is a second forward pass, and the next doubling of the length no longer fits. The other way is to split the **sequence**: of T tokens, each of N ranks keeps T/N. This is *context parallelism*.
 #
 # Embedding, norms, projections, MLP and loss work on one token at a time. Attention is the exception. A query needs the keys and values of all earlier tokens, and some of them are on other ranks. There are two ways to get them: gather all keys and values before attention, or pass them around in blocks, one at a time. This lab builds the second and compares it with the first in section 7.
 #
@@ -162,7 +162,7 @@ print(f"the sum of the exponentials is off by {(left[1].exp() + right[1].exp() -
 # **Contract.** `merge(one, other)` takes two results `(out, lse)` for the same rows and different columns, and returns `(out, lse)` for all these columns.
 #
 # - `out` is (..., R, d) and `lse` is (..., R), in FP32 or FP64. The result has the same shapes and dtype.
-# - An `lse` may be as large as ±10,000, and differ from row to row, without overflow or NaN.
+# - Values of `lse` between −10,000 and 10,000, different in each row, cause no overflow and no NaN.
 # - An `lse` of -inf means that the row attended to no column. Then the other result is the answer. If the row attended to no column in either result, `out` is 0 and `lse` is -inf.
 # - The inputs are not changed.
 
@@ -320,7 +320,7 @@ hint("context_parallel.forward")
 #
 # ds = p (dp − δ),  δ = Σ p dp, summed over **all** columns of the row.
 #
-# That sum seems to need all blocks. It does not: Σ p (g · v) = g · Σ p v = g · `out`. So **δ = g · out**, one number per row (rowsum(dO ∘ O) in the FlashAttention papers), if `out` is that of the whole row. With `lse` and `out` of whole rows, each pair of chunks contributes to three gradients independently of the other pairs. `attend_backward(gradient, (q, k, v), (out, lse), causal)` returns these contributions: dq, dk and dv. The cell below shows what happens if a rank uses the `out` of its own block instead.
+# That sum seems to need all blocks. It does not: Σ p (g · v) = g · Σ p v = g · `out`. So **δ = g · out**, one number per row (rowsum(dO ∘ O) in the FlashAttention papers), provided that `out` is the output over the whole row. With `lse` and `out` of whole rows, each pair of chunks contributes to three gradients independently of the other pairs. `attend_backward(gradient, (q, k, v), (out, lse), causal)` returns these contributions: dq, dk and dv. The cell below shows what happens if a rank uses the `out` of its own block instead.
 
 # %% name="delta"
 torch.manual_seed(0)
@@ -513,9 +513,9 @@ claims.figure("peak from N to 2 N ranks", "2 to 4 ranks", peaks[4][0] / peaks[2]
 claims.not_measured("C17", "its messages hide behind arithmetic", "needs GPUs and the link between them")
 
 # %% [markdown] name="memory_explained"
-# The bytes saved from the forward to the backward pass fall to 1/N, as claimed: q, k, v, out and lse of this rank's tokens.
+# The bytes that the forward pass saves for the backward pass fall to 1/N, as claimed: q, k, v, out and lse of this rank's tokens.
 #
-# The peak does not. Ring attention works with a fixed number of blocks: the current keys and values, their gradients, the ones that are arriving, and the temporary tensors of a block. One process has fewer tensors, but they cover the whole sequence. So two ranks save little. From two to four ranks the peak comes closer to half, and the last column shows why it is not quite half. "1/N" hides a constant. The contract asks only that this constant not depend on N, so yours may be larger or smaller than the course's, and the claim about the peak is judged on **your** functions. If it did not hold, which of the tensors that are alive at the same time could share a buffer?
+# The peak does not. Ring attention works with a fixed number of blocks: the current keys and values, their gradients, the ones that are arriving, and the temporary tensors of a block. One process has fewer tensors, but they cover the whole sequence. So two ranks save little. From two to four ranks the peak comes closer to half, and the last column shows why it is not quite half. "1/N" hides a constant. The contract asks only that this constant not depend on N, so yours may be larger or smaller than the course's, and the claim about the peak is judged on **your** functions. If it did not hold in your run, which of the tensors that are alive at the same time could share a buffer?
 #
 # ### When is the traffic hidden?
 #
@@ -532,9 +532,9 @@ for link, bandwidth in (("NVLink, in a node", h100s.inside), ("network, between 
 #
 # ## 5 · Load balance
 #
-# The tokens are distributed evenly. Is the work?
+# The tokens are distributed evenly. Is the work distributed evenly, too?
 #
-# Four ranks have one chunk each, in sequence order, under a causal mask. The step ends when the last rank has finished. As in [[pipeline]], a clock makes waiting visible. Each block *takes* time in proportion to the number of its scores, whatever the cores of this machine do. The messages are real, and short compared with that time.
+# Four ranks have one chunk each, in sequence order, under a causal mask. The step ends when the last rank has finished. As in [[pipeline]], a clock makes waiting visible. Each block *takes* time in proportion to the number of its scores, however busy the cores of this machine are. The messages are real, and short compared with that time.
 
 
 # %% name="row_clocked"
@@ -708,7 +708,7 @@ for n in (2, 4):
 show_table(table)
 
 # %% [markdown] name="wrong_text"
-# Here are three controls that should fail. The first two are correct for data parallelism, the third only if all ranks count equally many labels. All three look right in the code:
+# Here are three controls that should fail. The first two are correct for data parallelism. The third is correct only if all ranks count the same number of labels. All three look right in the code:
 #
 # - **Labels after cutting**: each rank shifts its own tokens by one, and drops its last one.
 # - **Positions from 0**: each rank numbers its own tokens.
@@ -764,7 +764,7 @@ table.append(("a mean of means, contiguous", f"{mean:.4f}", f"{abs(mean / right[
 show_table(table)
 
 # %% [markdown] name="wrong_explained"
-# None of the three raises an error, and no loss looks alarming: the model is untrained, and every answer is equally bad. In the first two, the gradients show the mistake. Each rank has two wrong or missing labels, except the last, whose two chunks are adjacent. In the mean of means, rank 0 has the prompt and few labels, and each of its labels counts several times as much as it should.
+# None of the three raises an error, and no loss looks alarming: the model is untrained, and every answer is equally bad. In the first two, the gradients show the mistake. Each rank has two wrong or missing labels, except the last, whose two chunks are adjacent. In the mean of means, rank 0 has the prompt and only 28 of the 412 labels that count. Each of these 28 counts 412 / (4 · 28) = 3.7 times as much as it should.
 #
 # ### Documents
 #
@@ -832,7 +832,7 @@ claims.record(
 #
 # **All-to-all.** Attention treats each **head** independently. So exchange heads for tokens: before attention every rank gives away all heads but its own, and receives all tokens for the heads it keeps. Attention then runs as in one process, with any kernel and any mask. Afterwards the exchange is reversed. This is *Ulysses* (Jacobs et al. 2023). `dist.all_to_all_single` sends each rank its slice of a tensor. The gradient of the exchange is the reverse exchange, so `backward` below calls the same function with `split` and `join` swapped.
 #
-# **All-gather.** Gather all keys and values on every rank before attention, and reduce-scatter their gradients afterwards. Llama 3 was trained this way. PyTorch gathers keys and values by default, too, but still passes their gradients around the ring. Counted as in section 4, a rank sends 2 (N − 1) blocks forward; if it gathers again in the backward pass, it sends 4 (N − 1) there, in all 6 N − 6, about what the ring sends. All-gather handles any mask, including documents, with one kernel call, and with GQA the gathered keys and values are small. On the other hand, nothing overlaps by itself, and every rank holds the keys and values of the whole sequence.
+# **All-gather.** Gather all keys and values on every rank before attention, and reduce-scatter their gradients afterwards. Llama 3 was trained this way. PyTorch gathers keys and values by default, too, but still passes their gradients around the ring. By the count of section 4, a rank sends 2 (N − 1) blocks forward. If it gathers again in the backward pass, it sends 4 (N − 1) there. The total is 6 N − 6, about what the ring sends. All-gather handles any mask, including documents, with one kernel call, and with GQA the gathered keys and values are small. On the other hand, its messages do not overlap with computation by themselves, and every rank holds the keys and values of the whole sequence.
 
 
 # %% name="ulysses"
@@ -973,7 +973,7 @@ print(f"its attention: off by {said:.1e}" if isinstance(said, float) else f"its 
 # %% [markdown] name="torch_explained"
 # `context_parallel` shards in zigzag order, as in section 5: the first and the last chunk go to rank 0. So everything else that belongs to tokens, above all labels and positions, must be in its list of buffers, or it keeps its original order.
 #
-# On a CPU its attention raises an error, because it has no rule for the CPU's kernel. On GPUs it gathers all keys and values at once by default, or passes them around after `set_rotate_method("alltoall")`. The default gives up the memory bound of section 4: every rank holds the keys and values of the whole sequence.
+# On a CPU, attention inside it raises an error: PyTorch has no sharding rule for the CPU's kernel. On GPUs it gathers all keys and values at once by default, or passes them around after `set_rotate_method("alltoall")`. The default gives up the memory bound of section 4: every rank holds the keys and values of the whole sequence.
 #
 # ## 9 · What this run measured
 
@@ -996,7 +996,7 @@ claims
 # - A partial result is a mean and a log-sum-exp, and two of them merge into one. In the backward pass, the log-sum-exp and the output of the whole row (through δ = g · out) make each block independent.
 # - Keys and values travel around the ring, and their gradients travel with them until they are back with their owner: 6 N − 4 blocks per layer in one dtype, 8 N − 4 BF16 blocks with FP32 gradients. Start each message before the block is computed.
 # - The saved bytes fall to 1/N. The peak is a nearly fixed number of blocks, so it falls with N, too, but from a higher level.
-# - Under a causal mask, contiguous chunks waste nearly half of the time, and zigzag is fair. Each document needs its own zigzag.
+# - Under a causal mask, four ranks with contiguous chunks wait for 43% of the step on average, and zigzag is fair. Each document needs its own zigzag.
 # - Make labels before cutting, let positions travel with their tokens, and divide the loss by the count over all ranks.
 # - Ulysses sends less on many ranks, until the heads run out. With GQA on few ranks, the ring sends less. All-gather sends about as much as the ring and needs more memory, but takes any mask.
 #

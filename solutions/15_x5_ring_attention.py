@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | train on packed documents that no single rank holds in full, in BF16, with the loss and the gradients of one process; deal the work out evenly; keep within limits on what a rank rounds, stores, sends and multiplies, and prove it |
+# | After this you can | train on packed documents that no single rank holds in full, in BF16, with the loss and the gradients of one process; deal the work out evenly; keep within limits on what a rank rounds, stores, sends and multiplies, and show that you do |
 # | Time | 90 to 120 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (4 processes) |
@@ -120,7 +120,7 @@ hint("x5.pass_on")
 # 2. A query sees the keys of its own document up to its own position. `lengths` are the documents' lengths, in their order in the sequence; document boundaries may fall inside chunks. The output, `(B, H, t, D)`, in BF16, is what `F.scaled_dot_product_attention(..., enable_gqa=True)` with that mask gives one process for these queries. Scores may be above 100 or below -100.
 # 3. The gradients of `q`, `k` and `v`, after every rank has run its backward pass, are those of the sum of all ranks' losses in one process. There may be several calls before the first backward pass, and their backward passes may come in any order. Second derivatives are not needed. Arguments and the gradient of the output are not changed.
 # 4. **Precision.** The output and the gradients are rounded to BF16 once, at the end. Everything before that is in FP32: scores, weights, running maxima and denominators, the sum that becomes the output, and all parts of gradients. So is δ = g · out (g is the gradient of the output), which is computed from the output before the output is rounded. The check measures this with 4 ranks and 12 chunks: at most 2% of the numbers of a rank's tensor differ from the result that is rounded once. FP32 sums in a different order stay far below that limit; a single sum or factor in BF16 goes far above it. (On a GPU, tensor cores multiply BF16 and add in FP32. On a CPU, a matmul of BF16 returns BF16, so multiply in FP32 here.)
-# 5. **Memory.** With parts of the same size, more ranks take no more memory per rank, neither at the peaks nor between the passes. A rank never holds the keys or the values of all ranks, its scores with all of them, a mask of the whole sequence, or one output per block, and saves nothing of these sizes for the backward pass. Nor does it save `q`, `k` and `v` in FP32. A few numbers per token are allowed.
+# 5. **Memory.** With parts of the same size, more ranks need no more memory per rank, neither at the peaks nor between the passes. A rank never holds the keys or the values of all ranks, its scores with all of them, a mask of the whole sequence, or one output per block, and saves nothing of these sizes for the backward pass. Nor does it save `q`, `k` and `v` in FP32. A few numbers per token are allowed.
 # 6. **Messages** go from a rank to the next one of the group, and to no other rank, by `dist.isend` and `dist.irecv` or `dist.batch_isend_irecv`. A block is one rank's keys and values, `h` heads each, and travels in BF16. The gradients of a block are sums over ranks and travel in FP32, at twice its bytes. Each of the N ranks must stay within these limits:
 #
 #    | what a rank sends | forward | backward |
@@ -238,7 +238,7 @@ hint("x5.ring")
 # 1. `model(inputs, positions)` returns logits `(B, t, V)` for the rank's tokens, `(B, t)`. Its attention sees the whole sequence, forward and backward, as yours does. Every rank calls the model once. The parameters are the same on all ranks, and every trained parameter is used on every rank. (The check brings its own attention, so that a mistake above costs nothing here.)
 # 2. The loss is the mean cross-entropy over the targets of **all** ranks of the group. A target of -100 does not count. Ranks may have different numbers of targets that count, and a rank may have none.
 # 3. Afterwards each parameter's `.grad`, on every rank, is the gradient of that loss in one process. Frozen parameters (`requires_grad=False`) get none.
-# 4. A model takes many steps: gradients, hooks and numbers of earlier steps must not leak in. Parameters, inputs and the model's mode do not change.
+# 4. A model takes many steps: gradients, hooks and counts left by earlier steps must not affect later ones. Parameters, inputs and the model's mode do not change.
 # 5. It returns the loss, a Python float, the same on every rank.
 
 
@@ -269,7 +269,7 @@ hint("x5.train")
 # %% [markdown] name="run_text"
 # ## Your ring at work
 #
-# A small model reads 1,024 letters at a time, in four documents, on one rank, on two and on four. Its parameters are in FP32, its attention in BF16. The model and the data are the same, so the loss must be the same as well. Each rank's peak shows what the ring is for.
+# A small model reads 1,024 letters at a time, in four documents, on one rank, on two and on four. Its parameters are in FP32, its attention in BF16. The model and the data are the same, so the loss must be the same as well, up to rounding. Each rank's peak shows what the ring is for.
 
 
 # %% name="model"
@@ -327,7 +327,7 @@ except RuntimeError as error:  # NotImplementedError is one, too
 # %% [markdown] name="hand_in"
 # ## Submit
 #
-# Save this notebook under its present name. Your instructor collects it as `YOUR_NAME/15_x5_ring_attention.ipynb` and grades it with
+# Save this notebook under its current name. Your instructor collects it as `YOUR_NAME/15_x5_ring_attention.ipynb` and grades it with
 #
 # ```
 # python -m helpers grade SUBMISSIONS --out GRADES

@@ -67,7 +67,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="nine_text"
 # ## 1 · Nine questions
 #
-# The table in this section combines three models with three clusters. For each pair, the planner's search has gone through layouts: all divisors of the number of GPUs in each dimension, micro-batch sizes, schedules, and what to recompute. It simulates a step of the promising ones and keeps the fastest that fits. A search takes minutes, so its answers are stored with the course. It does not cover everything that the planner can simulate. (`python -m helpers layout` answers any question of this kind.)
+# The table in this section combines three models with three clusters. For each pair, the planner has searched the layouts: every divisor of the number of GPUs in each dimension, several micro-batch sizes and schedules, and what to recompute. It simulates a step of the promising layouts and keeps the fastest one that fits. A search takes minutes, so its answers are stored with the course. It does not cover everything that the planner can simulate. (`python -m helpers layout` answers any question of this kind.)
 #
 # *GB/s inside* is the bandwidth from one GPU to others in its node. *GB/s outside* is the bandwidth from one GPU to other nodes, so a node of 8 GPUs has 8 times as much. *Tokens per step* are those of one optimizer step over all GPUs.
 
@@ -134,7 +134,7 @@ for (model, place), answer in answers.items():
 show_table(table)
 
 # %% [markdown] name="losers_text"
-# What would people have tried instead, and why does it lose? Losers are listed only where something fits.
+# Which layouts would people have tried instead, and why do they lose? The next cell lists them for each pair that has a layout that fits.
 
 # %% name="losers"
 for pair in (("llama-3.1-8b", "one node"), ("llama-3.1-8b", "4090s"), ("llama-3.1-70b", "eight nodes")):
@@ -178,7 +178,7 @@ show(
 # - `model` has `blocks` equal blocks, split into stages of equal size; `weights`, the bytes of one block's gradients; `message`, the bytes of one micro-batch between two blocks; `all_reduces`, the number of all-reduces of one message that tensor ranks need per block and micro-batch, forward and backward.
 # - Each data rank has `m` micro-batches.
 # - Tensor ranks split every block's weights evenly. Along "data", a rank's gradients are all-reduced once per step.
-# - Along "pipeline", each micro-batch's message goes to the next stage, and its gradient to the previous one, where there is such a stage.
+# - Along "pipeline", each micro-batch's message goes to the next stage, and its gradient to the previous one, if there is such a stage.
 # - All-reduces use a ring: for B bytes over n ranks, each rank sends 2 (n − 1) / n · B.
 
 
@@ -483,13 +483,13 @@ claims.figure("three formulas, longer than the search's best", "worst of the que
 # %% [markdown] name="laws_explained"
 # A few lines choose nearly as well as the simulation. In bytes they miss gathered parameters and other temporaries. In seconds, "half of the peak" stands in for everything that a chip does, and the ratios show that it fits some of these questions better than others. The choice hardly suffers here. It can suffer where the formulas err in opposite directions on two layouts.
 #
-# Two warnings. A formula that counts too few *bytes* can choose layouts that do not fit, so leave room. And formulas cover only what you put into them: yours know neither context ranks, nor engines, nor selective recomputation, so they cannot choose them.
+# Two warnings. A formula that counts too few *bytes* can choose layouts that do not fit, so leave room. And formulas cover only what you put into them: yours do not cover context ranks, engines or selective recomputation, so they cannot choose them.
 #
 # ## 6 · Rules of thumb
 #
 # Four rules are quoted everywhere. *Keep tensor parallelism inside a node.* *Put pipelines between nodes.* *Shard everything until communication shows.* *Give each GPU enough tokens to hide the gathers.* The planner can test them on 16 and 64 H100s.
 #
-# **Predict.** The 8B model on 16 H100s (two nodes), 64 sequences of 8,192 tokens per step. Each layout processes the same tokens per GPU and micro-batch: more tensor ranks get proportionally larger micro-batches. How many times as long does a step take with 8 tensor ranks inside a node as with 1 tensor rank (all sharded)?
+# **Predict.** The 8B model on 16 H100s (two nodes), 64 sequences of 8,192 tokens per step. Each layout processes the same tokens per GPU and micro-batch: more tensor ranks get proportionally larger micro-batches. What is the step time with 8 tensor ranks inside a node, divided by that with 1 tensor rank (all sharded)?
 
 # %% name="tensor_rule_guess"
 my_guess = None  # seconds with 8 tensor ranks / with 1
@@ -516,7 +516,7 @@ claims.figure("tensor parallel over two nodes / inside one", "planned: 8B, 16 H1
 claims.figure("tensor parallel inside a node / none", "planned: 8B, 16 H100, 8 / 1 ranks", inside, "x")
 
 # %% [markdown] name="tensor_rule_explained"
-# These figures are planned, for tensor ranks that wait for every message. With `tensor_overlap` they wait less, and a difference within the planner's error of about 15% decides nothing. The direction is clear. A rank's arithmetic stays about the same here, because t tensor ranks share a micro-batch of t sequences. But each all-reduce carries t sequences, so a rank sends 2 (t − 1) times one sequence's message, and waiting grows with t on any link. The ring of 16 tensor ranks spans two full nodes. It uses all eight network ports of each and is almost as fast as a ring inside a node (section 5), so the network alone does not explain why 16 ranks are slower. The rule tells you **where** to put tensor ranks that memory (or a batch too small to split further) forces on you. It does not tell you to use any.
+# These figures are planned, for tensor ranks that wait for every message. With `tensor_overlap` they wait less, and a difference within the planner's error decides nothing. (For nine in ten published runs of dense models, that error is at most about 20%.) The direction is clear. A rank's arithmetic stays about the same here, because t tensor ranks share a micro-batch of t sequences. But each all-reduce carries t sequences, so a rank sends 2 (t − 1) times one sequence's message, and waiting grows with t on any link. The ring of 16 tensor ranks spans two full nodes. It uses all eight network ports of each and is almost as fast as a ring inside a node (section 5), so the network alone does not explain why 16 ranks are slower. The rule tells you **where** to put tensor ranks that memory (or a batch too small to split further) forces on you. It does not tell you to use any.
 #
 # ### Enough tokens
 #
@@ -539,13 +539,13 @@ claims.figure("waits for gathers, enough tokens per GPU", "planned: 8B, 64 H100,
 # %% [markdown] name="enough_explained"
 # Around that figure the chips stop waiting for parameters, and they do so gradually. The model's size cancels. What counts is FLOP/s over bytes/s, a property of the cluster. So a faster chip on the same network needs **more** tokens.
 #
-# Micro-batches do not add up here: two micro-batches of 1,024 tokens gather twice. So "until communication shows" has a number: with a fixed batch and more and more GPUs, the tokens of each GPU fall until they reach it. Then it is time for another dimension. (A larger batch is no way out beyond the critical batch size ([[gradient_accumulation]]), which limits the number of data ranks.)
+# Micro-batches do not add up here: two micro-batches of 1,024 tokens gather twice. So "until communication shows" has a number: if you add GPUs and keep the batch, the tokens per GPU fall until they reach that number. Then it is time for another dimension. (A larger batch does not help beyond the critical batch size ([[gradient_accumulation]]), and that limits the number of data ranks.)
 #
 # ### Pipelines between nodes
 #
 # The 70B model on 64 H100s, 2 million tokens per step. One layout shards over all of them with full recomputation. The other follows Megatron's rule: 8 tensor ranks in each node, and a pipeline of 8 nodes. Section 1 listed slower layouts of this kind, in which every tensor rank waits for its messages.
 #
-# **Predict.** If the tensor messages overlap with the matmuls (`tensor_overlap`), how many times as long as a step of the first does a step of the second take?
+# **Predict.** If the tensor messages overlap with the matmuls (`tensor_overlap`), what is the step time of the second layout, divided by that of the first?
 
 # %% name="pipeline_guess"
 my_guess = None  # seconds, tensor 8 x pipeline 8 with overlap / sharded
@@ -583,7 +583,7 @@ claims.figure("by the planner, with tensor overlap", subject, overlapped.seconds
 # %% [markdown] name="pipeline_explained"
 # The picture shows what each layout pays: recomputation in one, waiting for tensor ranks and a bubble in the other. With 256 micro-batches the schedule's own bubble is small. The rest of the bubble comes from the head, which makes the last stage heavier ([[pipeline]]).
 #
-# The planner and your formulas rank the two differently. Your formulas do not know the head, and they give a rank with an eighth of each matmul the same half of the peak as a rank with full matmuls. So their time is too long for the first layout and too short for the second. Formulas find the region. Within it a simulation or a measurement has to decide, and here even the simulation cannot: with overlapped tensor messages (the third layout) it is within its error of the first.
+# The planner and your formulas rank the two differently. Your formulas leave out the head. They also assume half of the peak for every rank, whether it computes full matmuls or an eighth of each. So their time is too long for the first layout and too short for the second. Formulas find the region. Within it a simulation or a measurement has to decide, and here even the simulation cannot: with overlapped tensor messages (the third layout) it is within its error of the first.
 #
 # The rule holds under certain conditions: a small batch, a model that does not fit otherwise, or a network without a port per GPU. Try one of them in the cell above: divide `micro_batches` by 4 in both layouts, or give `plan_layout` a cluster with a slower network.
 #
@@ -647,7 +647,7 @@ for name, plan in mine.items():
     print(f"    best known: {name_of(found.layout)}, {found.seconds:.3g} s, {human_bytes(found.nbytes)}")
 
 # %% [markdown] name="decide_others_text"
-# The small step has half as many sequences as there are GPUs. So there are at most 32 data ranks, and another dimension has to have two. Here are three candidates, otherwise equal.
+# The small step has half as many sequences as there are GPUs. So there are at most 32 data ranks, and another dimension must have two ranks. Here are three candidates, otherwise equal.
 
 # %% name="decide_others"
 small = decisions()["small"]
@@ -664,9 +664,9 @@ for name, pair in pairs.items():
 # %% [markdown] name="play_text"
 # Context ranks are the fastest here ([[context_parallel]]), and two tensor ranks in a node come close, within the planner's error. A pipeline has one micro-batch per data rank here, so one of its two stages always waits.
 #
-# The engine counts, too. The planner takes the attention kernel that Megatron runs on an H100 (cuDNN's) to be 1.5 times as fast as torchtitan's, and long sequences spend most of their time in attention.
+# The engine matters, too. The planner takes the attention kernel that Megatron runs on an H100 (cuDNN's) to be 1.5 times as fast as torchtitan's, and long sequences spend most of their time in attention.
 #
-# Then memory decides. The long sequences need recomputation. The small step has room for everything, so whatever saves memory there costs time for nothing: recomputation, and also parameters that are gathered. The best known layout does not even shard them (ZeRO-1).
+# Then memory decides. The long sequences need recomputation. The small step has room for everything, so saving memory there only costs time. That holds for recomputation and for gathering sharded parameters. The best known layout does not even shard the parameters (ZeRO-1).
 #
 # ### Explore
 #
@@ -744,7 +744,7 @@ wide = dollars["one node"][2] / dollars["one node"][0]
 claims.figure("a bill's high end / its low end", "8B, 160 billion tokens, 8 H100", wide, "x")
 
 # %% [markdown] name="bill_explained"
-# The cheap card needs many more hours because it is slower: the last line compares the days with the peaks. Recomputation and PCIe do not add to that: the MFU of the two is about the same (section 1). Whether the card is cheaper in the end depends on prices. The two ranges overlap, so this estimate does not decide it.
+# The cheap card needs many more hours because it is slower: the last line compares the days with the peaks. Recomputation and PCIe add almost nothing to that: both machines have about the same MFU (section 1). Whether the card is cheaper in the end depends on prices. The two ranges overlap, so this estimate does not decide it.
 #
 # ### Export it
 #

@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # X6 · A run that survives
 #
-# **Graded exercise, 10 points.** You write a training loop on two ranks that may be killed at any moment. Started again, on two ranks or on one, it ends with the weights of the uninterrupted run, to the last bit. Its disk does not fill up, either. Then you write a loop that a scheduler preempts: it saves in time, or not at all.
+# **Graded exercise, 10 points.** You write a training loop on two ranks that may be killed at any moment. Started again, on two ranks or on one, it ends with the weights of the uninterrupted run, to the last bit. The disk does not fill up, either. Then you write a loop that a scheduler preempts: it saves in time, or not at all.
 #
 # | | |
 # |---|---|
@@ -41,14 +41,14 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 #
 # **Contract.** `save(folder, step, state, keep)` stores a checkpoint. `load(folder)` returns `(step, state)` of the newest intact checkpoint, or None. One process at a time uses the folder.
 #
-# 1. `folder` is a `Path`. Neither it nor its parents need to exist. `step` counts finished steps, from 0 to 9,999,999. `state` is a dictionary of dictionaries, lists, tuples, tensors, numbers, strings, `True`, `False` and `None`. Its keys are strings of letters, digits, spaces and underscores, and there is at least one; nested keys are strings or integers. Tensors have any dtype and shape and are on the CPU; none is a view of a larger one. The state comes back in another process, equal to the last bit and with the same types. `save` does not change it, and later changes by the caller do not change the checkpoint. `load` only reads: it changes nothing in the folder, and creates no folder.
+# 1. `folder` is a `Path`. Neither it nor its parents need to exist. `step` counts finished steps, from 0 to 9,999,999. `state` is a dictionary of dictionaries, lists, tuples, tensors, numbers, strings, `True`, `False` and `None`. Its keys are strings of letters, digits, spaces and underscores, and there is at least one; nested keys are strings or integers. Tensors have any dtype and shape and are on the CPU; none is a view of a larger one. Another process loads the state equal to the last bit and with the same types. `save` does not change it, and later changes by the caller do not change the checkpoint. `load` only reads: it changes nothing in the folder, and creates no folder.
 # 2. A checkpoint is **one directory** in `folder`. Its name is `step-`, the number, and then anything you like: `step-12`, `step-0012.done`. For each entry of `state` it holds the file `KEY.pt`, from which `torch.load` reads the value of that entry, and no other `.pt` files. Files with other suffixes may be beside them. Other programs copy such directories away at any time, so **every entry of `folder` whose name begins with `step-` is a complete checkpoint at every moment**, even if `save` is killed halfway. All other entries of `folder` may have any other name. `save` writes only inside `folder`: the folder may be on a disk of its own, and a rename from another disk fails or becomes a copy.
 # 3. The newest checkpoint is the one with the most steps, regardless of the alphabetical order of the names and the dates of the files.
 # 4. If a process is killed in `save`, at any moment, it loses at most the checkpoint that it was saving. The previous one is deleted only after the new one has its name.
 # 5. The same holds for a power failure. Before a checkpoint gets its name, all that it consists of is on the disk: `os.fsync` of every file, and of the checkpoint's own directory, which holds the files' names. The checkpoint's name is an entry of `folder`, and it is on the disk before an older checkpoint is deleted and before `save` returns: `os.fsync` of the folder. A directory is opened for this with `os.open(path, os.O_RDONLY)`. (The names of `folder` and of its parents are assumed to be on the disk.)
 # 6. Disks fail, too. A checkpoint that lacks a file, or in which a file was cut short, or in which bytes have changed anywhere, is skipped, and `load` returns the next older intact one.
 # 7. The disk is bounded. After `save` the folder holds this checkpoint and the `keep - 1` newest **before** it, and nothing else: no older ones, none with more steps (they are damaged, or the run was rolled back), nothing that a killed `save` left. A damaged checkpoint of the same step is replaced.
-#    While `save` runs, the folder never holds more than the bytes of `keep + 1` checkpoints. (A `save` that was killed after the new name may leave one checkpoint too many, until the next `save` ends.)
+#    While `save` runs, the folder never holds more than the bytes of `keep + 1` checkpoints. (If `save` is killed after it gave the new name, one checkpoint too many may remain until the next `save` ends.)
 #
 # (The check kills nothing here. While your `save` runs, it copies the folder after each change, and a new process loads from each copy: that is what a kill at that moment would leave. It also records what you sync.)
 
@@ -225,7 +225,7 @@ hint("x6.train")
 # **Contract.** `preemptible(job)` is the program of one rank, the same at every start. It continues from the newest checkpoint, and runs until step `job.steps` is saved or the job is preempted.
 #
 # 1. `job.resume()`, called once, restores the newest checkpoint and returns how many steps are done. `job.launch(note)` launches the next step on the device and returns an object `running` at once. The step's all-reduce of the gradients also adds `note`, a number, over all ranks; `running.total()` waits until the step has ended and returns this sum. `job.save(step)` waits for all launched steps and publishes their state under the number `step`; SIGKILL during a save leaves the older checkpoints as they are. All ranks call these functions in the same order, or they wait for each other forever.
-# 2. **Signals.** From before `job.resume()` until the end, SIGTERM and SIGUSR1 have a handler. Either of them may come on any rank, at any moment (even in `job.resume` and `job.save`), on one rank or on both, and more than once. The handler only notes the signal and the time: it raises nothing, and calls nothing of `job` but `job.clock()`.
+# 2. **Signals.** Before it calls `job.resume()`, the program installs a handler for SIGTERM and SIGUSR1, and keeps it until the end. Either signal may come on any rank, at any moment (even in `job.resume` and `job.save`), on one rank or on both, and more than once. The handler only notes the signal and the time: it raises nothing, and calls nothing of `job` but `job.clock()`.
 # 3. **The device always has work.** A rank waits for step n only after it has launched step n + 1. The exceptions are steps after which it saves or stops. After such a step the rank waits for the last launched step as well, and that step's total counts. Ranks talk through `job` alone, and there is no further synchronization while the run goes on.
 # 4. **One step for all.** If a rank was signaled before it called `job.launch` for step n, its note says so, and no rank launches step n + 2. All ranks stop after the same step. Without a signal no rank stops.
 # 5. **The time.** A rank is killed `job.grace[number]` seconds after it gets signal `number` (say, 40 for SIGTERM and 120 for SIGUSR1), and the first rank that is killed ends the job. Each signal counts from its own arrival, and none postpones an earlier kill. `job.clock()` gives the seconds on this rank's machine; the clocks of the machines differ. `job.least(x)` waits for all ranks and returns the smallest of their numbers. Call it once, when the ranks have agreed to stop.
@@ -283,7 +283,7 @@ hint("x6.survive")
 # %% [markdown] name="run_text"
 # ## Your run at work
 #
-# The run trains a small classifier on the digits for 60 steps, with a checkpoint every 10. The first start ends after 27 updates with SIGKILL, the second after 18. The third has lost a rank and runs on one.
+# The run trains a small classifier on the digits for 60 steps, with a checkpoint every 10. The first start ends after 27 updates with SIGKILL, the second after 18. The third start has only one rank left.
 
 # %% name="run_job"
 data = digits()
@@ -364,7 +364,7 @@ with tempfile.TemporaryDirectory() as scratch:
 # %% [markdown] name="hand_in"
 # ## Submit
 #
-# Save this notebook under the name it has. Your instructor collects it as `YOUR_NAME/18b_x6_survive.ipynb` and grades it with
+# Save this notebook under its current name. Your instructor collects it as `YOUR_NAME/18b_x6_survive.ipynb` and grades it with
 #
 # ```
 # python -m helpers grade SUBMISSIONS --out GRADES

@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # FP8
 #
-# **A matmul in training can make do with eight bits per number, if each tensor comes with a scale. On GPUs with FP8 units that buys speed. What it does to memory you will measure.**
+# **A matmul in training can make do with eight bits per number, if each tensor comes with a scale. On GPUs with FP8 units that buys speed. You will measure what it does to memory.**
 #
 # | | |
 # |---|---|
@@ -238,7 +238,7 @@ claims.record(
 #
 # (Each number enters the norm with its square as its weight. That these weights are spread evenly over the logarithm is an assumption. Real tensors come close to it; for uniformly distributed numbers the error is a tenth smaller.) The formula contains neither the tensor nor the scale. It holds as long as few numbers fall outside the range and few lie exactly on a representable value.
 #
-# By **error**, E4M3 wins for every tensor. By numbers **lost**, E5M2 wins for gradients by a hair. The recipe of the first FP8 papers is *hybrid*: **E4M3 forward, E5M2 backward**. Its reason is range: gradients spread the most, and their scale may be out of date (next section). Section 7 tests whether training notices.
+# By **error**, E4M3 wins for every tensor. By numbers **lost**, E5M2 wins for gradients by a hair. The recipe of the first FP8 papers is *hybrid*: **E4M3 forward, E5M2 backward**. Its reason is range: gradients have the widest spread, and their scale may be out of date (next section). Section 7 tests whether training notices.
 
 # %% [markdown] name="play_text"
 # ### Explore: range and scale
@@ -419,7 +419,7 @@ claims.record(
 # %% [markdown] name="scaling_explained"
 # "Blocks halve the error" was our own guess. It is wrong, as the formula says: the scale does not appear in it. The gain from blocks of 32 has another cause: each block's largest number becomes 448, which the format represents exactly. The next cell separates the largest numbers from the others.
 #
-# Three of the four layers in a transformer block take 128 inputs, so there a block of 128 is a whole row of x or w. Read that line as *row-wise* scaling, torchao's word for it. If the scales are powers of two (Transformer Engine's default for blocks), only that gain is lost: the largest number of a block no longer lands on 448, and the error matches the formula to within about one percent.
+# Three of the four layers in a transformer block take 128 inputs, so there a block of 128 is a whole row of x or w. Read that line as *row-wise* scaling, torchao's word for it. If the scales are powers of two (Transformer Engine's default for blocks), that gain is lost and nothing else: the largest number of a block no longer lands on 448, and the error matches the formula to within about one percent.
 #
 # *Delayed* is as good as *current* by error, but not by numbers lost. At step 20 the history still holds larger values from earlier steps, so small gradients fall below E4M3's lower end. In E5M2 hardly any do.
 
@@ -433,7 +433,7 @@ for name, chosen in (("the largest of each block", largest), ("the others", ~lar
     print(f"{name:26} {share:5.0%} of the squared length, error {off:.2%}")
 
 # %% [markdown] name="outlier_text"
-# The error of the others follows the formula. The largest have almost none. So the error of the whole tensor (in the table above: a mean over layers) is √(1 − share of the largest) times the formula.
+# The error of the others follows the formula. The largest numbers have almost no error. So the error of the whole tensor (in the table above: a mean over layers) is √(1 − share of the largest) times the formula.
 #
 # What are finer scales for? In large language models a few channels can be a hundred to a thousand times (2⁷ to 2¹⁰) larger than the rest. We multiply one channel of a real input and look at the error of **all the others**. INT8, whose 255 values are evenly spaced, is there for comparison.
 #
@@ -904,7 +904,7 @@ claims.record(
 # %% [markdown] name="memory_explained"
 # (FP8's peaks are higher because of temporaries from casts and emulation. *Weight copies* are weights in FP32, about to be cast. Hopper's units also need transposed copies.)
 #
-# After the forward pass FP8 holds what BF16 holds. Weights, gradients and optimizer state are BF16 as before: FP8 would swallow most weight updates (swamping, [[number_formats]]). A layer that saves its **input as it came** saves BF16, and the FP8 copy exists only during the matmul. torchao does this. Transformer Engine's `Linear` saves the *quantized* input, as our `keep_x` does. The saving comes from that choice and not from the matmul.
+# After the forward pass FP8 holds as many bytes as BF16. Weights, gradients and optimizer state are BF16 as before: FP8 would swallow most weight updates (swamping, [[number_formats]]). A layer that saves its **input unchanged** saves BF16, and the FP8 copy exists only during the matmul. torchao does this. Transformer Engine's `Linear` saves the *quantized* input, as our `keep_x` does. The saving comes from that choice and not from the matmul.
 #
 # *keeps FP8 x* halves the saved inputs but not the activations, because norms, GELU, attention and the loss save BF16. *keeps both* adds FP8 weights to the BF16 ones. In a layer of `in` by `out`, saving x in FP8 saves tokens × `in` bytes, and keeping w in FP8 costs `in` × `out`. So keeping both pays off once a layer has more tokens than outputs. Here there are 512 tokens and up to 1,024 outputs.
 #
@@ -912,7 +912,7 @@ claims.record(
 #
 # ## 9 · What it is worth: speed
 #
-# "FP8 is up to twice as fast as 16 bit on Hopper." That refers to the **bare matmul**: half the bytes to read and twice the multiplications per cycle, *on units that support it*. If you have them, the next cell times the matmul and a whole layer, amax and casts included.
+# "FP8 is up to twice as fast as 16 bit on Hopper." That refers to the **bare matmul**: half the bytes to read and twice the multiplications per cycle, *on units that support it*. If this machine has such units, the next cell times the matmul and a whole layer, amax and casts included.
 
 
 # %% name="speed"
@@ -1169,7 +1169,7 @@ if HAS_TORCHAO:
 # %% [markdown] name="nvfp4_text"
 # ## 11 · What makes four bits train
 #
-# With an error of a tenth in every operand, a plain cast does not train well enough. NVIDIA's NVFP4 recipe (2025, a 12B model on 10 trillion tokens) adds four things:
+# With four bits, every operand has an error of about a tenth. NVIDIA found that a plain cast does not train well enough. Its NVFP4 recipe (2025, a 12B model on 10 trillion tokens) adds four things:
 #
 # - **Some layers stay in BF16**: about 15% of the linear layers, most of them at the end of the network, along with embedding, head, norms and attention's own matmuls.
 # - **16 × 16 blocks for weights**, so that forward and backward pass see the same weights.
@@ -1255,7 +1255,7 @@ show_table(table)
 hadamard_guess.reveal(shown[1] / shown[0])  # the largest factor
 
 # %% [markdown] name="nvfp4_explained"
-# By this measure the transform does not pay off once a token stands out. Without it, a large token swallows its neighbors, which round toward zero. With it, the outlier's own rounding error is spread over the neighbors. NVIDIA's ablation still finds a lower loss with the transform, if it is applied to the weight gradient only. So the error of one tensor does not decide what trains. A comparison with BF16 over many tokens does: NVIDIA reports a loss within 1% of FP8's for most of the run and about 1.5% at its end. torchao 0.18 has the recipe as a prototype for Blackwell (`NVFP4TrainingConfig`).
+# By this measure the transform does not pay off once a token stands out. Without it, a large token swallows its neighbors, which round toward zero. With it, the outlier's own rounding error is spread over the neighbors. NVIDIA's ablation still finds a lower loss with the transform, if it is applied to the weight gradient only. So the error of one tensor does not decide whether a recipe trains. A comparison with BF16 over many tokens does: NVIDIA reports a loss within 1% of FP8's for most of the run and about 1.5% at its end. torchao 0.18 has the recipe as a prototype for Blackwell (`NVFP4TrainingConfig`).
 
 # %% [markdown] name="measured_text"
 # ## 12 · What this run measured

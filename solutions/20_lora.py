@@ -330,7 +330,7 @@ claims.figure(
 #
 # So which activations did go away? We freeze the model part by part and measure. First the MLPs and the head are frozen, then the norms, then the embedding. Until then q, k, v and o are trained in full.
 #
-# **Predict.** In the last step q, k, v and o are frozen, too, and each gets a LoRA of rank 8. By how many MiB do the activations change? (Negative: they fall. The table above has the activations of full training.)
+# **Predict.** In the last step q, k, v and o are frozen, too, and each gets a LoRA of rank 8. By how many MiB do the activations change? (A negative number means that they fall. The table above has the activations of full training.)
 
 # %% name="guess_frozen"
 my_guess = None  # MiB
@@ -398,13 +398,13 @@ with warnings.catch_warnings():
             print(f"{where:17}{reentrant!s:15}{gradients(reentrant, targets)}")
 
 # %% [markdown] name="trap_explained"
-# With adapters in the blocks alone, `backward()` raises an error, so you notice. It is worse when the head is trained as well: the head gets its gradient, nothing stops, the loss may even fall, and no adapter in the blocks is trained. PyTorch prints one warning (silenced here). Check once that every adapter has a gradient before paying for an overnight run. (In older versions, `model.enable_input_require_grads()` was the workaround. Newer ones also know these methods as `activation_checkpointing_...`.)
+# With adapters in the blocks alone, `backward()` raises an error, so you notice. It is worse when the head is trained as well: the head gets its gradient, no error stops the run, the loss may even fall, and no adapter in the blocks is trained. PyTorch prints one warning (silenced here). Check once that every adapter has a gradient before paying for an overnight run. (In older versions, `model.enable_input_require_grads()` was the workaround. Newer ones also know these methods as `activation_checkpointing_...`.)
 #
 # ## 4 · Does it learn, and does the base survive?
 #
 # We fine-tune on Python source for the same number of steps: full training, LoRA on attention, and LoRA on all linear layers but the head ("all-linear"), each at two learning rates. Then we test each on English again.
 #
-# **Predict.** Of the fall in loss that full training achieves at 2e-3, what share does LoRA of rank 8 on **all linear layers** achieve at 1e-2? (Mean of three runs on different data.)
+# **Predict.** What share of the loss reduction of full training at 2e-3 does LoRA of rank 8 on **all linear layers** achieve at 1e-2? (Mean of three runs on different data.)
 
 # %% name="guess_adapt"
 my_guess = None  # of full training
@@ -471,7 +471,7 @@ for name in ("PEFT", "all-linear"):
 #
 # Next we vary one thing at a time, with α / r = 2 unless alpha is given. The first three rows run three times, each time on different data.
 #
-# **Predict.** LoRA of rank 8 sits on q and v. By how many nats does **four times the rank** lower the loss (mean of three runs)? Full training's fall is in the table above.
+# **Predict.** Start from LoRA of rank 8 on q and v. By how many nats does **four times the rank** lower the loss (mean of three runs)? Full training's fall is in the table above.
 
 # %% name="guess_sweep"
 my_guess = None  # nats per byte
@@ -521,9 +521,9 @@ claims.figure("twice the layers against four times the rank", subject, mean, "na
 
 
 # %% [markdown] name="sweep_explained"
-# From q and v with rank 8, compare twice the layers with four times the rank. The higher rank trains twice as many parameters as the added layers do. In the lines above, the two gains differ by no more than the scatter between runs, so neither is shown to win on quality. The layers win on parameters. Rank 2 on all seven layers does about as well as rank 32 on four of them, with about an eighth of the parameters. Put a small rank on many layers before you raise it.
+# Starting from q and v with rank 8, compare twice the layers with four times the rank. The higher rank trains twice as many parameters as the added layers do. In the lines above, the layers lower the loss in each of the three runs, and the rank hardly changes it. Rank 2 on all seven layers does about as well as rank 32 on four of them, with about an eighth of the parameters. Put a small rank on many layers before you raise it.
 #
-# Alpha acts like a learning rate: 2 makes the steps too small, and 64, four times that of the third row, gains nothing over it. All this is one small model and a few dozen steps. Extend the table with settings of your own.
+# Alpha acts like a learning rate: 2 makes the steps too small, and 64, four times that of the third row, gains nothing over it. All this comes from one small model and a few dozen steps. Extend the table with settings of your own.
 #
 # ### Variants
 #
@@ -662,7 +662,7 @@ if has_4_bits:
     claims.record("T25", "QLoRA learns what LoRA learns", subject, learned - on_python, "nats worse", -0.02, 0.02)
 
 # %% [markdown] name="qlora_explained"
-# > **Note:** on a CPU with AVX-512 BF16, bitsandbytes 0.50 repacks a layer the first time it is used in *evaluation* mode, and from then on no gradient passes through it (PyTorch warns, but nothing stops). If you still want to train a quantized model, evaluate it in training mode with dropout at zero, or load it again.
+# > **Note:** on a CPU with AVX-512 BF16, bitsandbytes 0.50 repacks a layer the first time it is used in *evaluation* mode, and from then on no gradient passes through it (PyTorch warns, but the run goes on). If you still want to train a quantized model, evaluate it in training mode with dropout at zero, or load it again.
 #
 # Embedding, head and norms are not quantized; `prepare_model_for_kbit_training` even casts them from 16 bits to FP32. In such a small model they are a large share; in a 7B model nearly all parameters are in the quantized layers.
 
@@ -957,7 +957,7 @@ if LONGER:
 # %% [markdown] name="ladder_text"
 # ## 8 · The ladder: 7B on one GPU
 #
-# Now the real case: Llama-2-7B, sequences of 512 tokens, one at a time. Each rung of the ladder changes one thing. The planner ([[where_memory_goes]]) runs each recipe on fake tensors, which takes about ten seconds per recipe and gives the same result on every machine. `planned` looks up plans that were made in advance and computes any that are missing, such as a rung that you change. Beside them are figures from guides to fine-tuning, which give no source. They are in GB of 10⁹ bytes, as in the guides. (1 GiB is 1.07 GB.)
+# Now the real case: Llama-2-7B, sequences of 512 tokens, one at a time. Each rung of the ladder changes one thing. The planner ([[where_memory_goes]]) runs each recipe on fake tensors, which takes a few seconds per recipe and gives the same result on every machine. `planned` looks up plans that were made in advance and computes any that are missing, such as a rung that you change. Beside them are figures from guides to fine-tuning, which give no source. They are in GB of 10⁹ bytes, as in the guides. (1 GiB is 1.07 GB.)
 #
 # Full training in FP32 with AdamW takes 16 bytes per parameter, or 100 GiB for 6.74 billion.
 #
@@ -1220,7 +1220,7 @@ else:
     print("This machine has a real GPU: run fine_tune_7b on it.")
 
 # %% [markdown] name="program_explained"
-# The first step survives, although its spike almost touches the line. The second one fails at a *lower* level: what is allocated there (last printed line) and the 1.95 GiB that the program asks for next (16,384 × 32,000 numbers in FP32) would together stay below the card's memory. What is missing is one free piece of that size. Adam's moments, 128 MiB created at the end of the first step, now occupy memory that the first step could use freely, and the rest is in smaller pieces: fragmentation ([[profiling_and_oom_clinic]]). **A first step that succeeds does not show that the run fits.** Measure the second step too, and many more if lengths vary.
+# The first step survives, although its spike almost touches the line. The second one fails at a *lower* level: what is allocated there (last printed line) and the 1.95 GiB that the program asks for next (16,384 × 32,000 numbers in FP32) would together stay below the card's memory. But no single free block is that large. Adam's moments, 128 MiB created at the end of the first step, now occupy memory that the first step could use freely, and the rest of the free memory is in smaller blocks: fragmentation ([[profiling_and_oom_clinic]]). **A first step that succeeds does not show that the run fits.** Measure the second step too, and many more if lengths vary.
 #
 # The spikes are the logits and what the loss computes from them, in BF16 and in FP32: 16,384 × 32,000 numbers each. Checkpointing does not reduce them; a chunked loss does ([[profiling_and_oom_clinic]]).
 
@@ -1231,7 +1231,7 @@ else:
 #
 # For chats there is a layer on top, **TRL**'s `SFTTrainer`. It takes a `LoraConfig` and does what you wrote in section 7: the chat template, packing (`packing=True`), and the loss on answers only (`assistant_only_loss=True`, for which the template must mark them; with pairs of prompt and completion, only completions count by default). This lab does not need it. If you use it, look at the labels of one batch before paying for an overnight run.
 #
-# Each line that the Trainer prints averages different rows, so the loss in it jumps. Read the held-out loss in the last line.
+# Each line that the Trainer prints averages different rows, so these losses jump up and down. Read the held-out loss in the last line.
 
 # %% name="trainer"
 bf16 = supports(torch.bfloat16, device)
@@ -1408,7 +1408,7 @@ bill_guess.reveal(pairs / answers_only)
 #
 # A pair is two sequences, so a DPO step has twice the rows, and twice the activations, of fine-tuning on as many prompts. The weights are the same, so the peak grows by a smaller factor. The reference adds a forward pass without saved tensors. With full training the reference is a second copy of the weights. Its sums do not change, so compute them once for the whole data set and drop the copy (TRL: `precompute_ref_log_probs=True`).
 #
-# **GRPO** and other reinforcement learning replace the pairs with **rollouts**: several answers per prompt, written by the current model and scored by a program or a reward model. The bill then gains a generation phase, with a cache of keys and values for every rollout (last lines), usually an inference engine with its own copy of the weights, and again a reference if there is a KL term. PPO adds a value model with its optimizer state. Generation, not training, usually takes most of the time.
+# **GRPO** and other reinforcement learning replace the pairs with **rollouts**: several answers per prompt, written by the current model and scored by a program or a reward model. The cost then includes a generation phase, with a cache of keys and values for every rollout (last lines), usually an inference engine with its own copy of the weights, and again a reference if there is a KL term. PPO adds a value model with its optimizer state. Generation, not training, usually takes most of the time.
 
 # %% [markdown] name="serve_text"
 # ## 11 · Your turn: many adapters on one base

@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | write, merge and unmerge LoRA; predict what an adapter trains; plan the largest micro-batch that fits a GPU; fine-tune a frozen model and prove that it stayed frozen; label a file of chats so that only answers count |
+# | After this you can | write, merge and unmerge LoRA; predict what an adapter trains; plan the largest micro-batch that fits a GPU; fine-tune a frozen model and show that it stayed frozen; label a file of chats so that only answers count |
 # | Time | 45 to 90 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; a GPU of 24 GB for the last, ungraded cell |
@@ -107,7 +107,7 @@ hint("x4.layer")
 # **Contract.**
 #
 # - `adapter_config(rank)` returns PEFT's `LoraConfig` for a Llama: that rank on **every** linear layer of attention and MLP in each block, and on no other layer; alpha twice the rank; dropout 0.05; for causal language modeling (`task_type`). Each B starts at zero, PEFT's default. Biases, which some Llamas have, are not trained.
-# - `trained_parameters(config, rank)` returns, as an `int`, how many parameters such an adapter trains in the Llama of a `LlamaConfig`. Compute it from the configuration, which stays as it is, without allocating weights or adapters. Mind `num_key_value_heads` (grouped-query attention: fewer heads for k and v) and `head_dim`, which need not be `hidden_size // num_attention_heads`.
+# - `trained_parameters(config, rank)` returns, as an `int`, how many parameters such an adapter trains in the Llama of a `LlamaConfig`. Compute it from the configuration, which stays as it is, without allocating weights or adapters. Take into account `num_key_value_heads` (grouped-query attention: fewer heads for k and v) and `head_dim`, which need not be `hidden_size // num_attention_heads`.
 
 
 # %% name="adapter" answer=true
@@ -250,7 +250,7 @@ hint("x4.finetune")
 #
 # - `ids` are the tokens of the whole chat, written with the tokenizer's chat template, whatever that template is, with nothing after the last turn. The template supplies all special tokens; the tokenizer must not add any of its own. The text of the first turns does not depend on later ones, and neither do its tokens. A chat begins with a system or user turn, and may end with a user turn.
 # - `labels` repeat the tokens that the assistant writes: the content of each of its turns, and the `tokenizer.eos_token_id` that ends the turn. At all other places they are −100: at headers, including those of the assistant's turns, and at line breaks between turns. Labels are not shifted.
-# - The same words may be in a question and in an answer. No content holds the `eos_token`.
+# - The same words may be in a question and in an answer. No content contains the `eos_token`.
 # - A chat of more than `longest` tokens is left out. `chats` stays as it is.
 
 # %% name="chats_material"
@@ -334,7 +334,7 @@ else:
     print(f"This device has {room / GiB:.0f} GiB of GPU memory, so nothing is trained here: there is only the plan.")
 
 # %% [markdown] name="real_seven_text"
-# Random weights cost the same bytes and learn nothing. Name a real Llama of 7B, and the script of your plan fine-tunes it for ten updates on Python's manual and saves the adapter in `trained`. (The script runs in a process of its own, so almost the whole GPU is free for it.)
+# Random weights take up as many bytes as real ones, but learn nothing. Name a real Llama of 7B, and the script of your plan fine-tunes it for ten updates on Python's manual and saves the adapter in `trained`. (The script runs in a process of its own, so almost the whole GPU is free for it.)
 
 # %% name="real_seven"
 SEVEN = ""  # such as "meta-llama/Llama-2-7b-hf", or a folder

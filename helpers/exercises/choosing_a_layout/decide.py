@@ -15,7 +15,7 @@ from ..base import Check, Evidence
 from .decisions import WITHIN, best_known, decisions
 
 ASKED = {"ranks": "gpus", "seq": "seq", "tokens": "tokens", "precision": "precision"}  # of a layout: of a question
-_NOT_ASKED = "the planner was not asked, because the layout answers another question."
+_NOT_ASKED = "the planner did not evaluate it, because the layout does not match the question (see the first check)."
 _ASKED_WORDS = {
     "ranks": "GPUs",
     "seq": "tokens in a sequence",

@@ -79,7 +79,7 @@ class MergesAsOneSoftmax(Check):
 
 
 class TakesAnyScore(Check):
-    """Log-sum-exps of thousands, positive or negative, cause no infinity and no NaN."""
+    """Log-sum-exps in the thousands, positive or negative, cause no infinity and no NaN."""
 
     hint = "exp(100) overflows in FP32. Subtract before you take the exponential: only differences matter."
 
@@ -147,7 +147,8 @@ class KnowsWhatIsEmpty(Check):
         for case, want in expected.items():
             said = _wrong({case: seen[case]}, {case: want})
             if seen[case]["empty"] != want["empty"] and "NaN" not in (said or ""):
-                return f"{case}: lse is -inf in {seen[case]['empty']} rows; {want['empty']} rows attended to none."
+                empty, right = seen[case]["empty"], want["empty"]
+                return f"{case}: lse is -inf in {empty} rows; it should be in the {right} rows that saw no column."
             if said:
                 return said
         return None

@@ -214,7 +214,7 @@ def wrong_work(seen: Evidence, products: dict[str, int]) -> str | None:
                 return said
     for n, ranks in seen.items():
         texts = [
-            f"computes matmuls worth the scores of {rank['again']:.1f} blocks; use the returned results"
+            f"does matmuls with {rank['again']:.1f} times the FLOPs of a block's scores; use the results of these calls"
             if rank["again"] > AGAIN
             else None
             for rank in ranks
@@ -231,7 +231,7 @@ def wrong_messages(seen: Evidence, most: Callable[[int], float]) -> str | None:
         for got in ranks:
             said = f"calls {in_words(got['others'])}" if got["others"] else None
             if not said and not got["blocks"] <= most(len(ranks)) + 1e-9:
-                said = f"sends {got['blocks']:g} blocks of the size of its keys; {most(len(ranks)):g} are enough"
+                said = f"sends {got['blocks']:g} blocks of the size of its keys; it needs {most(len(ranks)):g} at most"
             texts.append(said)
         if said := by_rank(case, texts):
             return said
@@ -254,7 +254,7 @@ def wrong_growth(seen: Evidence, most: float) -> str | None:
         return None
     return (
         f"The peak of a rank is {few:.1f} blocks of its keys with 2 ranks, and {many:.1f} with 5: it grows with the "
-        "sequence. Which blocks does your function still hold when it no longer needs them?"
+        "number of ranks. Which blocks does your function still hold when it no longer needs them?"
     )
 
 

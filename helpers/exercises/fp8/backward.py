@@ -116,7 +116,7 @@ class TakesTheRightFormats(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if len(seen["calls"]) != 2:
-            return f"The backward pass should call ctx.product twice; it calls it {len(seen['calls'])} times."
+            return f"The backward pass calls ctx.product {len(seen['calls'])} times; it should call it twice."
         for name, got, want in _pairs(seen, expected):
             wrong = wrong_call(got, want, ("formats",))
             if wrong:

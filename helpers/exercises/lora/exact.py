@@ -99,7 +99,7 @@ class RightToTheLastToken(Check):
             return f"{len(CASES)} rows and no rows give the shapes {seen['shapes']}; expected {expected['shapes']}."
         if seen["dtypes"] != expected["dtypes"]:
             rows, none = seen["dtypes"]
-            return f"The result is of {rows}, and for no rows of {none}; it should be bool: right or not, for each row."
+            return f"The result has dtype {rows} ({none} without rows); it should be bool: right or not, for each row."
         if seen["changed"]:
             return f"The {seen['changed'][0]} that you were given have changed; work on a copy."
         wrong = [name for name, a, b in zip(CASES, seen["right"], expected["right"], strict=True) if a != b]

@@ -142,7 +142,7 @@ class CountIsPredicted(Check):
         cases = zip(CountIsPredicted.SIZES, expected["ranks"], seen["counts"], expected["counts"], strict=True)
         for sizes, rank, got, want in cases:
             if got != want:
-                return f"Llama with {sizes or 'the small sizes'}, r={rank}: {got:,} returned, {want:,} trained."
+                return f"Llama with {sizes or 'the small sizes'}, r={rank}: you return {got:,}; it trains {want:,}."
         if seen["kinds"] != ["int"]:
             return f"The count is a {' or a '.join(seen['kinds'])}; return an int."
         if seen["changed"]:

@@ -139,7 +139,9 @@ class CorrectsByAlphaOverRank(Check):
                 if wrong:
                     return f"{case}: {wrong}"
         if seen["16 bits"] != "bfloat16":
-            return f"Around a layer in bfloat16, with inputs in bfloat16, the output is {seen['16 bits']}."
+            return (
+                f"Around a layer in bfloat16, with such inputs, the output is {seen['16 bits']}; it should be bfloat16."
+            )
         return CorrectsByAlphaOverRank._wrong_dropout(seen["dropout"], expected["dropout"])
 
     @staticmethod

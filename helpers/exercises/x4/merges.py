@@ -115,7 +115,7 @@ class MergesOnce(Check):
         if not got["in place"]:
             return "the linear layer's weight is another tensor, or has other memory: change the weight in place."
         if not got["frozen"]:
-            return "the linear layer's weight is trained."
+            return "the linear layer's weight requires a gradient."
         if not got["mode kept"]:
             return "the layer has changed between training and evaluation mode."
         for mode, seen in got["outputs"].items():

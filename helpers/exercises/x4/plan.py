@@ -83,7 +83,7 @@ class PlanFits(Check):
         )
         diagnosis += f"; {GPU} has {total:.1f}, some of it for the CUDA context."
         return (
-            diagnosis if peak / GiB > total else f"{diagnosis} Even if it hands back what it cached, it does not fit."
+            diagnosis if peak / GiB > total else f"{diagnosis} It does not fit even if the allocator frees its cache."
         )
 
 

@@ -133,7 +133,7 @@ class PassesOnWithoutWaiting(Check):
 def _wrong_pass(got: Evidence, want: Evidence, others: list[Any]) -> str | None:
     """Say what is wrong with what came on one rank; `others` are what came on each of the group."""
     if not got["callable"]:
-        return f"a {got['came'][0]} was returned; it should be a function that waits and returns the tensor."
+        return f"pass_on returned a {got['came'][0]}; it should return a function that waits and returns the tensor."
     if not got["kept"]:
         return "pass_on changed x, which belongs to the caller."
     for which, (a, b) in enumerate(zip(got["came"], want["came"], strict=True)):
@@ -151,7 +151,7 @@ def _wrong_tensor(got: Any, want: list[Any], others: list[Any]) -> str:
         )
     if got in others:
         return "the received tensor is not from the previous rank of the group."
-    return "the received tensor is not one that any rank sent. Does it handle a view, and two calls in flight?"
+    return "the received tensor is not one that any rank sent. Does pass_on handle views and two calls in flight?"
 
 
 def _wrong_messages(got: Evidence, want: Evidence) -> str | None:
@@ -178,11 +178,11 @@ def _wrong_moment(seen: list[Evidence], expected: list[Evidence]) -> str | None:
                 return f"pass_on waits for a neighbor: on rank {first} it did not return before rank {late} called it."
             if got["unfinished"]:
                 return (
-                    f"Rank {late} had called pass_on but did not wait yet, and on rank {got['unfinished'][0]} the "
-                    "returned function did not come back. Does the call start both messages, or only that function?"
+                    f"Rank {late} had called pass_on but not yet waited, and on rank {got['unfinished'][0]} the "
+                    "returned function did not return. Does pass_on itself start both messages, or only that function?"
                 )
             if got["came"] != want["came"]:
-                return f"On rank {rank}, the returned function did not wait for a message (rank {late} called late)."
+                return f"On rank {rank}, the returned function did not wait for its message (rank {late} called late)."
     return None
 
 

@@ -139,8 +139,8 @@ class OutputOfOneProcess(_OnNumbers):
         "queries see?\n"
         "The partial outputs of two chunks of keys have different denominators. Which number per query merges them? "
         "In which dtype are you adding up?\n"
-        "A query may see no key of a chunk that another query sees: what are its maximum and its sum? If the first "
-        "keys that a query meets are those of its own chunk, it has always seen one: itself."
+        "In a chunk that some queries see, another query may see no key: what are its maximum and its sum there? If "
+        "the first keys that a query meets are those of its own chunk, it has always seen one: its own."
     )
     names, stage = (("output", "the output"),), "output"
 
@@ -150,8 +150,8 @@ class GradientOfQueries(_OnNumbers):
 
     hint = (
         "Which number per query, saved in the forward pass, lets you recompute the softmax block by block?\n"
-        "The softmax's gradient subtracts one number per query: of the block, or of the complete output? Of the output "
-        "before it was rounded, or after?\n"
+        "The softmax's gradient subtracts one number per query. Does that number belong to a block or to the complete "
+        "output? To the output before it was rounded, or after?\n"
         "Other calls, of other documents, may come before a call's backward pass: keep what belongs to a call on ctx."
     )
     names, stage = (("q", "the gradient of q"),), "gradients"
@@ -180,7 +180,7 @@ MOMENTS = {
 
 
 class MemoryDoesNotGrowWithRanks(Check):
-    """With equal parts per rank, more ranks take no more memory each: no rank holds all keys or all scores."""
+    """With equal parts per rank, more ranks need no more memory each: no rank holds all keys or all scores."""
 
     points = 1
     hint = (
@@ -220,7 +220,7 @@ def _wrong_memory(pair: list[Case], seen: Evidence, expected: Evidence) -> str |
     if pair[0].kv_heads < pair[0].heads and wide > right:  # else keys and values in BF16 have this size as well
         return (
             f"Between the passes a rank holds {wide} tensors as large as q in FP32; {right} is enough, the output "
-            "before it is rounded. Save q, k and v in the dtype in which they came."
+            "before it is rounded. Save q, k and v in the dtype that they arrived in."
         )
     made = {case.ranks: {n for entry in seen[str(case)] for n in entry["sizes"]} for case in pair}
     if differing := made[fewer] ^ made[more]:
@@ -231,7 +231,7 @@ def _wrong_memory(pair: list[Case], seen: Evidence, expected: Evidence) -> str |
         )
     a, b = (max(entry["python"] for entry in seen[name]) for name in (few, many))
     if not b - a <= room:
-        return f"Python, beside tensors, holds {human_bytes(b - a)} more with {more} ranks than with {fewer}. {sizes}"
+        return f"Besides tensors, Python holds {human_bytes(b - a)} more with {more} ranks than with {fewer}. {sizes}"
     return None
 
 
@@ -263,7 +263,7 @@ class BlocksGoRoundTheRing(_OnTraffic):
 
     hint = (
         "Is there a step whose message no rank uses? How many heads does the block that you send have?\n"
-        "The block that travels has the dtype in which keys and values came. When does a rank need them in FP32?\n"
+        "The block that travels has the dtype of the keys and values you got. When does a rank need them in FP32?\n"
         "The gradients of a block are sums over all ranks. In which dtype can they be added up?"
     )
 
@@ -283,11 +283,11 @@ class BlocksGoRoundTheRing(_OnTraffic):
         if not blocks <= most + SLACK / nbytes:
             gradients = "" if forward else f" ({ranks - 1} blocks, and {ranks} times the gradients of one in FP32)"
             return (
-                f"sent {blocks:.2f} times the bytes of its keys and values in BF16; {most} times are enough"
+                f"sent {blocks:.2f} times the bytes of its keys and values in BF16; at most {most} times is needed"
                 f"{gradients}. It sent {wide:.2f} times these bytes in FP32."
             )
         if not blocks >= (ranks - 1) / 4:
-            return f"sent only {blocks:.2f} times its keys and values to the next one: how do they reach all ranks?"
+            return f"sent only {blocks:.2f} times its keys and values to the next rank: how do they reach all ranks?"
         if not forward and not wide >= (ranks - 1) / 2:
             return (
                 f"sent {blocks:.2f} times the bytes of its keys and values in BF16, of which {wide:.2f} times in FP32: "
@@ -300,9 +300,9 @@ class HiddenChunksAreSkipped(_OnTraffic):
     """A rank multiplies a chunk of queries with a chunk of keys only if one of the queries sees one of the keys."""
 
     hint = (
-        "Before you multiply a block, ask for each of its chunks: which of your chunks do not come before it in the "
-        "sequence, and share a document with it?\n"
-        "A mask hides keys after they have been multiplied. Which products can you skip?"
+        "Before you multiply a block, ask for each of its chunks: which of your chunks come no earlier in the "
+        "sequence and share a document with it?\n"
+        "A mask hides keys after they have been multiplied. Which matmuls can you skip?"
     )
 
     @classmethod

@@ -195,7 +195,7 @@ def wrong_in_chain(seen: Evidence, expected: Evidence, whole: Evidence) -> str |
         drawn = sum(each["drawn"] for each in whole["last"]) * (steps - begin) // (steps * len(seen["last"]))
         if last["drawn"] != drawn:
             return (
-                f"after the last start rank {rank} drew {last['drawn']} micro-batches; the steps that were left have "
+                f"after the last start rank {rank} drew {last['drawn']} micro-batches; the remaining steps have "
                 f"{drawn}. After load_state_dict a stream continues; do not draw the earlier ones again."
             )
     return None

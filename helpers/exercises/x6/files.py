@@ -23,7 +23,7 @@ DAMAGES = {
     "zeros": "All bytes of a file of the newest checkpoint are zeros",
     "bytes": "200 bytes of a file of the newest checkpoint have changed",
     "byte": "One byte of the newest checkpoint, which has 1.6 MB, has changed",
-    "block": "A part of the newest checkpoint is zeros, or two parts have been exchanged",
+    "block": "Part of the newest checkpoint has been zeroed, or two parts swapped",
     "single": "One byte of the newest checkpoint has changed",
     "two newest": "In the two newest checkpoints, a file has lost its second half",
     "all": "In all three checkpoints, a file has lost its second half",
@@ -108,7 +108,9 @@ class NewestComesBack(OneObservation):
             if mixed.get("print", {}).get(place) != value:
                 return f"a state with every kind of value: {_found(mixed)}, and the state differs at {place}."
         if not _is(seen["scenes"]["three"]["later"], "usual", 10, expected):
-            return "tensors of the state were changed in place after save had returned, and load shows it."
+            return (
+                "the caller changed tensors of the state after save had returned, and load returns the changed values."
+            )
         for case, words in {"empty": "an empty folder", "absent": "a folder that does not exist"}.items():
             (found,) = loads[case]
             if not found.get("none"):
@@ -175,7 +177,7 @@ def _torn_entry(seen: Evidence, expected: Evidence, scene: str) -> str | None:
             )
     if not all(arrival["within"] for arrival in seen["scenes"][scene]["arrivals"]):
         return (
-            f"step-{new} was written outside of the folder and brought into it. The folder may be on its own disk, "
+            f"step-{new} was written outside of the folder and moved into it. The folder may be on its own disk, "
             "and from another disk a rename fails or copies."
         )
     return None
@@ -208,7 +210,7 @@ def _wrong_after_damage(seen: Evidence, expected: Evidence) -> str | None:
         kind, step = NEW[scene]
         older = ("small" if kind == "large" else kind, step - newest)
         if not seen["loads"][way]:
-            return "step 10 was saved, but no entry step-10 was there to be damaged."
+            return "step 10 was saved, but the folder has no entry step-10 that could be damaged."
         for found in seen["loads"][way]:
             if newest == 1 and _is(found, kind, step, expected):
                 continue  # what was changed was no part of the state

@@ -138,7 +138,7 @@ def _wrong_reaction(ranks: list[Evidence]) -> str | None:
     """Say what a handler does wrong, or where the ranks diverge."""
     for rank, got in enumerate(ranks):
         if got["missed"]:
-            return f"{got['missed'][0]} did not reach a handler of yours on rank {rank}."
+            return f"{got['missed'][0]} arrived on rank {rank} while none of your handlers was installed for it."
         if got["raised"]:
             return f"the handler raises {got['raised']} on rank {rank}, in the middle of the run. Only note the signal."
         if got["called_in_handler"]:
@@ -197,7 +197,7 @@ class SavesIfThereIsTime(OneObservation):
 
 def _wrong_end(got: Evidence, want: Evidence) -> str | None:
     if got["apart"]:
-        return f"is not where the other rank is: {_places(got)}."
+        return f"calls another function than the other rank: {_places(got)}."
     if got["killed"]:
         return (
             f"is killed when it {_words(*got['killed'])}: a rank has run out of time. "

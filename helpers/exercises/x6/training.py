@@ -153,7 +153,7 @@ def _lost(seen: Evidence) -> str | None:
             return (
                 f"{start['lost'][0]} was in rank 0's folder before start 1 and is not there after start {number}. If "
                 "job.load returns None, there is nothing to continue from; the folder may still hold something. Only "
-                "job.save deletes in it."
+                "job.save may delete there."
             )
     return None
 
@@ -178,7 +178,7 @@ def _wrong_checkpoints(seen: Evidence, expected: Evidence) -> str | None:
                 return f"{name}: rank {rank} went on with the next step before job.save had returned."
             if got["loads"] != right["loads"]:
                 calls = f"{len(got['loads'])} times" if all(got["loads"]) else "with another folder than job.folder"
-                return f"{name}: rank {rank} called job.load {calls}; expected {len(right['loads'])} times."
+                return f"{name}: rank {rank} called job.load {calls}; expected: {len(right['loads'])}."
             if not got["last"]:
                 return f"{name}: rank {rank} returned before the last checkpoint was published."
         for start, right in zip(seen[name]["starts"], expected[name]["starts"], strict=True):

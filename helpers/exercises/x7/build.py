@@ -164,7 +164,7 @@ class NoRankHoldsTheModel(_OnBuild):
     def of_all(cls, seen: Evidence, right: Evidence) -> str | None:
         if seen["peak"] > right["peak"] + SLACK:
             return (
-                f"the start of a model of {MANY} blocks has a peak of {seen['peak']:,} bytes; {right['peak']:,} are "
+                f"while a model of {MANY} blocks is built, the peak is {seen['peak']:,} bytes; {right['peak']:,} are "
                 "enough for the shards and one layer."
             )
         return None
@@ -176,8 +176,8 @@ class InitializesLikeOneProcess(_OnBuild):
     hint = (
         "On the CPU, reset_parameters on a sharded layer draws the same shard on every rank. Draw the whole layer, "
         "keep a part.\nWhich part is it where 4 ranks share 30 rows, or one row? distribute_tensor knows.\n"
-        "What fills the buffers? The model itself and a block may have numbers of their own, and a layer that only has "
-        "buffers may draw, too."
+        "What fills the buffers? The model and its blocks may have parameters and buffers of their own, and a layer "
+        "that has only buffers may draw random numbers, too."
     )
 
     @classmethod

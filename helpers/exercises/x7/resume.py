@@ -168,7 +168,7 @@ class GoesOnWithEqualLosses(_OnRun):
                 )
         for step, (a, b) in enumerate(zip(seen["four"][0]["losses"], right, strict=True), 1):
             if not abs(a - b) <= EXACT * abs(b):
-                return f"save changes something: the loss of step {step} after it is {a:.6f}; it should be {b:.6f}."
+                return f"after save, the loss of step {step} is {a:.6f}, without it {b:.6f}. What does save change?"
         for which, ranks in {"4 ranks": [one["again"] for one in seen["four"]], "2 ranks": seen["two"]}.items():
             for rank, got in enumerate(ranks):
                 if got["step"] != LAST:

@@ -144,7 +144,7 @@ def _wrong(seen: Evidence, expected: Evidence, cases: dict[str, _Case], which: s
             cosine, length = torch.cosine_similarity(a, b, dim=0).item(), (a.norm() / b.norm()).item()
             return (
                 f"{name}: the weights move {length:.4g} times as far as those of one process (cosine {cosine:.4f}). "
-                "Are old gradients cleared, by what is each loss divided, and what does fully_shard do with gradients?"
+                "Are old gradients cleared? What is each loss divided by? What does fully_shard do with gradients?"
             )
         for rank in range(len(expected[which])):
             mine, right = (evidence[which][rank][name]["returned"] for evidence in (seen, expected))
@@ -236,7 +236,7 @@ class ReducesOncePerUnit(_OnStep):
             if got["growth"] - want["growth"] > more:
                 return (
                     f"with 6 micro-batches instead of 2 the peak is {got['growth']:,} bytes higher; it should be "
-                    f"{want['growth']:,} higher. Graphs or logits of several micro-batches are alive together."
+                    f"{want['growth']:,} higher. Graphs or logits of several micro-batches are alive at once."
                 )
         return None
 
