@@ -216,5 +216,5 @@ def test_a_missing_kernel_is_no_stub(part):
 
     evidence = gather(part, (double, without_a_kernel), 0)
     verdicts = {v.check: v for v in judge(part, evidence, reference_evidence(part, 0))}
-    assert "geqrf_cpu not implemented" in [v.diagnosis for v in verdicts.values() if not v.passed][0]
+    assert any("geqrf_cpu not implemented" in (v.diagnosis or "") for v in verdicts.values())
     assert all(v.outcome is not Outcome.NOT_ATTEMPTED for v in verdicts.values())
