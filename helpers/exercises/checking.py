@@ -70,7 +70,10 @@ def _usual_modes() -> Iterator[None]:
 def evidence_of(error: Exception) -> Evidence:
     """Return what evidence keeps of an error that an answer has raised."""
     overdue = isinstance(error, RankError) and error.overdue
-    return {"error": type(error).__name__, "text": describe(error), **({"overdue": True} if overdue else {})}
+    name = type(error).__name__
+    if name == NotImplementedError.__name__ and message_of(error):
+        name = "a kernel is missing"  # PyTorch raises the error of stubs, too, but with a message
+    return {"error": name, "text": describe(error), **({"overdue": True} if overdue else {})}
 
 
 def own_entry(item: type[Check], entry: Evidence) -> Evidence:

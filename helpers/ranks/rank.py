@@ -19,6 +19,7 @@ from .worker import IMPORTS, Frame, Task, main
 
 GRACE = 1.0  # seconds for a rank to answer when another one has failed
 LEAVE = 20.0  # seconds for a rank to end by itself; NCCL takes a few to close its connections
+TRANSPORT = "gloo_tcp_loop"  # the name of gloo's threads that send and receive
 PRELOAD = [main.__module__, *IMPORTS]  # what the server imports once for all ranks
 
 
@@ -74,12 +75,15 @@ class Rank:
 
     @property
     def cpu_seconds(self) -> float:
-        """Return the processor time that it has taken; 0 where the system does not tell (it is Linux that does)."""
-        try:
-            fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        except (OSError, ValueError, IndexError):
-            return 0.0
+        """Return the processor time that it has taken; 0 where the system does not tell (it is Linux that does).
+
+        Gloo's transport is left out. It computes nothing, and its thread spins for as long as a message waits for a
+        tensor that is gone: of a rank that waits for ever, it would look like work.
+        """
+        process = Path(f"/proc/{self.process.pid}")
+        threads = [_name_and_seconds(each / "stat") for each in process.glob("task/*")]
+        transport = sum(seconds for name, seconds in threads if name == TRANSPORT)
+        return max(0.0, _name_and_seconds(process / "stat")[1] - transport)
 
     def end(self) -> None:
         """End the process, and those it has started."""
@@ -89,6 +93,16 @@ class Rank:
         self.process.kill()
         self.process.join()
         self.pipe.close()
+
+
+def _name_and_seconds(stat: Path) -> tuple[str, float]:
+    """Return a process's or a thread's name and processor time, ("", 0.0) where the system does not tell."""
+    try:
+        name, _, fields = stat.read_text().partition("(")[2].rpartition(")")
+        user, system = fields.split()[11:13]
+        return name, (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        return "", 0.0
 
 
 def read_messages(ranks: Sequence[Rank], seconds: float = 0.2) -> None:

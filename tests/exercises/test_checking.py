@@ -208,3 +208,13 @@ def test_nobody_waits_twice_for_ranks_that_do_not_come_back_unless_it_is_graded(
     assert gather(waits, late, 0)["triples"] == {"stopped": "the ranks of is_two did not come back. Fix that first."}
     monkeypatch.setattr(Triples, "points", 1)
     assert gather(waits, late, 0)["triples"] == {"seen": {"three": 3}}
+
+
+def test_a_missing_kernel_is_no_stub(part):
+    def without_a_kernel(x):
+        raise NotImplementedError("geqrf_cpu not implemented for BFloat16")
+
+    evidence = gather(part, (double, without_a_kernel), 0)
+    verdicts = {v.check: v for v in judge(part, evidence, reference_evidence(part, 0))}
+    assert any("geqrf_cpu not implemented" in (v.diagnosis or "") for v in verdicts.values())
+    assert all(v.outcome is not Outcome.NOT_ATTEMPTED for v in verdicts.values())

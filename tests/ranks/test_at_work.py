@@ -2,8 +2,12 @@
 
 import functools
 import pickle
+import sys
+from pathlib import Path
 
 from helpers.ranks import run
+from helpers.ranks.failure import RankError
+from helpers.ranks.rank import _name_and_seconds
 from helpers.ranks.run import _pickled, _Pulse
 
 import pytest
@@ -34,6 +38,34 @@ def test_ranks_are_at_work_if_they_take_processor_time(monkeypatch, taken, at_wo
     ranks[1].cpu_seconds = taken
     pulse.feel()
     assert pulse.at_work is at_work
+
+
+def shout_past_each_other():
+    """Wait for ever, while gloo's thread spins: the tensors that the messages are for are gone."""
+    other = 1 - torch.distributed.get_rank()
+    for _ in range(30):
+        sent = torch.distributed.isend(torch.ones(3), other)
+        torch.distributed.irecv(torch.empty(3), other)
+        sent.wait()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system does not tell the time of a thread")
+def test_ranks_whose_transport_spins_are_not_at_work(monkeypatch):
+    felt = []
+
+    class Noted(_Pulse):
+        def feel(self):
+            super().feel()
+            whole = sum(_name_and_seconds(Path(f"/proc/{rank.process.pid}/stat"))[1] for rank in self._ranks)
+            felt.append((self.at_work, whole - self._taken))
+
+    monkeypatch.setattr(run, "_Pulse", Noted)
+    monkeypatch.setattr(run, "PULSE", 1.0)
+    with pytest.raises(RankError, match="have not come back within 4 s"):
+        run.run_ranks(shout_past_each_other, 2, device="cpu", timeout=4.0, measure=False, show=False)
+    at_work, transport = felt[-1]
+    assert transport > 0.2  # seconds that gloo's threads took
+    assert not at_work
 
 
 def made_here(body):

@@ -23,7 +23,8 @@ Shift = Callable[..., tuple[list[Tensor], Callable[[], Any]]]
 LATE = (0, 1, 2)  # the rank that comes late, in turn: each is somebody's neighbor
 CASES = ("one tensor", "shapes and dtypes", "not contiguous")
 SHIFTS = ("from the first", "from the second", *(f"passed on, from shift {i}" for i in (3, 4, 5)))
-HANGS = PATIENCE + 30.0  # seconds after which ranks that wait for each other are given up
+HANGS = PATIENCE + 6.0  # seconds after which ranks that wait for each other are given up; work that takes one or two
+HANGS_PASSING = 12.0  # the same for the two ranks, of which none comes late
 
 
 def _strided(t: Tensor) -> Tensor:
@@ -125,7 +126,7 @@ def observe(seed: int, shift: Shift) -> Evidence:
     entries = stages_on_ranks(three, 3, seed, shift, timeout=HANGS)
     found = {name: {"seen": {"3": entry["seen"]}} if "seen" in entry else entry for name, entry in entries.items()}
     if "seen" in found["passed"]:  # a rank whose next one is the one before it, too
-        two = stages_on_ranks({"passed": _passed}, 2, seed, shift, timeout=HANGS)["passed"]
+        two = stages_on_ranks({"passed": _passed}, 2, seed, shift, timeout=HANGS_PASSING)["passed"]
         found["passed"] = {"seen": found["passed"]["seen"] | {"2": two["seen"]}} if "seen" in two else two
     return found
 

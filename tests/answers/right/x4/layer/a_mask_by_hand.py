@@ -8,9 +8,8 @@ class LoRALinear(nn.Module):
     def __init__(self, linear, rank, alpha, dropout):
         super().__init__()
         self.add_module("linear", linear.requires_grad_(False))
-        self.A = nn.Parameter(torch.zeros(rank, linear.in_features).to(linear.weight))
+        self.A = nn.Parameter(nn.init.orthogonal_(torch.empty(rank, linear.in_features)).to(linear.weight))
         self.B = nn.Parameter(torch.zeros(linear.out_features, rank).to(linear.weight))
-        nn.init.orthogonal_(self.A)
         self.rank, self.alpha, self.p, self.original = rank, alpha, dropout, None
 
     def forward(self, x):
