@@ -14,6 +14,8 @@ endif
 # Compiled code is kept: hundreds of processes would compile the helpers again, and pytest each file of tests.
 unexport PYTHONDONTWRITEBYTECODE
 READY := .venv/.ready
+# In a terminal pip names what it downloads and shows its progress; in a log it is quiet.
+PIP_INSTALL = quiet=; test -t 1 || quiet=--quiet; $(BIN)/python -m pip install $$quiet --disable-pip-version-check
 # JupyterLab's question about news, which would lie over the first lab, is answered for this environment.
 SETTINGS := .venv/share/jupyter/lab/settings
 QUIET := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}
@@ -30,10 +32,13 @@ $(READY): requirements.txt pyproject.toml
 	  echo "This course needs Python 3.11 or newer; '$(PYTHON)' is not. Name another one: make PYTHON=python3.12 ..."; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "Python's venv module is missing. On Debian or Ubuntu: apt install python3-venv"; exit 2; }
-	@echo "Setting up .venv (first time: a few minutes, about 2 GB with the CPU build of PyTorch)"
+	@echo "Setting up .venv: 1 to 3 minutes on a fast connection, and 2 GB of disk with the CPU build of PyTorch (CUDA: 8 GB)."
+	@echo "1 of 3: creating a virtual environment"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@echo "2 of 3: installing the packages in requirements.txt, which takes most of the time"
+	@$(PIP_INSTALL) -r requirements.txt
+	@echo "3 of 3: installing the course"
+	@$(PIP_INSTALL) --no-deps -e .
 	@touch $@
 
 setup: $(READY)

@@ -5,11 +5,12 @@ import re
 import shutil
 from pathlib import Path
 
+from ..__main__ import GROUPS
 from ..core.files import ROOT
 from ..planner import RecipeError
 
 GIVEN = (
-    *("labs", "helpers", "docs", "README.md", "AGENTS.md", "LICENSE", "CITATION.cff", "Makefile"),
+    *("labs", "helpers", "docs", "receipts", "README.md", "AGENTS.md", "LICENSE", "CITATION.cff", "Makefile"),
     *("pyproject.toml", "requirements.txt", "requirements-real.txt", "environment.yml"),
 )
 _LINK = re.compile(r"(?<!!)\[([^]]*)\]\(([^)#:]+)(?:#[^)]*)?\)")  # of a page to a file: its words and the path
@@ -53,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
     for page in [*args.to.glob("*.md"), *(args.to / "docs").glob("*.md")]:
         text = re.sub(r"\n{3,}", "\n\n", _OF_REPOSITORY.sub("", page.read_text(encoding="utf-8")))
         text = _front_page(text) if page.name == "README.md" else text
+        text = _options(text) if page.name == "options.md" else text
         page.write_text(_without_dead_links(text.rstrip() + "\n", page.parent), encoding="utf-8", newline="\n")
     makefile = args.to / "Makefile"
     makefile.write_text(_makefile(makefile.read_text(encoding="utf-8")), encoding="utf-8", newline="\n")
@@ -65,6 +67,11 @@ def _front_page(text: str) -> str:
     text = _OF_INSTRUCTORS.sub("", text)
     absent = rf"\[[^]]*\]\((?:CONTRIBUTING\.md|CHANGELOG\.md|docs/(?:{'|'.join(_OF_MAINTAINERS)}))\)"
     return re.sub(rf"^{absent} · | · {absent}", "", text, flags=re.MULTILINE)
+
+
+def _options(text: str) -> str:
+    """Return the list of options without the commands of instructors and authors, which follow those of learners."""
+    return re.sub(rf"^## {GROUPS['instructors']}\n.*?(?=^<!-- end)", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def _makefile(text: str) -> str:

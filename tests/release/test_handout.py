@@ -4,7 +4,9 @@ import re
 import subprocess
 import sys
 
-from helpers.__main__ import main
+from helpers.__main__ import COMMANDS, GROUPS, main
+
+LEARNERS = set(list(COMMANDS)[: list(COMMANDS).index(GROUPS["instructors"])])
 
 
 def test_learners_get_labs_and_helpers_without_solved_notebooks_and_tests(tmp_path, capsys):
@@ -59,9 +61,25 @@ def test_what_the_pages_of_a_copy_tell_learners_to_run_is_in_the_copy(tmp_path):
     for page, text in pages.items():
         assert "end of repository" not in text, page.name
     for page in ("README", "docs/setup", "docs/paths", "docs/labs", "docs/faq"):
-        read = re.sub(r"<!--.*?-->", "", pages[folder / f"{page}.md"])
-        assert not re.search(r"python3? (?:-m tests|solutions/)", read), page
-        assert "## Grading" not in read, page
+        assert "## Grading" not in pages[folder / f"{page}.md"], page
+
+
+def test_pages_of_a_copy_name_no_command_and_no_file_that_only_the_repository_has(tmp_path):
+    folder = tmp_path / "class"
+    assert main(["handout", "--to", str(folder)]) == 0
+    absent = re.compile(
+        r"python3? -m (?:pytest|tests)\b|(?<![\w/])(?:tests|solutions|binder)/\w|python -m helpers ([a-z][\w-]*)"
+    )
+    found = set()
+    pages = [folder / "README.md", *(folder / "docs").glob("*.md"), *(folder / "labs").glob("*.ipynb")]
+    for page in pages:  # AGENTS.md forbids files, wherever they are
+        read = re.sub(r"<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        there = LEARNERS if page.suffix == ".md" else set(COMMANDS)  # an exercise shows instructors how to grade it
+        found |= {(page.name, hit[0]) for hit in absent.finditer(read) if hit[1] not in there}
+    assert found == set()
+    options = (folder / "docs" / "options.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^## (\S+)$", options, re.MULTILINE)) == LEARNERS
+    assert options.endswith("<!-- end of options -->\n")
 
 
 def test_a_folder_that_is_there_is_left_alone(tmp_path, capsys):
