@@ -6,8 +6,9 @@ FITS, TIGHT, DOES_NOT_FIT = "fits", "tight", "does not fit"
 def grade(allocated: float, reserved: float, room: float) -> str:
     """Return "fits", "tight" or "does not fit".
 
-    Tensors alone decide what cannot run. What may run is tight where the allocator may want more than there is: it then
-    returns its cache and asks again, which takes time, and a fragmented cache may not be enough.
+    Tensors alone decide here what cannot run; `plan.py` also replays what is tight. What may run is tight where the
+    allocator may want more than there is: it then returns its cache and asks again, which takes time, and a fragmented
+    cache may not be enough.
 
     Args:
         allocated: bytes at the peak.

@@ -115,7 +115,7 @@ def _add_memory(group: _Group) -> None:
     group.option("--quantize", "format of the frozen base", choices=QUANTIZATIONS)
     group.option("--offload", "what is kept in the host's memory", choices=OFFLOADS)
     group.switch("--step-in-backward", "update parameters during the backward pass")
-    zeroed = "zero gradients in place instead of freeing them"
+    zeroed = "zero gradients in place instead of freeing them, as PyTorch before 2.0"
     group.switch("--no-set-to-none", zeroed, "--keep-grads", value=False, dest="set_to_none")
     group.switch("--expandable-segments", "turn on expandable_segments in PYTORCH_ALLOC_CONF")
 

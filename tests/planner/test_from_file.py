@@ -288,6 +288,66 @@ def test_models_of_the_hub_are_found_in_the_catalog(name, known):
     assert catalog_name(name) == known
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "understood", "unknown"),
+    [
+        ("a.yaml", "base_model: x\nrl: dpo", {"method": "dpo"}, []),
+        ("a.yaml", "base_model: x\nrl: grpo", {"method": "grpo"}, []),
+        ("a.yaml", "base_model: x\nrl: orpo", {"method": None}, ["rl orpo"]),
+        ("a.yaml", "base_model: x\nliger_fused_linear_cross_entropy: true", {"loss": "fused"}, []),
+        (
+            "a.yaml",
+            "base_model: x\nfsdp_version: 2\nfsdp_config: {offload_params: true, activation_checkpointing: true}",
+            {"zero": "zero3", "offload": "all", "checkpointing": "full"},
+            [],
+        ),
+        (
+            "a.yaml",
+            "base_model: x\ndeepspeed: ds/zero3_bf16_cpuoffload_all.json",
+            {"zero": "zero3", "offload": "all"},
+            [],
+        ),
+        (
+            "a.yaml",
+            "base_model: x\ndeepspeed: ds/zero3_bf16_cpuoffload_params.json",
+            {"zero": "zero3", "offload": None},
+            ["that ds/zero3_bf16_cpuoffload_params.json offloads parameters alone"],
+        ),
+        ("a.json", '{"per_device_train_batch_size": 1, "stage": "dpo", "bf16": true}', {"method": "dpo"}, []),
+        ("a.json", '{"per_device_train_batch_size": 1, "stage": "rm", "bf16": true}', {"method": None}, ["stage rm"]),
+        (
+            "a.json",
+            '{"per_device_train_batch_size": 1, "stage": "sft", "deepspeed": "ds_z2_offload_config.json"}',
+            {"method": None, "zero": "zero2", "offload": "optimizer"},
+            [],
+        ),
+    ],
+)
+def test_what_changes_the_bytes_is_taken_or_named(tmp_path, name, text, understood, unknown):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    found = read_file(str(path))
+    assert {option: found.options.get(option) for option in understood} == understood
+    assert [each for each in found.unknown if not each.startswith("the sizes of")] == unknown
+
+
+def test_the_stage_of_a_file_for_one_process_holds_for_more(command, tmp_path):
+    path = tmp_path / "accelerate.yaml"
+    offloaded = "{zero_stage: 3, offload_optimizer_device: cpu, offload_param_device: cpu}"
+    path.write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\nmixed_precision: bf16\nnum_processes: 1\n"
+        f"deepspeed_config: {offloaded}\n"
+    )
+    found = read_file(str(path)).options
+    assert (found["gpus"], found["zero"], found["offload"]) == (1, "zero3", "all")
+    for gpus in (1, 2):
+        status, out, _ = command(
+            "--from", str(path), "--model", "small-gpt", "--seq", "64", "--gpus", str(gpus), "--json"
+        )
+        assert status == 0
+        assert json.loads(out)["recipe"]["parallel"]["shard"] == gpus
+
+
 # -- changes
 
 

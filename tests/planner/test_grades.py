@@ -66,6 +66,10 @@ def test_a_plan_says_how_much_is_left_or_lacking():
         text = str(replace(one, peak_allocated_bytes=peak, reserved_bytes=(peak, high)))
         assert f"t4-16gb has {human_bytes(room)} for the allocator" in text
         assert words in text
+    fragments = replace(one, peak_allocated_bytes=allocated, reserved_bytes=(allocated, too_much))
+    text = str(replace(fragments, grades={"t4-16gb": "does not fit"}))
+    assert "enough for the tensors, but a replay in it runs out of memory" in text
+    assert "too little" not in text
 
 
 def test_packed_weights_count_as_the_parameters_that_they_are():

@@ -19,6 +19,8 @@ MISSED = {
     "touchnet13_fsdp": ["seconds"],  # 1.34 s beside 2, which the source has rounded
     "axolotl814_b1": ["reserved_gb"],  # 53.7 to 60.3 GB beside 69.3; what the run recomputed is not stated
     "t5": ["reserved_gb"],  # 47.0 to 53.8 GB beside 37.4: all gradients stay on the GPU; DeepSpeed is no engine here
+    "hf_bert_fp16": ["seconds"],  # 0.27 s beside 0.40: a V100 in fp16, with PyTorch 1.10 and its loss scaling
+    "lf4133": ["verdict"],  # 36.9 to 41.5 GB of 42.2; ZeRO-2's buckets in DeepSpeed take some more
 }
 
 
@@ -55,8 +57,8 @@ def misses(stated, answer):
     return [name for name, figure in stated.items() if not met[name](figure)]
 
 
-def test_51_of_55_figures_are_met():
-    # 92.7 %, not the 95 % that are wanted: two of the four misses are of runs whose recomputation is not stated, one is
-    # of an engine that the planner does not have, one of seconds that the source has rounded.
+def test_72_of_78_figures_are_met():
+    # 92.3 %, not the 95 % that are wanted: two of the six misses are of runs whose recomputation is not stated, two are
+    # of an engine that the planner does not have, two of seconds: one that the source has rounded, one of old software.
     figures = sum(len(case.get("stated", ())) for case in CASES.values())
-    assert (figures - sum(map(len, MISSED.values())), figures) == (51, 55)
+    assert (figures - sum(map(len, MISSED.values())), figures) == (72, 78)

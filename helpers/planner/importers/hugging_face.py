@@ -5,7 +5,7 @@ from typing import Any
 
 from ..config import RecipeError
 from .names import catalog_name
-from .said import Imported, Said
+from .said import OFF, Imported, Said
 
 _OPTIMIZERS = {
     "adamw_torch": ("adamw", "foreach"),
@@ -37,7 +37,7 @@ _QUIET = (
     *("sample_packing*", "eval_*", "warmup_*", "saves_per_epoch", "save_*", "val_set_size", "weight_decay", "wandb_*"),
     *("evals_per_epoch", "dataset_*", "special_tokens*", "resume_from_checkpoint", "gradient_checkpointing_kwargs*"),
     *("lora_model_dir", "model_type", "chat_template*", "tokenizer_*", "pad_to_sequence_len", "strict", "max_steps"),
-    *("trust_remote_code", "remove_unused_columns", "eot_tokens*", "processor_type", "skip_prepare_dataset", "rl"),
+    *("trust_remote_code", "remove_unused_columns", "eot_tokens*", "processor_type", "skip_prepare_dataset"),
     *("loss_watchdog_*", "torchdistx_path", "gptq_*", "ddp_*", "push_*", "hub_*", "adam_*", "max_grad_norm", "group_*"),
     *(
         "train_on_inputs",
@@ -100,6 +100,9 @@ def read_axolotl(given: dict[str, Any]) -> Imported:
     options["attention"] = "eager" if said.text("attn_implementation") == "eager" else "sdpa"
     said.flag("flash_attention", "sdp_attention", "xformers_attention", "flex_attention")
     options["compile"] = said.flag("torch_compile")
+    _method(said, imported, "rl")
+    if said.flag("liger_fused_linear_cross_entropy"):
+        options["loss"] = "fused"
     if said.flag("adapter"):
         _adapter(said, options)
     sharded = said.first("fsdp", "deepspeed", "fsdp_config", default=None) or said.flag("fsdp_version")
@@ -107,11 +110,35 @@ def read_axolotl(given: dict[str, Any]) -> Imported:
         stage = re.search(r"zero(\d)", said.text("deepspeed"))
         imported.assumed["gpus"] = options["gpus"] = 8
         options["zero"] = f"zero{stage[1]}" if stage else "zero3"
+        _offload(said, imported)
     for ours, theirs in (("tensor", "tensor_parallel_size"), ("context", "context_parallel_size")):
         if said.number(theirs) > 1:
             options[ours] = said.number(theirs)
     imported.unknown += said.unknown(_QUIET)
     return imported
+
+
+def _method(said: Said, imported: Imported, name: str, *plain: str) -> None:
+    """Take what the model learns from: preferences or rewards. Other names than `plain` are not understood."""
+    method = said.text(name).lower()
+    if method in ("dpo", "grpo"):
+        imported.options["method"] = method
+    elif method not in (*OFF, *plain):
+        imported.unknown.append(f"{name} {method}")
+
+
+def _offload(said: Said, imported: Imported) -> None:
+    """Take what FSDP, or the file that is named for DeepSpeed, keeps in the host's memory."""
+    options = imported.options
+    if said.flag("fsdp_config.fsdp_offload_params", "fsdp_config.offload_params"):
+        options["offload"] = "all"
+    if said.flag("fsdp_config.fsdp_activation_checkpointing", "fsdp_config.activation_checkpointing"):
+        options["checkpointing"] = "full"
+    named = said.text("deepspeed")
+    if "offload_params" in named:
+        imported.unknown.append(f"that {named} offloads parameters alone")
+    elif "offload" in named:
+        imported.assumed["offload"] = options["offload"] = "all" if options["zero"] == "zero3" else "optimizer"
 
 
 def _tf32(said: Said, options: dict[str, Any]) -> None:
@@ -147,6 +174,7 @@ def read_training_arguments(given: dict[str, Any], form: str = "TrainingArgument
     _tf32(said, options)
     options["checkpointing"] = "full" if said.flag("gradient_checkpointing") else "none"
     options["compile"] = said.flag("torch_compile")
+    _method(said, imported, "stage", "sft", "pt")
     seq = said.number("max_seq_length", "max_length", "cutoff_len", "model_max_length")
     options |= {"seq": seq} if seq else {}
     gpus = said.number("world_size", "n_gpu", "_n_gpu")
@@ -156,6 +184,7 @@ def read_training_arguments(given: dict[str, Any], form: str = "TrainingArgument
         options["zero"] = f"zero{stage[1] or stage[2]}" if stage else "zero3"
         imported.assumed |= {} if gpus else {"gpus": 8}
         gpus = gpus or 8
+        _offload(said, imported)
     options |= {"gpus": gpus} if gpus else {}
     if said.flag("use_lora", "lora_rank", "lora_r") or said.text("finetuning_type") == "lora":
         options["lora_rank"] = said.number("lora_rank", "lora_r", default=8)
@@ -193,8 +222,6 @@ def read_accelerate(given: dict[str, Any]) -> Imported:
     for ours, theirs in (("tensor", "tp"), ("context", "cp"), ("replicate", "dp_replicate"), ("shard", "dp_shard")):
         size = said.number(f"parallelism_config.parallelism_config_{theirs}_size")
         options |= {ours: size} if size > 1 else {}
-    if options["gpus"] == 1:
-        options.pop("zero", None)
     said.flag("use_parallelism_config")
     imported.unknown += said.unknown(_QUIET_ACCELERATE)
     return imported
