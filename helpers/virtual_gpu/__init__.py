@@ -43,7 +43,7 @@ Dry runs:
     absent/        weights, tokenizers and data sets that are not on this machine; without_gpu.py: libraries' CUDA code
     paged.py       memory that GPU and host share
     owners.py      who holds the peak; left_behind.py: what no step frees; lost_values.py: what the block takes
-    fits.py        what follows; step_forecast.py, cures.py, batch.py
+    fits.py        what follows; step_forecast.py, batch.py; cures.py: what to change, savings.py: what that saves
     written.py     pictures, snapshots and traces; traffic_rows.py: rows of collectives
     dry_run.py     all of that in words; context.py: in a notebook
     cli.py         on the command line; script_file.py: which files it takes; script_patches.py: what it leaves out

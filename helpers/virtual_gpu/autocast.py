@@ -108,11 +108,11 @@ def _convert(value: Any, dtype: torch.dtype) -> Any:
     key = id(value), dtype
     known = _copies.get(key)
     if known is None or known[0]() is not value:
-        dispatched.casting_weights = True
+        dispatched.casting_weights = dtype
         try:
             _copies[key] = known = weakref.ref(value), value.to(dtype)
         finally:
-            dispatched.casting_weights = False
+            dispatched.casting_weights = None
     return known[1]
 
 

@@ -59,23 +59,30 @@ def _largest(fixed: np.ndarray, each: np.ndarray, room: int) -> int:
 
 def _held(ledger: Ledger, index: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the bytes that do not grow with the batch and those that do, after each event from the first step on."""
-    sizes = _parameter_sizes(ledger)
+    sizes = parameter_sizes(ledger)
     fixed, grows = np.zeros(len(ledger.events)), np.zeros(len(ledger.events))
     for place, record in enumerate(ledger.events):
         if record.index == index:
             change = record.nbytes if record.born == place else -record.nbytes
-            (grows if _grows(record, sizes) else fixed)[place] = change
+            (grows if grows_with_batch(record, sizes) else fixed)[place] = change
     return fixed.cumsum(), grows.cumsum()
 
 
-def _grows(record: Allocation, sizes: set[int]) -> bool:
+def grows_with_batch(record: Allocation, sizes: set[int]) -> bool:
+    """Say whether an allocation grows with the batch.
+
+    Args:
+        record: of the allocation.
+        sizes: bytes of the blocks of parameters, which temporaries of the backward pass have, too.
+    """
     category = category_of(record)
     if category in _GROWS:
         return record.phase != "optimizer step" and (record.phase == FORWARD or record.nbytes not in sizes)
     return category == "inputs and other" and record.phase == FORWARD
 
 
-def _parameter_sizes(ledger: Ledger) -> set[int]:
+def parameter_sizes(ledger: Ledger) -> set[int]:
+    """Return the bytes of the blocks that hold parameters or gradients."""
     counted: Counter[int] = Counter()
     for record in ledger.events:
         if record.category in ("parameters", "gradients"):

@@ -1,9 +1,23 @@
-"""What to change first when a program does not fit, with the bytes that it would save at this peak."""
+"""What to change first when a program does not fit, with the bytes that each change would save."""
 
 from dataclasses import dataclass
 
 from ..core.units import human_bytes
 from .owners import Owners
+
+EXPANDABLE = "expandable segments (PYTORCH_ALLOC_CONF=expandable_segments:True)"
+FUSED = "the fused optimizer (fused=True), which makes no temporaries"
+HALF = "half the batch"
+ACCUMULATED = f"{HALF}, twice the gradient accumulation"
+CHECKPOINTING = "activation checkpointing of every block"
+EIGHT_BITS = "an 8-bit optimizer (torchao or bitsandbytes)"
+IN_BACKWARD = "the optimizer step inside the backward pass, which frees each gradient at once"
+LORA = "LoRA, if you fine-tune: no optimizer state or gradients for frozen weights"
+BF16 = "weights in BF16 where they are in FP32, and with them what is computed from them"
+
+CHECKPOINTED = 0.1  # of the saved tensors that checkpointing keeps: the blocks' inputs, and one block's own
+EIGHT = 1 + 4 / 256  # bytes per element of 8-bit state: torchao has an FP32 scale for each 256 elements
+NOTABLE = 0.01  # of the peak: what saves less is not advised
 
 
 @dataclass(frozen=True)
@@ -12,48 +26,41 @@ class Cure:
 
     Attributes:
         change: in words.
-        saves: bytes at the peak, at most.
+        saves: bytes.
+        up_to: whether it may save less; otherwise the peak falls by about as much.
     """
 
     change: str
     saves: int
+    up_to: bool = True
 
     def __str__(self) -> str:
-        return f"{self.change}: saves up to {human_bytes(self.saves)}"
+        return f"{self.change}: saves {'up to ' if self.up_to else ''}{human_bytes(self.saves)}"
 
 
-def cures_for(owners: Owners, unused: int, checkpoints: bool, batch: int | None = None) -> list[Cure]:
-    """Return the changes that save at least a hundredth of what is held, those that cost least trouble first.
+def cures_at(owners: Owners, unused: int, checkpoints: bool) -> list[Cure]:
+    """Return the changes that save at least a hundredth of what is held at one moment, the least trouble first.
 
     Args:
-        owners: of the peak.
+        owners: of that moment. More than its categories need not be known.
         unused: bytes that are reserved and not allocated.
         checkpoints: whether the program uses activation checkpointing already.
-        batch: of the program; None where it is not known.
     """
     held = owners.categories
+    state, gradients = held.get("optimizer state", 0), held.get("gradients", 0)
     saved = held.get("activations", 0) + held.get("recomputed activations", 0)
-    by_batch = saved + held.get("temporaries", 0) + held.get("inputs and other", 0)
     cures = [
-        Cure("expandable segments (PYTORCH_ALLOC_CONF=expandable_segments:True)", unused),
-        Cure("half the batch, twice the gradient accumulation", 0 if batch == 1 else by_batch // 2),
-        Cure("activation checkpointing of every block", 0 if checkpoints else saved * 9 // 10),
-        Cure("an 8-bit optimizer (torchao or bitsandbytes)", _shrunk(owners, "optimizer state", 1)),
-        Cure(
-            "the optimizer step inside the backward pass, which frees each gradient at once", held.get("gradients", 0)
-        ),
-        Cure("LoRA: no optimizer state or gradients for frozen weights", _of(held, "optimizer state", "gradients")),
-        Cure("weights in BF16 where they are in FP32", _shrunk(owners, "parameters", 2)),
+        Cure(EXPANDABLE, unused),
+        Cure(f"{ACCUMULATED}, if the batch is more than one", saved // 2),
+        Cure(CHECKPOINTING, 0 if checkpoints else int(saved * (1 - CHECKPOINTED))),
+        Cure(EIGHT_BITS, int(state * (1 - EIGHT / 4))),
+        Cure(IN_BACKWARD, gradients),
+        Cure(LORA, state + gradients),
+        Cure("weights in BF16 where they are in FP32", held.get("parameters", 0) // 2),
     ]
-    return [cure for cure in cures if cure.saves >= owners.allocated / 100]
+    return notable(cures, owners.allocated)
 
 
-def _shrunk(owners: Owners, category: str, item: int) -> int:
-    """Return what it saves to keep a category in elements of `item` bytes; FP32 where that is unknown."""
-    held = owners.categories.get(category, 0)
-    sizes = {size: nbytes for (name, size), nbytes in owners.items.items() if name == category} or {4: held}
-    return sum(nbytes - nbytes * item // size for size, nbytes in sizes.items() if size > item)
-
-
-def _of(held: dict[str, int], *names: str) -> int:
-    return sum(held.get(name, 0) for name in names)
+def notable(cures: list[Cure], peak: int) -> list[Cure]:
+    """Return the changes that save something worth their trouble."""
+    return [cure for cure in cures if cure.saves > 0 and cure.saves >= peak * NOTABLE]

@@ -39,7 +39,7 @@ class _Thread(threading.local):
     last: int | None = None  # the GPU of the last operation
     arriving = False  # whether a tensor comes from another device
     arriving_rows = 0  # the first dimension of that tensor; 0 for a number, NO_BATCH for a single picture
-    casting_weights = False  # whether autocast makes a copy that it keeps
+    casting_weights: torch.dtype | None = None  # of the copy that autocast makes and keeps
 
 
 thread = _Thread()

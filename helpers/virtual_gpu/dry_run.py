@@ -9,12 +9,13 @@ from ..planner.catalog.gpus import Gpu
 from ..planner.forecast import Forecast, seconds_in_words
 from ..planner.grades import DOES_NOT_FIT, FITS, TIGHT
 from .batch import batch_of, largest_batches
-from .cures import Cure, cures_for
+from .cures import Cure
 from .fits import Reserved, common_gpus, grade_on, reserved_between
 from .ledger import Ledger
 from .left_behind import LeftBehind, left_behind
 from .memory import expandable_segments
 from .owners import Owners, Step, busiest_gpu, owners_at, steps_of
+from .savings import Timeline
 from .step_forecast import host_seconds, step_forecast
 from .traffic_rows import collective_rows
 from .waits import Waits
@@ -110,8 +111,10 @@ class DryRun:
     @property
     def cures(self) -> list[Cure]:
         """What would make it smaller."""
-        unused = self._peak_reserved - self.peak_allocated
-        return cures_for(self.owners, unused, self.ledger.checkpoints, batch_of(self.ledger))
+        self.owners  # noqa: B018  learns which allocations are weights and gradients
+        index = self.ledger.refusals[-1][1] if self.ledger.refusals else self.index
+        timeline = Timeline(self.ledger, index, batch_of(self.ledger))
+        return timeline.cures(None if self._expandable else self._peak_reserved)
 
     @_once_an_event
     def grades(self) -> dict[str, str]:
@@ -186,7 +189,7 @@ class DryRun:
             "synchronizations": _rows(self.waits.synchronizations),
             "pageable_copies": _rows(self.waits.pageable_copies),
             "assumed": _rows(self.waits.assumed),
-            "cures": [{"change": cure.change, "saves": cure.saves} for cure in self.cures],
+            "cures": [{"change": cure.change, "saves": cure.saves, "up_to": cure.up_to} for cure in self.cures],
         }
 
     def __str__(self) -> str:

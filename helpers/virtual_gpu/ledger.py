@@ -70,6 +70,9 @@ class Ledger:
         traffic: the collectives of one rank of many.
         over: the place in `events` at which the program was ended; 0 where it ended by itself.
         checkpoints: whether the program has used activation checkpointing.
+        fusable: whether an optimizer could use a fused kernel, and does not.
+        updates_in_backward: whether an optimizer has stepped inside a backward pass.
+        copies_in_bf16: whether autocast makes its copies of weights in BF16.
         arrivals: bytes that came from the host in forward passes after the first step, by the first dimension of the
             tensor; early_arrivals: those before, with what is moved only once.
     """
@@ -83,7 +86,7 @@ class Ledger:
         self.arrivals: Counter[int] = Counter()
         self.early_arrivals: Counter[int] = Counter()
         self.over = 0
-        self.checkpoints = False
+        self.checkpoints = self.fusable = self.updates_in_backward = self.copies_in_bf16 = False
         self._steps_before_refusal = 0
         self._graph = True
         self._names: dict[int, str] = {}
@@ -103,8 +106,9 @@ class Ledger:
         self.checkpoints = self.checkpoints or recomputed or "checkpoint" in here.functions
         if phase == FORWARD and thread.arriving_rows:
             (self.arrivals if self.marks else self.early_arrivals)[thread.arriving_rows] += nbytes
-        if thread.casting_weights:
+        if thread.casting_weights is not None:
             category = "weight copies"
+            self.copies_in_bf16 = thread.casting_weights is torch.bfloat16
         elif recomputed:
             category = "recomputed activations"
         else:
@@ -149,6 +153,8 @@ class Ledger:
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Learn what is a parameter and what a gradient."""
         self.updating, self._stepping = True, weakref.ref(optimizer)
+        self.updates_in_backward = self.updates_in_backward or torch._C._current_graph_task_id() != -1
+        self.fusable = self.fusable or any(not group.get("fused", True) for group in optimizer.param_groups)
         for parameter in _parameters(optimizer):
             _label(parameter, "parameters")
             _label(parameter.grad, "gradients")

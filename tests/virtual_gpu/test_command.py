@@ -182,8 +182,9 @@ CHECKPOINTS = """
 
     model = nn.Sequential(*(Block(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)) for _ in range(4))).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    x = torch.zeros(int(sys.argv[2]), 1024, device="cuda", requires_grad=True)
-    model(x).sum().backward()
+    for rows in (2, int(sys.argv[2])):
+        x = torch.zeros(rows, 1024).cuda().requires_grad_()
+        model(x).sum().backward()
     optimizer.step()
 """
 

@@ -306,7 +306,7 @@ def test_what_saves_hardly_anything_is_not_advised(batch, frozen):
             del x
     advised = " ".join(cure.change for cure in run.cures)
     assert ("half the batch" in advised) == (batch > 1)
-    assert ("inside the backward pass" in advised) == (not frozen)
+    assert "inside the backward pass" not in advised  # at the peak, the activations are there and hardly a gradient
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

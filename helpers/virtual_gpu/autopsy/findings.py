@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.units import human_bytes
-from ..cures import Cure, cures_for
+from ..cures import Cure, cures_at
 from ..owners import Owners
 from .frames import user_line
 from .growth import Growth, growth_of
@@ -46,7 +46,7 @@ class Report:
             "categories": self.categories,
             "lines": self.lines,
             "growing": [vars(growth) for growth in self.growing],
-            "cures": [{"change": cure.change, "saves": cure.saves} for cure in self.cures],
+            "cures": [{"change": cure.change, "saves": cure.saves, "up_to": cure.up_to} for cure in self.cures],
         }
 
     def __str__(self) -> str:
@@ -105,7 +105,7 @@ def of_snapshot(number: int, gpu: GpuSnapshot) -> Report:
             "`.detach()`ed tensors instead, and look for lists, caches and hooks that hold tensors."
         )
     held = Owners(gpu.allocated, categories=dict(categories))
-    report.cures = cures_for(held, 0 if gpu.expandable else max(0, unused), gpu.checkpoints)
+    report.cures = cures_at(held, 0 if gpu.expandable else max(0, unused), gpu.checkpoints)
     return report
 
 
