@@ -23,16 +23,17 @@ _NAMES: dict[Kind, str] = {
     "arange eye embedding index select_backward slice_backward index_select gather index_copy_ "
     "index_copy masked_select repeat repeat_interleave roll flip tril triu constant_pad_nd new_zeros new_ones new_full "
     "_local_scalar_dense slice_scatter select_scatter as_strided_scatter _copy_from _pin_memory _foreach_copy_ "
-    "_foreach_zero_ split_with_sizes_copy view_copy permute_copy expand_copy",
+    "_foreach_zero_ split_with_sizes_copy view_copy permute_copy expand_copy channel_shuffle native_channel_shuffle",
     "pointwise": "sum mean amax amin max min argmax argmin any all prod norm var std var_mean std_mean logsumexp "
     "linalg_vector_norm count_nonzero cumsum cumprod native_dropout _fused_dropout bernoulli_ bernoulli normal_ "
     "uniform_ random_ rand randn randint rand_like randn_like exponential_ nll_loss_forward nll_loss_backward "
     "nll_loss2d_forward nll_loss2d_backward mse_loss mse_loss_backward glu glu_backward _amp_update_scale_ "
     "embedding_dense_backward dot vdot max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d "
-    "avg_pool2d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward",
+    "avg_pool2d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward mish_backward",
 }
 _KIND_BY_NAME = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 _NORMS = ("layer_norm", "batch_norm", "group_norm", "rms_norm", "softmax")
+_RESIZES = ("upsample_", "_upsample_")  # each number of the result is one of the input, or a mean of a few
 _MANY_TENSORS = ("_foreach_", "_fused_", "_amp_foreach_")  # what optimizers call
 _NO_WORK = (
     "empty empty_like empty_strided new_empty new_empty_strided detach set_ resize_ _unsafe_view is_pinned "
@@ -67,7 +68,7 @@ def kind_of(name: str) -> Kind | None:
         return "convolution"
     if any(norm in plain for norm in _NORMS):
         return "norm"
-    if plain.startswith(_MANY_TENSORS) or (overload is not None and torch.Tag.pointwise in overload.tags):
+    if plain.startswith((*_MANY_TENSORS, *_RESIZES)) or (overload is not None and torch.Tag.pointwise in overload.tags):
         return known or "pointwise"
     return "copy" if namespace == "fsdp" else known or "other"
 
@@ -89,11 +90,26 @@ def kind_of_kernel(name: str) -> Kind:
     return next((kind for kind, words in _KERNELS.items() if any(word in lower for word in words)), "other")
 
 
+_OWN_KERNEL = ("CPU", "CUDA")
+
+
 @functools.cache
 def is_composite(name: str) -> bool:
     """Say whether the dispatcher takes the operation `name` apart before it chooses a kernel."""
     overload = _overload(name)
-    return overload is not None and overload._can_decompose()
+    return overload is not None and is_taken_apart(overload)
+
+
+@functools.cache
+def is_taken_apart(overload: torch._ops.OpOverload) -> bool:
+    """Say whether an overload is made of others, and has no kernel of its own.
+
+    A few have both, such as `aten::native_batch_norm` and `aten::silu_backward`: PyTorch can take them apart, for
+    tracing or for another backend, but runs them as one kernel.
+    """
+    name = overload.name()
+    own = any(torch._C._dispatch_has_kernel_for_dispatch_key(name, backend) for backend in _OWN_KERNEL)
+    return overload._can_decompose() and not own
 
 
 def _overload(name: str) -> torch._ops.OpOverload | None:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .kinds import is_taken_apart
+
 See = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 
 
@@ -29,11 +31,9 @@ class OperationWatch(TorchDispatchMode):
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # a DTensor, say, takes itself apart: its parts come through here again
         kwargs = kwargs or {}
-        if torch.is_inference_mode_enabled():  # there composites come whole
+        if torch.is_inference_mode_enabled() and is_taken_apart(func):  # there composites come whole
             with self:
-                result = func.decompose(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
+                return func.decompose(*args, **kwargs)
         result = func(*args, **kwargs)
         self.see(func, args, kwargs, result)
         return result

@@ -2,12 +2,14 @@
 
 from helpers import works_of
 from helpers.meter.kinds import KINDS, is_composite, kind_of, kind_of_kernel
+from helpers.meter.spans import TOP, place_of, span_trees
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.profiler import ProfilerActivity, profile
 
 from .training import ARCHITECTURES, RECIPES, first_step
 
@@ -99,6 +101,101 @@ def test_kinds_of_operations():
     assert set(kinds.values()) - {None} == set(KINDS)
     assert is_composite("aten::linear")
     assert not is_composite("aten::mm")
+
+
+def can_be_taken_apart_and_has_a_kernel():
+    """Yield the name and the kind of each operation of PyTorch that it can take apart, but runs as one kernel."""
+    for name in sorted(torch._C._dispatch_get_all_op_names()):
+        namespace, _, plain = name.partition("::")
+        if namespace != "aten" or "." in plain:
+            continue
+        kernel = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CPU")
+        if kernel and getattr(torch.ops.aten, plain).default._can_decompose():
+            yield name, kind_of(name)
+
+
+def test_what_can_be_taken_apart_but_runs_as_one_kernel_is_work():
+    kinds = dict(can_be_taken_apart_and_has_a_kernel())
+    sizes = [f"{name}{n}d" for name in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3)]
+    known = {"native_batch_norm": "norm", "native_channel_shuffle": "copy"}
+    known |= dict.fromkeys(["silu_backward", "mish_backward", *sizes], "pointwise")
+    assert {f"aten::{name}": kind for name, kind in known.items()}.items() <= kinds.items()
+    assert set(kinds.values()) <= {"norm", "pointwise", "copy"}, kinds
+    assert not any(map(is_composite, kinds))
+
+
+def in_the_trace(fn):
+    """Return the operations of `fn()` to which the profiler's spans belong, the outermost of each."""
+    with profile(activities=[ProfilerActivity.CPU]) as traced:
+        fn()
+    found = []
+
+    def walk(spans, around):
+        for span in spans:
+            place = place_of(span, around)
+            if place.operation and not around.operation:
+                found.append(place.operation[1])
+            walk(span.inside, place)
+
+    for roots in span_trees(traced.profiler.kineto_results.events()).values():
+        walk(roots, TOP)
+    return found
+
+
+def interpolated(mode, dims):
+    x = torch.randn(1, 2, *[4] * dims, requires_grad=True)
+    return lambda: F.interpolate(x, scale_factor=2, mode=mode).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("names", "fn"),
+    [
+        (["native_batch_norm", "native_batch_norm_backward"], lambda x: nn.BatchNorm2d(8)(x)),
+        (["native_batch_norm", "native_batch_norm_backward"], lambda x: nn.BatchNorm2d(8).eval()(x)),
+        (["silu", "silu_backward"], F.silu),
+        (["mish", "mish_backward"], F.mish),
+        (["channel_shuffle", "channel_shuffle"], lambda x: F.channel_shuffle(x, 2)),
+        *(
+            ([f"{name}{n}d", f"{name}{n}d_backward"], lambda x, mode=mode, n=n: interpolated(mode, n)())
+            for mode, name in (("nearest", "upsample_nearest"), ("nearest-exact", "_upsample_nearest_exact"))
+            for n in (1, 2, 3)
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_it_is_logged_once_and_not_beside_its_parts(names, fn):
+    """By the dispatcher and by the profiler alike."""
+
+    def run():
+        y = fn(x)
+        if y is not None:
+            y.sum().backward()
+
+    x = torch.randn(2, 8, 6, 6, requires_grad=True)
+    around = {"randn", "ones", "zeros", "zero_", "fill_", "detach_", "add_", "add", "sum", "ones_like"}
+    works = [work.name.removeprefix("aten.") for work in works_of(run)]
+    traced = [name.removeprefix("aten::") for name in in_the_trace(run)]
+    assert [name for name in works if name not in around] == names
+    assert [name for name in traced if name not in around] == names
+
+
+def test_batch_norm_reads_and_writes_its_numbers_and_statistics():
+    x, layer = torch.randn(4, 8, 5, 5, requires_grad=True), nn.BatchNorm2d(8)
+    forward, back = (w for w in works_of(lambda: layer(x).sum().backward()) if w.kind == "norm")
+    number, of_a_channel = 4 * x.numel(), 4 * 8
+    assert forward.bytes == 2 * number + (4 + 2) * of_a_channel  # weight, bias, running ones; what backward needs
+    given = 4  # the gradient of a sum is one number, expanded
+    assert back.bytes == given + 2 * number + (1 + 2 + 2 + 2) * of_a_channel  # reads x, writes its gradient
+
+
+def test_batch_norm_is_one_operation_without_gradients():
+    layer = nn.BatchNorm2d(8).eval()
+
+    def run():
+        with torch.inference_mode():
+            layer(torch.zeros(2, 8, 3, 3))
+
+    assert [work.kind for work in works_of(run)] == ["copy", "norm"]
 
 
 def test_kinds_of_kernels():

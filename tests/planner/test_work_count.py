@@ -127,6 +127,28 @@ def test_a_change_in_place_is_written():
         assert chains(lambda x: x.add_(1).mul_(2), SQUARE) == [3 * NBYTES]  # once too often: a chain could wait
 
 
+def test_the_gradient_of_silu_is_part_of_its_chain():
+    """PyTorch could take `silu_backward` apart, but runs it as one kernel; in a chain it is one pointwise operation."""
+
+    def gated(x, y, v, w, out):  # SwiGLU between products
+        a, b = x @ v, y @ w
+        ((torch.nn.functional.silu(a) * b) @ out).backward(torch.empty(*SQUARE))
+
+    forward, backward = chains(gated, *[SQUARE] * 5)
+    assert forward == 3 * NBYTES  # reads both products, writes their gated product
+    assert backward == 5 * NBYTES  # reads both and the gradient, writes two gradients; silu is computed again
+
+
+def test_batch_norm_is_part_of_a_chain():
+    def normed(x, w):
+        rows = torch.nn.functional.batch_norm(x @ w, None, None, training=True)
+        return rows.relu() @ w
+
+    with torch.no_grad():
+        (size,) = chains(normed, SQUARE, SQUARE)
+    assert size == 2 * NBYTES  # reads the product, writes what the next one reads
+
+
 # -- what stays for the backward pass
 
 
