@@ -399,8 +399,8 @@ points = (sum(accuracy[HALF]) - sum(accuracy["FP32"])) / 3
 claims.figure("accuracy, 16 bits minus FP32", f"CNN, 4 epochs, mean of 3 seeds, {HALF}", points, "points")
 
 # %% [markdown] name="memory_text"
-# The loss curves stay close. The accuracies of the three seeds differ by about a point. A difference between the formats that is no larger says nothing
-# about the formats. That is why the cell records a figure for three seeds, and no verdict on whether the accuracy holds.
+# The loss curves stay close. The accuracies of the three seeds differ by about a point, so a gap of a point between the formats could come from the
+# seeds alone. That is why the cell records a figure for three seeds, and no verdict on whether the accuracy holds.
 #
 # ## 5 · Memory
 #

@@ -77,8 +77,8 @@ class Rank:
     def cpu_seconds(self) -> float:
         """Return the processor time that it has taken; 0 where the system does not tell (it is Linux that does).
 
-        Gloo's transport is left out. It computes nothing, and its thread spins for as long as a message waits for a
-        tensor that is gone: of a rank that waits for ever, it would look like work.
+        Gloo's transport is left out. It computes nothing, but its thread spins while a message waits for a tensor that
+        has been freed, so a rank that hangs would look as if it were working.
         """
         process = Path(f"/proc/{self.process.pid}")
         threads = [_name_and_seconds(each / "stat") for each in process.glob("task/*")]
