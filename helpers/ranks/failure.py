@@ -92,7 +92,10 @@ def _others(ranks: Sequence[Rank], cause: Rank | None) -> list[str]:
 
 def _activity(rank: Rank) -> str:
     frames, called = rank.position or ([], [])
-    progress = f"; it has called {len(called)} collective(s), the last one {called[-1]}" if called else ""
+    progress = ""
+    if called:
+        count = f"{len(called)} collectives, the last one" if len(called) > 1 else "one collective,"
+        progress = f"; it has called {count} {called[-1]}"
     match rank.kind:
         case "result":
             return f"had finished{progress}"
