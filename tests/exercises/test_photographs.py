@@ -5,6 +5,7 @@ import sys
 import threading
 from pathlib import Path
 
+from helpers.exercises.probing.folder_watch import FolderWatch
 from helpers.exercises.probing.photographs import Photographs
 from helpers.exercises.probing.synced_files import SyncedFiles
 
@@ -42,6 +43,33 @@ def test_they_show_what_a_kill_would_leave(tmp_path, write):
     assert {"new": 300} in seen
     assert seen[-1] == {"new": 300, "file": 5}
     assert sys.getprofile() is None
+
+
+def test_a_thread_waits_while_another_one_looks(tmp_path):
+    looks, looking, written = [], threading.Event(), threading.Event()
+
+    def changed(look):
+        looks.append(look)
+        if "of the main thread" in look and not looking.is_set():
+            looking.set()
+            written.wait(0.2)  # the other thread writes now, and may go on only when it has looked
+
+    def write():
+        with (tmp_path / "of the other").open("wb", buffering=0) as file:
+            assert looking.wait(10)
+            file.write(b"once")
+            written.set()
+            file.write(b"twice")
+
+    def both():
+        thread = threading.Thread(target=write)
+        thread.start()
+        (tmp_path / "of the main thread").touch()
+        thread.join()
+
+    FolderWatch(tmp_path, changed).during(both)
+    sizes = [look["of the other"][0] for look in looks if "of the other" in look]
+    assert sorted(set(sizes)) == [0, 4, 9]
 
 
 def save(folder: Path, flush: bool = True, sync: bool = True, of: str = "draft") -> None:

@@ -60,7 +60,8 @@ class FolderWatch:
     def __init__(self, folder: str | Path, changed: Callable[[Look], Any]) -> None:
         self._folder, self._changed = str(folder), changed
         self._last: Look = {}
-        self._lock, self._looking = threading.RLock(), False
+        self._lock = threading.RLock()
+        self._looking = 0  # the thread that looks; all others wait for it, so that none misses a change of its own
 
     def during(self, call: Callable[[], Any]) -> None:
         """Run `call`, and watch the folder until it returns."""
@@ -78,7 +79,7 @@ class FolderWatch:
             _watches.remove(self)
 
     def _returned(self, frame: Any, event: str, function: Any) -> None:
-        if event == "c_return" and not self._looking:
+        if event == "c_return" and self._looking != threading.get_ident():
             owner = getattr(function, "__self__", None)
             if owner is not builtins and not isinstance(owner, _IN_MEMORY):
                 self.look()
@@ -88,14 +89,14 @@ class FolderWatch:
         with self._lock:
             if self._looking:  # `changed` opens files, too
                 return
-            self._looking = True
+            self._looking = threading.get_ident()
             try:
                 look = look_at(self._folder)
                 if look != self._last:
                     self._last = look
                     self._changed(look)
             finally:
-                self._looking = False
+                self._looking = 0
 
 
 @functools.cache
