@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Checkpoints: runs that survive
 #
-# **On 16,384 GPUs something fails every three hours. A run survives if each failure costs minutes, not days. It needs checkpoints that are complete, intact on disk at every moment, and written often enough but not too often.**
+# **On 16,384 GPUs something fails every three hours. A run survives if each failure costs minutes, not days. That takes checkpoints that are complete, that are intact on disk at every moment, and that are written often, but not too often.**
 #
 # | | |
 # |---|---|
@@ -67,7 +67,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # In data-parallel training all ranks wait for each other in every step ([[data_parallel]]), so one failing GPU stops the whole job. If one GPU fails λ times per day, a job on n GPUs fails nλ times per day. Its **mean time between failures** is M = 1 / (nλ).
 #
-# The table compares three published counts. The last column scales each of them to a job on 64 GPUs.
+# The table compares three published counts. The last column shows how many days would pass between two failures of a job on 64 GPUs, at the same rate per GPU.
 
 # %% name="failures"
 table = [("published", "GPUs", "days", "failures", "per 1,000 GPU-days", "hours between two", "64 GPUs: days")]
@@ -98,9 +98,9 @@ for run in PUBLISHED_RUNS:
 #
 # **Contract.** `wall_clock(work, interval, save, restart, failures)` returns the total number of seconds that a run takes.
 #
-# - The run has `work` seconds of training to do. After each `interval` seconds of training it writes a checkpoint, which takes `save` seconds. The last segment may be shorter. After it the run is over, without a checkpoint.
+# - The run has `work` seconds of training to do. After each `interval` seconds of training it writes a checkpoint, which takes `save` seconds. The last segment may be shorter; the run ends with it, without a checkpoint.
 # - `failures` is a list of times on the clock, in ascending order; do not change it. At a failure the run loses everything that is not in a finished checkpoint, restarts for `restart` seconds, and continues from that checkpoint (or from the start).
-# - A failure during a save makes that checkpoint worthless. A failure at the exact moment at which a save ends comes too late: the checkpoint counts. A failure during a restart begins the restart again.
+# - A failure during a save makes that checkpoint worthless. If a failure comes at the exact moment a save ends, the checkpoint counts. A failure during a restart starts the restart over.
 # - Failures after the end change nothing.
 #
 # `best_interval(save, mtbf)` returns how many seconds to train between two checkpoints. Its goodput must be within 1% of the best. Failures come at random, one every `mtbf` seconds on average, and `save` is at most a tenth of `mtbf`. (Restarts cost the same for every interval.)
@@ -119,7 +119,7 @@ def wall_clock(work, interval, save, restart, failures):
             if last:
                 return now
         else:
-            now = ahead.pop(0) + restart  # the next failure may lie before that; then it is the next to be popped
+            now = ahead.pop(0) + restart  # if the next failure comes before that, the next turn of the loop pops it
     ### END SOLUTION
 
 
@@ -138,7 +138,7 @@ hint("runs_that_survive.interval")
 # %% [markdown] name="young_text"
 # John Young derived √(2 · save · M) in 1974. Saving costs `save / interval` of the time, and lost work `interval / (2 M)`. At the best interval the two are equal. John Daly (2006) corrected the formula for failures so frequent that they also strike during saves and restarts.
 #
-# How good is the formula? Your replay can answer. Simulate a run like Llama 3's: failures every 3.1 hours at random times, a minute per checkpoint, ten per restart. Each of many intervals gets twenty week-long runs.
+# How good is the formula? Your replay can answer. Simulate a run like Llama 3's: failures every 3.1 hours on average, at random times, one minute per checkpoint, and ten minutes per restart. The next cell tries many intervals, each in twenty runs of a week.
 #
 # **Predict.** How many percentage points of goodput do you lose if your interval is four times too long?
 
@@ -175,7 +175,7 @@ show(goodput_figure(young, goodputs), "Goodput by interval: mean and range of tw
 claims.record("C22", "Young's interval is close to the best", "simulated week", best - means[1], "points lost", 0, 1)
 
 # %% [markdown] name="young_explained"
-# The top is flat, so you need not know M exactly. Even without the 2 under the root you lose very little, so the check accepts that answer too. If saving becomes four times faster, you save twice as often and lose half as much. That is why section 5 makes saving faster.
+# The curve is flat around its maximum, so you need not know M exactly. Even without the 2 under the root you lose very little, so the check accepts that answer too. If saving becomes four times faster, you save twice as often and lose half as much. That is why section 5 makes saving faster.
 #
 # Larger jobs, with the same save, restart and failure rate:
 
@@ -189,11 +189,11 @@ for gpus in (1_024, 16_384, 100_000):
 show_table(table)
 
 # %% [markdown] name="killed_text"
-# Meta reports more than 90% effective training time for Llama 3, on 16,384 GPUs; our one minute per save and ten minutes per restart are assumptions. On the last line the restarts cost the most, and no interval helps against them.
+# Meta reports more than 90% effective training time for Llama 3, on 16,384 GPUs; our one minute per save and ten minutes per restart are assumptions. In the last row a failure comes every half hour, and each costs a restart of ten minutes. No choice of interval reduces that cost.
 #
 # ### Real kills
 #
-# Does the replay match a real run? The next cell starts a real process. A step takes 10 ms and a checkpoint 30 ms. SIGKILL arrives at a random moment, on average 0.6 seconds after each start. A process cannot catch SIGKILL and has no time to clean up. Three such runs, each with its own interval, have to do 300 steps.
+# Does the replay match a real run? The next cell starts a real process. A step takes 10 ms and a checkpoint 30 ms. SIGKILL arrives at a random moment, on average 0.6 seconds after each start. A process cannot catch SIGKILL and has no time to clean up. Three such runs do 300 steps each, each with an interval of its own.
 #
 # **Predict.** What goodput does the run with Young's interval reach?
 
@@ -221,11 +221,11 @@ for name, run in runs.items():
 show_table(table)
 
 # %% [markdown] name="killed_explained"
-# Young's formula leaves the restarts out. The bars show what they take here, where a restart imports PyTorch. *Replayed* is your `wall_clock`, given the times at which this process was really killed, and the average duration of its steps, saves and restarts. With so few kills, chance has a large part in which run is fastest; the curve above was an average.
+# Young's formula leaves the restarts out; the bars show how much of the time they take here. *Replayed* is your `wall_clock`, given the times at which the process was killed and the average durations of its steps, saves and restarts. With so few kills, chance largely decides which run is fastest. The curve above averages twenty runs per interval.
 #
 # ## 3 · What must a checkpoint hold?
 #
-# The helper `Training` is a small run on the digits with all the state of a real one. Its state has six parts:
+# The helper `Training` is a small training run on handwritten digits. It has all the kinds of state that a real run has, in six parts:
 
 # %% name="parts"
 print(inspect.getsource(Training.step))
@@ -277,12 +277,12 @@ same = float(resumed(()) == right)
 claims.record("T41", "all six parts: the same bits", "35 steps after resuming", same, "(1: yes)", 1, 1)
 
 # %% [markdown] name="parts_explained"
-# Without the table you would notice one of the six, perhaps two. That is the danger: the others look like noise, but each of them is a different run.
+# From the loss curves alone you would notice one of the six, perhaps two. That is the danger: the others look like noise, but each of them is a different run.
 #
 # - **Optimizer**: without its moments, Adam's first steps are far too large. The loss has a hump, then recovers.
 # - **Schedule**: the learning rate warms up again, and decays too late.
 # - **Scaler**: steps are skipped until the scale has adjusted again.
-# - **Data position**: the run repeats rows that it has seen, and never sees others. The loss may even be *lower*.
+# - **Data position**: the run starts again at the first row, so it sees some rows once too often and others once too rarely. The loss may even be *lower*.
 # - **Random state**: the dropout masks differ. They are no better and no worse, but you cannot debug a run that you cannot repeat.
 #
 # ### Per rank, and per worker
@@ -305,7 +305,7 @@ for when, one, other in (("before", before_0, before_1), ("after", after_0, afte
     print(f"{when:6} the resume, {(one == other).float().mean().item():.0%} of the two masks agree")
 
 # %% [markdown] name="masks_explained"
-# So each rank saves its own state: `torch.get_rng_state()`, on GPUs also `torch.cuda.get_rng_state()`, and those of `numpy` and `random`.
+# After the resume both ranks drop the same units. So each rank has to save its own state: `torch.get_rng_state()`, on GPUs also `torch.cuda.get_rng_state()`, and the states of `numpy` and `random`.
 #
 # Workers of a `DataLoader` are harder. They prefetch, so when you save, their generators are ahead of the loop. (torchdata's `StatefulDataLoader` saves the workers' states too.) And with a different number of ranks or workers, no saved state fits. The solution is to need no state: draw the crop of sample 4,711 in epoch 3 from a generator seeded with `(seed, 3, 4711)`, in whichever worker loads it.
 #
@@ -315,7 +315,7 @@ for when, one, other in (("before", before_0, before_1), ("after", after_0, afte
 #
 # **Contract.** `DataOrder(samples, batch_size, seed)` determines which rank trains on which samples.
 #
-# - `rows(step, rank, ranks)` returns the samples (numbers from 0 to `samples` − 1) of this rank in this step. Steps may be asked for in any order. (Drawing an epoch's whole permutation in each call is fine here. A long run keeps the current one.)
+# - `rows(step, rank, ranks)` returns the samples (numbers from 0 to `samples` − 1) of this rank in this step. Calls may come in any order of steps. (Drawing an epoch's whole permutation in each call is fine here. A long run keeps the current one.)
 # - The parts of all ranks, concatenated in rank order, are the global batch of the step: `batch_size` samples, **the same list for any number of ranks**. The sizes of the parts differ by at most one.
 # - An epoch has `samples // batch_size` steps. No sample occurs twice in it. Each epoch and each seed has its own order. The program's random generators (`torch`, `numpy`, `random`) are neither used nor changed.
 # - After `skip(step, count)`, `step` and every later step have the batch that previously came `count` steps later. Earlier steps keep theirs. `skip` may be called again, also with an earlier step. ([[Failures]] needs it after a loss spike.)
@@ -374,7 +374,7 @@ for ranks in (1, 2, 3):
 # %% [markdown] name="torn_text"
 # ## 4 · A checkpoint that survives a kill at any moment
 #
-# `torch.save(state, "checkpoint.pt")` empties the old file and then writes the new one. The next cell runs a process that does so over and over, and kills it forty times at a random moment.
+# `torch.save(state, "checkpoint.pt")` empties the old file and then writes the new one. The next cell runs a process that does so over and over. It kills the process forty times, each time at a random moment.
 #
 # **Predict.** After how many of the forty kills does the file fail to load?
 
@@ -394,13 +394,13 @@ content[len(content) // 2] ^= 64  # one bit
 print("a bit changed, and torch.load reads:", torch.load(io.BytesIO(content))["weights"].unique().tolist())
 
 # %% [markdown] name="torn_explained"
-# And the old file is gone, too. A program that spends 1% of its time on saving is hit during a save by one kill in a hundred. That is rare enough that tests miss it.
+# Each torn file has also replaced a good checkpoint. A program that spends 1% of its time on saving is hit during a save by one kill in a hundred. That is rare enough that tests miss it.
 #
 # **Rename.** `os.replace(draft, name)` is **atomic**: a reader sees the old file or the new one, never a mixture. So write under another name and *publish* with a rename. This holds on a local or network file system. Most object stores, ordinary S3 buckets among them, have no rename: there a "rename" is a copy and a deletion. With these, upload all parts first, and a small manifest last.
 #
 # **Sync.** After a power failure the file may have its name but not its data, unless `os.fsync` has waited for the data. The rename itself is a change of the *directory*, and needs an `fsync` of the directory. POSIX promises no order here: without that `fsync`, a power failure may undo the rename and still keep a later deletion of the old checkpoint. So: sync the file, rename, sync the directory, and only then delete.
 #
-# **Verify.** Disks flip bits. In the last line above all weights should be 1, and `torch.load` reports no error. A reader needs a **checksum** to know that a file is whole. (`torch.save` writes a ZIP archive with a checksum per entry, but `torch.load` does not check them; `zipfile.ZipFile(path).testzip()` does.)
+# **Verify.** Disks flip bits. In the last line of the output above, all weights should be 1. One of them is not, and `torch.load` reports no error. A reader needs a **checksum** to know that a file is whole. (`torch.save` writes a ZIP archive with a checksum per entry, but `torch.load` does not check them; `zipfile.ZipFile(path).testzip()` does.)
 #
 # ### Your turn: a checkpoint manager
 #
@@ -558,7 +558,7 @@ else:
     claims.figure(f"{said}: no free core", subject, slower["async_save"] / slower["save"], "of a synchronous one")
 
 # %% [markdown] name="async_explained"
-# The loop waits only for the staging copy, which holds the parameters and both of Adam's moments. But the thread that writes needs a core. On a machine with as many ranks as cores, training and writing share cores, and the last column shows what remains of the gain. The claim that asynchronous checkpoints cost almost no time is not tested there: it is about GPU nodes, whose host cores are mostly idle. So the table at the end has a verdict only if this machine has at least two cores per rank.
+# The loop waits only for the staging copy, which holds the parameters and both of Adam's moments. But the thread that writes needs a core. On a machine with as many ranks as cores, training and writing share cores, and the last column shows what remains of the gain. The claim that asynchronous checkpoints cost almost no time is not tested there: it is about GPU nodes, whose host cores are mostly idle. So the table at the end has a verdict only if this machine has at least two cores per rank, and if the synchronous saves cost a measurable time.
 #
 # In the formula of section 2, `save` becomes the time that the loop waits. Two caveats: the checkpoint being written is not safe yet, and if writing takes longer than an interval, the next save waits for it.
 #

@@ -40,7 +40,7 @@ def wall_clock(work, interval, save, restart, failures):
             if last:
                 return now
         else:
-            now = ahead.pop(0) + restart  # the next failure may lie before that; then it is the next to be popped
+            now = ahead.pop(0) + restart  # if the next failure comes before that, the next turn of the loop pops it
 
 
 def best_interval(save, mtbf):

@@ -138,7 +138,9 @@ class NearTheBest(Check):
                 goodput(math.sqrt(2 * save * mtbf) * (0.5 + 0.01 * i), save, mtbf) for i in range(100)
             )  # Young's interval is at most a few percent off, and above
             if not interval > 0:
-                return f"save {save:.4g}, mtbf {mtbf:.4g}: the interval is {interval:.4g} seconds."
+                return (
+                    f"save {save:.4g}, mtbf {mtbf:.4g}: the interval is {interval:.4g} seconds; expected more than 0."
+                )
             share = goodput(interval, save, mtbf)
             if not share >= 0.99 * best:
                 shorter = goodput(interval * 0.9, save, mtbf) > share

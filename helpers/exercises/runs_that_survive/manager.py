@@ -123,7 +123,7 @@ class FindsTheNewest(InFolder):
         if seen["later"] != [1, 0]:
             return f"the state was changed in place after `save`; in another process, {said(seen['later'])}."
         if seen["touched"]:
-            return "`latest()` changed the folder; it only reads."
+            return "`latest()` changed the folder; it should only read."
         return None
 
 
@@ -174,7 +174,10 @@ class SurvivesKills(InFolder):
             where = _scene(name, run["new"][0])
             for number, got in enumerate(run["found"], 1):
                 if got not in run["allowed"]:
-                    return f"killed during {where} (moment {number} of {len(run['found'])}): {said(got)}."
+                    return (
+                        f"killed during {where} (moment {number} of {len(run['found'])}): {said(got)}; it should find "
+                        f"{_either(run['allowed'])}."
+                    )
             if run["found"][-1] != run["new"]:
                 return f"after {where} has returned: {_said_after(run['found'][-1], run['new'])}."
         return None
@@ -218,8 +221,9 @@ class SurvivesPowerFailures(InFolder):
             for number, got in enumerate(run["found"], 1):
                 if got not in run["allowed"]:
                     return (
-                        f"power fails during {where} (moment {number} of {len(run['found'])}): {said(got)}. Was the "
-                        "directory synced after the rename, and before anything was deleted?"
+                        f"power fails during {where} (moment {number} of {len(run['found'])}): {said(got)}; it should "
+                        f"find {_either(run['allowed'])}. Was the directory synced after the rename, and before "
+                        "anything was deleted?"
                     )
             if run["found"][-1] != run["allowed"][1]:
                 return (
@@ -259,7 +263,7 @@ class OnDiskFirst(InFolder):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name, missing in zip(_STATES, seen["unsynced"], strict=True):
             if missing is None:
-                return "the new checkpoint is never found."
+                return f"{name}: while `save` runs and after it, a new manager does not find the new checkpoint."
             if missing:
                 return (
                     f"{name}: the checkpoint is published, but not all of its {missing} bytes are on the disk. Was "
@@ -317,7 +321,10 @@ class PassesOverDamage(InFolder):
             return "`save` left no file in its folder."
         for damage, got in seen["results"]:
             if damage in PassesOverDamage.damages and got not in ([5, 0], [10, 0]):
-                return f"a damaged file of the newest checkpoint ({damage}): {said(got)}; the one before is whole."
+                return (
+                    f"a damaged file of the newest checkpoint, step 10 ({damage}): {said(got)}. Step 5 is whole "
+                    "and should be found."
+                )
         return None
 
 
@@ -349,10 +356,14 @@ class BoundedDisk(InFolder):
                 return f"keep={keep}: after seven saves {holds}; at most {keep} should be left."
             if not after >= keep - 0.5:
                 return (
-                    f"keep={keep}: after seven saves the folder holds only {after:.1f} times the bytes of a checkpoint."
+                    f"keep={keep}: after seven saves the folder holds only {after:.1f} times the bytes of a "
+                    f"checkpoint; {keep} should be left."
                 )
             if not during <= keep + 1.5:
-                return f"keep={keep}: during a save the folder holds {during:.1f} times the bytes of a checkpoint."
+                return (
+                    f"keep={keep}: during a save the folder holds {during:.1f} times the bytes of a checkpoint; "
+                    f"there is room for {keep}, and for the new one."
+                )
         return None
 
 
@@ -380,11 +391,11 @@ class NoLeftovers(InFolder):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         killed = "six saves were killed halfway, then one completed: with keep=1 the folder holds"
         if not seen["after"] <= 1.5:
-            return f"{killed} {seen['after']:.1f} times the bytes of one checkpoint."
+            return f"{killed} {seen['after']:.1f} times the bytes of one checkpoint. Remove what killed saves left."
         if not seen["more"] <= 0:
             return f"{killed} {seen['more']} files or folders more than after the first save."
         if seen["found"] != [100, 0]:
-            return f"after six killed saves and one that completed: {said(seen['found'])}."
+            return f"after six killed saves and one of step 100 that completed: {said(seen['found'])}."
         return None
 
 
@@ -407,11 +418,11 @@ class KeepsWholeOnes(InFolder):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["newest"] != [20, 0]:
-            return f"after a damaged checkpoint of step 15 and a whole one of step 20: {said(seen['newest'])}."
+            return f"step 15 is damaged, and step 20 is whole: {said(seen['newest'])}; it should find step 20."
         if seen["before"] != [10, 0]:
             return (
                 "keep=2: step 15 was damaged when step 20 was saved, so steps 20 and 10 are the two whole ones. "
-                f"Then step 20 is damaged as well: {said(seen['before'])}."
+                f"Then step 20 is damaged as well: {said(seen['before'])}; it should find step 10."
             )
         return None
 
@@ -431,6 +442,14 @@ def _said_after(got: Any, new: list[int]) -> str:
     """Say what a new manager has found after the save of `new` (step and version)."""
     first = got == [new[0], 0] and new[1] == 1
     return said(got) + (" as it was saved the first time" if first else "")
+
+
+def _either(allowed: list[list[int]]) -> str:
+    """Say what a new manager may find: nothing or the old checkpoint (step and version), or the new one."""
+    old, new = allowed
+    if not old:
+        return f"nothing or step {new[0]}"
+    return f"step {new[0]}, as it was before or as it is now" if old[0] == new[0] else f"step {old[0]} or {new[0]}"
 
 
 def _tensors(state: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:

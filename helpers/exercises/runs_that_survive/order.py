@@ -47,13 +47,14 @@ class EachSampleOnceAnEpoch(Check):
                 where = f"{samples} samples in batches of {size}, epoch {number}"
                 wrong = [len(batch) for batch in epoch if len(batch) != size]
                 if wrong:
-                    return f"{where}: a global batch has {wrong[0]} samples."
+                    return f"{where}: a global batch has {wrong[0]} samples; it should have {size}."
                 had = [sample for batch in epoch for sample in batch]
                 if not set(had) <= set(range(samples)):
-                    return f"{where}: it has sample {min(set(had) - set(range(samples)))}, which does not exist."
+                    unknown = min(set(had) - set(range(samples)))
+                    return f"{where}: sample {unknown} occurs, but samples are numbered from 0 to {samples - 1}."
                 if len(set(had)) < len(had):
                     twice = next(sample for sample in had if had.count(sample) > 1)
-                    return f"{where}: sample {twice} occurs {had.count(twice)} times."
+                    return f"{where}: sample {twice} occurs {had.count(twice)} times; it should occur at most once."
         return None
 
 
@@ -77,13 +78,17 @@ class NewOrderEachEpoch(Check):
         orders = {tuple(map(int, key.split(":"))): tuple(order) for key, order in seen["orders"].items()}
         for (seed, epoch), order in orders.items():
             if list(order) == sorted(order):
-                return "an epoch goes through the samples in their own order, 0, 1, 2, …"
+                return "an epoch goes through the samples in the order 0, 1, 2, …; it should be shuffled."
             for (other_seed, other_epoch), other in orders.items():
                 if (seed, epoch) < (other_seed, other_epoch) and order == other:
                     if seed == other_seed:
-                        return f"epochs {epoch} and {other_epoch} go through the samples in the same order."
+                        return (
+                            f"epochs {epoch} and {other_epoch} go through the samples in the same order; the order "
+                            "should depend on the epoch."
+                        )
                     return (
-                        f"two seeds give the same order, in epoch {epoch} of one and epoch {other_epoch} of the other."
+                        f"two seeds give the same order, in epoch {epoch} of one and epoch {other_epoch} of the other; "
+                        "each pair of seed and epoch should have its own order."
                     )
         return None
 
@@ -103,7 +108,10 @@ class FairParts(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for ranks, sizes in zip((1, 2, 3, 5, 8, 11), seen["sizes"], strict=True):
             if not max(sizes) - min(sizes) <= 1:
-                return f"8 samples on {ranks} ranks: the parts have {', '.join(map(str, sizes))} samples."
+                return (
+                    f"8 samples on {ranks} ranks: the parts have {', '.join(map(str, sizes))} samples; their sizes "
+                    "should differ by at most one."
+                )
         return None
 
 
@@ -173,14 +181,14 @@ class AnyStepFirst(Check):
         for step, (one, other) in enumerate(zip(seen["straight"], seen["jumped"], strict=True)):
             if one != other:
                 return (
-                    f"the batch of step {step} depends on which steps were asked for earlier, or on the program's "
-                    "random numbers."
+                    f"the batch of step {step} depends on which steps were requested before it, or on the program's "
+                    "random numbers; it should depend only on the seed, the skips and the step."
                 )
         if not seen["again"]:
-            return "the same step asked for twice gives two different batches."
+            return "two calls of `rows` for the same step give different batches."
         for name, alone in zip(("torch", "numpy", "random"), seen["left_alone"], strict=True):
             if not alone:
-                return f"the program's random generator ({name}) has changed."
+                return f"the program's random generator ({name}) has changed: `rows` should use a generator of its own."
         return None
 
 
@@ -267,7 +275,10 @@ class StateTravels(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if not seen["characters"] <= 2000:
-            return f"the state of 4,000 samples takes {seen['characters']:,} characters; a few numbers are enough."
+            return (
+                f"with 4,000 samples, the state takes {seen['characters']:,} characters as JSON; the seed and the "
+                "skipped batches are enough."
+            )
         for step, here, there in zip(STEPS, seen["here"], seen["there"], strict=True):
             if here != there:
                 return f"after load_state_dict, step {step} has a different batch than in the saved order."

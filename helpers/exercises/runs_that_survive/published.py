@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """Failures of a job, as somebody has counted them.
+    """Failures of a job, as its source counts them.
 
     Attributes:
         name: of the job.
-        gpus: at work.
-        days: observed.
-        failures: that interrupted it.
-        counted: which failures are counted.
-        source: where it says so.
+        gpus: GPUs of the job.
+        days: days of observation.
+        failures: interruptions in that time.
+        counted: which failures the source counts.
+        source: the publication, and the place in it.
     """
 
     name: str
@@ -25,7 +25,7 @@ class PublishedRun:
 
     @property
     def per_gpu_day(self) -> float:
-        """Failures for each GPU and day."""
+        """Failures per GPU and day."""
         return self.failures / (self.gpus * self.days)
 
     @property

@@ -53,7 +53,7 @@ class Training:
         self.losses.append(loss.item())
 
     def state(self) -> dict[str, Any]:
-        """Return a copy of all that the rest of the run depends on."""
+        """Return a copy of everything that the rest of the run depends on."""
         parts = {
             "weights": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -65,7 +65,7 @@ class Training:
         return copy.deepcopy(parts)
 
     def load(self, state: dict[str, Any], without: Collection[str] = ()) -> None:
-        """Take up the run from `state`, but for the parts in `without`: they stay as they are at the start."""
+        """Restore all parts of `state` except those in `without`, which keep their initial values."""
         state = {part: copy.deepcopy(value) for part, value in state.items() if part not in without}
         for part, owner in (("weights", self.model), ("optimizer", self.optimizer), ("scaler", self.scaler)):
             if part in state:
