@@ -35,7 +35,7 @@ class OnMadeJobs(Check):
         for (ranks, blamed), (fault, rank) in zip(expected["jobs"], seen["rows"], strict=True):
             if [fault, rank] != [cls.kind, blamed]:
                 right = f'("{cls.kind}", {blamed})'
-                got = f'("{fault}", {rank})'
+                got = f'("{fault}", {rank})' if fault != "None" else "not a pair of a fault and a rank"
                 return f"a job of {ranks} ranks: the answer is {got}; it should be {right}. {cls.look}"
         return "diagnose changed the logs; other code reads them, too." if seen["changed"] else None
 
@@ -45,7 +45,7 @@ class FindsTheKilled(OnMadeJobs):
 
     kind = "killed"
     look = "When a rank is killed, the others lose their connection (1) or are stopped (-15). Only one has -9."
-    hint = "Exit code -9 is SIGKILL. Which rank has it?"
+    hint = "Exit code -9 means SIGKILL. Which rank has this exit code?"
 
 
 class FindsTheHung(OnMadeJobs):

@@ -28,7 +28,7 @@ def rank_lanes(logs: Sequence[RankLog]) -> Figure:
 
 
 def spike_figure(curves: Mapping[str, Sequence[float]], spike_at: int) -> Figure:
-    """Draw the test loss of several ways to deal with a spike."""
+    """Draw the test loss after each reaction to a spike."""
     figure = Figure(figsize=(7, 3.4), layout="constrained")
     axes = figure.add_subplot()
     for (name, losses), color in zip(curves.items(), (COLORS[4], COLORS[1], COLORS[0], COLORS[2]), strict=False):

@@ -88,11 +88,15 @@ class NoticesBothSignals(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name in SIGNALS:
             if seen[name]["missed"]:
-                return f"{name} did not reach your handler: you installed no handler for it."
+                return f"{name} did not reach a handler of yours. Does `Preemption()` install one for it?"
             whens = "before a signal", "after a signal", "after a second signal", "in the step after that"
             for when, got, want in zip(whens, seen[name]["flags"], expected[name]["flags"], strict=True):
-                if (got["kind"], got.get("shape")) != (want["kind"], want["shape"]):
-                    return f"The flag is {got['kind']}, shape {got.get('shape')}; expected float32, shape [1]."
+                if "shape" not in got:
+                    return f"`flag()` returned {got['kind']}; expected a tensor in float32 with shape [1]."
+                if (got["kind"], got["shape"]) != (want["kind"], want["shape"]):
+                    return (
+                        f"`flag()` returned {got['kind']} with shape {got['shape']}; expected float32 with shape [1]."
+                    )
                 if got["values"] != want["values"]:
                     return f"{name}: the flag is {got['values']} {when}; expected {want['values']}."
         return None
@@ -109,7 +113,8 @@ class HandlerOnlyNotes(Check):
         for name in SIGNALS:
             if seen[name]["raised"]:
                 return (
-                    f"{name}: the handler raises {seen[name]['raised']}, in the middle of a step. Only note the signal."
+                    f"{name}: the handler raises {seen[name]['raised']}, which ends the step that it interrupts. Only note "
+                    "the signal in it."
                 )
         return None
 
@@ -134,7 +139,7 @@ class RanksStopTogether(Check):
         for total, got, want in zip((0, 1, 3), quiet, expected["decisions"]["no signal"], strict=True):
             if got != want:
                 decided = "to stop" if got else "to go on"
-                return f"For a total of {total}, `agreed` decides {decided}; expected the opposite."
+                return f"When the flags sum to {total}, `agreed` decides {decided}; expected the opposite."
         return None
 
 
@@ -149,7 +154,7 @@ class PutsHandlersBack(Check):
         for name in SIGNALS:
             lost = [each for each, back in zip(SIGNALS, seen[name]["back"], strict=True) if not back]
             if lost:
-                return f"After close(), {' and '.join(lost)} did not get back the handler from before."
+                return f"close() did not restore the handler that {' and '.join(lost)} had before `Preemption()`."
         return None
 
 

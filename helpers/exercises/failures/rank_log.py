@@ -29,7 +29,7 @@ class Call:
 
 @dataclass
 class RankLog:
-    """What one rank has left.
+    """The log of one rank.
 
     Attributes:
         exit_code: 0: went well; 1: an error was raised; -9: killed by signal 9 (SIGKILL); -15: told to stop by
@@ -66,7 +66,7 @@ class RankLogWriter:
 
 
 def checksum(tensors: Iterable[torch.Tensor]) -> int:
-    """Return a number that is another one as soon as one bit of the tensors is another one."""
+    """Return a CRC-32 of the tensors' bytes: it differs if a single bit differs."""
     value = 0
     for tensor in tensors:
         value = zlib.crc32(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes(), value)
@@ -74,7 +74,7 @@ def checksum(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def read_logs(folder: str | Path, exit_codes: Mapping[int, int], attempt: int = 0) -> list[RankLog]:
-    """Return what the ranks of one attempt have left, in their order."""
+    """Return the logs that the ranks of one attempt wrote, in rank order."""
     lines = {rank: _lines(Path(folder, f"attempt-{attempt}-rank-{rank}.jsonl")) for rank in sorted(exit_codes)}
     start = min((line[2] for mine in lines.values() for line in mine), default=0.0)
     logs = []

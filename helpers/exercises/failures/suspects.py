@@ -34,7 +34,8 @@ class OnMadeCounters(Check):
     def judge(cls, seen: Evidence, expected: Evidence) -> str | None:
         for (count, blamed), (fault, node) in zip(expected["jobs"], seen["rows"], strict=True):
             if [fault, node] != [cls.fault, blamed]:
-                right, got = f'("{cls.fault}", {blamed})', f'("{fault}", {node})'
+                right = f'("{cls.fault}", {blamed})'
+                got = f'("{fault}", {node})' if fault != "None" else "not a pair of a fault and a node"
                 return f"a job of {count} nodes: the answer is {got}; it should be {right}. {cls.look}"
         return "suspect changed the list; other code reads it, too." if seen["changed"] else None
 
@@ -70,7 +71,7 @@ class FindsTheCorrupt(OnMadeCounters):
 
     fault = "corrupt"
     look = "Nodes of one stage had the same rows and hold the same weights. Other stages have other checksums."
-    hint = "Count the checksums stage by stage. One that occurs once belongs to the faulty node."
+    hint = "Count the checksums stage by stage. A checksum that occurs only once in its stage is the faulty node's."
 
 
 class FindsTheSlowNode(OnMadeCounters):
