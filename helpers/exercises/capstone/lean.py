@@ -238,7 +238,7 @@ class SameUpdateWithinTheRoom(Check):
         # A sign may differ where a mean is almost zero: a few weights of thousands, 2 x RATE each and update.
         for a, b, size in zip(seen["weights"], expected["weights"], expected["sizes"], strict=True):
             if not abs(a - b) <= RATE * max(4.0, 0.5 * size**0.5):
-                return "The weights did not move by p - lr * sign(mean), once per update, after the last micro-batch."
+                return "The weights did not change to p - lr * sign(mean), once per update, after the last micro-batch."
         left = seen["left"]
         if left["replaced"]:
             return "The running means must be updated in place: the dictionary holds other tensors now."
@@ -256,12 +256,12 @@ class SameUpdateWithinTheRoom(Check):
                     "those that do nothing add up. Remove each one: the handle has remove()."
                 )
         if left["gradients"]:
-            return f"{left['gradients']} parameters still hold a gradient after the update."
+            return f"{left['gradients']} parameters still hold a gradient after the update; set it to None in the hook."
         over = seen["peak"] - seen["static"]
         if not over <= ROOM:
             return (
-                f"Beside weights, means and batch the peak takes {human_bytes(over)}; there is room for "
-                f"{human_bytes(ROOM)}. What takes it: gradients, or the activations of too many rows at once?"
+                f"On top of weights, means and batch, the peak holds {human_bytes(over)}; at most {human_bytes(ROOM)} "
+                "are allowed. Are these gradients, or the activations of too many rows at once?"
             )
         return None
 

@@ -37,7 +37,7 @@ OUTSIDE, LARGE = 32 * KiB, 4 * KiB  # what Python and NumPy may keep beside tens
 
 @dataclass(frozen=True)
 class RungResult:
-    """What came of a recipe.
+    """What a recipe achieved.
 
     Attributes:
         peak_bytes: of an update, by the meter, without what a kernel takes and frees itself, which differs between
@@ -46,8 +46,8 @@ class RungResult:
         files: names of files that two updates opened to write to.
         loss: mean cross entropy on the images held out; NaN where the weights do not fit the model.
         changed: names of parameters that are missing, new, or of another shape.
-        unseen, foreign: the most images of a batch that did not go through the model, and rows that were none of its.
-        moved: how often the weights changed, at most, between two pieces of one update.
+        unseen, foreign: the most images of a batch that did not go through the model, and the most rows from elsewhere.
+        moved: the most changes of the weights between the micro-batches of one update.
     """
 
     peak_bytes: int
@@ -217,7 +217,7 @@ class KeepsTheModel(_OpenRung):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         names = [str(name) for name in seen["changed"]]
         if names:
-            return f"{len(names)} parameters are missing, new, or of another shape, for example {names[0]!r}."
+            return f"Parameters that are missing, new, or of another shape: {len(names)}, for example {names[0]!r}."
         return None
 
 
@@ -234,7 +234,7 @@ class SeesEachImage(_OpenRung):
         if seen["unseen"]:
             return f"In one update {seen['unseen']} of the 64 images did not go through model(...) with gradients on."
         if seen["foreign"]:
-            return f"In one update {seen['foreign']} rows went through the model that are none of the batch's images."
+            return f"In one update {seen['foreign']} rows that are not images of the batch went through the model."
         return None
 
 
@@ -246,7 +246,10 @@ class MakesOneUpdate(_OpenRung):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["moved"]:
-            return f"In one update the weights changed {seen['moved']} times before its last micro-batch."
+            return (
+                f"In one update the weights changed {seen['moved']} times before the last micro-batch; they should "
+                "change once, after it."
+            )
         return None
 
 
@@ -254,15 +257,15 @@ class StaysWithinTheRoom(_OpenRung):
     """The peak of an update, with all that is kept between updates, is at most 284 KiB."""
 
     hint = (
-        "Weights in FP32 take 203 KiB, in BF16 half of that. What else is there once for each parameter?\n"
+        "Weights in FP32 take 203 KiB, in BF16 half of that. What else takes bytes per parameter?\n"
         "Fold gradients into a mean (section 2). Then micro-batches: halve them until activations are small.\n"
-        "What remains: the generator's state, and FP32 temporaries as large as the largest weight: round in parts."
+        "What remains: the generator's state, and FP32 temporaries as large as the largest weight. Round it in parts."
     )
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if not 0 < seen["peak_bytes"] <= ROOM:
-            peak = f"The peak is {human_bytes(seen['peak_bytes'])}; there is room for {human_bytes(ROOM)}."
+            peak = f"The peak is {human_bytes(seen['peak_bytes'])}; at most {human_bytes(ROOM)} are allowed."
             return f"{peak} Measure an update with MemoryMeter(model): which category holds the most?"
         return None
 
@@ -275,7 +278,10 @@ class KeepsNothingElsewhere(_OpenRung):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if not seen["outside_bytes"] <= OUTSIDE:
-            return f"Python and NumPy keep {human_bytes(seen['outside_bytes'])} beside the tensors after two updates."
+            kept = human_bytes(seen["outside_bytes"])
+            return (
+                f"After two updates Python and NumPy keep {kept} outside tensors; the limit is {human_bytes(OUTSIDE)}."
+            )
         files = [str(name) for name in seen["files"]]
         if files:
             return f"Updates write to {len(files)} file(s), for example {files[0]!r}; a copy in a file counts, too."

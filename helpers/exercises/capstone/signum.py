@@ -1,4 +1,4 @@
-"""An optimizer with one number a parameter, which takes its gradients whole or in pieces."""
+"""An optimizer with one number per parameter, which accepts a gradient whole or one micro-batch at a time."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -113,7 +113,7 @@ class RecomputesEachBlock(Check):
                 f"backward pass; they should run {expected['forward']} and {expected['again']} times."
             )
         if seen["gradients"] is None or relative_distance(seen["gradients"], expected["gradients"]) > TOLERANCE:
-            return "Gradients have changed or are missing. Is use_reentrant=False passed to checkpoint?"
+            return "The gradients differ, or some are missing. Is use_reentrant=False passed to checkpoint?"
         return None
 
 
@@ -188,13 +188,20 @@ class FoldsGradients(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if any(seen["waiting"]):
-            return f"After the micro-batches {seen['waiting']} parameters still hold a gradient; none should."
+            numbers = ", ".join(map(str, seen["waiting"]))
+            return (
+                f"After three micro-batches, {numbers} parameters still hold a gradient; none should. Does the hook "
+                "set p.grad to None?"
+            )
         if relative_distance(seen["means"], expected["means"]) > TOLERANCE:
             off = relative_distance(seen["means"], expected["means"])
             when = "" if seen["faded"] else " After fold the means should be 0.9 times what they were."
             return f"After three micro-batches the means are off by {off:.2g} of their norm.{when}"
         if seen["later"]:
-            return "After the returned handles were removed, a backward pass still changed the means."
+            return (
+                "After the returned handles were removed, a backward pass still changed the means. Does fold return "
+                "the handle of every hook?"
+            )
         return None
 
 

@@ -113,8 +113,8 @@ class HandlerOnlyNotes(Check):
         for name in SIGNALS:
             if seen[name]["raised"]:
                 return (
-                    f"{name}: the handler raises {seen[name]['raised']}, which ends the step that it interrupts. Only note "
-                    "the signal in it."
+                    f"{name}: the handler raises {seen[name]['raised']}, which ends the step that it interrupts. Only "
+                    "note the signal in it."
                 )
         return None
 
