@@ -1,14 +1,14 @@
 # %% [markdown] name="title"
 # # Mixture of experts
 #
-# **A mixture of experts can have many times the parameters that it uses per token. It saves FLOPs. In return you have to keep the experts balanced, hold all of them in memory, and move tokens to the ranks that own them.**
+# **A mixture of experts can have many times the parameters that it uses per token. That saves FLOPs. In return, you have to keep the experts balanced, hold all of them in memory, and move tokens to the ranks that own their experts.**
 #
 # | | |
 # |---|---|
-# | After this you can | write the layer: router, permutation, grouped matmuls without a host synchronization; balance experts with a loss and with a bias; measure what a capacity drops; tell total from active parameters in memory, FLOPs and MFU; put experts on ranks with an uneven all-to-all and correct gradients, and predict the bytes; predict which rank runs out of memory first; reduce and clip gradients over the right ranks |
+# | After this you can | write the layer: router, permutation, grouped matmuls without a host synchronization; balance experts with a loss and with a bias; measure what a capacity drops; distinguish total from active parameters in memory, FLOPs and MFU; put experts on ranks with an uneven all-to-all and correct gradients, and predict the bytes; predict which rank runs out of memory first; reduce and clip gradients over the right ranks |
 # | Time | 110 to 140 minutes |
 # | Difficulty | ●●● |
-# | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL; that path has not been tested yet |
+# | Needs | a CPU, where ranks are processes that use gloo; if there is one GPU per rank, the cells use NCCL, which has not been tested yet |
 # | Before this | labs [[#start_here]], [[#where_the_time_goes]], [[#data_parallel]] and [[#tensor_parallel]] |
 # | Syllabus | T39, C19 |
 
@@ -60,7 +60,7 @@ print(f"ranks: on {'GPUs, over NCCL' if where.type == 'cuda' else 'the CPU, over
 # %% [markdown] name="layer_text"
 # ## 1 · Experts and a router
 #
-# The MLP of a transformer block processes each token independently, and uses all of its parameters for every token. A **mixture of experts** replaces it with several small MLPs, the *experts*, and a *router*: a linear layer with one output per expert. Each token goes to the k experts with the highest router probability. The layer's output is the weighted sum of those k results.
+# The MLP of a transformer block processes each token independently, and uses all of its parameters for every token. A **mixture of experts** replaces it with several small MLPs, the *experts*, and a *router*: a linear layer with one output per expert. Each token goes to the k experts to which the router gives the highest probability. The layer's output for the token is the weighted sum of those k experts' results.
 #
 # This lab uses 8 experts with a hidden size of 64 and k = 2. The comparison is a dense MLP with a hidden size of 128, which uses as many parameters per token as two experts do.
 
@@ -78,9 +78,9 @@ show(
 #
 # **Contract.** Write four functions for n tokens of width C, E experts and k choices per token. n may be 0.
 #
-# - `route(logits, k, bias=None)` takes logits (n, E). It returns `chosen` (n, k), the k experts with the highest probability (softmax over all experts), in any order, and `weights` (n, k) in the same order: the probabilities of the chosen experts, divided by their sum. A `bias` (E,) is added to the probabilities to choose experts. It does not enter the weights.
-# - `permute(x, chosen, experts)` takes x (n, C). It returns `rows` (n·k, C), one copy of a token per choice, sorted by expert; `counts` (E,), the number of rows of each expert; and `source` (n·k,): row j belongs to choice source[j] of `chosen.flatten()`.
-# - `grouped(rows, counts, up, down)` takes up (E, H, C) and down (E, C, H). The rows of expert e are the next counts[e] rows. It returns down[e] · gelu(up[e] · row) for each row. No expert computes another expert's rows. An expert without rows gets a gradient of zeros. Even with no rows at all, the result must depend on `rows`, `up` and `down`: a rank without tokens still takes part in the gradient exchange of section 5.
+# - `route(logits, k, bias=None)` takes logits (n, E). It returns `chosen` (n, k), the k experts with the highest probability (softmax over all experts), in any order, and `weights` (n, k) in the same order: the probabilities of the chosen experts, divided by their sum. A `bias` (E,) is added to the probabilities when experts are chosen. It does not enter the weights.
+# - `permute(x, chosen, experts)` takes x (n, C). It returns `rows` (n·k, C), one copy of a token per choice, sorted by expert; `counts` (E,), the number of rows of each expert; and `source` (n·k,), where row j belongs to choice source[j] of `chosen.flatten()`.
+# - `grouped(rows, counts, up, down)` takes up (E, H, C) and down (E, C, H). The rows of expert e are the next counts[e] rows. It returns down[e] · gelu(up[e] · row) for each row. No expert computes another expert's rows. An expert without rows gets a gradient of zeros. Even without any rows, the result must depend on `rows`, `up` and `down` in autograd: a rank without tokens still takes part in the gradient exchange of section 5.
 # - `unpermute(rows, source, weights)` returns (n, C): for each token, the sum of its k rows times their weights.
 
 
@@ -163,7 +163,7 @@ print(f"parameters, mixture / dense MLP: {mixture[0] / mlp[0]:.3f}")
 print(f"FLOPs, mixture / dense MLP:      {mixture[1] / mlp[1]:.3f}")
 
 # %% [markdown] name="one_guess_text"
-# Four times the parameters cost the same FLOPs; the extra 0.03 in both ratios is the router. The **total** parameters determine memory: weights, gradients and optimizer state. The **active** parameters determine FLOPs.
+# The mixture has four times the parameters at the same FLOPs. The extra 0.03 in both ratios is the router. The **total** parameters determine memory: weights, gradients and optimizer state. The **active** parameters determine FLOPs.
 #
 # Some mixtures use k = 1 (the *Switch Transformer*).
 #
@@ -188,14 +188,14 @@ def router_gradient(k):
 one_guess.reveal(router_gradient(1) / router_gradient(2))
 
 # %% [markdown] name="one_explained"
-# A single weight, divided by its own sum, is always 1, whatever the logits are. The router gets no gradient (what is left is rounding) and never learns, and PyTorch reports nothing. With k = 1, use the probability itself as the weight, as the Switch Transformer does.
+# A single weight, divided by its own sum, is always 1, whatever the logits are. The router gets no gradient apart from rounding noise, so it never learns, and PyTorch reports nothing. With k = 1, use the probability itself as the weight, as the Switch Transformer does.
 #
 # The choice itself, a top-k, has no gradient at any k. The router learns only through the weights of the experts it chose. It gets no signal about how well the other experts would have done.
 
 # %% [markdown] name="kernel_contract"
 # ### Your turn: grouped matmuls
 #
-# Your `grouped` probably loops over experts, one pair of matmuls each, and reads `counts` on the host to know where to split. On a GPU that has two costs. E small matmuls leave most of the device idle. And `counts.tolist()` is a host synchronization: the CPU waits until the router has finished, and meanwhile launches nothing. For BF16 on a GPU, `F.grouped_mm` runs all experts in one kernel and reads the boundaries on the device. (In FP32 it falls back to a loop that copies them to the host.)
+# Your `grouped` probably loops over the experts, with two matmuls each, and reads `counts` on the host to know where to split. On a GPU that has two costs. Small matmuls, one after the other, leave most of the device idle. And `counts.tolist()` is a host synchronization: the CPU waits until the router has finished, and launches nothing in the meantime. For BF16 on a GPU, `F.grouped_mm` runs all experts in one kernel and reads the boundaries on the device. (In FP32 it falls back to a loop that copies them to the host.)
 #
 # `torch.bincount` synchronizes, too: it reads the largest index to size its output. So training code counts with `F.one_hot(...).sum(dim=0)`, `histc` or `scatter_add`.
 #
@@ -241,13 +241,13 @@ for dtype in (torch.bfloat16,) if device.type == "cuda" else (torch.float32, tor
     print(dtype, "loop -> grouped_mm:", compare(work(grouped, dtype), work(grouped_kernel, dtype), runs=10))
 
 # %% [markdown] name="alone_text"
-# The timing above is for this device. PyTorch's CPU version of `F.grouped_mm` loops over the experts in C++, so on a CPU it can save only the overhead of many small operations in Python and autograd. On a GPU, in BF16, the loop launches 2 E matmuls and waits once for `counts`. The grouped version launches two matmuls and does not wait. The other cells keep `grouped`, which also runs in FP64.
+# These timings are for this device. PyTorch's CPU version of `F.grouped_mm` loops over the experts in C++, so on a CPU it can only save the overhead of many small operations in Python and autograd. On a GPU, in BF16, the loop launches 2 E matmuls and waits once for `counts`. The grouped version launches two matmuls and does not wait. The other cells keep `grouped`, which also runs in FP64.
 #
 # ## 2 · Without balancing
 #
-# The model to train is tiny, but its experts matter. It reads the last 8 bytes of English text (Python's own manual) and predicts the next byte, with two blocks and no attention. Three versions see the same batches: a dense MLP of 128 in each block, a dense MLP of 512, and 8 experts of 64 with k = 2. The mixture computes about as much as the first and has about as many parameters as the second.
+# The model to train is tiny: two blocks and no attention. It reads the last 8 bytes of English text (Python's own manual) and predicts the next byte. Three versions see the same batches. Their blocks have a dense MLP of 128, a dense MLP of 512, or 8 experts of 64 with k = 2. The mixture computes about as much as the first and has about as many parameters as the second.
 #
-# **Predict.** Nothing in the loss asks the router to balance. At the end of training, how many times its even share does the busiest expert of a layer get? (1 is even. 4 is the maximum: every token has that expert among its two.)
+# **Predict.** Nothing in the loss asks the router to balance. At the end of training, what is the load of a layer's busiest expert, as a multiple of its even share? (1 means that all experts get the same. 4 is the maximum: every token has that expert among its two.)
 
 # %% name="alone_guess"
 my_guess = None  # times the even share
@@ -292,7 +292,7 @@ idle = (runs["no balancing"].loads[-50:].mean(dim=0) * 8 < 0.25).sum().item()
 print(f"experts with less than a quarter of their even share at the end: {idle} of 16")
 
 # %% [markdown] name="alone_explained"
-# An expert that is chosen gets gradients, improves, and is chosen more often. Early in the run the widest bands show this. Here the other experts catch up in part. If they never do, that is called *routing collapse*. In the steps in which an expert gets few tokens, it learns little.
+# An expert that is chosen gets gradients, improves, and is chosen more often. The widest bands show this early in the run. Here some of the other experts catch up in part. If they never do, that is called *routing collapse*. An expert learns little while it gets few tokens.
 #
 # ## 3 · Balancing
 #
@@ -374,14 +374,14 @@ claims.record(
 claims.figure("balanced experts lower the loss by", "no balancing - bias, one seed", better, "nats")
 
 # %% [markdown] name="balance_explained"
-# Both methods work. The loss pulls the router toward good predictions and toward equal loads at the same time, and α sets the strength of the second pull. The bias adds no gradient, so nothing competes with the task's gradient. It needs the loads of *all* tokens: with several ranks, all-reduce the counts before `nudge`. The loss has the same problem in another form. Computed per micro-batch on each rank, it demands balance within every micro-batch, which is stricter than balance over the global batch.
+# Both methods balance the experts. With the loss, the router is pulled toward good predictions and toward equal loads at the same time, and α sets the strength of the second pull. The bias adds no gradient, so nothing competes with the task's gradient. It needs the loads of *all* tokens: with several ranks, all-reduce the counts before `nudge`. The loss has a similar problem. Computed per micro-batch on each rank, it demands balance within every micro-batch, which is stricter than balance over the global batch.
 
 # %% [markdown] name="precision_text"
 # ### Keep the router in FP32
 #
-# The router's logits decide which experts process a token. A rounding error there can send the token to a different expert. Two defenses are common: compute the router in FP32 even if everything else runs in BF16, and keep the logits from growing with a **z-loss** (ST-MoE): add a small multiple of the mean of logsumexp(logits)² to the loss. BF16 numbers just above 1 are 1/128 apart, and just above 32 they are 1/4 apart, so large logits round more coarsely. The z-loss pays off when logits grow into the tens. When they are small, it mostly shifts them all down together until logsumexp is near 0, and a common shift does not change the softmax.
+# The router's logits decide which experts process a token. A rounding error there can send the token to a different expert. Two defenses are common: compute the router in FP32 even if everything else runs in BF16, and keep the logits from growing with a **z-loss** (ST-MoE): add a small multiple of the mean of logsumexp(logits)² to the loss. BF16 numbers just above 1 are 1/128 apart, and just above 32 they are 1/4 apart, so large logits round more coarsely. So the z-loss helps when logits grow into the tens. When they are small, it mostly shifts them together until logsumexp is near 0, and a common shift does not change the softmax.
 #
-# **Predict.** Run the trained router of the bias mixture with BF16 inputs and weights. For what percentage of the tokens does the set of two experts change, in at least one of the two layers?
+# **Predict.** Run the trained router of the bias mixture with BF16 inputs and weights. What percentage of the tokens get a different pair of experts in at least one of the two layers?
 
 # %% name="precision_guess"
 my_guess = None  # percent of the tokens
@@ -412,7 +412,7 @@ def rerouted(model, x):
 rounding_guess.reveal(rerouted(models["bias"], batch_at(text, 4096, torch.Generator().manual_seed(2))[0]))
 
 # %% [markdown] name="capacity_text"
-# Each of these tokens would run through different experts than in training, because of rounding alone. Recomputation has the same weakness wherever it is not bitwise repeatable (atomics, a different autocast state). If activation checkpointing routes a token differently the second time, a dropless layer's shapes change and `checkpoint` raises an error; with a fixed capacity the gradient is silently wrong.
+# Rounding alone sends each of these tokens to different experts than in training. The same can happen when activation checkpointing recomputes a block and the recomputation is not bitwise repeatable (because of atomics, or a different autocast state). If a token is then routed differently, a dropless layer's shapes change and `checkpoint` raises an error. With a fixed capacity the gradient is silently wrong.
 #
 # ### What a capacity drops
 #
@@ -454,14 +454,14 @@ for name in MIXTURES:
 show_table(table)
 
 # %% [markdown] name="drop_explained"
-# A capacity has two costs. Tokens lose the work of the busy experts, and the slots of underused experts stay empty. Which tokens are dropped depends on the rest of the batch.
+# A capacity has two costs. Dropped tokens skip the busy experts, and the slots of underused experts stay empty. Which tokens are dropped depends on the rest of the batch.
 #
 # Your `permute` and `grouped` drop nothing: they are **dropless** (MegaBlocks). `F.grouped_mm` makes that practical on a GPU.
 
 # %% [markdown] name="cheap_text"
 # ## 4 · What is cheaper, and what is not
 #
-# Articles claim two things about mixtures: they reach **the loss of a dense model of their total size**, and they do so **at a fraction of the FLOPs**, cheaper by the ratio of total to active parameters. For the experts alone that ratio is 4. A model also has parameters that every token uses, so the ratio of the whole model is smaller. A cell below computes it from the parameters that take part in matmuls.
+# Articles claim two things about mixtures: they reach **the loss of a dense model of their total size**, and they do so **at a fraction of the FLOPs**, smaller by the ratio of total to active parameters. For the experts alone that ratio is 4. A model also has parameters that every token uses, so the ratio for the full model is smaller. A cell below computes it from the parameters that take part in matmuls.
 #
 # **Predict.** What percentage of the gap in test loss between dense 128 and dense 512 does the bias mixture close?
 
@@ -524,9 +524,9 @@ said, subject = "cheaper by total / active parameters", "FLOPs to the loss of de
 claims.record("C19", said, subject, sum(savings) / 2 / ratio, "x", 0.8, 1.25)
 
 # %% [markdown] name="cheap_explained"
-# With either seed, the mixture comes close to the loss of the dense model with MLPs four times as wide, or beats it. The saving is near the model's own ratio of total to active parameters. The last two printed lines show how much another seed moves both figures, so the verdicts use the mean of two. The factor of 4 of the experts alone would be too optimistic: the layers before and after the blocks cost the same in all models, and in a small model they are a large part.
+# With either seed, the mixture comes close to the loss of the dense model with MLPs four times as wide, or beats it. The saving is near the model's own ratio of total to active parameters. The last two printed lines show that both figures depend on the seed, so the verdicts use the mean of two seeds. The experts' own factor of 4 would be too optimistic: the layers before and after the blocks cost the same in all models, and in a small model they are a large part of the total.
 #
-# This is one small byte model, and a text on which more parameters help within 200 steps: it rewards memorizing, which experts are good at. If dense 512 were no better than dense 128, there would be no gap to close. At scale the first claim is too strong. Scaling studies place a mixture between a dense model of its active size and one of its total size, and the gain shrinks as models grow (Clark et al. 2022; Artetxe et al. 2021).
+# This is one small byte model, on a text where more parameters help within 200 steps. If dense 512 were no better than dense 128, there would be no gap to close. At scale the first claim is too strong. Scaling studies place a mixture between a dense model of its active size and one of its total size, and the gain shrinks as models grow (Clark et al. 2022; Artetxe et al. 2021).
 #
 # ### Seconds and MFU
 #
@@ -552,7 +552,7 @@ claims.record("T39", "6 N D with the active parameters", "mixture, 1,024 tokens"
 claims.figure("a step of dense 512 / of the mixture", "1,024 tokens, forward and backward", timing.speedup, "x")
 
 # %% [markdown] name="seconds_explained"
-# Saved FLOPs are not saved seconds. The experts' matmuls are many and small. Sorting, copying and restoring rows are not FLOPs at all; they cost bytes and launches ([[where_the_time_goes]]). So a mixture's MFU is lower. 6 N D with the total parameters would hide that, as the last lines show. When you read the MFU of a mixture, ask which N it uses.
+# Fewer FLOPs do not mean proportionally fewer seconds. The experts' matmuls are many and small. Sorting, copying and restoring rows takes no FLOPs, but memory traffic and launches ([[where_the_time_goes]]). So the mixture's MFU is lower here. An MFU from 6 N D with the total parameters would hide that, as the last lines show. When you read the MFU of a mixture, ask which N it uses.
 #
 # ### Memory
 #
@@ -595,19 +595,19 @@ for name, profile in profiles.items():
 show_table(table)
 
 # %% [markdown] name="shared_text"
-# Parameters, gradients and optimizer state follow the total parameters: the mixture needs as much as dense 512. Its activations exceed those of dense 128, because each token has k copies and their results.
+# Parameters, gradients and optimizer state follow the total parameters: for these, the mixture needs about as much as dense 512. Its activations exceed those of dense 128, because each token has k copies, and a result for each.
 #
 # ### Shared and fine-grained experts
 #
-# DeepSeek's models change two things. **Fine-grained experts**: twice as many experts of half the size, with k doubled, cost the same FLOPs and allow more combinations. **A shared expert** sees every token, so the other experts need not all learn the same basics.
+# DeepSeek's models change two things. **Fine-grained experts**: twice as many experts of half the size, with k doubled, cost the same FLOPs and allow more combinations. **A shared expert** processes every token, so the other experts need not all learn what every token needs.
 #
-# At scale a shared expert has a second use. Its tokens stay on their rank, so it computes while the other experts' tokens travel.
+# At scale a shared expert has a second use. Its tokens stay on their rank, so it can compute while the other experts' tokens travel.
 #
 # ## 5 · Experts on ranks
 #
-# Most of the parameters are in experts, and each expert serves few tokens. So instead of moving parameters to tokens, as sharding does ([[sharding]]), move tokens to parameters. This is **expert parallelism**. Each rank keeps E/N experts and its own part of the batch. Rows travel to the rank that owns their expert, and the results travel back.
+# Most of the parameters are in the experts, and each expert processes few of the tokens. So instead of moving parameters to the tokens, as sharding does ([[sharding]]), move tokens to the parameters. This is **expert parallelism**. Each rank keeps E/N experts and its own part of the batch. Rows travel to the rank that owns their expert, and the results travel back.
 #
-# The collective is the *all-to-all*: each rank has something for every other rank. Here the parts are uneven, and the router decides in each step how uneven. So the ranks first exchange row counts. The host needs those numbers to allocate the receive buffer, which is a host synchronization in every layer. Production code either accepts it, overlaps it with other work, or keeps the counts on the device with kernels that write into a buffer of fixed maximum size (DeepEP's low-latency kernels; its training kernels wait for the counts).
+# The collective for this is the *all-to-all*: each rank sends a different part to every other rank. Here the parts are uneven, and their sizes change with the router's choices in every step. So the ranks first exchange row counts. The host needs those numbers to allocate the receive buffer, which is a host synchronization in every layer. Production code either accepts the wait, overlaps it with other work, or keeps the counts on the device with kernels that write into a buffer of fixed maximum size (DeepEP's low-latency kernels; its training kernels wait for the counts).
 
 # %% name="exchange_figure"
 show(
@@ -755,11 +755,11 @@ said, subject = "expert parallel equals one process", "2 and 4 ranks, loss and e
 claims.record("T39", said, subject, farthest, "relative", 0, 1e-5)
 
 # %% [markdown] name="ranks_explained"
-# These are the trained mixtures on 4,096 windows of text, spread over the ranks. Loss and gradients are those of one process, even when an expert or all experts of a rank get no token (in the last row, those of two of the four ranks). Each layer makes four exchanges of rows: rows to experts, results back, and the gradients of both. With an even load, a rank keeps 1/N of its rows and sends the rest. Forward and backward together it sends 4 n k C (N − 1) / N numbers per layer.
+# The cell ran the trained mixtures on 4,096 windows of text, spread over the ranks. Loss and gradients are those of one process, even if one expert or all experts of a rank get no token (in the last row, two of the four ranks get none). Each layer makes four exchanges of rows: rows to experts, results back, and the gradients of both. With an even load, a rank keeps 1/N of its rows and sends the rest. So in the forward and the backward pass together, it sends 4 n k C (N − 1) / N numbers per layer.
 #
-# How good is this formula if the load is not even?
+# How good is this formula if the load is uneven?
 #
-# **Predict.** For the mixture without balancing on 4 ranks, how many times the formula's bytes do all ranks send together?
+# **Predict.** For the mixture without balancing on 4 ranks, what is the ratio of the bytes that all ranks send to those of the formula?
 
 # %% name="uneven_guess"
 my_guess = None  # bytes of all ranks / formula
@@ -785,9 +785,9 @@ claims.record("T39", said, "bias, mean of 4 ranks", ratios["bias"], "of the form
 claims.figure("rows of the busiest rank, without balancing", "4 ranks", busiest["no balancing"], "x mean")
 
 # %% [markdown] name="uneven_explained"
-# The sum hardly changes: about three of four rows leave their rank, whichever experts they go to. Imbalance changes **where** rows arrive. The busiest rank has the most to receive and to compute, and an all-to-all ends only when the last part has arrived, so all ranks wait for the busiest one. That rank also has to *store* its rows.
+# The total hardly changes: about three of four rows leave their rank, whichever experts they go to. Imbalance changes **where** rows arrive. The busiest rank has the most to receive and to compute, and an all-to-all ends only when the last part has arrived, so all ranks wait for the busiest one. That rank also has to *store* its rows.
 #
-# **Predict.** Measure the peak memory of one layer's forward and backward pass on each of 4 ranks. How many times the peak of the bias mixture does the busiest rank need without balancing?
+# **Predict.** Measure the peak memory of one layer's forward and backward pass on each of 4 ranks. What is the highest peak without balancing, as a multiple of the highest peak of the bias mixture?
 
 # %% name="busiest_guess"
 my_guess = None  # peak of the busiest rank, no balancing / bias
@@ -815,9 +815,9 @@ table = [("4 ranks", *(f"rank {rank}" for rank in range(RANKS)))]
 show_table([*table, *((name, *map(human_bytes, peaks)) for name, peaks in layer_peaks.items())])
 
 # %% [markdown] name="torch_text"
-# All ranks have the same tokens and the same number of parameters, so only the routing makes their peaks differ. Part of each peak is the same on every rank: its own tokens and their copies. The rest follows the rows that it receives. On a GPU that an even load would nearly fill, the busiest rank runs out of memory first, in whichever step the router happens to favor its experts. Imbalance can end a run with an OOM long before the loss shows it.
+# All ranks have the same tokens and the same number of parameters, so only the routing makes their peaks differ. Part of each peak is the same on every rank: its own tokens and their copies. The rest follows the rows that it receives. If an even load would nearly fill the GPUs, the busiest rank runs out of memory first, in some step in which the router favors its experts. So imbalance can end a run with an out-of-memory error although the loss looks normal.
 #
-# If both experts of a token are on the same rank, its row goes there twice. Implementations that send it once, and node-limited routing (DeepSeek-V3 limits a token to four nodes), exploit that.
+# If both experts of a token are on the same rank, its row goes there twice. Some implementations send it only once. DeepSeek-V3 also limits the experts of a token to four nodes.
 #
 # PyTorch has the exchange with its gradient: `all_to_all_single_autograd`, in a private module that torchtitan uses. The next cell compares it with yours.
 
@@ -847,7 +847,7 @@ print("the same rows and gradients:", run_ranks(beside_torch, RANKS, device=wher
 #
 # Eight experts can occupy at most 8 of 64 ranks. So ranks form a mesh: along `expert` they hold different experts, along `replica` they hold the same ones. Everything else (embedding, router, norms) is on all ranks, as in data parallelism. Every rank has its own part of the batch.
 #
-# After the backward pass, gradients must be combined so that they are those of the mean loss over all ranks. There are two obvious methods:
+# After the backward pass, the gradients must be combined into those of the mean loss over all ranks. Two methods come to mind:
 #
 # - `over_all`: average every gradient over all ranks, as `DistributedDataParallel` does by default;
 # - `over_copies`: average shared parameters over all ranks, and an expert's parameters over the ranks that hold that expert.
@@ -876,9 +876,9 @@ mixed_guess = Prediction("Loss after 50 steps, over_all - correct", my_guess, "n
 # - `mesh` has the dimensions "replica" and "expert", of any size, and contains all ranks. `mesh.get_group("replica")` contains the ranks that hold the same experts as this one.
 # - `shared` is a list of parameters that all ranks hold. `experts` is a list of the parameters of this rank's experts. Each has a `.grad`.
 # - Afterwards each `.grad` is that of the mean loss over all ranks. Parameters do not change.
-# - Each shared gradient is sent once among all ranks, and each expert gradient once among the ranks that hold that expert. (A collective in a group of one rank is free.)
+# - Each shared gradient is sent once among all ranks, and each expert gradient once among the ranks that hold that expert. (A collective in a group of one rank does not count.)
 #
-# Think first: `expert_parallel` has already moved the tokens of some ranks to an expert. Which ranks?
+# Think first: from which ranks has `expert_parallel` already brought tokens to an expert?
 
 
 # %% name="reduce" answer=true reveal=true
@@ -970,8 +970,8 @@ for name, results in tried.items():
 show_table([*table, ("one process", "", "", "", f"{alone:.3f}")])
 
 # %% [markdown] name="groups_explained"
-# - `over_all` averages the gradients of *different* experts that happen to have the same shape and name on their ranks. It raises no error and no warning. The loss still falls, but less, because everything else learns correctly and experts still learn what they have in common. Without a correct run to compare with, you would not notice. `DistributedDataParallel` does worse: when it is constructed, it overwrites every rank's experts with rank 0's, because names and shapes agree. Exclude them (`DistributedDataParallel._set_params_and_buffers_to_ignore_for_model`).
-# - `over_copies` gives the right direction, but makes the gradients too large by a factor equal to the number of ranks along `expert`. The exchange has already *summed* over those ranks, while the loss is a *mean* over all. AdamW cancels a constant factor up to its ε, which hides the mistake ([[gradient_accumulation]]): the loss after 50 steps is close to the correct one. SGD, or clipping by the global norm, would reveal it.
+# - `over_all` averages the gradients of *different* experts that happen to have the same shape and name on their ranks. It raises no error and no warning. The loss is higher than in the correct run, but it still falls, because all other parameters get the right gradients. Without a correct run to compare with, you would not notice. `DistributedDataParallel` is worse: when it is constructed, it overwrites every rank's experts with rank 0's, because names and shapes agree. Exclude them (`DistributedDataParallel._set_params_and_buffers_to_ignore_for_model`).
+# - `over_copies` gives the right direction, but makes the gradients too large by a factor equal to the number of ranks along `expert`. The exchange has already *summed* over those ranks, while the loss is a *mean* over all. Up to its ε, AdamW cancels a constant factor, which hides the mistake ([[gradient_accumulation]]): the loss after 50 steps is close to the correct one. SGD, or clipping by the global norm, would reveal it.
 # - The correct method sums over the ranks that hold a copy, and divides by the number of all ranks.
 #
 # With FSDP2 two calls do the same, as in torchtitan: `fully_shard` of the experts over `replica` alone, and `experts.set_gradient_divide_factor(mesh.size())`.
@@ -991,7 +991,7 @@ for replicas, ranks in SHAPES:
 # %% [markdown] name="norm_text"
 # ### Which norm to clip by
 #
-# Gradient clipping needs the norm of the *model's* gradient. Each rank holds the shared gradients and only its own experts'. `torch.nn.utils.clip_grad_norm_` on plain tensors sees one rank's part, so the ranks compute different norms, scale the shared gradients differently, and the copies of the shared parameters drift apart. Sum the squares of the experts' gradients over `expert` first, and count the shared ones once.
+# Gradient clipping needs the norm of the *model's* gradient. Each rank holds the shared gradients and those of its own experts only. `torch.nn.utils.clip_grad_norm_` on plain tensors sees one rank's part. So the ranks compute different norms and scale the shared gradients differently, and the copies of the shared parameters drift apart. Sum the squares of the experts' gradients over `expert` first, and count the shared ones once.
 
 
 # %% name="norm_run"
@@ -1014,7 +1014,7 @@ for rank, row in enumerate(run_ranks(norms, RANKS, 1, device=where, measure=Fals
 show_table(table)
 
 # %% [markdown] name="summary_text"
-# With DTensor parameters (FSDP2), `clip_grad_norm_` does this sum itself, if all parameters are on one mesh. Experts on a mesh of their own need code like that above.
+# With DTensor parameters (FSDP2), `clip_grad_norm_` computes this sum itself if all parameters are on one mesh. If the experts are on a mesh of their own, you need code like that above.
 #
 # ## 7 · What this run measured
 
@@ -1026,10 +1026,10 @@ claims
 #
 # - Parameters, gradients and optimizer state follow the total parameters; FLOPs follow the active ones; seconds follow neither exactly.
 # - From the task's loss, the router learns only through the weights of the experts it chose. Without balancing, a few experts get most of the tokens. A loss or a bias prevents that. Keep the router in FP32.
-# - A capacity drops tokens. Sorted rows with grouped matmuls drop none, and in BF16 on a GPU `F.grouped_mm` needs no host synchronization.
+# - A capacity drops tokens. Grouped matmuls on sorted rows drop none, and in BF16 on a GPU `F.grouped_mm` needs no host synchronization.
 # - Expert parallelism exchanges row counts, rows and results, and then the gradients of both. On average over the ranks, each sends 4 n k C (N − 1) / N numbers per layer, for any load. Imbalance costs time and memory on the busiest rank.
 # - An expert's gradient is summed over its copies and divided by the number of all ranks. Averaging over all ranks mixes different experts without an error. The clipping norm counts each expert once.
 #
-# **What to reach for when.** For more quality at the same FLOPs, with memory to spare: a mixture. If the experts do not fit: expert parallelism inside a node or over fast links, with data parallelism or sharding across nodes. When you report an MFU: state that it counts active parameters. For combining expert ranks with the other dimensions: the methods of [[choosing_a_layout]] apply, though that lab's own layouts are dense.
+# **What to reach for when.** For a lower loss at the same FLOPs, with memory to spare: a mixture. If the experts do not fit: expert parallelism inside a node or over fast links, with data parallelism or sharding across nodes. When you report an MFU: state that it counts active parameters. For combining expert ranks with the other dimensions: the methods of [[choosing_a_layout]] apply, though that lab's own layouts are dense.
 #
 # **Sources.** Shazeer et al. 2017, *Outrageously Large Neural Networks*; Lepikhin et al. 2020, *GShard*; Fedus et al. 2021, *Switch Transformers*; Artetxe et al. 2021, *Efficient Large Scale Language Modeling with Mixtures of Experts*; Clark et al. 2022, *Unified Scaling Laws for Routed Language Models*; Zoph et al. 2022, *ST-MoE* (z-loss, FP32 router); Gale et al. 2022, *MegaBlocks*; Dai et al. 2024, *DeepSeekMoE* (shared and fine-grained experts); Wang et al. 2024, *Auxiliary-Loss-Free Load Balancing*, and DeepSeek-AI 2024, *DeepSeek-V3* (the bias).

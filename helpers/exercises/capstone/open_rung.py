@@ -247,8 +247,8 @@ class MakesOneUpdate(_OpenRung):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["moved"]:
             return (
-                f"In one update the weights changed {seen['moved']} times before the last micro-batch; they should "
-                "change once, after it."
+                f"Changes of the weights before the last micro-batch of an update: {seen['moved']}; expected none. They "
+                "should change once, after it."
             )
         return None
 
@@ -284,7 +284,7 @@ class KeepsNothingElsewhere(_OpenRung):
             )
         files = [str(name) for name in seen["files"]]
         if files:
-            return f"Updates write to {len(files)} file(s), for example {files[0]!r}; a copy in a file counts, too."
+            return f"Updates write to files ({len(files)}), for example {files[0]!r}; a copy in a file counts, too."
         return None
 
 

@@ -69,7 +69,7 @@ class PunishesImbalance(Check):
 LOADS = {
     "uneven": [9, 1, 3, 2, 5],
     "an expert without tokens": [0, 10, 4, 4, 2],
-    "one a little above": [5, 4, 4, 4, 4],
+    "one just above the mean": [5, 4, 4, 4, 4],
     "even": [4, 4, 4, 4, 4],
     "one at the mean": [4, 7, 1, 2, 6],
 }
@@ -105,7 +105,7 @@ class NudgesByTheSign(Check):
                     f"it should move by {want['moved']}.{still}"
                 )
             if got["counts"] != want["counts"]:
-                return f"{case}: the counts were changed."
+                return f"{case}: `nudge` changed `counts`; only the bias should change."
         return None
 
 

@@ -17,7 +17,7 @@ class Drawn:
         chosen: for each token k different experts (n, k).
         weights: of the chosen, (n, k), summing to 1.
         up, down: matrices of all experts, (E, HIDDEN, WIDTH) and (E, WIDTH, HIDDEN).
-        goal: what the output is multiplied with before it is summed up, (n, WIDTH).
+        goal: factor of the output before it is summed, (n, WIDTH).
     """
 
     x: Tensor

@@ -67,7 +67,7 @@ class EqualsTheLoop(Check):
             for i, what in enumerate(NAMES, 1):
                 text = wrong_tensor(got[i], right[i], {}, near)
                 if text:
-                    return f"{case}, {what}: {text}."
+                    return f"{case}: {what} {text}."
         return None
 
 

@@ -60,7 +60,7 @@ class EachExpertOnItsRows(Check):
             for i, what in enumerate(("the output", *(f"the gradient of {name}" for name in ("rows", "up", "down")))):
                 text = wrong_tensor(seen[case]["got"][i], want["right"][i], {})
                 if text:
-                    return f"{case}, {what}: {text}."
+                    return f"{case}: {what} {text}."
         return None
 
 
@@ -119,7 +119,7 @@ class PutsRowsBack(Check):
             for i, what in enumerate(("the output", "the gradient of rows", "the gradient of weights")):
                 text = wrong_tensor(seen[case]["got"][i], want["right"][i], {})
                 if text:
-                    return f"{case}, {what}: {text}."
+                    return f"{case}: {what} {text}."
         return None
 
 

@@ -51,11 +51,13 @@ def _compared(given: Drawn, sizes: list[int], expert_parallel: Any, group: dist.
     right = one_loop(given)
     cut = {"y": tokens, "x": tokens, "weights": tokens, "up": experts, "down": experts}
     before = (inputs[0], *inputs[2:], inputs[1])
-    kept = all(torch.equal(now, then) for now, then in zip((*used, chosen), before, strict=True))
+    names = ("x", "weights", "up", "down", "chosen")
+    pairs = zip(names, (*used, chosen), before, strict=True)
+    changed = [name for name, now, then in pairs if not torch.equal(now, then)]
     return {
         "got": [noted(t) for t in (y, x.grad, weights.grad, up.grad, down.grad)],
         "right": [noted(right[name][cut[name]]) for name in WHAT],
-        "kept": kept,
+        "changed": changed,
     }
 
 
@@ -136,8 +138,11 @@ class KeepsWhatComesIn(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for ranks, want in expected.items():
             for case in want[0]:
-                texts = [None if got[case]["kept"] else "was changed in place" for got in seen[ranks]]
-                if said := by_rank(f"{case}, an input tensor", texts):
+                texts = [
+                    f"{', '.join(changed)} changed" if (changed := got[case]["changed"]) else None
+                    for got in seen[ranks]
+                ]
+                if said := by_rank(f"{case}, inputs that should stay as they are", texts):
                     return said
         return None
 
@@ -189,7 +194,8 @@ def _too_much(calls: list[list[Any]], way: str, bounds: tuple[int, int, int]) ->
     total = sum(left for _, left in calls)
     listed = ", ".join(f"{name} {left:,} B" for name, left in calls) or "nothing"
     if not least <= total <= most:
-        return f"{way} pass: {total:,} B leave ({listed}); the rows are {least:,} B"
+        counts = f", and the counts at most {most - least:,} B" if most > least else ""
+        return f"{way} pass: {total:,} B leave ({listed}); the rows take {least:,} B{counts}"
     if len(calls) > number:
         return f"{way} pass: {len(calls)} collectives ({listed}); {number} are enough"
     return None

@@ -19,9 +19,9 @@ class Parcel(NamedTuple):
 
     Attributes:
         name: as in torch.distributed.
-        left: bytes that this rank sends to others; of a collective that is no all-to-all, in a ring.
+        left: bytes that this rank sends to others; for collectives other than an all-to-all, those of a ring.
         arrived: bytes that it gets from others.
-        ranks: who takes part.
+        ranks: ranks that take part.
     """
 
     name: str

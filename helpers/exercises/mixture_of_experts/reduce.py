@@ -101,7 +101,10 @@ def _mistakes(want: Evidence, kind: str, i: int) -> dict[str, Evidence]:
 class SendsAmongTheirCopies(Check):
     """Shared gradients are sent among all ranks, once; an expert's among the ranks that hold it, once."""
 
-    hint = "Which gradient goes to a rank that does not use it, or travels twice?"
+    hint = (
+        "The check lists the bytes sent in each group of ranks. Which gradient goes to ranks that do not use it, or is "
+        "sent twice?"
+    )
 
     probe = staticmethod(observe)
 

@@ -54,7 +54,7 @@ def _wrong_route(seen: Evidence, expected: Evidence) -> str | None:
         if far.numel() and not far.abs().max() <= 1e-9:
             return f"{case}: the weights are right, but not their gradient with respect to the logits."
         if not got["bias kept"]:
-            return f"{case}: the bias was changed."
+            return f"{case}: `route` changed the bias that it was given."
     return None
 
 
