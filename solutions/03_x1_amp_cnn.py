@@ -14,7 +14,7 @@
 # | Syllabus | X1 (T4, T5, T6, T7, C7, P2, P3) |
 #
 # There are three answer cells, each followed by its check. A check prints what it found and where to look; run it as often as you like. When you are done, save the
-# notebook under its present name: it is your submission.
+# notebook under its current name: it is your submission.
 
 # %% name="setup" setup=true
 import time
@@ -253,10 +253,10 @@ else:
             f"{r['step_seconds'] * 1e3:>13.1f}{speed:>7.2f}x"
         )
 
-# %% [markdown] name="hand_in"
+# %% [markdown] name="submit"
 # ## Submit
 #
-# Save this notebook under its present name. Your instructor collects it as `YOUR_NAME/03_x1_amp_cnn.ipynb` and grades it with
+# Save this notebook under its current name. Your instructor collects it as `YOUR_NAME/03_x1_amp_cnn.ipynb` and grades it with
 #
 # ```
 # python -m helpers grade SUBMISSIONS --out GRADES

@@ -14,7 +14,7 @@
 # | Syllabus | X2 (T8, C8, P4) |
 #
 # There are three answer cells, each followed by its check. A check prints what it found and where to look; run it as often as you like. When you are done, save the
-# notebook under its present name: it is your submission.
+# notebook under its current name: it is your submission.
 
 # %% name="setup" setup=true
 import io
@@ -237,10 +237,10 @@ try:
 except NotImplementedError:
     print("The table appears when part 3 is done.")
 
-# %% [markdown] name="hand_in"
+# %% [markdown] name="submit"
 # ## Submit
 #
-# Save this notebook under its present name. Your instructor collects it as `YOUR_NAME/04_x2_batch_256.ipynb` and grades it with
+# Save this notebook under its current name. Your instructor collects it as `YOUR_NAME/04_x2_batch_256.ipynb` and grades it with
 #
 # ```
 # python -m helpers grade SUBMISSIONS --out GRADES

@@ -321,7 +321,7 @@ compare_diagnoses(my_diagnoses)
 # %% [markdown] name="submit"
 # ## Submit
 #
-# Save this notebook under its present name. Your instructor collects it as `YOUR_NAME/11b_x3_ddp.ipynb` and grades it with
+# Save this notebook under its current name. Your instructor collects it as `YOUR_NAME/11b_x3_ddp.ipynb` and grades it with
 #
 # ```
 # python -m helpers grade SUBMISSIONS --out GRADES

@@ -12,7 +12,7 @@
 # | Before this | [[fully_shard]]; from [[gradient_accumulation]], how tokens are weighted |
 # | Syllabus | X7 (T21) |
 #
-# There are three answer cells, each followed by its check, which starts four ranks and takes about 15 seconds. A check prints what it found and where to look; run it as often as you like. When you are done, save the notebook under its present name: it is your submission.
+# There are three answer cells, each followed by its check, which starts four ranks and takes about 15 seconds. A check prints what it found and where to look; run it as often as you like. When you are done, save the notebook under its current name: it is your submission.
 
 # %% name="setup" setup=true
 from helpers import check, device_name, hint, pick_device
@@ -153,7 +153,7 @@ hint("x7.resume")
 # %% [markdown] name="submit"
 # ## Submit
 #
-# Save this notebook under its present name. Your instructor collects it as `YOUR_NAME/12b_x7_fits_on_no_rank.ipynb` and grades it with
+# Save this notebook under its current name. Your instructor collects it as `YOUR_NAME/12b_x7_fits_on_no_rank.ipynb` and grades it with
 #
 # ```
 # python -m helpers grade SUBMISSIONS --out GRADES

@@ -138,7 +138,7 @@ hint("x5.pass_on")
 
 # %% name="ring" answer=true
 def meets(row, column, chunk, lengths):
-    """Return which queries of chunk `row` see which keys of chunk `column`, as (chunk, chunk); None if none do."""
+    """Return a mask (chunk, chunk): which queries of chunk `row` see which keys of chunk `column`; None if none do."""
     ### BEGIN SOLUTION
     ends = torch.tensor(lengths).cumsum(0)
     rows, columns = (torch.arange(chunk * number, chunk * (number + 1)) for number in (row, column))
@@ -149,7 +149,7 @@ def meets(row, column, chunk, lengths):
 
 
 def pairs(rows, columns, chunk, lengths, device):
-    """Yield the slices of my t queries and of the t keys of a block whose chunks meet, and which of them see which."""
+    """Yield a slice of the rank's queries, a slice of the block's keys and their mask, for chunks that meet."""
     ### BEGIN SOLUTION
     for i, row in enumerate(rows):
         for j, column in reversed(list(enumerate(columns))):  # the own chunk first: then each query has seen a key
@@ -274,7 +274,7 @@ hint("x5.train")
 
 # %% name="model"
 class Reader(nn.Module):
-    """A causal model of letters whose attention is yours."""
+    """A causal character-level model that computes its attention with your `ring_attention`."""
 
     def __init__(self, order, lengths, group, width=64, heads=4, layers=2):
         super().__init__()
@@ -324,7 +324,7 @@ except RuntimeError as error:  # NotImplementedError is one, too
 # %% [markdown] name="run_reading"
 # Compare the peaks. With twice as many ranks, `t = T / N` is halved, and so is everything that grows with `t`. If your scores exist for only one pair of chunks at a time, their size does not depend on the number of ranks. Nor does that of the parameters, their gradients and the optimizer's state, because every rank holds all of them.
 
-# %% [markdown] name="hand_in"
+# %% [markdown] name="submit"
 # ## Submit
 #
 # Save this notebook under its current name. Your instructor collects it as `YOUR_NAME/15_x5_ring_attention.ipynb` and grades it with

@@ -361,7 +361,7 @@ with tempfile.TemporaryDirectory() as scratch:
         size = sum(path.stat().st_size for path in (folder / "killed").rglob("*") if path.is_file())
         print(f"{differ} of {len(whole):,} weights differ; the folder holds {human_bytes(size)}")
 
-# %% [markdown] name="hand_in"
+# %% [markdown] name="submit"
 # ## Submit
 #
 # Save this notebook under its current name. Your instructor collects it as `YOUR_NAME/18b_x6_survive.ipynb` and grades it with

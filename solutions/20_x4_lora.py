@@ -147,7 +147,7 @@ hint("x4.adapter")
 # - The planner says that it fits: `plan(recipe).fits["rtx-4090-24gb"]` is true.
 # - No other such recipe that fits has more tokens per micro-batch (`micro_batch_size` × `seq`).
 #
-# Find it with the planner in a cell of your own: `plan(recipe)` prints what you need in about ten seconds. The function itself need not search.
+# Find it with the planner in a cell of your own: `plan(recipe)` prints what you need, usually within 5 to 15 seconds. The function itself need not search.
 #
 # [[Lora]] estimated two token counts from straight lines: a safe one, and one by a rule of thumb. Here `fits` decides: it replays the recipe's allocations by the allocator's rules on a GPU of that size. The choices above leave few token counts to try.
 #
@@ -348,7 +348,7 @@ if SEVEN and planned and room > planned.reserved_bytes[1]:
 else:
     print("No model is named, or there is no GPU with room for the plan, so nothing is fine-tuned here.")
 
-# %% [markdown] name="hand_in"
+# %% [markdown] name="submit"
 # ## Submit
 #
 # Save this notebook without renaming it. Your instructor collects it as `YOUR_NAME/20_x4_lora.ipynb` and grades it with

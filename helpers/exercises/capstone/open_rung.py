@@ -247,8 +247,8 @@ class MakesOneUpdate(_OpenRung):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["moved"]:
             return (
-                f"Changes of the weights before the last micro-batch of an update: {seen['moved']}; expected none. They "
-                "should change once, after it."
+                f"Changes of the weights before the last micro-batch of an update: {seen['moved']}; expected none. "
+                "They should change once, after it."
             )
         return None
 

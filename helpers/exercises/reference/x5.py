@@ -54,7 +54,7 @@ def pass_on(x, group):
 
 
 def meets(row, column, chunk, lengths):
-    """Return which queries of chunk `row` see which keys of chunk `column`, as (chunk, chunk); None if none do."""
+    """Return a mask (chunk, chunk): which queries of chunk `row` see which keys of chunk `column`; None if none do."""
     ends = torch.tensor(lengths).cumsum(0)
     rows, columns = (torch.arange(chunk * number, chunk * (number + 1)) for number in (row, column))
     together = torch.bucketize(rows, ends, right=True)[:, None] == torch.bucketize(columns, ends, right=True)
@@ -63,7 +63,7 @@ def meets(row, column, chunk, lengths):
 
 
 def pairs(rows, columns, chunk, lengths, device):
-    """Yield the slices of my t queries and of the t keys of a block whose chunks meet, and which of them see which."""
+    """Yield a slice of the rank's queries, a slice of the block's keys and their mask, for chunks that meet."""
     for i, row in enumerate(rows):
         for j, column in reversed(list(enumerate(columns))):  # the own chunk first: then each query has seen a key
             sees = meets(row, column, chunk, lengths)
