@@ -718,33 +718,43 @@ bill = check("choosing_a_layout.bill", bill)
 hint("choosing_a_layout.bill")
 
 # %% [markdown] name="bill_guess_text"
-# **Predict.** The 8B model on 160 billion tokens (20 per parameter, as *Chinchilla* advises), with a goodput of 0.85 to 0.97. What does it cost on eight 4090s at 0.40 dollars per GPU-hour, as a multiple of the cost on the H100 node at 2.50 dollars? (Guess before you look at section 1 again. Prices change weekly, so insert yours.)
+# The next cell makes out the bill for the 8B model on 160 billion tokens (20 per parameter, as *Chinchilla* advises), with a goodput of 0.85 to 0.97: on one node of H100s, on one node of 4090s, and on eight nodes of 4090s. (Prices change weekly, so insert yours.) The eight nodes use the best layout of one node and replicate it. A step has four times as many tokens as on one node. Between nodes, the replicas all-reduce their gradients, and a 4090 has 1.5 GB/s there.
+#
+# **Predict.** By what percentage is the bill of eight nodes of 4090s higher than that of one?
 
 # %% name="bill_guess"
-my_guess = None  # dollars on 4090s / on H100
+my_guess = None  # percent
 ### BEGIN GUESS
-my_guess = 0.5
+my_guess = 0  # the same GPU-hours, spread over more GPUs
 ### END GUESS
-cards_guess = Prediction("Dollars, 4090s / H100", my_guess, "times")
+nodes_guess = Prediction("Dollars, eight nodes of 4090s more than one", my_guess, "%", difference=True)
 
 # %% name="bill_run"
 PRICES = {"one node": 2.50, "4090s": 0.40}  # dollars per GPU-hour
+PRICES["eight nodes of 4090s"] = PRICES["4090s"]
+layouts = {place: answers["llama-3.1-8b", place].best[0] for place in ("one node", "4090s")}
+replicated = replace(layouts["4090s"].layout, replicate=8, micro_batches=4)  # 64 GPUs, 2**21 tokens per step
+layouts["eight nodes of 4090s"] = found_of(plan_layout(replicated, CLUSTERS["8x-4090"]))
 table, bills = [("planned: 8B, 160 billion tokens", "days", "GPU-hours", "dollars")], {}
 for place, price in PRICES.items():
-    bills[place] = bill(answers["llama-3.1-8b", place].best[0], 160e9, price, (0.85, 0.97))
+    bills[place] = bill(layouts[place], 160e9, price, (0.85, 0.97))
     cells = (f"{likely:,.0f} ({low:,.0f} to {high:,.0f})" for low, likely, high in bills[place].values())
     table.append((place, *cells))
 dollars = {place: made["dollars"] for place, made in bills.items()}
-cards_guess.reveal(dollars["4090s"][1] / dollars["one node"][1], how="planned")
+nodes_guess.reveal(100 * (dollars["eight nodes of 4090s"][1] / dollars["4090s"][1] - 1), how="planned")
 show_table(table)
 days = bills["4090s"]["days"][1] / bills["one node"]["days"][1]
 peaks = CLUSTERS["dgx-h100"].gpu.flops16 / CLUSTERS["8x-4090"].gpu.flops16
-print(f"days on 4090s / on H100: {days:.1f}; peak FLOP/s of an H100 / of a 4090: {peaks:.1f}")
+print(f"days on eight 4090s / on eight H100s: {days:.1f}; peak FLOP/s of an H100 / of a 4090: {peaks:.1f}")
+waits = layouts["eight nodes of 4090s"].parts["replicate"] / layouts["eight nodes of 4090s"].seconds
+print(f"share of a step in which eight nodes of 4090s wait for replicas: {waits:.0%}")
 wide = dollars["one node"][2] / dollars["one node"][0]
 claims.figure("a bill's high end / its low end", "8B, 160 billion tokens, 8 H100", wide, "x")
 
 # %% [markdown] name="bill_explained"
-# The cheap card needs many more hours because it is slower: the last line compares the days with the peaks. Recomputation and PCIe add almost nothing to that: both machines have about the same MFU (section 1). Whether the card is cheaper in the end depends on prices. The two ranges overlap, so this estimate does not decide it.
+# Eight nodes finish much sooner than one, but not eight times as soon. In each step the GPUs wait for the slow links between nodes, as the last line shows, and you pay for that time.
+#
+# The cheap card needs many more hours than an H100 because it is slower: the line before compares the days with the peaks. Recomputation and PCIe add almost nothing to that: both machines have about the same MFU (section 1). Whether the card is cheaper in the end depends on prices. The ranges of the first two rows overlap, so this estimate does not decide it.
 #
 # ### Export it
 #
