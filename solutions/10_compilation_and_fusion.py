@@ -381,7 +381,7 @@ def two_rounds(dynamic=None, mark=False):
 settings = {"dynamic=False": {"dynamic": False}, "default": {}, "mark_dynamic": {"mark": True}}
 for name, setting in settings.items():
     graphs, compiled_calls = two_rounds(**setting)
-    print(f"{name:14} {graphs} graphs for 11 lengths; in the second round {compiled_calls} of 11 calls run compiled")
+    print(f"{name:14} graphs for 11 lengths: {graphs}; in the second round {compiled_calls} of 11 calls run compiled")
     if name == "dynamic=False":
         shapes_guess.reveal(compiled_calls, "counted")
 print(f"PyTorch's limit: {torch._dynamo.config.recompile_limit} graphs per function; SiLU's took {another:.1f} s above")
@@ -522,7 +522,7 @@ def accumulate(how):
 peaks = {}
 for how in ("eager", "as a whole", "layer by layer"):
     peaks[how] = accumulate(how)
-    print(f"{how:15}{peaks[how]:.2f} P, {graphs_made()} graphs")
+    print(f"{how:15}{peaks[how]:.2f} P, graphs: {graphs_made()}")
 rise_guess.reveal(peaks["as a whole"])
 less = peaks["eager"] / peaks["as a whole"]
 claims.record("T17", "compiling lowers the peak", "8 layers, accumulating, whole", less, "times", 1.1, math.inf)
@@ -576,7 +576,7 @@ made = {
     "Layer.compile(), a class of our own": own_graphs(in_place(Layer())),
 }
 for name, count in made.items():
-    print(f"{name:38}{count} graphs")
+    print(f"{name:38}graphs: {count}")
 modules_guess.reveal(sum(count > 0 for count in made.values()))
 
 # %% [markdown] name="modules_explained"
@@ -612,7 +612,7 @@ for checkpointed in (False, True):
         seconds(lambda call=call: call(data))  # compiles
         kept = saved_tensor_bytes(lambda call=call: call(data), besides=[data, *tower.parameters()])
         how = f"{'checkpointed' if checkpointed else 'plain':13}{'compiled' if compiled else 'eager':9}"
-        print(f"{how} saved {human_bytes(kept):>10}, {graphs_made()} graphs")
+        print(f"{how} saved {human_bytes(kept):>10}, graphs: {graphs_made()}")
 
 # %% name="under_autocast"
 fresh_compiler()
