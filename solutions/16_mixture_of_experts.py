@@ -599,7 +599,7 @@ show_table(table)
 #
 # ### Shared and fine-grained experts
 #
-# DeepSeek's models change two things. **Fine-grained experts**: twice as many experts of half the size, with k doubled, cost the same FLOPs and allow more combinations. **A shared expert** processes every token, so the other experts need not all learn what every token needs.
+# DeepSeek's models change two things. **Fine-grained experts**: twice as many experts of half the size, with k doubled, cost the same FLOPs and allow more combinations. **A shared expert** processes every token, so the other experts need not all learn the same things.
 #
 # At scale a shared expert has a second use. Its tokens stay on their rank, so it can compute while the other experts' tokens travel.
 #
@@ -970,7 +970,7 @@ for name, results in tried.items():
 show_table([*table, ("one process", "", "", "", f"{alone:.3f}")])
 
 # %% [markdown] name="groups_explained"
-# - `over_all` averages the gradients of *different* experts that happen to have the same shape and name on their ranks. It raises no error and no warning. The loss is higher than in the correct run, but it still falls, because all other parameters get the right gradients. Without a correct run to compare with, you would not notice. `DistributedDataParallel` is worse: when it is constructed, it overwrites every rank's experts with rank 0's, because names and shapes agree. Exclude them (`DistributedDataParallel._set_params_and_buffers_to_ignore_for_model`).
+# - `over_all` averages the gradients of *different* experts that happen to have the same shape and name on their ranks. It raises no error and no warning. All other parameters get the right gradients. So only the loss shows the mistake, and only beside that of a correct run. `DistributedDataParallel` is worse: when it is constructed, it overwrites every rank's experts with rank 0's, because names and shapes agree. Exclude them (`DistributedDataParallel._set_params_and_buffers_to_ignore_for_model`).
 # - `over_copies` gives the right direction, but makes the gradients too large by a factor equal to the number of ranks along `expert`. The exchange has already *summed* over those ranks, while the loss is a *mean* over all. Up to its ε, AdamW cancels a constant factor, which hides the mistake ([[gradient_accumulation]]): the loss after 50 steps is close to the correct one. SGD, or clipping by the global norm, would reveal it.
 # - The correct method sums over the ranks that hold a copy, and divides by the number of all ranks.
 #
