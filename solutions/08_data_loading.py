@@ -461,7 +461,7 @@ for name, quotient in needed.items():
     print(f"{name}: {took} = {quotient:.1f} -> {math.ceil(quotient)} workers")
 for gpu, speed in (("one GPU", 1), ("a GPU three times as fast", 3)):
     count = math.ceil(speed * needed["far"])
-    claims.record("C10", "4 to 8 workers a GPU", f"far, {gpu}", count, "workers", 4, 8)
+    claims.record("C10", "4 to 8 workers per GPU", f"far, {gpu}", count, "workers", 4, 8)
 
 # %% [markdown] name="advice_explained"
 # The rule of thumb does not know your step. It holds when a worker takes as long for a batch as 4 to 8 steps do; with the same files and a GPU three times as fast it does not. PyTorch itself warns as soon as there are more workers than cores: it counts cores and does not know about waiting. Divide instead.
