@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | estimate how long an operation, and a training step, takes from FLOPs, bytes and launches; say what bounds a layer and at which batch that changes; count the FLOPs of a transformer by both conventions; read a profiler's trace; compute MFU and HFU; compare the speed of two programs correctly; diagnose a slow loop from its trace |
+# | After this you can | estimate how long an operation, and a training step, takes from FLOPs, bytes and launches; say what bounds a layer and at what batch size that changes; count the FLOPs of a transformer by both conventions; read a profiler's trace; compute MFU and HFU; compare the speed of two programs correctly; diagnose a slow loop from its trace |
 # | Time | 150 to 200 minutes; a good place to stop is after section 6 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU if there is one |
@@ -614,12 +614,13 @@ print(f"roofline, operation by operation: {1e3 * in_step:.1f} ms, {off:+.0f}%; t
 said, subject = "the roofline predicts a step within 25 %", "GPT, 4 blocks of width 128"
 if max(timing.spread, roofline.spread) > 0.25:
     print("The runs differ too much, here or when the roofline was measured: no verdict.")
+    print("When the machine is quiet, run `python -m helpers roofline`, and then this lab again.")
     claims.figure("error of the roofline, machine too busy for a verdict", subject, off, "%")
 else:
     claims.record("T29", said, subject, off, "%", -25, 25)
 
 # %% [markdown] name="residue_text"
-# FLOPs over peak explains only a part of the step. That model leaves out three things: matmuls slower than the peak, memory-bound operations, and launches. What does the roofline itself miss? Compare prediction and profile, kind by kind:
+# On a quiet machine, FLOPs over peak explains only a part of the step. That model leaves out three things: matmuls slower than the peak, memory-bound operations, and launches. What does the roofline itself miss? Compare prediction and profile, kind by kind:
 
 # %% name="residue"
 measured_kinds = profiled.by_kind()
@@ -1101,7 +1102,7 @@ except NotImplementedError:
 #
 # ## 10 · Explore
 #
-# This figure shows a linear layer in 16 bits on GPUs of the catalog, going by their data sheets. Choose width, batch and GPU. At what batch does a layer of width 1,024 become compute-bound on an H100, and at what batch on a T4? What happens to a layer of width 64?
+# This figure shows a linear layer in 16 bits on GPUs of the catalog, going by their data sheets. Choose width, batch and GPU. At what batch size does a layer of width 1,024 become compute-bound on an H100, and at what batch on a T4? What happens to a layer of width 64?
 
 
 # %% name="play"
