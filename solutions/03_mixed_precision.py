@@ -538,7 +538,7 @@ for subject, name, dtype, fp32 in lines:
         timing = compare(right, other, runs=3, warmup=0)
     if name == HALF and subject.startswith("CNN"):
         speed_guess.reveal(timing.speedup)
-    spread = f"{timing.speedup:.2f}x, lowest to highest of 3 {min(timing.ratios):.2f} to {max(timing.ratios):.2f}"
+    spread = f"{timing.speedup:.2f}x (3 pairs: {min(timing.ratios):.2f} to {max(timing.ratios):.2f})"
     print(f"{subject:20} FP32 -> {name}: {spread}; the first gradient is off by {off:.1e}")
     if device.type == "cuda":  # the claim is about tensor cores
         claims.record("C7", "2x faster", f"{subject}, {name}", timing.speedup, "x as fast", 1.8, math.inf)

@@ -106,7 +106,7 @@ print(f"{len(meter.lifetimes):,} lifetimes; the last: start {life.start}, end {l
 # %% [markdown] name="replay_task"
 # ### Your turn: replay the log through the allocator
 #
-# On a GPU, PyTorch's caching allocator reports these figures. For any machine, this lab has a **model of that allocator**: the same segment sizes, the same rules. The
+# On a GPU, PyTorch's caching allocator reports these figures. So that it works on any machine, this lab includes a **model of that allocator**: the same segment sizes, the same rules. The
 # course's planner uses it, too. Figures from it are labeled "simulated" or "model".
 #
 # **Contract.** `replay(lifetimes, allocator)` makes the allocation and release calls that the log implies, and returns a list of what the allocator
@@ -203,7 +203,7 @@ show(
 
 # %% [markdown] name="record_text"
 # PyTorch writes such a snapshot to a file, and [pytorch.org/memory_viz](https://pytorch.org/memory_viz) draws it when you drag the file onto the page. On a GPU
-# it takes three functions of `torch.cuda.memory`:
+# you need three functions from `torch.cuda.memory`:
 #
 # - `_record_memory_history(stacks="python", max_entries=100_000)` starts recording. Each entry carries the call stack that requested the memory. The
 #   default, `stacks="all"`, puts C++ frames before the Python frames. The backward pass runs in a C++ thread, so with `"python"` its blocks have no frames at all:
@@ -479,7 +479,7 @@ my_guess = None  # 24 MiB beside 40 in 100: 1 or 0
 ### BEGIN GUESS
 my_guess = 1  # 60 of 100 are not allocated
 ### END GUESS
-holes_guess = Prediction("24 MiB fit beside 40 MiB in 100", my_guess, "(1: yes)")
+holes_guess = Prediction("24 MiB fits beside 40 MiB in 100", my_guess, "(1: yes)")
 my_guess = None  # 400 MiB in 512, of which 384 are reserved: 1 or 0
 ### BEGIN GUESS
 my_guess = 0  # the free segments have 64 MiB each, and only 128 MiB were never reserved
@@ -534,8 +534,8 @@ show(
 # %% [markdown] name="fragmentation_explained"
 # **The first GPU.** Each segment of 20 MiB still contains a block in use, so the allocator cannot return any of them. No gap is large enough, and there is
 # no room for a new segment of 24 MiB. This is **fragmentation**. In the message above the allocator had already tried again, so its 40.69 GiB lie in segments that
-# each still hold a block in use, as on the first GPU. Fragmentation happens when sizes change from step to step (sequences of different lengths) and
-# long-lived blocks sit between short-lived ones.
+# each still hold a block in use, as on the first GPU. Fragmentation happens when sizes change from step to step (sequences of different lengths). It is
+# worst when long-lived blocks sit between short-lived ones.
 #
 # **The second GPU.** Before the allocator gives up, it returns unused segments to the GPU and tries again. All six were unused. `num_alloc_retries` in
 # `torch.cuda.memory_stats()` counts these retries. A program that is nearly out of memory may retry in every step: it does not fail, but it is
@@ -544,7 +544,7 @@ show(
 # **Expandable segments** (`PYTORCH_ALLOC_CONF=expandable_segments:True`). There is *one* segment per pool and stream, which grows at its end as needed, in pages of 20 MiB (2 MiB in the small pool).
 #
 # - The last 5 MiB were free, so one more page is enough for 24 MiB.
-# - The gaps in between are still gaps, so 30 MiB do not fit. (The model returns those last 5 MiB before it refuses and reports 75 MiB reserved. PyTorch returns
+# - The gaps in between are still gaps, so 30 MiB does not fit. (The model returns those last 5 MiB before it refuses and reports 75 MiB reserved. PyTorch returns
 #   only complete pages. The last page still holds two blocks, so PyTorch would report 80.)
 # - Free blocks that are neighbors merge, whatever requests they once served, because they all lie in one segment.
 # - The variable is read when CUDA starts. `torch.cuda.memory._set_allocator_settings` changes the option later, but only for new segments.
@@ -868,11 +868,11 @@ for expandable in (False, True):
             replay(meter.lifetimes, CachingAllocator(capacity * MiB, expandable))
         except OutOfMemory:
             continue
-        print(f"expandable segments {'on' if expandable else 'off'}: {capacity} MiB are just enough (simulated)")
+        print(f"expandable segments {'on' if expandable else 'off'}: {capacity} MiB is just enough (simulated)")
         break
 
 # %% [markdown] name="play_explained"
-# Both settings need more than the peak. The allocator reserves complete segments, or complete pages of 20 MiB, and the last one is rarely full.
+# Both settings need more than the peak. The allocator reserves complete segments, or complete pages (of 20 MiB, in the small pool of 2 MiB), and the last one is rarely full.
 
 # %% [markdown] name="clinic_text"
 # ## 6 · The clinic
@@ -1425,7 +1425,7 @@ claims
 # **What to reach for when**
 #
 # - A staircase: something holds on to graphs, or to views.
-# - A spike in the loss: the logits. A spike in the optimizer's step: its temporaries.
+# - A memory spike at the loss: the logits. One in the optimizer step: its temporaries.
 # - A broad peak of activations: labs [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]].
 #
 # **Sources.** PyTorch documentation, *CUDA semantics: memory management* and *Understanding CUDA Memory Usage* (snapshots); PyTorch source,

@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | estimate how long an operation, and a training step, takes from FLOPs, bytes and launches; say what bounds a layer and at which batch that changes; count the FLOPs of a transformer by both conventions; read a profiler's trace; compute MFU and HFU; compare the speed of two programs correctly; diagnose a slow loop from its trace |
+# | After this you can | estimate how long an operation, and a training step, takes from FLOPs, bytes and launches; say what bounds a layer and at what batch size that changes; count the FLOPs of a transformer by both conventions; read a profiler's trace; compute MFU and HFU; compare the speed of two programs correctly; diagnose a slow loop from its trace |
 # | Time | 150 to 200 minutes; a good place to stop is after section 6 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU if there is one |
@@ -108,7 +108,7 @@ transpose_guess.reveal(turned.speedup)
 by_flops = product.median / (side**3 / peak)
 by_bytes = addition.median / (3 * x.nbytes / bandwidth)
 claims.record(
-    "T29", "a product takes its FLOPs / peak", f"{side} x {side} x {side // 2}, FP32", by_flops, "x", 0.67, 1.5
+    "T29", "a matmul takes its FLOPs / peak", f"{side} x {side} x {side // 2}, FP32", by_flops, "x", 0.67, 1.5
 )
 claims.record("T29", "an addition takes its bytes / bandwidth", "x + y with out=", by_bytes, "x", 0.67, 1.5)
 flops_alone = x.numel() / peak
@@ -183,7 +183,7 @@ operations = {  # what to run, FLOPs, bytes
 timed = {name: (flops, nbytes, benchmark(fn, runs=7).median) for name, (fn, flops, nbytes) in operations.items()}
 show(
     roofline_figure(roofline, timed),
-    "Roofline on logarithmic axes: sums and a single row lie far left near the memory's slope, the large matmul far right near the level. Tiny matmuls lie well below the roof: neither limit explains them.",
+    "Roofline on logarithmic axes: the addition, the sum, and the single row lie far left, near the slope of the memory; the large matmul lies far right, near the level of FP32. The tiny matmuls and the 64 rows lie below the roof.",
 )
 rows_of_table = [("operation", "FLOP/byte", "measured, ms", "predicted, ms", "bound by")]
 try:
@@ -614,12 +614,13 @@ print(f"roofline, operation by operation: {1e3 * in_step:.1f} ms, {off:+.0f}%; t
 said, subject = "the roofline predicts a step within 25 %", "GPT, 4 blocks of width 128"
 if max(timing.spread, roofline.spread) > 0.25:
     print("The runs differ too much, here or when the roofline was measured: no verdict.")
+    print("When the machine is quiet, run `python -m helpers roofline`, and then this lab again.")
     claims.figure("error of the roofline, machine too busy for a verdict", subject, off, "%")
 else:
     claims.record("T29", said, subject, off, "%", -25, 25)
 
 # %% [markdown] name="residue_text"
-# FLOPs over peak explains only a part of the step. That model leaves out three things: matmuls slower than the peak, memory-bound operations, and launches. What does the roofline itself miss? Compare prediction and profile, kind by kind:
+# On a quiet machine, FLOPs over peak explains only a part of the step. That model leaves out three things: matmuls slower than the peak, memory-bound operations, and launches. What does the roofline itself miss? Compare prediction and profile, kind by kind:
 
 # %% name="residue"
 measured_kinds = profiled.by_kind()
@@ -636,7 +637,7 @@ a_row, a_layer = torch.randn(BATCH * LENGTH, WIDTH, device=device), model.blocks
 with torch.no_grad():
     alone = benchmark(lambda: F.linear(a_row, a_layer.weight), runs=9).median
     kind_alone, launch_alone = predicted_seconds(lambda: F.linear(a_row, a_layer.weight))
-of_step = measured_kinds["product"] / kinds["product"]
+of_step = measured_kinds["matmul"] / kinds["matmul"]
 print(
     f"one matmul of an MLP, alone and repeated: {alone / (kind_alone.total() + launch_alone):.2f} x the roofline's time"
 )
@@ -865,7 +866,7 @@ print(f"without waiting {1e3 * queued:.3f} ms, with {1e3 * honest_matmul:.3f} ms
 said = "a clock that does not wait measures only the queueing"
 if device.type == "cpu":
     print("On a CPU an operation returns when it is done: there is no queue, and there are no CUDA events.")
-    claims.not_measured("T29", said, "a product, needs a GPU")
+    claims.not_measured("T29", said, "a matmul, needs a GPU")
 else:
     if device.type == "cuda":
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -874,7 +875,7 @@ else:
         end.record()
         end.synchronize()
         print(f"by CUDA events {begin.elapsed_time(end):.3f} ms")
-    claims.record("T29", said, "a product, queued / done", queued / honest_matmul, "times", 0, 0.5)
+    claims.record("T29", said, "a matmul, queued / done", queued / honest_matmul, "times", 0, 0.5)
 
 # %% [markdown] name="clinic_text"
 # ## 9 · The trace clinic
@@ -1101,7 +1102,7 @@ except NotImplementedError:
 #
 # ## 10 · Explore
 #
-# This figure shows a linear layer in 16 bits on GPUs of the catalog, going by their data sheets. Choose width, batch and GPU. At what batch does a layer of width 1,024 become compute-bound on an H100, and at what batch on a T4? What happens to a layer of width 64?
+# This figure shows a linear layer in 16 bits on GPUs of the catalog, going by their data sheets. Choose width, batch and GPU. At what batch size does a layer of width 1,024 become compute-bound on an H100, and at what batch on a T4? What happens to a layer of width 64?
 
 
 # %% name="play"

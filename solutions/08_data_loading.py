@@ -86,7 +86,7 @@ figure = Figure(figsize=(8, 2.2), layout="constrained")
 for i, axes in enumerate(figure.subplots(2, 8).flat):
     axes.imshow(files[i % 8][0][0], cmap="gray")
     axes.set_axis_off()
-figure.suptitle("Eight files, read twice: decoded and rotated afresh each time")
+figure.suptitle("Eight files, read twice: decoded and rotated again each time")
 show(figure, "Two rows of the same eight digits, each rotated by a different angle in the second row.")
 
 # %% name="parts"
@@ -115,7 +115,7 @@ sample_guess.reveal(1e6 * costs["full sample"])
 print(f"decoding, then rotating, without the rest of a sample: {1e6 * both:.0f} µs")
 
 # %% [markdown] name="step_text"
-# A full sample need not cost the sum of its two parts.
+# A full sample may cost less than the sum of its two parts.
 #
 # - A full sample also draws an angle and writes the log.
 # - The two parts may take longer together than apart. Alone in a loop, each has the core's caches to itself; when they alternate, each finds them full of the other's data. Compare the last line with the sum of the two costs.
@@ -395,7 +395,7 @@ print(f"an idle device gets it {1e3 * two.handover:.1f} ms after its last file w
 # Two costs come on top of that, and the last lines show where they come from.
 #
 # - *Sharing*: if two workers and the main process have few cores between them, a batch takes each worker longer than it would take one process alone. (Sharing can also be negative: the main process spreads even small calls over several threads, which may slow them; a worker computes with one. The figures come from runs at different moments, so on a busy machine they need not agree.)
-# - *Handing over* is the rest: the samples are stacked, the batch is put into shared memory, and the main process wakes up and maps it. These few milliseconds do not matter while the device has a batch, only while it waits.
+# - *Handing over* is the rest: the samples are stacked, the batch is put into shared memory, and the main process wakes up and maps it. They do not matter while the device has a batch, only while it waits.
 #
 # Do workers deliver the same batches?
 #
@@ -461,7 +461,7 @@ for name, quotient in needed.items():
     print(f"{name}: {took} = {quotient:.1f} -> {math.ceil(quotient)} workers")
 for gpu, speed in (("one GPU", 1), ("a GPU three times as fast", 3)):
     count = math.ceil(speed * needed["far"])
-    claims.record("C10", "4 to 8 workers a GPU", f"far, {gpu}", count, "workers", 4, 8)
+    claims.record("C10", "4 to 8 workers per GPU", f"far, {gpu}", count, "workers", 4, 8)
 
 # %% [markdown] name="advice_explained"
 # The rule of thumb does not know your step. It holds when a worker takes as long for a batch as 4 to 8 steps do; with the same files and a GPU three times as fast it does not. PyTorch itself warns as soon as there are more workers than cores: it counts cores and does not know about waiting. Divide instead.
@@ -862,7 +862,7 @@ cheap = diagnose(fast_lane(InBatches(files), shuffle=True, collate_fn=lambda bat
 print(f"and the loop: {1e3 * cheap['loop']:.1f} ms per batch without workers; it was {1e3 * slow['loop']:.1f}")
 
 # %% [markdown] name="cheaper_explained"
-# The two savings together remove nearly all of a batch's cost. (The three variants were each timed on one core, so compare them only with each other.)
+# Together, the changes remove nearly all of a batch's cost. (The three variants were each timed on one core, so compare them only with each other.)
 #
 # - Reading decoded images saves the decoding and its effect on the caches (section 1).
 # - Most of the rest is one small call after another for each image, and one large call for all 64 saves those.

@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | read tokens from a mapped file and count what that reads from the disk; pack documents with their end-of-document tokens, and keep them apart with masks and positions; share an epoch's blocks among ranks and workers; stop in the middle of an epoch and continue with the very next batch |
-# | Time | 100 minutes |
+# | Time | 90 to 100 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU (for worker processes) |
 # | Before this | [[data_loading]] |
@@ -133,7 +133,7 @@ else:
 #
 # A model needs rows of equal length, and documents have any length. The simplest method is **padding**: one row per document.
 #
-# Documents longer than a row are truncated. You know their mean length (section 1).
+# Documents longer than a row are truncated. You know their mean length (section 1); how far single documents exceed it, you have to guess.
 #
 # **Predict.** What share of all tokens is lost to truncation, in rows of 512?
 
@@ -340,7 +340,7 @@ print(streamed)
 #
 # - **Once.** No block is read twice in an epoch.
 # - **Equal shares.** Every rank reads `blocks // ranks` blocks with its workers together. The remainder, fewer than `ranks` blocks, is read by none of them in this epoch. A rank with one batch more than the others would wait for their gradients until a timeout ends the run: by default after 10 minutes with NCCL, 30 with gloo ([[when_ranks_go_wrong]]).
-# - **In turn.** `DataLoader` delivers one block from worker 0, then one from worker 1, and so on, and skips a worker that has finished. Deal the blocks to the workers so that the loop of a rank receives the same blocks in the same order, whatever the number of workers.
+# - **In turn.** `DataLoader` delivers one block from worker 0, then one from worker 1, and so on, and skips a worker that has finished. Deal the blocks to the workers so that the loop of a rank receives the same blocks in the same order, for any number of workers.
 # - **One order.** The order of the blocks follows from `seed` and `epoch` alone, in whichever process `share` is called. It is shuffled, and different for each epoch and each seed. The global generators of PyTorch, NumPy and Python are neither used nor seeded.
 
 
@@ -392,7 +392,7 @@ print(f"with 3 workers as with none: {crew == alone}; rank 0 begins with {crew[0
 print(f"read by both ranks: {len(set(crew[0]) & set(crew[1]))}")
 
 # %% [markdown] name="stale_text"
-# The data set has to know the epoch. The next cell assigns `data.epoch` before each of two epochs, with workers that stay and with workers that start anew.
+# The data set has to know the epoch. The next cell assigns `data.epoch` before each of two epochs, with workers that stay and with workers that are restarted.
 
 # %% name="stale"
 for stay in (True, False):
@@ -443,7 +443,7 @@ del batches
 # **Contract.** `ResumableLoader(dataset, batch_size, seed, workers=0)` is a loader for many epochs.
 #
 # - `for batch in loader` runs through an epoch: each sample once, in batches of `batch_size` as `DataLoader` collates them, the last one smaller. `workers` worker processes read the samples. They do not change the batches.
-# - The order follows from `seed` and the number of the epoch alone, whatever `torch.manual_seed` was called with. It is new in each epoch, and different for each seed. The loader does not seed the global generators of PyTorch, NumPy or Python, because code that draws from them would then repeat its numbers in each epoch.
+# - The order follows from `seed` and the number of the epoch alone, regardless of `torch.manual_seed`. It is new in each epoch, and different for each seed. The loader does not seed the global generators of PyTorch, NumPy or Python, because code that draws from them would then repeat its numbers in each epoch.
 # - `state_dict()`, called before the first batch or while the loop has a batch (the last one of an epoch, too), returns a small dictionary of plain numbers: `json.dumps` writes it in at most 200 characters, however large the data set, and `load_state_dict` accepts what `json.loads` returns. Later batches do not change a saved state.
 # - After `load_state_dict(state)` a new loader, made with any seed and any number of workers, continues with the next batch of the interrupted epoch, and then with the next epochs. The same epoch may be interrupted again.
 # - Prefetched but undelivered batches do not count as consumed.
@@ -603,7 +603,7 @@ show_table(table)
 # ## Recap
 #
 # - A mapped file costs memory and disk traffic only where it is read. A random read also costs its read-ahead: count `read_bytes`. `madvise` turns read-ahead off; sequential reads put it to use.
-# - Pack documents that end with an end-of-document token. The targets stop at a document's end, and a mask keeps attention inside.
+# - Pack documents that end with an end-of-document token. The targets stop at a document's end, and a mask keeps attention inside each document.
 # - Learned positions restart with each document; rotary positions need not.
 # - A kernel skips whole blocks of a mask, not single pairs. The longer the rows, the more it skips.
 # - Every worker of every rank iterates over all of a streamed data set. Give each its share: one order from seed and epoch, equal shares, workers in turn.

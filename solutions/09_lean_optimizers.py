@@ -540,7 +540,7 @@ show_table(table)
 # *Apart* is the distance between a loss curve and the FP32 one, in units of the distance between two FP32 seeds.
 #
 # - Your 8-bit Adam is as good as FP32 at either rate: a change of seed matters more.
-# - So are 4 bits, at the best rate. At a rate that is too small they are worse with both seeds. So a verdict on a format holds only at the learning rate tested.
+# - At the best rate, so is the 4-bit version. At a rate that is too small they are worse with both seeds. So a verdict on a format holds only at the learning rate tested.
 #
 # This is a small network on an easy task. 8 bits also work on large models (Dettmers et al. 2022), with one exception: keep the embedding's state in 32 bits.
 #
@@ -824,7 +824,7 @@ for remove in (False, True):
     print(f"hooks {'removed' if remove else 'in place'}: the weight is {'gone' if weight() is None else 'still there'}")
 
 # %% [markdown] name="inside_explained"
-# The parameter holds the hook, the hook its optimizer, and the optimizer the parameter. Python's garbage collector frees such cycles, but this one passes through C++, where it cannot look. So remove the hooks before you drop the model: otherwise the weights and the optimizer's state stay in memory until the process ends, beside the next model.
+# The parameter holds the hook, the hook its optimizer, and the optimizer the parameter. Python's garbage collector frees such cycles, but this one passes through C++, where it cannot look. So remove the hooks before you drop the model: otherwise the weights and the optimizer's state stay in memory until the process ends, alongside the next model.
 #
 # And the peak? Each gradient now lives only for a moment. The peak is near the *start* of the backward pass, where a large gradient meets the activations that are still alive. The saving is a little less than four bytes per parameter: the largest gradient, those activations and a temporary remain.
 #
@@ -874,7 +874,7 @@ axes.set(title="Three setups for the same GPT", xlabel="tokens in a batch", ylab
 axes.legend(frameon=False)
 show(
     figure,
-    "Far apart at 16 tokens; at 512 the two AdamW lines have met, and 8 bits with the step inside stay lower by the bytes of state saved.",
+    "Far apart at 16 tokens; at 512 the two AdamW lines have met, and 8 bits with the step inside stays lower by the bytes of state saved.",
 )
 
 # %% [markdown] name="sweep_explained"

@@ -274,7 +274,7 @@ for gpu in ("rtx-4090-24gb", "a100-80gb", "h100-80gb"):
 fusion_guess.reveal(eager.seconds / after.seconds, "planned")
 
 # %% [markdown] name="fusion_explained"
-# This is a prediction by the roofline, not a run: each operation takes as long as its FLOPs or its bytes, whichever take longer, and a compiled chain reads and writes once. Matmuls do nearly all the FLOPs of a step, but in eager mode they do not take most of its time: more than half of it is memory-bound (in parentheses), and fusion shortens that part. A GPU's ratio of FLOP/s to bandwidth (last column) says little about the gain: the H100's ratio is nearly twice that of the 4090, and yet the gain is about the same.
+# This is a prediction by the roofline, not a run: each operation takes as long as its FLOPs or its bytes, whichever takes longer, and a compiled chain reads and writes once. Matmuls do nearly all the FLOPs of a step, but in eager mode they do not take most of its time: more than half of it is memory-bound (in parentheses), and fusion shortens that part. A GPU's ratio of FLOP/s to bandwidth (last column) says little about the gain: the H100's ratio is nearly twice that of the 4090, and yet the gain is about the same.
 
 # %% [markdown] name="breaks_text"
 # ## 3 · Where a graph breaks
@@ -734,7 +734,7 @@ else:
 # `traffic` counts bytes from the sizes of tensors, whether or not they are in a cache.
 #
 # - **Small tensors** stay in the processor's last-level cache (some tens of MiB). The next operation reads from the cache what the last one wrote. Fusion then saves traffic to the cache, which is faster than memory, so it gains less than the count of bytes promises.
-# - **Tensors several times as large as the cache** do go to memory, so there the factor can come closer to 2.5. Compare the two factors above. If this one is far below 2.5, too, traffic is not all that takes time. (On a busy machine the factors say little: other programs use the cache and the memory, too.)
+# - **Tensors several times as large as the cache** do go to memory, so there the factor can come closer to 2.5. Compare the two factors above. If the second factor is also far below 2.5, traffic is not the only cost. (On a busy machine the factors say little: other programs use the cache and the memory, too.)
 #
 # So ask two questions before you expect a gain from fusion: is the chain memory-bound, and is the traffic really to memory, not to a cache?
 
@@ -938,7 +938,7 @@ for name in ("tiled, yours", "PyTorch's own"):
 # %% [markdown] name="attention_explained"
 # - **The peak** falls to a few tiles.
 # - **The traffic does not fall.** The loop skips nearly half of the scores and still moves more bytes than the plain version. Its matmul writes a tile, the next operations read it one after the other, and each tile also rescales the two sums. In eager mode a tile goes to memory between two operations, as a full matrix does.
-# - On a CPU this need not cost time: a tile fits into a cache, which `traffic` does not know about. Compare the milliseconds above.
+# - On a CPU this does not have to cost time: a tile fits into a cache, which `traffic` does not know about. Compare the milliseconds above.
 # - PyTorch's own version moves q, k, v and the result, and nothing else that the dispatcher could see. It is **one kernel**: a tile stays in registers (on a CPU, in the cache) until the maximum and the two sums of its rows are updated. That is the idea of FlashAttention: your loop, fused. Inside, it reads keys and values once per row of tiles, which this count leaves out and the one below includes.
 #
 # The backward pass needs the weights again. FlashAttention does not save them. It saves one number per row, largest + log total, and recomputes each tile.
@@ -1145,7 +1145,7 @@ for name, (meter, loss, *gradients) in runs.items():
     print(f"{name:14} loss {loss:.6f}, gradients off by {off:.0e}, peak {human_bytes(meter.peak_bytes)}")
 
 # %% [markdown] name="chunked_table_explained"
-# PyTorch's own version uses the same idea. By default it may take far smaller chunks. With chunks of 128 it still holds less, because it works in place: one tensor of a chunk where the lab's answer holds two (4 MiB). The rest of the difference matches the result of `gradient.t() @ rows`, a tensor of V × D (2 MiB) that exists until it is added.
+# PyTorch's own version uses the same idea. By default it may take far smaller chunks. With chunks of 128 it still holds less, because it works in place: one tensor of a chunk where the reference solution holds two (4 MiB). The rest of the difference to that solution matches the result of `gradient.t() @ rows`, a tensor of V × D (2 MiB) that exists until it is added.
 #
 # Variables keep tensors alive. A variable that still refers to the last chunk's gradient while the next logits are made costs one more chunk (4 MiB), which is why the check tests for it.
 
@@ -1204,7 +1204,7 @@ chunks = human_bytes(2 * 4 * 512 * vocabulary)
 print(f"planned without logits {human_bytes(without)}; two copies of a chunk of 512 rows: {chunks}")
 
 # %% [markdown] name="llama_explained"
-# Without the logits the planned peak falls by a third, and the step fits a smaller GPU. The logits also grow with the length of the sequences. That is why most fine-tuning libraries have or use such a kernel: `liger-kernel`, Unsloth, `cut-cross-entropy` (which does not store even a chunk of logits in memory), and, since 2.13, PyTorch itself.
+# Without the logits the planned peak falls by a third, and the step fits a smaller GPU. (That is less than the three copies: without them, another moment of the step sets the peak.) The logits also grow with the length of the sequences. That is why most fine-tuning libraries have or use such a kernel: `liger-kernel`, Unsloth, `cut-cross-entropy` (which does not store even a chunk of logits in memory), and, since 2.13, PyTorch itself.
 #
 # ## 9 · Claims and measurements
 

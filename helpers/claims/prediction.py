@@ -48,7 +48,7 @@ class Prediction:
         if self.guess is not None:
             remember_guess(self.question, Guess(float(self.guess), float(measured), self.unit, self.difference))
         if self.guess is None:
-            print("  You have not guessed. Put a number into the cell above; a wrong guess costs nothing.")
+            print("  You have not guessed. Set my_guess to a number; a wrong guess costs nothing.")
         elif not self.difference and measured and self.guess / measured > 0:
             ratio = self.guess / measured
             more, less = ("high", "low") if measured > 0 else ("far below zero", "close to zero")

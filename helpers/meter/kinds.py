@@ -10,13 +10,13 @@ from typing import Literal, get_args
 
 import torch
 
-Kind = Literal["product", "convolution", "attention", "norm", "pointwise", "copy", "collective", "other"]
+Kind = Literal["matmul", "convolution", "attention", "norm", "pointwise", "copy", "collective", "other"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 # Operations by name, as far as no rule tells their kind. A reduction goes through its numbers once, as a pointwise
 # operation does; so do losses and random numbers. A recurrent layer is products for each token.
 _NAMES: dict[Kind, str] = {
-    "product": "mm addmm bmm baddbmm mv addmv linear linear_backward "
+    "matmul": "mm addmm bmm baddbmm mv addmv linear linear_backward "
     "_int_mm _scaled_mm _scaled_mm_v2 _grouped_mm _scaled_grouped_mm _addmm_activation "
     "mkldnn_rnn_layer mkldnn_rnn_layer_backward",
     "copy": "copy_ copy _to_copy clone cat stack fill_ fill zero_ zeros zeros_like ones ones_like full full_like "
@@ -56,7 +56,7 @@ def kind_of(name: str) -> Kind | None:
     if namespace in ("c10d", "_c10d_functional", "symm_mem"):
         return "collective"
     known = _KIND_BY_NAME.get(plain)
-    if known == "product":
+    if known == "matmul":
         return known
     if plain in _WITHOUT_WORK or namespace in ("prim", "profiler") or is_composite(name):
         return None
@@ -77,7 +77,7 @@ _KERNELS: dict[Kind, tuple[str, ...]] = {
     "collective": ("nccl",),
     "attention": ("flash", "fmha", "attention"),
     "convolution": ("conv", "wgrad", "dgrad"),
-    "product": ("gemm", "gemv", "cutlass", "xmma", "nvjet"),
+    "matmul": ("gemm", "gemv", "cutlass", "xmma", "nvjet"),
     "copy": ("memcpy", "memset", "copy"),
     "norm": ("norm", "softmax", "triton_per", "triton_red"),
     "pointwise": ("elementwise", "reduce", "triton_poi"),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # Gaps and what is unexplained are gray.
 _LOOKS = {
-    "product": COLORS[0],
+    "matmul": COLORS[0],
     "convolution": COLORS[3],
     "attention": COLORS[4],
     "norm": COLORS[2],
@@ -23,7 +23,7 @@ _LOOKS = {
     "other": COLORS[5],
     "gap": COLORS[7],
 }
-_NAMES = {"product": "matmul", "gap": "Python and launches"}
+_NAMES = {"gap": "Python and launches"}
 
 
 def phase_bars(parts: "Sequence[Part]", unexplained: float, title: str) -> Figure:

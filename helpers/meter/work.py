@@ -62,7 +62,7 @@ def work_of(func: Any, args: Any, kwargs: Any, result: Any) -> Work | None:
     flops = flops_of(func, args, kwargs, result, "causal half")
     moved = sum(bytes_moved(func, args, kwargs, result))
     shape = _shape(name[1], kind, args, result) if flops else ()
-    layout = "".join(map(_lies, _factors(name[1], args))) if kind == "product" and shape else ""
+    layout = "".join(map(_lies, _factors(name[1], args))) if kind == "matmul" and shape else ""
     return Work(name[1], kind, flops, moved, _dtype(args, result), shape, layout)
 
 

@@ -95,7 +95,7 @@ def in_tf32(recipe: TrainingConfig, gpu: Gpu) -> tuple[Kind, ...]:
 def tf32_kinds(gpu: Gpu, matmuls: bool, convolutions: bool) -> tuple[Kind, ...]:
     """Return the kinds of work that run in TF32 where PyTorch's settings allow it for matmuls and for convolutions."""
     kinds: list[Kind] = ["convolution"] if convolutions and gpu.vendor == "nvidia" else []
-    return (*kinds, "product") if matmuls else tuple(kinds)
+    return (*kinds, "matmul") if matmuls else tuple(kinds)
 
 
 def as_computed(work: Work, in_tf32: Collection[Kind]) -> Work:

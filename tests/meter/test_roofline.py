@@ -43,7 +43,7 @@ MACHINE = Roofline(
 
 
 def product(*shape, dtype="float32"):
-    return Work("aten.mm", "product", 2 * math.prod(shape), 0, dtype, shape)
+    return Work("aten.mm", "matmul", 2 * math.prod(shape), 0, dtype, shape)
 
 
 # -- between what was measured

@@ -101,9 +101,9 @@ def test_on_a_cpu_operations_are_the_work_and_the_rest_is_gaps():
     assert not has_kernels
     assert stretches == [
         (0, 12, "forward", "gap", ""),
-        (12, 28, "forward", "product", "aten::addmm"),
+        (12, 28, "forward", "matmul", "aten::addmm"),
         (28, 45, "backward", "gap", ""),
-        (45, 60, "backward", "product", "aten::mm"),
+        (45, 60, "backward", "matmul", "aten::mm"),
         (60, 80, "optimizer", "gap", ""),
         (80, 85, "optimizer", "gap", ""),
         (85, 90, "optimizer", "pointwise", "aten::_foreach_add_"),
@@ -115,7 +115,7 @@ def test_on_a_cpu_operations_are_the_work_and_the_rest_is_gaps():
 def test_what_saw_the_step_begin_and_not_end_is_not_around_it():
     stretches, _ = cut(Event("PythonDispatchMode", 0, 12), Event(STEP, 10, 100), Event("aten::mm", 11, 90, sequence=1))
     assert stretches[0] == (10, 11, "forward", "gap", "")
-    assert stretches[1] == (11, 90, "forward", "product", "aten::mm")
+    assert stretches[1] == (11, 90, "forward", "matmul", "aten::mm")
 
 
 def test_what_autograd_records_inside_a_node_is_recomputed():
@@ -128,7 +128,7 @@ def test_what_autograd_records_inside_a_node_is_recomputed():
         Event("aten::mm", 42, 58),
         Event("aten::mm", 60, 80),
     )
-    work = [(start, phase) for start, _, phase, kind, _ in stretches if kind == "product"]
+    work = [(start, phase) for start, _, phase, kind, _ in stretches if kind == "matmul"]
     assert work == [(20, "recompute"), (42, "backward"), (60, "backward")]
 
 
@@ -145,7 +145,7 @@ def test_waiting_for_data_is_a_gap_of_its_own_phase():
         (50, 55, "data", "copy", "aten::stack"),
         (55, 60, "data", "gap", ""),
         (60, 80, "forward", "gap", ""),
-        (80, 90, "forward", "product", "aten::mm"),
+        (80, 90, "forward", "matmul", "aten::mm"),
         (90, 100, "forward", "gap", ""),
     ]
 
@@ -165,10 +165,10 @@ def test_on_a_gpu_kernels_are_the_work_and_belong_to_what_launched_them():
     assert has_kernels
     assert stretches == [
         (0, 10, "forward", "gap", ""),
-        (10, 40, "forward", "product", "aten::addmm"),
+        (10, 40, "forward", "matmul", "aten::addmm"),
         (40, 50, "backward", "gap", ""),
-        (50, 80, "backward", "product", "aten::mm"),
-        (80, 85, "forward", "product", "mystery_gemm"),
+        (50, 80, "backward", "matmul", "aten::mm"),
+        (80, 85, "forward", "matmul", "mystery_gemm"),
         (85, 100, "forward", "gap", ""),
     ]
 
@@ -194,7 +194,7 @@ def test_on_a_cpu_it_counts_where_the_step_has_nothing_else_to_do():
         Event("aten::mm", 70, 90, sequence=2),
     )
     assert (30, 60, "communication", "collective", "gloo:all_reduce") in stretches
-    assert (10, 30, "forward", "product", "aten::mm") in stretches
+    assert (10, 30, "forward", "matmul", "aten::mm") in stretches
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -22,7 +22,7 @@ def the_one(fn):
 def test_the_work_of_a_product():
     a, b = torch.randn(3, 5), torch.randn(5, 7)
     work = the_one(lambda: a @ b)
-    assert (work.name, work.kind, work.flops) == ("aten.mm", "product", 2 * 3 * 5 * 7)
+    assert (work.name, work.kind, work.flops) == ("aten.mm", "matmul", 2 * 3 * 5 * 7)
     assert (work.bytes, work.dtype, work.shape) == (4 * (15 + 35 + 21), "float32", (3, 7, 5))
 
 
@@ -30,7 +30,7 @@ def test_shared_weights_fold_the_batch_and_others_do_not():
     a, b = torch.randn(2, 3, 5), torch.randn(2, 5, 7)
     assert the_one(lambda: torch.bmm(a, b)).shape == (2, 3, 7, 5)
     assert the_one(lambda: torch.bmm(a, b[:1].expand(2, 5, 7))).shape == (6, 7, 5)
-    assert [w.shape for w in works_of(lambda: F.linear(a, torch.randn(4, 5))) if w.kind == "product"] == [(6, 4, 5)]
+    assert [w.shape for w in works_of(lambda: F.linear(a, torch.randn(4, 5))) if w.kind == "matmul"] == [(6, 4, 5)]
     assert the_one(lambda: a[0] @ b[0, :, 0]).shape == (3, 1, 5)
 
 
@@ -89,7 +89,7 @@ def test_a_fused_optimizer_reads_gradients_and_writes_the_rest():
 
 def test_kinds_of_operations():
     kinds = {
-        "aten::addmm": "product", "aten::linear": "product", "aten::convolution_backward": "convolution",
+        "aten::addmm": "matmul", "aten::linear": "matmul", "aten::convolution_backward": "convolution",
         "aten::_scaled_dot_product_flash_attention_for_cpu_backward": "attention",
         "aten::native_layer_norm_backward": "norm", "aten::_softmax": "norm", "aten::gelu_backward": "pointwise",
         "aten::_foreach_addcdiv_": "pointwise", "aten::_fused_adamw_": "pointwise", "aten::sum": "pointwise",
@@ -201,7 +201,7 @@ def test_batch_norm_is_one_operation_without_gradients():
 def test_kinds_of_kernels():
     kinds = {
         "ncclDevKernel_AllReduce_Sum_f32_RING_LL": "collective",
-        "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64": "product",
+        "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64": "matmul",
         "void flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128>>": "attention",
         "Memcpy HtoD (Pageable -> Device)": "copy",
         "triton_poi_fused_add_0": "pointwise",

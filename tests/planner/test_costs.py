@@ -20,7 +20,7 @@ from tests.planner.support import SMALL
 
 GPU = Roofline("a GPU", "cuda", {"float32": [(64, 64, 64, 1e12)]}, [(1.0, 1e9)], launch=1e-3)
 CPU = replace(GPU, machine="a CPU", device="cpu")
-PRODUCT = Work("aten.mm", "product", int(1e12), 1000, "float32", (64, 64, 64))  # a second of arithmetic
+PRODUCT = Work("aten.mm", "matmul", int(1e12), 1000, "float32", (64, 64, 64))  # a second of arithmetic
 ADDITION = Work("aten.add", "pointwise", 0, int(1e9), "float32", ())  # a second of memory
 TINY = Work("aten.add", "pointwise", 0, 1000, "float32", ())  # a microsecond, and a launch of a thousand
 
@@ -88,7 +88,7 @@ def test_a_batch_of_products_costs_one_launch():
     """2,304 heads of 197 tokens are one kernel: they take as long as their FLOPs or bytes, not 2,304 launches."""
     roofline = roofline_of(GPUS["rtx-3090-24gb"])
     heads = (2304, 197, 197, 64)
-    batch = Work("aten.bmm", "product", 2 * math.prod(heads), 0, "float16", heads, "nt")
+    batch = Work("aten.bmm", "matmul", 2 * math.prod(heads), 0, "float16", heads, "nt")
     seconds, bound = roofline.seconds(batch)
     least = batch.flops / roofline.peak("float16")
     assert bound == "compute"
@@ -209,7 +209,7 @@ def test_there_is_no_forecast_where_messages_or_the_host_take_part():
 
 LARGE = (8192, 8192, 8192)
 CONVOLUTION = Work("aten.convolution", "convolution", int(1e13), 1000, "float32", LARGE)
-MATMUL = Work("aten.mm", "product", int(1e13), 1000, "float32", LARGE)
+MATMUL = Work("aten.mm", "matmul", int(1e13), 1000, "float32", LARGE)
 
 
 @pytest.fixture(scope="module")

@@ -81,8 +81,8 @@ class LogitsNeverWhole(Check):
             if not got["extra"] <= 3.25 * one + 2 * sums:
                 return (
                     f"{case}: besides inputs and sums the peak holds {(got['extra'] - 2 * sums) / one:.1f} times a "
-                    "chunk of logits, or more; three are enough. Which variable still refers to the "
-                    "last chunk's tensors?"
+                    "chunk of logits, or more; three are enough. How many tensors as large as the "
+                    "chunk's logits does your code hold at once? In-place operations need no new one."
                 )
             if got["left_over"]:
                 return (

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -98,13 +99,22 @@ def _busy(prefetched: Prefetched, depth: int) -> Loop:
     return loop
 
 
+@contextlib.contextmanager
+def _no_current_device() -> Iterator[None]:
+    """Let a thread choose its current CUDA device: a parcel needs no device, and this machine may have none."""
+    one, all_inside = patch.object(torch.cuda, "set_device"), patch.object(torch.cuda, "device", contextlib.nullcontext)
+    with one, all_inside:
+        yield
+
+
 def _sending(prefetched: Prefetched, device: torch.device) -> Loop:
     """Send parcels that log their journey."""
 
     def loop(seen: Evidence) -> None:
         log: list[dict[str, Any]] = []
         given = [(Parcel.of(2 * k, log), Parcel.of(2 * k + 1, log)) for k in range(4)]
-        parcels = [parcel for batch in prefetched(given, 2, device) for parcel in batch]
+        with _no_current_device():
+            parcels = [parcel for batch in prefetched(given, 2, device) for parcel in batch]
         sent = [entry for entry in log if entry["step"] == "send"]
         seen |= {
             "places": sorted({parcel.place for parcel in parcels}),

@@ -246,7 +246,7 @@ class OneOptimizerForEach(Check):
         return None
 
 
-class ComesOffAgain(Check):
+class CanBeRemoved(Check):
     """When all handles are removed, a backward pass makes gradients as usual and updates nothing."""
 
     hint = (
@@ -289,4 +289,4 @@ class ComesOffAgain(Check):
         return None
 
 
-BACKWARD = (StepsLikeOneOptimizer, FreesEachGradientAtOnce, OneOptimizerForEach, ComesOffAgain)
+BACKWARD = (StepsLikeOneOptimizer, FreesEachGradientAtOnce, OneOptimizerForEach, CanBeRemoved)

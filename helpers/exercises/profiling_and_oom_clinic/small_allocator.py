@@ -149,7 +149,8 @@ class Splits(OnScripts):
 
     fields, look = (
         ("at", "allocated"),
-        "A rest of at least 512 bytes (small pool) or more than 1 MiB (large pool) is split off.",
+        "A rest of at least 512 bytes (small pool) or more than 1 MiB (large pool) is split off. A smaller one stays "
+        "part of the block, and `allocated` counts it.",
     )
     hint = (
         "The request gets the beginning of the block; the rest becomes a free block of the same segment.\n"

@@ -91,7 +91,7 @@ class FillsRows(Check):
 
 
 class TargetsStayInTheirDocument(Check):
-    """targets: the next token of the same document, in the next row if need be; -100 at its end and for padding."""
+    """targets: the next token of the same document, in the next row if necessary; -100 at its end and for padding."""
 
     hint = (
         "On the long tensor, before it is cut into rows, the target of token i is token i + 1.\n"
@@ -104,7 +104,7 @@ class TargetsStayInTheirDocument(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         def why(got: int, due: int, at_end: bool) -> str:
             if due == -100:
-                return "No token follows there: it must not count."
+                return "The document, or all text, ends there: it must not count."
             return "Its next token is in the next row." if at_end else ""
 
         case, made = next(iter(seen.items()))  # all its tokens differ

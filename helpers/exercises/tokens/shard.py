@@ -159,8 +159,10 @@ class OneOrderForAll(Check):
             return "The blocks come in the order of the file: nothing is shuffled. Draw a permutation."
         if seen["twice"]:
             seed, epoch, later, there = seen["twice"][0]
-            same = f"Seed s + {later} has in epoch {there}" if later else f"Epoch {there} has"
-            return f"{same} the order of epoch {epoch}" + (f" of seed s + {seed}." if later and seed else ".")
+            if later:
+                other = f"seed s + {seed}" if seed else "seed s"
+                return f"In epoch {there}, seed s + {later} gives the same order as {other} in epoch {epoch}."
+            return f"Epoch {there} has the order of epoch {epoch}."
         for name, *draws in zip(("torch", "NumPy", "random"), *seen["drawn"], strict=True):
             if draws[0] == draws[1]:
                 return f"`share` seeds the global generator of {name}: its numbers would repeat in each epoch."

@@ -76,7 +76,7 @@ def observe(seed: int, accuracy: Accuracy) -> Evidence:
     return {**seen, "returned": type(answer).__name__}
 
 
-class CountsTheShare(Check):
+class ComputesTheFraction(Check):
     """The result is the fraction of all samples that are correct, whatever the sizes of the batches."""
 
     hint = "Count correct samples and all samples over all batches; divide once."
@@ -158,4 +158,4 @@ class LeavesThingsAsTheyAre(Check):
         return None if seen["same"] else "Your function changed the batches. Use operations that return new tensors."
 
 
-CURE = (CountsTheShare, RunsWholeBatches, ReadsOneValue, RecordsNothing, LeavesThingsAsTheyAre)
+CURE = (ComputesTheFraction, RunsWholeBatches, ReadsOneValue, RecordsNothing, LeavesThingsAsTheyAre)

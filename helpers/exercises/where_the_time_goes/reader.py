@@ -186,7 +186,7 @@ class TakesAnyOrder(Check):
         return next((wrong for wrong in found if wrong), None)
 
 
-class MindsTheClock(Check):
+class HandlesRounding(Check):
     """Spans that follow each other without a gap are side by side, although `ts + dur` is rounded.
 
     `ts` is large, and `ts + dur` is rounded: it may come out a little later than the `ts` of the next span.
@@ -248,6 +248,6 @@ READER = (
     CountsCompleteEventsOnly,
     KeepsThreadsApart,
     TakesAnyOrder,
-    MindsTheClock,
+    HandlesRounding,
     ChangesNothing,
 )

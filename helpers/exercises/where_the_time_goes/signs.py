@@ -129,7 +129,7 @@ class CountsValuesRead(Check):
 
     hint = (
         "One read makes several events, one inside the other. Count those named aten::item, exactly.\n"
-        "With kernels in the step, look for cudaStreamSynchronize inside: copies have it, too, and reads of\n"
+        "With kernels in the step, look for cudaStreamSynchronize inside: copies have it, too, and reads of "
         "the host's memory do not."
     )
     probe = staticmethod(observe)
@@ -144,7 +144,7 @@ class MeasuresCopies(Check):
 
     hint = (
         "aten::to calls aten::_to_copy, which calls aten::copy_, which may call itself: nested time counts once.\n"
-        "Write a function that returns the time that some spans cover. The time of copies and kernels together,\n"
+        "Write a function that returns the time that some spans cover. The time of copies and kernels together, "
         "minus that of kernels, is the time in which only copies run."
     )
     probe = staticmethod(observe)
@@ -190,7 +190,7 @@ class ChangesNoTrace(Check):
         return "Your function changed the list of events, or an event in it." if seen["changed"] else None
 
 
-class LooksAtTheStepAlone(Check):
+class LooksOnlyAtTheStep(Check):
     """Events outside the step, or on another thread of the host, do not count."""
 
     hint = (
@@ -250,7 +250,7 @@ def _disturbances(before: list[Event], step: list[Event], after: list[Event], gp
     }
 
 
-class ReadsSpansAlone(Check):
+class ReadsOnlySpans(Check):
     """Only complete events ("ph": "X") are spans; marks, names, counters and arrows are not."""
 
     hint = 'event["ph"] is "X" for a complete event. Others may lack "ts", "dur" or "cat": check "ph" first.'
@@ -278,7 +278,7 @@ class ReadsSpansAlone(Check):
         return _wrongly_disturbed(seen, expected)
 
 
-class BearsAnEmptyStep(Check):
+class HandlesAnEmptyStep(Check):
     """A step in which nothing runs has no reads and no copies, and is idle all the time."""
 
     hint = "Which of your expressions fails for an empty list? `max(times, default=0)` does not."
@@ -304,8 +304,8 @@ SIGN_CHECKS = (
     MeasuresCopies,
     MeasuresIdleTimeOnCpu,
     MeasuresIdleTimeOnGpu,
-    LooksAtTheStepAlone,
-    BearsAnEmptyStep,
-    ReadsSpansAlone,
+    LooksOnlyAtTheStep,
+    HandlesAnEmptyStep,
+    ReadsOnlySpans,
     ChangesNoTrace,
 )

@@ -44,7 +44,9 @@ class _Computes(Check):
             for name, mine, share in zip(("MFU", "HFU"), seen[case], right, strict=True):
                 if not abs(mine - share) <= 1e-9 + 1e-6 * share:
                     look = (
-                        "Check the FLOPs that the model needs per token."
+                        "Return a fraction, not percent."
+                        if share and abs(mine / share - 100) < 1e-3
+                        else "Check the FLOPs that the model needs per token."
                         if name == "MFU"
                         else "Check what only HFU counts."
                     )

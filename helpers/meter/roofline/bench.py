@@ -107,7 +107,7 @@ class Bench:
 
     def _product(self, dtype: torch.dtype, name: str, shape: tuple[int, int, int], layout: str) -> float:
         """Time a product and return its FLOP/s."""
-        work = Work("aten.mm", "product", 2 * math.prod(shape), 0, name, shape, layout)
+        work = Work("aten.mm", "matmul", 2 * math.prod(shape), 0, name, shape, layout)
         if not self.watch.is_slow(work):
             self.watch.time(work, self._call(dtype, shape, layout))
         return work.flops / self.watch.seconds(work)
@@ -122,7 +122,7 @@ class Bench:
     def _batched_products(self, dtype: torch.dtype) -> None:
         """Time several products in one operation."""
         for m, n, k in itertools.product(_BATCHED_SIDES[self._size], repeat=3):
-            work = Work("aten.bmm", "product", 2 * _BATCH * m * n * k, 0, _name(dtype), (_BATCH, m, n, k), "nn")
+            work = Work("aten.bmm", "matmul", 2 * _BATCH * m * n * k, 0, _name(dtype), (_BATCH, m, n, k), "nn")
             if not self.watch.is_slow(work):
                 a, b = (torch.randn(_BATCH, *sides, device=self.device).to(dtype) for sides in ((m, k), (k, n)))
                 self.watch.time(work, lambda a=a, b=b: torch.bmm(a, b))

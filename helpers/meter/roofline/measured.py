@@ -70,7 +70,7 @@ def _rates(watch: Stopwatch, empty: float) -> dict[str, Any]:
     for work in watch.pieces:
         if not isinstance(work, Work):
             continue
-        alone = work.kind == "product"  # timed by itself; all else was timed where it is
+        alone = work.kind == "matmul"  # timed by itself; all else was timed where it is
         seconds = _beyond(watch.seconds(work), empty if alone else watch.seconds("timed"))
         if work.name == "aten.mm":
             products[product_key(work.dtype, work.layout)].append((*work.shape, work.flops / seconds))

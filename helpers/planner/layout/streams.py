@@ -146,7 +146,7 @@ class Streams:
         if not (self._overlap and isinstance(event, Message) and event.wire == "tensor" and event.waits):
             return event
         near = events[at + 1 :] if event.collective == "all-gather" else reversed(events[:at])
-        product = next((work for work in near if isinstance(work, Work) and work.kind == "product"), None)
+        product = next((work for work in near if isinstance(work, Work) and work.kind == "matmul"), None)
         return _Chunked(event, self._seconds(product)[0] if product else 0.0)
 
     def _stretch(self, works: Sequence[Work]) -> _Stretch:
@@ -166,7 +166,7 @@ class Streams:
 
     def _lowered(self, work: Work) -> Work:
         """Return a product as it runs in fewer bits; the head's stay in 16, as Megatron and torchao leave them."""
-        narrow = work.kind == "product" and len(work.shape) == 3 and self._chip.vocabulary not in work.shape
+        narrow = work.kind == "matmul" and len(work.shape) == 3 and self._chip.vocabulary not in work.shape
         return replace(work, dtype=self._low) if self._low and narrow else work
 
 

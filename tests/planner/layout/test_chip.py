@@ -25,7 +25,7 @@ def product(*shape, dtype="bfloat16", nbytes=0):
     flops = 2
     for side in shape:
         flops *= side
-    return Work("aten.mm", "product", flops, nbytes, dtype, shape, "nn")
+    return Work("aten.mm", "matmul", flops, nbytes, dtype, shape, "nn")
 
 
 def test_one_tile_more_than_the_chip_takes_at_once_takes_more_waves():

@@ -36,7 +36,7 @@ NCCL = """# nThread 1 nGpus 8 minBytes 1048576 maxBytes 1073741824
 
 def matmul(layout="nt", dtype="bfloat16", shape=SHAPE):
     m, n, k = shape[-3:]
-    return Work("aten.mm", "product", 2 * m * n * k, 0, dtype, shape, layout)
+    return Work("aten.mm", "matmul", 2 * m * n * k, 0, dtype, shape, layout)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import time
 
 from helpers import PickledByValue
 
+import torch
 from torch.utils.data import DataLoader, get_worker_info
 
 END = object()
@@ -23,6 +24,8 @@ def prefetched(batches, depth, device):
 
     def draw():
         try:
+            if device.type == "cuda":
+                torch.cuda.set_device(device)  # the current device is per thread
             for batch in itertools.chain.from_iterable([batches] if tickets.get() else []):
                 results.put(tuple(map(to_device, batch)))
                 if not tickets.get():

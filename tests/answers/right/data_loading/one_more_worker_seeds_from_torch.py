@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 from helpers import PickledByValue
 
@@ -32,7 +33,8 @@ def prefetched(batches, depth, device):
         if batch is None:
             return None
         ready = map(lambda tensor: tensor.pin_memory(), batch) if sent else batch
-        return tuple(tensor.to(device, **sent) for tensor in ready)
+        with torch.cuda.device(device) if sent else nullcontext():
+            return tuple(tensor.to(device, **sent) for tensor in ready)
 
     pool = ThreadPoolExecutor(1)
     try:
