@@ -1,4 +1,4 @@
-"""Practice checks of data parallel, and what its lab needs for seeing: pictures, a log of buckets, `torchrun`.
+"""Practice checks of data parallel, and what its lab shows: pictures, a log of buckets, `torchrun`.
 
 The learner writes a ring all-reduce, the formula for what a message costs, and buckets that travel during the backward
 pass.
