@@ -1,4 +1,4 @@
-"""Six data-parallel programs, five of them broken in one line each, and what can be seen of them from outside.
+"""Six data-parallel programs, five of them broken in one line each, and their symptoms.
 
 All of them run to their end, and the loss falls in all of them. The learner diagnoses them from the symptoms.
 """
@@ -76,7 +76,7 @@ def symptoms_table(found: Mapping[str, Symptoms]) -> list[tuple[str, ...]]:
 
 
 def compare_diagnoses(answers: Mapping[str, int | None]) -> None:
-    """Print for each program what it suffers from, beside the number in `answers`."""
+    """Print for each program what is wrong with it, and whether the number in `answers` is right."""
     for name, right in PROGRAMS.items():
         said = answers.get(name)
         words = "no answer" if said is None else "right" if said == right else f"not {said}"
