@@ -117,9 +117,7 @@ def make_sharded(model, mesh, **options):
     ### BEGIN SOLUTION
     for block in model.blocks:
         fully_shard(block, mesh=mesh, **options)
-    return fully_shard(
-        model, mesh=mesh, **options
-    )  # the parameters outside the blocks, and the root that coordinates all units
+    return fully_shard(model, mesh=mesh, **options)  # the other parameters, and the root that coordinates all units
     ### END SOLUTION
 
 
