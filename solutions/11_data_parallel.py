@@ -235,9 +235,7 @@ for nbytes in SIZES:
 def fit_link(sweep):
     ### BEGIN SOLUTION
     nbytes, seconds = np.array(sweep).T
-    seconds_a_byte, alpha = np.polyfit(
-        nbytes, seconds, 1, w=1 / seconds
-    )  # weighted: each size's relative error counts equally
+    seconds_a_byte, alpha = np.polyfit(nbytes, seconds, 1, w=1 / seconds)  # relative errors have equal weight
     return max(0.0, float(alpha)), float(1 / seconds_a_byte)
     ### END SOLUTION
 

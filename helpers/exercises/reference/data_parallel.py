@@ -40,9 +40,7 @@ def ring_all_reduce(vector):
 
 def fit_link(sweep):
     nbytes, seconds = np.array(sweep).T
-    seconds_a_byte, alpha = np.polyfit(
-        nbytes, seconds, 1, w=1 / seconds
-    )  # weighted: each size's relative error counts equally
+    seconds_a_byte, alpha = np.polyfit(nbytes, seconds, 1, w=1 / seconds)  # relative errors have equal weight
     return max(0.0, float(alpha)), float(1 / seconds_a_byte)
 
 
