@@ -187,9 +187,7 @@ def seconds_of(sizes, rounds=60):
             dist.all_reduce(tensors[i])
             synchronize(here)
             seconds[i].append(time.perf_counter() - start)
-    return [
-        (min(times[1:]), sum(times[1:]) / (rounds - 1)) for times in seconds
-    ]  # the first call opens the connections
+    return [(min(times[1:]), sum(times[1:]) / (rounds - 1)) for times in seconds]  # without the first, which connects
 
 
 both_ranks = run_ranks(seconds_of, 2, SIZES + HELD_OUT, device=pair, measure=False).results

@@ -587,9 +587,7 @@ def by_dimension(shape):
 table = [("mesh", "of the parameters", "sent along replicate", "along shard", "out of a machine", "loss")]
 for shape in ((1, 4), (2, 2)):
     here, along, loss = run(by_dimension, 4, shape)[0]
-    crossing = (
-        along[1] if shape == (1, 4) else 2 * along[0]
-    )  # in a ring of 4, one rank per machine sends to the other machine
+    crossing = along[1] if shape == (1, 4) else 2 * along[0]  # in a ring of 4, one rank per machine sends out of it
     volumes = [f"{volume:.2f} Φ" for volume in (*along, crossing)]
     table.append((f"{shape[0]} x {shape[1]}", f"{here:.2f}", *volumes, f"{loss:.6f}"))
 show_table(table)

@@ -401,9 +401,7 @@ hint("pipeline.interleaved")
 
 # %% name="interleaved_clocked"
 thin = Pipeline.of(interleaved, 4, 8, chunks=2)  # each forward pass is half a tick, each backward pass a tick
-run = clock_pipelines({"interleaved": thin}, tick=0.1)[
-    "interleaved"
-]  # a slower clock, because chunks take half as long
+run = clock_pipelines({"interleaved": thin}, tick=0.1)["interleaved"]  # slower: chunks take half as long
 print(run)
 show(run.figure("Interleaved, 2 chunks per rank"), "Dark and pale bars alternate: the two chunks of each rank.")
 note("v chunks: bubble of (R - 1) / (v m + R - 1)", "4 ranks, 8 micro-batches, v = 2", run, 300 / 19, 300 / 27)
