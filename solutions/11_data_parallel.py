@@ -216,7 +216,7 @@ cost_guess.reveal(round(measured[64 * 1024] / measured[1024], 1))
 for nbytes in SIZES:
     print(f"{human_bytes(nbytes):>10}: {1e6 * measured[nbytes]:>9,.0f} µs on this machine")
 
-# %% [markdown] name="law_task"
+# %% [markdown] name="fit_task"
 # ### Your turn: fit the formula
 #
 # **Contract.** `fit_link(sweep)` returns `alpha` (seconds) and `beta` (bytes per second), two floats.
@@ -229,22 +229,22 @@ for nbytes in SIZES:
 # Two well-chosen sizes are enough. Least squares also works if you weight the measurements.
 
 
-# %% name="law" answer=true reveal=true
+# %% name="fit" answer=true reveal=true
 def fit_link(sweep):
     ### BEGIN SOLUTION
     nbytes, seconds = np.array(sweep).T
-    seconds_a_byte, alpha = np.polyfit(nbytes, seconds, 1, w=1 / seconds)  # relative errors have equal weight
-    return max(0.0, float(alpha)), float(1 / seconds_a_byte)
+    seconds_per_byte, alpha = np.polyfit(nbytes, seconds, 1, w=1 / seconds)  # relative errors have equal weight
+    return max(0.0, float(alpha)), float(1 / seconds_per_byte)
     ### END SOLUTION
 
 
-# %% name="law_check"
-fit_link = check("data_parallel.law", fit_link)
+# %% name="fit_check"
+fit_link = check("data_parallel.link", fit_link)
 
-# %% name="law_hint"
-hint("data_parallel.law")
+# %% name="fit_hint"
+hint("data_parallel.link")
 
-# %% name="law_fit"
+# %% name="fit_shown"
 alpha, beta = fit_link([(nbytes, measured[nbytes]) for nbytes in SIZES])
 show(
     pictures.link_figure([(n, measured[n]) for n in SIZES], alpha, beta),
@@ -263,7 +263,7 @@ for nbytes in HELD_OUT:
         "alpha + n / beta: predicted / measured", f"all-reduce of {human_bytes(nbytes)}, 2 ranks", off, "times"
     )
 
-# %% [markdown] name="law_explained"
+# %% [markdown] name="fit_explained"
 # A formula with two numbers does well to come within a factor of two. On one machine "the link" is memory, with a cache that some sizes fit and others do not, and two processes compete for cores. If the ratios are far from 1, see whether something else is running, and measure again. NCCL also changes its protocol with the size, so fit the formula to the sizes that you will send.
 #
 # NVIDIA's *nccl-tests* report two bandwidths. The **algorithm bandwidth** (`algbw`) is n / t. The **bus bandwidth** (`busbw`) is `algbw` times 2 (N − 1)/N, the bytes that each rank actually sends per second. For any N, compare `busbw` with the data sheet of the link. For two ranks `algbw` and `busbw` are equal, and by the formula both approach β as messages get longer.
@@ -307,7 +307,7 @@ for name, count in (("apart", 76), ("together", 1)):
     formula = count * alpha + 13.8e6 / beta
     print(f"{count:>2} all-reduces: formula {1e3 * formula:.1f} ms, measured {1e3 * took[name]:.1f} ms")
 least, mean = measured[1024], average[1024]
-print(f"an all-reduce of 1 KiB: the fastest of 59 {1e6 * least:,.0f} µs, on average {1e6 * mean:,.0f} µs")
+print(f"59 all-reduces of 1 KiB: {1e6 * least:,.0f} µs for the fastest, {1e6 * mean:,.0f} µs on average")
 print(f"76 all-reduces, formula with the average: {1e3 * (76 * mean + 13.8e6 / beta):.1f} ms")
 
 # %% [markdown] name="many_explained"
@@ -355,14 +355,14 @@ F.cross_entropy(model(x), y).backward()
 joint = gradient_of(model)
 
 # %% [markdown] name="guess_byhand_text"
-# **Predict.** Four ranks take five steps of SGD, each on its 16 rows, and average their gradients after each backward pass. How many of the four end with *exactly* the weights of rank 0, to the last bit?
+# **Predict.** Four ranks take five steps of SGD, each on its 16 rows, and average their gradients after each backward pass. How many of the four end with *exactly* the weights of one process that trains on all 64 rows, to the last bit?
 
 # %% name="guess_byhand"
 my_guess = None
 ### BEGIN GUESS
-my_guess = 4  # all add the same numbers to the same weights
+my_guess = 4  # the same gradient, so the same weights
 ### END GUESS
-byhand_guess = Prediction("Ranks with the weights of rank 0, to the last bit", my_guess, "of 4")
+byhand_guess = Prediction("Ranks with the weights of one process, to the last bit", my_guess, "of 4", difference=True)
 
 
 # %% name="byhand"
@@ -386,7 +386,8 @@ def train_by_hand(steps=5):
 
 
 four, (one,) = (run_ranks(train_by_hand, n, device=ranks_device(4)).results for n in (4, 1))
-byhand_guess.reveal(sum(torch.equal(weights, four[0][0]) for weights, _ in four))
+byhand_guess.reveal(sum(torch.equal(weights, one[0]) for weights, _ in four))
+print("ranks with the weights of rank 0:", sum(torch.equal(weights, four[0][0]) for weights, _ in four))
 print(f"distance from one process on the joint batch, after 5 steps: {distance(four[0][0], one[0]):.1e}")
 print("one step sent:", four[0][1])
 
@@ -445,7 +446,7 @@ class BucketedAverage:
         ### END SOLUTION
 
     def finish(self):
-        """Send what has not left, wait for everything, and put the averages where they belong."""
+        """Send the buckets that are left, wait for all results, and write the averages into `.grad`."""
         ### BEGIN SOLUTION
         while len(self.sent) < len(self.buckets):
             self.send_next()
@@ -498,7 +499,7 @@ show(
     pictures.bucket_timeline(log),
     "A bar for the backward pass and one for each of ten buckets, each later than the one before.",
 )
-print(f"messages were under way while the pass computed: {log.hidden:.0%} of their time, on this machine")
+print(f"{log.hidden:.0%} of the messages' time was hidden behind the backward pass, on this machine")
 
 # %% [markdown] name="timeline_explained"
 # Bucket 0 holds the gradients of the last layers, which come first. The last bucket is sent at the very end of the pass, so it cannot be hidden. On this machine ranks share cores, so messages and arithmetic slow each other down, and the hidden share depends on what else is running. Between GPUs the links are separate from the cores, but NCCL's reduction is a kernel, too: it takes some of the GPU's processors and memory bandwidth, so the matmuls beside it run a little slower. (No cell measures that.)

@@ -329,7 +329,7 @@ runs = clock_pipelines(pair)
 if any(run.busy for run in runs.values()):  # compare two simulations
     same_guess.reveal(runs["GPipe"].ideal.idle - runs["1F1B"].ideal.idle, "simulated")
 else:
-    same_guess.reveal(runs["GPipe"].bubble - runs["1F1B"].bubble)
+    same_guess.reveal(runs["GPipe"].bubble - runs["1F1B"].bubble, "clocked")
 for rank, actions in enumerate(pair["1F1B"].schedules):
     print(f"rank {rank}:", " ".join(f"{kind}{i}" for kind, i in actions))
 picture = runs["1F1B"].figure("1F1B, 8 micro-batches")

@@ -11,6 +11,6 @@ from .ring import RING
 
 PARTS = (
     Part("data_parallel.ring", ("ring_all_reduce",), RING),
-    Part("data_parallel.law", ("fit_link",), LINK),
+    Part("data_parallel.link", ("fit_link",), LINK),
     Part("data_parallel.overlap", ("BucketedAverage",), OVERLAP),
 )

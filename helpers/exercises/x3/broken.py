@@ -23,10 +23,10 @@ from ...ranks.run import run_ranks
 DIAGNOSES = {
     1: "nothing is wrong",
     2: "rank 0 alone loads a checkpoint, after the model was wrapped",
-    3: "the sampler is never told the epoch",
+    3: "`set_epoch` is never called on the sampler",
     4: "all micro-batches are inside no_sync",
     5: "no micro-batch is inside no_sync",
-    6: "the loss of a micro-batch is not divided by their number",
+    6: "the loss of a micro-batch is not divided by the number of micro-batches",
 }
 PROGRAMS = dict(zip("ABCDEF", random.Random(40).sample(sorted(DIAGNOSES), 6), strict=True))
 ROWS, MICRO_BATCH, ACCUMULATE, EPOCHS, RATE = 512, 32, 4, 3, 0.05
