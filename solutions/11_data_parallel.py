@@ -836,7 +836,7 @@ print(torchrun(SCRIPT, 2))
 # | Ethernet, 100 Gb/s, per port | 12.5 |
 # | Ethernet, 10 Gb/s, per port | 1.25 |
 #
-# Between machines with 8 GPUs and one port per GPU, NCCL runs several rings at once, and together they use all 8 ports of a machine. So count 8 × 50 = 400 GB/s of InfiniBand, not 50. On a cloud machine with a single port, count only that one.
+# Between machines, the bandwidth also depends on how many ports of a machine the rings use; [[sharding]] works that out. On a cloud machine with a single port, count only that one.
 
 
 # %% name="play"

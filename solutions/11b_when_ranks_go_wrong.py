@@ -583,7 +583,7 @@ if calls:
 #
 # The recorder works over gloo in PyTorch 2.13, but the group has no name in the dump, so `torchfrtrace` by itself would stop with a `KeyError`; the helper fills in the name. Over gloo a call never leaves the state *scheduled*. Over NCCL it goes on to *started* and *completed*, so you also see which ranks reached the call and did not finish it.
 #
-# **Over NCCL** a call only queues its collective on the GPU, and Python goes on. A hung rank's stack shows a later line, where it first needs a result: at `loss.item()`, or in `torch.cuda.synchronize()`. So the stack shows little there, and the recorder is the tool to use. It is on by default; set the path to a folder that all machines share,
+# **Over NCCL** a call only queues its collective on the GPU, and Python continues. A hung rank's stack shows a later line, where it first needs a result: at `loss.item()`, or in `torch.cuda.synchronize()`. So the stack shows little there, and the recorder is the tool to use. It is on by default; set the path to a folder that all machines share,
 #
 # ```
 # TORCH_FR_DUMP_TEMP_FILE=/shared/run7/rank_
