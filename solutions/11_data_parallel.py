@@ -12,7 +12,7 @@
 # | Before this | labs [[#start_here]], [[#where_memory_goes]] and [[#gradient_accumulation]] |
 # | Syllabus | T18, T34, C13, P7 |
 #
-# What goes wrong with ranks, and how it shows, is in [[when_ranks_go_wrong]]. The graded exercise X3 follows it.
+# The next lab, [[when_ranks_go_wrong]], shows how ranks fail and how to recognize it. The graded exercise X3 follows.
 
 # %% name="setup" setup=true
 import contextlib
@@ -57,7 +57,7 @@ from torch.utils.data import DistributedSampler
 
 device = pick_device()
 MiB = 2**20
-pair = ranks_device(2)  # a comparison of one rank with two runs both here, so that it does not compare devices
+pair = ranks_device(2)  # one rank and two ranks are compared on the same kind of device
 claims = Claims(device=pair)
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, GPUs: {torch.cuda.device_count()}")
 print(f"one or two ranks: on {'GPUs, over NCCL' if pair.type == 'cuda' else 'the CPU, over gloo'}")
@@ -67,7 +67,7 @@ print(f"one or two ranks: on {'GPUs, over NCCL' if pair.type == 'cuda' else 'the
 #
 # In PyTorch a worker is a **process**, its number is its **rank**, and the number of workers is the **world size**. There is no coordinator. The ranks communicate through **collectives**, calls that every rank makes, such as `all_reduce`, after which each rank has the sum of all ranks' tensors. Two libraries carry the messages: **NCCL** between GPUs, **gloo** between CPUs.
 #
-# The helper `run_ranks(fn, n)` starts *n* real processes, calls `fn` in each, and collects their results and their printed lines. The function and the variables that it uses are **copied** to each rank. What a rank changes stays there, and only results come back. `rank_device()` is the rank's own GPU or the CPU. `measure=False` leaves out the memory meter around the function, which would disturb a clock or a meter inside.
+# The helper `run_ranks(fn, n)` starts *n* real processes, calls `fn` in each, and collects their results and their printed lines. The function and the variables that it uses are **copied** to each rank. What a rank changes stays there, and only results come back. `rank_device()` is the rank's own GPU or the CPU. By default a memory meter wraps the function. `measure=False` leaves it out where it would disturb a timer or another meter.
 #
 # The collectives, the deadlocks and the bytes are those of a cluster. The speed is not.
 
@@ -85,7 +85,7 @@ run_ranks(hello, 4).results
 # %% [markdown] name="ring_text"
 # ## 2 · An all-reduce from sends and receives
 #
-# How can every rank get the sum? All ranks could send everything to rank 0, which adds it up and sends the sum back. Then all traffic goes through one rank, and the more ranks there are, the longer it takes.
+# How can every rank get the sum? All ranks could send everything to rank 0, which adds it up and sends the sum back. Then all traffic goes through one rank, and the time grows with the number of ranks.
 #
 # In a **ring** each rank communicates with its two neighbors only. It cuts its vector into N chunks. In each round it sends one chunk to the right and receives another from the left. For N − 1 rounds it **adds** the chunk that arrives to its own. Then each rank holds one chunk that is complete. For another N − 1 rounds the complete chunks go around and are **copied**.
 
@@ -114,7 +114,7 @@ ring_guess = Prediction("Sent by one of four ranks", my_guess, "vectors")
 # - It works for any number of ranks, including 1, and any length, including 0. The length need not be divisible by the number of ranks, and may be smaller. Any floating-point dtype is allowed.
 # - All ranks end with the same numbers, to the last bit.
 # - A rank sends only to `rank + 1` and receives only from `rank - 1` (the ring is closed: rank 0 follows the last rank). It calls no collective.
-# - It sends at most 2 (N − 1) messages, each of at most an N-th of the vector, rounded up.
+# - It sends at most 2 (N − 1) messages, each of at most 1/N of the vector, rounded up.
 #
 # If every rank sends first and receives afterwards, all of them wait for each other. `dist.batch_isend_irecv` starts both at once and returns a list of requests; call `wait()` on each. It takes a list of `dist.P2POp(dist.isend, tensor, to_rank)` and `dist.P2POp(dist.irecv, tensor, from_rank)`. `vector.tensor_split(n)` returns n views.
 
@@ -159,7 +159,7 @@ for n, vectors in traffic.items():
     print(f"{n} ranks: each sends {vectors:.3f} vectors; 2 (N - 1) / N is {2 * (n - 1) / n:.3f}")
 
 # %% [markdown] name="cost_text"
-# With 1,000 ranks it is 1.998 vectors. Each rank sends less than two vectors, for any number of ranks, so a ring scales. (The number of *rounds* grows. For short messages, libraries use trees, which need fewer.)
+# With 1,000 ranks, 2 (N − 1)/N is 1.998. Each rank sends less than two vectors, for any number of ranks, so a ring scales. (The number of *rounds* grows. For short messages, libraries use trees, which need fewer.)
 #
 # ## 3 · What an all-reduce costs
 #
@@ -167,13 +167,13 @@ for n, vectors in traffic.items():
 #
 # $$t(n) = \alpha + \frac{n}{\beta}$$
 #
-# seconds. The **latency** α is the time that an empty one takes, and the **bandwidth** β is the number of bytes that each rank sends per second once they flow. Both depend on the machine, the network and the library; the form of the formula hardly does. (Between two ranks a ring has two rounds, so one round costs α/2. With N ranks the formula is (N − 1) α + 2 (N − 1)/N · n/β.)
+# seconds. The **latency** α is the time that an empty all-reduce takes, and the **bandwidth** β is the number of bytes that each rank sends per second in a long one. Both depend on the machine, the network and the library. The form of the formula hardly changes. (Between two ranks a ring has two rounds, so one round costs α/2. With N ranks the formula is (N − 1) α + 2 (N − 1)/N · n/β.)
 #
 # Here are all-reduces of sizes from 1 KiB to 16 MiB on this machine. First you see only the shortest and the longest.
 
 # %% name="cost"
 SIZES = [1024 * 4**k for k in range(8)]  # bytes, up to 16 MiB
-HELD_OUT = [96 * 1024, 3 * MiB]  # these are for later
+HELD_OUT = [96 * 1024, 3 * MiB]  # not used in the fit
 
 
 def seconds_of(sizes, rounds=60):
@@ -181,13 +181,13 @@ def seconds_of(sizes, rounds=60):
     tensors = [torch.zeros(nbytes // 4, device=here) for nbytes in sizes]
     seconds, order = [[] for _ in sizes], np.random.default_rng(0)  # the same order on all ranks
     for _ in range(rounds):  # all sizes in each round: a busy moment of the machine affects each of them
-        for i in order.permutation(len(sizes)):  # else one of them would always follow the longest
+        for i in order.permutation(len(sizes)):  # in a fixed order, one size would always follow the longest
             dist.barrier()
             start = time.perf_counter()
             dist.all_reduce(tensors[i])
             synchronize(here)
             seconds[i].append(time.perf_counter() - start)
-    return [(min(times[1:]), sum(times[1:]) / (rounds - 1)) for times in seconds]  # the first makes connections
+    return [(min(times[1:]), sum(times[1:]) / (rounds - 1)) for times in seconds]  # without the first, which connects
 
 
 both_ranks = run_ranks(seconds_of, 2, SIZES + HELD_OUT, device=pair, measure=False).results
@@ -198,7 +198,7 @@ for nbytes in (SIZES[0], SIZES[-1]):
     print(f"{human_bytes(nbytes):>10}: {1e6 * measured[nbytes]:>9,.0f} µs on this machine")
 
 # %% [markdown] name="guess_cost_text"
-# The short one is nearly all latency, so it gives you α. The extra time of the long one comes from its bytes, so it gives you β.
+# The 1 KiB all-reduce is nearly all latency, so its time gives you α. The extra time of the 16 MiB one comes from its bytes and gives you β.
 #
 # **Predict.** By what factor does an all-reduce of 64 KiB take longer than one of 1 KiB? Calculate it from the two figures.
 
@@ -216,35 +216,35 @@ cost_guess.reveal(round(measured[64 * 1024] / measured[1024], 1))
 for nbytes in SIZES:
     print(f"{human_bytes(nbytes):>10}: {1e6 * measured[nbytes]:>9,.0f} µs on this machine")
 
-# %% [markdown] name="law_task"
+# %% [markdown] name="fit_task"
 # ### Your turn: fit the formula
 #
 # **Contract.** `fit_link(sweep)` returns `alpha` (seconds) and `beta` (bytes per second), two floats.
 #
-# - `sweep` is a list of pairs (bytes, seconds) of two or more sizes, in any order. Do not change it.
-# - Where the seconds follow the formula, the function finds its two numbers.
-# - Where every measurement of a sweep from 1 KiB to 16 MiB is off by up to 5%, alpha and beta are off by at most a quarter: an error in the largest message must not determine alpha.
+# - `sweep` is a list of pairs (bytes, seconds) with at least two different sizes, in any order. Do not change it.
+# - If the seconds follow the formula exactly, the function returns its alpha and beta.
+# - If each measurement of a sweep from 1 KiB to 16 MiB is off by up to 5%, alpha and beta are off by at most 25%. So an error in the largest message must not determine alpha.
 # - alpha is never below 0, whatever the noise.
 #
 # Two well-chosen sizes are enough. Least squares also works if you weight the measurements.
 
 
-# %% name="law" answer=true reveal=true
+# %% name="fit" answer=true reveal=true
 def fit_link(sweep):
     ### BEGIN SOLUTION
     nbytes, seconds = np.array(sweep).T
-    seconds_a_byte, alpha = np.polyfit(nbytes, seconds, 1, w=1 / seconds)  # every size counts by its relative error
-    return max(0.0, float(alpha)), float(1 / seconds_a_byte)
+    seconds_per_byte, alpha = np.polyfit(nbytes, seconds, 1, w=1 / seconds)  # relative errors have equal weight
+    return max(0.0, float(alpha)), float(1 / seconds_per_byte)
     ### END SOLUTION
 
 
-# %% name="law_check"
-fit_link = check("data_parallel.law", fit_link)
+# %% name="fit_check"
+fit_link = check("data_parallel.link", fit_link)
 
-# %% name="law_hint"
-hint("data_parallel.law")
+# %% name="fit_hint"
+hint("data_parallel.link")
 
-# %% name="law_fit"
+# %% name="fit_shown"
 alpha, beta = fit_link([(nbytes, measured[nbytes]) for nbytes in SIZES])
 show(
     pictures.link_figure([(n, measured[n]) for n in SIZES], alpha, beta),
@@ -263,14 +263,14 @@ for nbytes in HELD_OUT:
         "alpha + n / beta: predicted / measured", f"all-reduce of {human_bytes(nbytes)}, 2 ranks", off, "times"
     )
 
-# %% [markdown] name="law_explained"
+# %% [markdown] name="fit_explained"
 # A formula with two numbers does well to come within a factor of two. On one machine "the link" is memory, with a cache that some sizes fit and others do not, and two processes compete for cores. If the ratios are far from 1, see whether something else is running, and measure again. NCCL also changes its protocol with the size, so fit the formula to the sizes that you will send.
 #
-# NVIDIA's *nccl-tests* report two bandwidths. The **algorithm bandwidth** (`algbw`) is n / t. The **bus bandwidth** (`busbw`) is that times 2 (N − 1)/N, the bytes that each rank really sends per second. Compare `busbw` with the data sheet of the link, for any N. For two ranks the two are equal, and both approach β.
+# NVIDIA's *nccl-tests* report two bandwidths. The **algorithm bandwidth** (`algbw`) is n / t. The **bus bandwidth** (`busbw`) is `algbw` times 2 (N − 1)/N, the bytes that each rank actually sends per second. For any N, compare `busbw` with the data sheet of the link. For two ranks `algbw` and `busbw` are equal, and by the formula both approach β as messages get longer.
 #
 # The size at which the two terms are equal is n = αβ. Well below that size, a shorter message is hardly any cheaper. So it pays to send few messages.
 #
-# **Predict.** The model that we train below has 3.5 million parameters in 76 tensors, 13.8 MB of gradients. By what factor do 76 all-reduces take longer than a single one of all bytes? Use your alpha and beta.
+# **Predict.** The model that we train below has 3.5 million parameters in 76 tensors, 13.8 MB of gradients. By what factor do 76 all-reduces, one per tensor, take longer than one all-reduce of all the bytes? Use your alpha and beta.
 
 # %% name="guess_many"
 my_guess = None  # seconds of 76 messages / seconds of one
@@ -307,16 +307,16 @@ for name, count in (("apart", 76), ("together", 1)):
     formula = count * alpha + 13.8e6 / beta
     print(f"{count:>2} all-reduces: formula {1e3 * formula:.1f} ms, measured {1e3 * took[name]:.1f} ms")
 least, mean = measured[1024], average[1024]
-print(f"an all-reduce of 1 KiB: the fastest of 59 {1e6 * least:,.0f} µs, on average {1e6 * mean:,.0f} µs")
+print(f"59 all-reduces of 1 KiB: {1e6 * least:,.0f} µs for the fastest, {1e6 * mean:,.0f} µs on average")
 print(f"76 all-reduces, formula with the average: {1e3 * (76 * mean + 13.8e6 / beta):.1f} ms")
 
 # %% [markdown] name="many_explained"
-# The α of the formula comes from the fastest of 59 all-reduces. But 76 messages also pay for every time that a rank has to wait for a core or for the other rank. The average includes such waits, and a few long ones dominate it. So the two formulas are a lower and a rough upper estimate. On this kind of machine they are far apart. Ranks that do not share cores wait less, so between GPUs the two should be closer. (No cell measures that.)
+# The formula's α comes from the fastest of 59 all-reduces of each size. But 76 messages also include the times when a rank waits for a core or for the other rank. The average includes such waits, and a few long ones dominate it. So the formula gives a low estimate with the fastest time and a rough high estimate with the average. On this kind of machine the two are far apart. Ranks that do not share cores wait less, so between GPUs the two should be closer. (No cell measures that.)
 
 # %% [markdown] name="byhand_text"
 # ## 4 · Averaging gradients by hand
 #
-# The loss of a batch is a mean over its rows, and the gradient of a mean is the mean of the gradients ([[gradient_accumulation]]). So cut the batch into N equal parts, one for each rank. Each rank computes the gradient of its part; the average of those is the gradient of the joint batch.
+# The loss of a batch is a mean over its rows, and the gradient of a mean is the mean of the gradients ([[gradient_accumulation]]). So cut the batch into N equal parts, one for each rank. Each rank computes the gradient of its part, and the average of these gradients is the gradient of the joint batch.
 #
 # First comes the reference: one process with the whole batch of 64.
 
@@ -355,14 +355,14 @@ F.cross_entropy(model(x), y).backward()
 joint = gradient_of(model)
 
 # %% [markdown] name="guess_byhand_text"
-# **Predict.** Four ranks take five steps of SGD, each on its 16 rows, and average their gradients after each backward pass. How many of the four end with *exactly* the weights of rank 0, to the last bit?
+# **Predict.** Four ranks take five steps of SGD, each on its 16 rows, and average their gradients after each backward pass. How many of the four end with *exactly* the weights of one process that trains on all 64 rows, to the last bit?
 
 # %% name="guess_byhand"
 my_guess = None
 ### BEGIN GUESS
-my_guess = 4  # all add the same numbers to the same weights
+my_guess = 4  # the same gradient, so the same weights
 ### END GUESS
-byhand_guess = Prediction("Ranks with the weights of rank 0, to the last bit", my_guess, "of 4")
+byhand_guess = Prediction("Ranks with the weights of one process, to the last bit", my_guess, "of 4", difference=True)
 
 
 # %% name="byhand"
@@ -386,18 +386,19 @@ def train_by_hand(steps=5):
 
 
 four, (one,) = (run_ranks(train_by_hand, n, device=ranks_device(4)).results for n in (4, 1))
-byhand_guess.reveal(sum(torch.equal(weights, four[0][0]) for weights, _ in four))
+byhand_guess.reveal(sum(torch.equal(weights, one[0]) for weights, _ in four))
+print("ranks with the weights of rank 0:", sum(torch.equal(weights, four[0][0]) for weights, _ in four))
 print(f"distance from one process on the joint batch, after 5 steps: {distance(four[0][0], one[0]):.1e}")
 print("one step sent:", four[0][1])
 
 # %% [markdown] name="byhand_explained"
 # These are two different kinds of equality. The ranks agree **to the last bit**: they start from the same weights (the same seed), `all_reduce` gives each the same sum, and the same inputs give the same results. With one process they agree **up to rounding**, because four sums of 16 are added in a different order from one of 64.
 #
-# Each of the six parameters is sent in a message of its own, after the backward pass is over. That is correct but slow: you know what each message costs, and while the messages travel, the processor has nothing to do.
+# Each of the six parameters is sent in a message of its own, after the backward pass is over. That is correct but slow: each message costs another α, and the processor is idle while the messages travel.
 #
 # ## 5 · Buckets that overlap the backward pass
 #
-# Two ideas make this faster. Pack gradients into **buckets**, so that there are few messages. And send a bucket as soon as the backward pass has filled it, while the rest of the pass goes on.
+# Two ideas make this faster. Pack gradients into **buckets**, so that there are few messages. Then send each bucket as soon as the backward pass has filled it, while the rest of the pass continues.
 #
 # The backward pass begins at the loss, so the *last* layers have their gradients first. Therefore buckets are filled from the last parameter to the first.
 #
@@ -406,7 +407,7 @@ print("one step sent:", four[0][1])
 # **Contract.** `BucketedAverage(model, bucket_bytes)` is created on every rank. Then each step is `loss.backward()` and `finish()`.
 #
 # - The parameters that require a gradient go into buckets in the reverse order of `model.parameters()`. A bucket is closed once it holds `bucket_bytes` or more; the last one may hold less.
-# - A bucket is sent **during** the backward pass, as soon as it is full and all buckets before it have been sent. It is one all-reduce of one flat tensor.
+# - A bucket is sent **during** the backward pass, as soon as it is full and all buckets before it have been sent. Each bucket is one all-reduce of one flat tensor.
 # - The backward pass does not wait for results: use `async_op=True`. `finish()` waits.
 # - `finish()` sends the buckets that have not been sent because some parameter got no gradient on this rank. Such a parameter counts as zeros. The order of the buckets is the same on all ranks.
 # - After `finish()` each `.grad` is the average over the ranks, as with `DistributedDataParallel`, and the next step can begin. (A parameter that no rank uses may keep None.)
@@ -445,7 +446,7 @@ class BucketedAverage:
         ### END SOLUTION
 
     def finish(self):
-        """Send what has not left, wait for everything, and put the averages where they belong."""
+        """Send the buckets that are left, wait for all results, and write the averages into `.grad`."""
         ### BEGIN SOLUTION
         while len(self.sent) < len(self.buckets):
             self.send_next()
@@ -498,14 +499,14 @@ show(
     pictures.bucket_timeline(log),
     "A bar for the backward pass and one for each of ten buckets, each later than the one before.",
 )
-print(f"messages were under way while the pass computed: {log.hidden:.0%} of their time, on this machine")
+print(f"{log.hidden:.0%} of the messages' time was hidden behind the backward pass, on this machine")
 
 # %% [markdown] name="timeline_explained"
 # Bucket 0 holds the gradients of the last layers, which come first. The last bucket is sent at the very end of the pass, so it cannot be hidden. On this machine ranks share cores, so messages and arithmetic slow each other down, and the hidden share depends on what else is running. Between GPUs the links are separate from the cores, but NCCL's reduction is a kernel, too: it takes some of the GPU's processors and memory bandwidth, so the matmuls beside it run a little slower. (No cell measures that.)
 #
 # ## 6 · DistributedDataParallel
 #
-# DDP does the same as `BucketedAverage`, in C++. It also copies rank 0's parameters to all ranks at the start.
+# DDP does the same as `BucketedAverage`, in C++. At the start it also copies rank 0's parameters and buffers to all ranks.
 #
 # By default DDP's first bucket closes at 1 MiB, so that communication starts early; the next ones close at 25 MiB.
 #
@@ -542,9 +543,9 @@ sent = sum(c.nbytes for c in steps[-1].calls if c.name == "all_reduce") / (4 * p
 claims.record("C13", "gradients are all-reduced, once each", "GPT, DDP, 2 ranks", sent, "x gradients", 0.999, 1.001)
 
 # %% [markdown] name="buckets_explained"
-# The first step is special. DDP cannot know the order in which gradients will arrive, so it sends everything as one message and records the order. Before the second step it builds the buckets in that order. Rank 0 broadcasts the bucket indices and sizes, because all ranks must pack alike.
+# The first step is special. DDP cannot know the order in which gradients will arrive, so it sends everything as one message and records the order. Before the second step it builds the buckets in that order. Rank 0 broadcasts the bucket indices and sizes, because all ranks must use the same buckets.
 #
-# Smaller buckets mean more messages, which can start earlier; larger ones mean fewer. `bucket_cap_mb` sets the limit, also for the first bucket.
+# Smaller buckets mean more messages, which can start earlier. Larger buckets mean fewer messages. `bucket_cap_mb` sets the limit, and then it holds for the first bucket, too.
 
 # %% name="caps"
 for cap in (0.25, 1, 25):
@@ -554,9 +555,9 @@ for cap in (0.25, 1, 25):
 # %% [markdown] name="memory_text"
 # ### Memory
 #
-# Take two ranks instead of one, so that each has half of the batch.
+# Now use two ranks instead of one process, so that each rank has half of the batch.
 #
-# **Predict.** By what factor does a rank under DDP hold more memory *after the backward pass* than the one process does?
+# **Predict.** *After the backward pass*, how many times as much memory does each DDP rank hold as the single process does?
 
 # %% name="guess_memory"
 my_guess = None
@@ -608,15 +609,15 @@ for name in (ddp, views):
 # %% [markdown] name="memory_explained"
 # Data parallelism saves no static memory: that takes sharding ([[sharding]]). The activations are those of the rank's own rows, as with accumulation ([[gradient_accumulation]]).
 #
-# The price: the buckets are separate buffers, one more copy of all gradients. (The meter counts them under *inputs and other*.) With `gradient_as_bucket_view=True` each `.grad` *is* a slice of its bucket, and after the backward pass the copy is gone.
+# DDP even adds memory. The buckets are separate buffers, one more copy of all gradients. (The meter counts them under *inputs and other*.) With `gradient_as_bucket_view=True` each `.grad` *is* a slice of its bucket, so after the backward pass there is no second copy.
 #
-# The peak is different: here views save nothing, and cost a little, because each new gradient is made first and then copied into place. The peak is at the start of the backward pass, when activations are at their highest. A single process holds no gradients at that moment, but DDP's buckets are there all the time, views or not. Views save one copy during the optimizer step.
+# At the peak, views save nothing here and even cost a little, because each new gradient is computed first and then copied into its bucket. The peak is at the start of the backward pass, when activations are at their highest. A single process holds no gradients at that moment, but DDP's buckets are there all the time, views or not. Views save one copy during the optimizer step.
 #
 # ### Speed
 #
 # The promise is "N GPUs, about N times the speed." A fair comparison on this machine is one process with one thread against two ranks with one thread each, and the same batch for each rank (so twice the rows per step).
 #
-# But this machine may not have twice as much to give: caches and memory are shared, and other programs may be using the cores. So there is a control: two ranks that train side by side and never communicate. DDP cannot be faster than that.
+# But this machine may not be able to run twice as fast: the ranks share caches and memory, and other programs may be using the cores. So there is a control: two ranks that train side by side and never communicate (*silent* ranks in the output). Apart from noise, DDP cannot be faster than that.
 #
 # **Predict.** What share of the control's speed does DDP keep here?
 
@@ -672,11 +673,11 @@ else:
     claims.figure("DDP's speed", "CNN, 2 ranks of one thread", ddp / silent, "of two silent ranks")
 
 # %% [markdown] name="speed_explained"
-# The two figures have different causes. The amount by which two silent ranks fall short of twice the speed is lost to the machine: caches and memory are shared, and so are the cores if other programs run. The rest is the price of communication (a figure above 1 is noise): the last bucket cannot be hidden, and at the end of each backward pass the faster rank waits for the slower one. On a cluster, the backward pass must be long enough to hide the messages. A large micro-batch helps; section 9 has a slider, and [[sharding]] works out the number of tokens that it takes.
+# The two figures have different causes. Two silent ranks fall short of twice the speed because they share the machine: its caches and memory, and its cores if other programs run. The gap between DDP and the silent ranks is the cost of communication (a ratio above 1 is noise). The last bucket cannot be hidden, and at the end of each backward pass the faster rank waits for the slower one. On a cluster, the backward pass must be long enough to hide the messages. A large micro-batch helps: section 9 has a slider, and [[sharding]] works out how many tokens per GPU are enough.
 #
 # ## 7 · Which rank gets which rows
 #
-# Each rank runs its own `DataLoader`; a `DistributedSampler` gives it every N-th index of a shuffled list. All ranks shuffle with the same seed, so that the parts fit together.
+# Each rank runs its own `DataLoader`; a `DistributedSampler` gives it every Nth index of a shuffled list. All ranks shuffle with the same seed, so that no two ranks get the same row.
 #
 # **Predict.** Ten rows, two ranks, three epochs, and the script never calls `set_epoch`. How many of the ten rows does rank 0 see?
 
@@ -714,7 +715,7 @@ for tell, (first_rank, second_rank) in orders.items():
 #
 # ### Ten rows, four ranks
 #
-# Ten is not divisible by four. The sampler pads with rows from the front, so that all ranks have the same number. Suppose that a model is right on rows 2 to 9 and wrong on rows 0 and 1, an accuracy of 0.8. The next cell averages over the ranks' shares.
+# Ten is not divisible by four. The sampler repeats rows from the front, so that all ranks have the same number. Suppose that a model is right on rows 2 to 9 and wrong on rows 0 and 1, so its accuracy is 0.8. The next cell averages over the ranks' shares.
 
 # %% name="padding"
 shares = run_ranks(lambda: list(DistributedSampler(range(10), shuffle=False)), 4).results
@@ -724,7 +725,7 @@ print(f"shares: {shares}\naccuracy over the padded shares: {padded:.3f}, over th
 claims.record("P7", "padding falsifies a metric", "10 rows, 4 ranks", abs(padded - sum(scores) / 10), "off", 0.01, 1)
 
 # %% [markdown] name="padding_explained"
-# For training this hardly matters. (`drop_last=True` drops rows instead.) For **evaluation** it does: rows 0 and 1 count twice. Give each rank `range(rank, n, world_size)`, sum right answers and rows separately, and divide once at the end.
+# In training this hardly matters. (`drop_last=True` drops rows instead.) In **evaluation** it does, because rows 0 and 1 count twice. Give each rank `range(rank, n, world_size)`, sum correct answers and rows separately, and divide once at the end.
 #
 # ## 8 · With accumulation and mixed precision
 #
@@ -734,7 +735,7 @@ claims.record("P7", "padding falsifies a metric", "10 rows, 4 ranks", abs(padded
 #
 # Autocast ([[mixed_precision]]) works as usual inside each rank: weights and gradients stay FP32, and so do the messages. To send half as much, a **communication hook** can compress the buckets to BF16. DDP calls it with each full bucket, and it returns a future that yields the averaged bucket.
 #
-# **Predict.** The gradient under autocast has some distance from that of FP32. By what factor does that distance grow when the gradient is also sent in BF16?
+# **Predict.** Under autocast the gradient differs from the FP32 gradient by some distance. By what factor does that distance grow when the gradient is also sent in BF16?
 
 # %% name="guess_amp"
 my_guess = None  # distance with BF16 messages / with FP32 messages
@@ -775,7 +776,7 @@ claims.record("C13", "autocast leaves FP32 to be sent", "MLP", whole, "x FP32 tr
 claims.record("C13", "a BF16 hook halves it", "MLP", half, "x FP32 traffic", 0.49, 0.51)
 
 # %% [markdown] name="torchrun_text"
-# Autocast's own rounding is larger than what the hook adds between two ranks, which add once. A sum over hundreds of ranks is rounded at every hop of the ring, so large runs usually reduce in FP32 (`reduce_dtype` in [[fully_shard]]). FP16 with a gradient scaler works unchanged, too. Gradients are averaged while they are still scaled, so an overflow on one rank is an overflow on all: a sum with an inf is inf or NaN, and the scaler skips the step for either.
+# Two ranks add only once, so the hook's rounding is small beside autocast's own. A sum over hundreds of ranks is rounded at every hop of the ring, so large runs usually reduce in FP32 (`reduce_dtype` in [[fully_shard]]). FP16 with a gradient scaler works unchanged, too. Gradients are averaged while they are still scaled, so an overflow on one rank is an overflow on all: a sum with an inf is inf or NaN, and the scaler skips the step for either.
 #
 # ## 9 · On a server: `torchrun`
 #
@@ -819,12 +820,12 @@ print(torchrun(SCRIPT, 2))
 # %% [markdown] name="torchrun_explained"
 # The command was `torchrun --standalone --nproc-per-node=2 train.py`. `set_device` comes first; `device_id` tells NCCL which GPU belongs to this rank, so that it connects at once rather than at the first collective. For more than one machine, see [[fully_shard]].
 #
-# > **The older `nn.DataParallel`**, which still appears in articles, is *one* process with a thread for each GPU. In every step GPU 0 copies the weights to all others, distributes the rows, gathers the outputs, computes the loss alone, and adds up the gradients that come back. So every step sends all weights out of GPU 0 and all gradients back to it, whereas DDP sends gradients only, and has no hub. The threads share one Python interpreter, GPU 0 runs out of memory first, and nothing overlaps. On a CPU it silently passes everything through. PyTorch's own documentation advises against it, even on one machine.
+# > **The older `nn.DataParallel`**, which still appears in articles, is *one* process with a thread for each GPU. In every step GPU 0 copies the weights to all others, distributes the rows, gathers the outputs, computes the loss alone, and adds up the gradients that come back. So every step sends all weights out of GPU 0 and all gradients back to it, whereas DDP sends only gradients and has no hub. The threads share one Python interpreter, GPU 0 runs out of memory first, and nothing overlaps. On a CPU the wrapper does nothing and gives no warning: it just calls the model. PyTorch's own documentation advises against it, even on one machine.
 
 # %% [markdown] name="play_text"
 # ### Explore: how far does it scale?
 #
-# This is a model of one step, not a measurement. Each GPU computes for as long as you set, two thirds of it in the backward pass. An all-reduce sends 2 (N − 1)/N · n bytes per GPU at the bandwidth that you set. It also takes α/2 for each round: a ring has 2 (N − 1) rounds, a tree 2 log₂ N, and libraries choose the one that is faster. Messages may overlap with the whole backward pass. What does not fit within it makes the step longer.
+# This is a model of one step, not a measurement. Each GPU computes for as long as you set, two thirds of it in the backward pass. An all-reduce sends 2 (N − 1)/N · n bytes per GPU at the bandwidth that you set. It also takes α/2 for each round: a ring has 2 (N − 1) rounds, a tree 2 log₂ N, and libraries choose the one that is faster. Messages may overlap with the whole backward pass. Any time beyond that makes the step longer.
 #
 # | link, one direction | GB/s (data sheets) |
 # |---|---|
@@ -835,7 +836,7 @@ print(torchrun(SCRIPT, 2))
 # | Ethernet, 100 Gb/s, per port | 12.5 |
 # | Ethernet, 10 Gb/s, per port | 1.25 |
 #
-# Over machines of 8 GPUs with a port each, NCCL runs several rings at once, and together they use all 8 ports of a machine. So count 8 × 50 = 400 GB/s of InfiniBand, not 50. A cloud machine with a single port has only that one.
+# Between machines, the bandwidth also depends on how many ports of a machine the rings use; [[sharding]] works that out. On a cloud machine with a single port, count only that one.
 
 
 # %% name="play"
@@ -877,6 +878,6 @@ claims
 # - Call `set_epoch`, evaluate without padding, and wrap accumulation in `no_sync`.
 # - Effective batch = micro-batch × accumulation × ranks.
 #
-# **What to reach for when.** The model fits on one GPU and you want speed: DDP. It does not fit: shard it ([[sharding]]), or split the model itself (labs [[#tensor_parallel]] and [[#pipeline]]).
+# **What to reach for when.** If the model fits on one GPU and you want speed, use DDP. If it does not fit, shard it ([[sharding]]), or split the model itself (labs [[#tensor_parallel]] and [[#pipeline]]).
 #
 # **Sources.** Li et al. 2020, *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*; Patarasuk and Yuan 2009, *Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations*; Goyal et al. 2017, *Accurate, Large Minibatch SGD*; PyTorch documentation, `DistributedDataParallel`, `DistributedSampler`, `torchrun`; NVIDIA, *nccl-tests: Performance*, and data sheets (links).

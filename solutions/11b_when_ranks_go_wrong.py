@@ -12,7 +12,7 @@
 # | Before this | [[data_parallel]] |
 # | Syllabus | T34, P7 |
 #
-# Exercise X3, the graded notebook after this one, uses all of it. What jobs of thousands of GPUs need on top of this is in [[failures]].
+# Exercise X3, the graded notebook after this one, uses all of it. [[failures]] covers what jobs on thousands of GPUs also need.
 
 # %% name="setup" setup=true
 import tempfile
@@ -55,7 +55,7 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 device = pick_device()
-pair = ranks_device(2)  # a comparison of one rank with two runs both here
+pair = ranks_device(2)  # one rank and two ranks are compared on the same kind of device
 claims = Claims(device=pair)
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, GPUs: {torch.cuda.device_count()}")
 print(f"one or two ranks: on {'GPUs, over NCCL' if pair.type == 'cuda' else 'the CPU, over gloo'}")
@@ -146,7 +146,7 @@ claims.record("P7", "DDP starts all from rank 0", "MLP, 20 steps", distance(c, d
 #
 # ### Unequal batches
 #
-# DDP divides the sum of gradients by the number of ranks. Here one rank has 60 rows, the other 4, and each takes the mean loss over its own rows.
+# DDP divides the sum of gradients by the number of ranks. Here one rank has 60 rows and the other 4, and each takes the mean loss over its own rows.
 
 
 # %% name="unequal"
@@ -166,7 +166,7 @@ def unequal(weigh):
 plain, weighed = (run_ranks(unequal, 2, weigh).results[0] for weigh in (False, True))
 weight = (plain[:, -1].norm() / plain[:, 0].norm()).item()
 print(f"a row on the rank with 4 rows has {weight:.3g} times the weight of a row on the other rank")
-alike = F.one_hot(y, 10).T  # of one process on the joint batch: (softmax of zeros - one_hot) / 64
+alike = F.one_hot(y, 10).T  # the gradient of one process on the joint batch is (softmax of zeros - one_hot) / 64
 whole = (0.1 - alike) / 64
 print(
     f"distance from the joint batch: mean of means {distance(plain, whole):.1e}, by rows {distance(weighed, whole):.1e}"
@@ -182,8 +182,8 @@ claims.record("P7", "weighing by rows repairs it", "60 and 4 rows", distance(wei
 #
 # **Contract.** `average_gradients(model, rows)` is called on every rank after a backward pass. Afterwards each `.grad` is the gradient of the **joint** batch: the mean over the rows of all ranks.
 #
-# - Before the call each `.grad` is that of the **mean** loss over this rank's own `rows` rows. Ranks may have different numbers of rows.
-# - A rank with 0 rows has run no backward pass: its `.grad`s are `None`. It still takes part, and has gradients afterwards.
+# - Before the call each `.grad` is the gradient of the **mean** loss over this rank's own `rows` rows. Ranks may have different numbers of rows.
+# - A rank with 0 rows has run no backward pass, so its `.grad`s are `None`. It still takes part, and has gradients afterwards.
 # - Parameters with `requires_grad=False` keep `.grad` None on all ranks. All other parameters are used.
 # - Use only collectives from `torch.distributed`, and send each gradient about once (do not send everything to every rank). Return nothing.
 #
@@ -213,9 +213,9 @@ hint("when_ranks_go_wrong.average")
 # %% [markdown] name="batchnorm_text"
 # ### BatchNorm
 #
-# All statements about "the update of the joint batch" hold only for models whose rows do not depend on each other. BatchNorm normalizes with the rows of *its own rank*. A small CNN with BatchNorm now takes the 64 digits, 32 on each rank, so the averaged gradient is not that of the joint batch. How far off it is depends on how well a rank's rows represent the whole batch.
+# All statements about "the update of the joint batch" hold only for models that treat each row independently. BatchNorm normalizes with the statistics of *its own rank's* rows. A small CNN with BatchNorm now takes the 64 digits, 32 on each rank, so the averaged gradient is not that of the joint batch. Its error depends on how well a rank's rows represent the whole batch.
 #
-# **Predict.** With 8 rows on each of eight ranks instead of 32 on each of two, by what factor is the averaged gradient farther from the joint one?
+# **Predict.** With 8 rows on each of eight ranks instead of 32 on each of two, by what factor does the averaged gradient's distance from the joint one grow?
 
 # %% name="guess_batchnorm"
 my_guess = None  # times as far
@@ -263,7 +263,7 @@ if pair.type == "cuda":
 # %% [markdown] name="batchnorm_explained"
 # A quarter of the rows per rank does not make the distance four times as large: the mean and the variance of n rows are off by about 1/√n, which is twice as much, and averaging over eight ranks instead of two cancels part of that. But even with 32 rows per rank the gradient is off by nearly a fifth.
 #
-# Accumulation has the same problem ([[gradient_accumulation]]). On GPUs, `SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics over all ranks, at the price of a small collective in each such layer. Running statistics differ, too: each forward pass in training mode starts from those of rank 0, which are also the ones in rank 0's checkpoint.
+# Accumulation has the same problem ([[gradient_accumulation]]). On GPUs, `SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics over all ranks, at the price of a small collective in each such layer. Running statistics differ, too. At each forward pass in training mode DDP resets them to rank 0's, and rank 0's are also the ones in its checkpoint.
 #
 # ### Every rank saves
 #
@@ -280,31 +280,32 @@ saving_guess = Prediction("The file that two ranks have written", my_guess, "byt
 
 
 # %% name="saving"
-def save(path, everybody):
+def save(path, all_ranks):
     rank = dist.get_rank()
     block = bytes([65 + rank]) * 1000  # rank 0 writes A, rank 1 writes B
-    if everybody or rank == 0:
+    if all_ranks or rank == 0:
         with open(path, "wb", buffering=0) as file:
             race = (0, 200, 0) if rank == 0 else (100, 0, 100)  # now one rank is ahead, now the other
-            for blocks in race if everybody else (200,):
-                dist.barrier() if everybody else None
+            for blocks in race if all_ranks else (200,):
+                dist.barrier() if all_ranks else None
                 file.write(block * blocks)
     dist.barrier()  # no rank reads before the file is written
     return Path(path).read_bytes()
 
 
-for everybody in (True, False):
+for all_ranks in (True, False):
     with tempfile.TemporaryDirectory() as folder:
-        content = run_ranks(save, 2, f"{folder}/checkpoint.pt", everybody).results[0]
-    if everybody:
+        content = run_ranks(save, 2, f"{folder}/checkpoint.pt", all_ranks).results[0]
+    if all_ranks:
         saving_guess.reveal(len(content))
     writers = len(set(content))
-    print(f"{'each rank saves' if everybody else 'rank 0 saves'}: {len(content):,} bytes from {writers} writer(s)")
-    said = "saving from every rank mixes the file" if everybody else "saving from rank 0 does not"
-    claims.record("P7", said, "2 ranks, 1 file", writers, "writers", *((2, 2) if everybody else (1, 1)))
+    letters = " and ".join(sorted(set(content.decode())))
+    print(f"{'each rank saves' if all_ranks else 'rank 0 saves'}: {len(content):,} bytes of {letters}")
+    said = "saving from every rank mixes the file" if all_ranks else "saving from rank 0 does not"
+    claims.record("P7", said, "2 ranks, 1 file", writers, "writers", *((2, 2) if all_ranks else (1, 1)))
 
 # %% [markdown] name="rank0_text"
-# The file has the right length, but its contents are a mixture. The rule has three parts: rank 0 saves, **then** all ranks meet at a barrier, and only then may any rank read or leave.
+# The file has the right length, but it mixes the bytes of both ranks. The rule has three parts: rank 0 saves, **then** all ranks meet at a barrier, and only then may any rank read the file or exit.
 #
 # ## 2 · A rank that waits
 #
@@ -332,7 +333,7 @@ for through, limit in (("ddp", 4), ("ddp.module", 60)):  # seconds
         print(f"through {through}: {error}\n")
 
 # %% [markdown] name="rank0_explained"
-# In the first report each rank is *in* a collective, but not the same one. Rank 0 sends a broadcast that rank 1 never joins; rank 1 is at a barrier that rank 0 has not reached. Gloo matches each call with a call of the same kind. NCCL does not check: there, a barrier is an all-reduce, which meets the broadcast on the same connections, and the result is undefined (a hang, a crash or wrong data; NCCL documentation, *Collective Operations*). Call `ddp.module` where only one rank works.
+# In the first report both ranks are inside a collective, but not the same one. Rank 0 sends a broadcast that rank 1 never joins; rank 1 is at a barrier that rank 0 has not reached. Gloo matches each call with a call of the same kind. NCCL does not check: there, a barrier is an all-reduce, which meets the broadcast on the same connections, and the result is undefined (a hang, a crash or wrong data; NCCL documentation, *Collective Operations*). Call `ddp.module` where only one rank works.
 #
 # The same happens when one rank has one more batch than the others. `DistributedSampler` gives all ranks the same number. Where that is not possible, `Join` lets a rank that has finished keep taking part in the collectives of the others:
 
@@ -353,9 +354,9 @@ for join, limit in ((False, 4), (True, 60)):  # seconds
         print(f"Join {join}: {str(error).splitlines()[0]}")
 
 # %% [markdown] name="unused_text"
-# ### A branch that not all ranks take
+# ### A parameter without a gradient
 #
-# A part of the model that gets no gradient leaves its bucket unfilled. The `finish()` that you wrote in [[data_parallel]] sends it anyway. DDP has no such call, and reports the problem in the next forward pass:
+# A parameter that gets no gradient leaves its bucket unfilled. The `finish()` that you wrote in [[data_parallel]] sends the bucket anyway. DDP has no such call, and reports the problem in the next forward pass:
 
 
 # %% name="unused"
@@ -386,14 +387,14 @@ print("\nfind_unused_parameters=True:", run_ranks(unused, 2, True).results)
 #
 # ## 3 · A rank that is slow
 #
-# Suppose that one GPU runs hot and slows down. Every step then takes as long as the slowest rank, and all others wait. Which one is it? Each rank can time its own all-reduces. Here `sleep` stands for computing: 20 ms on three ranks, 80 ms on rank 2.
+# Suppose that one GPU runs hot and slows down. Every step then takes as long as the slowest rank needs. Which rank is the slow one? Each rank can time its own all-reduces. Here `sleep` stands for computing: 20 ms on three ranks, 80 ms on rank 2.
 #
-# **Predict.** What is the time that rank 2 spends in the all-reduce, divided by that of the other ranks?
+# **Predict.** What is the ratio of rank 2's time in the all-reduce to that of the other ranks?
 
 # %% name="guess_straggler"
 my_guess = None  # seconds in all_reduce: the slow rank / the others
 ### BEGIN GUESS
-my_guess = 0.05  # the others are there already when it comes
+my_guess = 0.05  # the others are already waiting when it arrives
 ### END GUESS
 straggler_guess = Prediction("Time in the all-reduce: the slow rank / the others", my_guess, "", difference=True)
 
@@ -424,7 +425,7 @@ show(
 #
 # ### When all ranks are healthy
 #
-# Even without a slow GPU, no two steps take exactly the same time: clocks change, a loader is late, the system interrupts. Suppose that a step of each rank takes 100 ms on average, with a standard deviation of 5 ms, normally distributed and independent from rank to rank and from step to step.
+# Even without a slow GPU, no two steps take exactly the same time: clock rates change, a data loader is late, the operating system interrupts. Suppose that a step of each rank takes 100 ms on average, with a standard deviation of 5 ms, normally distributed and independent from rank to rank and from step to step.
 #
 # **Predict.** How long does a step of 1,024 such ranks take on average?
 
@@ -470,13 +471,13 @@ explore(
 )
 
 # %% [markdown] name="mismatched_text"
-# The time lost to independent delays grows like the maximum of N random numbers: fast up to a few dozen ranks, then slowly. Now make rank 0 slower by 20 percent. With few ranks it determines the step; with thousands of ranks and a spread of 10 ms, chance costs more than the slow rank does. So on such a job, reduce the spread first.
+# The time lost to independent delays grows like the maximum of N random numbers: fast up to a few dozen ranks, then slowly. Now make rank 0 slower by 20 percent. With few ranks, rank 0 determines the step time. With thousands of ranks and a standard deviation of 10 ms, random delays cost more than the slow rank does. So on such a job, reduce the variation first.
 #
 # ## 4 · A rank out of step
 #
 # ### Mismatched calls: `TORCH_DISTRIBUTED_DEBUG=DETAIL`
 #
-# With this variable set, the ranks compare the kind, shape and dtype of every collective before they run it. A mismatch then raises an error instead of causing a hang. It costs extra messages per call, so use it for debugging only. In a program, `dist.set_debug_level` does the same before the group is opened:
+# With this variable set, the ranks compare the kind, shape and dtype of every collective before they run it. A mismatch then raises an error instead of causing a hang. It costs extra messages per call, so use it for debugging only. Within a program, call `dist.set_debug_level` before you create the group:
 
 
 # %% name="mismatched"
@@ -503,7 +504,7 @@ for rank, said in enumerate(run_ranks(mismatched, 2, device="cpu", process_group
 #
 # A process group has a **timeout**: half an hour over gloo, ten minutes over NCCL, unless `init_process_group(timeout=...)` sets another. Here it is two seconds. After its second step rank 0, and no other rank, broadcasts its loss, "only for the log".
 #
-# Each process also has a **flight recorder**, a ring buffer of the last calls in all of its groups (`TORCH_FR_BUFFER_SIZE` of them), each with the line that made it. Over NCCL it is written to a file after a timeout (the settings are at the end of this section); over gloo the program below writes it.
+# Each process also has a **flight recorder**, a ring buffer that holds the last `TORCH_FR_BUFFER_SIZE` calls of all its groups, each with the line that made it. Over NCCL it is written to a file after a timeout (the settings are at the end of this section); over gloo the program below writes it.
 
 
 # %% name="flight"
@@ -526,7 +527,7 @@ for seconds in (2, 15):  # on a busy machine an all-reduce may take longer than 
     with tempfile.TemporaryDirectory() as folder:
         outcome = run_ranks(stuck, 3, folder, seconds, device="cpu", process_group=False, measure=False).results
         calls, report = calls_in(folder), flight_report(folder) if outcome[0][1] else ""
-    if all(len(own) == 3 for own in calls.values()):  # true, too, if nothing was recorded
+    if all(len(own) == 3 for own in calls.values()):  # also true if nothing was recorded
         break
 for rank, (said, recorded) in enumerate(outcome):
     print(f"rank {rank}: {said}; {recorded} calls recorded")
@@ -537,17 +538,17 @@ else:
     print("This version of PyTorch records no calls of gloo; from 2.13 on it does.")
 
 # %% [markdown] name="out_of_step_text"
-# Each rank reports a timeout or a closed connection, and none reports why. Side by side, the records show it. With 3 ranks and 3 calls you see it at once; with 1,024 ranks and 2,000 calls each you need a program.
+# Each rank reports a timeout or a closed connection, and none reports the cause. The records, side by side, show it. With 3 ranks and 3 calls you see it at once. With 1,024 ranks and 2,000 calls each, you need a program.
 #
 # ### Your turn: which rank is out of step?
 #
 # **Contract.** `out_of_step(calls)` finds where the ranks' records differ, and which ranks to look at.
 #
-# - `calls` is a dictionary from ranks, in any order, to the calls that each has made, in order. A call is a tuple (name, sizes, line), such as `("all_reduce", (1000,), "train.py:31")`. Do not change anything in it. There are two or more ranks, and a record may be empty.
-# - Two calls are alike if name and sizes are equal. The line does not matter.
+# - `calls` maps each rank to the list of calls that it made, in order. The ranks may come in any order. A call is a tuple (name, sizes, line), such as `("all_reduce", (1000,), "train.py:31")`. Do not change anything in it. There are two or more ranks, and a record may be empty.
+# - Two calls are alike if their names and sizes are equal. The line does not matter.
 # - If the ranks have made the same calls, it returns `None`.
-# - Otherwise it returns `(n, ranks)`. The n-th call, counted from 1, is the first one that is not alike on all ranks. If a rank's record has fewer than n calls, that rank counts as having done "no call".
-# - `ranks` is a sorted list. If **more than half** of the ranks did the same at n, it holds all other ranks. If no such majority exists, it holds all ranks.
+# - Otherwise it returns `(n, ranks)`. The n-th call, counted from 1, is the first one that is not alike on all ranks. If a rank's record has fewer than n calls, it counts as "no call".
+# - `ranks` is a sorted list. If **more than half** of the ranks agree at n (on a call or on "no call"), it holds all other ranks. If no such majority exists, it holds all ranks.
 
 
 # %% name="out_of_step" answer=true reveal=true
@@ -582,7 +583,7 @@ if calls:
 #
 # The recorder works over gloo in PyTorch 2.13, but the group has no name in the dump, so `torchfrtrace` by itself would stop with a `KeyError`; the helper fills in the name. Over gloo a call never leaves the state *scheduled*. Over NCCL it goes on to *started* and *completed*, so you also see which ranks reached the call and did not finish it.
 #
-# **Over NCCL** a call only queues its collective on the GPU, and Python goes on. A hung rank's stack shows a later line, where it first needs a result: at `loss.item()`, or in `torch.cuda.synchronize()`. So the stack says little there, and the recorder is the tool to use. It is on by default; set the path to a folder that all machines share,
+# **Over NCCL** a call only queues its collective on the GPU, and Python continues. A hung rank's stack shows a later line, where it first needs a result: at `loss.item()`, or in `torch.cuda.synchronize()`. So the stack shows little there, and the recorder is the tool to use. It is on by default; set the path to a folder that all machines share,
 #
 # ```
 # TORCH_FR_DUMP_TEMP_FILE=/shared/run7/rank_
@@ -595,7 +596,7 @@ if calls:
 # [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=80078, OpType=ALLREDUCE, NumelIn=2106881, ...)
 # ```
 #
-# Both ranks are at their call number 80,078, and the calls differ: one of them took a different path through the program. The report blamed the environment, but no environment makes two ranks call different collectives.
+# Both ranks are at their call number 80,078, and the calls differ: one of the ranks took a different path through the program. The report suspects the environment. Mismatched calls point to the program: look for the branch on which the ranks disagree.
 #
 # <details><summary><code>NCCL_DEBUG</code>: which lines to look for</summary>
 #
@@ -603,13 +604,13 @@ if calls:
 #
 # | line | meaning |
 # |---|---|
-# | `NCCL INFO Bootstrap : Using eth0:...` | by which network interface the ranks met; over the wrong one, they never connect: set `NCCL_SOCKET_IFNAME` |
+# | `NCCL INFO Bootstrap : Using eth0:...` | the network interface over which the ranks find each other; over the wrong one, they never connect: set `NCCL_SOCKET_IFNAME` |
 # | `NCCL INFO Using network Socket` (or `IB`) | what carries messages between machines; `Socket` where you have paid for InfiniBand explains slow training |
 # | `NCCL INFO Channel 01 : 0[...] -> 1[...] via P2P` (or `SHM`, `NET`) | an edge of a ring: rank 0 sends to rank 1 directly, through the host's memory, or over the network |
 # | `NCCL INFO comm 0x... rank 0 nranks 2 ... Init COMPLETE` | this rank is ready; a rank without this line is the one the others wait for |
 # | `NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000` | two ranks on one GPU: the script does not call `torch.cuda.set_device(local_rank)` |
 #
-# (No cell has measured these: the table is from NVIDIA's documentation and from published logs.)
+# (No cell shows these lines: the table is from NVIDIA's documentation and from published logs.)
 # </details>
 #
 # ## 5 · What this run measured
@@ -630,6 +631,6 @@ claims
 # | all ranks run, but each is slower than a single rank was | the rank that waits least in its all-reduces; then how much step times vary between ranks |
 # | a timeout after minutes without output | flight records side by side; run again with `TORCH_DISTRIBUTED_DEBUG=DETAIL` |
 #
-# **What to reach for when.** You can run it again: `TORCH_DISTRIBUTED_DEBUG=DETAIL`, which turns the mismatch into an error. You cannot: the flight records that the timeout left. Nothing hangs but the result is wrong: compare with one process on the joint batch, first the gradients of one step, then the weights of a few.
+# **What to reach for when.** If you can run the job again, set `TORCH_DISTRIBUTED_DEBUG=DETAIL`, which turns a mismatch into an error. If you cannot, compare the flight records that the timeout left. If nothing hangs but the result is wrong, compare with one process on the joint batch: first the gradients of one step, then the weights after a few.
 #
 # **Sources.** PyTorch documentation, `DistributedDataParallel`, `Join`, `SyncBatchNorm`, `init_process_group` (timeouts), *Debugging torch.distributed applications*; PyTorch tutorials, *Flight Recorder for Debugging Stuck Jobs*; NVIDIA, *NCCL: Environment Variables* and *Collective Operations*.

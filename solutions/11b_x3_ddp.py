@@ -1,11 +1,11 @@
 # %% [markdown] name="title"
 # # X3 · Train on two ranks
 #
-# **Graded exercise, 10 points.** You write the worker that every data-parallel job runs: an epoch with accumulation, an evaluation that counts each row once, and the program around them. Then you diagnose six programs written by others. Yours runs on two GPUs, or as two processes on any machine.
+# **Graded exercise, 10 points.** You write the worker that every data-parallel job runs: an epoch with accumulation, an evaluation that counts each row once, and the program around them. Your program runs on two GPUs, or as two processes on any machine. Then you diagnose six programs written by others.
 #
 # | | |
 # |---|---|
-# | After this you can | write a `DistributedDataParallel` program that arrives at the same weights as one process training on the joint batch; check that it does; explain each of its lines; tell from symptoms which line of such a program is wrong |
+# | After this you can | write a `DistributedDataParallel` program that arrives at the same weights as one process training on the joint batch; check that it does; explain each of its lines; find from its symptoms which line of such a program is wrong |
 # | Time | 90 to 120 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (2 processes) |
@@ -45,7 +45,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
 
 device = pick_device()
-pair = ranks_device(2)  # where one rank and two ranks run, so that your table compares nothing but their number
+pair = ranks_device(2)  # one rank and two ranks run on the same kind of device
 print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks run on {pair.type}")
 
 # %% [markdown] name="epoch_task"
@@ -186,7 +186,7 @@ hint("x3.worker")
 # %% [markdown] name="run_text"
 # ## Run your worker
 #
-# It trains a small CNN on the digits (BatchNorm makes it differ a little from one process), with two ranks and an effective batch of 2 ranks × 2 micro-batches × 32 rows. The clock counts `train_epoch` only, from the second epoch on: starting processes, evaluating and saving would otherwise dominate. DDP sends rank 0's BatchNorm statistics at the start of each training forward pass, so after the last step the ranks' statistics differ. Each rank then evaluates its share with its own statistics, and the checkpoint has rank 0's. If that matters, broadcast the buffers before you evaluate.
+# Your worker trains a small CNN on the digits, on two ranks, with an effective batch of 2 ranks × 2 micro-batches × 32 rows. (Because of BatchNorm the result differs a little from that of one process.) Only `train_epoch` is timed, from the second epoch on: starting processes, evaluating and saving would otherwise dominate. DDP sends rank 0's BatchNorm statistics at the start of each training forward pass, so after the last step the ranks' statistics differ. Each rank then evaluates its share with its own statistics, and the checkpoint has rank 0's. If that matters, broadcast the buffers before you evaluate.
 
 # %% name="run"
 data = digits()
@@ -253,7 +253,7 @@ except RuntimeError as error:
 # %% [markdown] name="table_text"
 # ## Your table: throughput
 #
-# Here is the same job on one rank and on two, and with `DataParallel` if there are two GPUs, all with the same clock and the same number of updates. (On a CPU `DataParallel` passes everything through, as [[data_parallel]] says.)
+# Here is the same job on one rank and on two, and with `DataParallel` if there are two GPUs, all timed in the same way and with the same number of updates. (On a CPU `DataParallel` just calls the model: see [[data_parallel]].)
 
 
 # %% name="table"
@@ -289,13 +289,13 @@ except RuntimeError as error:  # NotImplementedError is one, too
 # %% [markdown] name="broken_text"
 # ## Other people's programs (no points)
 #
-# Six programs, A to F, train a small classifier on two ranks with an effective batch of 2 ranks × 4 micro-batches × 32 rows. One is right. Each of the others is broken in one line. All of them finish, and the loss falls in all of them. This is what can be seen from outside:
+# Six programs, A to F, train a small classifier on two ranks with an effective batch of 2 ranks × 4 micro-batches × 32 rows. One is correct. Each of the others is broken in one line. All of them finish, and the loss falls in all of them. These are the symptoms:
 #
-# - **loss**: mean over the first and over the last of three epochs, on rank 0;
-# - **replicas apart**: distance between the two ranks' weights, relative, after the first and the last epoch;
-# - **rows of 512 on rank 0**: how many different rows it had in three epochs;
-# - **all-reduces per update**: how many all-reduces rank 0 took part in (all gradients fit in one bucket);
-# - **first update**: how far it moved the weights, divided by how far one process moves the same weights on the same rows.
+# - **loss**: the mean over the first and over the last of three epochs, on rank 0;
+# - **replicas apart**: the relative distance between the two ranks' weights, after the first and the last epoch;
+# - **rows of 512 on rank 0**: the number of different rows that rank 0 saw in three epochs;
+# - **all-reduces per update**: the number of all-reduces that rank 0 took part in (all gradients fit in one bucket);
+# - **first update**: how far the first update moved the weights, divided by how far one process moves the same weights on the same rows.
 
 # %% name="broken"
 for number, words in DIAGNOSES.items():
@@ -316,7 +316,7 @@ my_diagnoses = {"A": 4, "B": 5, "C": 1, "D": 6, "E": 2, "F": 3}
 compare_diagnoses(my_diagnoses)
 
 # %% [markdown] name="diagnosed_text"
-# The losses tell you almost nothing: five of the six fall alike, and the program whose loss falls fastest is wrong. Its steps are four times too large, which only a comparison with one process shows. Whenever you change a distributed program, compare replicas, rows and the first update, and count messages.
+# The losses show almost nothing: five of the six fall by about the same amount, and the program whose loss falls fastest is wrong. Its steps are too large by a factor of four, which only a comparison with one process shows. Whenever you change a distributed program, compare replicas, rows and the first update, and count messages.
 
 # %% [markdown] name="submit"
 # ## Submit
@@ -327,4 +327,4 @@ compare_diagnoses(my_diagnoses)
 # python -m helpers grade SUBMISSIONS --out GRADES
 # ```
 #
-# Grading takes only your three answer cells, and runs the same ten checks with different random numbers. Changes elsewhere in the notebook have no effect.
+# Grading uses only your three answer cells and runs the same ten checks with different random numbers. Changes elsewhere in the notebook have no effect.

@@ -57,7 +57,7 @@ print(f"ranks: on {'GPUs, over NCCL' if everywhere.type == 'cuda' else 'the CPU,
 # %% [markdown] name="idea_text"
 # ## 1 · What exists N times
 #
-# DDP keeps a full copy of everything on every rank. ZeRO keeps one copy in total. Each rank stores one part. It gets any other part from the rank that stores it, and frees it after use.
+# DDP keeps a full copy of everything on every rank. ZeRO keeps one copy in total. Each rank stores one part. It fetches any other part from the rank that stores it, and frees that part after use.
 #
 # In FP32 with Adam a parameter costs 16 bytes ([[where_memory_goes]]): 4 for itself, 4 for its gradient and 8 for the optimizer. Under DDP every rank pays all 16. ZeRO's **stages** shard more and more of them:
 
@@ -72,10 +72,10 @@ show(
 # |---|---|---|---|
 # | 0 (DDP) | nothing | 16 | 16 |
 # | 1 | optimizer state | 8 + 8/N | 4 + 12/N |
-# | 2 | and gradients | 4 + 12/N | 2 + 14/N |
-# | 3 (FSDP) | and parameters | 16/N | 16/N |
+# | 2 | also gradients | 4 + 12/N | 2 + 14/N |
+# | 3 (FSDP) | also parameters | 16/N | 16/N |
 #
-# The paper counts in BF16 with FP32 master weights ([[mixed_precision]]): 2 + 2 bytes for parameter and gradient, and 12 in the optimizer for the master weight and the moments. The sum is 16 as well, but it is divided differently.
+# The paper counts in BF16 with FP32 master weights ([[mixed_precision]]): 2 + 2 bytes for parameter and gradient, and 12 in the optimizer for the master weight and the moments. The sum is 16 here, too, but it splits differently.
 
 # %% [markdown] name="partition_text"
 # ## 2 · ZeRO, by hand
@@ -93,13 +93,13 @@ show(
 )
 
 # %% [markdown] name="partition_contract"
-# Parameters become *views* of the flat vector: a number written into the vector is immediately the parameter's value, without a copy.
+# Parameters become *views* of the flat vector: writing into the vector changes the parameter, without a copy.
 #
 # **Contract.** `partition(parameters, rank, world_size)` returns `flat` and `shard`.
 #
 # - `parameters` is a list of `nn.Parameter`s of one dtype on one device.
-# - `flat` has one dimension, the parameters' dtype and device, and requires no gradient. It holds their numbers in the order of the list, followed by just enough zeros to make its length a multiple of `world_size`.
-# - Each parameter keeps its identity, shape and numbers, but its memory is now that of `flat` (assign to `p.data`).
+# - `flat` has one dimension, the parameters' dtype and device, and requires no gradient. It holds their values in the order of the list, followed by just enough zeros to make its length a multiple of `world_size`.
+# - Each parameter remains the same object with the same shape and values, but its memory is now that of `flat` (assign to `p.data`).
 # - `shard` is the `rank`-th of `world_size` equal slices, and a view of `flat`.
 
 
@@ -133,8 +133,8 @@ hint("sharding.partition")
 #
 # - `shard` is an `nn.Parameter`. Afterwards `shard.grad` is the **mean** over all ranks of the gradients of its slice, with zeros for padding.
 # - A parameter whose `.grad` is None on this rank counts as zeros.
-# - If `shard.grad` exists already, the mean is added to it.
-# - Afterwards every `p.grad` is None, and `shard.grad` keeps only its own memory alive. The weights, including those of `shard`, do not change.
+# - If `shard.grad` already exists, the mean is added to it.
+# - Afterwards every `p.grad` is None, and `shard.grad` keeps only its own memory alive, not a full gradient. The weights, including those of `shard`, do not change.
 # - The function sends one reduce-scatter of the padded vector and nothing else.
 
 
@@ -164,13 +164,13 @@ hint("sharding.reduce")
 # %% [markdown] name="gather_contract"
 # ### Gather
 #
-# After the optimizer's step each rank has new numbers in its own slice only. `dist.all_gather_into_tensor(output, input)` writes the inputs of all ranks, one after the other, into `output` on every rank.
+# After the optimizer's step each rank has new values only in its own slice. `dist.all_gather_into_tensor(output, input)` writes the inputs of all ranks, one after the other, into `output` on every rank.
 #
 # **Contract.** `gather_parameters(flat, shard)` is called on every rank.
 #
 # - Afterwards `flat` holds the shards of all ranks, in order, in the memory that it had before. The function returns nothing.
-# - `shard` is either a view of `flat` or has its own memory. Its numbers and its gradient do not change, and `flat` requires no gradient.
-# - The function sends one all-gather of the whole vector and nothing else.
+# - `shard` is either a view of `flat` or has its own memory. Its values and its gradient do not change, and `flat` requires no gradient.
+# - The function sends one all-gather of the full vector and nothing else.
 
 
 # %% name="gather" answer=true reveal=true
@@ -187,15 +187,15 @@ gather_parameters = check("sharding.gather", gather_parameters)
 hint("sharding.gather")
 
 # %% [markdown] name="zero_text"
-# (`reduce_scatter_tensor` and `all_gather_into_tensor` are the *tensor collectives*. `reduce_scatter` and `all_gather` take lists instead, for which NCCL needs one more flat copy. PyTorch 2.13 also calls the two `reduce_scatter_single` and `all_gather_single`.)
+# (`reduce_scatter_tensor` and `all_gather_into_tensor` are the *tensor collectives*. `reduce_scatter` and `all_gather` take lists instead, for which NCCL needs one more flat copy. PyTorch 2.13 adds the names `reduce_scatter_single` and `all_gather_single`.)
 #
 # ### Hooks
 #
 # Which stage of ZeRO you get depends on when the three functions are called:
 #
-# - **Stage 1**: after the backward pass, reduce all blocks; step on the shards; gather.
+# - **Stage 1**: after the backward pass, reduce all blocks, update the shards, and gather.
 # - **Stage 2**: the same, but each block is reduced *as soon as its gradients are ready*.
-# - **Stage 3**: parameters are freed, too. Each block's vector is complete while the block computes, forward or backward, and has no bytes at other times.
+# - **Stage 3**: parameters are freed, too. Each block's vector is complete while the block computes, forward or backward, and holds no memory at other times.
 #
 # The model's code does not change, so the calls go into **hooks**: functions that PyTorch calls at certain points.
 #
@@ -207,7 +207,7 @@ hint("sharding.gather")
 # | `module.register_full_backward_hook` | when the gradients of its inputs are known; if no input requires one, right after the hook above |
 # | `parameter.register_post_accumulate_grad_hook` | after `parameter.grad` was written |
 #
-# Autograd keeps the weights that it needs for the backward pass, so deleting a tensor would not free them. Resizing its memory does: `flat.untyped_storage().resize_(0)` takes the bytes away from the vector and from all of its views, including those that autograd keeps. Once the memory has as many bytes as before (`flat.nbytes`) and is filled again, the vector and all of its views are usable again.
+# Autograd keeps the weights that it needs for the backward pass, so deleting a tensor would not free them. Resizing its storage does: `flat.untyped_storage().resize_(0)` frees the bytes of the vector and of all its views, including those that autograd keeps. Resize the storage back to `flat.nbytes` and fill it, and the vector and all its views are usable again.
 #
 # **Contract.** `add_hooks(block, flat, shard, stage)` is called once for each block, on every rank, before the first forward pass. `flat` is the vector that `partition` made of `block.parameters()`, and all parameters get a gradient in every backward pass. At stage 2 `shard` is a view of `flat`; at stage 3 it has its own memory.
 #
@@ -298,7 +298,7 @@ def train_by_hand(stage):
 
 
 # %% [markdown] name="stages_text"
-# First the numbers: at every stage, on 2 and 4 ranks, the loss must be that of one process on the joint batch. Then the bytes. (On one rank all stages are the same. DDP runs with `gradient_as_bucket_view=True`; without it, it would hold its gradients twice: [[data_parallel]].)
+# First, correctness: at every stage, on 2 and 4 ranks, the loss must equal that of one process on the joint batch. Then the bytes. (On one rank all stages are the same. DDP runs with `gradient_as_bucket_view=True`; without it, it would hold its gradients twice: [[data_parallel]].)
 
 
 # %% name="stages"
@@ -339,7 +339,7 @@ show(
 )
 
 # %% [markdown] name="stages_explained"
-# The losses are the same everywhere. The formula holds, except for at most one block's gradients. Under DDP one gradient has not yet been copied into its bucket. At stages 2 and 3 a unit's gradients stay unsharded until the last of them is ready. That is 4 bytes for one parameter in 8, or half a byte per parameter. The formula already counts 1/N of it, so 0.25 bytes are left on 2 ranks and about 0.37 on 4. Smaller units add less.
+# The losses are the same everywhere. The formula holds, up to one block's gradients. Under DDP one gradient has not yet been copied into its bucket. At stages 2 and 3 a unit's gradients stay unsharded until the last of them is ready. A unit holds one parameter in 8, so its gradients take half a byte per parameter of the model. The formula already counts 1/N of that, so the excess is 0.25 bytes on 2 ranks and about 0.37 on 4. Smaller units add less.
 #
 # The peak falls by less than the static part. It also contains the activations, the unit that is being reduced (its gradients and the flat copy of them), and at stage 3 the gathered block.
 #
@@ -347,7 +347,7 @@ show(
 #
 # Per step, DDP's all-reduce sends 2 Φ numbers per rank. (Φ is the number of parameters; multiply by (N − 1)/N for N ranks.)
 #
-# **Predict.** Stage 1 holds less than DDP. How many Φ does it send per step?
+# **Predict.** Stage 1 holds less than DDP. How many numbers does it send per step, as a multiple of Φ?
 
 # %% name="guess_volume"
 my_guess = None  # stage 1, in multiples of Φ
@@ -372,17 +372,17 @@ swapped = "all-gather and reduce-scatter in place of all-reduce"
 claims.record("C14", swapped, f"ZeRO-3, {subject}", said[3].count("all_reduce"), "all-reduces", 0, 0)
 
 # %% [markdown] name="volume_explained"
-# Stages 1 and 2 send the same bytes as DDP and hold less, because an all-reduce is a reduce-scatter followed by an all-gather, and they do these two at different times. (In our loop the all-gather comes after the step, with nothing to hide it behind. Megatron's distributed optimizer postpones it to the next forward pass, layer by layer.)
+# Stages 1 and 2 send the same bytes as DDP and hold less. An all-reduce is a reduce-scatter followed by an all-gather, and stages 1 and 2 do these two at different times. (In our loop the all-gather comes after the step, with nothing to hide it behind. Megatron's distributed optimizer postpones it to the next forward pass, layer by layer.)
 #
-# Stage 3 sends 50% more: each block is gathered in the forward pass, gathered again in the backward pass, and reduced. It does so for every micro-batch. (Stage 2 reduces in every backward pass, too. With accumulation it therefore sends more than stage 1, or than DDP with `no_sync`, which reduce once per step.)
+# Stage 3 sends 50% more: each block is gathered in the forward pass, gathered again in the backward pass, and then reduced. That happens for every micro-batch. (Stage 2 reduces in every backward pass, too. With accumulation it therefore sends more than stage 1, or than DDP with `no_sync`, which reduce once per step.)
 #
 # ### When do the messages hide?
 #
-# Stage 3 must also wait for a gather before each block, unless the next block's parameters travel while the current block computes. Then the gather is hidden if it takes no longer than the computation, that is, if a GPU has enough tokens to compute with.
+# Stage 3 must also wait for a gather before each block, unless the next block's parameters travel while the current block computes. Then the gather is hidden if it takes no longer than the computation, that is, if each GPU has enough tokens.
 #
-# Suppose that H100s compute at 40% of their BF16 peak, that is, at 396 TFLOP/s. Inside a machine of eight, each sends 450 GB/s over NVLink: a forward pass hides its gathers if each GPU has 880 tokens. For traffic to other machines, each GPU has a network port of 50 GB/s.
+# Suppose that H100s compute at 40% of their BF16 peak, that is, at 396 TFLOP/s. Within a machine of eight, each GPU sends 450 GB/s over NVLink. There, a forward pass hides its gathers if each GPU has 880 tokens. For traffic to other machines, each GPU has a network port of 50 GB/s.
 #
-# **Predict.** Now two such machines share one copy of the parameters, so 16 GPUs take part in each gather. How many tokens per GPU does it take?
+# **Predict.** Now two such machines share one copy of the parameters, so 16 GPUs take part in each gather. How many tokens per GPU hide the gathers now?
 
 # %% name="guess_hidden"
 my_guess = None  # tokens
@@ -416,14 +416,14 @@ hidden_guess.reveal(tokens_that_hide(2, 2, rate, ports), "calculated")
 # %% [markdown] name="hidden_explained"
 # A forward pass needs 2 FLOPs per parameter and token, and a gather moves 2 bytes per parameter in BF16. Both are proportional to the number of parameters, so the size of the block cancels.
 #
-# A ring over two machines does not squeeze through one port. NCCL runs several rings at once, each with a part of the bytes and each leaving the machine through a different GPU's port, so the boundary carries 8 × 50 = 400 GB/s, nearly as much as NVLink. A rank is limited to its own port only if all other ranks of its ring are on other machines. That is so when tensor parallelism fills each machine ([[tensor_parallel]]), or between the replicas of hybrid sharding ([[fully_shard]]). (The factor (N − 1)/N is taken as 1, as for many ranks.)
+# A ring over two machines is not limited to one port. NCCL runs several rings at once, each with a part of the bytes, and each leaves the machine through a different GPU's port. So the link between the machines carries 8 × 50 = 400 GB/s, nearly as much as each GPU's NVLink. A rank is limited to its own port only if all other ranks of its ring are on other machines. That happens when tensor parallelism fills each machine ([[tensor_parallel]]), or between the replicas of hybrid sharding ([[fully_shard]]). (The factor (N − 1)/N is taken as 1, as for many ranks.)
 #
-# But a flat ring over many machines suffers from latency: every gather of a layer takes N − 1 rounds, and waits for the slowest rank. More tokens per GPU help, because each message has more computation to hide behind. Fewer ranks per copy help too, as in hybrid sharding. Gradients in BF16 would halve the bytes of the reductions, at the price of rounding in a sum over all ranks.
+# But a flat ring over many machines suffers from latency: each gather of a block takes N − 1 rounds and waits for the slowest rank. More tokens per GPU help, because each message has more computation to hide behind. Fewer ranks per copy help too, as in hybrid sharding. Gradients in BF16 would halve the bytes of the reductions, at the price of rounding in a sum over all ranks.
 
 # %% [markdown] name="explore_text"
 # ### Explore
 #
-# A 7B model in FP32 with 4 GiB of activations should fit on 24 GB GPUs. Which of the four methods can never fit, on any number of ranks, and what is the smallest number of ranks for those that can?
+# You want to train a 7B model in FP32, with 4 GiB of activations, on 24 GB GPUs. Which of the four methods fit on no number of ranks, and how many ranks do the others need?
 
 # %% name="play"
 explore(
@@ -437,7 +437,7 @@ explore(
 # %% [markdown] name="deepspeed_text"
 # ## 4 · DeepSpeed (optional)
 #
-# DeepSpeed introduced ZeRO. A JSON file (or a dictionary) sets what is sharded; `deepspeed.initialize` returns an *engine* that has `backward` and `step`. The helper `deepspeed_config` builds the configuration from this course's terms:
+# DeepSpeed introduced ZeRO. A JSON file (or a dictionary) sets what is sharded; `deepspeed.initialize` returns an *engine* with the methods `backward` and `step`. The helper `deepspeed_config` builds the configuration from this course's terms:
 
 # %% name="config"
 print(
@@ -500,11 +500,11 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - DDP keeps 16 bytes per parameter on every rank. ZeRO-1 keeps 8 + 8/N, ZeRO-2 4 + 12/N, ZeRO-3 = FSDP 16/N. Three operations do it: partition, reduce-scatter, all-gather. Hooks call them.
+# - DDP keeps 16 bytes per parameter on every rank. ZeRO-1 keeps 8 + 8/N, ZeRO-2 4 + 12/N, and ZeRO-3 (FSDP) 16/N. They need three operations (partition, reduce-scatter, all-gather) and hooks that call them.
 # - Without accumulation, stages 1 and 2 send what DDP sends, 2 Φ. Stage 3 sends 3 Φ for every micro-batch.
-# - The peak has a floor that N does not divide: the gathered unit, its gradients, activations.
+# - A part of the peak does not shrink with N: the gathered unit, its gradients, and the activations.
 # - Gathers hide behind computation if each GPU has enough tokens. Rings over several machines use all of each machine's ports.
 #
-# **What to reach for when.** The model fits with room to spare: DDP. The optimizer state does not fit: ZeRO-1 (`ZeroRedundancyOptimizer` with DDP) or ZeRO-2 (DeepSpeed; `fully_shard` with `reshard_after_forward=False` comes close). The parameters do not fit: `fully_shard` ([[fully_shard]]). One layer does not fit: [[tensor_parallel]]. The sequence does not fit: [[context_parallel]]. Not enough GPUs: offload, which is slow.
+# **What to reach for when.** If the model fits with room to spare, use DDP. If the optimizer state does not fit, use ZeRO-1 (`ZeroRedundancyOptimizer` with DDP) or ZeRO-2 (DeepSpeed; `fully_shard` with `reshard_after_forward=False` comes close). If the parameters do not fit, use `fully_shard` ([[fully_shard]]). If one layer does not fit, see [[tensor_parallel]]; if the sequence does not, [[context_parallel]]. If you do not have enough GPUs, offload, which is slow.
 #
 # **Sources.** Rajbhandari et al. 2020, *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*; Austin et al. 2025, *How to Scale Your Model*, chapter 5 (when communication hides); DeepSpeed documentation, *Configuration JSON*; NVIDIA's DGX data sheets (links).

@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # FSDP: PyTorch's own sharding
 #
-# **One call shards a model over its ranks; the rest is up to you: units, meshes, a start without the whole model, accumulation, clipping, checkpoints. Most mistakes with it raise no error.**
+# **One call shards a model over its ranks. The rest is up to you: units, meshes, a start without the whole model, accumulation, clipping, checkpoints. Most mistakes raise no error.**
 #
 # | | |
 # |---|---|
@@ -12,7 +12,7 @@
 # | Before this | labs [[#activation_checkpointing]] and [[#sharding]] |
 # | Syllabus | T21, T23, T35, C14 |
 #
-# The graded exercise X7 follows it.
+# The graded exercise X7 follows.
 
 # %% name="setup" setup=true
 import itertools
@@ -93,11 +93,11 @@ def run_cases(fn, ranks, cases):
 # %% [markdown] name="fully_shard_text"
 # ## 1 · Shard a model
 #
-# The model of this lab is that of [[sharding]]: 8 equal blocks of 2 MiB, Φ parameters in all, trained in FP32 with AdamW. `fully_shard(module, mesh=mesh)` does in place what your functions and hooks did there: the module's parameters become one unit that is gathered together and freed together. Each parameter is now a `DTensor`, of which this rank has a part (`p.to_local()`), split along the first dimension.
+# The model of this lab is that of [[sharding]]: 8 equal blocks of 2 MiB, Φ parameters in all, trained in FP32 with AdamW. `fully_shard(module, mesh=mesh)` does what your functions and hooks did there, in place: the module's parameters become one unit that is gathered together and freed together. Each parameter is now a `DTensor`, split along its first dimension; this rank's part is `p.to_local()`.
 #
-# - **Units.** A call takes all parameters of its module that no earlier call has taken, and makes them one unit. Only the parameters of one unit need to be complete at a time.
+# - **Units.** A call takes all parameters of its module that no earlier call has taken, and makes them one unit. Only one unit's parameters need to be complete at a time.
 # - **The root**, the outermost sharded module, coordinates the units inside it, and keeps its own parameters from the forward to the backward pass. A sharded block that is not inside a sharded model is its own root.
-# - **The mesh** says which ranks share the shards, and on which device. Always pass one. Without it, `fully_shard` takes all ranks and the machine's accelerator, even where the ranks are on the CPU.
+# - **The mesh** defines which ranks share the shards, and on which device. Always pass one. Without it, `fully_shard` uses all ranks and the machine's accelerator, even if the ranks run on the CPU.
 #
 # ### Your turn: shard it
 #
@@ -105,8 +105,8 @@ def run_cases(fn, ranks, cases):
 #
 # - `mesh` is the `DeviceMesh` to shard over: all ranks in one dimension, or two dimensions as in section 6. `options` go to every call of `fully_shard`.
 # - `model` is the same FP32 model on every rank, unsharded. `model.blocks` is an `nn.ModuleList` of equal blocks; the model may also have parameters outside them.
-# - `F.mse_loss(result(x), y).backward()` followed by a step of `torch.optim.AdamW(result.parameters())` must train in FP32 as DDP would: each rank has its part of the rows, and gradients are averaged.
-# - Each rank holds 1/N of the parameters, gradients and optimizer state, and no copy of anything.
+# - `F.mse_loss(result(x), y).backward()` and then a step of `torch.optim.AdamW(result.parameters())`, where `result` is the returned model, must train in FP32 as DDP would: each rank has its part of the rows, and gradients are averaged.
+# - Each rank holds 1/N of the parameters, gradients and optimizer state, and keeps no full copies.
 # - The **peak** of a training step on a rank is at most that static part plus six times the parameters of a block.
 #
 # The check takes about ten seconds.
@@ -117,7 +117,7 @@ def make_sharded(model, mesh, **options):
     ### BEGIN SOLUTION
     for block in model.blocks:
         fully_shard(block, mesh=mesh, **options)
-    return fully_shard(model, mesh=mesh, **options)  # what is outside the blocks, and the root that coordinates them
+    return fully_shard(model, mesh=mesh, **options)  # the other parameters, and the root that coordinates all units
     ### END SOLUTION
 
 
@@ -128,9 +128,9 @@ make_sharded = check("fully_shard.sharded", make_sharded)
 hint("fully_shard.sharded")
 
 # %% [markdown] name="units_text"
-# Now train with DDP and with four variants of FSDP: the whole model as one unit (`one_unit`), every two blocks as one (`pairs`), each block as one (your `make_sharded`), and the last again with parameters that stay gathered (`kept_whole`).
+# Now train with DDP and with four variants of FSDP: the whole model as one unit (`one_unit`), every two blocks as one (`pairs`), each block as one (your `make_sharded`), and the last again with parameters that stay gathered (`kept_gathered`).
 #
-# **Predict.** On 4 ranks, how many MiB lower is the peak when each of the 8 blocks is a unit than when the whole model is one? A block's parameters take 2.0 MiB.
+# **Predict.** On 4 ranks, by how many MiB does the peak fall when each of the 8 blocks is a unit instead of the whole model? A block's parameters take 2.0 MiB.
 
 # %% name="guess_units"
 my_guess = None  # MiB that the peak falls from "whole model" to "each block"
@@ -159,7 +159,7 @@ def pairs(model, mesh):
     return fully_shard(model, mesh=mesh)
 
 
-def kept_whole(model, mesh):
+def kept_gathered(model, mesh):
     return make_sharded(model, mesh, reshard_after_forward=False)
 
 
@@ -178,10 +178,10 @@ def train_sharded(make):
     return train(step, model, optimizer)
 
 
-fsdp = run_cases(train_sharded, 4, [with_ddp, one_unit, pairs, make_sharded, kept_whole])
+fsdp = run_cases(train_sharded, 4, [with_ddp, one_unit, pairs, make_sharded, kept_gathered])
 for make, got in fsdp.items():
-    print(f"{make.__name__:12} loss {got.losses[-1]:.6f}, {got.static / phi:.2f} bytes per parameter, sent {got.sent}")
-    print(f"{'':12} peak {human_bytes(got.peak)}")
+    print(f"{make.__name__:13} loss {got.losses[-1]:.6f}, {got.static / phi:.2f} bytes per parameter, sent {got.sent}")
+    print(f"{'':13} peak {human_bytes(got.peak)}")
 units_guess.reveal((fsdp[one_unit].peak - fsdp[make_sharded].peak) / MiB)
 
 # %% name="fsdp_claims"
@@ -195,15 +195,15 @@ lower = fsdp[one_unit].peak / got.peak
 claims.record("T21", "smaller units, lower peak", "4 ranks, whole model / each block", lower, "times", 1.2, 10)
 
 # %% [markdown] name="units_explained"
-# The losses are those of DDP. The static part is the formula's 4 bytes per parameter; your stage 3 held up to one block's gradients more. The bytes sent are those of your stage 3, in as many messages: three per block. The claim that FSDP needs "about N times less memory" is true of the static part but not of the peak: gathered units and flat copies of gradients are not divided by N. (Messages travel while the ranks compute, so the peak differs a little from rank to rank and from run to run. The tables show the rank with the highest peak.)
+# The losses are those of DDP. The static part is the formula's 4 bytes per parameter; your stage 3 held up to one block's gradients more. The bytes sent and the number of messages are those of your stage 3: three messages per block. The claim that FSDP needs "about N times less memory" holds for the static part but not for the peak: gathered units and flat copies of gradients are not divided by N. (Messages travel while the ranks compute, so the peak differs a little from rank to rank and from run to run. The tables show the rank with the highest peak.)
 #
-# Smaller units save more than the seven blocks' parameters. At the end of a unit's backward pass all its gradients exist, along with the buffer in which they are packed for the reduce-scatter. So a unit costs at least twice its size. Units of one block cost more than that here, because the next unit's parameters have already been gathered and activations are not divided.
+# Smaller units save more than the parameters of seven blocks. At the end of a unit's backward pass all its gradients exist, along with the buffer in which they are packed for the reduce-scatter. So a unit costs at least twice its size on top of the static part. Units of one block cost more than that here, because the next unit's parameters have already been gathered and activations are not divided.
 #
-# The last line, `kept_whole`, is `reshard_after_forward=False`: parameters stay gathered from the forward to the backward pass. That sends 2 Φ instead of 3 Φ, but at the peak all parameters are complete. It pays off if links are slow and the parameters are small compared with everything else. (It sends as much as ZeRO-2. Between steps the parameters are still sharded.)
+# The last line, `kept_gathered`, uses `reshard_after_forward=False`: parameters stay gathered from the forward to the backward pass. That sends 2 Φ instead of 3 Φ, but at the peak all parameters are complete. It pays off if links are slow and the parameters are small compared with the rest. (It sends as much as ZeRO-2. Between steps the parameters are still sharded.)
 #
 # ### Policies: mixed precision, offload
 #
-# `MixedPrecisionPolicy` gathers and computes in 16 bits, while shards and optimizer stay FP32. `CPUOffloadPolicy` keeps the shards in the host's memory and moves a unit to the GPU when it is needed. Its gradients go back to the host, and the optimizer steps there, on the CPU. So in each step, for every parameter of its shard, 4 bytes cross a rank's PCIe link for each gather and 4 for the gradient. (It is half of that only if the shards themselves are BF16. With a BF16 policy the FP32 shard is copied first, and cast on the GPU.) Pinned host memory lets these copies overlap with computation. (On a CPU the policy moves nothing, so the table has a row for it only on GPUs.)
+# `MixedPrecisionPolicy` gathers and computes in 16 bits, while shards and optimizer stay FP32. `CPUOffloadPolicy` keeps the shards in the host's memory and moves a unit to the GPU when it is needed. Its gradients go back to the host, and the optimizer steps there, on the CPU. So in each step, for every parameter of its shard, 4 bytes cross a rank's PCIe link for each gather and 4 for the gradient. (Only BF16 shards would halve that. With a BF16 policy the FP32 shard is copied first and then cast on the GPU.) Pinned host memory lets these copies overlap with computation. (On a CPU the policy moves nothing, so the table has a row for it only on GPUs.)
 #
 # In older code you will meet `FullyShardedDataParallel`, which packs a unit into one flat parameter, as you did. New code should use `fully_shard`.
 
@@ -234,21 +234,21 @@ claims.record("T21", said, "4 ranks", halved, "x parameters in FP32", 1.99, 2.01
 #
 # ## 2 · A model that no rank can build
 #
-# So far each rank built the whole model and then sharded it. For 70B in FP32 that is 280 GB on every rank at once. On the *meta* device a parameter has a shape and no bytes, and `fully_shard` needs no more than that:
+# So far each rank built the whole model and then sharded it. For 70B in FP32 that is 280 GB on every rank at once. On the *meta* device a parameter has a shape but no bytes, and `fully_shard` needs only the shapes:
 #
 # 1. Build on `meta`.
 # 2. Shard.
 # 3. `to_empty(device=...)` allocates each rank's shards, with arbitrary contents.
-# 4. Load or initialize. To load, rank 0 alone reads the numbers into the host's memory. It broadcasts one parameter after the other, and each rank keeps its part. (A `safetensors` file can be read in slices, so that each rank reads its own part and no broadcast is needed: `safe_open(path, "pt").get_slice(name)[start:end]`.) To initialize, every rank draws one layer after the other from the same seed and keeps its part.
+# 4. Load or initialize. To load, only rank 0 reads the weights into the host's memory. It broadcasts one parameter after the other, and each rank keeps its part. (A `safetensors` file can be read in slices, so that each rank reads its own part and no broadcast is needed: `safe_open(path, "pt").get_slice(name)[start:end]`.) To initialize, every rank draws one layer after the other from the same seed and keeps its part.
 #
-# Nothing fills what the state dict lacks, such as non-persistent buffers. Fill them yourself after `to_empty`.
+# Tensors that the state dict lacks, such as non-persistent buffers, stay unfilled. Fill them yourself after `to_empty`.
 #
 # **Predict.** The next cell's `load_by_hand` takes these four steps, and loads by broadcast. On 4 ranks, what is its peak on a rank other than 0, as a share of the whole model?
 
 # %% name="guess_meta"
 my_guess = None  # of the whole model's parameters
 ### BEGIN GUESS
-my_guess = 1 / 4 + 1 / 16  # its shards, and the largest parameter (1 MiB of 16 MiB) as it arrives
+my_guess = 1 / 4 + 1 / 16  # its shards, and the largest parameter (1 MiB of 16 MiB) in transit
 ### END GUESS
 meta_guess = Prediction("Peak while starting, ranks 1 to 3 / whole model", my_guess, "")
 
@@ -312,7 +312,7 @@ def measured_start(start):
 
 
 def reset_on_every_rank():
-    warnings.filterwarnings("ignore", message="DTensor random")  # on the CPU PyTorch warns, and rightly
+    warnings.filterwarnings("ignore", message="DTensor random")  # on the CPU PyTorch rightly warns
     model = start_empty()
     torch.manual_seed(0)
     for layer in model.modules():
@@ -339,12 +339,12 @@ claims.record(
 # %% [markdown] name="meta_explained"
 # The shards are a quarter; the rest is the largest parameter in transit. (On a CPU, rank 0 also shows the whole model, because the host's memory *is* what the meter reads.) `set_model_state_dict` with `broadcast_from_rank0` does step 4 in one call, for any sharding; its peak on ranks 1 to 3 is higher.
 #
-# `initialize` gives the numbers of one process on any number of ranks. The last line is a control: calling `reset_parameters` on the sharded layers draws each shard from the same seed, so on the CPU all ranks get the *same* shard, and the model repeats itself N times. On CUDA, `DTensor` gives each rank its own range of the random numbers. Check this once on your own setup: compare the shards of two ranks.
+# `initialize` gives the weights of one process on any number of ranks. The last line is a control: calling `reset_parameters` on the sharded layers draws each shard from the same seed, so on the CPU all ranks get the *same* shard, and the full model repeats one shard N times. On CUDA, `DTensor` gives each rank its own range of the random numbers. Check this once on your own setup: compare the shards of two ranks.
 
 # %% [markdown] name="accumulate_text"
 # ## 3 · Accumulating
 #
-# With DDP, accumulation saves messages: only the last micro-batch is reduced (`no_sync`, [[gradient_accumulation]]). With `fully_shard` the switch is `model.set_requires_gradient_sync(False)`. With four micro-batches and a reduction for each, ZeRO-3 sends 4 × 3 Φ = 12 Φ. With sync off for the first three it sends 4 × 2 Φ for gathers and Φ for one reduction: 9 Φ. Section 4 measures both, with a step that you write.
+# With DDP, accumulation saves messages: only the last micro-batch is reduced (`no_sync`, [[gradient_accumulation]]). With `fully_shard` the switch is `model.set_requires_gradient_sync(False)`. With four micro-batches and a reduction for each, ZeRO-3 sends 4 × 3 Φ = 12 Φ. With sync off for the first three, it sends 4 × 2 Φ for gathers and Φ for one reduction, 9 Φ in total. Section 4 measures both, with a step that you write.
 #
 # **Predict.** The parameters take 16 MiB. By how many MiB does a rank's peak rise when sync is off for the first three micro-batches?
 
@@ -361,7 +361,7 @@ accumulate_guess = Prediction("Peak with sync off, minus peak with a reduction e
 #
 # Clipping scales the gradient down so that its norm is at most a limit ([[mixed_precision]]). But a rank has only part of the gradient. Suppose that each of 4 ranks takes the norm of its own part and scales that part to the limit.
 #
-# **Predict.** What is the norm of the joint gradient then, in units of the limit?
+# **Predict.** What is the norm of the joint gradient after that, in units of the limit?
 
 # %% name="guess_clip"
 my_guess = None  # norm after clipping / limit
@@ -394,20 +394,20 @@ print(f"; after clipping {apart[0][1]:.3f} x the limit")
 clip_guess.reveal(apart[0][1])
 
 # %% [markdown] name="clip_explained"
-# Local norms mislead: each is about half of the joint norm, because the squares of the 4 parts' norms add up to its square. So local clipping starts too late and clips too little, and it depends on the number of ranks: a limit tuned on 4 ranks means something else on 64. Where the parts' norms differ, it also changes the gradient's direction.
+# Local norms are misleading: each is about half of the joint norm, because the squares of the 4 parts' norms add up to the square of the joint norm. So local clipping starts too late and clips too little. It also depends on the number of ranks: a limit tuned on 4 ranks means something else on 64. If the parts' norms differ, it even changes the gradient's direction.
 #
-# `torch.nn.utils.clip_grad_norm_` is right on `DTensor`s **of one mesh**, because their norm includes the all-reduce of the squares. The norm that it returns is a `DTensor`, too: `full_tensor()` makes a plain tensor of it.
+# `torch.nn.utils.clip_grad_norm_` is correct on `DTensor`s **of one mesh**, because their norm includes the all-reduce of the squares. The norm that it returns is also a `DTensor`: `full_tensor()` converts it to a plain tensor.
 #
-# On parameters of two meshes it raises an error. Where some parameters are plain tensors and others are not, fused and foreach optimizers fail, too. Both happen when tensor parallelism splits some layers and leaves others alone; [[tensor_parallel]] shows it, and the fix. With a pipeline, `clip_grad_norm_` sees only one stage, so the squares must be summed over the stages, too ([[pipeline]]). And it is wrong on local tensors, such as the shards of [[sharding]]: there, all-reduce the sum of squares yourself.
+# On parameters of two meshes it raises an error. If some parameters are plain tensors and others are `DTensor`s, fused and foreach optimizers fail, too. Both happen when tensor parallelism splits some layers and leaves others alone; [[tensor_parallel]] shows the failure and the fix. With a pipeline, `clip_grad_norm_` sees only one stage, so the squares must be summed over the stages, too ([[pipeline]]). On local tensors, such as the shards of [[sharding]], it gives the local norm: there, all-reduce the sum of squares yourself.
 #
 # ### Your turn: accumulate, clip, step
 #
-# **Contract.** `accumulated_step(model, optimizer, micro_batches, limit)` is called on every rank with a model that `fully_shard` has sharded over all ranks. It trains one step.
+# **Contract.** `accumulated_step(model, optimizer, micro_batches, limit)` is called on every rank with a model that `fully_shard` has sharded over all ranks. It takes one training step.
 #
-# - `micro_batches` is a list of pairs (x, y). They have different numbers of rows, but the i-th has the same number on every rank. The model gets one of them at a time, in order; its loss is `F.mse_loss(model(x), y)`.
-# - The step is that of one process on all rows of all ranks, each of which counts the same, with the gradient clipped to the norm `limit`.
+# - `micro_batches` is a list of pairs (x, y). Micro-batches may differ in their number of rows, but the i-th has the same number on every rank. The model gets one micro-batch at a time, in order; its loss is `F.mse_loss(model(x), y)`.
+# - The step is that of one process on all rows of all ranks. Every row counts the same, and the gradient is clipped to the norm `limit`.
 # - Gradients are reduced once per unit and step.
-# - It returns two numbers or tensors of one element: the mean loss over this rank's rows, and the norm of the joint gradient before clipping.
+# - It returns two numbers (or tensors with one element): the mean loss over this rank's rows, and the norm of the joint gradient before clipping.
 # - Afterwards no parameter has a gradient, and a plain backward pass is reduced as before.
 
 
@@ -434,7 +434,7 @@ accumulated_step = check("fully_shard.step", accumulated_step)
 hint("fully_shard.step")
 
 # %% [markdown] name="step_text"
-# First come the bytes promised in section 3, with three ways to take a step of four micro-batches: a loop that reduces each time, your step, and your step with parameters that stay gathered from one micro-batch to the next. Then your clipping: with SGD at a learning rate of 1 the weights move by exactly the clipped gradient.
+# The next cell measures the bytes of section 3. It takes a step of four micro-batches in three variants: a loop that reduces each time, your step, and your step with parameters that stay gathered from one micro-batch to the next. Then comes your clipping: with SGD at a learning rate of 1 the weights move by exactly the clipped gradient.
 
 
 # %% name="accumulate"
@@ -494,13 +494,13 @@ said = "clip_grad_norm_ clips the joint gradient"
 claims.record("T21", said, "4 ranks", together[0][1], "x the limit", 0.999, 1.001)
 
 # %% [markdown] name="accumulate_explained"
-# Turning sync off saves the reductions. The gathers remain, because parameters are freed after each pass, whether or not gradients are reduced. The price is memory: a gradient that is not reduced stays complete, so each rank holds the gradients of the whole model until the last micro-batch, and what stage 2 had saved is lost. The peak rises by most of those 12 MiB.
+# Turning sync off saves reductions. The gathers remain, because parameters are freed after each pass, whether or not gradients are reduced. The cost is memory: a gradient that is not reduced stays unsharded, so each rank holds the gradients of the whole model until the last micro-batch, and the saving of stage 2 is lost. The peak rises by most of those 12 MiB.
 #
 # If there is room for all gradients, there may be room for all parameters, too. The last line keeps both from one micro-batch to the next (`set_reshard_after_backward(False)`). Parameters are gathered once and gradients reduced once: 2 Φ for any number of micro-batches.
 #
 # ## 5 · Prefetch, and the order of wrappers
 #
-# While a block computes, the next one's parameters can travel. In the backward pass `fully_shard` requests the next block by itself. In the forward pass on a GPU this usually happens in time because Python runs ahead. Where it does not, `block.set_modules_to_forward_prefetch([...])` names the blocks to request early. Each block requested early needs memory for one more block's parameters; whether it saves a wait depends on the link and on how long a block computes ([[sharding]]).
+# While a block computes, the next one's parameters can travel. In the backward pass `fully_shard` requests the next block by itself. In the forward pass on a GPU the requests usually come in time, because Python runs ahead. If they do not, `block.set_modules_to_forward_prefetch([...])` names the blocks to request early. Each block requested early needs memory for one more block's parameters; whether it saves a wait depends on the link and on how long a block computes ([[sharding]]).
 #
 # ### Which wrapper comes first?
 #
@@ -549,17 +549,17 @@ order_guess.reveal(ordering["optimizer, shard"].peak / ordering["shard, optimize
 claims.record("T21", "optimizer before fully_shard: nothing trains", "3 steps", losses[-1] / losses[0], "", 1, 1)
 
 # %% [markdown] name="order_explained"
-# `fully_shard` replaces the parameters with new ones. An optimizer built earlier still holds the old ones, which no module uses anymore and which get no gradients. So every rank keeps a full copy of the old parameters, and the loss stays where it was. The optimizer never creates its moments, which saves memory. But they would be sharded, so this saves less than the copy costs. There is no error and no warning, and nothing trains.
+# `fully_shard` replaces the parameters with new ones. An optimizer built earlier still holds the old ones, which no module uses anymore and which get no gradients. So every rank keeps a full copy of the old parameters, and the loss does not change. The optimizer never creates its moments, but these would be sharded, so the memory saved is less than the copy costs. There is no error and no warning, and nothing trains.
 #
-# Checkpointing and sharding in either order gave the same losses and the same messages here. While a checkpointed block is recomputed in the backward pass, `fully_shard` detects this, gathers the block once and does not free it in between.
+# Checkpointing and sharding in either order gave the same losses and the same messages here. When a checkpointed block is recomputed in the backward pass, `fully_shard` detects it, gathers the block once, and does not free it in between.
 #
-# **And the compiler?** Operations in different graphs cannot be fused ([[compilation_and_fusion]]), and the hooks of `fully_shard` cause graph breaks: compiled as a whole, a sharded model gives the compiler one block at a time. So compile each block, and put the checkpoint inside the compiled block, where the compiler sees what is recomputed. `block.compile()` works in place. `torch.compile(block)` wraps the block and puts the prefix `_orig_mod.` in front of its parameters' names: a plain `state_dict()` then does not load into a model that is not compiled (`get_state_dict` of section 8 strips the prefix).
+# **And the compiler?** Operations in different graphs cannot be fused ([[compilation_and_fusion]]), and the hooks of `fully_shard` cause graph breaks: when you compile a whole sharded model, the compiler still gets one block at a time. So compile each block, and put the checkpoint inside the compiled block, where the compiler sees what is recomputed. `block.compile()` works in place. `torch.compile(block)` wraps the block and puts the prefix `_orig_mod.` in front of its parameters' names: a plain `state_dict()` then does not load into a model that is not compiled (`get_state_dict` of section 8 strips the prefix).
 #
 # The usual order (torchtitan's, for example) is tensor parallelism ([[tensor_parallel]]), checkpointing, `torch.compile` of each block, `fully_shard`, optimizer. The optimizer must come last or nothing trains.
 #
 # ## 6 · Hybrid: a mesh of two dimensions
 #
-# Links inside a machine are fast; links between machines are slow. With *hybrid* sharding (HSDP) each machine shards the model over its own GPUs, and the machines are replicas. The mesh has two dimensions; `fully_shard` shards along the second and replicates along the first. Here it is with 2 "machines" of 2 ranks:
+# Links within a machine are fast, and links between machines are slow. With *hybrid* sharding (HSDP) each machine shards the model over its own GPUs, and the machines are replicas. The mesh has two dimensions; `fully_shard` shards along the second and replicates along the first. Here it is with 2 "machines" of 2 ranks:
 
 # %% name="mesh_drawn"
 show(
@@ -568,7 +568,7 @@ show(
 )
 
 # %% [markdown] name="mesh_text"
-# Within a row everything is as before: 3 Φ, of which a ring of N ranks sends (N − 1)/N, with N = 2. After its reduce-scatter a rank has the gradient of its half, averaged over its row only. An all-reduce along the column averages over the rows.
+# Within a row everything is as before: 3 Φ times (N − 1)/N for a ring of N ranks, here with N = 2. After the reduce-scatter a rank has the gradient of its half, averaged over its row only. An all-reduce along the column then averages over the rows.
 
 
 # %% name="mesh"
@@ -595,15 +595,15 @@ show_table(table)
 claims.record("T21", "HSDP: between machines, the gradients of a shard", "2 x 2", along[0], "x parameters", 0.49, 0.51)
 
 # %% [markdown] name="mesh_explained"
-# In a flat mesh of four, the ring goes through both machines, and one of the two ranks of a machine sends to the other machine: 2.25 Φ per step. In the hybrid mesh both ranks do, but each sends only the gradient of its half: 2 × 0.5 Φ. For two machines of eight the same arithmetic gives 2.8 Φ against Φ. The second gain is that no forward or backward pass waits for another machine to send parameters.
+# In a flat mesh of four, the ring goes through both machines, and one of the two ranks of a machine sends to the other machine: 2.25 Φ per step. In the hybrid mesh both ranks do, but each sends only the gradient of its half: 2 × 0.5 Φ. For two machines of eight the same arithmetic gives 2.8 Φ against Φ. Hybrid sharding has a second advantage: no forward or backward pass waits for parameters from another machine.
 #
-# The price is memory: a rank holds 16 bytes per parameter divided by the ranks of a *row*. With two machines of eight GPUs that is 16 / 8, not 16 / 16.
+# The cost is memory: a rank holds 16 bytes per parameter divided by the number of ranks in a *row*. With two machines of eight GPUs that is 16 / 8, not 16 / 16.
 #
 # ## 7 · Large models, planned
 #
-# One rank of 1,024 runs the same program as one of 4. The planner ([[where_memory_goes]]) runs PyTorch's own `fully_shard` on a fake process group, so it can count for any number of ranks. All 80 layers of Llama-2-70B take it about half a minute (`python -m helpers plan --model llama-2-70b --gpus 8 --engine pytorch ...`). A plan is the same on every machine, so those in this lab were made beforehand: `planned` looks them up, and plans any that are missing.
+# A rank of 1,024 runs the same program as a rank of 4. The planner ([[where_memory_goes]]) runs PyTorch's own `fully_shard` on a fake process group, so it can count bytes for any number of ranks. For all 80 layers of Llama-2-70B it needs about half a minute (`python -m helpers plan --model llama-2-70b --gpus 8 --engine pytorch ...`). A plan is the same on every machine, so the plans of this lab were made beforehand: `planned` looks them up, and makes any that are missing.
 #
-# **Predict.** Llama-2-70B has 69 billion parameters. BF16 with AdamW in BF16 takes 8 bytes per parameter ([[mixed_precision]]). Each rank has one sequence of 2,048 tokens, and every layer is checkpointed. What is the allocated peak on each of 8 ranks, in GiB? An "80 GB" GPU shows 79.1 GiB.
+# **Predict.** Llama-2-70B has 69 billion parameters. BF16 with AdamW in BF16 takes 8 bytes per parameter ([[mixed_precision]]). Each rank has one sequence of 2,048 tokens, and every layer is checkpointed. What is the allocated peak on each of 8 ranks, in GiB? (An "80 GB" GPU has 79.1 GiB.)
 
 # %% name="guess_70b"
 my_guess = None  # GiB per rank
@@ -634,17 +634,17 @@ fewer, subject = seventy[8] / seventy[1024], "70B, from 8 to 1,024 ranks, planne
 claims.record("C14", "about N times less memory", subject, fewer, "times less", 100, 140)
 
 # %% [markdown] name="seventy_explained"
-# In pure BF16 the allocated tensors fit, at the price of lost small updates ([[number_formats]]). But the allocator reserves more than it allocates ([[profiling_and_oom_clinic]]), and reserved memory decides whether a run survives. Its upper end is above 79.1 GiB, so this plan does not safely fit. A shorter sequence would not help, because activations take only about 0.1 GiB of this peak. More ranks help: 16 halve the static 64 GiB. CPU offload helps, too, and expandable segments ([[profiling_and_oom_clinic]]) narrow the gap between allocated and reserved.
+# In pure BF16 the allocated tensors fit, at the price of lost small updates ([[number_formats]]). But the allocator reserves more than it allocates ([[profiling_and_oom_clinic]]), and reserved memory decides whether a run survives. The upper estimate of reserved memory is above 79.1 GiB, so this run is not certain to fit. A shorter sequence would not help, because activations take only about 0.1 GiB of this peak. More ranks help: 16 halve the static 64 GiB. CPU offload also helps, and expandable segments ([[profiling_and_oom_clinic]]) narrow the gap between allocated and reserved.
 #
-# With more ranks, 1/N stops helping. On 1,024 ranks the static part is less than half a GiB. The rest is not sharded: the checkpointed inputs of 80 layers (32 MiB each, counted as activations while they are alive at the peak), the currently gathered layer, the embedding and the output layer, and the gradients of that layer with their flat copy. More ranks do not reduce these; tensor or sequence parallelism ([[tensor_parallel]]) does.
+# With more ranks, 1/N stops helping. On 1,024 ranks the static part is less than half a GiB. The rest is not sharded: the checkpointed inputs of 80 layers (32 MiB each, counted as activations while they are alive at the peak), the currently gathered layer, the embedding and the output layer, and the gradients of that layer with their flat copy. More ranks do not reduce these. Tensor or sequence parallelism ([[tensor_parallel]]) does.
 #
 # ### The program of one rank
 #
-# A plan needs a recipe. Your own program can run without its GPUs as well: inside `virtual_gpu` ([[where_memory_goes]]) this process becomes **one rank of many**. PyTorch's fake process group replaces the other ranks, so `fully_shard` shards, gathers and reduces exactly as on rank 0 of four. Operations compute nothing, and the run counts every collective.
+# A plan starts from a recipe. You can also run your own program without its GPUs: inside `virtual_gpu` ([[where_memory_goes]]) this process becomes **one rank of many**. PyTorch's fake process group replaces the other ranks, so `fully_shard` shards, gathers and reduces exactly as on rank 0 of four. Operations compute nothing, and the run counts every collective.
 #
 # The program below trains Llama-3.1-8B in BF16 on four RTX 4090s in one machine. These GPUs have no NVLink, so messages travel over PCIe. Each rank has one sequence of 2,048 tokens, and every layer is checkpointed.
 #
-# **Predict.** Add up the time of all messages in a step, as if none overlapped with computation. What is that time divided by the computing time?
+# **Predict.** Add up the time of all messages in a step, as if none overlapped with computation. How many times the computing time is that?
 
 # %% name="guess_program"
 my_guess = None  # times the computing time
@@ -696,15 +696,15 @@ else:
 # %% [markdown] name="program_explained"
 # The forward pass gathers 33 units: 32 blocks, and the root with embedding and output layer. The root stays gathered until its backward pass, so the backward pass gathers only the 32 blocks. All 33 units reduce their gradients.
 #
-# The messages take longer than the computation, so even with perfect overlap the links set the pace. The remedy is more tokens per gathered layer ([[sharding]]), which means a larger micro-batch; accumulation saves only the reductions (section 3). But memory is nearly full. The upper end of the reserved memory is above 23.1 GiB, so the planner calls this run *tight*.
+# By this forecast the messages take longer than the computation, so even with perfect overlap the links set the pace. The remedy is more tokens per gathered layer ([[sharding]]), which means a larger micro-batch. Accumulation saves only reductions (section 3). But memory is nearly full: the upper estimate of reserved memory is above 23.1 GiB, so the planner calls this run *tight*.
 #
 # ## 8 · Saved on 4 ranks, resumed on 2
 #
 # No rank holds the whole model. To export it, gather it on one rank (`StateDictOptions(full_state_dict=True, cpu_offload=True)`), which takes host memory and time. For resuming, each rank writes its own part with `torch.distributed.checkpoint`. When loading, each rank reads what it needs, even if the number of ranks has changed.
 #
-# `dcp.load` fills existing tensors. So `state_of` first gets the state, which also creates the optimizer's moments, and `dcp.load` then fills it. The control loads the weights but not the moments. (A real run also saves the scheduler, the position in the data and the random state.)
+# `dcp.load` fills existing tensors. So `state_of` first collects the state, which also creates the optimizer's moments, and `dcp.load` then fills it. The control loads the weights but not the moments. (A real run also saves the scheduler, the position in the data and the random state.)
 #
-# While `dcp.save` writes, training waits. `dcp.async_save` returns early and writes in the background while training goes on. The ranks use messages of their own to agree on what each of them writes. So pass a separate process group, over gloo: in the training's group these messages would mix with the training's.
+# While `dcp.save` writes, training waits. `dcp.async_save` returns early and writes in the background while training continues. Meanwhile the ranks exchange messages to agree on what each of them writes. So pass a separate process group, over gloo: in the training group these messages would mix with those of training.
 
 
 # %% name="checkpoint"
@@ -733,13 +733,13 @@ def run_on(folder, steps, save_after=None, load=()):
             being_written = dcp.async_save(state, checkpoint_id=f"{folder}/async", process_group=group)
             early = not being_written.done()
     if being_written:
-        being_written.result()  # before the ranks leave, or save again
+        being_written.result()  # before the ranks exit or save again
         return losses, early
     return losses
 
 
 # %% [markdown] name="guess_checkpoint_text"
-# After step 3 we save in both ways and go on training at once. Five more steps change the weights while the second checkpoint is being written.
+# After step 3 we save with both functions and continue training at once. Five more steps change the weights while the second checkpoint is being written.
 #
 # **Predict.** What is the difference, in percent, between the loss of step 4 and the first loss after resuming from that second checkpoint?
 
@@ -771,18 +771,18 @@ for way, losses in (("saved", after), ("saved asynchronously", late)):
     claims.record("T23", said, f"{way}, 4 to 2 ranks, 5 steps", furthest, "relative", 0, 1e-5)
 
 # %% [markdown] name="checkpoint_explained"
-# Both checkpoints hold the state of step 3 and load on any number of ranks: `async_save` first copies the state to the host's memory (*staging*), and writes that copy. The control starts at the same loss, because the weights are right, and then diverges without the moments. `async_save` costs host memory for the copy, and you must wait for one save to finish before you start the next.
+# Both checkpoints hold the state of step 3, and both load on 2 ranks: `async_save` first copies the state to the host's memory (*staging*), and writes that copy. The control starts at the same loss, because the weights are right, and then diverges without the moments. `async_save` costs host memory for the copy, and you must wait for one save to finish before you start the next.
 #
 # ## Appendix · More than one machine
 #
-# The programs do not change. You start one `torchrun` on every machine (*node*). They meet at one address and number their ranks consecutively: `RANK` counts across all nodes, `LOCAL_RANK` within one node. For two machines of eight GPUs:
+# The programs do not change. You start one `torchrun` on every machine (*node*). The launchers meet at one address and number their ranks consecutively: `RANK` counts across all nodes, `LOCAL_RANK` within one node. For two machines of eight GPUs:
 #
 # ```bash
 # torchrun --nnodes=2 --node-rank=0 --nproc-per-node=8 --master-addr=FIRST --master-port=29500 train.py  # on the first
 # torchrun --nnodes=2 --node-rank=1 --nproc-per-node=8 --master-addr=FIRST --master-port=29500 train.py  # on the second
 # ```
 #
-# `FIRST` is the first machine's address, and both have the same code. They must reach each other on **all** ports: they meet at 29500, but NCCL and gloo open others. If they pick the wrong network interface, set `NCCL_SOCKET_IFNAME` (gloo: `GLOO_SOCKET_IFNAME`). On a cluster a scheduler starts the launchers for you. For Slurm:
+# `FIRST` is the first machine's address, and both machines have the same code. They must reach each other on **all** ports: they meet at 29500, but NCCL and gloo open others. If NCCL picks the wrong network interface, set `NCCL_SOCKET_IFNAME` (gloo: `GLOO_SOCKET_IFNAME`). On a cluster a scheduler starts the launchers for you. For Slurm:
 #
 # ```bash
 # #!/bin/bash
@@ -809,13 +809,13 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Always pass the mesh. Smaller units mean a lower peak and more messages. With two dimensions, parameters and their messages stay inside a row.
-# - Build on meta, then load in parts or initialize layer by layer; compare the shards of two ranks once.
+# - Always pass the mesh. Smaller units mean a lower peak and more messages. With a mesh of two dimensions, parameters and their gathers stay within a row.
+# - Build on meta, then load parameter by parameter or initialize layer by layer. Compare the shards of two ranks once.
 # - Turning sync off saves reductions and costs the memory of all gradients. Keeping parameters gathered as well sends 2 Φ per step.
 # - Clip by the joint norm, on one mesh. Build the optimizer after sharding, or nothing trains.
-# - Reserved memory, not allocated, decides whether a plan fits. More ranks do not reduce what is not sharded.
+# - Reserved memory, not allocated memory, decides whether a run fits. More ranks do not reduce tensors that are not sharded.
 # - Sharded checkpoints can be loaded on any number of ranks, whether saved synchronously or not.
 #
-# **What to reach for when.** The parameters do not fit on one GPU: `fully_shard`, with each block a unit. Links between machines are slow: a mesh of two dimensions. One layer does not fit: [[tensor_parallel]]. The sequence does not fit: [[context_parallel]]. Not enough GPUs: offload, which is slow.
+# **What to reach for when.** If the parameters do not fit on one GPU, use `fully_shard`, with each block a unit. If links between machines are slow, use a mesh of two dimensions. If one layer does not fit, see [[tensor_parallel]]; if the sequence does not, [[context_parallel]]. If you do not have enough GPUs, offload, which is slow.
 #
 # **Sources.** Zhao et al. 2023, *PyTorch FSDP*; PyTorch documentation, `fully_shard`, `torch.distributed.checkpoint`, `torchrun`; torchtitan, `parallelize.py`.

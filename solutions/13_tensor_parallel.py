@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | name the collective that a sharded matmul needs; write column-parallel and row-parallel layers with correct gradients; split attention whose K/V heads do not divide evenly; compute a loss without ever holding all logits; split the sequence and predict what that saves; train on a mesh of tensor parallelism and sharding, with clipping and a fused optimizer |
+# | After this you can | name the collective that a sharded matmul needs; write column-parallel and row-parallel layers with correct gradients; split attention whose K/V heads do not divide evenly; compute a loss without holding all logits; split the sequence and predict what that saves; train on a mesh of tensor parallelism and sharding, with clipping and a fused optimizer |
 # | Time | 120 to 165 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●● |
 # | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL; that path has not been tested yet |
@@ -87,22 +87,22 @@ show(
 # - **c**: X[B, D_r] · W[D_r, F] → Y[B_r, F]
 # - **d**: X[B, D_r] · W[D_r, F] → Y[B, F]
 #
-# **Predict** for each case which collective the ranks need and how many bytes its full message has (all that is reduced, or all that each rank holds after the gather). Take B = 8, D = 16 and F = 32 in FP32. The choices are "nothing", "all_gather", "reduce_scatter" and "all_reduce".
+# **Predict** for each case which collective the ranks need and how many bytes its full message has (the tensor that is reduced, or the tensor that each rank holds after the gather). Take B = 8, D = 16 and F = 32 in FP32. The choices are "nothing", "all_gather", "reduce_scatter" and "all_reduce".
 
 # %% name="matmuls_guess"
 my_guess = {"a": None, "b": None, "c": None, "d": None}  # e.g. ("all_gather", 4096), or ("nothing", 0)
 ### BEGIN GUESS
 my_guess = {
     "a": ("nothing", 0),
-    "b": ("all_gather", 8 * 16 * 4),  # D is summed over, so X must be whole
-    "c": ("reduce_scatter", 8 * 32 * 4),  # partial sums of all of Y, added up and handed out in parts
+    "b": ("all_gather", 8 * 16 * 4),  # D is summed over, so X must be complete
+    "c": ("reduce_scatter", 8 * 32 * 4),  # partial sums of all of Y, added up; each rank gets a part
     "d": ("all_reduce", 8 * 32 * 4),  # the same, and then every rank gets all parts
 }
 ### END GUESS
 matmuls_guess = MatmulTable(my_guess)
 
 # %% [markdown] name="matmuls_run_text"
-# PyTorch's `DTensor` uses the same notation: `Shard(1)` splits dimension 1, and `Replicate()` splits nothing. You state how a tensor is split now and how you want it; `redistribute` calls the collective that gets you there.
+# PyTorch's `DTensor` uses the same notation: `Shard(1)` splits dimension 1, and `Replicate()` splits nothing. You state how a tensor is split and how you want it; `redistribute` calls the collective that takes you from one to the other.
 
 # %% name="matmuls"
 B, D, FF = 8, 16, 32
@@ -136,15 +136,15 @@ matmuls_guess.reveal({case: calls for case, (calls, _) in found.items()})
 print("Y is X W in all cases:", all(right for _, right in found.values()))
 
 # %% [markdown] name="matmuls_explained"
-# The rule behind the table: **if the summed dimension is split in both inputs, each rank has a partial sum, and the partial sums must be added**. If it is split in only one of them, gather that one. If it is split in neither, send nothing.
+# The rule behind the table: **if the summed dimension is split in both inputs, each rank has a partial sum, and the partial sums must be added**. If it is split in only one input, gather that input. If it is split in neither, send nothing.
 #
-# Cases c and d start alike. An all-reduce is a reduce-scatter followed by an all-gather. Case d needs both, so each rank sends twice as many bytes as in case c. (The table lists the size of the message, which is the same.) Section 5 uses this.
+# Cases c and d start alike. An all-reduce is a reduce-scatter followed by an all-gather. Case d needs both, so each rank sends twice as many bytes as in case c. (The table lists the size of the message, which is the same.) Section 5 makes use of this.
 #
 # ## 2 · Two layers, forward and backward
 #
-# An MLP is `gelu(X · W₁) · W₂`. Split W₁ by columns, as in case a. Its output is then split exactly as case d needs its input, so split W₂ by rows. Two layers need one all-reduce, and the GELU between them works on parts.
+# An MLP is `gelu(X · W₁) · W₂`. Split W₁ by columns, as in case a. Its output is then split exactly as case d needs its input, so split W₂ by rows. The two layers need one all-reduce, and the GELU between them works on parts.
 #
-# That is the forward pass. The backward pass is harder. Here are three obvious ways to write the sum at the end. For each we compare the output and three gradients with those of one process: the gradients of a tensor **before** the MLP, of the **column** weights and of the **row** weights. Everything is in FP64, so that rounding hides nothing.
+# That is the forward pass. The backward pass is harder. Here are three obvious ways to write the sum at the end. For each we compare the output and three gradients with those of one process: the gradients of a tensor **before** the MLP, of the **column** weights and of the **row** weights. Everything is in FP64, so that rounding does not hide a mistake.
 
 # %% name="mlp"
 T, C = 32, 64  # tokens, channels (width)
@@ -205,7 +205,7 @@ def with_autograd(x):
 
 
 # %% [markdown] name="naive_guess_text"
-# **Predict.** All outputs are right. How many of the three gradients are right on every rank with PyTorch's own, `with_autograd`?
+# **Predict.** All outputs are right. With PyTorch's own function, `with_autograd`, how many of the three gradients are right on every rank?
 
 # %% name="naive_guess"
 my_guess = None  # right gradients, of 3
@@ -248,11 +248,11 @@ for warning in {text.partition(". ")[0] for results in tried.values() for _, _, 
 # %% [markdown] name="naive_explained"
 # (The figures are relative distances from one process's result; 0 is exact.)
 #
-# - **`dist.all_reduce`** changes its tensor without autograd's knowledge, so the gradient passes straight through. That happens to be right for the weights inside the MLP. The tensor *before* the MLP gets the gradient only from this rank's half. The two ranks get different halves, and the halves are never added. PyTorch warns about this.
-# - **`dist.all_gather`** fills buffers that have no graph: **no gradient at all**. Here `backward()` would raise an error. With a residual path around the MLP nothing raises an error, and the MLP never trains.
-# - **`torch.distributed.nn.functional.all_reduce`** sums in the backward pass, too. That is the right derivative if the loss is the *sum of all ranks' losses*. Here every rank computes the *same* loss, so the sum makes the gradients inside the MLP too large by a factor of N. Use neither here: write the function, as below, or let `DTensor` redistribute (section 6).
+# - **`dist.all_reduce`** changes its tensor without autograd's knowledge, so the gradient passes straight through. That happens to be right for the weights inside the MLP. But the tensor *before* the MLP gets the gradient from this rank's half only. The two ranks get different parts of the gradient, and the parts are never added. PyTorch warns about this.
+# - **`dist.all_gather`** fills buffers that have no graph, so there is **no gradient at all**. Here `backward()` would raise an error. With a residual path around the MLP nothing raises an error, and the MLP never trains.
+# - **`torch.distributed.nn.functional.all_reduce`** sums in the backward pass, too. That is the right derivative if the loss is the *sum of all ranks' losses*. Here every rank computes the *same* loss, so the sum makes the gradients inside the MLP too large by a factor of N. Use none of the three here: write the function, as below, or let `DTensor` redistribute (section 6).
 #
-# So a collective needs a backward pass that fits its place. At each collective, ask which gradient autograd has on each rank and which one a single process would have.
+# So a collective needs a backward pass that fits its place. At each collective, ask which gradient autograd has on each rank and which gradient a single process would have.
 #
 # - Where the ranks' paths **split**, they all use the same tensor. Each rank's backward pass returns only the gradient that came through its own part.
 # - Where the paths **merge**, each rank has the full output and computes the same loss from it.
@@ -266,7 +266,7 @@ for warning in {text.partition(". ")[0] for results in tried.values() for _, _, 
 # - `row(x, weight, bias)` gets this rank's part x (..., D/N) of the inputs, the weights (F, D/N) for them, and the full `bias` (F,), which is the same on each rank, or None. It returns the full output (..., F), which must be the same on each rank to the last bit.
 # - Every rank computes the same loss and calls `backward()`. Afterwards each gradient equals that of one process; the gradient of a part equals the same part of one process's gradient. x may have any number of dimensions and may need no gradient.
 # - `column` sends one all-reduce in the backward pass, and `row` sends one in the forward pass. They send nothing else.
-# - Do not change any tensor that comes in, forward or backward. A call must not change what an earlier call has returned.
+# - Do not change any input or incoming gradient. A call must not change the result of an earlier call.
 
 
 # %% name="layers" answer=true reveal=true
@@ -298,7 +298,7 @@ class Leave(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         ### BEGIN SOLUTION
-        return gradient  # whole on every rank already
+        return gradient  # already complete on every rank
         ### END SOLUTION
 
 
@@ -324,7 +324,7 @@ hint("tensor_parallel.layers")
 # %% [markdown] name="ways_text"
 # ### Other programs with the right output
 #
-# Now compare your pair with a program that uses only half of it: your `Leave` where the paths merge, and **no collective in the backward pass** where they split.
+# Now compare your pair with a program that uses only half of it: your `Leave` where the paths merge, but **no collective in the backward pass** where they split.
 
 # %% name="ways"
 ways = {"same, then Leave": (same, Leave.apply), "Enter, then Leave": (Enter.apply, Leave.apply)}
@@ -343,8 +343,8 @@ show(
 # %% [markdown] name="ways_explained"
 # Five programs give the right output, and only one of them gives the right gradients. (A gradient of twice the right length is off by 1.)
 #
-# - **A sum in both directions** makes the MLP's gradients N times too large. AdamW's step does not depend on such a common factor ([[gradient_accumulation]]), so an MLP alone would train normally. In a deep model, right and wrong paths mix, and no optimizer can undo that.
-# - **No collective in the backward pass** where the paths split is what `dist.all_reduce` did. The layers below should be equal on all ranks, but they drift apart.
+# - **A sum in both directions** makes the MLP's gradients N times too large. AdamW's step does not depend on such a common factor ([[gradient_accumulation]]), so an MLP alone would train normally. In a deep model, correct and wrong gradients are added, and no optimizer can undo that.
+# - **No collective in the backward pass** where the paths split: this is the mistake of `dist.all_reduce`. The layers below should stay equal on all ranks, but they drift apart.
 # - **The right pair** is called *f* and *g* in Megatron-LM. One is the transpose of the other: the forward pass of one is the backward pass of the other.
 #
 # ## 3 · A transformer block
@@ -353,7 +353,7 @@ show(
 #
 # Take 8 query heads, 2 K/V heads and 4 ranks: each K/V head is stored on two ranks. Each of the two computes a gradient for its copy, and the copies must stay equal.
 #
-# **Predict.** Take the **mean** of the two copies' gradients, as DDP does with its copies. By what factor is the correct gradient larger?
+# **Predict.** Take the **mean** of the two copies' gradients, as DDP does with its copies. What is the correct gradient, as a multiple of that mean?
 
 # %% name="heads_guess"
 my_guess = None  # times the mean of the copies' gradients
@@ -368,7 +368,7 @@ heads_guess = Prediction("Right gradient of a K/V head / mean of its two copies'
 # **Contract.** There are H query heads, a multiple of the number of ranks, and K key/value heads. K divides H, and consecutive query heads share one K/V head.
 #
 # - `kv_heads_of(rank, ranks, heads, kv_heads)` returns a list with the index of the K/V head of each of this rank's query heads, in order. Rank 0 has the first `heads / ranks` query heads, and so on.
-# - `sum_shared(gradient, heads, kv_heads)` is called on every rank. `gradient` (h, ...) belongs to the h *different* K/V heads of this rank, in order. The function combines the gradients of all ranks that hold a head in the way that you think is right, and returns the result for this rank's heads as a tensor of `gradient`'s shape.
+# - `sum_shared(gradient, heads, kv_heads)` is called on every rank. `gradient` (h, ...) belongs to the h *different* K/V heads of this rank, in order. For each head, the function combines the gradients of all ranks that hold it (you decide how) and returns the result for this rank's heads as a tensor of `gradient`'s shape.
 # - If some head is stored on two ranks, it sends one all-reduce of at most K heads. Otherwise it sends nothing. It does not change `gradient`.
 
 
@@ -400,7 +400,7 @@ kv_heads_of, sum_shared = check("tensor_parallel.heads", kv_heads_of, sum_shared
 hint("tensor_parallel.heads")
 
 # %% [markdown] name="heads_play_text"
-# Explore 12 query heads on several ranks. Which K/V heads are stored on more than one rank, so that their lines have several colors?
+# Explore 12 query heads on several ranks. Which K/V heads have lines of several colors, that is, are stored on more than one rank?
 
 # %% name="heads_play"
 explore(
@@ -411,7 +411,7 @@ explore(
 )
 
 # %% [markdown] name="block_text"
-# Now the block. Its four groups of matrices come in the order split, merge, split, merge. `cut_block` keeps this rank's part of each group and calls a function of your choice before and after each half.
+# Now the block. It has two halves, attention and MLP, and in each half the paths split and then merge. `cut_block` keeps this rank's part of each matrix and calls a function of your choice before and after each half.
 
 # %% name="block"
 HEADS, KV_HEADS = 8, 2
@@ -541,13 +541,13 @@ claims.record(
 claims.record("T20", "four all-reduces per block", "by hand", len(forward) + len(backward), "calls", 4, 4)
 
 # %% [markdown] name="block_explained"
-# - Each copy of a K/V head sees only the query heads of its own rank. The copies' gradients differ, and the right one is their **sum**: the copies are one parameter that is used in several places. A mean, as in data parallelism, would be half of it here.
+# - Each copy of a K/V head sees only the query heads of its own rank. The copies' gradients differ, and the right one is their **sum**: the copies are one parameter that is used in several places. Here a mean, as in data parallelism, would be half of that sum.
 # - The block needs four all-reduces. Each half needs one in the forward pass, where the paths merge, and one in the backward pass, where they split. Each carries B × T × C numbers, the full activations.
-# - Activations fall, but not to a quarter. Tensors *between* split and merge are split: q, k, v, the heads, the wide layer. The inputs, both norms and the residual stream are complete on every rank, and every rank computes them. Section 5 splits them as well.
+# - Activations fall, but not to a quarter. The tensors *between* split and merge are split: q, k, v, the heads, the wide layer. The inputs, both norms and the residual stream are complete on every rank, and every rank computes them. Section 5 splits them, too.
 #
 # ### Random numbers
 #
-# Two kinds of randomness need opposite seeds. The parts of a split matrix must be *different* on each rank; a dropout mask on a tensor that all ranks share must be the *same*. One seed for all ranks fails in the first case, one seed per rank in the second:
+# Some random numbers must differ between ranks, and some must not. The parts of a split matrix must be *different* on each rank, but a dropout mask on a tensor that all ranks share must be the *same*. One seed for all ranks fails in the first case, and one seed per rank fails in the second:
 
 
 # %% name="random"
@@ -569,12 +569,12 @@ for name, seed_of_rank in {"one seed for all": lambda rank: 7, "a seed for each"
 show_table(table)
 
 # %% [markdown] name="random_explained"
-# With one seed for all ranks, the four shards of a matrix are equal. In an MLP all ranks then compute the same partial sums, get the same gradients and stay equal: the wide layer is no better than one a quarter as wide. With a seed for each rank, the residual stream gets different masks on different ranks, and their copies of it are no longer equal. So Megatron-LM keeps two generators: one with the same state on all ranks of a tensor-parallel group, one with the rank added to the seed. Code between split and merge uses the second. On CUDA `DTensor` gives each shard its own range of one state, so shards differ; on the CPU it does not ([[fully_shard]]).
+# With one seed for all ranks, the four shards of a matrix are equal. In an MLP all ranks then compute the same partial sums, get the same gradients and stay equal, so the wide layer is no better than one that is a quarter as wide. With one seed per rank, the ranks apply different masks to the residual stream, and their copies of it are no longer equal. So Megatron-LM keeps two generators: one with the same state on all ranks of a tensor-parallel group, one with the rank added to the seed. Code between split and merge uses the second. On CUDA `DTensor` gives each shard its own range of one state, so shards differ; on the CPU it does not ([[fully_shard]]).
 
 # %% [markdown] name="vocabulary_text"
 # ## 4 · A loss without the full logits
 #
-# The largest activation of a language model is often its last: the logits, one number per token and entry of the vocabulary. The output layer is split by columns, so each rank has the logits of V/N entries. The embedding table is split by entries, too. A lookup is easy: a rank returns zeros for tokens that it does not hold, and where the paths merge, `Leave` sums.
+# The largest activation of a language model is often its last: the logits, one number per token and entry of the vocabulary. The output layer is split by columns, so each rank has the logits of V/N entries. The embedding table is split by entries, too. A lookup is easy: a rank returns zeros for tokens that it does not hold, and `Leave` sums where the paths merge.
 
 
 # %% name="embed"
@@ -586,7 +586,7 @@ def embed(ids, table):
 
 
 # %% [markdown] name="vocabulary_guess_text"
-# The loss is harder, because the softmax of a token runs over the whole vocabulary. Gathering the logits would mean sending and holding all of them on every rank.
+# The loss is harder, because the softmax of a token runs over the whole vocabulary. If the ranks gathered the logits, each would have to receive and hold all of them.
 #
 # **Predict.** The next exercise computes the loss without gathering them. On each of four ranks, what fraction of one process's peak memory do the output layer and the loss need?
 
@@ -604,10 +604,10 @@ loss_peak_guess = Prediction("Peak of output layer and loss on each of 4 ranks",
 #
 # **Contract.** `cross_entropy(logits, targets)` is called on every rank and returns the mean loss, the same on each rank, as a tensor without dimensions.
 #
-# - `logits` (n, V/N) belong to this rank's tokens of the vocabulary, in rank order: rank 0 has tokens 0 to V/N − 1. `targets` (n,) is complete and the same on each rank. A target is a token from 0 to V − 1, or -100, which does not count. At least one target counts, and the mean is over those that do.
+# - `logits` (n, V/N) belong to this rank's tokens of the vocabulary, in rank order: rank 0 has tokens 0 to V/N − 1. `targets` (n,) is complete and the same on each rank. A target is a token from 0 to V − 1, or -100, which is ignored. At least one target is not -100, and the mean is over those that are not.
 # - After every rank has called `backward()` on the loss or on a multiple of it, the gradient of `logits` is this rank's part of one process's gradient.
 # - Logits may be as large as ±10,000, and the target's logit may be the smallest. Loss and gradient must stay finite and correct.
-# - It sends only all-reduces in the forward pass, of 3 n numbers in total, and nothing in the backward pass.
+# - The forward pass sends only all-reduces, of 3 n numbers in total. The backward pass sends nothing.
 # - It makes no tensor as large as the full logits, and does not change `logits` or `targets`. The loss and the gradient have the dtype of `logits` (FP32 or FP64). `Leave` may help.
 
 
@@ -676,15 +676,15 @@ claims.record(
 )
 
 # %% [markdown] name="loss_explained"
-# The loss sends three numbers per token, whatever the size of the vocabulary: the largest logit, the sum of the exponentials, and the target's logit, to which all ranks but one add 0. The backward pass sends nothing. It needs the softmax minus 1 at the target, and a rank computes its part of that from its own logits and the sums, which every rank has.
+# The loss sends three numbers per token, for any size of the vocabulary: the largest logit, the sum of the exponentials, and the target's logit, to which all ranks but one add 0. The backward pass sends nothing. It needs the softmax, minus 1 at the target. A rank computes its part of that from its own logits and from the sums, which every rank has.
 #
-# The peak does not fall to a quarter. The last two lines give it as a multiple of the logits that each process holds: PyTorch's cross-entropy fuses steps that ours writes out. (PyTorch has `loss_parallel()` for split logits, and `RowwiseParallel` for embeddings.)
+# The peak does not fall to a quarter. The last two lines give the peak as a multiple of the logits that each process holds: PyTorch's cross-entropy fuses steps that ours writes out. (PyTorch has `loss_parallel()` for split logits, and `RowwiseParallel` for embeddings.)
 #
 # ## 5 · The sequence as well
 #
-# In section 3 the norms, the residual stream and the inputs of both halves were complete on every rank. All of these treat each token on its own. So outside the two halves, let each rank keep a part of the **tokens**: X[B, T_r, C]. This is *sequence parallelism*.
+# In section 3 the norms, the residual stream and the inputs of both halves were complete on every rank. All of these treat each token separately. So outside the two halves, let each rank keep a part of the **tokens**: X[B, T_r, C]. This is *sequence parallelism*.
 #
-# Where the paths split, the tokens are now *gathered*; where they merge, the sum is *scattered*. An all-gather and a reduce-scatter replace each all-reduce, and together they send as many bytes.
+# Where the paths split, the tokens are now *gathered*. Where the paths merge, the sum is *scattered*. An all-gather and a reduce-scatter replace each all-reduce, and together they send the same number of bytes.
 #
 # **Predict.** For the same block on four ranks, what fraction of one process's activations does each rank save now?
 
@@ -702,9 +702,9 @@ sequence_saved_guess = Prediction("Activations on each of 4 ranks", my_guess, "o
 #
 # - `Gather.apply(x)` gets this rank's tokens x (B, T/N, ...) and returns all tokens (B, T, ...) in rank order, the same on each rank.
 # - `Scatter.apply(x)` gets this rank's partial sums x (B, T, ...) of all tokens and returns the sum over ranks for this rank's tokens (B, T/N, ...).
-# - The loss is now the sum of what the ranks compute, each from its own tokens. After every rank has called `backward()`, each gradient equals that of one process, or this rank's tokens of it.
+# - The loss is now the sum of the ranks' losses, each computed from the rank's own tokens. After every rank has called `backward()`, each gradient equals that of one process, or this rank's tokens of it.
 # - Each function calls one collective in the forward pass and one in the backward pass, and sends no more bytes than necessary. Results and gradients have the dtype of x.
-# - Do not change any tensor that comes in, forward or backward. It need not be contiguous.
+# - Do not change any input or incoming gradient. They need not be contiguous.
 #
 # `dist.all_gather_into_tensor(full, mine)` and `dist.reduce_scatter_tensor(mine, full)` need contiguous tensors. `full` holds the ranks' tensors one after the other along dimension 0.
 
@@ -791,9 +791,9 @@ for name, distance in far.items():
     print(f"{name:26} off by {distance:.1e}")
 
 # %% [markdown] name="sequence_explained"
-# The ranks send the same bytes as before: each all-reduce has been split into its two halves, and the norms are computed between them. The norms' gradients now have to be summed over the ranks, once per step. Without that, the ranks' copies of the norms drift apart. (PyTorch's `SequenceParallel` makes the norms' weights DTensors, whose gradients are then summed over the ranks.)
+# The ranks send the same bytes as before: each all-reduce has been split into its two halves, and the norms are computed between them. Now the norms' gradients have to be summed over the ranks, once per step. Otherwise the ranks' copies of the norms drift apart. (PyTorch's `SequenceParallel` makes the norms' weights DTensors, whose gradients are then summed over the ranks.)
 #
-# Activations fall, but not to a quarter, so some tensors are still complete. Count them. One unit is B × T × C numbers, and one process saves 16 units for a block: the inputs of both norms (2), the norms' outputs, which the matmuls need (2), q, k, v for each head and the result of attention (4), and the input and the output of the GELU (4 + 4). The next cell measures how many of the 16 units are complete on each rank. Its last row throws the norms' gathered outputs away and gathers them again in the backward pass.
+# Activations fall, but not to a quarter, so some tensors are still complete. Count them. One unit is B × T × C numbers, and one process saves 16 units for a block: the inputs of both norms (2), the norms' outputs, which the matmuls need (2), q, k, v for each head and the result of attention (4), and the input and the output of the GELU (4 + 4). The next cell calculates from the measured bytes how many of the 16 units are complete on each rank. Its last row discards the norms' gathered outputs and gathers them again in the backward pass.
 
 # %% name="count"
 again = run_ranks(sequence_on_ranks, RANKS, True, device=where, measure=False).results[0]
@@ -810,15 +810,15 @@ claims.record(
 claims.record("T20", "sequence parallelism cuts all activations", "gathered again", again[1], "of one process", 0, 0.27)
 
 # %% [markdown] name="count_explained"
-# Tensor parallelism leaves four units complete: the inputs of both norms, and their outputs. Sequence parallelism leaves two, the **gathered outputs of the norms**: a matmul needs its full input for the gradient of its weights. The last row checkpoints the gather together with the matmuls after it ([[activation_checkpointing]]). Now everything is split, at the price of two more all-gathers. Megatron-LM does the same and overlaps those with computation (section 6).
+# Tensor parallelism leaves four units complete: the inputs of both norms, and their outputs. Sequence parallelism leaves two, the **gathered outputs of the norms**: a matmul needs its full input for the gradient of its weights. The last row checkpoints the gather together with the matmuls after it ([[activation_checkpointing]]). Now everything is split, at the cost of two more all-gathers. Megatron-LM does the same and overlaps these all-gathers with computation (section 6).
 #
-# (The count leaves out a few small tensors: the norms' means, and attention's sums.)
+# (The count leaves out a few small tensors: the norms' statistics, and attention's sums.)
 #
 # ## 6 · PyTorch's own tensor parallelism
 #
-# `parallelize_module` takes a plan that names a style for each layer. The weights become DTensors, and inputs and outputs are redistributed as the styles require. Attention computes with the heads of this rank, so the list of K/V heads has to be shortened by hand here, too.
+# `parallelize_module` takes a plan that names a style for each layer. The weights become DTensors, and inputs and outputs are redistributed as the styles require. Attention computes with the heads of this rank, so here, too, we shorten the list of K/V heads by hand.
 #
-# **Predict.** By hand, the block took four all-reduces. How many does it take when the plan names q, k and v one by one as `ColwiseParallel`?
+# **Predict.** Your functions took four all-reduces for the block. How many does a plan take that names q, k and v one by one as `ColwiseParallel`?
 
 # %% name="torch_guess"
 my_guess = None  # all-reduces
@@ -858,11 +858,11 @@ for name, at_the_input in (("q, k and v one by one", False), ("at their input", 
     claims.record("T20", "four all-reduces per block", f"parallelize_module, {name}", len(calls), "calls", 4, 4)
 
 # %% [markdown] name="torch_explained"
-# The numbers are the same, but the first plan sends more. It splits q, k and v from their input one by one, so three gradients are all-reduced where their sum would do. The second plan states where the paths split. (This runs on two ranks, because two K/V heads do not divide over four, and a plan has no `sum_shared`.)
+# The results are right with both plans, but the first plan sends more. There the paths split separately for q, k and v, so three gradients are all-reduced, where all-reducing their sum would be enough. The second plan splits the paths once, at the shared input. (This runs on two ranks, because two K/V heads do not divide over four, and a plan has no `sum_shared`.)
 #
 # ### Two dimensions
 #
-# Large models combine tensor parallelism inside a machine with sharding between machines. Each rank gets two coordinates.
+# Large models combine tensor parallelism within a machine with sharding between machines. Each rank then has two coordinates.
 
 # %% name="mesh_figure"
 show(
@@ -873,9 +873,9 @@ show(
 )
 
 # %% [markdown] name="mesh_text"
-# The order matters: first split the matrices along `tensor`, then shard what is left along `data`. Both steps get their part of one mesh.
+# The order matters: first split the matrices along `tensor`, then shard the parts along `data`. Each step gets its dimension of the same mesh.
 #
-# What about the norms? The plan above leaves them alone, so `fully_shard` puts them on the mesh `data`, while the matrices are on `data` × `tensor`. A training loop trips over that, as the next cell shows. In the second plan the norms are `SequenceParallel`, so they are on both dimensions, too, and the block works on this rank's tokens.
+# What about the norms? The plan above leaves them alone, so `fully_shard` puts them on the mesh `data`, while the matrices are on `data` × `tensor`. A training loop cannot handle that, as the next cell shows. In the plan below, the norms are `SequenceParallel`, so they are on both dimensions, too, and the block works on this rank's tokens.
 
 
 # %% name="sequence_plan"
@@ -954,15 +954,15 @@ claims.record(
 )
 
 # %% [markdown] name="mesh_explained"
-# On 2 × 2 each rank has half of every matrix to share along `data`, so about half as many bytes travel there.
+# On 2 × 2 each rank shares only half of every matrix along `data`, so about half as many bytes travel there.
 #
 # The first run stopped in `clip_grad_norm_`: it stacks the norms of all gradients, and DTensors on two meshes cannot be stacked. An optimizer with `fused=True` or `foreach=True` combines the parameters in the same way and needs one mesh as well. (No cell runs that.) With the norms on both dimensions, clipping computes the joint norm over the whole mesh and every rank clips by the same factor.
 #
-# The two dimensions carry different things. Along `data` go parameters and gradients, once per pass, and parameters can be gathered ahead of time. Along `tensor` go activations, several times per layer, and every rank waits for them.
+# The two dimensions carry different tensors. Parameters and gradients travel along `data`, once per pass, and parameters can be gathered ahead of time. Activations travel along `tensor`, several times per layer, and every rank waits for them.
 #
 # ### How long, for a real model
 #
-# Take the shape of Llama-2-7B (32 layers of width 4,096) and a micro-batch of one sequence of 4,096 tokens in BF16 on 8 H100s. In the cluster of this calculation, NVLink carries 450 GB/s per GPU in each direction inside a machine, and each GPU has 50 GB/s of InfiniBand to other machines. The matmuls reach 40% of the GPUs' peak.
+# Take the shape of Llama-2-7B (32 layers of width 4,096) and a micro-batch of one sequence of 4,096 tokens in BF16 on 8 H100s. We assume that NVLink carries 450 GB/s per GPU in each direction within a machine, that each GPU has 50 GB/s of InfiniBand to other machines, and that the matmuls reach 40% of the GPUs' peak.
 #
 # **Predict.** Split this model over 8 GPUs in 8 machines. What percentage of the time do the GPUs wait for tensor parallelism's all-reduces?
 
@@ -994,17 +994,17 @@ waiting = next(iter(sent.values())) / cluster.outside
 volume_guess.reveal(100 * waiting / (waiting + computing), "calculated")
 
 # %% [markdown] name="volume_explained"
-# In an all-reduce over N ranks, each rank sends 2 (N − 1) / N times the message ([[data_parallel]]). The calculation counts bandwidth only; 128 latencies per sequence come on top of that. The GPUs would wait a quarter of the time inside a machine and most of it between machines, because computing cannot continue without the activations. Data parallelism sends three times as many bytes per step, but that is once for any number of sequences, and it overlaps with the backward pass. Pipelines send the least.
+# In an all-reduce over N ranks, each rank sends 2 (N − 1) / N times the message ([[data_parallel]]). The calculation counts bandwidth only; 128 latencies per sequence come on top of that. The GPUs would wait a quarter of the time within a machine and three quarters of it between machines, because computing cannot continue without the activations. Data parallelism sends three times as many bytes, but only once per step for any number of sequences, and it overlaps with the backward pass. Pipelines send the least.
 #
-# So use tensor parallelism **inside** an NVLink domain (a machine of 8 H100s, or a rack of 72 GPUs in an NVL72), a pipeline **between** domains, and data parallelism or sharding across the rest.
+# So use tensor parallelism **within** an NVLink domain (a machine of 8 H100s, or a rack of 72 GPUs in an NVL72), a pipeline **between** domains, and data parallelism or sharding across the rest.
 #
-# The figures are for a plain implementation, and full checkpointing would repeat the two forward all-reduces of each layer: six instead of four.
+# The figures are for an implementation without overlap. Full checkpointing would repeat the two forward all-reduces of each layer, which makes six instead of four.
 #
 # ### Asynchronous tensor parallelism
 #
-# Must a matmul wait until all of its input has arrived? In section 5 the all-reduces became all-gathers before a matmul and reduce-scatters after one, and both can be cut into chunks of rows. A rank multiplies the rows that it has while the next rows travel, and sends finished rows while it computes the next. The bytes are the same, and so are the results up to rounding.
+# Must a matmul wait until all of its input has arrived? In section 5 the all-reduces became all-gathers before a matmul and reduce-scatters after one, and both can be cut into chunks of rows. A rank multiplies the rows that it has while the next rows travel, and sends finished rows while it computes the next ones. The bytes stay the same, and so do the results, up to rounding.
 #
-# **Predict.** Between machines the GPUs wait for three quarters of the time. What percentage is left if every matmul is cut into 8 chunks?
+# **Predict.** Between machines the GPUs wait for three quarters of the time. What percentage of the time do they wait if every matmul is cut into 8 chunks?
 
 # %% name="async_guess"
 my_guess = None  # percent
@@ -1031,13 +1031,13 @@ show_table(table)
 async_guess.reveal(waits["InfiniBand", 8], "calculated")
 
 # %% [markdown] name="async_explained"
-# While one chunk is sent, another is computed; only one chunk has nothing to hide behind. So with c chunks a step takes about
+# While one chunk is sent, another is computed. Only one chunk cannot be overlapped. So with c chunks a step takes about
 #
 # $$\max(t_\text{compute}, t_\text{send}) + \frac{\min(t_\text{compute}, t_\text{send})}{c}$$
 #
-# seconds. For c = 1 that is the sum, as in the table of the section before. Inside a machine nearly all of the waiting is hidden; between machines the messages take longer than the computation, and no overlap can hide that. More chunks are not always better: each chunk's matmul has an eighth of the rows, here 512, and a matmul with few rows does not fill a GPU ([[where_the_time_goes]]). The norms and the softmax between the matmuls do not hide anything, either.
+# seconds. For c = 1 that is the sum of both times, as in the previous calculation. Within a machine nearly all of the waiting is hidden. Between machines the messages take longer than the computation, and no overlap can hide that. More chunks are not always better: each chunk's matmul has an eighth of the rows, here 512, and a matmul with few rows does not fill a GPU ([[where_the_time_goes]]). The norms and the softmax between the matmuls do not overlap with messages, either.
 #
-# In PyTorch the compiler makes this transformation for blocks that use sequence parallelism (`torch._inductor.config._micro_pipeline_tp`; torchtitan's `enable_async_tensor_parallel`). It needs GPUs that can write to each other's memory. Megatron-LM has it as `--tp-comm-overlap`. Neither was tried here: the cell calculates.
+# In PyTorch the compiler makes this transformation for blocks that use sequence parallelism (`torch._inductor.config._micro_pipeline_tp`; torchtitan's `enable_async_tensor_parallel`). It needs GPUs that can write to each other's memory. Megatron-LM has it as `--tp-comm-overlap`. Neither was tried here: the cell only calculates.
 
 # %% [markdown] name="summary_text"
 # ## 7 · What this run measured
@@ -1049,12 +1049,12 @@ claims
 # ## Recap
 #
 # - In a sharded matmul, the summed dimension decides what is sent: gather if it is split in one input, add partial sums if it is split in both.
-# - Columns, then rows: two layers need one all-reduce. Sum the gradients where paths split, and the outputs where they merge.
-# - Autograd does not know what a collective means in your program: some cut the gradient off, some pass it through, some sum it one time too many. Write the backward pass that fits, and compare gradients with one process, because a wrong gradient need not show in the loss.
+# - Split the first layer by columns and the second by rows: together they need one all-reduce. Sum the gradients where paths split, and the outputs where they merge.
+# - Autograd does not know what a collective means in your program. Some collectives cut the gradient off, some pass it through, and some sum it once too often. Write the backward pass that fits, and compare gradients with one process, because a wrong gradient need not show in the loss.
 # - A parameter with copies on several ranks, each of which sees only a part of its use (a shared K/V head, a norm over some of the tokens), needs the sum of the copies' gradients.
-# - A cross-entropy over a split vocabulary sends three numbers per token. Sequence parallelism sends the same bytes as tensor parallelism and no longer saves complete activations, except the inputs of the matmuls. Cut into chunks, its messages can hide behind the matmuls.
-# - Put all parameters on the same mesh, norms included; then clipping and fused optimizers work.
+# - A cross-entropy over a split vocabulary sends three numbers per token. Sequence parallelism sends the same bytes as tensor parallelism, and the only complete activations that it saves are the inputs of the matmuls. In chunks, its messages can hide behind the matmuls.
+# - Put all parameters on the same mesh, norms included. Then clipping works, and one mesh is also what fused optimizers need.
 #
-# **What to reach for when.** One layer does not fit, or its activations do not: use tensor parallelism inside an NVLink domain, with the sequence split too. Many layers and slow links: use a pipeline ([[pipeline]]). Try sharding ([[sharding]]) before either; it needs no change to the model.
+# **What to reach for when.** If one layer or its activations do not fit, use tensor parallelism within an NVLink domain, and split the sequence, too. With many layers and slow links, use a pipeline ([[pipeline]]). Try sharding ([[sharding]]) first: it needs no change to the model.
 #
 # **Sources.** Shoeybi et al. 2019, *Megatron-LM*; Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models* (sequence parallelism); Austin et al. 2025, *How to Scale Your Model* (the JAX Scaling Book), chapter 3; PyTorch documentation, `torch.distributed.tensor.parallel`; NVIDIA DGX H100 data sheet (links).

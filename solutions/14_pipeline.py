@@ -1,11 +1,11 @@
 # %% [markdown] name="title"
 # # Pipeline parallelism
 #
-# **A model that does not fit on one GPU can be cut between its layers. Each rank runs its layers and exchanges messages with its neighbors; a list of actions tells it when. You write the passes and the lists.**
+# **A model that does not fit on one GPU can be split between its layers. Each rank runs its layers and exchanges messages with its neighbors, in the order that a list of actions gives. You write the passes and the lists.**
 #
 # | | |
 # |---|---|
-# | After this you can | write a stage's forward and backward pass across processes; write GPipe, 1F1B, an interleaved and a zero-bubble schedule as lists of actions; predict their bubble and their memory, and check both; run PyTorch's own schedules with the right loss scale, and clip by the gradient norm over all stages; cut a model with an expensive output layer; state what sharded stages send |
+# | After this you can | write a stage's forward and backward pass across processes; write GPipe, 1F1B, an interleaved and a zero-bubble schedule as lists of actions; predict their bubble and their memory, and check both; run PyTorch's own schedules with the right loss scale, and clip by the gradient norm over all stages; split a model that has an expensive output layer; state how often sharded stages gather |
 # | Time | 120 to 165 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●● |
 # | Needs | a CPU, where ranks are processes that use gloo (on a GPU machine, too) |
@@ -73,9 +73,9 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="stages_text"
 # ## 1 · Stages and actions
 #
-# Cut a model of eight blocks into four **stages** of two blocks. Each rank keeps one stage, and so a quarter of the parameters, gradients and optimizer state. Activations travel from stage to stage, and their gradients travel back.
+# Split a model of eight blocks into four **stages** of two blocks. Each rank keeps one stage, and so a quarter of the parameters, gradients and optimizer state. Activations travel from stage to stage, and their gradients travel back.
 #
-# Autograd works inside one process. Between two stages there is no graph, only messages: you write what happens there. A `Stage` has what a rank needs for that:
+# Autograd works within one process. Between two stages there is no graph, only messages, and you write the code for these. A `Stage` has what a rank needs for that:
 
 # %% name="stage_shown"
 print(inspect.getsource(Stage))
@@ -83,16 +83,16 @@ print(inspect.getsource(Stage))
 # %% [markdown] name="stage_task"
 # ### Your turn: a stage's two passes
 #
-# The batch comes in m *micro-batches*, which pass through the stages one after the other. `dist.recv(tensor, rank)` waits for a message from that rank and writes it into `tensor`. `dist.send(tensor, rank)` waits until the receiver takes the message. `dist.isend(tensor, rank)` returns at once, with a `Work` to wait for. Messages between two ranks arrive in the order in which they were sent.
+# The batch is split into m *micro-batches*, which pass through the stages one after the other. `dist.recv(tensor, rank)` waits for a message from that rank and writes it into `tensor`. `dist.send(tensor, rank)` waits until the receiver takes the message. `dist.isend(tensor, rank)` returns at once, with a `Work` to wait for. Messages between two ranks arrive in the order in which they were sent.
 #
-# **Contract.** `run_forward(stage, i)` and `run_backward(stage, i)` run one pass of micro-batch i on this rank. They are called once for each i, first forward and later backward; other micro-batches' passes may come in between. All ranks take the micro-batches in the same order.
+# **Contract.** `run_forward(stage, i)` and `run_backward(stage, i)` run one pass of micro-batch i on this rank. They are called once for each i, first forward and later backward. Passes of other micro-batches may come in between. All ranks process the micro-batches in the same order.
 #
-# - `run_forward`: the first stage's input is `stage.x[i]`. Every other stage receives it from the rank before; it has the shape and dtype of `stage.x[i]`. All but the last stage send their output, which has that shape too, to the next rank, and return None.
+# - `run_forward`: the first stage's input is `stage.x[i]`. Every other stage receives it from the rank before; it has the shape and dtype of `stage.x[i]`. All but the last stage send their output, which also has that shape, to the next rank, and return None.
 # - The last stage returns the micro-batch's share of the loss, `F.mse_loss(output, stage.y[i])` divided by m, detached.
 # - `run_backward` continues from the loss, or from the gradient of the output, which the next rank sends. All but the first stage send the gradient of their input to the rank before.
 # - After both passes of all micro-batches each rank has the gradients of one process. A stage's module runs once per micro-batch, and nothing else is sent.
 # - A pass does not wait until its message has been received. It appends the pair (work, tensor) to `stage.sending`; `stage.finish()` waits for all of them at the end of the step.
-# - After `run_backward(stage, i)` nothing keeps the input or output of micro-batch i alive, except `stage.x` and the messages in `stage.sending`.
+# - After `run_backward(stage, i)` only `stage.x` and the messages in `stage.sending` may keep the input or output of micro-batch i alive.
 
 
 # %% name="stage" answer=true reveal=true
@@ -134,9 +134,9 @@ run_forward, run_backward = check("pipeline.stage", run_forward, run_backward)
 hint("pipeline.stage")
 
 # %% [markdown] name="stage_text"
-# (Over NCCL such a pair of functions can hang under the schedule of section 3. NCCL runs all messages between two ranks in order, and a large send holds up what comes after it until the other rank receives. Suppose that this rank has queued send F0, send F1, receive B0, and the next rank has queued receive F0, send B0, receive F1. Then send F1 waits for receive F1, which waits behind send B0, which waits for receive B0, which waits behind send F1. So real engines start a send forward and a receive backward *together*: Megatron-LM's `send_forward_recv_backward`, PyTorch's `batch_isend_irecv`. Gloo's `isend` does not hold anything up.)
+# (Over NCCL such a pair of functions can hang under the schedule of section 3. NCCL runs all messages between two ranks in order, and a large send blocks all later messages until the other rank receives it. Suppose that this rank has queued send F0, send F1, receive B0, and the next rank has queued receive F0, send B0, receive F1. Then send F1 waits for receive F1, which waits behind send B0, which waits for receive B0, which waits behind send F1. So real engines start a send forward and a receive backward *together*: Megatron-LM's `send_forward_recv_backward`, PyTorch's `batch_isend_irecv`. Gloo's `isend` does not block later messages.)
 #
-# Four ranks run your two functions on the whole batch as one micro-batch. Are these the gradients of one process?
+# Now four ranks run your two functions on the whole batch as one micro-batch. Do they get the gradients of one process?
 
 
 # %% name="stage_run"
@@ -158,7 +158,7 @@ print(f"gradients differ from those of one process by {(got - right).norm() / ri
 # %% [markdown] name="engine_text"
 # ### Lists of actions
 #
-# A list of **actions** states what a rank does, in order: `("F", 3)` is the forward pass of micro-batch 3 in this rank's stage, `("B", 3)` its backward pass. An **engine** runs the list. The course's `Engine` does what your two functions do. It also puts tags on its messages, can hold several stages per rank, and logs each action with its start and end.
+# A list of **actions** states what a rank does, in order: `("F", 3)` is the forward pass of micro-batch 3 in this rank's stage, and `("B", 3)` is its backward pass. An **engine** runs the list. The course's `Engine` does what your two functions do. It also tags its messages, can hold several stages per rank, and logs the start and end of each action.
 #
 # The loss of each micro-batch is divided by the number of micro-batches. This is gradient accumulation ([[gradient_accumulation]]), spread over ranks.
 #
@@ -171,7 +171,7 @@ for rank, actions in enumerate(one_batch.schedules):
 print(f"gradients differ from those of one process by {distance_from_one_process(one_batch):.1e}")
 
 # %% [markdown] name="one_guess_text"
-# Next, the time. Four ranks on a laptop compete for its cores, which would hide what we want to see. So each action *waits* until its time is up: one **tick** for a forward pass (a few hundredths of a second), two ticks for a backward pass. The real arithmetic is done within that time, and the messages are real. (If the machine is too busy for such a clock, the cells reveal the simulated figure and say so.)
+# Next, the time. Four ranks on a laptop compete for its cores, which would hide what we want to see. So each action lasts for a fixed time: one **tick** for a forward pass (a few hundredths of a second), two ticks for a backward pass. The real arithmetic is done within that time, then the action *waits* for the rest of it. The messages are real. (If the machine is too busy for such a clock, the cells reveal the simulated figure and say so.)
 
 # %% name="one_clocked"
 run = clock_pipelines({"one batch": one_batch})["one batch"]
@@ -186,9 +186,9 @@ show(
 #
 # ## 2 · GPipe: many micro-batches
 #
-# Cut the batch into m micro-batches. Run all forward passes first, then all backward passes; the gradients add up. Ranks still have to wait at times: this idle time is the **bubble**.
+# Split the batch into m micro-batches. Run all forward passes first, then all backward passes; the gradients add up. Ranks still have to wait at times. This idle time is the **bubble**.
 #
-# **Predict.** Draw it on paper: 4 ranks, 8 micro-batches, all stages equally fast. For what share of the step is a rank idle?
+# **Predict.** Draw it on paper: 4 ranks, 8 micro-batches, all stages equally fast. For what percentage of the step is a rank idle?
 
 # %% name="gpipe_guess"
 my_guess = None  # percent
@@ -204,7 +204,7 @@ gpipe_guess = Prediction("Idle with GPipe, 4 ranks, 8 micro-batches", my_guess, 
 #
 # - Each rank runs `("F", i)` and `("B", i)` once for each micro-batch i, 0 ≤ i < m, and nothing else.
 # - No backward pass comes before the last forward pass.
-# - All ranks take the micro-batches in the same order, and no rank waits longer than it must: the step takes m + `ranks` − 1 forward and backward passes. (NCCL messages carry no tag, so a rank that needs micro-batch 1 receives whatever its neighbor sends next.)
+# - All ranks process the micro-batches in the same order, and no rank waits longer than it must: the step takes m + `ranks` − 1 forward and backward passes. (NCCL messages carry no tag, so a rank that needs micro-batch 1 receives whatever its neighbor sends next.)
 
 
 # %% name="gpipe" answer=true reveal=true
@@ -251,13 +251,13 @@ for m, rival in ((1, 2), (8, 16)):
     note(said, f"4 ranks, {m} micro-batch(es)", sweep[m], ideals[m], ideals[rival])
 
 # %% [markdown] name="gpipe_explained"
-# Call one forward plus one backward pass of a micro-batch a *turn*, and let R be the number of ranks. A rank works for m turns and waits for R − 1: rank 0 waits in the middle, the last rank at the start and at the end. So the bubble is **(R − 1) / (m + R − 1)** of the step, if all stages are equally fast. (Some papers divide by the working time instead and write (R − 1) / m.) The excess in the table comes from messages and from timers that wake up late.
+# Call one forward plus one backward pass of a micro-batch a *turn*, and let R be the number of ranks. A rank works for m turns and waits for R − 1 turns: rank 0 waits in the middle, the last rank at the start and at the end. So the bubble is **(R − 1) / (m + R − 1)** of the step, if all stages are equally fast. (Some papers divide by the working time instead and write (R − 1) / m.) The excess in the table comes from messages and from timers that wake up late.
 #
-# More micro-batches make a smaller bubble. But all of them are in flight when the first backward pass begins, and each keeps its activations, so they cost memory.
+# More micro-batches make the bubble smaller. But all of them are in flight when the first backward pass begins, and the activations of each are kept, so they cost memory.
 #
 # ## 3 · 1F1B: one forward, one backward
 #
-# Begin the backward pass of a micro-batch as soon as possible, and free its activations. At first a rank has to run a few forward passes, to keep itself and the ranks after it busy until the first gradient comes back. From then on it alternates: one forward, one backward.
+# Begin the backward pass of a micro-batch as soon as possible, and free its activations. In the **warm-up** a rank runs a few forward passes, which keep it and the ranks after it busy until the first gradient comes back. From then on it alternates: one forward, one backward.
 #
 # **Predict.** Backward passes start much earlier than with GPipe. By how many *percentage points* is the bubble of 1F1B smaller than that of GPipe (4 ranks, 8 micro-batches)?
 
@@ -269,7 +269,7 @@ my_guess = 0  # the first gradient comes back no earlier than before
 same_guess = Prediction("Idle, GPipe - 1F1B", my_guess, "points", difference=True)
 
 # %% [markdown] name="held_guess_text"
-# **Predict.** Each micro-batch still has 8 rows, but the number of micro-batches grows from 4 to 16. By what factor do the activations that rank 0 holds at once grow under 1F1B?
+# **Predict.** Under 1F1B, with 8 rows per micro-batch, the number of micro-batches grows from 4 to 16. By what factor do the activations grow that rank 0 holds at once?
 
 # %% name="held_guess"
 my_guess = None  # bytes with 16 micro-batches / bytes with 4
@@ -284,7 +284,7 @@ onefoneb_held = Prediction("1F1B, rank 0: 16 micro-batches / 4", my_guess, "time
 # **Contract.** `one_f_one_b(rank, ranks, m)` returns this rank's list of actions, for any number of ranks and micro-batches; m may be smaller than `ranks`.
 #
 # - Each rank runs F and B of each micro-batch once, and nothing else.
-# - The lists fit together: no rank waits for a message that never comes, and each rank takes messages in the order in which its neighbor sends them.
+# - The lists fit together: no rank waits for a message that never comes, and each rank receives messages in the order in which its neighbor sends them.
 # - The step takes no longer than with GPipe.
 # - Rank r holds at most `ranks` − r micro-batches at once (from F to B). So the last rank holds one.
 
@@ -307,7 +307,7 @@ one_f_one_b = check("pipeline.one_f_one_b", one_f_one_b)
 hint("pipeline.one_f_one_b")
 
 # %% [markdown] name="stuck_text"
-# Before anything runs on ranks, the checks **simulate** the lists: an action starts as soon as its rank is free and its inputs have arrived. You can do the same. Here are two controls: 1F1B without a warm-up, and two lists that do not fit together.
+# Before your lists run on ranks, the checks **simulate** them: an action starts as soon as its rank is free and its inputs have arrived. You can do the same. Here are two controls: 1F1B without a warm-up, and two lists that do not fit together.
 
 # %% name="stuck"
 no_warm_up = Pipeline.of(lambda rank, ranks, m: [(kind, i) for i in range(m) for kind in "FB"], 4, 8)
@@ -319,17 +319,17 @@ except Stuck as error:
     print(f"mixed: {error}")
 
 # %% [markdown] name="stuck_explained"
-# Without a warm-up the result is right, but only one micro-batch is under way at a time. In the mixed case rank 0 has no warm-up and rank 1 follows GPipe, and each waits for the other. On real ranks such a run hangs without a message until a timeout.
+# Without a warm-up the result is right, but only one micro-batch is in flight at a time. In the mixed case rank 0 has no warm-up and rank 1 follows GPipe, and each waits for the other. On real ranks such a run hangs without an error message until a timeout.
 #
-# Your lists fit together. How much smaller is their bubble?
+# Your lists fit together. Is their bubble smaller?
 
 # %% name="same_clocked"
 pair = {"GPipe": lines[8], "1F1B": Pipeline.of(one_f_one_b, 4, 8)}
 runs = clock_pipelines(pair)
-if any(run.busy for run in runs.values()):  # a simulation is compared with a simulation
+if any(run.busy for run in runs.values()):  # compare two simulations
     same_guess.reveal(runs["GPipe"].ideal.idle - runs["1F1B"].ideal.idle, "simulated")
 else:
-    same_guess.reveal(runs["GPipe"].bubble - runs["1F1B"].bubble)
+    same_guess.reveal(runs["GPipe"].bubble - runs["1F1B"].bubble, "clocked")
 for rank, actions in enumerate(pair["1F1B"].schedules):
     print(f"rank {rank}:", " ".join(f"{kind}{i}" for kind, i in actions))
 picture = runs["1F1B"].figure("1F1B, 8 micro-batches")
@@ -337,7 +337,7 @@ show(picture, "After a short warm-up blue and orange bars alternate in each row.
 note("1F1B has the bubble of GPipe", "4 ranks, 8 micro-batches", runs["1F1B"], 300 / 11, 300 / 19)
 
 # %% [markdown] name="held_text"
-# The bubble is the same. (The clocked difference comes from messages and late timers.) So why is 1F1B used at all? A small bubble needs many micro-batches, and these cost memory: here is a step with 4, 8 and 16 micro-batches of 8 rows each.
+# The bubble is the same. (The clocked difference comes from messages and late timers.) So why is 1F1B used at all? A small bubble needs many micro-batches, and these cost memory. Here are the activations of steps with 4, 8 and 16 micro-batches of 8 rows each.
 
 # %% name="held"
 methods = {"GPipe": gpipe, "1F1B": one_f_one_b}
@@ -357,13 +357,13 @@ last = held["GPipe, m = 8"][3] / held["1F1B, m = 8"][3]
 claims.record("T19", "GPipe holds m / (R - r) times as much", "rank 3 of 4, m = 8", last, "times", 7, 8.5)
 
 # %% [markdown] name="held_explained"
-# That is the point of 1F1B: memory no longer depends on the number of micro-batches, so m can be as large as a small bubble requires.
+# That is the advantage of 1F1B: memory no longer depends on the number of micro-batches, so m can be as large as a small bubble requires.
 #
-# Rank 0 holds the most, because each of its micro-batches must pass through all ranks and come back. Pipelines are usually combined with checkpointing of each stage ([[activation_checkpointing]]), so that a rank keeps only its stage's inputs. Real engines also free a stage's *output* once it has been sent (Megatron-LM's `deallocate_pipeline_outputs`): the backward pass needs its graph, not its numbers.
+# Rank 0 holds the most, because each of its micro-batches must pass through all ranks and come back. Pipelines are usually combined with checkpointing of each stage ([[activation_checkpointing]]), so that a rank keeps only its stage's inputs. Real engines also free a stage's *output* once it has been sent (Megatron-LM's `deallocate_pipeline_outputs`): the backward pass needs its graph, not its values.
 #
 # ## 4 · Interleaved: thinner stages
 #
-# At the start the last rank waits until the first micro-batch has gone through all earlier stages. If stages were half as thick, it would wait half as long. So give each rank *several* thin stages, its **chunks**. With 4 ranks and 2 chunks, rank 0 keeps stages 0 and 4, rank 1 stages 1 and 5, and so on. A micro-batch passes through all ranks twice.
+# At the start the last rank waits until the first micro-batch has passed through all earlier stages. If stages had half as many layers, it would wait half as long. So give each rank *several* thin stages, its **chunks**. With 4 ranks and 2 chunks, rank 0 keeps stages 0 and 4, rank 1 stages 1 and 5, and so on. A micro-batch passes through all ranks twice.
 
 # %% [markdown] name="interleaved_task"
 # An action names its chunk: `("F", 3, 1)`. In a forward pass chunk 0 comes first; in a backward pass the last chunk does.
@@ -401,7 +401,7 @@ hint("pipeline.interleaved")
 
 # %% name="interleaved_clocked"
 thin = Pipeline.of(interleaved, 4, 8, chunks=2)  # each forward pass is half a tick, each backward pass a tick
-run = clock_pipelines({"interleaved": thin}, tick=0.1)["interleaved"]  # a slow clock, so that thin actions are long
+run = clock_pipelines({"interleaved": thin}, tick=0.1)["interleaved"]  # slower: chunks take half as long
 print(run)
 show(run.figure("Interleaved, 2 chunks per rank"), "Dark and pale bars alternate: the two chunks of each rank.")
 note("v chunks: bubble of (R - 1) / (v m + R - 1)", "4 ranks, 8 micro-batches, v = 2", run, 300 / 19, 300 / 27)
@@ -412,11 +412,11 @@ table += [(name, *map(human_bytes, nbytes)) for name, nbytes in bytes_held.items
 show_table(table)
 
 # %% [markdown] name="interleaved_explained"
-# The bubble is a little more than half as large: (R − 1) / (v m + R − 1). The output below the figure shows the cost: more messages, and more activations on the later ranks. (Rank 0 holds twice as many micro-batches, each half as large.)
+# The bubble is (R − 1) / (v m + R − 1), a little more than half as large. The output below the figure shows the cost: more messages, and more activations on the later ranks. (Rank 0 holds twice as many micro-batches, counted per chunk, and each takes half as much.)
 #
-# So far messages took almost no time. The simulator can show what a slow link costs: let each message take a quarter of a forward pass of a whole stage, while all ranks go on working.
+# So far messages took almost no time. The simulator can show what a slow link costs: let each message take a quarter of a full stage's forward pass, while all ranks continue to compute.
 #
-# **Predict.** With 1F1B, 4 ranks and 16 micro-batches, how many ticks longer is the step than without such messages? A forward pass takes one tick.
+# **Predict.** By how many ticks do such messages lengthen a step of 1F1B with 4 ranks and 16 micro-batches? A forward pass takes one tick.
 
 # %% name="message_guess"
 my_guess = None  # ticks
@@ -445,7 +445,7 @@ table += [(name, f"{a:g}", f"{b:g}", f"{b / a - 1:.0%}") for name, (a, b) in slo
 show_table(table)
 
 # %% [markdown] name="message_explained"
-# GPipe pays for six messages, three forward and three back. 1F1B pays in every turn, because each rank always waits for the micro-batch that it has just sent on: it holds as few as possible, so it has no spare micro-batch to work on. The interleaved schedule sends more than twice as many messages and pays most, so it needs faster links than 1F1B. Megatron-LM and PyTorch warm it up with R − r − 1 more forward passes than you did. That takes more memory and keeps spare micro-batches ready. Section 6 has PyTorch's list.
+# GPipe waits for six messages, three forward and three back. 1F1B waits in every turn: it holds as few micro-batches as possible, so a rank has no spare one to work on while a message travels. The interleaved schedule sends more than twice as many messages and waits the longest, so it needs faster links than 1F1B. Megatron-LM and PyTorch give it a warm-up of R − r − 1 more forward passes than yours. That takes more memory and keeps spare micro-batches ready. Section 6 has PyTorch's list.
 #
 # Is a message that takes a quarter of a forward pass realistic? Take Llama-2-7B in four stages, one sequence of 4,096 tokens per micro-batch, BF16, and H100s at 40% of their peak:
 
@@ -461,16 +461,16 @@ print(f"a stage's forward pass takes {1000 * forward:.0f} ms")
 show_table(table)
 
 # %% [markdown] name="message_seconds_explained"
-# Under 1F1B nothing hides these messages, but on the links of a GPU cluster they are short. At 1.9% of a forward pass (InfiniBand), the 28 messages that 1F1B waited for add half a tick to a step of 57, or 1%. That is why a pipeline is the method for slow links. The quarter in the simulation corresponds to a link of about 4 GB/s, or to a stage with much less work.
+# Under 1F1B these messages are not hidden, but on the links of a GPU cluster they are short. At 1.9% of a forward pass (InfiniBand), the 28 messages that 1F1B waited for add half a tick to a step of 57 ticks, or 1%. That is why pipelines suit slow links. The quarter in the simulation corresponds to a link of about 4 GB/s, or to a stage with much less work.
 #
 # ## 5 · Zero bubble: a backward pass in two parts
 #
 # The backward pass of a linear layer y = x Wᵀ has two matmuls. With dy, the gradient of its output:
 #
-# - dx = dy W is the gradient of the **input**. The rank before waits for it.
+# - dx = dy W is the gradient of the **input**. The previous rank waits for it.
 # - dW = dyᵀ x is the gradient of the **weights**. It is not needed before the optimizer's step.
 #
-# PyTorch computes both in one autograd node. The engine's blocks have a linear layer that can postpone the second matmul. Inside `weights_later()` its backward pass only stores x and dy:
+# PyTorch computes both in one autograd node. The engine's blocks have a linear layer that can postpone the second matmul. Within `weights_later()` its backward pass does not compute dW but stores x and dy:
 
 # %% name="two_parts"
 layer, x = LinearInTwoParts(3, 2), torch.randn(4, 3, requires_grad=True)
@@ -484,11 +484,11 @@ print(f"now the weights have theirs: {layer.weight.grad is not None}")
 print(f"it is dyᵀ x: {torch.equal(layer.weight.grad, torch.ones(4, 2).T @ x.detach())}")
 
 # %% [markdown] name="zero_text"
-# So there are two new actions. `("I", i)` computes the input's half of a backward pass, and `("W", i)` the weights' half, which can wait. (These are PyTorch's letters. The paper, Qi et al. 2023, calls them B and W.) Now a rank that would be idle can catch up on weight gradients.
+# So there are two new actions. `("I", i)` computes the input's half of a backward pass, and `("W", i)` computes the weights' half, which can wait. (These are PyTorch's letters. The paper, Qi et al. 2023, calls them B and W.) Now a rank that would be idle can compute weight gradients.
 #
-# But postponed work is *held*: x and dy stay in memory until W. With all W at the very end you are back at GPipe's memory.
+# But postponed work takes memory: x and dy stay until W. With every W at the end of the step, you are back at GPipe's memory.
 #
-# **Predict.** F, I and W take one tick each. There are 4 ranks and 8 micro-batches, and each rank may have as many micro-batches in flight as there are ranks. For what share of the step is a rank idle at best?
+# **Predict.** F, I and W take one tick each. There are 4 ranks and 8 micro-batches, and each rank may have as many micro-batches in flight as there are ranks. For what percentage of the step is a rank idle at best?
 
 # %% name="zero_guess"
 my_guess = None  # percent
@@ -507,7 +507,7 @@ zero_guess = Prediction("Idle with the backward pass in two parts", my_guess, "%
 # - The step takes 3 · m + `ranks` − 1 ticks.
 # - No rank holds more than `ranks` micro-batches at once (from F to W), which is what rank 0 holds with 1F1B.
 #
-# You may start from `one_f_one_b`: each B becomes an I at once and a W later. How much later, on which rank?
+# You may start from `one_f_one_b`: replace each B by an I, and add the W later. How much later, on which rank?
 
 
 # %% name="zero_bubble" answer=true reveal=true
@@ -545,15 +545,15 @@ table += [(name, *map(human_bytes, nbytes)) for name, nbytes in bytes_held.items
 show_table(table)
 
 # %% [markdown] name="zero_explained"
-# Despite the name, one bubble remains: each rank waits R − 1 ticks before its first input gradient, when it has no weight gradients yet. The schedule costs rank 0 no memory; the later ranks, which held less, now hold more.
+# Despite the name, one bubble remains: each rank waits R − 1 ticks before its first input gradient, when it has no weight gradients to compute yet. Rank 0 holds as much memory as with 1F1B; the later ranks, which held less, now hold more.
 #
-# In a real model F, I and W do not take equally long, and attention itself has no W. Then the lists are made from measured times.
+# In a real model F, I and W do not take equally long, and the attention scores have no W. Then the lists are made from measured times.
 #
 # ## 6 · PyTorch's own schedules
 #
-# `torch.distributed.pipelining` has an engine and all of these schedules. A stage is any module; the schedule does the rest. First come `PipelineStage` with `ScheduleGPipe` and `Schedule1F1B`, on the same model and batch.
+# `torch.distributed.pipelining` has an engine and all of these schedules. Any module can be a stage, and the schedule does the rest. First, we run `PipelineStage` with `ScheduleGPipe` and `Schedule1F1B` on the same model and batch.
 #
-# **Predict.** PyTorch's schedule gets `loss_fn=F.mse_loss` in the first two runs and `mse_loss / 8` in the third, with 8 micro-batches. What is the gradient of the third run, divided by that of one process on the whole batch?
+# **Predict.** PyTorch's schedule gets `loss_fn=F.mse_loss` in the first two runs and `mse_loss / 8` in the third, with 8 micro-batches. What is the gradient of the third run, as a multiple of that of one process on the whole batch?
 
 # %% name="scale_guess"
 my_guess = None  # times
@@ -617,7 +617,7 @@ scale_guess.reveal(off(on_cpu(with_torch, Schedule1F1B, 8, in_a_row(4), divided)
 #
 # ### Clipping and stepping
 #
-# Each rank has the gradients of its own stage, so `clip_grad_norm_` there would clip each stage by its own norm. The joint norm needs one more all-reduce: of the squares, over the stages. The optimizer needs no message. Here are three steps, beside those of one process:
+# Each rank has the gradients of its own stage, so `clip_grad_norm_` would clip each stage by its own norm. The joint norm takes one all-reduce of the squared norms over the stages. The optimizer's step needs no message. The next cell compares three steps with those of one process:
 
 # %% name="clip"
 LIMIT, LR = 0.02, 0.1
@@ -672,9 +672,9 @@ show_table(table)
 claims.record("T19", "joint norm: three clipped steps of one process", "4 stages", update.item(), "relative", 0, 1e-3)
 
 # %% [markdown] name="torch_list_text"
-# With several ranks per stage (section 8, or tensor parallelism inside a stage), first take the norm over the ranks of a stage, then add the squares over the stages.
+# With several ranks per stage (section 8, or tensor parallelism within a stage), first take the norm over the ranks of a stage, then add the squares over the stages.
 #
-# For schedules with several stages per rank, PyTorch makes lists of actions, as you did. So its lists can run on *our* engine and in our simulator. First comes its interleaved schedule beside yours, with 16 micro-batches and the slow link of section 4:
+# For schedules with several stages per rank, PyTorch makes lists of actions, as you did. So its lists can run on *our* engine and in our simulator. First we compare its interleaved schedule with yours, with 16 micro-batches and the slow link of section 4:
 
 # %% name="torch_list"
 results = on_cpu(with_torch, ScheduleInterleaved1F1B, 16, in_a_row(4, 2))
@@ -685,18 +685,18 @@ for name, line in list(many.items())[2:]:
 show_table(table)
 
 # %% [markdown] name="zbv_text"
-# The longer warm-up changes nothing while messages are quick, and keeps the step short where they are slow.
+# The longer warm-up makes no difference if messages take no time, and keeps the step short if they are slow.
 #
-# Now `ScheduleZBVZeroBubble`: two thin stages per rank, a split backward pass, and stages placed in a V. With 4 ranks, rank 0 keeps stages 0 and **7**, and rank 3 keeps stages 3 and 4. So a micro-batch turns around on the last rank without a message, and rank 0 computes the loss.
+# Next is `ScheduleZBVZeroBubble`: two thin stages per rank, a split backward pass, and stages placed in a V. With 4 ranks, rank 0 keeps stages 0 and **7**, and rank 3 keeps stages 3 and 4. So a micro-batch passes from stage 3 to stage 4 without a message, and rank 0 computes the loss.
 #
-# We do not time PyTorch's engine, because its ranks would compete for this machine's few cores. It gives us its list and computes gradients. The clock is that of our engine, in which an action waits until its time is up. So you see how good PyTorch's *list* is if every action takes exactly its ticks. This is a simulation with real messages, not a measurement of PyTorch's speed.
+# We do not time PyTorch's engine, because its ranks would compete for this machine's few cores. It gives us its list and computes gradients. Our engine then runs the list by its own clock, in which each action lasts for a fixed time. So you see how good PyTorch's *list* is if every action takes exactly its ticks. This is a simulation with real messages, not a measurement of PyTorch's speed.
 #
-# **Predict.** There are 4 ranks and 8 micro-batches again. For what share of the step is a rank idle?
+# **Predict.** There are 4 ranks and 8 micro-batches again. For what percentage of the step is a rank idle?
 
 # %% name="zbv_guess"
 my_guess = None  # percent
 ### BEGIN GUESS
-my_guess = 100 * 3 / (2 * 3 * 8 + 3)  # your zero bubble, with chunks half as thick
+my_guess = 100 * 3 / (2 * 3 * 8 + 3)  # your zero bubble, with chunks that take half as long
 ### END GUESS
 zbv_guess = Prediction("Idle with PyTorch's ZBV list, on our clock", my_guess, "%", difference=True)
 
@@ -717,7 +717,7 @@ show(
 note("PyTorch's ZBV: bubble of (R - 1) / (6 m + R - 1)", "4 ranks, 8 micro-batches", run, 300 / 51, 300 / 27)
 
 # %% [markdown] name="dualpipe_text"
-# **DualPipeV** (Sea AI Lab's version of DeepSeek's DualPipe, cut in half; PyTorch's `ScheduleDualPipeV`) uses the same placement. Its list pairs the forward pass of one micro-batch with the backward pass of another. In a model with experts ([[mixture_of_experts]]) one of the two then computes while the other's tokens travel. Our simulator does not model that overlap and runs the two in order. It can compare the bubble and the memory:
+# **DualPipeV** (Sea AI Lab's version of DeepSeek's DualPipe, cut in half; PyTorch's `ScheduleDualPipeV`) uses the same placement. Its list pairs the forward pass of one micro-batch with the backward pass of another. In a mixture-of-experts model ([[mixture_of_experts]]) one of the two then computes while the other's tokens travel. Our simulator does not model that overlap and runs the two one after the other. It can compare the bubble and the memory:
 
 # %% name="dualpipe"
 table = [("8 micro-batches, simulated", "idle", "ticks", "thin micro-batches on ranks 0 to 3")]
@@ -729,11 +729,11 @@ for name, line in lists.items():
 show_table(table)
 
 # %% [markdown] name="unequal_text"
-# The bubble is the same, and DualPipeV holds one more thin micro-batch on each rank. Its gain is the overlap, which this simulation leaves out.
+# The bubble is the same, and DualPipeV holds one more thin micro-batch on each rank. Its advantage is the overlap, which this simulation leaves out.
 #
 # ## 7 · Unequal stages
 #
-# So far all stages took equally long. A language model has an embedding at one end and an output layer, the *head*, at the other: a matmul with the whole vocabulary. How many blocks are they worth, in FLOPs and in parameters? Take the sizes of Llama 3.2 1B, which has 16 blocks. Tensors on `meta` have no data, so counting takes no time and no memory. Attention is causal: fused kernels skip the half of its scores that is masked, but the counter counts them, so we subtract half.
+# So far all stages took equally long. A language model has an embedding at one end and an output layer, the *head*, at the other: a matmul with the whole vocabulary. How many blocks is each of the two worth, in FLOPs and in parameters? Take the sizes of Llama 3.2 1B, which has 16 blocks. Tensors on `meta` have no data, so counting takes almost no time and memory. Attention is causal: fused kernels skip the masked half of the scores, but the counter includes it, so we subtract half.
 
 # %% name="head"
 T, WIDTH, VOCABULARY = 4096, 2048, 128256
@@ -760,11 +760,11 @@ print(f"each of the two has {table / 1e6:.1f} M parameters, as many as {table / 
 print(f"an all-reduce of a tied table's gradient between two ranks: {table * 4 / 1e6:.0f} MB in FP32 per step")
 
 # %% [markdown] name="unequal_guess_text"
-# **Tied tables.** Llama 3.2 1B uses one table for both ends. In a pipeline, rank 0 and rank 3 then hold a copy each, and each computes a part of its gradient. The two parts must be *added* in every step, with an all-reduce between these two ranks, like the shared K/V heads of [[tensor_parallel]]. Without it the copies drift apart. And count the shared gradient once in the joint norm of section 6, not on both ranks.
+# **Tied tables.** Llama 3.2 1B uses one table for both ends. In a pipeline, rank 0 and rank 3 then hold a copy each, and each computes a part of its gradient. The two parts must be *added* in every step, with an all-reduce between these two ranks, like the shared K/V heads of [[tensor_parallel]]. Otherwise the copies drift apart. In the joint norm of section 6, count the shared gradient once, not on both ranks.
 #
-# Now put 16 blocks on 4 ranks, cut 4 | 4 | 4 | 4 + head, as many scripts do. The clock runs in these proportions: a tick is now the forward pass of one block.
+# Now put 16 blocks on 4 ranks, split as 4 | 4 | 4 | 4 + head: the same number of blocks on each rank. The clock keeps these proportions: a tick is now the forward pass of one block.
 #
-# **Predict.** 1F1B, 8 micro-batches. For what share of the step is a rank idle now, on average over the ranks?
+# **Predict.** With 1F1B and 8 micro-batches, for what percentage of the step is a rank idle now, on average over the ranks?
 
 # %% name="unequal_guess"
 my_guess = None  # percent
@@ -789,17 +789,17 @@ for name, run in runs.items():
 note("the slowest stage sets the pace", equal, first, first.ideal.idle, second.ideal.idle)
 
 # %% [markdown] name="unequal_explained"
-# Every turn takes as long as the slowest stage. No schedule can fix this; the model must be cut differently. Here the last rank gives three of its blocks away. Real jobs do that, or put the embedding and the head into stages of their own, or split the head across ranks ([[tensor_parallel]]).
+# Every turn takes as long as the slowest stage. No schedule can fix this; the model must be split differently. In the second split the last rank gives three of its blocks to the other ranks. Real jobs do that, or put the embedding and the head into their own stages, or split the head across ranks ([[tensor_parallel]]).
 #
 # Watch the memory when you move blocks. Rank 0 already holds the most micro-batches, and the embedding has as many parameters as four blocks. With a fifth block, rank 0 holds the parameters of nine blocks.
 #
 # ## 8 · Sharded stages: how often do they gather?
 #
-# Large jobs combine methods: stages across machines, and each stage sharded with `fully_shard` over the ranks that share it ([[fully_shard]]). A sharded stage must gather its parameters before it can compute. Without a pipeline, FSDP gathers twice per micro-batch, once forward and once backward ([[fully_shard]]). How often does it gather here?
+# Large jobs combine methods: stages across machines, and each stage sharded with `fully_shard` over the ranks that share it ([[fully_shard]]). A sharded stage must gather its parameters before it can compute. Without a pipeline, FSDP gathers twice per micro-batch, once forward and once backward. How often does it gather here?
 #
-# Take a mesh of 2 × 2 ranks: two stages, and two copies of the pipeline that divide the batch and the shards between them. Each stage is one unit. `Collectives` counts the calls.
+# Take a mesh of 2 × 2 ranks: two stages, and two copies of the pipeline that divide the batch and the shards between them. Each stage is one unit. `Collectives` counts the calls on a rank of the last stage.
 #
-# **Predict.** PyTorch's stage runs 1F1B with 8 micro-batches, and `fully_shard` has its default options. In how many all-gathers per step does a rank take part?
+# **Predict.** PyTorch's stage runs 1F1B with 8 micro-batches, and `fully_shard` has its default options. In how many all-gathers per step does a rank of the last stage take part?
 
 # %% name="gathers_guess"
 my_guess = None  # all-gathers per rank and step
@@ -846,12 +846,12 @@ show_table([("1F1B, 8 micro-batches", "all-gathers", "reduce-scatters"), *rows])
 
 # %% [markdown] name="gathers_explained"
 # - **Our engine, default options**: each pass of each micro-batch gathers the stage again, and each backward pass reduces gradients. The traffic grows with the number of micro-batches, and a pipeline needs many.
-# - **PyTorch's stage, default options**: 9 gathers. The stage turns `reshard_after_backward` off until the last micro-batch, so a backward pass leaves the parameters gathered. Under 1F1B the last stage's first forward pass gathers and frees them; after that its 8 backward passes gather, and the forward pass after each finds them gathered and frees them again. It reduces gradients once per step.
-# - **PyTorch's stage, kept after forward**: one gather. Parameters and gradients of the stage are complete during the step, and only the optimizer state stays sharded. That is ZeRO-1 inside a pipeline, the usual choice: a stage is only a part of the model, so there is room for it.
+# - **PyTorch's stage, default options**: 9 gathers on the last stage. `PipelineStage` turns `reshard_after_backward` off until the last micro-batch, so a backward pass leaves the parameters gathered. Under 1F1B the first forward pass of the last stage gathers the parameters and frees them. Then each of its 8 backward passes gathers them, and the next forward pass finds them gathered and frees them again. Gradients are reduced once per step.
+# - **PyTorch's stage, kept after forward**: one gather. Parameters and gradients of the stage are complete during the step, and only the optimizer state stays sharded. That is ZeRO-1 within a pipeline, the usual choice: a stage is only a part of the model, so its parameters and gradients fit.
 #
 # ### Explore: schedules
 #
-# This is a simulation in which messages take no time. With eight ranks, how many micro-batches bring the bubble below 10% with each schedule? And how many does rank 0 hold then?
+# This is a simulation in which messages take no time. With eight ranks, how many micro-batches does each schedule need for a bubble below 10%? And how many of them does rank 0 hold then?
 
 
 # %% name="play"
@@ -899,14 +899,14 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - A rank keeps a stage: some of the layers, with their gradients and optimizer state. A schedule is a list of actions for each rank.
+# - Each rank keeps one stage (or several): some of the layers, with their gradients and optimizer state. A schedule is a list of actions for each rank.
 # - With R ranks and m micro-batches, GPipe and 1F1B have the same bubble, (R − 1) / (m + R − 1). GPipe holds all m micro-batches; rank r of 1F1B holds only R − r, so m can be large.
 # - v thin stages per rank divide the bubble by about v, at the cost of more messages and more activations.
-# - Weight gradients can wait: split the backward pass, and they fill the bubble.
-# - PyTorch's schedules divide gradients by m themselves. Clip by the norm over all stages; add the gradients of a tied table.
-# - Every turn takes as long as the slowest stage, so cut by work, not by number of blocks.
-# - Sharded stages gather for every micro-batch unless told to keep their parameters.
+# - Weight gradients can wait: with a split backward pass they fill most of the bubble.
+# - PyTorch's schedules divide gradients by m themselves. Clip by the norm over all stages, and add the gradients of a tied table.
+# - Every turn takes as long as the slowest stage, so split by work, not by number of blocks.
+# - Sharded stages gather for every micro-batch unless you keep their parameters gathered.
 #
-# **What to reach for when.** Many layers and slow links between machines: a pipeline with 1F1B and checkpointing; interleaved or zero-bubble schedules if there are few micro-batches. Before that, try sharding ([[sharding]]), which needs no change to the model, and tensor parallelism inside an NVLink domain ([[tensor_parallel]]).
+# **What to reach for when.** With many layers and slow links between machines, use a pipeline with 1F1B and checkpointing. If you have few micro-batches, use an interleaved or zero-bubble schedule. Before that, try sharding ([[sharding]]), which needs no change to the model, and tensor parallelism within an NVLink domain ([[tensor_parallel]]).
 #
 # **Sources.** Huang et al. 2019, *GPipe*; Narayanan et al. 2019 and 2021, *PipeDream* and *Efficient Large-Scale Language Model Training on GPU Clusters* (1F1B with a flush at the end of each step, as here, and the interleaved schedule); Qi et al. 2023, *Zero Bubble Pipeline Parallelism* (ZB-H1 is the list that you wrote), and 2024, *Pipeline Parallelism with Controllable Memory* (ZBV); PyTorch documentation, `torch.distributed.pipelining`.

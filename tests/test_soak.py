@@ -65,4 +65,4 @@ def test_it_stops_when_its_time_is_over():
 
 def test_it_knows_which_checks_start_ranks():
     assert starts_ranks(find_part("when_ranks_go_wrong.average"))
-    assert not starts_ranks(find_part("data_parallel.law"))
+    assert not starts_ranks(find_part("data_parallel.link"))

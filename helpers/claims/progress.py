@@ -20,6 +20,7 @@ from ..core.notebook import in_notebook
 from .measurement import Measurement
 
 _FIELDS = {field.name for field in fields(Measurement)}
+_FORMER = {"data_parallel.law": "data_parallel.link"}  # parts under names that they had, which older notebooks use
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,11 @@ def current_lab() -> str:
     return Path(os.environ.get("JPY_SESSION_NAME") or "this lab").stem
 
 
+def current_part(name: str) -> str:
+    """Return the name that a part has now, also if `name` is one that it had."""
+    return _FORMER.get(name, name)
+
+
 def read_progress(path: Path | None) -> dict[str, LabProgress]:
     """Return the progress in the file at `path`, by lab; nothing if there is no file, or not one of ours."""
     with contextlib.suppress(OSError, ValueError, AttributeError, TypeError, KeyError):
@@ -75,11 +81,18 @@ def read_progress(path: Path | None) -> dict[str, LabProgress]:
 
 def _lab(entry: Mapping[str, Any]) -> LabProgress:
     claims = [Measurement(**row) for row in entry["claims"] if set(row) == _FIELDS]
+    checks = entry["checks"]
     return LabProgress(
         claims,
-        {name: (bool(passed), int(points), int(most)) for name, (passed, points, most) in entry["checks"].items()},
+        {_renamed(name): (bool(passed), int(points), int(most)) for name, (passed, points, most) in checks.items()},
         {question: Guess(**guess) for question, guess in entry.get("guesses", {}).items()},
     )
+
+
+def _renamed(check: str) -> str:
+    """Return "part.check" with the name that the part has now."""
+    part, _, name = check.rpartition(".")
+    return f"{current_part(part)}.{name}"
 
 
 def remember_claims(rows: Sequence[Measurement]) -> None:

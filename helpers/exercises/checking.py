@@ -12,7 +12,7 @@ from typing import Any
 import cloudpickle
 import torch
 
-from ..claims.progress import remember_checks
+from ..claims.progress import current_part, remember_checks
 from ..core.notebook import show_report
 from ..core.progress_line import progress_line
 from ..ranks.failure import RankError
@@ -27,11 +27,12 @@ last_verdicts: dict[str, list[Verdict]] = {}
 
 
 def find_part(name: str) -> Part:
-    """Return the part called `name`, e.g. "x1.scaler".
+    """Return the part called `name`, e.g. "x1.scaler"; a name that it had before is found, too.
 
     Raises:
         LookupError: no exercise has such a part.
     """
+    name = current_part(name)
     exercise = name.partition(".")[0]
     try:
         parts = importlib.import_module(f"{__package__}.{exercise}").PARTS
@@ -211,6 +212,7 @@ def check(name: str, *answers: Callable[..., Any], seed: int = 0, counts: bool =
         answers, a tuple. None in a graded exercise, where nothing stands in for an answer.
     """
     part = find_part(name)
+    name = part.name
     if part.missing:
         tried = "not checked" if all(map(filled_in, answers)) else "not attempted yet, and cannot be checked"
         print(f"{name}: {tried}. {part.needs} is not installed: pip install {part.needs}")

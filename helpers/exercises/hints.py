@@ -44,7 +44,7 @@ def hint(name: str) -> None:
 def hints_of(name: str) -> list[str]:
     """Return the hints that help now: none when all checks of the part have passed."""
     part = find_part(name)
-    verdicts = last_verdicts.get(name)
+    verdicts = last_verdicts.get(part.name)
     texts = [v.hint for v in verdicts if not v.passed] if verdicts else [check.hint for check in part.checks]
     return list(dict.fromkeys(line.strip() for text in texts for line in text.splitlines()))
 

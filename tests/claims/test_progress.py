@@ -1,10 +1,13 @@
 """What progress is saved, where, and when none is; and the page made from it."""
 
 import importlib
+import json
 import re
 
 from helpers import Claims, check, lab_report
+from helpers.claims.progress import read_progress
 from helpers.claims.status import status
+from helpers.exercises.checking import find_part
 
 import pytest
 
@@ -87,6 +90,14 @@ def test_a_broken_file_does_no_harm(claims, junk, tmp_path, monkeypatch):
     status()
     claims._repr_html_()
     assert "halves the memory" in (tmp_path / "progress.json").read_text()
+
+
+def test_progress_saved_under_a_name_that_a_part_had_is_that_of_the_part(tmp_path):
+    saved = {"11_data_parallel": {"claims": [], "checks": {"data_parallel.law.tolerates_noise": [True, 0, 0]}}}
+    (tmp_path / "progress.json").write_text(json.dumps(saved))
+    labs = read_progress(tmp_path / "progress.json")
+    assert labs["11_data_parallel"].checks == {"data_parallel.link.tolerates_noise": (True, 0, 0)}
+    assert find_part("data_parallel.law") is find_part("data_parallel.link")
 
 
 def test_status_counts_labs_claims_checks_and_points(claims, tmp_path, monkeypatch, capsys):

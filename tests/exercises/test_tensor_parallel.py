@@ -69,7 +69,7 @@ def test_a_wrong_tensor_is_told_from_a_missing_one():
     assert wrong_tensor(right, right, {}) is None
     assert "missing" in wrong_tensor(None, right, {})
     assert "shape" in wrong_tensor({"shape": [1, 2], "numbers": [1.0, 2.0]}, right, {})
-    assert "3 times the right length" in wrong_tensor({"shape": [2], "numbers": [3.0, 6.0]}, right, {})
+    assert "3 times the right norm" in wrong_tensor({"shape": [2], "numbers": [3.0, 6.0]}, right, {})
     assert "NaN" in wrong_tensor({"shape": [2], "numbers": [float("nan"), 6.0]}, right, {})
     assert wrong_tensor({"shape": [2], "numbers": [3.0, 6.0]}, right, {"a mean": {"numbers": [3.0, 6.0]}}) == "a mean"
 
@@ -92,5 +92,5 @@ def test_a_gradient_summed_in_place_is_refused_for_that_alone_and_ends_no_rank()
     (mutant,) = (m for m in topics()["tensor_parallel"].mutants if m.name == "sums the gradient in place")
     said = {v.check: v.diagnosis for v in verdicts(mutant.part, run_answers(mutant.source())) if not v.passed}
     assert list(said) == ["keeps_what_comes_in"]
-    assert "the gradient that comes back to Enter" in said["keeps_what_comes_in"]
+    assert "the incoming gradient of Enter" in said["keeps_what_comes_in"]
     assert "was changed in place" in said["keeps_what_comes_in"]

@@ -1,4 +1,4 @@
-"""A log of all-reduces: when each was asked for, when the program went on, when the answer came."""
+"""A log of all-reduces: when each was called, when the call returned, and when its result arrived."""
 
 import time
 from types import TracebackType
@@ -13,7 +13,7 @@ class Entry(NamedTuple):
     Attributes:
         nbytes: of the message.
         asked: when it was called.
-        back: when the call returned, and the program went on.
+        back: when the call returned and the program continued.
         answered: when the sum had arrived.
     """
 
@@ -24,14 +24,14 @@ class Entry(NamedTuple):
 
 
 class AllReduceLog:
-    """Writes down every `dist.all_reduce` in its `with` block, on this rank.
+    """Records every `dist.all_reduce` in its `with` block, on this rank.
 
-    The answer is noted by gloo's own thread, on the clock of the CPU. (NCCL's answers are events on the GPU; there a
-    profiler is the log.)
+    Gloo's own thread records when a result arrives, by the clock of the CPU. (NCCL's results are events on the GPU;
+    use a profiler there.)
 
     Attributes:
-        entries: one for each all-reduce, in the order in which they were asked for; complete when the block has ended.
-        computed: when the backward pass was over, as `note_computed` was told.
+        entries: one for each all-reduce, in the order of the calls; complete when the block has ended.
+        computed: when the backward pass was over, that is, when `note_computed` was called.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Start a script as a server does: with `torchrun`."""
+"""Start a script as on a server: with `torchrun`."""
 
 import os
 import sys
@@ -14,8 +14,8 @@ LIMIT = 60.0  # seconds of one attempt
 def torchrun(script: str, ranks: int, attempts: int = 3) -> str:
     """Run the text of a program with `torchrun --standalone --nproc-per-node=RANKS`; return what it prints.
 
-    A rank over gloo now and then aborts or hangs when it exits, after its work (PyTorch 2.13). Then the program is
-    started again.
+    Over gloo a rank sometimes aborts or hangs as it exits, after its work (PyTorch 2.13). Then the program is started
+    again.
     """
     said = ""
     with tempfile.TemporaryDirectory() as folder:

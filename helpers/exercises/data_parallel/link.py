@@ -9,8 +9,8 @@ from ..base import Check, Evidence
 Fit = Callable[[Sequence[tuple[int, float]]], tuple[float, float]]
 SIZES = tuple(1024 * 4**exponent for exponent in range(8))  # 1 KiB to 16 MiB
 LINKS = {"slow": (2e-4, 3e8), "fast": (8e-6, 5e10)}  # alpha in seconds, beta in bytes per second
-NOISY = 0.05  # each measurement is off by up to so much
-ROOM = 0.25  # how far alpha and beta may be off then
+NOISY = 0.05  # each measurement is off by up to this share
+ROOM = 0.25  # alpha and beta may then be off by this share
 
 
 def _sweep(link: tuple[float, float], sizes: Sequence[int], noise: Sequence[float]) -> list[tuple[int, float]]:
@@ -29,8 +29,14 @@ def _answer(fit_link: Fit, sweep: list[tuple[int, float]]) -> Evidence:
     }
 
 
+def _where(case: str) -> str:
+    """Return how a diagnosis names a case: "slow, shuffled" is "a slow link, shuffled"."""
+    link, _, how = case.partition(", ")
+    return f"a {link} link" + (f", {how}" if how else "")
+
+
 class RecoversTheFormula(Check):
-    """From seconds that follow alpha + n / beta it gives alpha in seconds and beta in bytes per second, as floats."""
+    """If the seconds follow alpha + n / beta, it returns alpha in seconds and beta in bytes per second, as floats."""
 
     hint = (
         "Two sizes give two equations for two unknowns.\n"
@@ -52,18 +58,22 @@ class RecoversTheFormula(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case in expected:
-            got, (alpha, beta) = seen[case], LINKS[case.partition(",")[0]]
+            got, where, (alpha, beta) = seen[case], _where(case), LINKS[case.partition(",")[0]]
             for name, value, right, unit in (
                 ("alpha", got["alpha"], alpha, "s"),
                 ("beta", got["beta"], beta, "bytes/s"),
             ):
                 if not abs(value / right - 1) <= 1e-3:
                     inverse = ", its inverse" if abs(value * right - 1) < 1e-3 else ""
-                    return f"a {case} link: {name} is {value:.4g}{inverse}; it should be {right:.4g} {unit}."
+                    look = "the slope" if name == "beta" else "the time at 0 bytes"
+                    return (
+                        f"{where}: {name} is {value:.4g}{inverse}; it should be {right:.4g} {unit}. "
+                        f"Which points of the sweep determine {look} in your fit?"
+                    )
             if got["types"] != ["float", "float"]:
-                return f"a {case} link: it returns {got['types'][0]} and {got['types'][1]}, not two floats."
+                return f"{where}: it returns {got['types'][0]} and {got['types'][1]}; convert both to Python floats."
             if not got["untouched"]:
-                return f"a {case} link: the list that was passed in has changed."
+                return f"{where}: the list that was passed in has changed. Sort or filter a copy of it."
         return None
 
 
@@ -71,7 +81,7 @@ class ToleratesNoise(Check):
     """With each measurement a few percent off, alpha and beta are still close."""
 
     hint = (
-        "Five percent of the largest message's time is many times alpha. How does plain least squares treat that?\n"
+        "Five percent of the largest message's time is many times alpha. How does plain least squares treat it?\n"
         "Either weight each size by 1 / its seconds, or take beta from the largest sizes and alpha from the smallest."
     )
 
@@ -101,7 +111,7 @@ class ToleratesNoise(Check):
 
 
 class AlphaIsNotNegative(Check):
-    """Where noise hides the latency, alpha is 0 or more and beta is still right."""
+    """If noise hides the latency, alpha is 0 or more and beta is still close."""
 
     hint = "A message cannot arrive before it was sent: `max(0.0, alpha)`."
 
@@ -116,9 +126,15 @@ class AlphaIsNotNegative(Check):
         for case in expected:
             got, beta = seen[case], LINKS[case][1]
             if not got["alpha"] >= 0:
-                return f"1 to 64 MiB over a {case} link: alpha is {got['alpha']:.3g} s, below 0."
+                return (
+                    f"1 to 64 MiB over a {case} link: alpha is {got['alpha']:.3g} s, below 0. "
+                    "What should the function return when the fitted line crosses below 0 at n = 0?"
+                )
             if not abs(got["beta"] / beta - 1) <= ROOM:
-                return f"1 to 64 MiB over a {case} link: beta is {got['beta'] / beta:.2f} times the correct one."
+                return (
+                    f"1 to 64 MiB over a {case} link: beta is {got['beta'] / beta:.2f} times the correct one. "
+                    "Which sizes determine it in your fit?"
+                )
         return None
 
 

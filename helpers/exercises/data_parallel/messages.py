@@ -1,4 +1,4 @@
-"""What a rank sends from hand to hand: each message with its size and the rank at the other end."""
+"""What a rank sends and receives point to point: each message with its size and the rank at the other end."""
 
 from typing import Any
 

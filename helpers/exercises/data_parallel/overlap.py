@@ -1,7 +1,7 @@
-"""Check of buckets that travel while the backward pass is still at work.
+"""Check of buckets that are sent while the backward pass is still running.
 
-What counts is the process, not the clock: how many gradients had arrived when each all-reduce began, and whether a rank
-gets to the end of its backward pass while another one has not even begun.
+The check looks at the order of events, not at a clock: how many gradients were complete when each all-reduce began, and
+whether a rank reaches the end of its backward pass before another one has begun.
 """
 
 import tempfile
@@ -23,8 +23,8 @@ from ..probing.distance import relative_distance
 
 EXACT = 1e-9  # relative, in FP64
 WIDTH = 8
-PATIENCE = 6.0  # seconds that a rank waits for another one's sign
-BREAK = 1.5  # seconds in which the ranks' other buckets have long been exchanged
+PATIENCE = 6.0  # seconds that a rank waits for another one's signal
+BREAK = 1.5  # seconds: long enough for the ranks to exchange all other buckets
 
 
 class _Net(nn.Module):
@@ -56,10 +56,8 @@ class _Run:
 
     bucket_bytes: int
     heads: tuple[tuple[tuple[int, ...], ...], ...]
-    late: bool = False  # rank 1 begins its backward pass when rank 0 is through with its own
-    equal: bool = (
-        False  # all parameters have one size: where ranks send in different orders, no message has a wrong size
-    )
+    late: bool = False  # rank 1 begins its backward pass when rank 0 has finished its own
+    equal: bool = False  # all parameters have one size, so that messages in the wrong order still fit each other
 
 
 ALL = (0, 1, 2, 3)
@@ -85,7 +83,7 @@ BRANCHES = {
 
 
 class _Calls(OperationWatch):
-    """Notes of each all-reduce its bytes, how many gradients had arrived, and whether the backward pass was over."""
+    """Records each all-reduce: its bytes, how many gradients were complete, and whether the backward pass was over."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -156,9 +154,9 @@ def _steps(bucketed: Callable[..., Any], seed: int, run: _Run) -> Evidence:
 
 
 def _patient(bucketed: Callable[..., Any], seed: int, folder: str, run: _Run) -> Evidence:
-    """Rank 1 begins its backward pass only when rank 0 is through with its own, or its patience is at an end.
+    """Rank 1 begins its backward pass only when rank 0 has finished its own, or after `PATIENCE`.
 
-    And it takes a break before the first layer, so that the last bucket comes back well after the others.
+    It also pauses before the first layer, so that the last bucket returns well after the others.
     """
     rank, flag = dist.get_rank(), Path(folder, "through")
     right = _by_ddp(seed, run)
@@ -204,16 +202,19 @@ def _wrong_gradients(case: str, seen: list[Evidence], expected: list[Evidence]) 
             mine = got["steps"][step]["gradients"]
             for name, a, b in zip(names, mine, right, strict=True):
                 if name == "frozen" and a is not None:
-                    return f"{where}: the frozen parameter has a gradient."
+                    return f"{where}: the frozen parameter has a gradient. Leave out parameters without requires_grad."
                 if b is None and (a is None or not any(a)):
                     continue
                 if a is None:
-                    return f"{where}: {name} has no gradient; it should have the average over the ranks."
+                    return (
+                        f"{where}: {name} has no gradient; it should have the average over the ranks. Does `finish()` "
+                        "set `.grad` of every parameter in a bucket, also where it was None?"
+                    )
                 if not relative_distance(a, b or [0.0] * len(a)) <= EXACT:
                     length = torch.tensor(a).norm() / max(torch.tensor(b or [0.0]).norm(), torch.tensor(1e-30))
                     return (
-                        f"{where}: the gradient of {name} is not DDP's; it is {length:.3g} times as long. Is each sum "
-                        "complete when it is read, and divided by the number of ranks?"
+                        f"{where}: the gradient of {name} is not DDP's; its norm is {length:.3g} times as large. "
+                        "Is each sum complete when it is read, and divided by the number of ranks?"
                     )
     return None
 
@@ -255,14 +256,14 @@ class OneMessageABucket(Check):
             want = expected[case]
             for rank, got in enumerate(seen[case]):
                 if got["others"]:
-                    return f"{case}, rank {rank}: called {got['others'][0]}; one all-reduce per bucket is enough."
+                    return f"{case}, rank {rank}: it called {got['others'][0]}; one all-reduce per bucket is enough."
                 for step, right in enumerate(want[rank]["steps"]):
                     mine = [nbytes for nbytes, _, _ in got["steps"][step]["calls"]]
                     sizes = [nbytes for nbytes, _, _ in right["calls"]]
                     if mine != sizes:
                         return (
                             f"{case}, step {step}, rank {rank}: {len(mine)} all-reduces of {mine} bytes; "
-                            f"the {len(sizes)} buckets have {sizes}."
+                            f"the {len(sizes)} buckets have {sizes}. When is a bucket closed, and what is in the last?"
                         )
         return None
 
@@ -272,7 +273,8 @@ class BucketsLeaveWhenFull(Check):
 
     hint = (
         "Is anything sent before `finish()`? A hook on each parameter is called when its gradient is complete.\n"
-        "`p.register_post_accumulate_grad_hook(self.arrived)`; in it, note p; send while the next bucket is full."
+        "`p.register_post_accumulate_grad_hook(self.arrived)`; in it, record p, then send "
+        "buckets for as long as the next one is full."
     )
 
     probe = staticmethod(observe)
@@ -299,7 +301,7 @@ class BucketsLeaveWhenFull(Check):
 
 
 class BackwardDoesNotWait(Check):
-    """The backward pass goes on while a bucket travels; `finish()` waits for all results."""
+    """The backward pass continues while a bucket travels; `finish()` waits for all results."""
 
     hint = (
         "What does `dist.all_reduce(flat)` do until the other ranks have sent theirs?\n"
@@ -313,8 +315,8 @@ class BackwardDoesNotWait(Check):
         (case,) = _named(expected, late=True)
         if not seen[case][1]["through"]:
             return (
-                "Rank 1 had not begun its backward pass, and rank 0 got stuck in its own: "
-                "a hook waits for the other ranks."
+                "Before rank 1 began its backward pass, rank 0 got stuck in its own: a hook waits for the other ranks. "
+                "Which of its calls returns only when all ranks have made it?"
             )
         wrong = _wrong_gradients(case, seen[case], expected[case])
         return f"{wrong} Does `finish()` wait for every bucket?" if wrong else None

@@ -1,4 +1,4 @@
-"""The pictures of the lab on data parallel: a ring at work, buckets on a timeline, what a message costs, scaling."""
+"""The figures of the lab on data parallelism: a ring all-reduce, buckets on a timeline, a message's cost, scaling."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ from .all_reduce_log import AllReduceLog
 
 
 def ring_figure(ranks: int = 4) -> Figure:
-    """Draw the chunks of each rank round by round, summed over how many ranks, and what it sends next."""
+    """Draw each rank's chunks round by round: over how many ranks each is summed, and which one is sent next."""
     rounds = 2 * (ranks - 1)
     holds = [[1] * ranks for _ in range(ranks)]  # rank, piece -> how many ranks are in it
     figure = Figure(figsize=(8.5, 0.62 * (rounds + 1) + 0.9), layout="constrained")
@@ -31,8 +31,8 @@ def ring_figure(ranks: int = 4) -> Figure:
             piece = (rank - step - 1) % ranks  # arrives from the left
             got = before[(rank - 1) % ranks][piece]
             holds[rank][piece] = before[rank][piece] + got if step < ranks - 1 else got
-    centres = [rank * (ranks + 1.6) + ranks / 2 for rank in range(ranks)]
-    axes.set_xticks(centres, [f"rank {rank}" for rank in range(ranks)])
+    centers = [rank * (ranks + 1.6) + ranks / 2 for rank in range(ranks)]
+    axes.set_xticks(centers, [f"rank {rank}" for rank in range(ranks)])
     names = ["at first"] + [f"round {n + 1}: {'add' if n < ranks - 1 else 'copy'}" for n in range(rounds)]
     axes.set_yticks([1.35 * n + 0.46 for n in range(rounds + 1)], names)
     axes.set(xlim=(-0.6, ranks * (ranks + 1.6)), ylim=(1.35 * (rounds + 1), -0.3))
@@ -43,7 +43,7 @@ def ring_figure(ranks: int = 4) -> Figure:
 
 
 def bucket_timeline(log: AllReduceLog) -> Figure:
-    """Draw the backward pass and, below it, each bucket from the moment it was sent to the moment it was back."""
+    """Draw the backward pass and, below it, each bucket from the call to the arrival of its sum."""
     figure = Figure(figsize=(7, 0.9 + 0.24 * (len(log.entries) + 1)), layout="constrained")
     axes = figure.add_subplot()
     axes.barh("backward pass", 1e3 * log.computed, color=COLORS[0])

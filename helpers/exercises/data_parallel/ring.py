@@ -1,4 +1,4 @@
-"""Check of the all-reduce that a learner builds from messages to the neighbor."""
+"""Check of the all-reduce that a learner builds from messages to its neighbors."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +33,7 @@ AROUND = 3  # elements before and after the vector, in the tensor of which it is
 
 
 def _vector(seed: int, rank: int, length: int, dtype: str) -> torch.Tensor:
-    """Return what a rank brings along: a part of a larger tensor of sevens."""
+    """Return the tensor that holds a rank's vector, with sevens before and after it."""
     generator = torch.Generator().manual_seed(1000 * seed + 100 * length + rank)
     whole = torch.full((length + 2 * AROUND,), 7.0, dtype=getattr(torch, dtype))
     whole[AROUND:-AROUND] = torch.randn(length, generator=generator, dtype=torch.float64)
@@ -126,7 +126,7 @@ class AllRanksHaveTheSameBits(Check):
 
 
 class SendsNoMoreThanARing(Check):
-    """A rank sends 2 (N - 1) chunks of an N-th of the vector, and no more bytes."""
+    """A rank sends 2 (N - 1) chunks of 1/N of the vector, and no more bytes."""
 
     hint = (
         "Does your code send a whole vector where a chunk would do?\n"
@@ -150,7 +150,7 @@ class SendsNoMoreThanARing(Check):
             if largest > piece:
                 return (
                     f"{where}: it sent a message of {largest // size} elements; "
-                    f"an N-th of the vector, rounded up, has {piece // size}."
+                    f"1/N of the vector, rounded up, is {piece // size}."
                 )
             if received > rounds * piece:
                 return (
@@ -161,7 +161,7 @@ class SendsNoMoreThanARing(Check):
 
 
 class SendsToItsNeighborsOnly(Check):
-    """A rank only sends to rank + 1, only receives from rank - 1, and calls no collective."""
+    """A rank sends only to rank + 1, receives only from rank - 1, and calls no collective."""
 
     hint = (
         "The ring is closed: the last rank's neighbor is rank 0. Use `% n` on both sides.\n"
@@ -176,11 +176,11 @@ class SendsToItsNeighborsOnly(Check):
             if got["collectives"]:
                 return f"{where}: it called {got['collectives'][0]}; build it from sends and receives only."
             right, left = (rank + 1) % ranks, (rank - 1) % ranks
-            for verb, log, neighbour in (("sent to", got["sent"], right), ("received from", got["received"], left)):
-                others = sorted({other for other, _ in log} - {neighbour})
+            for verb, log, neighbor in (("sent to", got["sent"], right), ("received from", got["received"], left)):
+                others = sorted({other for other, _ in log} - {neighbor})
                 if others:
                     who = "no particular rank" if others[0] < 0 else f"rank {others[0]}"
-                    return f"{where}: it {verb} {who}; its neighbor on that side is rank {neighbour}."
+                    return f"{where}: it {verb} {who}; its neighbor on that side is rank {neighbor}."
             if ranks > 1 and length >= ranks and not got["sent"]:
                 return f"{where}: it sent nothing that this check can see; send with torch.distributed."
         return None
@@ -190,7 +190,7 @@ class WorksInPlace(Check):
     """The sum is in `vector` itself, nothing around it changes, and any floating-point dtype is kept."""
 
     hint = (
-        "Does a slice of a larger tensor change, and the rest of that tensor not?\n"
+        "If `vector` is a slice of a larger tensor, does only the slice change?\n"
         "The chunks of `tensor_split` are views: `chunk += arrived` and `chunk.copy_(arrived)` write into the vector.\n"
         "`torch.empty_like(chunk)` has the length and the dtype of the chunk that arrives."
     )
@@ -206,7 +206,10 @@ class WorksInPlace(Check):
                 return f"{where}: elements outside the vector have changed. Which tensor is written to?"
             far = relative_distance(mine["values"], right["all_reduce"])
             if not far <= 1e-12:
-                return f"{where}: off by {far:.2g} (relative). In FP64 about 15 digits should be correct."
+                return (
+                    f"{where}: off by {far:.2g} (relative). In FP64 about 15 digits should be correct. "
+                    "Which dtype does the buffer for the arriving chunk have?"
+                )
         return None
 
 

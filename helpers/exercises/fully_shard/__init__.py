@@ -1,6 +1,6 @@
 """Practice checks of FSDP: a sharded model, and a training step on it that accumulates and clips.
 
-The model and what measures it are those of the lab on sharding by hand.
+The model and its measurements are those of the lab on sharding by hand.
 """
 
 from ..base import Part

@@ -1,4 +1,4 @@
-"""Check of `make_sharded`: a model that is really sharded, and over the ranks of the given mesh."""
+"""Check of `make_sharded`: the model is actually sharded, over the ranks of the given mesh."""
 
 from collections.abc import Callable
 from traceback import walk_tb
@@ -22,7 +22,7 @@ from ..sharding.blocks import Blocks
 MakeSharded = Callable[..., Any]
 WIDTH, BLOCKS = 96, 12
 PATIENCE = 120.0  # seconds: three steps of which every operation is counted, on a busy machine
-ROOM = 6  # blocks beside the static part: a unit costs its size up to five times (parameters, gradients, packing)
+ROOM = 6  # blocks on top of the static part: a unit costs up to five times its size (parameters, gradients, packing)
 
 
 def _model(seed: int) -> Blocks:
@@ -37,7 +37,7 @@ def _made(make_sharded: MakeSharded, model: nn.Module, mesh: DeviceMesh, **optio
             frame.f_code.co_name == "fully_shard" for frame, _ in walk_tb(error.__traceback__)
         ):
             raise RuntimeError(
-                "fully_shard(model) came before the call for a block, and took its parameters. Which has to be last?"
+                "fully_shard(model) came before the call for a block and took its parameters. Which call must be last?"
             ) from error
         raise
     if not isinstance(result, nn.Module):
@@ -55,7 +55,7 @@ def _rows(n: int) -> tuple[Tensor, Tensor]:
 
 
 def _work(make_sharded: MakeSharded, seed: int) -> Evidence:
-    """One rank: shard, train three steps and measure the last one; then count what is still allocated."""
+    """One rank: shard, train three steps, measure the last one, and count the bytes that are still allocated."""
     with MemoryMeter(device=rank_device()) as whole:
         evidence, *_kept = _train(make_sharded, seed)
     left = sum(life.nbytes for life in whole.lifetimes if life.end is None)
@@ -101,7 +101,7 @@ class HoldsItsShareAndNoMore(Check):
     hint = (
         "Which modules are gathered together, when is each gathered and freed, and which call shards the parameters "
         "outside the blocks?\n"
-        "A call takes the parameters that no earlier call has taken. So what must be the last call?"
+        "A call takes the parameters that no earlier call has taken. So which call must come last?"
     )
 
     @staticmethod
@@ -130,11 +130,11 @@ def _wrong_losses(got: Evidence, right: Evidence) -> str | None:
 
 
 def _too_much(got: Evidence, right: Evidence, ranks: int) -> str | None:
-    """Describe which bytes exceed a rank's share of 16 bytes per parameter: static, left over, or at the peak."""
+    """Describe which bytes exceed a rank's share of 16 bytes per parameter: static, still allocated, or at the peak."""
     share = 16 * right["trained"] / ranks
     if got["static"] > 1.1 * share:
         return (
-            f"holds {human_bytes(got['static'])} of parameters, gradients and optimizer state, "
+            f"it holds {human_bytes(got['static'])} of parameters, gradients and optimizer state, "
             f"{got['static'] / share:.2f} times its share of {human_bytes(share)}. Which parameters are not sharded?"
         )
     if got["left"] > share + 4 * right["block"]:
@@ -146,13 +146,13 @@ def _too_much(got: Evidence, right: Evidence, ranks: int) -> str | None:
     if beside > ROOM:
         return (
             f"the peak is {human_bytes(got['peak'])}: the share of {human_bytes(share)} and {beside:.1f} times a "
-            f"block; at most {ROOM} are allowed. Which blocks are gathered at the same time?"
+            f"block's parameters; at most {ROOM} times are allowed. Which blocks are gathered at the same time?"
         )
     return None
 
 
 def _local_shares(make_sharded: MakeSharded, seed: int) -> Evidence:
-    """One rank of a 2 x 2 mesh: which share of each parameter is here."""
+    """One rank of a 2 x 2 mesh: the share of each parameter that is on it."""
     mesh = init_device_mesh(rank_device().type, (2, 2), mesh_dim_names=("replicate", "shard"))
     result = _made(make_sharded, _model(seed), mesh)
     return {
@@ -176,14 +176,14 @@ class ShardsOverTheGivenMesh(Check):
             for name, share in right.items():
                 if got[name] != share:
                     return (
-                        f"2 x 2 mesh, rank {rank} has {got[name]:.3g} of {name}; it should have {share:.3g}. "
+                        f"2 x 2 mesh, rank {rank}: it has {got[name]:.3g} of {name}; it should have {share:.3g}. "
                         "Which call of fully_shard shards it, and over which mesh?"
                     )
         return None
 
 
 def _dtypes(make_sharded: MakeSharded, seed: int) -> Evidence:
-    """One rank: the dtype that each linear layer computes in, under a policy of BF16."""
+    """One rank: the dtype in which each linear layer computes, under a BF16 policy."""
     device, n = rank_device(), dist.get_world_size()
     model, seen = _model(seed), {}
     layers = {f"blocks.{i}.{part}": getattr(b, part) for i, b in enumerate(model.blocks) for part in ("up", "down")}
@@ -191,12 +191,12 @@ def _dtypes(make_sharded: MakeSharded, seed: int) -> Evidence:
         layer.register_forward_hook(lambda layer, args, out, name=name: seen.update({name: str(layer.weight.dtype)}))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, cast_forward_inputs=True)
     result = _made(make_sharded, model, init_device_mesh(device.type, (n,)), mp_policy=policy)
-    with torch.autocast(device.type, torch.bfloat16):  # layers left in FP32 compute all the same, and are seen
+    with torch.autocast(device.type, torch.bfloat16):  # layers left in FP32 run, too, and are recorded
         result(_rows(n)[0])
     return seen
 
 
-class HandsOptionsOn(Check):
+class PassesOptionsOn(Check):
     """Options such as `mp_policy` reach every unit and the root."""
 
     hint = "Pass **options to each call of fully_shard."
@@ -211,10 +211,10 @@ class HandsOptionsOn(Check):
             for layer, dtype in right.items():
                 if got[layer] != dtype:
                     return (
-                        f"rank {rank}: with a policy of BF16 the weight of {layer} is {got[layer]} while it computes. "
-                        "Which call of fully_shard shards it?"
+                        f"rank {rank}: under a BF16 policy the weight of {layer} is {got[layer]} in the forward pass. "
+                        "Which call of fully_shard shards it, and does it get the options?"
                     )
         return None
 
 
-SHARDED = (HoldsItsShareAndNoMore, ShardsOverTheGivenMesh, HandsOptionsOn)
+SHARDED = (HoldsItsShareAndNoMore, ShardsOverTheGivenMesh, PassesOptionsOn)

@@ -1,4 +1,4 @@
-"""Check of a training step on a sharded model: micro-batches that add up, one reduction, one joint norm."""
+"""Check of a training step on a sharded model: accumulated micro-batches, one reduction, one joint norm."""
 
 import copy
 from collections import Counter
@@ -43,7 +43,7 @@ def _weights(model: nn.Module) -> Tensor:
 
 
 def _one_process(model: nn.Module, seed: int, limit: float) -> list[tuple[float, float, Tensor]]:
-    """Train on the joint batch in one piece; return of each step this rank's loss, the norm, and the weights after."""
+    """Train on the joint batch at once; return for each step this rank's loss, the norm, and the weights after it."""
     optimizer, found = _sgd(model), []
     for step in range(STEPS):
         ranks = [_micro_batches(seed, step, rank) for rank in range(dist.get_world_size())]
@@ -58,14 +58,14 @@ def _one_process(model: nn.Module, seed: int, limit: float) -> list[tuple[float,
 
 
 def _number(value: Any) -> float | None:
-    """Return what was returned as a number; of a `DTensor`, what this rank has of it."""
+    """Return a returned value as a number; of a `DTensor`, this rank's part."""
     if isinstance(value, DTensor):
         value = value.to_local()
     return float(value.detach() if isinstance(value, Tensor) else value) if value is not None else None
 
 
 def _pair(returned: Any) -> list[float | None]:
-    """Return the loss and the norm that were returned, None for what is not a number."""
+    """Return the loss and the norm that were returned, None for a value that is not a number."""
     try:
         loss, norm = returned
         return [_number(loss), _number(norm)]
@@ -134,12 +134,15 @@ class _OfSteps(Check):
 class OneMicroBatchAtATime(_OfSteps):
     """The model gets each micro-batch once, in order."""
 
-    hint = "Run a forward and a backward pass per micro-batch. Joined into one batch, they need the memory of all."
+    hint = "Run a forward and a backward pass per micro-batch. Joined into one batch, they need memory for all at once."
 
     @classmethod
     def wrong(cls, got: Evidence, right: Evidence, clipped: bool) -> str | None:
         if got["rows"] != right["rows"]:
-            return f"the model got batches of {got['rows']} rows; the micro-batches have {right['rows']}."
+            return (
+                f"the model got batches of {got['rows']} rows; the micro-batches have {right['rows']}. "
+                "Call the model once per micro-batch, in order."
+            )
         return None
 
 
@@ -175,7 +178,7 @@ class ClippedByTheJointNorm(_OfSteps):
 def _off(got: Evidence) -> str:
     return (
         f"the update differs from that of one process by {got['off']:.2g} (relative); "
-        f"it is {got['length']:.3g} times as long."
+        f"its norm is {got['length']:.3g} times as large."
     )
 
 
@@ -191,7 +194,10 @@ class ReducesOnce(_OfSteps):
     def wrong(cls, got: Evidence, right: Evidence, clipped: bool) -> str | None:
         mine, theirs = (one["calls"].get("reduce_scatter", 0) for one in (got, right))
         if mine != theirs:
-            return f"{mine} reduce-scatters for {BLOCKS + 1} units and {len(ROWS)} micro-batches; {theirs} are enough."
+            return (
+                f"it sent {mine} reduce-scatters for {BLOCKS + 1} units and {len(ROWS)} micro-batches; {theirs} are "
+                "enough. In which backward passes is sync on?"
+            )
         return None
 
 
@@ -199,7 +205,7 @@ class ReturnsLossAndNorm(_OfSteps):
     """Returns the mean loss over this rank's rows, and the joint gradient's norm before clipping."""
 
     hint = (
-        "clip_grad_norm_ returns the norm before clipping, as a DTensor: full_tensor() makes a plain tensor of it.\n"
+        "clip_grad_norm_ returns the norm before clipping, as a DTensor: full_tensor() converts it to a plain tensor.\n"
         "A micro-batch has the same weight in the mean loss as in the gradient."
     )
 
@@ -208,13 +214,13 @@ class ReturnsLossAndNorm(_OfSteps):
         pairs = zip(got["returned"], right["right"], ("loss", "norm"), strict=True)
         for mine, theirs, name in pairs:
             if mine is None:
-                return f"the {name} that was returned is not a number; return the loss and the norm."
+                return f"the returned {name} is not a number; return the loss and the norm."
             if not abs(mine - theirs) <= CLOSE * abs(theirs):
                 look = {
                     "loss": "What weight does each micro-batch have in it?",
                     "norm": "Is it the norm of the joint gradient, before clipping?",
                 }
-                return f"the {name} that was returned is {mine:.5g}; it should be {theirs:.5g}. {look[name]}"
+                return f"the returned {name} is {mine:.5g}; it should be {theirs:.5g}. {look[name]}"
         return None
 
 
@@ -237,7 +243,7 @@ class LeavesTheModelReady(Check):
                 if got["plain"] != right["plain"]:
                     return (
                         f"{case}, rank {rank}: a plain backward pass after your steps sends {got['plain']} "
-                        f"reduce-scatters instead of {right['plain']}: gradients stay on their ranks."
+                        f"reduce-scatters instead of {right['plain']}, so gradients are not averaged. Is sync on again?"
                     )
         return None
 

@@ -1,7 +1,7 @@
 """Practice checks of pipelines: a stage's two passes; GPipe, 1F1B, an interleaved and a zero-bubble schedule.
 
-Lists of actions are compared with nothing: they are simulated, and the result is held against what the contract
-promises. So any order of actions passes that keeps the promises.
+Lists of actions are not compared with reference lists. They are simulated, and the result is compared with the
+requirements of the contract, so any order of actions that meets them passes.
 """
 
 from ..base import Part

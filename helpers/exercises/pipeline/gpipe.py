@@ -32,7 +32,10 @@ class ForwardFirst(OnLists):
             if "B" in kinds and "F" in kinds[kinds.index("B") :]:
                 late = actions[kinds.index("B") :]
                 action = next(action for action in late if action.kind == "F")
-                return f"rank {rank} runs {action} after {actions[kinds.index('B')]}."
+                return (
+                    f"rank {rank} runs {action} after {actions[kinds.index('B')]}. "
+                    "Where in its list does the first backward pass belong?"
+                )
         return None
 
 
@@ -51,7 +54,7 @@ class NoLongerThanNeeded(InTime):
     """The step takes (m + ranks - 1) forward and backward passes: the ranks agree on the order of micro-batches."""
 
     hint = (
-        "If a rank takes the micro-batches in a different order from its neighbor, it may wait for its first one "
+        "If a rank processes the micro-batches in a different order from its neighbor, it may wait for its first one "
         "until the neighbor runs its last."
     )
     cases = staticmethod(any_number)

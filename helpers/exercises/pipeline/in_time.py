@@ -9,7 +9,7 @@ from .promises import too_slow
 
 
 class InTime(OnLists):
-    """The step takes no longer than it must. Whose waits are needed is seen in the reference's lists."""
+    """The step takes no longer than it must. The reference's lists show which waits are unavoidable."""
 
     ideal: ClassVar[Callable[[Case], float]]  # ticks
 

@@ -13,7 +13,7 @@ class EachActionOnce(OnLists):
 
     hint = (
         "An action names its chunk: (\"F\", i, chunk). There are v x m forward passes on a rank.\n"
-        "The end has as many backward passes as the warm-up has forward passes."
+        "After the last forward pass there are as many backward passes left as the warm-up has forward passes."
     )  # fmt: skip
     cases = staticmethod(in_chunks)
 
@@ -40,8 +40,8 @@ class ThinnerBubble(InTime):
     """The step takes (v x m + ranks - 1) forward and backward passes of a chunk."""
 
     hint = (
-        "Take as many micro-batches through chunk 0 as there are ranks; then the first of them is back on rank 0.\n"
-        "How many forward passes does 1F1B warm up with? Here (v - 1) x ranks more are needed."
+        "Run as many micro-batches through chunk 0 as there are ranks; then the first of them is back on rank 0.\n"
+        "How many forward passes are in the warm-up of 1F1B? Here (v - 1) x ranks more are needed."
     )
     cases = staticmethod(in_chunks)
 
@@ -53,7 +53,7 @@ class ThinnerBubble(InTime):
 class FewInFlight(OnLists):
     """Rank r holds at most v x ranks - r micro-batches at once, counted per chunk."""
 
-    hint = "The warm-up is no longer than the contract allows; after it, each F is followed by a B."
+    hint = "The contract limits the warm-up. After it, each F must be followed by a B."
     cases = staticmethod(in_chunks)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The lists of actions that an answer makes, for several pipelines, and the checks that look at lists."""
+"""The lists of actions that an answer makes, for several pipelines, and the base of checks on lists."""
 
 import random
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ Lists = list[list[Action]]  # by rank
 
 @dataclass(frozen=True)
 class Case:
-    """A pipeline: how many ranks, how many micro-batches, how many chunks on each rank; 0: the answer is not told."""
+    """A pipeline: the number of ranks, of micro-batches, and of chunks per rank (0: not passed to the answer)."""
 
     ranks: int
     m: int
@@ -50,7 +50,7 @@ def enough(seed: int) -> list[Case]:
 
 
 def in_chunks(seed: int) -> list[Case]:
-    """Return pipelines with chunks; the number of micro-batches is a multiple of that of the ranks."""
+    """Return pipelines with chunks; the number of micro-batches is a multiple of the number of ranks."""
     rng = random.Random(seed)
     ranks = rng.randint(2, 5)
     fixed = [Case(4, 8, 2), Case(2, 6, 3), Case(3, 3, 2), Case(4, 8, 1), Case(1, 2, 2)]
@@ -58,13 +58,13 @@ def in_chunks(seed: int) -> list[Case]:
 
 
 def lists_of(make: Make, case: Case) -> list[list[list[Any]]]:
-    """Return the answer's list for each rank as [kind, micro-batch, chunk]; "?" is the kind of what is no action."""
+    """Return the answer's list for each rank as [kind, micro-batch, chunk]; the kind of other entries is "?"."""
     more = (case.v,) if case.v else ()
     return [[_plain(action) for action in make(rank, case.ranks, case.m, *more)] for rank in range(case.ranks)]
 
 
 def actions_of(entry: Evidence) -> Lists:
-    """Return the lists that evidence has of one pipeline."""
+    """Return the lists in the evidence of one pipeline."""
     return [[Action(*action) for action in actions] for actions in entry["lists"]]
 
 

@@ -13,7 +13,7 @@ class EachActionOnce(OnLists):
 
     hint = (
         "Can the warm-up be longer than the list of micro-batches? It must stop at m.\n"
-        "The end has as many backward passes as the warm-up has forward passes."
+        "After the last forward pass there are as many backward passes left as the warm-up has forward passes."
     )
     cases = staticmethod(any_number)
 
@@ -40,7 +40,7 @@ class SameBubble(InTime):
     """The step takes no longer than with GPipe: (m + ranks - 1) forward and backward passes."""
 
     hint = (
-        "How many micro-batches must be under way so that rank r has something to do until its first gradient comes?\n"
+        "How many micro-batches must be in flight so that rank r has something to do until its first gradient comes?\n"
         "The last rank can alternate at once. What does the rank before it need?"
     )
     cases = staticmethod(any_number)

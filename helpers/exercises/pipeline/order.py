@@ -1,4 +1,4 @@
-"""Whether messages come in the order in which they are taken, for ranks whose messages carry no tags."""
+"""Whether messages arrive in the order in which they are received, for ranks whose messages carry no tags."""
 
 from ...pipelines.action import Action
 from ...pipelines.placement import in_a_row, rank_of
@@ -8,10 +8,10 @@ Channels = dict[tuple[int, int, str], list[Action]]  # (from this rank, to that 
 
 
 def taken_for_another(case: Case, lists: Lists) -> str | None:
-    """Each rank takes a neighbor's messages in the order in which they are sent.
+    """Describe the first message that a rank would take for another; None if it receives all in the order of sending.
 
-    The engine's messages have tags, as gloo allows: they can overtake each other. NCCL has none, and there a rank takes
-    the next message for what it needs next.
+    The engine's messages have tags, as gloo allows, so they can be received in any order. NCCL has no tags: there a
+    rank receives the next message, whatever it needs.
     """
     sent, taken = _messages(case, lists)
     for channel, needed in taken.items():
@@ -26,7 +26,7 @@ def taken_for_another(case: Case, lists: Lists) -> str | None:
 
 
 def _messages(case: Case, lists: Lists) -> tuple[Channels, Channels]:
-    """Return what is sent and what is taken: the receiver's actions, activations as F and their gradients as B."""
+    """Return the messages sent and received: the receiver's actions, activations as F and their gradients as B."""
     placement, stages = in_a_row(case.ranks, case.chunks), range(case.chunks * case.ranks)
     sent: Channels = {}
     taken: Channels = {}

@@ -1,4 +1,4 @@
-"""What a schedule promises: each function says how a pipeline's lists break one promise, or None."""
+"""What a schedule must satisfy: each function describes how a pipeline's lists violate one requirement, or None."""
 
 from collections import Counter
 
@@ -30,7 +30,7 @@ def not_each_once(case: Case, lists: Lists, kinds: str) -> str | None:
                 return f"rank {rank} runs {action}; there are {there}."
             name = f"{action} ({NAMES[action.kind]} of micro-batch {action.micro_batch})"
             return (
-                f"rank {rank} runs {name} {counts[action]} times."
+                f"rank {rank} runs {name} {counts[action]} times; it should be once."
                 if counts[action]
                 else f"rank {rank} never runs {name}."
             )
@@ -62,13 +62,13 @@ def too_much_held(lists: Lists, most: list[int]) -> str | None:
     """Rank r holds at most `most[r]` micro-batches at once, counted per chunk."""
     for rank, (actions, allowed) in enumerate(zip(lists, most, strict=True)):
         if any(action.kind not in tuple(KINDS) for action in actions):
-            return f"rank {rank}'s list has an entry that is not an action."
+            return f'rank {rank}\'s list has an entry that is not an action. An action looks like this: ("F", 0).'
         held = in_flight(actions)
         if held > allowed:
             first = next(n for n in range(len(actions)) if in_flight(actions[: n + 1]) > allowed)
             return (
                 f"rank {rank} holds {held} micro-batches at once; it may hold {allowed}. "
-                f"{actions[first]}, entry {first} of its list, is the first that exceeds it."
+                f"{actions[first]}, entry {first} of its list, is the first that exceeds this."
             )
     return None
 

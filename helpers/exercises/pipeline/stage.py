@@ -1,4 +1,4 @@
-"""Check of a stage's two passes across processes: what they receive, compute, send, keep, and wait for."""
+"""Check of a stage's two passes across processes: what they receive, compute, send and keep, and what they wait for."""
 
 import copy
 import gc
@@ -29,7 +29,7 @@ CASES = {
     3: {"4 micro-batches, one forward, one backward": (4, "alternating")},
 }
 EXACT = 1e-9  # in double precision
-PATIENCE = 8.0  # seconds for which a neighbor waits: a pass that waits for its receiver does not end before
+PATIENCE = 8.0  # seconds that a neighbor waits: a pass that waits for its receiver does not end before that
 
 
 def _parts(seed: int, count: int, m: int) -> tuple[list[nn.Module], list[Tensor], list[Tensor]]:
@@ -53,7 +53,7 @@ def _gradients(module: nn.Module) -> Tensor:
 
 
 class _Seen:
-    """Notes which tensors a module takes and gives, without keeping them."""
+    """Records a module's inputs and outputs without keeping them alive."""
 
     def __init__(self, module: nn.Module, first: bool) -> None:
         self.first, self.tensors, self.calls = first, [], 0
@@ -139,7 +139,10 @@ class LossOnTheLastRank(_OfRanks):
                 returned, wanted = ("None", "its loss") if mine is None else ("a number", "None")
                 return f"run_forward returned {returned} in call {number}; on this rank it should return {wanted}."
             if mine is not None and not abs(mine - theirs) <= EXACT * abs(theirs):
-                return f"run_forward returned {mine:.6g} in call {number}; its share of the loss is {theirs:.6g}."
+                return (
+                    f"run_forward returned {mine:.6g} in call {number}; its share of the loss is {theirs:.6g}. "
+                    "By what is the micro-batch's loss divided?"
+                )
         return None
 
 
@@ -147,10 +150,10 @@ class GradientsOfOneProcess(_OfRanks):
     """After the step each stage has the gradients that one process computes for its layers."""
 
     hint = (
-        "Autograd cannot look across processes. What a rank receives is a new leaf: what must it be told before the "
+        "Autograd does not reach across processes. A received tensor is a new leaf: what must you set before the "
         "forward pass, so that it gets a gradient?\n"
-        "y.backward(dy) goes on from a gradient that is known. Where does dy come from?\n"
-        "Several micro-batches are under way at once: keep each one's tensors under its number."
+        "y.backward(dy) continues from a known gradient dy. Where does dy come from?\n"
+        "Several micro-batches are in flight at once: keep each one's tensors under its number."
     )
 
     @classmethod
@@ -158,9 +161,9 @@ class GradientsOfOneProcess(_OfRanks):
         if got["off"] <= EXACT:
             return None
         return (
-            f"the gradients of this stage differ from those of one process by {got['off']:.2g} (relative); they are "
-            f"{got['length']:.3g} times as long. Is each loss divided by m, and with which gradient does backward() "
-            "start?"
+            f"the gradients of this stage differ from those of one process by {got['off']:.2g} (relative); their norm "
+            f"is {got['length']:.3g} times as large. Is each loss divided by m, and with which gradient does "
+            "backward() start?"
         )
 
 
@@ -176,7 +179,10 @@ class OneMessagePerNeighbor(_OfRanks):
     def wrong(cls, got: Evidence, right: Evidence) -> str | None:
         if got["calls"] == right["calls"]:
             return None
-        return f"this rank's calls were {_words(got['calls'])}; they should be {_words(right['calls'])}."
+        return (
+            f"this rank's calls were {_words(got['calls'])}; they should be {_words(right['calls'])}. "
+            "Which neighbors does this rank have, and what does each pass exchange with them?"
+        )
 
 
 def _words(calls: dict[str, int]) -> str:
@@ -186,7 +192,7 @@ def _words(calls: dict[str, int]) -> str:
 class ComputesOnce(_OfRanks):
     """The module runs once per micro-batch: the backward pass uses the graph that the forward pass left."""
 
-    hint = "Keep what backward() starts from, and what it leads to. Nothing has to be computed again."
+    hint = "Keep the tensor from which backward() starts, and the input whose gradient you send. Do not recompute them."
 
     @classmethod
     def wrong(cls, got: Evidence, right: Evidence) -> str | None:
@@ -210,12 +216,13 @@ class ForgetsAfterBackward(_OfRanks):
         if left is None:
             return None
         return (
-            f"after backward pass {left}, its input or output is still alive. Does `kept`, or a message, refer to it?"
+            f"after backward pass {left}, its micro-batch's input or output is still alive. Does `kept` or a message "
+            "refer to it?"
         )
 
 
 def _late(forward: Pass, backward: Pass, seed: int, folder: str) -> Evidence:
-    """One of two ranks: the receiver waits until the sender's pass has ended, and notes whether it did."""
+    """One of two ranks: the receiver waits until the sender's pass has ended, and records whether it did."""
     modules, x, y = _parts(seed, 2, 1)
     rank, ended = dist.get_rank(), {"forward": Path(folder, "forward"), "backward": Path(folder, "backward")}
     stage, seen = Stage(modules[rank], rank, 2, x, y), {}
@@ -241,7 +248,7 @@ class SendsWithoutWaiting(Check):
     """A pass ends before its message has been received, and leaves the message with its tensor in `stage.sending`."""
 
     hint = (
-        "dist.send returns when the message has been taken. Which function returns at once, and what does it return?\n"
+        "dist.send returns when the message has been received. Which function returns at once, and what does it give?\n"
         "Until a message has arrived, something must keep it and its tensor: append both to stage.sending."
     )
 

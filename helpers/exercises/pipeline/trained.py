@@ -1,4 +1,4 @@
-"""Run an answer's lists on real ranks and look at the gradients."""
+"""Run an answer's lists on real ranks and check the gradients."""
 
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ from .order import taken_for_another
 
 
 def _work(line: Pipeline) -> tuple[float, list[int], list[list[float]]]:
-    """One rank: return its loss, and of each of its stages how many parameters have no gradient, and its numbers."""
+    """One rank: return its loss, and for each of its stages the number of missing gradients and sums of the others."""
     rank = dist.get_rank()
     engine, x, y = set_up(line)
     loss = engine.step(line.schedules[rank], x, y)
@@ -39,7 +39,7 @@ def _seen(make: Make, case: Case) -> dict[str, Any]:
     line = Pipeline(lists, in_a_row(case.ranks, case.chunks), case.m)
     try:
         line.simulated()
-    except (Stuck, ValueError, IndexError):  # the ranks would wait for each other, or stumble
+    except (Stuck, ValueError, IndexError):  # the ranks would hang or raise
         return {"ran": False}
     losses, missing, numbers = zip(*on_ranks(_work, case.ranks, line), strict=True)
     return {
@@ -67,7 +67,7 @@ class TrainsAsOneProcess(Check):
         for case, want in expected.items():
             got = seen[case]
             if not got["ran"]:
-                return f"{case}: these lists cannot be run on ranks: the checks above say why."
+                return f"{case}: these lists cannot run on ranks; the checks above show why."
             if not abs(got["loss"] - want["loss"]) <= 1e-4 * abs(want["loss"]):
                 return (
                     f"{case}: the loss is {got['loss']:.4f}; one process gets {want['loss']:.4f}. Which F is missing "
@@ -75,7 +75,9 @@ class TrainsAsOneProcess(Check):
                 )
             for rank, counts in enumerate(got["missing"]):
                 if any(counts):
-                    return f"{case}: on rank {rank}, {sum(counts)} parameters have no gradient. Which action gives it?"
+                    return (
+                        f"{case}: on rank {rank}, {sum(counts)} parameters have no gradient. Which action computes it?"
+                    )
             for rank, (mine, right) in enumerate(zip(got["ranks"], want["ranks"], strict=True)):
                 for chunk, (numbers, goal) in enumerate(zip(mine, right, strict=True)):
                     off = relative_distance(numbers, goal)

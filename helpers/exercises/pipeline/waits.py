@@ -1,4 +1,4 @@
-"""Where a rank waits longer than it must: a run of lists that take too long, beside one that takes no longer."""
+"""Where a rank waits longer than it must, found by comparison with the timeline of lists that do not."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -8,11 +8,11 @@ from ...pipelines.timeline import Entry, Timeline
 
 
 def longest_avoidable_wait(ran: Timeline, best: Timeline, ranks: int) -> str:
-    """Say which wait costs a rank the most time in comparison with `best`, and how much of it is needed.
+    """Describe the wait that costs a rank the most time in comparison with `best`, and how much of it is needed.
 
     Any pipeline has waits: for the first micro-batch to arrive, for the first gradient to come back. `best` shows
-    them. A wait is avoidable by as much as it makes the rank later than it has been before, measured against the time
-    at which the same rank of `best` has done as much work.
+    them. The avoidable part of a wait is the delay that it adds, relative to the time at which the same rank of `best`
+    has done the same amount of work.
     """
     waits = []
     for rank, log in enumerate(ran.logs):
@@ -25,7 +25,7 @@ def longest_avoidable_wait(ran: Timeline, best: Timeline, ranks: int) -> str:
             late, work = max(late, delay), work + after.end - after.start
     avoidable, _, rank, wait, before, after = max(
         waits, key=lambda one: one[:2]
-    )  # of equal ones the first: others follow
+    )  # of equal ones the first, because it causes the others
     if avoidable <= 0:
         return ""
     place = f"between {_name(before, ranks)} and" if before else "before its first action,"
@@ -38,7 +38,7 @@ def longest_avoidable_wait(ran: Timeline, best: Timeline, ranks: int) -> str:
 
 
 def _start(log: Sequence[Entry], work: float) -> float:
-    """Return when a rank goes on that has done `work` ticks of work."""
+    """Return when a rank continues after `work` ticks of work."""
     for entry in log:
         length = entry.end - entry.start
         if work < length - 1e-9:

@@ -11,7 +11,7 @@ from .trained import TrainsAsOneProcess
 class EachActionOnce(OnLists):
     """Each rank runs F, I and W of each micro-batch once, and no B."""
 
-    hint = "Each B becomes an I at once and a W later. Have all W run by the end, even if m is small?"
+    hint = "Each B becomes an I at once and a W later. Has every W run by the end, even if m is small?"
     cases = staticmethod(enough)
 
     @classmethod
@@ -22,7 +22,7 @@ class EachActionOnce(OnLists):
 class NoRankWaitsForever(OnLists):
     """The lists fit together: each W comes after its own I, and no rank waits for a message that never comes."""
 
-    hint = "W of a micro-batch needs what its I has stored, so it comes later in the same list."
+    hint = "The W of a micro-batch needs the tensors that its I stored, so it comes later in the same list."
     cases = staticmethod(enough)
 
     @classmethod
@@ -48,8 +48,8 @@ class FewInFlight(OnLists):
     """No rank holds more micro-batches at once than rank 0 does with 1F1B: as many as there are ranks."""
 
     hint = (
-        "A micro-batch is held from its F to its W. Weight gradients that wait until the end hold all of them.\n"
-        "By how much less does a later rank hold under 1F1B? That is what it may let wait."
+        "A micro-batch is held from its F to its W. If every W comes at the end, all micro-batches are held.\n"
+        "How many micro-batches fewer than rank 0 does a later rank hold under 1F1B? It may postpone as many W."
     )
     cases = staticmethod(enough)
 

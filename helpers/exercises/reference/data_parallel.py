@@ -40,8 +40,8 @@ def ring_all_reduce(vector):
 
 def fit_link(sweep):
     nbytes, seconds = np.array(sweep).T
-    seconds_a_byte, alpha = np.polyfit(nbytes, seconds, 1, w=1 / seconds)  # every size counts by its relative error
-    return max(0.0, float(alpha)), float(1 / seconds_a_byte)
+    seconds_per_byte, alpha = np.polyfit(nbytes, seconds, 1, w=1 / seconds)  # relative errors have equal weight
+    return max(0.0, float(alpha)), float(1 / seconds_per_byte)
 
 
 class BucketedAverage:
@@ -67,7 +67,7 @@ class BucketedAverage:
         self.sent.append((flat, dist.all_reduce(flat, async_op=True)))
 
     def finish(self):
-        """Send what has not left, wait for everything, and put the averages where they belong."""
+        """Send the buckets that are left, wait for all results, and write the averages into `.grad`."""
         while len(self.sent) < len(self.buckets):
             self.send_next()
         for bucket, (flat, request) in zip(self.buckets, self.sent, strict=True):

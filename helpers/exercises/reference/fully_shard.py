@@ -35,7 +35,7 @@ claims = Claims(device=everywhere)
 def make_sharded(model, mesh, **options):
     for block in model.blocks:
         fully_shard(block, mesh=mesh, **options)
-    return fully_shard(model, mesh=mesh, **options)  # what is outside the blocks, and the root that coordinates them
+    return fully_shard(model, mesh=mesh, **options)  # the other parameters, and the root that coordinates all units
 
 
 def accumulated_step(model, optimizer, micro_batches, limit):

@@ -47,7 +47,7 @@ class Leave(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        return gradient  # whole on every rank already
+        return gradient  # already complete on every rank
 
 
 def column(x, weight):

@@ -1,7 +1,7 @@
 """Practice checks of sharding: ZeRO's partition, reduction, gathering and hooks.
 
-`blocks.py` is the model that the lab and the checks shard, `trained.py` measures it, `collective_log.py` says in which
-order messages come. The lab's pictures are in `drawings`.
+`blocks.py` is the model that the lab and the checks shard, `trained.py` measures it, `collective_log.py` records
+their messages in order. The lab's figures are in `drawings`.
 """
 
 from ..base import Part

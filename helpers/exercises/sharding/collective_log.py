@@ -1,4 +1,4 @@
-"""What happens on a rank, in order: collectives, each with the ranks that took part, and what else is noted."""
+"""A rank's log, in order: collectives, each with the ranks that took part, and notes between them."""
 
 from typing import Any, NamedTuple
 
@@ -12,9 +12,9 @@ class Event(NamedTuple):
     """One line of a log.
 
     Attributes:
-        name: of the collective, or what was noted.
+        name: of the collective, or the text of a note.
         volume: bytes that a rank sends in a ring of many ranks: see `Collective.volume`.
-        ranks: those that took part; none in a note.
+        ranks: those that took part; empty for a note.
     """
 
     name: str
@@ -23,7 +23,7 @@ class Event(NamedTuple):
 
 
 class CollectiveLog(Collectives):
-    """Records the collectives in its `with` block, and among them what `note` is told.
+    """Records the collectives in its `with` block, and the notes made between them with `note`.
 
     >>> with CollectiveLog() as log:  # doctest: +SKIP
     ...     model(x).sum().backward()
@@ -42,7 +42,7 @@ class CollectiveLog(Collectives):
             self.events.append(_event(call, args))
 
     def note(self, text: str) -> None:
-        """Write `text` down between the collectives."""
+        """Add a note to the log."""
         self.events.append(Event(text))
 
     def volume_among(self, ranks: list[int]) -> int:
@@ -52,7 +52,7 @@ class CollectiveLog(Collectives):
 
 def _event(call: Collective, args: tuple[Any, ...]) -> Event:
     for arg in args:
-        if isinstance(arg, torch.ScriptObject):  # the group, or how to reduce: only one of them can be opened
+        if isinstance(arg, torch.ScriptObject):  # the group or the reduction; only the group can be unboxed
             try:
                 group = dist.ProcessGroup.unbox(arg)
             except RuntimeError:

@@ -14,11 +14,11 @@ from .layout import SHAPES, WORLDS, end_to_end, lay_out, make_parameters
 
 Gather = Callable[[Any, Any], Any]
 APART = {"the shard is a view of flat": False, "the shard has memory of its own": True}
-CALLS = 2  # the second time with other numbers: a step lies between them
+CALLS = 2  # the second with other values, as after a step
 
 
 def _gather(gather_parameters: Gather, seed: int, apart: bool) -> list[Evidence]:
-    """One rank: each has stepped on its shard; then all vectors are filled; and the same once more."""
+    """One rank: it changes its shard, then fills its vector; twice."""
     rank, n = dist.get_rank(), dist.get_world_size()
     parameters = make_parameters(SHAPES["21 numbers"], seed)
     flat, mine = lay_out(parameters, rank, n)
@@ -45,7 +45,7 @@ def _gather(gather_parameters: Gather, seed: int, apart: bool) -> list[Evidence]
                 "calls": [list(sent) for sent in said.calls],
             }
         )
-        flat = flat.detach()  # what this call has left on it is no concern of the next
+        flat = flat.detach()  # a graph that this call left does not affect the next
     return seen
 
 
@@ -67,7 +67,7 @@ class FillsTheVectorInPlace(Check):
 
     hint = (
         "all_gather_into_tensor writes the ranks' tensors one after the other into its output.\n"
-        "Pass the vector itself as the output: then the parameters, which are views of it, have the numbers, too."
+        "Pass the vector itself as the output: then the parameters, which are views of it, have the values, too."
     )
     probe = staticmethod(observe)
 
@@ -75,9 +75,9 @@ class FillsTheVectorInPlace(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for where, got, want, n in _each_call(seen, expected):
             if got["moved"]:
-                return f"{where}: flat's memory has changed; the parameters are views of the old one."
+                return f"{where}: flat has other memory now; the parameters are views of the old one. Write in place."
             if got["returned"] != "NoneType":
-                return f"{where}: you return a {got['returned']}; fill `flat` and return nothing."
+                return f"{where}: it returns a {got['returned']}; fill `flat` and return nothing."
             if got["flat"] == want["right"]:
                 continue
             mine, right = (torch.tensor(_numbers(one)).chunk(n) for one in (got["flat"], want["right"]))
@@ -87,7 +87,7 @@ class FillsTheVectorInPlace(Check):
 
 
 def _numbers(numbers: list[float | None]) -> list[float]:
-    """Return `numbers` with NaN, which JSON has not, where None stands for it."""
+    """Return `numbers` with NaN instead of None (JSON has no NaN)."""
     return [float("nan") if number is None else number for number in numbers]
 
 
@@ -101,11 +101,14 @@ class LeavesTheShardAlone(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for where, got, _, _ in _each_call(seen, expected):
             if not got["shard"]:
-                return f"{where}: the shard's numbers have changed."
+                return f"{where}: the shard's values have changed. Which tensor does the all-gather write into?"
             if not got["grad"]:
                 return f"{where}: the shard's gradient has changed; leave clearing it to the optimizer."
             if got["graph"]:
-                return f"{where}: flat requires a gradient now: autograd recorded how the shard was written into it."
+                return (
+                    f"{where}: flat requires a gradient now: autograd recorded how the shard was written into it. "
+                    "Pass the shard without its graph."
+                )
         return None
 
 
@@ -119,7 +122,7 @@ class SendsOneAllGather(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for where, got, right, _ in _each_call(seen, expected):
             if got["calls"] != right["calls"]:
-                return f"{where}: sent {_words(got['calls'])}; it should send {_words(right['calls'])}."
+                return f"{where}: it sent {_words(got['calls'])}; it should send {_words(right['calls'])}."
         return None
 
 

@@ -1,7 +1,7 @@
-"""Check of the hooks around a block: what is complete when it computes, what is left between its uses, what is sent.
+"""Check of the hooks around a block: its vector's contents when it computes, its memory between uses, its messages.
 
-Blocks note how things are right before they compute, forward and backward. A vector that is not complete by then is
-filled for the answer, so that a missing gather is reported and does not end the rank.
+Blocks record the state right before they compute, forward and backward. A vector that is not complete by then is
+filled for the answer, so that a missing gather is reported and does not crash the rank.
 """
 
 import copy
@@ -27,7 +27,7 @@ PASSES = ("micro-batch 1", "micro-batch 2", "without gradients")  # the input of
 
 
 class Witness:
-    """Notes at each moment which vectors have bytes, if the block at work is complete, and which have gradients."""
+    """Records at each moment which vectors have bytes, if the computing block is complete, and what has gradients."""
 
     def __init__(self, blocks: list[nn.Module], flats: list[Tensor]) -> None:
         self.blocks, self.flats = blocks, flats
@@ -58,7 +58,7 @@ class Witness:
         return "right" if torch.equal(flat, self.right[number]) else "wrong"
 
     def fill(self, number: int) -> None:
-        """Complete a block's vector, whatever the answer has left of it."""
+        """Complete a block's vector, whatever state the answer left it in."""
         flat = self.flats[number]
         flat.untyped_storage().resize_(flat.nbytes)
         with torch.no_grad():
@@ -66,7 +66,7 @@ class Witness:
 
 
 class _Noted(torch.autograd.Function):
-    """The identity; its backward pass is the first thing that a block does in its own."""
+    """The identity; its backward pass runs first in that of a block."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, witness: Witness, number: int) -> Tensor:
@@ -255,7 +255,7 @@ class FreedAfterBackward(_OfRanks):
 
     hint = (
         "Once all gradients of a block's parameters exist, its backward pass no longer needs the weights.\n"
-        "Free where you reduce."
+        "Free the vector where you reduce."
     )
 
     @classmethod
@@ -288,7 +288,10 @@ class ReducedAtOnce(_OfRanks):
             elif noted["moment"] != "backward_over":
                 continue
             if any(late):
-                return f"{when}, block {late.index(True)} still has gradients in its parameters' `.grad`."
+                return (
+                    f"{when}, block {late.index(True)} still has gradients in its parameters' `.grad`. "
+                    "Which hook reduces it?"
+                )
         return None
 
 
@@ -305,7 +308,7 @@ class MeanAddsUp(_OfRanks):
         for name, mine, theirs in zip(PASSES, got["grads"], right["right"], strict=False):
             for block, (gradient, mean) in enumerate(zip(mine, theirs, strict=True)):
                 if gradient is None:
-                    return f"after {name} the shard of block {block} has no gradient."
+                    return f"after {name} the shard of block {block} has no gradient. Was reduce_gradients called?"
                 off = relative_distance(gradient, mean)
                 if off > EXACT:
                     return (

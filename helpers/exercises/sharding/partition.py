@@ -25,7 +25,7 @@ def _cases() -> list[tuple[str, str, int, int]]:
 
 
 def observe(seed: int, partition: Partition) -> Evidence:
-    """Return, for each rank of each number of ranks, what an answer makes of parameters."""
+    """Return, for each rank of each number of ranks, what an answer does with parameters."""
     seen: Evidence = {}
     for case, shapes, rank, n in _cases():
         parameters = make_parameters(SHAPES[shapes], seed, DTYPES[shapes])
@@ -76,7 +76,7 @@ def _within(inner: Tensor, outer: Tensor) -> bool:
 
 
 class OneVectorForAll(Check):
-    """The vector holds all parameters end to end, then as few zeros as make it divisible by N."""
+    """The vector holds all parameters end to end, then just enough zeros to make its length divisible by N."""
 
     hint = (
         "A shard has as many numbers as all parameters divided by N, rounded up: -(-a // b) rounds up.\n"
@@ -96,13 +96,19 @@ class OneVectorForAll(Check):
                     f"the smallest multiple of {want['ranks']} that is at least {numbers}."
                 )
             if got["dtype"] != want["dtype"]:
-                return f"{case}: flat is {got['dtype']}; the parameters are {want['dtype']}."
+                return f"{case}: flat is {got['dtype']}; it should be {want['dtype']}, as the parameters are."
             if got["flat"][:numbers] != right[:numbers]:
-                return f"{case}: flat does not begin with the parameters' numbers, in their order."
+                return (
+                    f"{case}: flat does not begin with the parameters' values, in their order. "
+                    "Where does each parameter begin?"
+                )
             if got["flat"] != right:
                 return f"{case}: the padding at the end is {got['flat'][numbers:]}; it must be zeros."
             if got["graph"]:
-                return f"{case}: flat requires a gradient: autograd recorded how it was made from the parameters."
+                return (
+                    f"{case}: flat requires a gradient: autograd recorded how it was made from the parameters. "
+                    "Copy their `.data`."
+                )
         return None
 
 
@@ -123,7 +129,7 @@ class ShardIsThisRanksSlice(Check):
             if len(got["shard"]) != want["size"]:
                 return (
                     f"{case}: the shard has {len(got['shard'])} numbers; it should have {want['size']}. The optimizer "
-                    "keeps state for every number of the shard, and messages need shards of one size."
+                    "keeps state for every number of the shard, and collectives need shards of equal size."
                 )
             if got["shard"] != want["slice"]:
                 return f"{case}: the shard does not hold this rank's slice of the vector. Where does the slice begin?"
@@ -133,10 +139,10 @@ class ShardIsThisRanksSlice(Check):
 
 
 class ParametersAreViews(Check):
-    """Each parameter keeps its shape, numbers and identity, and its memory is now that of the vector."""
+    """Each parameter is the same object with the same shape and values, and its memory is that of the vector."""
 
     hint = (
-        "The parameter object stays, because its module holds it. Only its data is replaced.\n"
+        "Keep the parameter object, because its module holds it. Replace only its data.\n"
         "`view_as` gives a slice the shape of a parameter. What is assigned to `.data` is the parameter's new memory."
     )
 
@@ -147,7 +153,7 @@ class ParametersAreViews(Check):
         for case, want in expected.items():
             got = seen[case]
             if not got["same"] or got["shapes"] != want["shapes"]:
-                return f"{case}: the parameters' numbers or shapes have changed: {got['shapes']}."
+                return f"{case}: the parameters' values or shapes have changed; their shapes are now {got['shapes']}."
             if not got["listed"]:
                 return f"{case}: the list of parameters was changed. Leave it as it is: the caller still uses it."
             if not all(got["views"]):

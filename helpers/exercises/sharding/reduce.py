@@ -20,7 +20,7 @@ EXACT = 1e-6
 
 @dataclass(frozen=True)
 class _Case:
-    """Parameters of `shapes`; with `missing`, odd ranks have no gradient of the second; so many calls."""
+    """Parameters of `shapes`; with `missing`, odd ranks have no gradient of the second; reduced `calls` times."""
 
     shapes: str
     missing: bool = False
@@ -110,7 +110,7 @@ def _wrong(where: str, got: Evidence, right: Evidence) -> str | None:
     if mine is None:
         return f"{where}: shard.grad is None afterwards. Where is the result of the reduce-scatter assigned?"
     if len(mine) != len(right["mean"]):
-        return f"{where}: shard.grad has {len(mine)} entries; the shard has {len(right['mean'])}."
+        return f"{where}: shard.grad has {len(mine)} numbers; it should have {len(right['mean'])}, as the shard does."
     off = relative_distance(mine, right["mean"])
     if off <= EXACT:
         return None
@@ -158,7 +158,7 @@ class MissingGradientsAreZeros(Check):
 class AddsToTheShard(Check):
     """A gradient that the shard already has is added to, so that micro-batches accumulate."""
 
-    hint = "Do as backward() does with .grad: set it if it is None, otherwise add to it."
+    hint = "Treat shard.grad as backward() treats .grad: set it if it is None, otherwise add to it."
 
     probe = staticmethod(observe)
 
@@ -178,7 +178,7 @@ class LeavesNothingWhole(Check):
 
     hint = (
         "p.grad = None frees a gradient as soon as it is copied.\n"
-        "A slice of the whole vector keeps the whole vector alive: receive into a tensor of the shard's size.\n"
+        "A slice of the full vector keeps all of it alive: receive into a tensor of the shard's size.\n"
         "The shard is a weight: receiving into it, or into its data, overwrites it."
     )
     probe = staticmethod(observe)
@@ -187,7 +187,7 @@ class LeavesNothingWhole(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for where, _, got, right in _each_call(seen, expected):
             if any(got["left"]):
-                return f"{where}: parameter {got['left'].index(True)} still has its whole gradient."
+                return f"{where}: parameter {got['left'].index(True)} still has its full gradient. Set `.grad` to None."
             if got["held"] > right["needed"]:
                 return (
                     f"{where}: shard.grad needs {right['needed']} bytes and keeps {got['held']} alive: "
@@ -204,14 +204,14 @@ class LeavesNothingWhole(Check):
 class SendsOneReduceScatter(Check):
     """A call sends one reduce-scatter of the padded vector, and nothing else."""
 
-    hint = "An all-reduce gives every rank the whole sum, for twice the bytes. One reduce_scatter is enough."
+    hint = "An all-reduce gives every rank the full sum, for twice the bytes. One reduce-scatter is enough."
     probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for where, _, got, right in _each_call(seen, expected):
             if got["calls"] != right["calls"]:
-                return f"{where}: sent {_words(got['calls'])}; it should send {_words(right['calls'])}."
+                return f"{where}: it sent {_words(got['calls'])}; it should send {_words(right['calls'])}."
         return None
 
 

@@ -19,7 +19,7 @@ CATEGORIES = ("parameters", "gradients", "optimizer state")
 
 @dataclass(frozen=True)
 class Trained:
-    """What became of some steps.
+    """The results of some steps.
 
     Attributes:
         losses: of the joint batch, before each step.
@@ -37,9 +37,9 @@ class Trained:
 def train(step: Callable[[], Any], watch: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 3) -> Trained:
     """Call `step`, which returns this rank's loss, `steps` times; meter the last one where the rank computes.
 
-    (The model would lead the meter astray: parameters that are offloaded are on the host.)
+    (The device of the parameters would mislead the meter: offloaded ones are on the host.)
     """
-    gc.collect()  # an earlier model on this rank, all of hooks that know each other
+    gc.collect()  # an earlier model on this rank: its hooks form reference cycles
     losses = []
     for i in range(steps):
         meter = MemoryMeter(watch, optimizer, rank_device()) if i == steps - 1 else contextlib.nullcontext()

@@ -1,4 +1,4 @@
-"""Practice checks of tensor parallel: layers, shared heads, the loss over a cut vocabulary, the cut sequence."""
+"""Practice checks of tensor parallelism: layers, shared heads, a loss over a split vocabulary, the split sequence."""
 
 from ..base import Part
 from .conduct import CONDUCT

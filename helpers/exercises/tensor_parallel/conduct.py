@@ -32,7 +32,7 @@ def _sent(seed: int, Enter: Any, Leave: Any, column: Any, row: Any) -> Evidence:
             with Collectives() as forward:
                 y = function(*(t * 1 for t in leaves))
             with Collectives() as backward:
-                y.backward(torch.ones_like(y))  # with memory of its own: `y.sum()` hands back one number, expanded
+                y.backward(torch.ones_like(y))  # with its own memory: the gradient of `y.sum()` is one number, expanded
             got = [y.dtype, *(None if t.grad is None else t.grad.dtype for t in leaves)]
             seen[f"{name}, {str(dtype).removeprefix('torch.')}"] = {
                 "forward": [list(call) for call in forward.calls],
@@ -43,7 +43,7 @@ def _sent(seed: int, Enter: Any, Leave: Any, column: Any, row: Any) -> Evidence:
 
 
 def _kept(seed: int, Enter: Any, Leave: Any, column: Any, row: Any) -> Evidence:
-    """One rank: whether inputs and gradients that come in stay as they are."""
+    """One rank: whether inputs and incoming gradients stay unchanged."""
     rank, changed = dist.get_rank(), {}
     for name, function in (("Enter", Enter), ("Leave", Leave)):
         xs, back = drawn(seed, 3, 4), drawn(seed + 1, 3, 4)
@@ -54,7 +54,7 @@ def _kept(seed: int, Enter: Any, Leave: Any, column: Any, row: Any) -> Evidence:
         value = xs[rank] + (xs[rank] if name == "Enter" else sum(xs))
         gradient = back[rank] + (sum(back) if name == "Enter" else back[rank])
         changed[f"the tensor that {name} takes"] = not torch.allclose(y, value)
-        changed[f"the gradient that comes back to {name}"] = not torch.allclose(before.grad, gradient)
+        changed[f"the incoming gradient of {name}"] = not torch.allclose(before.grad, gradient)
     x, part = drawn(seed + 2, 5, IN)[0], drawn(seed + 3, 5, 3)[0]
     weights, bias = (drawn(seed + 4, 4, IN)[0], drawn(seed + 5, OUT, 3)[0]), drawn(seed + 6, OUT)[0]
     for name, function, inputs in (("column", column, (x, weights[0])), ("row", row, (part, weights[1], bias))):
@@ -64,12 +64,12 @@ def _kept(seed: int, Enter: Any, Leave: Any, column: Any, row: Any) -> Evidence:
         function(*mine).backward(back)
         for what, new, old in zip(("x", "weight", "bias"), mine, inputs, strict=False):
             changed[f"{what} of {name}"] = not torch.equal(new.detach(), old)
-        changed[f"the gradient that comes back to {name}"] = not bool((back == 1).all())
+        changed[f"the incoming gradient of {name}"] = not bool((back == 1).all())
     return changed
 
 
 def _again(seed: int, Enter: Any, Leave: Any, column: Any, row: Any) -> Evidence:
-    """One rank: two calls with inputs of one shape, then both backward passes, the first call's last."""
+    """One rank: two calls with inputs of the same shape, then both backward passes, the first call's last."""
     rank, wrong = dist.get_rank(), {}
     weights = drawn(seed + 4, 4, IN)[rank], drawn(seed + 5, OUT, 3)[rank]
     calls = {
@@ -84,7 +84,7 @@ def _again(seed: int, Enter: Any, Leave: Any, column: Any, row: Any) -> Evidence
         first = outputs[0].detach().clone()
         outputs.append(function(inputs[1] * 1))
         wrong[f"{name}, the first result after a second call"] = changed = not torch.equal(outputs[0].detach(), first)
-        if changed:  # PyTorch refuses the backward pass, in its own words
+        if changed:  # PyTorch raises its own error in the backward pass
             wrong[f"{name}, the first gradient after a second call"] = True
             continue
         back = [drawn(seed + 2 + i, *outputs[0].shape)[rank] for i in (0, 1)]
@@ -130,7 +130,7 @@ class SendsOneAllReduce(Check):
     """Each sends one all-reduce of its tensor, in one direction only, and keeps the dtype."""
 
     hint = (
-        "Count the calls. Is anything sent needlessly, twice, or in another dtype?\n"
+        "Count the calls. Is anything sent twice, without need, or in another dtype?\n"
         "Enter and column send in the backward pass, Leave and row in the forward pass."
     )
 
@@ -143,12 +143,15 @@ class SendsOneAllReduce(Check):
             for way in ("forward", "backward"):
                 texts = [wrong_calls(got[case][way], want[way]) for got in ranks]
                 if said := by_rank(f"{case}, {way} pass", texts):
-                    return said
+                    return f"{said}\nIn which direction does this function sum, and which tensor?"
             texts = [
-                None if got[case]["dtypes"] == want["dtypes"] else f"returns {got[case]['dtypes'][0]}" for got in ranks
+                None
+                if got[case]["dtypes"] == want["dtypes"]
+                else f"{', '.join(got[case]['dtypes'])}; they should be {', '.join(want['dtypes'])}"
+                for got in ranks
             ]
-            if said := by_rank(f"{case}, dtype of the result and of its gradients", texts):
-                return said
+            if said := by_rank(f"{case}, dtypes of the result and of the gradients", texts):
+                return f"{said}\nReduce in the dtype of the tensor that comes in."
         return None
 
 

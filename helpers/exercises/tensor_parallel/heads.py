@@ -25,7 +25,7 @@ LAYOUTS = (
     (1, 6, 2),
     (8, 24, 3),
 )  # ranks, heads, K/V
-# on 4 ranks: query heads, K/V heads, what a head's gradient has beside, and its dtype
+# on 4 ranks: query heads, K/V heads, further dimensions of a head's gradient, and its dtype
 SHARED = {
     "8 query heads, 2 K/V heads": (8, 2, (3, 2), torch.float32),
     "12 and 6": (12, 6, (), torch.float64),
@@ -35,7 +35,7 @@ SHARED = {
 
 
 class HoldsWhatItsQueriesUse(Check):
-    """A rank has consecutive query heads and the K/V head of each of them, also where the numbers do not divide."""
+    """A rank has consecutive query heads and the K/V head of each, even if the numbers do not divide evenly."""
 
     hint = (
         "Which query heads does the rank have? Then, for each: how many query heads share one K/V head?\n"
@@ -132,19 +132,19 @@ class SumsTheCopies(Check):
                 returned, came = got[case]["dtypes"]
                 texts.append(None if returned == came else f"is {returned}; it should be {came}")
             if said := by_rank(f"{case}, the gradient's dtype", texts):
-                return said
+                return f"{said}\nIn which dtype is the tensor that you reduce?"
             texts = ["was changed in place" if got[case]["changed"] else None for got in seen["ranks"]]
             if said := by_rank(f"{case}, the gradient that came in", texts):
-                return said
+                return f"{said}\nWhich tensor does `dist.all_reduce` write into?"
         return None
 
 
 class SendsSharedHeadsOnly(Check):
-    """One all-reduce of at most K heads if some head is stored twice; otherwise nothing."""
+    """One all-reduce of at most K heads if some head is stored on two ranks; otherwise nothing."""
 
     hint = (
         "Each rank can compute which heads the others hold. Are these more in total than there are K/V heads?\n"
-        "Return the gradient itself if no head is stored twice."
+        "Return the gradient itself if no head is stored on two ranks."
     )
 
     probe = staticmethod(observe)
@@ -160,7 +160,7 @@ class SendsSharedHeadsOnly(Check):
                 fine = len(calls) == 1 and calls[0][0] == "all_reduce" and calls[0][1] <= most if most else not calls
                 texts.append(None if fine else f"sends {in_words(calls)}; it may send {allowed}")
             if said := by_rank(case, texts):
-                return said
+                return f"{said}\nWhich heads are on more than one rank, and which tensor has room for all of them?"
         return None
 
 

@@ -1,7 +1,7 @@
 """Checks of the two functions for autograd, and of the layers made of them: values and gradients.
 
-They are compared in FP64, where nothing hides in rounding. What is sent, and whether the ranks agree to the last bit,
-`conduct.py` looks at in FP32 and BF16.
+They are compared in FP64, where rounding does not hide a mistake. In FP32 and BF16, `conduct.py` checks the messages
+and whether the ranks agree to the last bit.
 """
 
 import warnings
@@ -23,11 +23,11 @@ X_SHAPES = {"x of 1 dimension": (), "of 2 dimensions": (5,), "of 3 dimensions": 
 MISTAKES = {  # of the result, and of the gradient
     "Enter": (
         "is the sum over ranks; Enter should pass its tensor through",
-        "is this rank's alone: nothing was summed in the backward pass",
+        "is that of this rank alone: nothing was summed in the backward pass",
     ),
     "Leave": (
         "is this rank's part: nothing was summed",
-        "is the sum over ranks; the gradient is complete already on each rank, so Leave should pass it through",
+        "is the sum over ranks; the gradient is already complete on each rank, so Leave should pass it through",
     ),
 }
 
@@ -42,7 +42,7 @@ def _crossings(seed: int, Enter: Any, Leave: Any, *_: Any) -> Evidence:
             before = leaf(x)
             with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
-                y = function.apply(before * 1)  # no leaf, as in a model
+                y = function.apply(before * 1)  # not a leaf, as in a model
                 (y * back[rank]).sum().backward()
             right = (x, sums[1]) if name == "Enter" else (sums[0], back[rank])
             other = (sums[0], back[rank]) if name == "Enter" else (x, sums[1])
@@ -81,9 +81,12 @@ class SumsOneWayOnly(Check):
                     for got, want in pairs
                 ]
                 if said := by_rank(f"{case}, {what}", texts):
-                    return said
+                    return f"{said}\nWhat would one process have at this place, forward and backward?"
             if any(got["behind autograd"] for got, _ in pairs):
-                return f"{case}: PyTorch warned of a collective on a tensor that autograd tracks; use the Function."
+                return (
+                    f"{case}: PyTorch warned of a collective on a tensor that autograd tracks. "
+                    "Call it inside the Function."
+                )
         return None
 
 
@@ -157,7 +160,7 @@ class LayersOfOneProcess(Check):
                 texts = []
                 for got, want in zip(seen["ranks"], expected["ranks"], strict=True):
                     _, right, alone = want[case]["tensors"][what]
-                    mistakes = {"is this rank's alone": alone} if alone else {}
+                    mistakes = {"is that of this rank alone": alone} if alone else {}
                     if what == "the output" and want[case]["bias"]:
                         mistakes |= _biased(right, want[case]["bias"], len(expected["ranks"]))
                     texts.append(wrong_tensor(got[case]["tensors"][what][0], right, mistakes))

@@ -1,4 +1,4 @@
-"""Check of the cross-entropy whose logits are cut by vocabulary."""
+"""Check of the cross-entropy of logits that are split by vocabulary."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +32,7 @@ def _targets(seed: int, low: int, high: int, ignored: int = 0) -> Tensor:
 
 
 def _of(logits: Tensor, targets: Tensor, cross_entropy: Loss, tolerance: float = EXACT) -> Evidence:
-    """Compare the answer on this rank's part of whole `logits` with PyTorch's cross-entropy of all of them, in FP64."""
+    """Compare the answer on this rank's part of the full `logits` with PyTorch's cross-entropy of all, in FP64."""
     rank, n = dist.get_rank(), dist.get_world_size()
     mine = leaf(logits.chunk(n, dim=1)[rank])
     whole = logits.detach().double().requires_grad_()
@@ -75,7 +75,7 @@ def _wrong(seen: Evidence, expected: Evidence, names: tuple[str, ...]) -> str | 
             return f"{said}\nWhich sums over ranks pass their gradient back unchanged, and which targets count?"
         texts = [None if got["dtypes"][0] == want["dtypes"][1] else f"is {got['dtypes'][0]}" for got, want in pairs]
         if said := by_rank(f"{case}: the loss of {pairs[0][1]['dtypes'][1]} logits", texts):
-            return said
+            return f"{said}\nWhich operation changes the dtype?"
     return None
 
 
@@ -108,7 +108,7 @@ CASES = {RANKS: {name: name for name in (*SPREAD, *IGNORED, *LARGE, SENT)}}
 
 
 def _spread(seed: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return logits and targets in FP64, by case: whichever rank has the target, and some of them -100."""
+    """Return logits and targets in FP64, by case: targets on one rank or several, and some of them -100."""
     logits, last = drawn(seed, N, RANKS * HELD)[0] * 3, RANKS * HELD
     ends = torch.tensor([0, 6, 7, 13, 14, 20, 0, 7, 14, 20])
     targets = (_targets(seed, 0, last), _targets(seed, last - HELD, last), _targets(seed, 0, HELD), ends)
@@ -158,7 +158,7 @@ def observe(seed: int, cross_entropy: Loss) -> Evidence:
 
 
 class LossOfTheWholeVocabulary(Check):
-    """Loss and gradient are those of the whole logits, whichever rank has a target, and the same on each rank."""
+    """Loss and gradient are those of the full logits, no matter which rank has a target; the loss is equal on all."""
 
     hint = (
         "log(sum of exponentials) - target's logit: which part of each can a rank compute?\n"
@@ -202,7 +202,7 @@ class HandlesLargeLogits(Check):
 
 
 class _LargestTensor(OperationWatch):
-    """Notes how many numbers the largest tensor has that an operation returns."""
+    """Records the size of the largest tensor that an operation returns."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -261,9 +261,10 @@ class SendsThreeNumbersPerToken(Check):
                 None if fine else f"sends {in_words(calls)}; all-reduces of {want['most']} B in total are enough"
             )
         if said := by_rank(f"{case}: forward pass", texts):
-            return said
+            return f"{said}\nWhich three numbers of a token need all ranks?"
         texts = [wrong_calls(got["backward"], []) for got in seen[case]]
-        return by_rank(f"{case}: backward pass", texts)
+        said = by_rank(f"{case}: backward pass", texts)
+        return said and f"{said}\nWhich sums over ranks pass their gradient back unchanged?"
 
 
 class KeepsTheContract(Check):
@@ -285,7 +286,8 @@ class KeepsTheContract(Check):
                 f"makes a tensor of {got['largest']:,} numbers, {times:.3g} times its logits" if times >= 2
                 else f"changes its {' and '.join(changed)} in place" if changed else None
             )  # fmt: skip
-        return by_rank(f"{case}: forward and backward", texts)
+        said = by_rank(f"{case}: forward and backward", texts)
+        return said and f"{said}\nWhich operation makes or changes it?"
 
 
 LOSS = (

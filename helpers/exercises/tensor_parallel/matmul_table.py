@@ -1,4 +1,4 @@
-"""A learner's table of the sharded matmuls, beside what was seen."""
+"""A learner's table of the sharded matmuls, beside the measured collectives."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ Guess = tuple[str, int] | None
 
 @dataclass(frozen=True)
 class MatmulTable:
-    """For each case a guess: which collective, and the bytes of its whole message. None: not guessed."""
+    """For each case a guess: which collective, and the bytes of its full message. None: not guessed."""
 
     guesses: Mapping[str, Guess]
 
     def reveal(self, seen: Mapping[str, Sequence[Collective]]) -> None:
-        """Print each guess beside the collectives that a rank has called."""
+        """Print each guess beside the collectives that a rank called."""
         rows = [("case", "your guess", "measured", "")]
         right = guessed = 0
         for case, calls in seen.items():

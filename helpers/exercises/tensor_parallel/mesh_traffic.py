@@ -1,6 +1,6 @@
-"""What a rank sends along each dimension of a mesh.
+"""The bytes that a rank sends along each dimension of a mesh.
 
-A collective names its process group, and each dimension of a mesh has a group of its own.
+A collective names its process group, and each dimension of a mesh has its own group.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Drawings: a matmul cut by columns and by rows, the way through an MLP, heads on ranks, a mesh of ranks."""
+"""Drawings: a matmul split by columns and by rows, the path through an MLP, heads on ranks, a mesh of ranks."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ def _box(axes: "Axes", at: tuple[float, float], size: tuple[float, float], color
 
 
 def _matrix(axes: "Axes", at: tuple[float, float], size: tuple[float, float], cut: str = "") -> None:
-    """Draw a matrix at its lower left corner: whole, or cut by "columns" or "rows" over two ranks."""
+    """Draw a matrix at its lower left corner: full, or split by "columns" or "rows" over two ranks."""
     (x, y), (width, height) = at, size
     if not cut:
         _box(axes, at, size, _WHOLE)

@@ -24,7 +24,7 @@ def noted(tensor: Tensor | None) -> Evidence | None:
 def wrong_tensor(
     seen: Evidence | None, right: Evidence, mistakes: Mapping[str, Evidence], tolerance: float = EXACT
 ) -> str | None:
-    """Describe how a noted tensor differs from the right one: like one of the `mistakes`, in length, in direction.
+    """Describe how a noted tensor differs from the right one: by a known mistake, in norm, or in direction.
 
     Args:
         mistakes: the tensor that each well-known mistake gives, by its description.
@@ -47,7 +47,7 @@ def wrong_tensor(
         return "is all zeros"
     times, cosine = (mine.norm() / want.norm()).item(), torch.cosine_similarity(mine, want, dim=0).item()
     if cosine > 0.999999 and abs(times - 1) > 1e-6:
-        return f"has the right direction and {times:.3g} times the right length"
+        return f"has the right direction and {times:.3g} times the right norm"
     off = relative_distance(seen["numbers"], right["numbers"])
     return f"differs from the right tensor by {off:.2g} of its norm"
 

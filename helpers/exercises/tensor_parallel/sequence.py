@@ -15,7 +15,7 @@ from ..probing.on_ranks import on_ranks
 from .inputs import drawn, leaf
 from .said import by_rank, noted, wrong_calls, wrong_tensor
 
-SHAPES = {"2 dimensions": (), "3 dimensions": (5,), "4 dimensions": (2, 3)}  # what follows (B, tokens)
+SHAPES = {"2 dimensions": (), "3 dimensions": (5,), "4 dimensions": (2, 3)}  # of an input, after (B, tokens)
 ROWS, TOKENS = 3, 2  # rows, tokens of a rank
 NOT_CONTIGUOUS = "gets a tensor that is not contiguous; gloo accepts that, but NCCL raises an error"
 
@@ -29,12 +29,12 @@ def _scattered(parts: list[Tensor]) -> Tensor:
 
 
 def _strided(tensor: Tensor) -> Tensor:
-    """Return the same numbers in another order in memory."""
+    """Return the same tensor with another memory layout."""
     return tensor.transpose(0, -1).contiguous().transpose(0, -1)
 
 
 class _Layouts(OperationWatch):
-    """Notes whether a collective gets a tensor that is not contiguous: gloo takes it, NCCL does not."""
+    """Records whether a collective gets a tensor that is not contiguous: gloo accepts it, NCCL does not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ def _wrong(seen: list[Evidence], expected: list[Evidence]) -> str | None:
             texts = []
             for got, want in pairs:
                 mistakes = (
-                    {"comes from this rank alone: the other ranks' part was not added": want["own"]} if sums else {}
+                    {"comes from this rank alone: the other ranks' parts were not added": want["own"]} if sums else {}
                 )
                 texts.append(wrong_tensor(got["got"][i], want["right"][i], mistakes))
             if said := by_rank(f"{case}, {what}", texts):
@@ -103,7 +103,7 @@ def _sent(Gather: Any, Scatter: Any, seed: int) -> Evidence:
             with Collectives() as forward:
                 y = function.apply(x * 1)
             with Collectives() as backward:
-                y.backward(torch.ones_like(y))  # with memory of its own, which a collective may read
+                y.backward(torch.ones_like(y))  # with its own memory, which a collective may read
             seen[f"{name}, {str(dtype).removeprefix('torch.')}"] = {
                 "forward": [list(call) for call in forward.calls],
                 "backward": [list(call) for call in backward.calls],
@@ -144,7 +144,7 @@ class GathersAndScatters(Check):
 class TakesAnyLayout(Check):
     """x and the incoming gradient need not be contiguous, and they are not changed."""
 
-    hint = "Collectives read raw memory: give them contiguous tensors, and write into buffers of your own."
+    hint = "Collectives read raw memory: pass contiguous tensors, and receive into new buffers."
 
     @staticmethod
     def probe(seed: int, *answers: Any) -> Evidence:
@@ -154,13 +154,13 @@ class TakesAnyLayout(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case in expected["ranks"][0]:
-            for i, what in enumerate(("x", "the gradient that comes back")):
+            for i, what in enumerate(("x", "the incoming gradient")):
                 texts = ["was changed in place" if got[case]["changed"][i] else None for got in seen["ranks"]]
                 if said := by_rank(f"{case}, {what}", texts):
-                    return said
+                    return f"{said}\nWhich tensor does the collective write into?"
                 texts = [NOT_CONTIGUOUS if got[case]["strided"][i] else None for got in seen["ranks"]]
                 if said := by_rank(f"{case}, collective of {what}", texts):
-                    return said
+                    return f"{said}\nMake a contiguous copy first."
         return _wrong(seen["ranks"], expected["ranks"])
 
 
@@ -182,10 +182,10 @@ class SendsHalfAnAllReduce(Check):
             for way in ("forward", "backward"):
                 texts = [wrong_calls(got[case][way], want[way]) for got in ranks]
                 if said := by_rank(f"{case}, {way} pass", texts):
-                    return said
+                    return f"{said}\nWhich collective sends each rank only what it needs?"
             texts = [None if got[case]["dtypes"] == want["dtypes"] else f"is {got[case]['dtypes'][0]}" for got in ranks]
             if said := by_rank(f"{case}, dtype of the result", texts):
-                return said
+                return f"{said}\nResults and gradients have the dtype of x."
         return None
 
 

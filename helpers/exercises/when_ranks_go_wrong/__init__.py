@@ -1,4 +1,4 @@
-"""Practice checks of ranks that go wrong, and what their lab needs for seeing: the flight recorder, waiting in bars.
+"""Practice checks of ranks that go wrong, and what their lab shows: the flight recorder, bars of waiting times.
 
 The learner writes the average over ranks with unequal rows, and finds from the records of all ranks which is out of
 step.

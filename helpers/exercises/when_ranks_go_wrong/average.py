@@ -12,7 +12,7 @@ from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
 from ..probing.cases import cases_on_ranks
 
-# by number of ranks: the rows of each. The same ranks average twice, of different rows.
+# by number of ranks: the rows of each. Three ranks average twice, with different rows.
 CASES = {
     1: {"7 rows": (7,)},
     2: {"4 rows each": (4, 4)},
@@ -22,7 +22,7 @@ NAMES = ("weight 0", "frozen bias 0", "weight 2", "bias 2")
 
 
 def _average(average_gradients: Callable[..., Any], seed: int, shares: tuple[int, ...]) -> Evidence:
-    """One rank: its rows of the joint batch, backward, then the learner's average."""
+    """One rank: a backward pass on its rows of the joint batch, then the learner's average."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
     model[0].bias.requires_grad_(False)
@@ -47,7 +47,7 @@ class GradientOfTheJointBatch(Check):
 
     hint = (
         "Each rank has a mean over its own rows. What share of the joint mean is that?\n"
-        "No rank knows the rows of the others. One small collective tells it their sum."
+        "No rank knows how many rows the others have. One small collective gives it the sum."
     )
 
     @staticmethod
@@ -61,27 +61,35 @@ class GradientOfTheJointBatch(Check):
                 where = f"{case}, rank {rank}"
                 for name, a, b in zip(NAMES, got["gradients"], right["gradients"], strict=True):
                     if (a is None) != (b is None):
-                        return f"{where}: the gradient of {name} is {'missing' if a is None else 'not None'}."
+                        wrong = (
+                            "None; every trained parameter gets one, also on a rank without rows"
+                            if a is None
+                            else "not None; a frozen parameter keeps None"
+                        )
+                        return f"{where}: the gradient of {name} is {wrong}."
                     if a is None:
                         continue
                     off = (torch.tensor(a) - torch.tensor(b)).norm() / torch.tensor(b).norm()
                     if not off <= 1e-6:
                         ratio = torch.tensor(a).norm() / torch.tensor(b).norm()
                         uneven = (
-                            " With equal rows it is right: does each row have the same weight?"
+                            " With equal rows it is right. Does every row have the same weight here?"
                             if " and " in case
-                            else " Which share of the joint mean does each rank's mean have?"
+                            else " What share of the joint mean does each rank's mean have?"
                         )
                         return (
                             f"{where}: the gradient of {name} is off by {off:.2g} (relative), "
-                            f"{ratio:.3g} times as long as the joint gradient.{uneven}"
+                            f"its norm is {ratio:.3g} times the joint gradient's.{uneven}"
                         )
                 if not got["kept"]:
                     return f"{where}: the weights have changed; only gradients may change."
                 if got["returned"] != "NoneType":
                     return f"{where}: it returns a {got['returned']}; change each `.grad` and return nothing."
                 if got["sent"] > 1.4 * right["sent"]:  # to gather is to send 3 / 2 as much on three ranks
-                    return f"{where}: it sent {got['sent']:,} bytes; {right['sent']:,} are enough."
+                    return (
+                        f"{where}: it sent {got['sent']:,} bytes; {right['sent']:,} are enough. "
+                        "How often is each gradient sent, and to how many ranks?"
+                    )
         return None
 
 

@@ -17,14 +17,14 @@ import torch.distributed as dist
 
 from ...core.files import PACKAGE
 
-_FOREIGN = ("multiprocessing", "<string>")  # how the course's ranks were started: not part of the program
+_FOREIGN = ("multiprocessing", "<string>")  # frames of the course's own start of ranks: not part of the program
 
 
 def write_flight_record(folder: str) -> int:
     """Write what this rank's recorder holds into `folder`, for `torchfrtrace`; return how many calls it holds.
 
-    Two things are changed. PyTorch 2.13 leaves a gloo group without a name in the list of groups, and torchfrtrace
-    then finds no group: it gets the name that its calls have. And the stack of each call ends where the program begins.
+    Two things are changed. PyTorch 2.13 lists a gloo group without a name, so torchfrtrace finds no group. Here the
+    group gets the name that its calls carry. And the stack of each call is cut where the program begins.
 
     Returns:
         0 where this version of PyTorch has no recorder for gloo; nothing is written then.
@@ -41,7 +41,7 @@ def write_flight_record(folder: str) -> int:
 
 
 def flight_report(folder: str) -> str:
-    """Return what `torchfrtrace FOLDER` says of the records in `folder`, with file names instead of paths."""
+    """Return what `torchfrtrace FOLDER` prints about the records in `folder`, with file names instead of paths."""
     command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", folder]
     environment = os.environ | {"TORCH_CPP_LOG_LEVEL": "ERROR"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)

@@ -9,7 +9,7 @@ _NAMES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
 
 
 def made_records(kind: str, chance: random.Random) -> tuple[Records, int | None, list[int]]:
-    """Return records by rank, the number of the first call that differs (None if none does), and the ranks to name."""
+    """Return records by rank, the number of the first call that differs (or None), and the ranks to name."""
     count = chance.choice((2, 4, 6, 8)) if kind == "tie" else chance.randint(3, 9)
     common = [_call(chance) for _ in range(chance.randint(4, 12))]
     logs = {rank: list(common) for rank in chance.sample(range(count), count)}  # not in the order of ranks
@@ -28,7 +28,7 @@ def made_records(kind: str, chance: random.Random) -> tuple[Records, int | None,
             del logs[rank][where - 1 :]
         return logs, where, odd
     usual = common[where - 1]
-    for rank in odd:  # each differs in a way of its own
+    for rank in odd:  # each differs in its own way
         call = _other(usual, kind, chance)
         if kind == "call" and chance.random() < 0.5:
             logs[rank].insert(where - 1, call)  # one call more: all later ones are shifted

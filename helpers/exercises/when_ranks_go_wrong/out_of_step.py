@@ -1,4 +1,4 @@
-"""Checks of the rank out of step: where the records of all ranks differ, and which ranks to look at."""
+"""Checks of `out_of_step`: where the records of the ranks differ, and which ranks to look at."""
 
 import contextlib
 import copy
@@ -12,7 +12,7 @@ JOBS = 24  # of each kind
 
 
 class OnMadeRecords(Check):
-    """Shows the answer records that differ in one way."""
+    """Runs the answer on records that differ in one way."""
 
     kind: ClassVar[str]
     look: ClassVar[str]
@@ -36,11 +36,11 @@ class OnMadeRecords(Check):
                 answer = got if isinstance(got, str) else _shown(got)
                 look = _form(got, right) or cls.look
                 return f"{_words(made, right)}: the answer is {answer}; it should be {_shown(right)}. {look}"
-        return "out_of_step changed the records; other code reads them, too." if seen["changed"] else None
+        return "It changed the records that it was given. Work on copies." if seen["changed"] else None
 
 
 def _form(got: Any, right: list[Any] | None) -> str | None:
-    """Say what is wrong with the form of an answer that has found the right call and the right ranks."""
+    """Say what is wrong with the form of an answer that names the right call and the right ranks."""
     if isinstance(got, list) and right is not None:
         if got[0] == right[0] and sorted(got[1]) == right[1]:
             return "The ranks must be sorted."
@@ -104,7 +104,7 @@ class CountsAMissingCall(OnMadeRecords):
 
 
 class NeedsAMajority(OnMadeRecords):
-    """Without a call that more than half of the ranks made, all ranks are named."""
+    """If no call, or the lack of one, is common to more than half of the ranks, all ranks are named."""
 
     kind = "tie"
     look = "No call was made by more than half of the ranks, so no rank can be singled out."
@@ -112,11 +112,11 @@ class NeedsAMajority(OnMadeRecords):
 
 
 class LeavesEqualRecordsAlone(OnMadeRecords):
-    """Records that differ in nothing but their lines are equal."""
+    """Records that differ only in their lines count as equal."""
 
     kind = "equal"
     look = "All ranks made the same calls, some of them from other lines."
-    hint = "The third entry of a call, its line, is not compared."
+    hint = "Do not compare the third entry of a call, its line."
 
 
 OUT_OF_STEP = (FindsTheOtherCall, FindsTheOtherSize, CountsAMissingCall, NeedsAMajority, LeavesEqualRecordsAlone)

@@ -1,4 +1,4 @@
-"""Six data-parallel programs, five of them broken in one line each, and what can be seen of them from outside.
+"""Six data-parallel programs, five of them broken in one line each, and their symptoms.
 
 All of them run to their end, and the loss falls in all of them. The learner diagnoses them from the symptoms.
 """
@@ -23,10 +23,10 @@ from ...ranks.run import run_ranks
 DIAGNOSES = {
     1: "nothing is wrong",
     2: "rank 0 alone loads a checkpoint, after the model was wrapped",
-    3: "the sampler is never told the epoch",
+    3: "`set_epoch` is never called on the sampler",
     4: "all micro-batches are inside no_sync",
     5: "no micro-batch is inside no_sync",
-    6: "the loss of a micro-batch is not divided by their number",
+    6: "the loss of a micro-batch is not divided by the number of micro-batches",
 }
 PROGRAMS = dict(zip("ABCDEF", random.Random(40).sample(sorted(DIAGNOSES), 6), strict=True))
 ROWS, MICRO_BATCH, ACCUMULATE, EPOCHS, RATE = 512, 32, 4, 3, 0.05
@@ -76,7 +76,7 @@ def symptoms_table(found: Mapping[str, Symptoms]) -> list[tuple[str, ...]]:
 
 
 def compare_diagnoses(answers: Mapping[str, int | None]) -> None:
-    """Print for each program what it suffers from, beside the number in `answers`."""
+    """Print for each program what is wrong with it, and whether the number in `answers` is right."""
     for name, right in PROGRAMS.items():
         said = answers.get(name)
         words = "no answer" if said is None else "right" if said == right else f"not {said}"

@@ -55,7 +55,7 @@ RAGGED = {
     "a loader that drops the last rows": _Case(26, 2, drop_last=True),
     "a last group of 1 row": _Case(51, 2),
 }
-SEVERAL = {  # the only ones in which an answer that does not tell the sampler the epoch sees other rows
+SEVERAL = {  # the only cases in which an answer that does not call set_epoch sees other rows
     "three epochs": _Case(48, 2, epochs=(0, 1, 6), lr=0.5),  # a resumed run leaves epochs out
     "two epochs at a learning rate of 0": _Case(32, 1, epochs=(0, 1), lr=0.0),
     "two epochs of ragged groups at a learning rate of 0": _Case(42, 4, epochs=(0, 1), lr=0.0),
@@ -283,7 +283,10 @@ class EveryEpochInANewOrder(Check):
                 )
             lengths = [len(order) for order in orders]
             if lengths != [len(order) for order in right]:
-                return f"rank {rank} asked for {lengths} rows in {len(orders)} epochs; its part has {len(right[0])}."
+                return (
+                    f"rank {rank} asked for {lengths} rows in {len(orders)} epochs; its part has {len(right[0])}. "
+                    "Go through the loader once per call."
+                )
             wrong = [epoch for epoch, a, b in zip(epochs, orders, right, strict=True) if a != b]
             return (
                 f"called with epochs {', '.join(map(str, epochs))}, rank {rank} did not see the rows that the sampler "

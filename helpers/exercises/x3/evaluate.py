@@ -1,4 +1,4 @@
-"""Checks of part 2: evaluation shared by the ranks. Both look at the same calls."""
+"""Checks of part 2: an evaluation that the ranks share. Both judge the same calls."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -102,8 +102,8 @@ class EveryTestRowCountsOnce(Check):
 
     points = 1
     hint = (
-        "A DistributedSampler repeats rows until all ranks have as many. Take every N-th row yourself, sum losses, "
-        "right answers and rows, all_reduce the three sums, then divide."
+        "A DistributedSampler repeats rows until all ranks have the same number. Take every Nth row yourself, sum "
+        "losses, correct answers and rows, all_reduce the three sums, then divide."
     )
     probe = staticmethod(observe)
 
@@ -118,7 +118,10 @@ class EveryTestRowCountsOnce(Check):
                     if not isinstance(answer, float):
                         return f"{case}: the {name} of rank {rank} is {answer}; it should be a Python float."
                     if not near(answer, value):
-                        return f"{case}: the {name} of rank {rank} is {answer:.6g}; over all rows it is {value:.6g}."
+                        return (
+                            f"{case}: the {name} of rank {rank} is {answer:.6g}; over all rows it is {value:.6g}. "
+                            "Does each row of all ranks count once, and is the model in evaluation mode?"
+                        )
         return None
 
 
@@ -141,7 +144,7 @@ class EvaluationSharesTheWork(Check):
             if sum(sum(got["rows"]) for got in seen[case]) < of.rows:
                 return (
                     f"{case}: {sum(sum(got['rows']) for got in seen[case])} of {of.rows} rows went through the model. "
-                    "Which rows are no rank's?"
+                    "Which rows does no rank take?"
                 )
         return None
 
@@ -149,13 +152,13 @@ class EvaluationSharesTheWork(Check):
 def _wrong_work(got: Evidence, most: int) -> str | None:
     """Describe what is wrong with the forward passes of a rank whose part has `most` rows."""
     if sum(got["rows"]) > most:
-        return f"ran {sum(got['rows'])} rows through the model; its part has at most {most}."
-    if got["read"] > most + 1:  # a look at the first row is no harm
+        return f"ran {sum(got['rows'])} rows through the model; its part has at most {most}. Which rows does it take?"
+    if got["read"] > most + 1:  # reading the first row as well does no harm
         return f"read {got['read']} rows of the data set; its part has at most {most}."
     if max(got["rows"], default=0) > BATCH:
         return f"ran {max(got['rows'])} rows at once; batch_size is {BATCH}."
     if got["train mode"]:
-        return "ran the model, or a layer of it, in training mode."
+        return "ran the model, or a layer of it, in training mode. Call eval() before the first batch."
     if got["graph"]:
         return "recorded a graph: torch.no_grad() is missing."
     if got["unmoved"]:
@@ -171,7 +174,7 @@ def _wrong_after(got: Evidence, right: Evidence, training: bool) -> str | None:
     for name, came in right["modes after"].items():
         if got["modes after"].get(name) != came:
             mode, layer = "training" if came else "evaluation", f"the layer {name!r}" if name else "the model"
-            return f"left {layer} in another mode; it was in {mode} mode before."
+            return f"left {layer} in another mode; it was in {mode} mode before. Which layers does train() set?"
     if got["wrapper after"] != training:
         return "changed the mode of the DDP wrapper and did not restore it."
     if right["records"] and not got["records"]:

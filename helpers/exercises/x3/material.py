@@ -1,4 +1,4 @@
-"""What the ranks train: a model with its traps, rows that differ, and how numbers are compared and reported."""
+"""What the ranks train: a model with traps, rows that differ, and how numbers are compared and reported."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """What a worker does where ranks have GPUs, watched on a machine without.
 
-PyTorch is made to say that there are two GPUs, and the calls that choose a device are written down instead of made. The
-process group is a real one, over gloo. The job ends when the model goes to its device, or is trained without.
+PyTorch is made to say that there are two GPUs, and the calls that choose a device are recorded instead of made. The
+process group is a real one, over gloo. The job ends when training begins.
 """
 
 import contextlib

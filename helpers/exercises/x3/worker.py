@@ -1,4 +1,4 @@
-"""Checks of part 3: the worker, from the first to the last line of a job. All three look at the same jobs."""
+"""Checks of part 3: the worker, from the first to the last line of a job. All three judge the same jobs."""
 
 import contextlib
 import io
@@ -42,7 +42,7 @@ class _Counting(Net):
 
 
 def _train_simply(log: list[Evidence], trained: list[nn.Module]) -> Callable[..., float]:
-    """Return a `train_epoch` without accumulation that writes down what it was given, and which model it trained."""
+    """Return a `train_epoch` without accumulation that logs what it was given, and which model it trained."""
 
     def train_epoch(model: Any, loader: Any, optimizer: Any, accumulate: int, epoch: int) -> float:
         sampler = loader.sampler
@@ -78,7 +78,7 @@ def _train_simply(log: list[Evidence], trained: list[nn.Module]) -> Callable[...
 
 @contextlib.contextmanager
 def _slow_files() -> Iterator[None]:
-    """Let `torch.save` take its time between two halves of a file, and let no rank wait by sleeping."""
+    """Let `torch.save` pause between the two halves of a file, and let no rank wait by sleeping."""
     save = torch.save
 
     def slowly(obj: Any, f: Any, *args: Any, **options: Any) -> None:
@@ -209,14 +209,20 @@ class ReplicasShareTheWorkAndAgree(Check):
                 if rows != list(range(ROWS)):
                     twice = len(rows) - len(set(rows))
                     missing = ROWS - len(set(rows))
-                    return f"{case}, epoch {epoch}: {twice} rows were used more than once and {missing} not at all."
+                    return (
+                        f"{case}, epoch {epoch}: {twice} rows were used more than once and {missing} not at all. "
+                        "How does the sampler know the ranks and their number?"
+                    )
             orders = [entry["rows"] for entry in got[0]["log"]]
             if orders != [entry["rows"] for entry in want[0]["log"]]:
                 return f"{case}: the order of the rows is not that of a DistributedSampler that shuffles with job.seed."
             for rank, (mine, right) in enumerate(zip(got, want, strict=True)):
                 if mine["weights"] != got[0]["weights"]:
                     off = relative_distance(mine["weights"], got[0]["weights"])
-                    return f"{case}: the weights of ranks 0 and {rank} differ by {off:.2g} (relative) at the end."
+                    return (
+                        f"{case}: the weights of ranks 0 and {rank} differ by {off:.2g} (relative) at the end. "
+                        "Do all start from rank 0's weights, and are gradients averaged in every step?"
+                    )
                 for entry, other in zip(mine["log"], right["log"], strict=True):
                     if not other["sent"] <= entry["sent"] < 1.5 * other["sent"]:
                         times = entry["sent"] / other["sent"]
@@ -225,7 +231,10 @@ class ReplicasShareTheWorkAndAgree(Check):
                             f"{times:.1f} times; it should be once. How many times is the model wrapped?"
                         )
             if not relative_distance(got[0]["weights"], want[0]["weights"]) <= EXACT:
-                return f"{case}: the replicas agree, but training rank 0's model gives other weights."
+                return (
+                    f"{case}: the replicas agree, but training rank 0's model gives other weights. "
+                    "Which weights does training start from, and which optimizer takes the steps?"
+                )
         return None
 
 
@@ -239,18 +248,18 @@ def _wrong_calls(mine: Evidence, right: Evidence) -> str | None:
         return "called train_epoch with a model that DDP does not wrap."
     processes = max(entry["processes"] for entry in mine["log"])
     if processes:
-        return f"loads its rows with {processes} process(es) of the loader; it should use none."
+        return f"gave its DataLoader num_workers={processes}; it should load without loader processes."
     samplers = {entry["sampler"] for entry in mine["log"]} - {entry["sampler"] for entry in right["log"]}
     if samplers:
         return f"called train_epoch with a loader that has a {samplers.pop()}; it should be a DistributedSampler."
     if mine["wrapped"]:
-        return "returned the wrapper; return the model inside."
+        return "returned the DDP wrapper; return the model inside it."
     if not mine["itself"]:
         return "returned a model other than the one that train_epoch trained. Return the trained model, not a copy."
     if mine["thawed"]:
         return "changed which parameters are frozen; the frozen ones of job.make_model() stay frozen."
     if mine["frozen"]:
-        return f"gave the optimizer {mine['frozen']} frozen parameters."
+        return f"gave the optimizer {mine['frozen']} frozen parameters; give it only those that require a gradient."
     return None
 
 
@@ -264,20 +273,26 @@ class Rank0SavesForAll(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case in expected:
-            alone = " LOCAL_RANK is 0 on each of them: each has a machine of its own." if case == "3 ranks" else ""
+            alone = " LOCAL_RANK is 0 on each rank here, as if each had its own machine." if case == "3 ranks" else ""
             for rank, got in enumerate(seen[case]):
                 if rank and got["saved"] is not None:
-                    return f"{case}: rank {rank} saved as well.{alone}"
+                    return f"{case}: rank {rank} also saved a checkpoint; only rank 0 of the job may.{alone}"
                 if not rank and got["saved"] is None:
-                    return f"{case}: rank 0 has saved nothing at job.checkpoint."
+                    return f"{case}: rank 0 saved no file at job.checkpoint."
                 if not got["there"]:
-                    return f"{case}: rank {rank} had returned before the checkpoint was complete."
+                    return (
+                        f"{case}: rank {rank} returned before the checkpoint was complete. "
+                        "Which call makes it wait for rank 0?"
+                    )
                 if not rank and isinstance(got["saved"], dict):
                     error, text = got["saved"]["error"], got["saved"]["text"].partition("\n")[2].strip()[:150]
                     wrong = text if error == "RuntimeError" and text else f"{error}. Is it a state_dict?"
                     return f"{case}: the checkpoint does not load into job.make_model(): {wrong}"
                 if not rank and got["saved"] != got["numbers"]:
-                    return f"{case}: the checkpoint does not hold the weights with which training ended."
+                    return (
+                        f"{case}: the checkpoint does not hold the weights with which training ended. "
+                        "When is it saved, and from which model?"
+                    )
         return None
 
 
@@ -296,7 +311,7 @@ class ClosesAndReports(Check):
         for case, want in expected.items():
             for rank, (got, right) in enumerate(zip(seen[case], want, strict=True)):
                 if got["open"]:
-                    return f"{case}: rank {rank} left the process group open."
+                    return f"{case}: rank {rank} left the process group open. Destroy it before you return."
                 for entry in got["log"]:
                     if entry["evaluated"] >= 100:
                         return f"{case}: rank {rank} called evaluate with the inner model; pass the wrapped one."
