@@ -50,8 +50,7 @@ def virtual_gpu(
         dry = mode()
         assert isinstance(dry, DryMode)
         dry.seen = lambda work: ledger.worked(computed(work, gpu))
-        if world is not None:
-            dry.traffic = ledger.traffic = Traffic()
+        dry.traffic = ledger.traffic = Traffic()
         with Steps(ledger, steps) as counted:
             dry.wrote = counted.wrote
             yield run

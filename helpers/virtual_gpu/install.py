@@ -83,7 +83,7 @@ def _put_in_place(machine: Machine, dry: Waits | None, world: World | None) -> N
     else:
         driver.install(_patches, machine)
         streams.install(_patches)
-        if world is None or dry is None:
+        if dry is None:
             ranks.install(_patches)
         else:
             ranks.install_nccl(_patches)

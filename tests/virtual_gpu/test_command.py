@@ -573,6 +573,63 @@ def test_one_rank_alone_under_torchrun(dry_run):
     assert "ranks 1" in out
 
 
+ALONE = """
+    import sys
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    path, kind = sys.argv[1:]
+    ranks = {"rank": 0, "world_size": 2 if kind == "two" else 1}
+    if kind == "environment":
+        import os
+        os.environ |= {"RANK": "0", "WORLD_SIZE": "1"}
+        dist.init_process_group("nccl")
+    elif kind == "nothing":
+        dist.init_process_group("nccl")
+    elif kind == "address":
+        dist.init_process_group("nccl", "tcp://localhost:29517?rank=0&world_size=1")
+    else:
+        dist.init_process_group("nccl", init_method="file://" + path, **ranks)
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(8, 2048), nn.Linear(2048, 2048)).cuda(), [0])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.ones(4, 8, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    dist.all_reduce(torch.ones(2, device="cpu" if kind == "host" else "cuda"))
+"""
+
+
+@pytest.mark.parametrize("kind", ["environment", "file", "address"])
+def test_a_script_may_make_a_group_of_one_rank(dry_run, tmp_path, monkeypatch, kind):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    code, out, err = dry_run(ALONE, str(tmp_path / "file"), kind, options=("--gpu", "t4", "--json"))
+    assert code == 0, err
+    report = json.loads(out.splitlines()[-1])
+    weights = 4 * (2048 * 8 + 2048 + 2048 * 2048 + 2048)
+    assert 3 * weights <= report["peak_allocated_bytes"] < 3.2 * weights  # weights, gradients, buckets
+    assert report["left_behind_bytes"] == 0  # DDP makes its buckets again in the second step
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "words"),
+    [
+        ("two", 2, "The script makes a process group of 2 ranks, but here it is alone. Use --gpus 2.\n"),
+        ("nothing", 1, "environment variable RANK expected, but not set"),
+        ("host", 1, "No backend type associated with device type cpu"),
+    ],
+)
+def test_a_group_that_would_fail_fails(dry_run, tmp_path, monkeypatch, kind, code, words):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    found, _, err = dry_run(ALONE, str(tmp_path / "file"), kind, options=("--gpu", "t4", "--steps", "9"))
+    assert found == code
+    assert words in err
+
+
 SPAWNS = """
     import os
     import torch
