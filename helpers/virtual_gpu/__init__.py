@@ -46,7 +46,8 @@ Dry runs:
     fits.py        what follows; step_forecast.py, batch.py; cures.py: what to change, savings.py: what that saves
     written.py     pictures, snapshots and traces; traffic_rows.py: rows of collectives
     dry_run.py     all of that in words; context.py: in a notebook
-    cli.py         on the command line; script_file.py: which files it takes; script_patches.py: what it leaves out
+    cli.py         on the command line; script_file.py: which files it takes; script_run.py: runs them
+    script_patches.py   what a script's run leaves out; script_end.py: how it is cut short
 
 A GPU that was there:
 

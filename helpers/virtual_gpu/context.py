@@ -51,7 +51,7 @@ def virtual_gpu(
         assert isinstance(dry, DryMode)
         dry.seen = lambda work: ledger.worked(computed(work, gpu))
         dry.traffic = ledger.traffic = Traffic()
-        with Steps(ledger, steps) as counted:
+        with Steps(ledger, steps, lambda: run.ignored()) as counted:
             dry.wrote = counted.wrote
             yield run
     finally:

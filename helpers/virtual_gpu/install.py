@@ -86,6 +86,7 @@ def _put_in_place(machine: Machine, dry: Waits | None, world: World | None) -> N
         if dry is None:
             ranks.install(_patches)
         else:
+            driver.count_named_gpus(_patches, machine)
             ranks.install_nccl(_patches)
             one_of_many.install(_patches, world, dry)
         install_compiler(_patches)

@@ -1,5 +1,6 @@
 """`python -m helpers dry-run`: the report, the script's exit code, one clear line for bad input."""
 
+import io
 import json
 import os
 import subprocess
@@ -261,6 +262,7 @@ def test_its_own_traceback_names_its_own_lines_alone(dry_run):
         (["--gpus", "4", "--rank", "4", __file__], "--rank 4 is not one of 4"),
         (["--timeline", "nowhere/x.svg", __file__], "nowhere is not a folder"),
         (["--timeline", "x.txt", __file__], "--timeline writes .svg, .png and .pdf"),
+        (["--trace", FOLDER, __file__], "is a folder. Give the name of a file."),
     ],
 )
 def test_bad_input_is_one_line(capsys, arguments, words):
@@ -339,6 +341,122 @@ def in_a_process(folder, *arguments):
         text=True,
         timeout=120,
     )
+
+
+STEPS = """
+    import os, sys, threading
+    import torch
+
+    model = torch.nn.Linear(4, 4).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step():
+        model(torch.ones(2, 4, device="cuda")).sum().backward()
+        optimizer.step()
+"""
+GOES_ON = {
+    "a thread fills a queue": """
+        import queue
+        rows = queue.Queue(2)
+        def fill():
+            while True:
+                rows.put(1)
+        threading.Thread(target=fill).start()
+        while rows.get():
+            step()
+    """,
+    "a process fills a queue": """
+        import multiprocessing
+        context = multiprocessing.get_context("fork")
+        rows = context.Queue(2)
+        def fill():
+            while True:
+                rows.put(1)
+        context.Process(target=fill).start()
+        while rows.get():
+            step()
+    """,
+    "a thread trains": """
+        trained = threading.Event()
+        def train():
+            for _ in range(9):
+                step()
+            trained.set()
+        threading.Thread(target=train).start()
+        trained.wait()
+    """,
+    "every error is caught": """
+        while True:
+            try:
+                step()
+            except:
+                pass
+    """,
+    "the process ends without Python": """
+        step(), step()
+        os._exit(0)
+    """,
+}
+
+
+@pytest.mark.parametrize("kind", GOES_ON)
+def test_what_a_script_leaves_running_does_not_keep_the_report_back(tmp_path, kind):
+    (tmp_path / "train.py").write_text(textwrap.dedent(STEPS) + textwrap.dedent(GOES_ON[kind]))
+    done = in_a_process(tmp_path, "--json", "train.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["finished_steps"] == (2 if "without" in kind else 3)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_script_that_ends_in_the_middle_of_a_step_is_reported(dry_run, code):
+    end = f"step()\nmodel(torch.ones(2, 4, device='cuda'))\nsys.exit({code})"
+    found, out, err = dry_run(textwrap.dedent(STEPS) + end)
+    assert (found, err) == (code, "")
+    assert lines_with(out, "(2)", "KiB")
+
+
+def test_an_interrupted_script_is_reported(dry_run):
+    code, out, err = dry_run(textwrap.dedent(STEPS) + "step()\nraise KeyboardInterrupt")
+    assert code == 130
+    assert err.startswith("Interrupted at ")
+    assert err.endswith("train.py:12.\n")
+    assert lines_with(out, "Peak:")
+
+
+def test_a_script_may_come_from_stdin(monkeypatch, capsys):
+    own = "\nassert __name__ == '__main__' and sys.argv == ['-', 'x']\nstep()"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(textwrap.dedent(STEPS) + own))
+    assert main(["dry-run", "--gpu", "t4", "-", "x"]) == 0
+    assert lines_with(capsys.readouterr().out, "<stdin>:9")
+
+
+def test_the_report_is_printed_where_the_command_was_called(dry_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    own = "\nsys.stdout = open('log.txt', 'w')\nprint('own')\nos.chdir('elsewhere')\nstep(), sys.stdout.flush()"
+    code, out, err = dry_run(textwrap.dedent(STEPS) + own, options=("--gpu", "t4", "--trace", "trace.json"))
+    assert code == 0, err
+    assert lines_with(out, "Peak:")
+    assert (tmp_path / "log.txt").read_text() == "own\n"
+    assert (tmp_path / "trace.json").is_file()
+
+
+def test_a_file_that_cannot_be_written_costs_no_report(dry_run, tmp_path):
+    own = "\nstep()\nos.mkdir(sys.argv[1])"
+    place = str(tmp_path / "trace.json")
+    code, out, err = dry_run(textwrap.dedent(STEPS) + own, place, options=("--gpu", "t4", "--trace", place))
+    assert code == 2
+    assert err == f"{place} cannot be written: Is a directory.\n"
+    assert lines_with(out, "Peak:")
+
+
+@pytest.mark.parametrize(("visible", "found"), [("3", 1), ("4,5", 2), ("4,5,6", 2)])
+def test_a_script_may_name_gpus_of_its_own_machine(dry_run, monkeypatch, visible, found):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    own = "\nstep()\nprint('GPUs', torch.cuda.device_count())"
+    code, out, err = dry_run(textwrap.dedent(STEPS) + own, options=("--gpu", "t4", "--gpus", "2"))
+    assert code == 0, err
+    assert f"GPUs {found}\n" in out
 
 
 IN_PROCESSES = """
