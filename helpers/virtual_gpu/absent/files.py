@@ -25,7 +25,7 @@ _LARGEST = 256  # ids in a made-up array: every vocabulary has them
 
 def install(patches: Patches, waits: Waits) -> None:
     """Teach `numpy.memmap`, `numpy.load` and `open`, for reading alone."""
-    base_map, base_load, base_open = np.memmap, np.load, builtins.open
+    base_map, base_load, base_file, base_open = np.memmap, np.load, np.fromfile, builtins.open
     downloads = Downloads(_text)
 
     class memmap(base_map):
@@ -41,6 +41,12 @@ def install(patches: Patches, waits: Waits) -> None:
             return _numbers(np.uint16)
         return base_load(file, *args, **kwargs)
 
+    def fromfile(file: Any, dtype: Any = float, count: int = -1, *args: Any, **kwargs: Any) -> Any:
+        if _is_missing(file):
+            waits.leave_out("file", f"{Path(file).name}: an array of made-up numbers")
+            return _numbers(dtype)[: None if count < 0 else count]
+        return base_file(file, dtype, count, *args, **kwargs)
+
     def read(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         kept = downloads.opened(file, mode)
         if kept is not None:
@@ -52,6 +58,7 @@ def install(patches: Patches, waits: Waits) -> None:
 
     patches.put(np, "memmap", memmap)
     patches.put(np, "load", load)
+    patches.put(np, "fromfile", fromfile)
     for owner in (builtins, io):
         patches.put(owner, "open", read)
     downloads.install(patches, waits)
