@@ -3,6 +3,7 @@
 import builtins
 import io
 import os
+import re
 import string
 import sys
 from pathlib import Path
@@ -17,9 +18,11 @@ from ..waits import Waits
 from .columns import TEXT, value
 from .downloads import Downloads
 from .folders import is_data
+from .tables import numbers
 
 _ELEMENTS, _LINES = 2**22, 1000
 _VISIBLE = 95  # of `string.printable`: programs look for letters of their own among those of the text
+_OF_PAIRS, _PAIRS = re.compile(r"ml-\d+(k|m)|ratings|interactions|edges"), 2**14  # names of files of users and items
 _LARGEST = 256  # ids in a made-up array: every vocabulary has them
 
 
@@ -52,6 +55,9 @@ def install(patches: Patches, waits: Waits) -> None:
         if kept is not None:
             return kept
         if mode in ("r", "rt") and _is_missing(file) and str(file).endswith(".txt") and _is_asked_for(file):
+            if _OF_PAIRS.match(Path(file).stem):
+                waits.leave_out("file", f"{Path(file).name}: made-up pairs")
+                return io.StringIO(numbers(2, " ", _PAIRS))
             waits.leave_out("file", f"{Path(file).name}: made-up text")
             return io.StringIO(_text())
         return base_open(file, mode, *args, **kwargs)

@@ -62,10 +62,15 @@ def is_data(path: Any) -> bool:
         return False
     name = os.path.basename(os.fspath(path)).lower()
     stem, ending = os.path.splitext(name.removesuffix(".gz"))
-    if _IDX.search(stem + ending):
+    if is_mnist(Path(name)):
         return True
     known = ending in _READ_AS_DATA or (not ending and name.endswith(".gz"))
     return known and bool(_DATA_WORDS & set(re.split(r"[^a-z0-9]+|(?<=[a-z])\d+", stem)))
+
+
+def is_mnist(path: Path) -> bool:
+    """Say whether a file is one of MNIST's, compressed or not."""
+    return _IDX.search(path.name.lower().removesuffix(".gz")) is not None
 
 
 def _finding(base: Any) -> Any:
@@ -110,7 +115,8 @@ def _matching(base: Any, assume: Any) -> Any:
 
 
 def _matches(pattern: str) -> list[str]:
-    """Return two names that a pattern matches, of files that data sets have."""
+    """Return names that a pattern matches, of files that data sets have; pictures for any ending."""
+    pattern = pattern.removesuffix("*.*") + "*.jpg" if pattern.endswith("*.*") else pattern
     ending = os.path.splitext(pattern)[1]
     if "*" not in pattern or ending not in _PICTURES + _ARRAYS or "checkpoint" in pattern:
         return []
