@@ -14,7 +14,7 @@ are the planner's. In a dry run operations compute nothing, and their results ar
     refusals.py    CUDA's errors, in its own words
     tensors.py     what a tensor says of itself: `.device`, `.numpy`, pinning
     moves.py       `.to`, with its gradient going the other way
-    factories.py   where new tensors are made
+    factories.py   where new tensors are made; legacy_types.py: types that name a device
     storages.py    the same one floor below, where saving, loading and copying happen
     generators.py  streams of random numbers, one for each device
     autocast.py    CUDA's rules for 16 bits

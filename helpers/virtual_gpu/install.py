@@ -18,6 +18,7 @@ from . import (
     generators,
     grouping,
     kernels,
+    legacy_types,
     memory,
     mps,
     profiler,
@@ -91,6 +92,7 @@ def _put_in_place(machine: Machine, dry: Waits | None, world: World | None) -> N
             one_of_many.install(_patches, world, dry)
         install_compiler(_patches)
         kernels.install(_patches)
+        legacy_types.install(_patches)
         grouping.install(_patches)
         cuda_paths.install(_patches)
         if dry is not None:
