@@ -75,9 +75,9 @@ def _legacy_name(self: Tensor) -> str:
 def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
     if dtype is None:
         return f"torch.cuda.{_legacy_name(self)}" if self.is_cuda else _base_type(self)
-    name = (
-        dtype if isinstance(dtype, str) else f"{dtype.__module__}.{dtype.__name__}" if isinstance(dtype, type) else ""
-    )
+    name = dtype if isinstance(dtype, str) else ""
+    if isinstance(dtype, type):
+        name = f"{dtype.__module__}.{dtype.__name__}"
     if name.startswith("torch.cuda."):
         return _base_type(move(self, "cuda"), name.replace(".cuda", ""))
     return _base_type(move(self, _CPU) if name and self.is_cuda else self, dtype)

@@ -13,6 +13,7 @@ from helpers.core.files import ROOT
 from helpers.virtual_gpu.autopsy.cli import reports_of
 
 import pytest
+import torch
 
 FOLDER = str(ROOT / "helpers" / "core")
 GPU_FILES = ROOT / "helpers" / "planner" / "hardware"
@@ -457,6 +458,35 @@ def test_a_script_may_name_gpus_of_its_own_machine(dry_run, monkeypatch, visible
     code, out, err = dry_run(textwrap.dedent(STEPS) + own, options=("--gpu", "t4", "--gpus", "2"))
     assert code == 0, err
     assert f"GPUs {found}\n" in out
+
+
+OLD = """
+    import numpy
+    import torch
+
+    Tensor = torch.cuda.FloatTensor
+    for made in (Tensor(4, 2).fill_(1.0), Tensor(numpy.ones((4, 2))), Tensor([[1, 2]]), torch.ones(2).type(Tensor)):
+        assert made.type() == "torch.cuda.FloatTensor" and isinstance(made, Tensor), made
+    assert Tensor(4, 2).shape == (4, 2) and Tensor((4, 2)).shape == (2,) and Tensor().shape == (0,)
+    assert torch.cuda.LongTensor([1]).dtype == torch.int64 and not isinstance(torch.ones(2), Tensor)
+    for kind in (torch.LongTensor, "torch.LongTensor"):
+        assert made.type(kind).type() == "torch.LongTensor"
+    assert made.type(torch.float16).type() == "torch.cuda.HalfTensor"
+    torch.set_default_tensor_type("torch.cuda.DoubleTensor")
+    assert torch.nn.Linear(2, 2).weight.type() == "torch.cuda.DoubleTensor"
+    torch.set_default_tensor_type(torch.FloatTensor)
+    assert torch.zeros(2).type() == "torch.FloatTensor"
+    torch.set_default_tensor_type(Tensor)
+    print("old")
+"""
+
+
+@pytest.mark.filterwarnings("ignore:torch.set_default_tensor_type")
+def test_types_may_name_dtype_and_device_at_once(dry_run):
+    _, out, err = dry_run(OLD)
+    assert "old\n" in out, err
+    assert torch.zeros(2).type() == "torch.FloatTensor"
+    assert not isinstance(torch.zeros(2), torch.cuda.FloatTensor)
 
 
 IN_PROCESSES = """
