@@ -52,7 +52,7 @@ def virtual_gpu(
         dry.seen = lambda work: ledger.worked(computed(work, gpu))
         dry.traffic = ledger.traffic = Traffic()
         with Steps(ledger, steps, lambda: run.ignored()) as counted:
-            dry.wrote = counted.wrote
+            dry.wrote, dry.stacked = counted.wrote, ledger.stacked
             yield run
     finally:
         try:

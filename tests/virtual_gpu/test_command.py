@@ -928,7 +928,7 @@ def test_a_script_that_downloads_is_told_that_it_cannot(dry_run):
     assert "cannot reach" not in err
 
 
-def test_pictures_one_by_one_are_no_batch(dry_run):
+def test_pictures_one_by_one_are_no_batch_until_they_are_stacked(dry_run):
     text = """
     import torch
     layer = torch.nn.Conv2d(3, 8, 3).cuda()
@@ -938,9 +938,12 @@ def test_pictures_one_by_one_are_no_batch(dry_run):
         layer({}).sum().backward()
         optimizer.step()
     """
-    code, out, err = dry_run(text.format("torch.stack(pictures)"))
+    code, out, err = dry_run(text.format("pictures[0] + pictures[1]"))
     assert code == 0, err
     assert "Largest batch" not in out
+    code, out, err = dry_run(text.format("torch.stack(pictures)"))
+    assert code == 0, err
+    assert "Largest batch (here 2)" in out
     code, out, err = dry_run(text.format("torch.zeros(2, 3, 64, 64).cuda()").replace("(3, 64, 64)", "(2, 64)"))
     assert code == 0, err
     assert "Largest batch (here 2)" in out
