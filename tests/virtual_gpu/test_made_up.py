@@ -7,7 +7,7 @@ import types
 from pathlib import Path
 
 from helpers.__main__ import main
-from helpers.virtual_gpu.absent import annotations, checkpoints, tables
+from helpers.virtual_gpu.absent import annotations, checkpoints, folders, tables, weights
 from helpers.virtual_gpu.absent.columns import languages_of, layout_of, value
 from helpers.virtual_gpu.absent.folders import content_of
 from helpers.virtual_gpu.absent.models import AbsentError, known_config
@@ -128,6 +128,34 @@ def test_pandas_finds_the_columns_that_it_asks_for(asked, columns):
     made = pandas.read_csv(io.BytesIO(tables._rows(Path("imdb.csv"), ".csv", asked)), **asked)
     assert list(made.columns) == columns
     assert len(made) == 1024
+
+
+def test_a_series_has_the_rows_by_which_programs_split_it():
+    lines = tables._rows(Path("data/ETTh1.csv"), ".csv", {}).decode().splitlines()
+    assert (lines[0], len(lines)) == ("date,0,1,2,3,4,5,OT", 17_421)
+    assert lines[25].startswith("2016-07-02 00:00:00,0.0,")
+
+
+def test_encoders_of_segmentation_models_are_built_without_their_weights(patches, monkeypatch):
+    def get_encoder(name, in_channels=3, depth=5, weights=None, **_):
+        return name, in_channels, depth, weights
+
+    waits, module = Waits(), types.SimpleNamespace(get_encoder=get_encoder)
+    monkeypatch.setitem(sys.modules, "segmentation_models_pytorch.encoders", module)
+    weights.install(patches, waits)
+    assert module.get_encoder("resnet34", 4, weights="imagenet") == ("resnet34", 4, 5, None)
+    assert module.get_encoder("resnet18", 3, 4, None) == ("resnet18", 3, 4, None)
+    assert [words for _, _, words in waits.assumed] == ["resnet34: built without its weights"]
+
+
+def test_opencv_finds_pictures(patches, monkeypatch):
+    waits, opencv = Waits(), types.SimpleNamespace(imread=lambda name, flags=1: None)
+    monkeypatch.setitem(sys.modules, "cv2", opencv)
+    folders.install(patches, waits)
+    assert opencv.imread("nowhere/a.png").shape == (256, 256, 3)
+    assert opencv.imread("nowhere/a.png", 0).shape == (256, 256)
+    assert opencv.imread(__file__) is None  # it is there, and no picture
+    assert {words for _, _, words in waits.assumed} == {"nowhere: gray images"}
 
 
 def test_a_hub_that_cannot_be_reached_has_no_models(run, monkeypatch):

@@ -38,7 +38,7 @@ _LLM_C = (20240520, 1, 2**20)  # the header of llm.c's token files: magic number
 
 
 def install(patches: Patches, waits: Waits) -> None:
-    """Teach `os`, `glob`, `pathlib`, `open` and, as soon as they are imported, PIL and pyarrow."""
+    """Teach `os`, `glob`, `pathlib`, `open` and, as soon as they are imported, PIL, OpenCV and pyarrow."""
 
     def assume(what: Any, words: str) -> None:
         waits.leave_out("file", f"{Path(what).name}: {words}")
@@ -53,6 +53,7 @@ def install(patches: Patches, waits: Waits) -> None:
     for owner in (builtins, io):
         patches.put(owner, "open", _opening(owner.open, assume))
     patches.after_import("PIL.Image", lambda p, module: _pictures(p, module, assume))
+    patches.after_import("cv2", lambda p, module: _arrays(p, module, assume))
     patches.after_import("pyarrow.parquet", lambda p, module: _tables(p, module, assume))
 
 
@@ -235,3 +236,20 @@ def _pictures(patches: Patches, module: Any, assume: Any) -> None:
             return module.new("RGB", size_of(Path(fp).name) or (256, 256))
 
     patches.put(module, "open", opened)
+
+
+def _arrays(patches: Patches, module: Any, assume: Any) -> None:
+    """Teach OpenCV, which returns None for a file that is not there."""
+    import numpy as np
+
+    base = module.imread
+
+    @functools.wraps(base)
+    def imread(filename: Any, flags: int = 1, *args: Any, **kwargs: Any) -> Any:
+        if os.path.lexists(filename) or not is_users(sys._getframe(1)):
+            return base(filename, flags, *args, **kwargs)
+        assume(Path(filename).parent, "gray images")
+        width, height = size_of(Path(filename).name) or (256, 256)
+        return np.full((height, width) if flags == 0 else (height, width, 3), 128, dtype=np.uint8)
+
+    patches.put(module, "imread", imread)
