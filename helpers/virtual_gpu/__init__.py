@@ -14,7 +14,7 @@ are the planner's. In a dry run operations compute nothing, and their results ar
     refusals.py    CUDA's errors, in its own words
     tensors.py     what a tensor says of itself: `.device`, `.numpy`, pinning
     moves.py       `.to`, with its gradient going the other way
-    factories.py   where new tensors are made
+    factories.py   where new tensors are made; legacy_types.py: types that name a device
     storages.py    the same one floor below, where saving, loading and copying happen
     generators.py  streams of random numbers, one for each device
     autocast.py    CUDA's rules for 16 bits
@@ -46,7 +46,8 @@ Dry runs:
     fits.py        what follows; step_forecast.py, batch.py; cures.py: what to change, savings.py: what that saves
     written.py     pictures, snapshots and traces; traffic_rows.py: rows of collectives
     dry_run.py     all of that in words; context.py: in a notebook
-    cli.py         on the command line; script_file.py: which files it takes; script_patches.py: what it leaves out
+    cli.py         on the command line; script_file.py: which files it takes; script_run.py: runs them
+    script_patches.py   what a script's run leaves out; script_end.py: how it is cut short
 
 A GPU that was there:
 

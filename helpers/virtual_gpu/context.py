@@ -50,10 +50,9 @@ def virtual_gpu(
         dry = mode()
         assert isinstance(dry, DryMode)
         dry.seen = lambda work: ledger.worked(computed(work, gpu))
-        if world is not None:
-            dry.traffic = ledger.traffic = Traffic()
-        with Steps(ledger, steps) as counted:
-            dry.wrote = counted.wrote
+        dry.traffic = ledger.traffic = Traffic()
+        with Steps(ledger, steps, lambda: run.ignored()) as counted:
+            dry.wrote, dry.stacked = counted.wrote, ledger.stacked
             yield run
     finally:
         try:

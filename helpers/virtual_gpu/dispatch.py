@@ -151,6 +151,9 @@ class Pretence(TorchDispatchMode):
                 _place_all(result, destination)
             finally:
                 thread.arriving, thread.arriving_rows = False, 0
+            storage = storage_of(result)
+            if storage is not None:
+                storage.rows = _rows(result)
         return result
 
     def _execute(

@@ -158,6 +158,11 @@ def _snapshot(machine: Machine) -> dict[str, Any]:
     return {"segments": [], "device_traces": traces, "allocator_settings": _allocator_settings()}
 
 
+def count_named_gpus(patches: Patches, machine: Machine) -> None:
+    """Let CUDA_VISIBLE_DEVICES name GPUs by any number: those of the machine for which a program was written."""
+    patches.put(torch.cuda, "_device_count_nvml", lambda: len_visible(machine.gpus))
+
+
 def len_visible(gpus: int) -> int:
     """Return how many of the machine's GPUs CUDA_VISIBLE_DEVICES leaves."""
     return min(gpus, len(torch.cuda._parse_visible_devices()))

@@ -35,6 +35,7 @@ class DryMode(Pretence):
     Attributes:
         seen: called with the work of each operation on a GPU.
         wrote: called with each tensor on a GPU that an operation has written to.
+        stacked: called with rows that came to a GPU one by one, and the tensor that they are stacked to.
     """
 
     def __init__(self, refusals: Refusals, waits: Waits) -> None:
@@ -43,6 +44,7 @@ class DryMode(Pretence):
         self._works: dict[Any, Work | None] = {}
         self.seen: Any = None
         self.wrote: Any = None
+        self.stacked: Any = None
 
     def _execute(
         self, func: Any, args: Any, kwargs: dict[str, Any], tensors: Sequence[Tensor], index: int | None
@@ -83,6 +85,8 @@ class DryMode(Pretence):
             self._learn_constant(name, args, result)
         if self.seen is not None and index is not None:
             self._see(key, (func, args, kwargs, result))
+        if self.stacked is not None and name == "stack" and args[1:] in ((), (0,)):
+            self.stacked(args[0], result)
         if self.wrote is not None and index is not None:
             for tensor in _written(func, args, kwargs):
                 self.wrote(tensor)

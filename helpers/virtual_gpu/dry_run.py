@@ -50,10 +50,12 @@ class DryRun:
         ledger: every allocation.
         waits: where it waited for the GPU, and which values were assumed.
         world: the ranks of which the program was one; None where there are no others.
+        ignored: called when the program goes on after its last step.
     """
 
     def __init__(self, gpu: Gpu, ledger: Ledger, waits: Waits, world: World | None = None) -> None:
         self.gpu, self.ledger, self.waits, self.world = gpu.name, ledger, waits, world
+        self.ignored: Callable[[], object] = lambda: None
         self._gpu = gpu
         self._expandable = expandable_segments()
         self._answers: dict[str, tuple[tuple[int, int], Any]] = {}

@@ -18,6 +18,7 @@ from . import (
     generators,
     grouping,
     kernels,
+    legacy_types,
     memory,
     mps,
     profiler,
@@ -83,13 +84,15 @@ def _put_in_place(machine: Machine, dry: Waits | None, world: World | None) -> N
     else:
         driver.install(_patches, machine)
         streams.install(_patches)
-        if world is None or dry is None:
+        if dry is None:
             ranks.install(_patches)
         else:
+            driver.count_named_gpus(_patches, machine)
             ranks.install_nccl(_patches)
             one_of_many.install(_patches, world, dry)
         install_compiler(_patches)
         kernels.install(_patches)
+        legacy_types.install(_patches)
         grouping.install(_patches)
         cuda_paths.install(_patches)
         if dry is not None:

@@ -7,7 +7,7 @@ lives on into the backward pass.
 
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 
 from ..meter.work import Work
 from .dispatch import thread
-from .homes import home_of, parts
+from .homes import home_of, parts, storage_of
 from .memory import gpu
 from .traffic import Traffic
 from .user_line import Place, place
@@ -119,6 +119,15 @@ class Ledger:
         record.graph = self._builds_graph(here)
         self.events.append(record)
         return record
+
+    def stacked(self, rows: Sequence[torch.Tensor], batch: torch.Tensor) -> None:
+        """Take `rows` that came from the host one by one for the rows of `batch`, not for batches of their own."""
+        arrivals = self.arrivals if self.marks else self.early_arrivals
+        for row in rows:
+            found = getattr(storage_of(row), "rows", 0)
+            taken = min(row.nbytes, arrivals[found]) if found else 0
+            arrivals[found] -= taken
+            arrivals[batch.shape[0]] += taken
 
     def _builds_graph(self, here: Place) -> bool:
         """Say whether autograd is on; inside an `autograd.Function`, where it is always off, whether it was before."""

@@ -2,11 +2,13 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 
 from .ledger import Ledger
 from .owners import category_of
 
 _STATE = {"parameters", "gradients", "optimizer state"}  # a gradient lives on until zero_grad
+_STEPS = 3  # that a program has to take
 _LEAST = 2**20  # bytes: losses as numbers do no harm
 
 
@@ -26,9 +28,13 @@ class LeftBehind:
 def left_behind(ledger: Ledger, index: int) -> LeftBehind | None:
     """Return what every step leaves on GPU `index`; None where it is little, or the steps are fewer than three.
 
-    The first step does not count, since it makes what stays for good; nor does the last, whose successor is not there.
+    The first step does not count, since it makes what stays for good. A step that frees as much as it leaves behind
+    leaves nothing, as with DDP's new buckets. Of the last step, whose successor is not there, only the growth counts.
     """
     marks, lines = ledger.marks, []
+    grows = all(_growth(ledger, index, *step) >= _LEAST for step in pairwise(marks))
+    if len(marks) < _STEPS or not grows:
+        return None
     for begin, end, next_end in zip(marks, marks[1:], marks[2:], strict=False):
         made = Counter()
         for place in range(begin, end):
@@ -37,7 +43,14 @@ def left_behind(ledger: Ledger, index: int) -> LeftBehind | None:
             if record.index == index and record.born == place and lives_on and category_of(record) not in _STATE:
                 made[record.line] += record.nbytes
         lines.append(made)
-    if not lines or min(made.total() for made in lines) < _LEAST:
-        return None
     least = min(lines, key=Counter.total)
-    return LeftBehind(least.total(), least.most_common(1)[0][0])
+    return LeftBehind(least.total(), least.most_common(1)[0][0]) if least.total() >= _LEAST else None
+
+
+def _growth(ledger: Ledger, index: int, begin: int, end: int) -> int:
+    """Return by how many bytes more of GPU `index` is held at place `end` of the events than at `begin`."""
+    return sum(
+        record.nbytes if record.born == place else -record.nbytes
+        for place, record in enumerate(ledger.events[begin:end], begin)
+        if record.index == index
+    )

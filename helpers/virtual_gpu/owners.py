@@ -61,7 +61,7 @@ def steps_of(ledger: Ledger, index: int) -> list[Step]:
     """Return the steps of a program on GPU `index`; what comes before the end of the first belongs to it."""
     ends = [mark for mark in ledger.marks if mark]
     last = ends[-1] if ends else 0
-    if not ends or any(record.born >= last for record in ledger.events[last:]):
+    if not ends or any(record.born >= last for record in ledger.events[last : ledger.over or None]):
         ends.append(len(ledger.events))
     steps, held, first = [], 0, 0
     for last in ends:

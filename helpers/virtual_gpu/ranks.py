@@ -17,10 +17,11 @@ from torch.distributed import distributed_c10d as c10d
 
 from .patches import Patches
 
-_COLLECTIVES = """
+_NAMES = """
     all_reduce broadcast reduce all_gather all_gather_into_tensor all_gather_single reduce_scatter gather scatter
     reduce_scatter_tensor reduce_scatter_single all_to_all all_to_all_single send recv isend irecv
 """
+COLLECTIVES = tuple(_NAMES.split())
 _spoken: dict[Any, str] = {}  # group -> the backend that was asked for
 _taken: set[Any] = set()  # groups in which this rank has said which GPU it uses
 
@@ -155,7 +156,7 @@ def install(patches: Patches) -> None:
         "new_group": made,
         "destroy_process_group": destroy_process_group,
         "get_backend": _backend,
-        **{name: _collective(getattr(c10d, name)) for name in _COLLECTIVES.split() if hasattr(c10d, name)},
+        **{name: _collective(getattr(c10d, name)) for name in COLLECTIVES if hasattr(c10d, name)},
     }
     from torch.distributed import device_mesh
 

@@ -14,7 +14,7 @@ def check_script(script: str, module: bool) -> None:
     """Refuse what Python cannot run as a script.
 
     Args:
-        script: a file, or the name of a module.
+        script: a file, the name of a module, or "-" for stdin.
         module: whether it is a module's name.
 
     Raises:
@@ -22,6 +22,8 @@ def check_script(script: str, module: bool) -> None:
             data or unreadable.
     """
     path = Path(script)
+    if script == "-" and not module:
+        return
     if module:
         if path.suffix == ".py" and path.is_file():
             raise RecipeError(f"{script} is a file, not a module. Leave out -m.")

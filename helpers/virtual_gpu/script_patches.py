@@ -9,21 +9,24 @@ import torch
 from . import absent, paged, spawned
 from .patches import Patches
 from .ranks import Device
+from .script_end import ScriptEnd
 from .user_line import is_library_loading
 from .waits import Waits
 from .world import World
 
 
 @contextmanager
-def for_scripts(waits: Waits, world: World | None = None, *, fake_data: bool = False) -> Iterator[None]:
+def for_scripts(waits: Waits, end: ScriptEnd, world: World | None = None, *, fake_data: bool = False) -> Iterator[None]:
     """Let `torch.compile` return what it is given, and `torch.save` write nothing; both are noted.
 
-    Models are built without weights that are not here; with `fake_data`, data sets that are not here are made up.
+    What ends the script from inside is left to `end`. Models are built without weights that are not here; with
+    `fake_data`, data sets that are not here are made up.
     """
     patches = Patches()
     absent.install(patches, waits, fake_data=fake_data)
     paged.install(patches, waits)
     spawned.install(patches, world, waits)
+    end.install(patches)
 
     def compiled(model: Any = None, **options: Any) -> Any:
         if model is None:

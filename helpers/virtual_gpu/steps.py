@@ -18,6 +18,8 @@ from .homes import storage_of
 from .ledger import Ledger
 from .patches import Patches
 
+_PATIENCE = 3  # further steps of a program that catches the error which is to end it
+
 
 class EnoughStepsError(BaseException):
     """The program has taken as many optimizer steps as it was to take. Not an `Exception`: programs catch those."""
@@ -33,10 +35,11 @@ class Steps:
     Args:
         ledger: is told of updates and of the ends of steps.
         limit: steps after which the program ends; None lets it go on.
+        ignored: called when the program goes on all the same, because it catches every error.
     """
 
-    def __init__(self, ledger: Ledger, limit: int | None) -> None:
-        self._ledger, self._limit = ledger, limit
+    def __init__(self, ledger: Ledger, limit: int | None, ignored: Callable[[], object] = lambda: None) -> None:
+        self._ledger, self._limit, self._ignored = ledger, limit, ignored
         self._alone: bool | None = None  # whether there is one optimizer; None before the first step
         self._first = 0  # the id of the first optimizer that stepped
         self._this_step: set[int] = set()
@@ -122,14 +125,17 @@ class Steps:
 
     def _end(self) -> None:
         self._this_step.clear()
-        self._ledger.end_step()
         self.count += 1
         stand_ins.steps = self.count
+        if self._limit is None or self.count <= self._limit:
+            self._ledger.end_step()
         if self._limit is not None and self.count >= self._limit:
             self._ledger.label_modules()
-            self._ledger.over = len(self._ledger.events)
+            self._ledger.over = self._ledger.over or len(self._ledger.events)
             if os.getpid() != self._process:  # forked by the program: it ends by itself, without a traceback
                 raise SystemExit(0)
+            if self.count == self._limit + _PATIENCE:
+                self._ignored()
             raise EnoughStepsError
 
 

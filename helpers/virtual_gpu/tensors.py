@@ -75,9 +75,12 @@ def _legacy_name(self: Tensor) -> str:
 def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
     if dtype is None:
         return f"torch.cuda.{_legacy_name(self)}" if self.is_cuda else _base_type(self)
-    if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
-        return _base_type(move(self, "cuda"), dtype.replace(".cuda", ""))
-    return _base_type(self, dtype)
+    name = dtype if isinstance(dtype, str) else ""
+    if isinstance(dtype, type):
+        name = f"{dtype.__module__}.{dtype.__name__}"
+    if name.startswith("torch.cuda."):
+        return _base_type(move(self, "cuda"), name.replace(".cuda", ""))
+    return _base_type(move(self, _CPU) if name and self.is_cuda else self, dtype)
 
 
 def announced(name: str, method: Callable[..., Any]) -> Callable[..., Any]:

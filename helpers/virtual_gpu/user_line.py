@@ -66,6 +66,11 @@ def is_users(frame: FrameType) -> bool:
     return _kind(frame.f_code.co_filename) == _USER
 
 
+def is_user_file(path: str) -> bool:
+    """Say whether a file is of the program's own code."""
+    return _kind(path) == _USER
+
+
 def is_library_loading() -> bool:
     """Say whether a module that is not the program's own is being loaded, without code of the program in between."""
     frame: FrameType | None = sys._getframe(1)

@@ -10,6 +10,7 @@ import functools
 import os
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qs, urlparse
 
 import torch
 import torch.distributed as dist
@@ -17,9 +18,11 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
 from . import pipeline
+from .absent.models import AbsentError
 from .hollow import give_hint, hint, is_hollow, is_small, make_hollow
 from .homes import storage_of
 from .patches import Patches
+from .ranks import COLLECTIVES
 from .waits import Waits
 
 NAMESPACES = ("c10d", "_c10d_functional")
@@ -59,11 +62,14 @@ class World:
         }
 
 
-def install(patches: Patches, world: World, waits: Waits) -> None:
-    """Let `init_process_group` make a fake group, and objects travel to this rank alone."""
+def install(patches: Patches, world: World | None, waits: Waits) -> None:
+    """Let `init_process_group` make a fake group, and objects travel to this rank alone.
+
+    Without a `world`, the program may make a group of one rank: gloo could not carry gradients without data either.
+    """
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    for name, value in world.environment().items():
+    for name, value in ({} if world is None else world.environment()).items():
         before = os.environ.get(name)
         patches.later(functools.partial(_restore, name, before))
         os.environ[name] = value
@@ -71,14 +77,24 @@ def install(patches: Patches, world: World, waits: Waits) -> None:
 
     @functools.wraps(initialise)
     def init_process_group(
-        backend: Any = None, init_method: Any = None, timeout: Any = None, *_: Any, **named: Any
+        backend: Any = None,
+        init_method: Any = None,
+        timeout: Any = None,
+        world_size: int = -1,
+        rank: int = -1,
+        store: Any = None,
+        *args: Any,
+        **named: Any,
     ) -> None:
-        rank, size = named.get("rank", -1), named.get("world_size", -1)
+        own = World(0, 1, 1) if world is None else world
+        if world is None and _size_of(world_size, init_method) != 1:
+            _refuse_others(_size_of(world_size, init_method))
+            initialise(backend, init_method, timeout, world_size, rank, store, *args, **named)  # says what is missing
         initialise(
             "fake",
             store=FakeStore(),
-            rank=world.rank if rank in (-1, None) else rank,
-            world_size=world.size if size in (-1, None) else size,
+            rank=own.rank if rank in (-1, None) else rank,
+            world_size=own.size if world_size in (-1, None) else world_size,
         )
         asked[c10d._get_default_group()] = str(backend).lower() if backend is not None else "cpu:gloo,cuda:nccl"
 
@@ -102,7 +118,7 @@ def install(patches: Patches, world: World, waits: Waits) -> None:
         "get_backend": backend_of,
         "monitored_barrier": lambda *_, **__: None,
         **_objects(world, waits),
-        **{name: _with_operator(getattr(c10d, name)) for name in _REDUCING if hasattr(c10d, name)},
+        **{name: _collective(getattr(c10d, name), asked) for name in COLLECTIVES if hasattr(c10d, name)},
     }
     from torch.distributed import device_mesh
 
@@ -111,7 +127,27 @@ def install(patches: Patches, world: World, waits: Waits) -> None:
             if hasattr(module, name):
                 patches.put(module, name, function)
     pipeline.install(patches)
-    patches.later(_destroy)
+    if not dist.is_initialized():
+        patches.later(_destroy)
+
+
+def _size_of(given: int | None, init_method: Any) -> int | None:
+    """Return of how many ranks a group is to be, as `init_process_group` finds it; None where nothing says it."""
+    if given not in (-1, None):
+        return given
+    query = parse_qs(urlparse(str(init_method or "")).query)
+    size = query.get("world_size", [os.environ.get("WORLD_SIZE")])[0]
+    return int(size) if size and size.isdecimal() else None
+
+
+def _refuse_others(size: int | None) -> None:
+    """Refuse a group of ranks that no option has asked for: the program would wait for them.
+
+    Raises:
+        AbsentError: the group is to have several ranks.
+    """
+    if size is not None and size > 1:
+        raise AbsentError(f"The script makes a process group of {size} ranks, but here it is alone. Use --gpus {size}.")
 
 
 def _restore(name: str, value: str | None) -> None:
@@ -126,17 +162,25 @@ def _destroy() -> None:
         dist.destroy_process_group()
 
 
-_REDUCING = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single")
 _operator = "sum"
 
 
-def _with_operator(function: Any) -> Any:
-    """Remember by which operator a collective reduces: the dispatcher's arguments do not say it."""
+def _collective(function: Any, asked: dict[Any, str]) -> Any:
+    """Refuse what NCCL refuses, and remember by which operator a collective reduces: no argument below says it.
+
+    Args:
+        function: of torch.distributed.
+        asked: the backend of each group.
+    """
 
     @functools.wraps(function)
     def collective(*args: Any, **kwargs: Any) -> Any:
         global _operator
-        op = next((value for value in (*args, *kwargs.values()) if isinstance(value, _OPERATORS)), dist.ReduceOp.SUM)
+        given = *args, *kwargs.values()
+        group = next((value for value in given if isinstance(value, dist.ProcessGroup)), c10d.GroupMember.WORLD)
+        if asked.get(group) == "nccl" and any(tensor.device.type == "cpu" for tensor in _flat(given)):
+            raise RuntimeError("No backend type associated with device type cpu")
+        op = next((value for value in given if isinstance(value, _OPERATORS)), dist.ReduceOp.SUM)
         _operator = str(op).rpartition(".")[2].lower()
         try:
             return function(*args, **kwargs)
@@ -149,7 +193,7 @@ def _with_operator(function: Any) -> Any:
 _OPERATORS = (dist.ReduceOp, dist.ReduceOp.RedOpType)
 
 
-def _objects(world: World, waits: Waits) -> dict[str, Any]:
+def _objects(world: World | None, waits: Waits) -> dict[str, Any]:
     """Return stand-ins for the collectives of Python's objects, which no fake group can carry."""
 
     def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
@@ -161,7 +205,7 @@ def _objects(world: World, waits: Waits) -> dict[str, Any]:
 
     def scatter_object_list(output: list[Any], inputs: Any = None, *_: Any, **__: Any) -> None:
         if inputs:
-            output[0] = inputs[world.rank % len(inputs)]
+            output[0] = inputs[(0 if world is None else world.rank) % len(inputs)]
 
     def recv_object_list(object_list: list[Any], *_: Any, **__: Any) -> int:
         waits.assume("recv_object_list", "nothing has come from the other rank")

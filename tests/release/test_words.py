@@ -69,7 +69,7 @@ def test_the_list_finds_what_it_is_for():
 )
 def test_a_spell_checker_finds_no_mistake():
     paths = [ROOT / "helpers", ROOT / "tests", *PAGES, *sorted((ROOT / "solutions").glob("*.py"))]
-    known = "dout,te,caf,regraded,regrading,shepard,submisions,aranges,notin,modell"
+    known = "dout,te,caf,regraded,regrading,shepard,submisions,aranges,notin,modell,ot"
     skipped = "*.json,*.jsonl,*.ipynb,*.svg,reference"
     run = subprocess.run(
         [sys.executable, "-m", "codespell_lib", "-L", known, "-S", skipped, *map(str, paths)],

@@ -1,5 +1,6 @@
 """`python -m helpers dry-run`: the report, the script's exit code, one clear line for bad input."""
 
+import io
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ from helpers.core.files import ROOT
 from helpers.virtual_gpu.autopsy.cli import reports_of
 
 import pytest
+import torch
 
 FOLDER = str(ROOT / "helpers" / "core")
 GPU_FILES = ROOT / "helpers" / "planner" / "hardware"
@@ -261,6 +263,7 @@ def test_its_own_traceback_names_its_own_lines_alone(dry_run):
         (["--gpus", "4", "--rank", "4", __file__], "--rank 4 is not one of 4"),
         (["--timeline", "nowhere/x.svg", __file__], "nowhere is not a folder"),
         (["--timeline", "x.txt", __file__], "--timeline writes .svg, .png and .pdf"),
+        (["--trace", FOLDER, __file__], "is a folder. Give the name of a file."),
     ],
 )
 def test_bad_input_is_one_line(capsys, arguments, words):
@@ -339,6 +342,151 @@ def in_a_process(folder, *arguments):
         text=True,
         timeout=120,
     )
+
+
+STEPS = """
+    import os, sys, threading
+    import torch
+
+    model = torch.nn.Linear(4, 4).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step():
+        model(torch.ones(2, 4, device="cuda")).sum().backward()
+        optimizer.step()
+"""
+GOES_ON = {
+    "a thread fills a queue": """
+        import queue
+        rows = queue.Queue(2)
+        def fill():
+            while True:
+                rows.put(1)
+        threading.Thread(target=fill).start()
+        while rows.get():
+            step()
+    """,
+    "a process fills a queue": """
+        import multiprocessing
+        context = multiprocessing.get_context("fork")
+        rows = context.Queue(2)
+        def fill():
+            while True:
+                rows.put(1)
+        context.Process(target=fill).start()
+        while rows.get():
+            step()
+    """,
+    "a thread trains": """
+        trained = threading.Event()
+        def train():
+            for _ in range(9):
+                step()
+            trained.set()
+        threading.Thread(target=train).start()
+        trained.wait()
+    """,
+    "every error is caught": """
+        while True:
+            try:
+                step()
+            except:
+                pass
+    """,
+    "the process ends without Python": """
+        step(), step()
+        os._exit(0)
+    """,
+}
+
+
+@pytest.mark.parametrize("kind", GOES_ON)
+def test_what_a_script_leaves_running_does_not_keep_the_report_back(tmp_path, kind):
+    (tmp_path / "train.py").write_text(textwrap.dedent(STEPS) + textwrap.dedent(GOES_ON[kind]))
+    done = in_a_process(tmp_path, "--json", "train.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["finished_steps"] == (2 if "without" in kind else 3)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_script_that_ends_in_the_middle_of_a_step_is_reported(dry_run, code):
+    end = f"step()\nmodel(torch.ones(2, 4, device='cuda'))\nsys.exit({code})"
+    found, out, err = dry_run(textwrap.dedent(STEPS) + end)
+    assert (found, err) == (code, "")
+    assert lines_with(out, "(2)", "KiB")
+
+
+def test_an_interrupted_script_is_reported(dry_run):
+    code, out, err = dry_run(textwrap.dedent(STEPS) + "step()\nraise KeyboardInterrupt")
+    assert code == 130
+    assert err.startswith("Interrupted at ")
+    assert err.endswith("train.py:12.\n")
+    assert lines_with(out, "Peak:")
+
+
+def test_a_script_may_come_from_stdin(monkeypatch, capsys):
+    own = "\nassert __name__ == '__main__' and sys.argv == ['-', 'x']\nstep()"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(textwrap.dedent(STEPS) + own))
+    assert main(["dry-run", "--gpu", "t4", "-", "x"]) == 0
+    assert lines_with(capsys.readouterr().out, "<stdin>:9")
+
+
+def test_the_report_is_printed_where_the_command_was_called(dry_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    own = "\nsys.stdout = open('log.txt', 'w')\nprint('own')\nos.chdir('elsewhere')\nstep(), sys.stdout.flush()"
+    code, out, err = dry_run(textwrap.dedent(STEPS) + own, options=("--gpu", "t4", "--trace", "trace.json"))
+    assert code == 0, err
+    assert lines_with(out, "Peak:")
+    assert (tmp_path / "log.txt").read_text() == "own\n"
+    assert (tmp_path / "trace.json").is_file()
+
+
+def test_a_file_that_cannot_be_written_costs_no_report(dry_run, tmp_path):
+    own = "\nstep()\nos.mkdir(sys.argv[1])"
+    place = str(tmp_path / "trace.json")
+    code, out, err = dry_run(textwrap.dedent(STEPS) + own, place, options=("--gpu", "t4", "--trace", place))
+    assert code == 2
+    assert err == f"{place} cannot be written: Is a directory.\n"
+    assert lines_with(out, "Peak:")
+
+
+@pytest.mark.parametrize(("visible", "found"), [("3", 1), ("4,5", 2), ("4,5,6", 2)])
+def test_a_script_may_name_gpus_of_its_own_machine(dry_run, monkeypatch, visible, found):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    own = "\nstep()\nprint('GPUs', torch.cuda.device_count())"
+    code, out, err = dry_run(textwrap.dedent(STEPS) + own, options=("--gpu", "t4", "--gpus", "2"))
+    assert code == 0, err
+    assert f"GPUs {found}\n" in out
+
+
+OLD = """
+    import numpy
+    import torch
+
+    Tensor = torch.cuda.FloatTensor
+    for made in (Tensor(4, 2).fill_(1.0), Tensor(numpy.ones((4, 2))), Tensor([[1, 2]]), torch.ones(2).type(Tensor)):
+        assert made.type() == "torch.cuda.FloatTensor" and isinstance(made, Tensor), made
+    assert Tensor(4, 2).shape == (4, 2) and Tensor((4, 2)).shape == (2,) and Tensor().shape == (0,)
+    assert torch.cuda.LongTensor([1]).dtype == torch.int64 and not isinstance(torch.ones(2), Tensor)
+    for kind in (torch.LongTensor, "torch.LongTensor"):
+        assert made.type(kind).type() == "torch.LongTensor"
+    assert made.type(torch.float16).type() == "torch.cuda.HalfTensor"
+    torch.set_default_tensor_type("torch.cuda.DoubleTensor")
+    assert torch.nn.Linear(2, 2).weight.type() == "torch.cuda.DoubleTensor"
+    torch.set_default_tensor_type(torch.FloatTensor)
+    assert torch.zeros(2).type() == "torch.FloatTensor"
+    torch.set_default_tensor_type(Tensor)
+    print("old")
+"""
+
+
+@pytest.mark.filterwarnings("ignore:torch.set_default_tensor_type")
+def test_types_may_name_dtype_and_device_at_once(dry_run):
+    _, out, err = dry_run(OLD)
+    assert "old\n" in out, err
+    assert torch.zeros(2).type() == "torch.FloatTensor"
+    assert not isinstance(torch.zeros(2), torch.cuda.FloatTensor)
 
 
 IN_PROCESSES = """
@@ -573,6 +721,63 @@ def test_one_rank_alone_under_torchrun(dry_run):
     assert "ranks 1" in out
 
 
+ALONE = """
+    import sys
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    path, kind = sys.argv[1:]
+    ranks = {"rank": 0, "world_size": 2 if kind == "two" else 1}
+    if kind == "environment":
+        import os
+        os.environ |= {"RANK": "0", "WORLD_SIZE": "1"}
+        dist.init_process_group("nccl")
+    elif kind == "nothing":
+        dist.init_process_group("nccl")
+    elif kind == "address":
+        dist.init_process_group("nccl", "tcp://localhost:29517?rank=0&world_size=1")
+    else:
+        dist.init_process_group("nccl", init_method="file://" + path, **ranks)
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(8, 2048), nn.Linear(2048, 2048)).cuda(), [0])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.ones(4, 8, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    dist.all_reduce(torch.ones(2, device="cpu" if kind == "host" else "cuda"))
+"""
+
+
+@pytest.mark.parametrize("kind", ["environment", "file", "address"])
+def test_a_script_may_make_a_group_of_one_rank(dry_run, tmp_path, monkeypatch, kind):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    code, out, err = dry_run(ALONE, str(tmp_path / "file"), kind, options=("--gpu", "t4", "--json"))
+    assert code == 0, err
+    report = json.loads(out.splitlines()[-1])
+    weights = 4 * (2048 * 8 + 2048 + 2048 * 2048 + 2048)
+    assert 3 * weights <= report["peak_allocated_bytes"] < 3.2 * weights  # weights, gradients, buckets
+    assert report["left_behind_bytes"] == 0  # DDP makes its buckets again in the second step
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "words"),
+    [
+        ("two", 2, "The script makes a process group of 2 ranks, but here it is alone. Use --gpus 2.\n"),
+        ("nothing", 1, "environment variable RANK expected, but not set"),
+        ("host", 1, "No backend type associated with device type cpu"),
+    ],
+)
+def test_a_group_that_would_fail_fails(dry_run, tmp_path, monkeypatch, kind, code, words):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    found, _, err = dry_run(ALONE, str(tmp_path / "file"), kind, options=("--gpu", "t4", "--steps", "9"))
+    assert found == code
+    assert words in err
+
+
 SPAWNS = """
     import os
     import torch
@@ -723,7 +928,7 @@ def test_a_script_that_downloads_is_told_that_it_cannot(dry_run):
     assert "cannot reach" not in err
 
 
-def test_pictures_one_by_one_are_no_batch(dry_run):
+def test_pictures_one_by_one_are_no_batch_until_they_are_stacked(dry_run):
     text = """
     import torch
     layer = torch.nn.Conv2d(3, 8, 3).cuda()
@@ -733,9 +938,12 @@ def test_pictures_one_by_one_are_no_batch(dry_run):
         layer({}).sum().backward()
         optimizer.step()
     """
-    code, out, err = dry_run(text.format("torch.stack(pictures)"))
+    code, out, err = dry_run(text.format("pictures[0] + pictures[1]"))
     assert code == 0, err
     assert "Largest batch" not in out
+    code, out, err = dry_run(text.format("torch.stack(pictures)"))
+    assert code == 0, err
+    assert "Largest batch (here 2)" in out
     code, out, err = dry_run(text.format("torch.zeros(2, 3, 64, 64).cuda()").replace("(3, 64, 64)", "(2, 64)"))
     assert code == 0, err
     assert "Largest batch (here 2)" in out

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import threading
 import warnings
+from collections import deque
 from typing import ClassVar
 
 from helpers.planner import Recipe, RecipeError
@@ -269,13 +270,14 @@ KEPT = {
     "a graph": (lambda x, loss: loss, True),
     "a number": (lambda x, loss: loss.detach(), False),
     "a batch": (lambda x, loss: x, True),
+    "the last two batches": (lambda x, loss: x, False),
     "nothing": (lambda x, loss: None, False),
 }
 
 
 @pytest.mark.parametrize("name", KEPT)
 def test_what_each_step_leaves_behind_is_found(name):
-    (keep, left), kept = KEPT[name], []
+    (keep, left), kept = KEPT[name], deque(maxlen=2 if "two" in name else None)
     with virtual_gpu("t4") as run:
         model = nn.Sequential(nn.Linear(1024, 4096), nn.Tanh(), nn.Linear(4096, 1)).cuda()
         optimizer = torch.optim.AdamW(model.parameters())

@@ -1,12 +1,13 @@
 """What is made up besides models and rows: downloads, annotations, checkpoint folders, a package for CUDA alone."""
 
+import io
 import json
 import sys
 import types
 from pathlib import Path
 
 from helpers.__main__ import main
-from helpers.virtual_gpu.absent import annotations, checkpoints
+from helpers.virtual_gpu.absent import annotations, checkpoints, folders, tables, weights
 from helpers.virtual_gpu.absent.columns import languages_of, layout_of, value
 from helpers.virtual_gpu.absent.folders import content_of
 from helpers.virtual_gpu.absent.models import AbsentError, known_config
@@ -72,6 +73,89 @@ def test_what_a_program_saves_of_a_made_up_download_stays_in_memory(run, tmp_pat
     code, _, err = run(DOWNLOADS)
     assert code == 1
     assert "URLError" in err
+
+
+TABLES = """
+import gzip, json, os, torch
+import numpy as np
+from pathlib import Path
+
+pairs = np.loadtxt("data/ml-1m.txt", dtype=np.int32)
+first, fourth = np.loadtxt("points.dat", usecols=(0, 3), unpack=True, skiprows=2)
+features = np.genfromtxt("pima.csv", delimiter=",", skip_header=1)
+named = np.loadtxt("records.txt", dtype=[("a", "i4"), ("b", "f4"), ("c", "f4")])
+print("tables", pairs.shape, pairs.dtype, first.shape, sorted(set(fourth.tolist())), features.shape, named.dtype.names)
+with gzip.open("data/enwik8.gz") as file:
+    text = np.frombuffer(file.read(int(95e6)), dtype=np.uint8)
+rows = [json.loads(line) for line in gzip.open("train.jsonl.gz", "rt")]
+images = np.frombuffer(gzip.open("train-images-idx3-ubyte.gz").read(), np.uint8, offset=16).reshape(-1, 28, 28)
+labels = open("t10k-labels-idx1-ubyte", "rb").read()[8:]
+print("gzip", len(text), len(rows), sorted(rows[0]), images.shape, len(labels), max(labels))
+print("found", os.path.exists("train.jsonl.gz"), os.path.exists("out.jsonl.gz"), np.fromfile("x.bin", "i2", 9).shape)
+print("pictures", len(list(Path("flowers").glob("**/*.jpg"))) >= 100)
+np.savetxt("own.txt", np.ones((3, 2)))
+with gzip.open("own.gz", "wt") as file:
+    file.write("own")
+print("own", np.loadtxt("own.txt").shape, gzip.open("own.gz").read())
+"""
+
+
+def test_tables_and_compressed_files_are_made_up(run):
+    code, out, err = run(TABLES, "--fake-data")
+    assert code == 0, err
+    assert "tables (1024, 2) int32 (1024,) [0.0, 1.0] (1024, 9) ('a', 'b', 'c')" in out
+    assert "gzip 95000000 1024 ['text'] (60000, 28, 28) 10000 9" in out
+    assert "found True False (9,)" in out
+    assert "pictures True" in out
+    assert "own (3, 2) b'own'" in out
+    assert "ml-1m.txt: made-up numbers" in out
+    code, _, err = run(TABLES)
+    assert code == 1
+    assert "FileNotFoundError" in err
+
+
+@pytest.mark.parametrize(
+    ("asked", "columns"),
+    [
+        ({"sep": "::", "names": ["u", "i", "r"], "engine": "python"}, ["u", "i", "r"]),
+        ({"usecols": ["a", "b"]}, ["a", "b"]),
+        ({"header": None}, list(range(9))),
+        ({}, ["text", "label"]),
+    ],
+)
+def test_pandas_finds_the_columns_that_it_asks_for(asked, columns):
+    pandas = pytest.importorskip("pandas")
+    made = pandas.read_csv(io.BytesIO(tables._rows(Path("imdb.csv"), ".csv", asked)), **asked)
+    assert list(made.columns) == columns
+    assert len(made) == 1024
+
+
+def test_a_series_has_the_rows_by_which_programs_split_it():
+    lines = tables._rows(Path("data/ETTh1.csv"), ".csv", {}).decode().splitlines()
+    assert (lines[0], len(lines)) == ("date,0,1,2,3,4,5,OT", 17_421)
+    assert lines[25].startswith("2016-07-02 00:00:00,0.0,")
+
+
+def test_encoders_of_segmentation_models_are_built_without_their_weights(patches, monkeypatch):
+    def get_encoder(name, in_channels=3, depth=5, weights=None, **_):
+        return name, in_channels, depth, weights
+
+    waits, module = Waits(), types.SimpleNamespace(get_encoder=get_encoder)
+    monkeypatch.setitem(sys.modules, "segmentation_models_pytorch.encoders", module)
+    weights.install(patches, waits)
+    assert module.get_encoder("resnet34", 4, weights="imagenet") == ("resnet34", 4, 5, None)
+    assert module.get_encoder("resnet18", 3, 4, None) == ("resnet18", 3, 4, None)
+    assert [words for _, _, words in waits.assumed] == ["resnet34: built without its weights"]
+
+
+def test_opencv_finds_pictures(patches, monkeypatch):
+    waits, opencv = Waits(), types.SimpleNamespace(imread=lambda name, flags=1: None)
+    monkeypatch.setitem(sys.modules, "cv2", opencv)
+    folders.install(patches, waits)
+    assert opencv.imread("nowhere/a.png").shape == (256, 256, 3)
+    assert opencv.imread("nowhere/a.png", 0).shape == (256, 256)
+    assert opencv.imread(__file__) is None  # it is there, and no picture
+    assert {words for _, _, words in waits.assumed} == {"nowhere: gray images"}
 
 
 def test_a_hub_that_cannot_be_reached_has_no_models(run, monkeypatch):

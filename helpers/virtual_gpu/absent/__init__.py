@@ -11,6 +11,7 @@
     images.py      torchvision's and timm's data sets without files; annotations.py: COCO's and VOC's
     sound.py       sound without files; graphs.py: torch_geometric's data sets
     files.py       arrays and texts without files; folders.py: files that a program looks for
+    tables.py      tables for numpy and pandas, and what gzip has compressed
     downloads.py   files from the web
     flash_attention.py   the package `flash_attn`
 
@@ -38,6 +39,7 @@ from . import (
     metrics,
     recipes,
     sound,
+    tables,
     token_files,
     tokenizer,
     weights,
@@ -72,6 +74,7 @@ def install(patches: Patches, waits: Waits, *, fake_data: bool) -> None:
         graphs.install(patches, waits)
         files.install(patches, waits)
         folders.install(patches, waits)
+        tables.install(patches, waits)
 
 
 def _leave_the_hub_alone(patches: Patches, constants: Any) -> None:

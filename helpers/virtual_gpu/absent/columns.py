@@ -94,7 +94,7 @@ ultrachat: prompt=short messages=talk: train test train_sft test_sft train_gen t
 capybara oasst no_robots chat messages openhermes smoltalk conversation thoughts: messages=talk: train test
 tldr completion: prompt=short completion=text: train validation test
 alpaca_data: instruction=short input=short output=long text=long: train
-alpaca: instruction=short input=short output=text text=text: train
+alpaca pissa: instruction=short input=short output=text text=text: train
 dolly: instruction=short context=text response=text category=short: train
 gsm8k deepmath metamath: question=short answer=short: train test
 squad: id=short title=short context=text question=short answers=answers: train validation

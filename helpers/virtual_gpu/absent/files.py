@@ -3,6 +3,7 @@
 import builtins
 import io
 import os
+import re
 import string
 import sys
 from pathlib import Path
@@ -17,15 +18,17 @@ from ..waits import Waits
 from .columns import TEXT, value
 from .downloads import Downloads
 from .folders import is_data
+from .tables import numbers
 
 _ELEMENTS, _LINES = 2**22, 1000
 _VISIBLE = 95  # of `string.printable`: programs look for letters of their own among those of the text
+_OF_PAIRS, _PAIRS = re.compile(r"ml-\d+(k|m)|ratings|interactions|edges"), 2**14  # names of files of users and items
 _LARGEST = 256  # ids in a made-up array: every vocabulary has them
 
 
 def install(patches: Patches, waits: Waits) -> None:
     """Teach `numpy.memmap`, `numpy.load` and `open`, for reading alone."""
-    base_map, base_load, base_open = np.memmap, np.load, builtins.open
+    base_map, base_load, base_file, base_open = np.memmap, np.load, np.fromfile, builtins.open
     downloads = Downloads(_text)
 
     class memmap(base_map):
@@ -41,17 +44,27 @@ def install(patches: Patches, waits: Waits) -> None:
             return _numbers(np.uint16)
         return base_load(file, *args, **kwargs)
 
+    def fromfile(file: Any, dtype: Any = float, count: int = -1, *args: Any, **kwargs: Any) -> Any:
+        if _is_missing(file):
+            waits.leave_out("file", f"{Path(file).name}: an array of made-up numbers")
+            return _numbers(dtype)[: None if count < 0 else count]
+        return base_file(file, dtype, count, *args, **kwargs)
+
     def read(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         kept = downloads.opened(file, mode)
         if kept is not None:
             return kept
         if mode in ("r", "rt") and _is_missing(file) and str(file).endswith(".txt") and _is_asked_for(file):
+            if _OF_PAIRS.match(Path(file).stem):
+                waits.leave_out("file", f"{Path(file).name}: made-up pairs")
+                return io.StringIO(numbers(2, " ", _PAIRS))
             waits.leave_out("file", f"{Path(file).name}: made-up text")
             return io.StringIO(_text())
         return base_open(file, mode, *args, **kwargs)
 
     patches.put(np, "memmap", memmap)
     patches.put(np, "load", load)
+    patches.put(np, "fromfile", fromfile)
     for owner in (builtins, io):
         patches.put(owner, "open", read)
     downloads.install(patches, waits)

@@ -7,10 +7,12 @@ whether `data/train.txt` exists, or what is in a folder that is not there, has i
 import builtins
 import functools
 import glob
+import gzip
 import io
 import json
 import os
 import re
+import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from ..patches import Patches
 from ..user_line import is_users
 from ..waits import Waits
 from .annotations import size_of
-from .columns import layout_of, value
+from .columns import TEXT, layout_of, value
 
 _WORDS = """
     train training valid validation val test eval dev data dataset input corpus alpaca sft dpo
@@ -29,12 +31,14 @@ _DATA_WORDS = set(_WORDS.split())
 _READ_AS_DATA = (".txt", ".json", ".jsonl", ".csv", ".tsv", ".bin", ".npy", ".parquet")
 _SPLITS = ("train", "val", "test")
 _PICTURES, _ARRAYS = (".jpg", ".png"), (".npy", ".bin", ".txt", ".json", ".jsonl", ".csv", ".parquet")
-_ROWS, _FEW, _IMAGES = 1024, 128, 16  # _FEW: rows of a file to evaluate on
+_ROWS, _FEW, _IMAGES = 1024, 128, 128  # _FEW: rows of a file to evaluate on; some programs want 100 images
+_SIZES = {"enwik8": 10**8, "text8": 10**8}  # bytes of texts that programs split by numbers
+_IDX = re.compile(r"(images|labels)[-.]idx[13]-ubyte$")  # MNIST's files
 _LLM_C = (20240520, 1, 2**20)  # the header of llm.c's token files: magic number, version, tokens
 
 
 def install(patches: Patches, waits: Waits) -> None:
-    """Teach `os`, `glob`, `pathlib`, `open` and, as soon as they are imported, PIL and pyarrow."""
+    """Teach `os`, `glob`, `pathlib`, `open` and, as soon as they are imported, PIL, OpenCV and pyarrow."""
 
     def assume(what: Any, words: str) -> None:
         waits.leave_out("file", f"{Path(what).name}: {words}")
@@ -49,6 +53,7 @@ def install(patches: Patches, waits: Waits) -> None:
     for owner in (builtins, io):
         patches.put(owner, "open", _opening(owner.open, assume))
     patches.after_import("PIL.Image", lambda p, module: _pictures(p, module, assume))
+    patches.after_import("cv2", lambda p, module: _arrays(p, module, assume))
     patches.after_import("pyarrow.parquet", lambda p, module: _tables(p, module, assume))
 
 
@@ -56,8 +61,17 @@ def is_data(path: Any) -> bool:
     """Say whether the name of a file that is not there is one that data sets have."""
     if not isinstance(path, (str, os.PathLike)) or os.path.lexists(path):
         return False
-    stem, ending = os.path.splitext(os.path.basename(os.fspath(path)).lower())
-    return ending in _READ_AS_DATA and bool(_DATA_WORDS & set(re.split(r"[^a-z0-9]+|(?<=[a-z])\d+", stem)))
+    name = os.path.basename(os.fspath(path)).lower()
+    stem, ending = os.path.splitext(name.removesuffix(".gz"))
+    if is_mnist(Path(name)):
+        return True
+    known = ending in _READ_AS_DATA or (not ending and name.endswith(".gz"))
+    return known and bool(_DATA_WORDS & set(re.split(r"[^a-z0-9]+|(?<=[a-z])\d+", stem)))
+
+
+def is_mnist(path: Path) -> bool:
+    """Say whether a file is one of MNIST's, compressed or not."""
+    return _IDX.search(path.name.lower().removesuffix(".gz")) is not None
 
 
 def _finding(base: Any) -> Any:
@@ -102,7 +116,8 @@ def _matching(base: Any, assume: Any) -> Any:
 
 
 def _matches(pattern: str) -> list[str]:
-    """Return two names that a pattern matches, of files that data sets have."""
+    """Return names that a pattern matches, of files that data sets have; pictures for any ending."""
+    pattern = pattern.removesuffix("*.*") + "*.jpg" if pattern.endswith("*.*") else pattern
     ending = os.path.splitext(pattern)[1]
     if "*" not in pattern or ending not in _PICTURES + _ARRAYS or "checkpoint" in pattern:
         return []
@@ -141,6 +156,11 @@ def _opening(base: Any, assume: Any) -> Any:
 
 def content_of(path: Path) -> bytes | None:
     """Return what a made-up file of this name has; None for kinds that are made up elsewhere."""
+    if path.suffix == ".gz":
+        made = unpacked(path)
+        return None if made is None else gzip.compress(made, compresslevel=1)
+    if found := _IDX.search(path.name.lower()):
+        return _mnist(found[1] == "images", 60_000 if "train" in path.name else 10_000)
     if path.suffix == ".bin":
         import numpy as np
 
@@ -160,6 +180,24 @@ def content_of(path: Path) -> bytes | None:
         mark = "\t" if path.suffix == ".tsv" else ","
         return "\n".join([mark.join(kinds), *(mark.join(map(str, row.values())) for row in rows)]).encode()
     return None
+
+
+def unpacked(path: Path) -> bytes | None:
+    """Return what a made-up file holds that gzip has compressed: JSON as a line per row; None for kinds of its own."""
+    inner = Path(path.stem)
+    if inner.suffix == ".json":
+        return content_of(inner.with_suffix(".jsonl"))
+    if inner.suffix in ("", ".txt") and not _IDX.search(inner.name.lower()):
+        lines = "\n".join(value(TEXT, row) for row in range(_ROWS)).encode()
+        return (lines * -(-_SIZES.get(inner.stem.lower(), 1) // len(lines)))[: _SIZES.get(inner.stem.lower())]
+    return content_of(inner)
+
+
+def _mnist(images: bool, count: int) -> bytes:
+    """Return a file of MNIST: gray images of 28 x 28, or the labels 0 to 9 in turn."""
+    if images:
+        return struct.pack(">4I", 2051, count, 28, 28) + bytes([128]) * (count * 28 * 28)
+    return struct.pack(">2I", 2049, count) + bytes(row % 10 for row in range(count))
 
 
 def _table(kinds: dict[str, str], rows: list[dict[str, Any]]) -> bytes:
@@ -198,3 +236,20 @@ def _pictures(patches: Patches, module: Any, assume: Any) -> None:
             return module.new("RGB", size_of(Path(fp).name) or (256, 256))
 
     patches.put(module, "open", opened)
+
+
+def _arrays(patches: Patches, module: Any, assume: Any) -> None:
+    """Teach OpenCV, which returns None for a file that is not there."""
+    import numpy as np
+
+    base = module.imread
+
+    @functools.wraps(base)
+    def imread(filename: Any, flags: int = 1, *args: Any, **kwargs: Any) -> Any:
+        if os.path.lexists(filename) or not is_users(sys._getframe(1)):
+            return base(filename, flags, *args, **kwargs)
+        assume(Path(filename).parent, "gray images")
+        width, height = size_of(Path(filename).name) or (256, 256)
+        return np.full((height, width) if flags == 0 else (height, width, 3), 128, dtype=np.uint8)
+
+    patches.put(module, "imread", imread)

@@ -1,5 +1,7 @@
 """`from_pretrained` without weights: a model is built from its config, and its parameters have no data."""
 
+import functools
+import inspect
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ class NoWeights(dict):
 
 
 def install(patches: Patches, waits: Waits) -> None:
-    """Teach transformers, timm and torchvision as soon as they are imported."""
+    """Teach transformers, timm, segmentation_models_pytorch and torchvision as soon as they are imported."""
     finder = WithoutGpu("bitsandbytes")
     sys.meta_path.insert(0, finder)
     patches.later(finder.forget)
@@ -28,6 +30,7 @@ def install(patches: Patches, waits: Waits) -> None:
     patches.after_import("transformers.generation.configuration_utils", _generation)
     processors.install(patches, waits)
     patches.after_import("timm.models._builder", lambda p, module: _timm(p, module, waits))
+    patches.after_import("segmentation_models_pytorch.encoders", lambda p, module: _encoders(p, module, waits))
     base_load, base_url = torch.nn.Module.load_state_dict, torch.hub.load_state_dict_from_url
 
     def load_state_dict(self: torch.nn.Module, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
@@ -181,3 +184,17 @@ def _timm(patches: Patches, module: Any, waits: Waits) -> None:
         waits.leave_out("pretrained weights", f"{type(model).__name__}: built without its weights")
 
     patches.put(module, "load_pretrained", load_pretrained)
+
+
+def _encoders(patches: Patches, module: Any, waits: Waits) -> None:
+    base = module.get_encoder
+
+    @functools.wraps(base)
+    def get_encoder(name: str, *args: Any, **kwargs: Any) -> Any:
+        given = inspect.signature(base).bind(name, *args, **kwargs)
+        if given.arguments.get("weights") is not None:
+            waits.leave_out("pretrained weights", f"{name}: built without its weights")
+            given.arguments["weights"] = None
+        return base(*given.args, **given.kwargs)
+
+    patches.put(module, "get_encoder", get_encoder)
