@@ -502,7 +502,7 @@ show(
 print(f"{log.hidden:.0%} of the messages' time was hidden behind the backward pass, on this machine")
 
 # %% [markdown] name="timeline_explained"
-# Bucket 0 holds the gradients of the last layers, which come first. The last bucket is sent at the very end of the pass, so it cannot be hidden. On this machine ranks share cores, so messages and arithmetic slow each other down, and the hidden share depends on what else is running. Between GPUs the links are separate from the cores, but NCCL's reduction is a kernel, too: it takes some of the GPU's processors and memory bandwidth, so the matmuls beside it run a little slower. (No cell measures that.)
+# Bucket 0 holds the gradients of the last layers, which come first. The last bucket is sent at the very end of the pass, so hardly any of it can be hidden. On this machine ranks share cores, so messages and arithmetic slow each other down, and the hidden share depends on what else is running. Between GPUs the links are separate from the cores, but NCCL's reduction is a kernel, too: it takes some of the GPU's processors and memory bandwidth, so the matmuls beside it run a little slower. (No cell measures that.)
 #
 # ## 6 · DistributedDataParallel
 #
