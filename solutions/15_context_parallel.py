@@ -799,7 +799,7 @@ for name, order in (("contiguous", contiguous_order(RANKS)), ("zigzag", zigzag(R
 # %% [markdown] name="documents_explained"
 # Zigzag balances **one** causal triangle. Here the most expensive rows, those at the end of the long document, lie in the middle of the sequence, and one rank has them all. Zigzag is even worse than the contiguous order.
 #
-# So treat each document as a sequence of its own: split **each** into 2 N chunks, and run the ring per document. Then every document is distributed fairly, and nothing is computed across documents. PyTorch's context parallelism has a per-document load balancer for this. (Pad each document to a multiple of 2 N. Keep short documents whole on one rank; they need no ring.)
+# So treat each document as a sequence of its own: split **each** into 2 N chunks, and run the ring per document. Then every document is distributed fairly, and nothing is computed across documents. PyTorch's context parallelism has a per-document load balancer for this. (Pad each document to a multiple of 2 N. Keep each short document on one rank, where it needs no ring.)
 
 
 # %% name="documents_run"
