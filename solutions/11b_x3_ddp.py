@@ -59,7 +59,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 # 4. The loss is the cross-entropy of `model(x)` and `y`. Each update is that of one process on the **joint** batch: all rows of the group, on all ranks, have the same weight.
 # 5. Gradients are averaged between ranks **once per update**, not once per micro-batch, and nothing else of their size is sent.
 # 6. Gradients of earlier steps must not leak into an update, and before the first step `.grad` may be None.
-# 7. It returns the mean loss over all rows that **all** ranks saw in this call, as a Python float that is the same on every rank. Each row counts with the loss that it had when it was seen.
+# 7. `train_epoch` returns the mean loss over all rows that **all** ranks saw in this call, as a Python float that is the same on every rank. Each row counts with the loss that it had when it was seen.
 #
 # On a GPU, `.item()` in the loop would make Python wait in every micro-batch. Add up losses on the device and read the sum once at the end.
 
