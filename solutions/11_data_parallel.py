@@ -116,7 +116,7 @@ ring_guess = Prediction("Sent by one of four ranks", my_guess, "vectors")
 # - A rank sends only to `rank + 1` and receives only from `rank - 1` (the ring is closed: rank 0 follows the last rank). It calls no collective.
 # - It sends at most 2 (N − 1) messages, each of at most 1/N of the vector, rounded up.
 #
-# If every rank sends first and receives afterwards, all of them wait for each other. `dist.batch_isend_irecv` starts both at once and returns a list of requests; call `wait()` on each. It takes a list of `dist.P2POp(dist.isend, tensor, to_rank)` and `dist.P2POp(dist.irecv, tensor, from_rank)`. `vector.tensor_split(n)` returns n views.
+# In each round, start the send and the receive together with `dist.batch_isend_irecv`. It returns a list of requests; call `wait()` on each. It takes a list of `dist.P2POp(dist.isend, tensor, to_rank)` and `dist.P2POp(dist.irecv, tensor, from_rank)`. `vector.tensor_split(n)` returns n views.
 
 
 # %% name="ring" answer=true reveal=true
@@ -167,7 +167,7 @@ for n, vectors in traffic.items():
 #
 # $$t(n) = \alpha + \frac{n}{\beta}$$
 #
-# seconds. The **latency** α is the time that an empty all-reduce takes, and the **bandwidth** β is the number of bytes that each rank sends per second in a long one. Both depend on the machine, the network and the library. The form of the formula hardly changes. (Between two ranks a ring has two rounds, so one round costs α/2. With N ranks the formula is (N − 1) α + 2 (N − 1)/N · n/β.)
+# seconds. The **latency** α is the time that an empty all-reduce takes, and the **bandwidth** β is the number of bytes that each rank sends per second in a long one. Both depend on the machine, the network and the library, but the formula usually has this form. (Between two ranks a ring has two rounds, so one round costs α/2. With N ranks the formula is (N − 1) α + 2 (N − 1)/N · n/β.)
 #
 # Here are all-reduces of sizes from 1 KiB to 16 MiB on this machine. First you see only the shortest and the longest.
 
@@ -264,9 +264,9 @@ for nbytes in HELD_OUT:
     )
 
 # %% [markdown] name="fit_explained"
-# A formula with two numbers does well to come within a factor of two. On one machine "the link" is memory, with a cache that some sizes fit and others do not, and two processes compete for cores. If the ratios are far from 1, see whether something else is running, and measure again. NCCL also changes its protocol with the size, so fit the formula to the sizes that you will send.
+# A formula with two numbers does well to come within a factor of two. On one machine "the link" is memory, messages of some sizes fit into a cache and others do not, and two processes compete for cores. If the ratios are far from 1, see whether something else is running, and measure again. NCCL also changes its protocol with the size, so fit the formula to the sizes that you will send.
 #
-# NVIDIA's *nccl-tests* report two bandwidths. The **algorithm bandwidth** (`algbw`) is n / t. The **bus bandwidth** (`busbw`) is `algbw` times 2 (N − 1)/N, the bytes that each rank actually sends per second. For any N, compare `busbw` with the data sheet of the link. For two ranks `algbw` and `busbw` are equal, and by the formula both approach β as messages get longer.
+# NVIDIA's *nccl-tests* report two bandwidths. The **algorithm bandwidth** (`algbw`) is n / t. The **bus bandwidth** (`busbw`) is `algbw` times 2 (N − 1)/N, the bytes that each rank actually sends per second. For any N, compare `busbw` with the link's data sheet. For two ranks `algbw` and `busbw` are equal, and by the formula both approach β as messages get longer.
 #
 # The size at which the two terms are equal is n = αβ. Well below that size, a shorter message is hardly any cheaper. So it pays to send few messages.
 #
@@ -468,7 +468,7 @@ hint("data_parallel.overlap")
 # %% [markdown] name="guess_overlap_text"
 # ### On a timeline
 #
-# Take the GPT with buckets of 1 MiB, ten of them. A log records when each all-reduce starts and when its result arrives. (This runs over gloo on every machine, because the log reads the clock of the CPU. Between GPUs use `torch.profiler`: in its trace, NCCL kernels run on a stream of their own beside the backward pass's kernels.)
+# Take the GPT, whose gradients fill ten buckets of 1 MiB. A log records when each all-reduce starts and when its result arrives. (This runs over gloo on every machine, because the log reads the clock of the CPU. Between GPUs use `torch.profiler`: in its trace, NCCL kernels run on a stream of their own beside the backward pass's kernels.)
 
 # %% name="timeline"
 ids = torch.randint(256, (8, 129), generator=torch.Generator().manual_seed(0))
@@ -502,7 +502,7 @@ show(
 print(f"{log.hidden:.0%} of the messages' time was hidden behind the backward pass, on this machine")
 
 # %% [markdown] name="timeline_explained"
-# Bucket 0 holds the gradients of the last layers, which come first. The last bucket is sent at the very end of the pass, so it cannot be hidden. On this machine ranks share cores, so messages and arithmetic slow each other down, and the hidden share depends on what else is running. Between GPUs the links are separate from the cores, but NCCL's reduction is a kernel, too: it takes some of the GPU's processors and memory bandwidth, so the matmuls beside it run a little slower. (No cell measures that.)
+# Bucket 0 holds the gradients of the last layers, which come first. The last bucket is sent at the very end of the pass, so hardly any of it can be hidden. On this machine ranks share cores, so messages and arithmetic slow each other down, and the hidden share depends on what else is running. Between GPUs the links are separate from the cores, but NCCL's reduction is a kernel, too: it takes some of the GPU's processors and memory bandwidth, so the matmuls beside it run a little slower. (No cell measures that.)
 #
 # ## 6 · DistributedDataParallel
 #
@@ -557,7 +557,7 @@ for cap in (0.25, 1, 25):
 #
 # Now use two ranks instead of one process, so that each rank has half of the batch.
 #
-# **Predict.** *After the backward pass*, how many times as much memory does each DDP rank hold as the single process does?
+# **Predict.** *After the backward pass*, how much memory does each DDP rank hold, as a multiple of what the single process holds?
 
 # %% name="guess_memory"
 my_guess = None
@@ -673,7 +673,7 @@ else:
     claims.figure("DDP's speed", "CNN, 2 ranks of one thread", ddp / silent, "of two silent ranks")
 
 # %% [markdown] name="speed_explained"
-# The two figures have different causes. Two silent ranks fall short of twice the speed because they share the machine: its caches and memory, and its cores if other programs run. The gap between DDP and the silent ranks is the cost of communication (a ratio above 1 is noise). The last bucket cannot be hidden, and at the end of each backward pass the faster rank waits for the slower one. On a cluster, the backward pass must be long enough to hide the messages. A large micro-batch helps: section 9 has a slider, and [[sharding]] works out how many tokens per GPU are enough.
+# Two ranks lose speed in two places. Two silent ranks fall short of twice the speed because they share the machine: its caches and memory, and its cores if other programs run. The gap between DDP and the silent ranks is the cost of communication (a ratio above 1 is noise). The last bucket cannot be hidden, and at the end of each backward pass the faster rank waits for the slower one. On a cluster, the backward pass must be long enough to hide the messages. A large micro-batch helps: section 9 has a slider, and [[sharding]] works out how many tokens per GPU are enough.
 #
 # ## 7 · Which rank gets which rows
 #
@@ -725,11 +725,11 @@ print(f"shares: {shares}\naccuracy over the padded shares: {padded:.3f}, over th
 claims.record("P7", "padding falsifies a metric", "10 rows, 4 ranks", abs(padded - sum(scores) / 10), "off", 0.01, 1)
 
 # %% [markdown] name="padding_explained"
-# In training this hardly matters. (`drop_last=True` drops rows instead.) In **evaluation** it does, because rows 0 and 1 count twice. Give each rank `range(rank, n, world_size)`, sum correct answers and rows separately, and divide once at the end.
+# In training this hardly matters. (`drop_last=True` drops rows instead.) In **evaluation** it does, because rows 0 and 1 count twice. Give each rank the rows `range(rank, n, world_size)`, sum correct answers and rows separately over all ranks, and divide once at the end.
 #
 # ## 8 · With accumulation and mixed precision
 #
-# With accumulation, only the last micro-batch of an update has to send. You wrote that loop, with `no_sync()`, in [[gradient_accumulation]].
+# With accumulation, only the last micro-batch of an update needs an all-reduce. You wrote that loop, with `no_sync()`, in [[gradient_accumulation]].
 #
 # N ranks also make the batch N times as large. Goyal et al. (2017) multiply the learning rate of SGD by N; with Adam, the square root of N is the usual first guess. Both fail beyond some batch size, the critical batch size of [[gradient_accumulation]].
 #
@@ -862,7 +862,7 @@ explore(
 )
 
 # %% [markdown] name="summary_text"
-# Make the link slower until 128 GPUs are less than 64 times as fast with FP32 gradients, but still more than that with BF16. What would you change first: the link, the format, or the micro-batch (more compute per step)? And does latency ever dominate?
+# Make the link slower until 128 GPUs are less than 64 times as fast as one with FP32 gradients, but still more than 64 times as fast with BF16 gradients. What would you change first: the link, the format, or the micro-batch (more compute per step)? And does latency ever dominate?
 #
 # ## 10 · What this run measured
 

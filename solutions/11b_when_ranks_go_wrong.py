@@ -263,7 +263,7 @@ if pair.type == "cuda":
 # %% [markdown] name="batchnorm_explained"
 # A quarter of the rows per rank does not make the distance four times as large: the mean and the variance of n rows are off by about 1/√n, which is twice as much, and averaging over eight ranks instead of two cancels part of that. But even with 32 rows per rank the gradient is off by nearly a fifth.
 #
-# Accumulation has the same problem ([[gradient_accumulation]]). On GPUs, `SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics over all ranks, at the price of a small collective in each such layer. Running statistics differ, too. At each forward pass in training mode DDP resets them to rank 0's, and rank 0's are also the ones in its checkpoint.
+# Accumulation has the same problem ([[gradient_accumulation]]). On GPUs, `SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics over all ranks, at the price of a small collective in each such layer. Running statistics differ, too. At each forward pass in training mode DDP resets them to rank 0's, and a checkpoint that rank 0 saves holds rank 0's.
 #
 # ### Every rank saves
 #
@@ -571,7 +571,7 @@ out_of_step = check("when_ranks_go_wrong.out_of_step", out_of_step)
 hint("when_ranks_go_wrong.out_of_step")
 
 # %% [markdown] name="report_text"
-# PyTorch's own tool is `torchfrtrace FOLDER`. It also matches the n-th call of each rank with the n-th of the others and stops at the first mismatch. Here is your answer, and then its report:
+# PyTorch's own tool is `torchfrtrace FOLDER`. It also matches the n-th call of each rank with the n-th of the others and stops at the first mismatch. Here is your answer, followed by the tool's report:
 
 # %% name="report"
 if calls:
@@ -579,7 +579,7 @@ if calls:
     print(f"the records differ from call {n} on; look at ranks {ranks}: {calls[ranks[0]][n - 1]}\n\n{report}")
 
 # %% [markdown] name="flight_explained"
-# Do not trust the word *culprit* in such a report: it names every rank that differs from the first record that the tool happened to read. Your function takes a vote. (`--just_print_entries` shows all calls; it needs the package `tabulate`.)
+# Do not trust the word *culprit* in such a report. The tool gives that name to every rank whose record differs from the first one that it happened to read. Your function takes a vote. (`--just_print_entries` shows all calls; it needs the package `tabulate`.)
 #
 # The recorder works over gloo in PyTorch 2.13, but the group has no name in the dump, so `torchfrtrace` by itself would stop with a `KeyError`; the helper fills in the name. Over gloo a call never leaves the state *scheduled*. Over NCCL it goes on to *started* and *completed*, so you also see which ranks reached the call and did not finish it.
 #
@@ -596,7 +596,7 @@ if calls:
 # [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=80078, OpType=ALLREDUCE, NumelIn=2106881, ...)
 # ```
 #
-# Both ranks are at their call number 80,078, and the calls differ: one of the ranks took a different path through the program. The report suspects the environment. Mismatched calls point to the program: look for the branch on which the ranks disagree.
+# Both ranks are at their call number 80,078, and the calls differ: one of the ranks took a different path through the program. The author of that report suspects the environment, but mismatched calls point to the program. Look for the branch on which the ranks disagree.
 #
 # <details><summary><code>NCCL_DEBUG</code>: which lines to look for</summary>
 #
@@ -624,7 +624,7 @@ claims
 # | what you see | look here first |
 # |---|---|
 # | the loss falls, but replicas or restarts disagree | weights made or changed on one rank only: compare checksums of the weights |
-# | one process on the joint batch gives another gradient | unequal rows per rank (weight by rows), BatchNorm (use `SyncBatchNorm`) |
+# | one process on the joint batch gives a different gradient | unequal rows per rank (weight by rows), BatchNorm (use `SyncBatchNorm`) |
 # | a checkpoint of the right size with wrong contents | more than one rank wrote it: rank 0 saves, then a barrier |
 # | all ranks wait, in different calls | a collective that only some ranks reach: the wrapped model on rank 0, an extra batch, a branch |
 # | "Expected to have finished reduction in the prior iteration" | a parameter without a gradient: `find_unused_parameters`, or freeze it before wrapping |

@@ -57,7 +57,7 @@ print(f"ranks: on {'GPUs, over NCCL' if everywhere.type == 'cuda' else 'the CPU,
 # %% [markdown] name="idea_text"
 # ## 1 · What exists N times
 #
-# DDP keeps a full copy of everything on every rank. ZeRO keeps one copy in total. Each rank stores one part. It fetches any other part from the rank that stores it, and frees that part after use.
+# DDP keeps a full copy of everything on every rank. ZeRO keeps one copy in total: each rank stores one part, fetches any other part from the rank that stores it, and frees that part after use.
 #
 # In FP32 with Adam a parameter costs 16 bytes ([[where_memory_goes]]): 4 for itself, 4 for its gradient and 8 for the optimizer. Under DDP every rank pays all 16. ZeRO's **stages** shard more and more of them:
 
@@ -205,7 +205,7 @@ hint("sharding.gather")
 # | `module.register_forward_hook` | after it |
 # | `module.register_full_backward_pre_hook` | when the gradient of the module's output is known |
 # | `module.register_full_backward_hook` | when the gradients of its inputs are known; if no input requires one, right after the hook above |
-# | `parameter.register_post_accumulate_grad_hook` | after `parameter.grad` was written |
+# | `parameter.register_post_accumulate_grad_hook` | after `parameter.grad` has been written |
 #
 # Autograd keeps the weights that it needs for the backward pass, so deleting a tensor would not free them. Resizing its storage does: `flat.untyped_storage().resize_(0)` frees the bytes of the vector and of all its views, including those that autograd keeps. Resize the storage back to `flat.nbytes` and fill it, and the vector and all its views are usable again.
 #
@@ -298,7 +298,7 @@ def train_by_hand(stage):
 
 
 # %% [markdown] name="stages_text"
-# First, correctness: at every stage, on 2 and 4 ranks, the loss must equal that of one process on the joint batch. Then the bytes. (On one rank all stages are the same. DDP runs with `gradient_as_bucket_view=True`; without it, it would hold its gradients twice: [[data_parallel]].)
+# First, correctness: at every stage, on 2 and 4 ranks, the loss must equal that of one process on the joint batch. Then we compare the bytes. (On one rank all stages are the same. DDP runs with `gradient_as_bucket_view=True`. Without that option it would hold its gradients twice ([[data_parallel]]).)
 
 
 # %% name="stages"
@@ -374,11 +374,11 @@ claims.record("C14", swapped, f"ZeRO-3, {subject}", said[3].count("all_reduce"),
 # %% [markdown] name="volume_explained"
 # Stages 1 and 2 send the same bytes as DDP and hold less. An all-reduce is a reduce-scatter followed by an all-gather, and stages 1 and 2 do these two at different times. (In our loop the all-gather comes after the step, with nothing to hide it behind. Megatron's distributed optimizer postpones it to the next forward pass, layer by layer.)
 #
-# Stage 3 sends 50% more: each block is gathered in the forward pass, gathered again in the backward pass, and then reduced. That happens for every micro-batch. (Stage 2 reduces in every backward pass, too. With accumulation it therefore sends more than stage 1, or than DDP with `no_sync`, which reduce once per step.)
+# Stage 3 sends 50% more: each block is gathered in the forward pass, gathered again in the backward pass, and then reduced. That happens for every micro-batch. (Stage 2 reduces in every backward pass, too. So with accumulation it sends more than stage 1 and more than DDP with `no_sync`, both of which reduce once per step.)
 #
 # ### When do the messages hide?
 #
-# Stage 3 must also wait for a gather before each block, unless the next block's parameters travel while the current block computes. Then the gather is hidden if it takes no longer than the computation, that is, if each GPU has enough tokens.
+# Stage 3 must wait for a gather before each block, unless the next block's parameters travel while the current block computes. Then the gather is hidden if it takes no longer than the computation, that is, if each GPU has enough tokens.
 #
 # Suppose that H100s compute at 40% of their BF16 peak, that is, at 396 TFLOP/s. Within a machine of eight, each GPU sends 450 GB/s over NVLink. There, a forward pass hides its gathers if each GPU has 880 tokens. For traffic to other machines, each GPU has a network port of 50 GB/s.
 #
@@ -423,7 +423,7 @@ hidden_guess.reveal(tokens_that_hide(2, 2, rate, ports), "calculated")
 # %% [markdown] name="explore_text"
 # ### Explore
 #
-# You want to train a 7B model in FP32, with 4 GiB of activations, on 24 GB GPUs. Which of the four methods fit on no number of ranks, and how many ranks do the others need?
+# You want to train a 7B model in FP32, with 4 GiB of activations, on 24 GB GPUs. Which of the four methods do not fit on any number of ranks? How many ranks do the others need?
 
 # %% name="play"
 explore(
@@ -450,9 +450,9 @@ print(
 # - `zero_optimization.stage` is the stage of the table at the top of this lab.
 # - `offload_optimizer` and `offload_param` keep optimizer state and parameters in the host's memory. The optimizer then steps on the CPU, for which DeepSpeed compiles its own Adam. The helper pins that memory if there is a GPU.
 # - `train_micro_batch_size_per_gpu` × `gradient_accumulation_steps` × ranks is the effective batch ([[gradient_accumulation]]).
-# - `gradient_clipping`: if you leave it out, recent versions (0.19) clip to norm 1 and older ones not at all. The helper always writes it, 0 for none.
+# - `gradient_clipping`: if you leave it out, recent versions (0.19) clip to norm 1 and older ones not at all. The helper always writes it; 0 turns clipping off.
 #
-# DeepSpeed is optional here. `make install-deepspeed` in a terminal, or `DS_BUILD_OPS=0 pip install deepspeed ninja`, installs it (it needs g++, and compiles for a few minutes on first use); then this cell runs it on two ranks.
+# DeepSpeed is optional here. `make install-deepspeed` in a terminal, or `DS_BUILD_OPS=0 pip install deepspeed ninja`, installs it (it needs g++, and compiles for a few minutes on first use). Once it is installed, the next cell runs it on two ranks.
 
 
 # %% name="deepspeed"
@@ -500,7 +500,7 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - DDP keeps 16 bytes per parameter on every rank. ZeRO-1 keeps 8 + 8/N, ZeRO-2 4 + 12/N, and ZeRO-3 (FSDP) 16/N. They need three operations (partition, reduce-scatter, all-gather) and hooks that call them.
+# - DDP keeps 16 bytes per parameter on every rank. ZeRO-1 keeps 8 + 8/N, ZeRO-2 4 + 12/N, and ZeRO-3 (FSDP) 16/N. The stages are built from three operations (partition, reduce-scatter, all-gather) and hooks that call them.
 # - Without accumulation, stages 1 and 2 send what DDP sends, 2 Φ. Stage 3 sends 3 Φ for every micro-batch.
 # - A part of the peak does not shrink with N: the gathered unit, its gradients, and the activations.
 # - Gathers hide behind computation if each GPU has enough tokens. Rings over several machines use all of each machine's ports.

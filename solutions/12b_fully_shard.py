@@ -96,7 +96,7 @@ def run_cases(fn, ranks, cases):
 # The model of this lab is that of [[sharding]]: 8 equal blocks of 2 MiB, Φ parameters in all, trained in FP32 with AdamW. `fully_shard(module, mesh=mesh)` does what your functions and hooks did there, in place: the module's parameters become one unit that is gathered together and freed together. Each parameter is now a `DTensor`, split along its first dimension; this rank's part is `p.to_local()`.
 #
 # - **Units.** A call takes all parameters of its module that no earlier call has taken, and makes them one unit. Only one unit's parameters need to be complete at a time.
-# - **The root**, the outermost sharded module, coordinates the units inside it, and keeps its own parameters from the forward to the backward pass. A sharded block that is not inside a sharded model is its own root.
+# - **The root**, the outermost sharded module, coordinates the units inside it, and keeps its own parameters gathered from the forward to the backward pass. A sharded block that is not inside a sharded model is its own root.
 # - **The mesh** defines which ranks share the shards, and on which device. Always pass one. Without it, `fully_shard` uses all ranks and the machine's accelerator, even if the ranks run on the CPU.
 #
 # ### Your turn: shard it
@@ -107,7 +107,7 @@ def run_cases(fn, ranks, cases):
 # - `model` is the same FP32 model on every rank, unsharded. `model.blocks` is an `nn.ModuleList` of equal blocks; the model may also have parameters outside them.
 # - `F.mse_loss(result(x), y).backward()` and then a step of `torch.optim.AdamW(result.parameters())`, where `result` is the returned model, must train in FP32 as DDP would: each rank has its part of the rows, and gradients are averaged.
 # - Each rank holds 1/N of the parameters, gradients and optimizer state, and keeps no full copies.
-# - The **peak** of a training step on a rank is at most that static part plus six times the parameters of a block.
+# - The **peak** of a training step on a rank is at most this 1/N share plus six times the parameters of a block.
 #
 # The check takes about ten seconds.
 
@@ -128,7 +128,7 @@ make_sharded = check("fully_shard.sharded", make_sharded)
 hint("fully_shard.sharded")
 
 # %% [markdown] name="units_text"
-# Now train with DDP and with four variants of FSDP: the whole model as one unit (`one_unit`), every two blocks as one (`pairs`), each block as one (your `make_sharded`), and the last again with parameters that stay gathered (`kept_gathered`).
+# Now train with DDP and with four variants of FSDP: the whole model as one unit (`one_unit`), every two blocks as one (`pairs`), each block as one (your `make_sharded`), and each block as one with parameters that stay gathered (`kept_gathered`).
 #
 # **Predict.** On 4 ranks, by how many MiB does the peak fall when each of the 8 blocks is a unit instead of the whole model? A block's parameters take 2.0 MiB.
 
@@ -203,7 +203,7 @@ claims.record("T21", "smaller units, lower peak", "4 ranks, whole model / each b
 #
 # ### Policies: mixed precision, offload
 #
-# `MixedPrecisionPolicy` gathers and computes in 16 bits, while shards and optimizer stay FP32. `CPUOffloadPolicy` keeps the shards in the host's memory and moves a unit to the GPU when it is needed. Its gradients go back to the host, and the optimizer steps there, on the CPU. So in each step, for every parameter of its shard, 4 bytes cross a rank's PCIe link for each gather and 4 for the gradient. (Only BF16 shards would halve that. With a BF16 policy the FP32 shard is copied first and then cast on the GPU.) Pinned host memory lets these copies overlap with computation. (On a CPU the policy moves nothing, so the table has a row for it only on GPUs.)
+# `MixedPrecisionPolicy` gathers and computes in 16 bits, while shards and optimizer stay FP32. `CPUOffloadPolicy` keeps the shards in the host's memory and moves a unit to the GPU when it is needed. Its gradients go back to the host, and the optimizer steps there, on the CPU. So in each step a rank moves 4 bytes per parameter of its shard over PCIe for each gather, and 4 more for the gradient. (Only BF16 shards would halve that. With a BF16 policy the FP32 shard is copied first and then cast on the GPU.) Pinned host memory lets these copies overlap with computation. (On a CPU the policy moves nothing, so the table has a row for it only on GPUs.)
 #
 # In older code you will meet `FullyShardedDataParallel`, which packs a unit into one flat parameter, as you did. New code should use `fully_shard`.
 
@@ -549,7 +549,7 @@ order_guess.reveal(ordering["optimizer, shard"].peak / ordering["shard, optimize
 claims.record("T21", "optimizer before fully_shard: nothing trains", "3 steps", losses[-1] / losses[0], "", 1, 1)
 
 # %% [markdown] name="order_explained"
-# `fully_shard` replaces the parameters with new ones. An optimizer built earlier still holds the old ones, which no module uses anymore and which get no gradients. So every rank keeps a full copy of the old parameters, and the loss does not change. The optimizer never creates its moments, but these would be sharded, so the memory saved is less than the copy costs. There is no error and no warning, and nothing trains.
+# `fully_shard` replaces the parameters with new ones. An optimizer built earlier still holds the old ones, which no module uses anymore and which get no gradients. So every rank keeps a full copy of the old parameters, and the loss does not change. The optimizer also never creates its moments. That saves less memory than the copy costs, because the moments would have been sharded. There is no error and no warning, and nothing trains.
 #
 # Checkpointing and sharding in either order gave the same losses and the same messages here. When a checkpointed block is recomputed in the backward pass, `fully_shard` detects it, gathers the block once, and does not free it in between.
 #
@@ -634,9 +634,9 @@ fewer, subject = seventy[8] / seventy[1024], "70B, from 8 to 1,024 ranks, planne
 claims.record("C14", "about N times less memory", subject, fewer, "times less", 100, 140)
 
 # %% [markdown] name="seventy_explained"
-# In pure BF16 the allocated tensors fit, at the price of lost small updates ([[number_formats]]). But the allocator reserves more than it allocates ([[profiling_and_oom_clinic]]), and reserved memory decides whether a run survives. The upper estimate of reserved memory is above 79.1 GiB, so this run is not certain to fit. A shorter sequence would not help, because activations take only about 0.1 GiB of this peak. More ranks help: 16 halve the static 64 GiB. CPU offload also helps, and expandable segments ([[profiling_and_oom_clinic]]) narrow the gap between allocated and reserved.
+# In pure BF16 the allocated tensors fit, at the price of lost small updates ([[number_formats]]). But the allocator reserves more than it allocates ([[profiling_and_oom_clinic]]), and reserved memory decides whether a run survives. The upper estimate of reserved memory is above 79.1 GiB, so this run is not certain to fit. A shorter sequence would not help, because activations take only about 0.1 GiB of this peak. More ranks help: 16 ranks halve the static 64 GiB. CPU offload also helps, and expandable segments ([[profiling_and_oom_clinic]]) narrow the gap between allocated and reserved.
 #
-# With more ranks, 1/N stops helping. On 1,024 ranks the static part is less than half a GiB. The rest is not sharded: the checkpointed inputs of 80 layers (32 MiB each, counted as activations while they are alive at the peak), the currently gathered layer, the embedding and the output layer, and the gradients of that layer with their flat copy. More ranks do not reduce these. Tensor or sequence parallelism ([[tensor_parallel]]) does.
+# With more ranks, 1/N stops helping. On 1,024 ranks the static part is less than half a GiB. The rest is not sharded: the checkpointed inputs of 80 layers (32 MiB each, counted as activations while they are alive at the peak), the currently gathered layer, the embedding and the output layer, and the gradients of the gathered layer with their flat copy. More ranks do not reduce these. Tensor or sequence parallelism ([[tensor_parallel]]) does.
 #
 # ### The program of one rank
 #
@@ -696,7 +696,7 @@ else:
 # %% [markdown] name="program_explained"
 # The forward pass gathers 33 units: 32 blocks, and the root with embedding and output layer. The root stays gathered until its backward pass, so the backward pass gathers only the 32 blocks. All 33 units reduce their gradients.
 #
-# By this forecast the messages take longer than the computation, so even with perfect overlap the links set the pace. The remedy is more tokens per gathered layer ([[sharding]]), which means a larger micro-batch. Accumulation saves only reductions (section 3). But memory is nearly full: the upper estimate of reserved memory is above 23.1 GiB, so the planner calls this run *tight*.
+# By this forecast the messages take longer than the computation, so even with perfect overlap the links set the pace. The remedy is more tokens per gathered layer ([[sharding]]), which means a larger micro-batch. Accumulation saves only reductions (section 3). But memory is nearly full: the upper estimate of reserved memory is above 23.1 GiB, so this run is not certain to fit.
 #
 # ## 8 · Saved on 4 ranks, resumed on 2
 #

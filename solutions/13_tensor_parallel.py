@@ -249,12 +249,12 @@ for warning in {text.partition(". ")[0] for results in tried.values() for _, _, 
 # (The figures are relative distances from one process's result; 0 is exact.)
 #
 # - **`dist.all_reduce`** changes its tensor without autograd's knowledge, so the gradient passes straight through. That happens to be right for the weights inside the MLP. But the tensor *before* the MLP gets the gradient from this rank's half only. The two ranks get different parts of the gradient, and the parts are never added. PyTorch warns about this.
-# - **`dist.all_gather`** fills buffers that have no graph, so there is **no gradient at all**. Here `backward()` would raise an error. With a residual path around the MLP nothing raises an error, and the MLP never trains.
-# - **`torch.distributed.nn.functional.all_reduce`** sums in the backward pass, too. That is the right derivative if the loss is the *sum of all ranks' losses*. Here every rank computes the *same* loss, so the sum makes the gradients inside the MLP too large by a factor of N. Use none of the three here: write the function, as below, or let `DTensor` redistribute (section 6).
+# - **`dist.all_gather`** fills buffers that have no graph, so there is **no gradient at all**. Here `backward()` would raise an error. With a residual path around the MLP it would not, and the MLP would never train. (No cell runs that.)
+# - **`torch.distributed.nn.functional.all_reduce`** sums in the backward pass, too. That is the right derivative if the loss is the *sum of all ranks' losses*. Here every rank computes the *same* loss, so the sum makes the gradients inside the MLP too large by a factor of N. The tensor before the MLP again gets the gradient from this rank's half only, times N.
 #
-# So a collective needs a backward pass that fits its place. At each collective, ask which gradient autograd has on each rank and which gradient a single process would have.
+# Use none of the three here. Write the function yourself, as below, or let `DTensor` redistribute (section 6). A collective needs a backward pass that fits its place. At each collective, ask which gradient autograd has on each rank and which gradient a single process would have.
 #
-# - Where the ranks' paths **split**, they all use the same tensor. Each rank's backward pass returns only the gradient that came through its own part.
+# - Where the ranks' paths **split**, all ranks use the same tensor. Each rank's backward pass returns only the gradient that came through its own part.
 # - Where the paths **merge**, each rank has the full output and computes the same loss from it.
 #
 # ### Your turn: column and row
@@ -262,7 +262,7 @@ for warning in {text.partition(". ")[0] for results in tried.values() for _, _, 
 # **Contract.** Write two autograd functions and the two layers that use them. Every rank calls them; there may be any number of ranks.
 #
 # - `Enter.apply(x)` goes where the paths split, `Leave.apply(x)` where they merge. Each function passes its tensor through unchanged in one direction and sums it over all ranks in the other, with one all-reduce of a tensor of x's shape and dtype.
-# - `column(x, weight)` gets the full x (..., D) and this rank's rows `weight` (F/N, D) of an `nn.Linear`'s weight. Each row computes one of the layer's outputs, so these rows are W's columns. It returns this rank's outputs (..., F/N).
+# - `column(x, weight)` gets the full x (..., D) and `weight` (F/N, D), this rank's rows of an `nn.Linear`'s weight. `nn.Linear` stores W transposed, so these rows are columns of W. It returns this rank's outputs (..., F/N).
 # - `row(x, weight, bias)` gets this rank's part x (..., D/N) of the inputs, the weights (F, D/N) for them, and the full `bias` (F,), which is the same on each rank, or None. It returns the full output (..., F), which must be the same on each rank to the last bit.
 # - Every rank computes the same loss and calls `backward()`. Afterwards each gradient equals that of one process; the gradient of a part equals the same part of one process's gradient. x may have any number of dimensions and may need no gradient.
 # - `column` sends one all-reduce in the backward pass, and `row` sends one in the forward pass. They send nothing else.
@@ -543,7 +543,7 @@ claims.record("T20", "four all-reduces per block", "by hand", len(forward) + len
 # %% [markdown] name="block_explained"
 # - Each copy of a K/V head sees only the query heads of its own rank. The copies' gradients differ, and the right one is their **sum**: the copies are one parameter that is used in several places. Here a mean, as in data parallelism, would be half of that sum.
 # - The block needs four all-reduces. Each half needs one in the forward pass, where the paths merge, and one in the backward pass, where they split. Each carries B × T × C numbers, the full activations.
-# - Activations fall, but not to a quarter. The tensors *between* split and merge are split: q, k, v, the heads, the wide layer. The inputs, both norms and the residual stream are complete on every rank, and every rank computes them. Section 5 splits them, too.
+# - Activations fall, but not to a quarter. Only the tensors *between* a split and a merge are divided among the ranks: q, k, v, the result of attention, the wide layer. The residual stream and the norms' outputs are complete on every rank, and every rank computes them. Section 5 splits them, too.
 #
 # ### Random numbers
 #
@@ -678,11 +678,11 @@ claims.record(
 # %% [markdown] name="loss_explained"
 # The loss sends three numbers per token, for any size of the vocabulary: the largest logit, the sum of the exponentials, and the target's logit, to which all ranks but one add 0. The backward pass sends nothing. It needs the softmax, minus 1 at the target. A rank computes its part of that from its own logits and from the sums, which every rank has.
 #
-# The peak does not fall to a quarter. The last two lines give the peak as a multiple of the logits that each process holds: PyTorch's cross-entropy fuses steps that ours writes out. (PyTorch has `loss_parallel()` for split logits, and `RowwiseParallel` for embeddings.)
+# The peak does not fall to a quarter. The last two lines give the peak as a multiple of the logits that each process holds. Ours is the larger multiple, because PyTorch's cross-entropy fuses steps that our code writes out. (PyTorch has `loss_parallel()` for split logits, and `RowwiseParallel` for embeddings.)
 #
 # ## 5 · The sequence as well
 #
-# In section 3 the norms, the residual stream and the inputs of both halves were complete on every rank. All of these treat each token separately. So outside the two halves, let each rank keep a part of the **tokens**: X[B, T_r, C]. This is *sequence parallelism*.
+# In section 3 the norms, the residual stream and the inputs of both halves were complete on every rank. The norms and the residual additions treat each token separately. So outside the two halves, each rank can work on a part of the **tokens**: X[B, T_r, C]. This is *sequence parallelism*.
 #
 # Where the paths split, the tokens are now *gathered*. Where the paths merge, the sum is *scattered*. An all-gather and a reduce-scatter replace each all-reduce, and together they send the same number of bytes.
 #
@@ -818,7 +818,7 @@ claims.record("T20", "sequence parallelism cuts all activations", "gathered agai
 #
 # `parallelize_module` takes a plan that names a style for each layer. The weights become DTensors, and inputs and outputs are redistributed as the styles require. Attention computes with the heads of this rank, so here, too, we shorten the list of K/V heads by hand.
 #
-# **Predict.** Your functions took four all-reduces for the block. How many does a plan take that names q, k and v one by one as `ColwiseParallel`?
+# **Predict.** Your functions took four all-reduces for the block. How many does a plan need if it names q, k and v one by one as `ColwiseParallel`?
 
 # %% name="torch_guess"
 my_guess = None  # all-reduces

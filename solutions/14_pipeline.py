@@ -134,7 +134,7 @@ run_forward, run_backward = check("pipeline.stage", run_forward, run_backward)
 hint("pipeline.stage")
 
 # %% [markdown] name="stage_text"
-# (Over NCCL such a pair of functions can hang under the schedule of section 3. NCCL runs all messages between two ranks in order, and a large send blocks all later messages until the other rank receives it. Suppose that this rank has queued send F0, send F1, receive B0, and the next rank has queued receive F0, send B0, receive F1. Then send F1 waits for receive F1, which waits behind send B0, which waits for receive B0, which waits behind send F1. So real engines start a send forward and a receive backward *together*: Megatron-LM's `send_forward_recv_backward`, PyTorch's `batch_isend_irecv`. Gloo's `isend` does not block later messages.)
+# Over NCCL these two functions can hang under the schedule of section 3. NCCL runs all messages between two ranks in order, and a large send blocks all later messages until the other rank receives it. Suppose that this rank has queued send F0, send F1, receive B0, and the next rank has queued receive F0, send B0, receive F1. Then send F1 waits for receive F1, which waits behind send B0, which waits for receive B0, which waits behind send F1. So real engines start a send forward and a receive backward *together*: Megatron-LM's `send_forward_recv_backward`, PyTorch's `batch_isend_irecv`. Gloo's `isend` does not block later messages.
 #
 # Now four ranks run your two functions on the whole batch as one micro-batch. Do they get the gradients of one process?
 
@@ -171,7 +171,7 @@ for rank, actions in enumerate(one_batch.schedules):
 print(f"gradients differ from those of one process by {distance_from_one_process(one_batch):.1e}")
 
 # %% [markdown] name="one_guess_text"
-# Next, the time. Four ranks on a laptop compete for its cores, which would hide what we want to see. So each action lasts for a fixed time: one **tick** for a forward pass (a few hundredths of a second), two ticks for a backward pass. The real arithmetic is done within that time, then the action *waits* for the rest of it. The messages are real. (If the machine is too busy for such a clock, the cells reveal the simulated figure and say so.)
+# Now for the time. Four ranks on a laptop compete for its cores, which would hide what we want to see. So each action lasts for a fixed time: one **tick** for a forward pass (a few hundredths of a second), two ticks for a backward pass. The real arithmetic is done within that time, then the action *waits* for the rest of it. The messages are real. (If the machine is too busy for such a clock, the cells reveal the simulated figure and say so.)
 
 # %% name="one_clocked"
 run = clock_pipelines({"one batch": one_batch})["one batch"]
@@ -269,7 +269,7 @@ my_guess = 0  # the first gradient comes back no earlier than before
 same_guess = Prediction("Idle, GPipe - 1F1B", my_guess, "points", difference=True)
 
 # %% [markdown] name="held_guess_text"
-# **Predict.** Under 1F1B, with 8 rows per micro-batch, the number of micro-batches grows from 4 to 16. By what factor do the activations grow that rank 0 holds at once?
+# **Predict.** Under 1F1B, with 8 rows per micro-batch, the number of micro-batches grows from 4 to 16. By what factor do the activations that rank 0 holds at once grow?
 
 # %% name="held_guess"
 my_guess = None  # bytes with 16 micro-batches / bytes with 4
@@ -412,7 +412,7 @@ table += [(name, *map(human_bytes, nbytes)) for name, nbytes in bytes_held.items
 show_table(table)
 
 # %% [markdown] name="interleaved_explained"
-# The bubble is (R − 1) / (v m + R − 1), a little more than half as large. The output below the figure shows the cost: more messages, and more activations on the later ranks. (Rank 0 holds twice as many micro-batches, counted per chunk, and each takes half as much.)
+# The bubble is (R − 1) / (v m + R − 1), a little more than half that of 1F1B. The output below the figure shows the cost: more messages, and more activations on the later ranks. (Rank 0 holds twice as many micro-batches, counted per chunk, and each takes half as much.)
 #
 # So far messages took almost no time. The simulator can show what a slow link costs: let each message take a quarter of a full stage's forward pass, while all ranks continue to compute.
 #
@@ -461,7 +461,7 @@ print(f"a stage's forward pass takes {1000 * forward:.0f} ms")
 show_table(table)
 
 # %% [markdown] name="message_seconds_explained"
-# Under 1F1B these messages are not hidden, but on the links of a GPU cluster they are short. At 1.9% of a forward pass (InfiniBand), the 28 messages that 1F1B waited for add half a tick to a step of 57 ticks, or 1%. That is why pipelines suit slow links. The quarter in the simulation corresponds to a link of about 4 GB/s, or to a stage with much less work.
+# Under 1F1B these messages are not hidden, but on the links of a GPU cluster they are short. 1F1B waited 7 ticks, which is 28 messages of a quarter of a tick. At 1.9% of a forward pass (InfiniBand), they add half a tick to a step of 57 ticks, or 1%. That is why pipelines suit slow links. The quarter in the simulation corresponds to a link of about 4 GB/s, or to a stage with much less work.
 #
 # ## 5 · Zero bubble: a backward pass in two parts
 #
@@ -484,7 +484,7 @@ print(f"now the weights have theirs: {layer.weight.grad is not None}")
 print(f"it is dyᵀ x: {torch.equal(layer.weight.grad, torch.ones(4, 2).T @ x.detach())}")
 
 # %% [markdown] name="zero_text"
-# So there are two new actions. `("I", i)` computes the input's half of a backward pass, and `("W", i)` computes the weights' half, which can wait. (These are PyTorch's letters. The paper, Qi et al. 2023, calls them B and W.) Now a rank that would be idle can compute weight gradients.
+# So there are two new actions. `("I", i)` computes the gradient of the input, and `("W", i)` computes the gradients of the weights, which can wait. (These are PyTorch's letters. The paper, Qi et al. 2023, calls them B and W.) Now a rank that would be idle can compute weight gradients.
 #
 # But postponed work takes memory: x and dy stay until W. With every W at the end of the step, you are back at GPipe's memory.
 #
@@ -547,7 +547,7 @@ show_table(table)
 # %% [markdown] name="zero_explained"
 # Despite the name, one bubble remains: each rank waits R − 1 ticks before its first input gradient, when it has no weight gradients to compute yet. Rank 0 holds as much memory as with 1F1B; the later ranks, which held less, now hold more.
 #
-# In a real model F, I and W do not take equally long, and the attention scores have no W. Then the lists are made from measured times.
+# In a real model F, I and W do not take equally long, and the attention scores have no W. So the paper also has an algorithm that finds a schedule from measured times.
 #
 # ## 6 · PyTorch's own schedules
 #
@@ -672,6 +672,8 @@ show_table(table)
 claims.record("T19", "joint norm: three clipped steps of one process", "4 stages", update.item(), "relative", 0, 1e-3)
 
 # %% [markdown] name="torch_list_text"
+# Each stage's own norm is about half of the joint norm. So clipping by it makes the first update about twice as large, and the update ends up off by as much as its own length.
+#
 # With several ranks per stage (section 8, or tensor parallelism within a stage), first take the norm over the ranks of a stage, then add the squares over the stages.
 #
 # For schedules with several stages per rank, PyTorch makes lists of actions, as you did. So its lists can run on *our* engine and in our simulator. First we compare its interleaved schedule with yours, with 16 micro-batches and the slow link of section 4:
@@ -689,7 +691,7 @@ show_table(table)
 #
 # Next is `ScheduleZBVZeroBubble`: two thin stages per rank, a split backward pass, and stages placed in a V. With 4 ranks, rank 0 keeps stages 0 and **7**, and rank 3 keeps stages 3 and 4. So a micro-batch passes from stage 3 to stage 4 without a message, and rank 0 computes the loss.
 #
-# We do not time PyTorch's engine, because its ranks would compete for this machine's few cores. It gives us its list and computes gradients. Our engine then runs the list by its own clock, in which each action lasts for a fixed time. So you see how good PyTorch's *list* is if every action takes exactly its ticks. This is a simulation with real messages, not a measurement of PyTorch's speed.
+# We do not time PyTorch's engine, because its ranks would compete for this machine's few cores. PyTorch's engine gives us its list and computes gradients. Our engine then runs the list by its own clock, in which each action lasts for a fixed time. So you see how good PyTorch's *list* is if every action takes exactly its ticks. This is a simulation with real messages, not a measurement of PyTorch's speed.
 #
 # **Predict.** There are 4 ranks and 8 micro-batches again. For what percentage of the step is a rank idle?
 
@@ -717,7 +719,7 @@ show(
 note("PyTorch's ZBV: bubble of (R - 1) / (6 m + R - 1)", "4 ranks, 8 micro-batches", run, 300 / 51, 300 / 27)
 
 # %% [markdown] name="dualpipe_text"
-# **DualPipeV** (Sea AI Lab's version of DeepSeek's DualPipe, cut in half; PyTorch's `ScheduleDualPipeV`) uses the same placement. Its list pairs the forward pass of one micro-batch with the backward pass of another. In a mixture-of-experts model ([[mixture_of_experts]]) one of the two then computes while the other's tokens travel. Our simulator does not model that overlap and runs the two one after the other. It can compare the bubble and the memory:
+# **DualPipeV** (Sea AI Lab's version of DeepSeek's DualPipe, cut in half; PyTorch's `ScheduleDualPipeV`) uses the same placement. Its list pairs the forward pass of one micro-batch with the backward pass of another. In a mixture-of-experts model ([[mixture_of_experts]]) one of the two then computes while the other's tokens travel. Our simulator does not model that overlap and runs the two one after the other. It can still compare the bubble and the memory:
 
 # %% name="dualpipe"
 table = [("8 micro-batches, simulated", "idle", "ticks", "thin micro-batches on ranks 0 to 3")]
@@ -791,7 +793,7 @@ note("the slowest stage sets the pace", equal, first, first.ideal.idle, second.i
 # %% [markdown] name="unequal_explained"
 # Every turn takes as long as the slowest stage. No schedule can fix this; the model must be split differently. In the second split the last rank gives three of its blocks to the other ranks. Real jobs do that, or put the embedding and the head into their own stages, or split the head across ranks ([[tensor_parallel]]).
 #
-# Watch the memory when you move blocks. Rank 0 already holds the most micro-batches, and the embedding has as many parameters as four blocks. With a fifth block, rank 0 holds the parameters of nine blocks.
+# Watch the memory when you move blocks. Rank 0 already holds the most micro-batches, and the embedding has as many parameters as four blocks. With a fifth block, rank 0 holds the parameters of about nine blocks.
 #
 # ## 8 · Sharded stages: how often do they gather?
 #

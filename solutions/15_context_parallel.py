@@ -132,7 +132,7 @@ show_table(table)
 print(f"blocks recomputed and almost no logits: {human_bytes(no_logits)}; with twice the tokens {human_bytes(doubled)}")
 
 # %% [markdown] name="plan_explained"
-# Sharding the parameters does not help here: without recomputation a single sequence does not come close to fitting. Recomputing each block ([[activation_checkpointing]]) leaves two parts: the blocks' inputs (32 GiB, linear in the length) and the logits with their gradients, 131,072 × 128,256 numbers. The line under the table plans the same case with almost no logits. A chunked loss comes close to that ([[compilation_and_fusion]]). Without logits, recomputation alone is enough to fit. Its price is a second forward pass, and the next doubling of the length no longer fits. The other way is to split the **sequence**: of T tokens, each of N ranks keeps T/N. This is *context parallelism*.
+# Sharding the parameters does not help here: without recomputation a single sequence does not come close to fitting. Recomputing each block ([[activation_checkpointing]]) leaves two parts: the blocks' inputs (32 GiB, linear in the length) and the logits with their gradients, 131,072 × 128,256 numbers. The line under the table plans the same case with almost no logits. A chunked loss comes close to that ([[compilation_and_fusion]]). Without logits, recomputation alone is enough to fit. It costs a second forward pass, and a sequence of twice the length does not fit. The alternative is to split the **sequence**: of T tokens, each of N ranks keeps T/N. This is *context parallelism*.
 #
 # Embedding, norms, projections, MLP and loss work on one token at a time. Attention is the exception. A query needs the keys and values of all earlier tokens, and some of them are on other ranks. There are two ways to get them: gather all keys and values before attention, or pass them around in blocks, one at a time. This lab builds the second and compares it with the first in section 7.
 #
@@ -281,7 +281,7 @@ hint("context_parallel.shift")
 # - `q` (B, H, S, d), `k` and `v` (B, K, S, d) hold this rank's chunks one after the other. K divides H (grouped-query attention, GQA), and `attend` handles that. `out` (B, H, S, d) and `lse` (B, H, S) are over all columns that a row may attend to, on whichever rank they are.
 # - Every rank has the same number of chunks, one or more. `order` is any distribution of the chunks, and the same on each rank.
 # - Compute all scores with `attend`, and each of them only once. Compute nothing for chunks that a row may not attend to.
-# - Each rank sends its keys and values, and those it receives, point to point: N − 1 blocks of each. It sends no queries and calls no collective.
+# - Each rank sends its own keys and values and passes on those that it receives, point to point: N − 1 blocks of each. It sends no queries and calls no collective.
 # - The keys and values for the next step are on their way before this step's block is computed, so that they travel during the computation.
 # - The number of blocks that a rank holds at a time does not grow with the number of ranks.
 # - The inputs, including `order`, are not changed.
@@ -431,7 +431,7 @@ show_table(table)
 # %% [markdown] name="traffic_guess_text"
 # ### What it sends
 #
-# The next cell counts in units of one block of keys, B × K × T/N × d numbers.
+# The next cell counts the bytes that a rank sends, in units of one block of keys (B × K × T/N × d numbers).
 
 
 # %% name="traffic"
@@ -559,7 +559,7 @@ show(
 # %% [markdown] name="cut_task"
 # Rank 0 has the least work, the last rank has the most, and all ranks wait for the last. With more ranks, the waiting time approaches half of the step.
 #
-# The fix costs nothing. Split the sequence into 2 N chunks, and give each rank **two** of them, chosen so that all ranks compute the same number of scores. Your ring supports that already: `order` takes any number of chunks.
+# The fix needs no extra messages. Split the sequence into 2 N chunks, and give each rank **two** of them, chosen so that all ranks compute the same number of scores. Your ring supports that already: `order` takes any number of chunks.
 #
 # The tokens of a rank are then no longer contiguous, and two things must follow them: the **labels** (the next token of the whole sequence, not of the chunk), and the **positions**, by which rotary position embedding (RoPE) rotates queries and keys.
 #
@@ -799,7 +799,7 @@ for name, order in (("contiguous", contiguous_order(RANKS)), ("zigzag", zigzag(R
 # %% [markdown] name="documents_explained"
 # Zigzag balances **one** causal triangle. Here the most expensive rows, those at the end of the long document, lie in the middle of the sequence, and one rank has them all. Zigzag is even worse than the contiguous order.
 #
-# So treat each document as a sequence of its own: split **each** into 2 N chunks, and run the ring per document. Then every document is distributed fairly, and nothing is computed across documents. PyTorch's context parallelism has a per-document load balancer for this. (Pad each document to a multiple of 2 N. Keep short documents whole on one rank; they need no ring.)
+# So treat each document as a sequence of its own: split **each** into 2 N chunks, and run the ring per document. Then every document is distributed fairly, and nothing is computed across documents. PyTorch's context parallelism has a per-document load balancer for this. (Pad each document to a multiple of 2 N. Keep each short document on one rank, where it needs no ring.)
 
 
 # %% name="documents_run"
@@ -830,7 +830,7 @@ claims.record(
 # %% [markdown] name="ulysses_text"
 # ## 7 · Other methods: all-to-all and all-gather
 #
-# **All-to-all.** Attention treats each **head** independently. So exchange heads for tokens: before attention every rank gives away all heads but its own, and receives all tokens for the heads it keeps. Attention then runs as in one process, with any kernel and any mask. Afterwards the exchange is reversed. This is *Ulysses* (Jacobs et al. 2023). `dist.all_to_all_single` sends each rank its slice of a tensor. The gradient of the exchange is the reverse exchange, so `backward` below calls the same function with `split` and `join` swapped.
+# **All-to-all.** Attention treats each **head** independently. So exchange heads for tokens: before attention every rank sends all heads but its own to the other ranks, and receives all tokens for the heads that it keeps. Attention then runs as in one process, with any kernel and any mask. Afterwards the exchange is reversed. This is *Ulysses* (Jacobs et al. 2023). `dist.all_to_all_single` sends each rank its slice of a tensor. The gradient of the exchange is the reverse exchange, so `backward` below calls the same function with `split` and `join` swapped.
 #
 # **All-gather.** Gather all keys and values on every rank before attention, and reduce-scatter their gradients afterwards. Llama 3 was trained this way. PyTorch gathers keys and values by default, too, but still passes their gradients around the ring. By the count of section 4, a rank sends 2 (N − 1) blocks forward. If it gathers again in the backward pass, it sends 4 (N − 1) there. The total is 6 N − 6, about what the ring sends. All-gather handles any mask, including documents, with one kernel call, and with GQA the gathered keys and values are small. On the other hand, its messages do not overlap with computation by themselves, and every rank holds the keys and values of the whole sequence.
 
@@ -863,7 +863,7 @@ def ulysses(q, k, v):
 # %% [markdown] name="ulysses_guess_text"
 # In each of the two passes, Ulysses exchanges four tensors once: q, k, v and the result, or their gradients. Of each tensor a rank keeps 1/N and sends the rest.
 #
-# **Predict.** On two ranks, with 8 query heads and 2 key and value heads (GQA), what are the bytes that the ring sends divided by those of Ulysses, forward and backward together?
+# **Predict.** On two ranks, with 8 query heads and 2 key and value heads (GQA), how many bytes does the ring send, as a multiple of what Ulysses sends, forward and backward together?
 
 # %% name="ulysses_guess"
 my_guess = None  # bytes of the ring / bytes of Ulysses
@@ -936,7 +936,7 @@ for method in ("ring", "all-to-all"):
 #
 # `context_parallel(mesh, buffers=..., buffer_seq_dims=...)` is a context manager that shards the buffers in place and makes `F.scaled_dot_product_attention` context-parallel. It is a prototype (`torch.distributed.tensor.experimental`) and supports CUDA's fused kernels. Transformer Engine and Megatron offer the methods of this lab as `cp_comm_type`: "p2p" (the ring), "all_gather", "a2a" (Ulysses) and "a2a+p2p".
 #
-# The next cell splits 512 positions, from 0 to 511, over four ranks with it, and tries its attention.
+# The next cell uses it to split 512 positions, from 0 to 511, over four ranks, and then calls attention inside it.
 #
 # **Predict.** What is the last position that rank 0 gets?
 

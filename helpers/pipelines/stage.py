@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 @dataclass
 class Stage:
-    """The stage of this rank.
+    """This rank's stage.
 
     Attributes:
-        module: its part of the model.
-        number: of the stage, and so of the rank; the first is 0.
-        count: of all stages.
-        x, y: inputs and targets, a tensor for each micro-batch. Every rank has all of them.
-        kept: by micro-batch, what its backward pass needs.
-        sending: messages on their way, each with its tensor, which must stay as it is until the message has arrived.
+        module: the stage's part of the model.
+        number: the stage's number, which is also its rank; the first is 0.
+        count: the number of stages.
+        x, y: inputs and targets, one tensor per micro-batch. Every rank has all of them.
+        kept: for each micro-batch, the tensors that its backward pass needs.
+        sending: messages on their way, each with its tensor, which must not change until the message has arrived.
     """
 
     module: nn.Module

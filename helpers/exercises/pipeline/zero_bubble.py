@@ -49,7 +49,7 @@ class FewInFlight(OnLists):
 
     hint = (
         "A micro-batch is held from its F to its W. If every W comes at the end, all micro-batches are held.\n"
-        "How many micro-batches fewer than rank 0 does a later rank hold under 1F1B? It may postpone as many W."
+        "How many fewer micro-batches than rank 0 does a later rank hold under 1F1B? It may postpone that many W."
     )
     cases = staticmethod(enough)
 

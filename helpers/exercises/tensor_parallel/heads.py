@@ -143,7 +143,7 @@ class SendsSharedHeadsOnly(Check):
     """One all-reduce of at most K heads if some head is stored on two ranks; otherwise nothing."""
 
     hint = (
-        "Each rank can compute which heads the others hold. Are these more in total than there are K/V heads?\n"
+        "Each rank can compute which heads the others hold. In total, do the ranks hold more heads than K?\n"
         "Return the gradient itself if no head is stored on two ranks."
     )
 

@@ -84,7 +84,7 @@ class SumsOneWayOnly(Check):
                     return f"{said}\nWhat would one process have at this place, forward and backward?"
             if any(got["behind autograd"] for got, _ in pairs):
                 return (
-                    f"{case}: PyTorch warned of a collective on a tensor that autograd tracks. "
+                    f"{case}: PyTorch warned about a collective on a tensor that autograd tracks. "
                     "Call it inside the Function."
                 )
         return None
