@@ -268,7 +268,7 @@ def to_json(plan: "LayoutPlan") -> dict[str, Any]:
         for rank in plan.ranks
     ]
     return {
-        "layout": asdict(plan.layout),
+        "layout": asdict(plan.layout) | {"transformer_engine": plan.layout.uses_transformer_engine},
         "cluster": asdict(plan.cluster),
         "peak_allocated_bytes": plan.worst.nbytes,
         "reserved_bytes": list(plan.wanted),

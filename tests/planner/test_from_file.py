@@ -60,7 +60,7 @@ def random_layouts(engine, count, seed=0):
         if engine == "deepspeed":
             values.pop("arch", None)
         try:
-            layout = replace(BASES[engine], **values, transformer_engine=BASES[engine].engine == "megatron")
+            layout = replace(BASES[engine], **values)
             found.append((layout, export(layout, MODEL, engine)))
         except RecipeError:
             continue
