@@ -549,3 +549,25 @@ def test_torchtitans_fields_decide_what_they_say(tmp_path, lines, field, value):
     found = read_file(str(path))
     assert not found.unknown
     assert getattr(read_line(found.row | {"gpu": "a100"}).layout, field) == value
+
+
+def test_what_trl_says_of_the_model_is_read():
+    given = {"model_name_or_path": "mistralai/Mistral-7B-v0.1", "per_device_train_batch_size": 4, "bf16": True}
+    given |= {"torch_dtype": "bfloat16", "attn_implementation": "flash_attention_2", "per_device_eval_batch_size": 8}
+    found = read_training_arguments(given)
+    assert (found.options["precision"], found.unknown) == ("bf16", [])
+    given |= {"use_peft": True, "lora_r": 32, "lora_target_modules": ["q_proj", "v_proj"], "load_in_4bit": True}
+    found = read_training_arguments(given)
+    assert (found.options["lora_rank"], found.options["quantize"]) == (32, "nf4")
+    assert (found.options["lora_targets"], found.unknown) == (("q_proj", "v_proj"), [])
+
+
+def test_axolotl_takes_the_deepspeed_file_that_it_names(tmp_path):
+    (tmp_path / "deepspeed_configs").mkdir()
+    zero = {"stage": 1, "overlap_comm": True, "reduce_bucket_size": 2e8}
+    (tmp_path / "deepspeed_configs" / "mine.json").write_text(json.dumps({"zero_optimization": zero}))
+    found = read_axolotl({"base_model": "llama-2-7b", "deepspeed": "deepspeed_configs/mine.json"}, tmp_path)
+    assert found.options["zero"] == "zero1"
+    assert found.unknown == [
+        "zero_optimization.reduce_bucket_size (up to 0.75 GiB of buffers that the plan leaves out)"
+    ]

@@ -55,6 +55,17 @@ _QUIET = (
     ),
     *("fsdp_*", "fsdp.*", "report_to*", "run_name", "dataloader_*", "disable_tqdm", "do_*", "overwrite_*", "data_seed"),
     *("flash_attn_*", "lora_*_kernel", "trackio_*", "mlflow_*", "base_model_*", "is_*_derived_model", "cosine_*"),
+    *(
+        "per_device_eval_*",
+        "log_level*",
+        "model_revision",
+        "beta",
+        "loss_type",
+        "max_prompt_length",
+        "packing*",
+        "lora_r",
+    ),
+    *("lora_alpha", "bnb_4bit_quant_type", "lora_task_type", "eos_token", "chat_template_path", "completion_only_loss"),
     *("pretraining_dataset*", "test_datasets*", "load_best_*", "metric_*", "greater_is_better", "label_*", "length_*"),
 )
 _QUIET_ACCELERATE = (
@@ -87,8 +98,8 @@ def _optimizer(said: Said, imported: Imported, *names: str) -> None:
         imported.unknown.append(f"optimizer {name}")
 
 
-def read_axolotl(given: dict[str, Any]) -> Imported:
-    """Return the run of an Axolotl YAML."""
+def read_axolotl(given: dict[str, Any], folder: Path = Path()) -> Imported:
+    """Return the run of an Axolotl YAML in a folder."""
     said = Said(given)
     options: dict[str, Any] = {"engine": "pytorch"}
     imported = Imported("Axolotl's YAML", None, options)
@@ -115,7 +126,13 @@ def read_axolotl(given: dict[str, Any]) -> Imported:
         stage = re.search(r"zero(\d)", said.text("deepspeed"))
         imported.assumed["gpus"] = options["gpus"] = 8
         options["zero"] = f"zero{stage[1]}" if stage else "zero3"
+        beside = deepspeed_beside(said.text("deepspeed"), folder)
         _offload(said, imported)
+        if beside:
+            imported.assumed.pop("offload", None)
+            options.pop("offload", None)
+            options |= sharded_by(said.text("deepspeed"), beside)
+            imported.unknown += buckets_of(beside)
     for ours, theirs in (("tensor", "tensor_parallel_size"), ("context", "context_parallel_size")):
         if said.number(theirs) > 1:
             options[ours] = said.number(theirs)
@@ -206,13 +223,32 @@ def read_training_arguments(given: dict[str, Any], form: str = "TrainingArgument
     options |= {"gpus": gpus} if gpus else {}
     if factory:
         read_method(said, imported)
-    elif said.flag("use_lora", "lora_rank", "lora_r") or said.text("finetuning_type") == "lora":
-        options["lora_rank"] = said.number("lora_rank", "lora_r", default=8)
+    else:
+        _model_config(said, options)
     if factory and said.text("deepspeed") and options["precision"].endswith("-amp"):
         # DeepSpeed's weights have 16 bits, beside FP32 masters.
         options |= {"precision": options["precision"].removesuffix("-amp"), "master_weights": True}
     imported.unknown += said.unknown((*_QUIET, *(FACTORY_QUIET if factory else ())))
     return imported
+
+
+def _model_config(said: Said, options: dict[str, Any]) -> None:
+    """Take what TRL's `ModelConfig` says beside the arguments: the weights' dtype, attention and adapters."""
+    low = {"bfloat16": "bf16", "float16": "fp16"}.get(said.text("torch_dtype", "dtype").lower())
+    options |= {"precision": low} if low else {}
+    options |= {"attention": "eager"} if said.text("attn_implementation") == "eager" else {}
+    options |= {"loss": "fused"} if said.flag("use_liger_kernel", "use_liger") else {}
+    if said.flag("use_lora", "use_peft", "lora_rank"):
+        options["lora_rank"] = said.number("lora_rank", "lora_r", default=16 if said.flag("use_peft") else 8)
+        targets = said.first("lora_target_modules")
+        names = [targets] if isinstance(targets, str) else targets or []
+        options |= {"lora_targets": _LINEAR if names == ["all-linear"] else tuple(names)} if names else {}
+        options["lora_dropout"] = float(said.text("lora_dropout", default="0") or 0)
+        saved = said.first("lora_modules_to_save")
+        options |= {"modules_to_save": tuple(saved)} if isinstance(saved, list) and saved else {}
+        four, eight = said.flag("load_in_4bit"), said.flag("load_in_8bit")
+        nested = "nf4-dq" if said.flag("use_bnb_nested_quant") else "nf4"
+        options |= {"quantize": nested if four else "int8"} if four or eight else {}
 
 
 def buckets_of(given: Mapping[str, Any]) -> list[str]:

@@ -91,7 +91,7 @@ def _by_keys(given: dict[str, Any], folder: Path) -> Imported:
     if {"zero_optimization", "train_micro_batch_size_per_gpu"} & set(given):
         return hugging_face.read_deepspeed(given)
     if "base_model" in given:
-        return hugging_face.read_axolotl(given)
+        return hugging_face.read_axolotl(given, folder)
     if "per_device_train_batch_size" in given:
         return hugging_face.read_training_arguments(given, folder=folder)
     if {"distributed_type", "compute_environment"} & set(given):
