@@ -1,6 +1,7 @@
 """What a framework does where a published run does not say: its defaults."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..config import RecipeError
 
@@ -190,13 +191,13 @@ USUAL = {  # by the `engine` of a line that names no framework
 GENERIC = "generic"
 
 
-def habits_of(framework: str, engine: str | None = None) -> Habits:
+def habits_of(framework: str, engine: Any = None) -> Habits:
     """Return the habits of a framework by its name; `GENERIC` has those of no one in particular, for an `engine`.
 
     Raises:
         RecipeError: one is not known, or a framework has an engine of its own.
     """
-    if engine is not None and (framework != GENERIC or engine not in USUAL):
+    if engine is not None and (framework != GENERIC or str(engine) not in USUAL):
         raise RecipeError(f"engine is {engine!r}; choose {' or '.join(USUAL)}, and leave framework out.")
     if framework != GENERIC and framework not in HABITS:
         raise RecipeError(f"framework is {framework!r}; choose one of {GENERIC}, {', '.join(HABITS)}.")

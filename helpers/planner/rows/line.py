@@ -107,8 +107,7 @@ def read_line(line: Mapping[str, Any]) -> Question:
         RecipeError: it contradicts itself, or asks for what is not planned.
     """
     read = _Reader(line)
-    engine = read("engine", note=False)
-    habits = habits_of(str(read("framework", GENERIC)), engine if engine is None else str(engine))
+    habits = habits_of(str(read("framework", GENERIC)), read("engine", note=False))
     arch = _arch(read, habits)
     cluster = _cluster(read, habits)
     sizes = {name: read.whole(name, 1, note=False) for name in ("tensor", "pipeline", "context", "expert")}
@@ -121,13 +120,13 @@ def read_line(line: Mapping[str, Any]) -> Question:
         raise RecipeError(f"tensor x pipeline x context does not divide {gpus} GPUs.")
     zero, shard, replicate = _sharding(read, habits, data)
     micro_batch = read.whole("micro_batch_size", 1)
-    waits = 1 if habits.as_command or sizes["pipeline"] == 1 else _WAITS
-    micro_batches = _micro_batches(read, micro_batch, data, waits * sizes["pipeline"])
+    micro_batches = _micro_batches(read, micro_batch, data, _usual_count(habits, sizes["pipeline"]))
     virtual = read.whole("virtual_stages", _chunks(read, habits, arch.layers, (sizes["pipeline"], micro_batches)))
     schedule = _schedule(read, habits, sizes["pipeline"], virtual)
     recompute, every = _recompute(read, habits, arch)
     precision, engine = _precision(read, habits), _engine(habits, zero)
-    whole = {"in pipelines": sizes["pipeline"] > 1, "unless selective": recompute != "selective"}
+    piped = sizes["pipeline"] > 1
+    whole = {"in pipelines": piped, "unless selective": recompute != "selective"}
     splits = habits.sequence_parallel and not whole.get(habits.plain_tokens, False)
     by_tokens = bool(read("sequence_parallel", splits))
     overlaps = bool(read("tensor_overlap", habits.tensor_overlap, note=False))
@@ -143,9 +142,7 @@ def read_line(line: Mapping[str, Any]) -> Question:
         zero=zero,
         accumulate_whole=bool(read("accumulate_whole", habits.accumulate_whole and zero == "zero3", note=False)),
         plain_ends=bool(read("plain_ends", habits.plain_ends, note=False)),
-        reshard_after_forward=bool(
-            read("reshard_after_forward", habits.as_command or sizes["pipeline"] == 1, note=False)
-        ),
+        reshard_after_forward=bool(read("reshard_after_forward", habits.as_command or not piped, note=False)),
         micro_batch_size=micro_batch,
         micro_batches=micro_batches,
         seq=_length(read, arch, habits),
@@ -341,6 +338,11 @@ def _sharding(read: _Reader, habits: Habits, data: int) -> tuple[str, int, int]:
 
 
 _STAGES = {"0": "none", "1": "zero1", "2": "zero2", "3": "zero3", "ddp": "none", "fsdp": "zero3"}
+
+
+def _usual_count(habits: Habits, stages: int) -> int:
+    """Return the micro-batches of a step of which nobody says how many it has."""
+    return stages if habits.as_command or stages == 1 else _WAITS * stages
 
 
 def _micro_batches(read: _Reader, size: int, data: int, usual: int) -> int:
