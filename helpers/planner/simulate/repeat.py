@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FEW = 3  # blocks of the shallower copy: the first, the last, and one between them, since the ends differ
 # Types of models whose blocks are all alike. Those of others may differ in what no config says.
-ALIKE = frozenset(("llama", "gpt2", "bert"))
+ALIKE = frozenset(("llama", "mistral", "qwen2", "qwen3", "gpt2", "bert"))
 
 
 def depths(recipe: TrainingConfig, spec: ModelSpec) -> tuple[int, int] | None:
