@@ -446,7 +446,7 @@ def _run_from(args: argparse.Namespace) -> int:
             raise RecipeError(
                 f"--{name.replace('_', '-')} cannot be combined with --from, which plans a file as it is."
             )
-    with _quick_imports(), _bar(args.from_file) as tell:
+    with _quick_imports(), options_named(add_arguments), _bar(args.from_file) as tell:
         print_from(args, tell)
     return 0
 
