@@ -268,7 +268,7 @@ def to_json(plan: "LayoutPlan") -> dict[str, Any]:
         for rank in plan.ranks
     ]
     return {
-        "layout": asdict(plan.layout),
+        "layout": asdict(plan.layout) | {"transformer_engine": plan.layout.uses_transformer_engine},
         "cluster": asdict(plan.cluster),
         "peak_allocated_bytes": plan.worst.nbytes,
         "reserved_bytes": list(plan.wanted),
@@ -446,7 +446,7 @@ def _run_from(args: argparse.Namespace) -> int:
             raise RecipeError(
                 f"--{name.replace('_', '-')} cannot be combined with --from, which plans a file as it is."
             )
-    with _quick_imports(), _bar(args.from_file) as tell:
+    with _quick_imports(), options_named(add_arguments), _bar(args.from_file) as tell:
         print_from(args, tell)
     return 0
 

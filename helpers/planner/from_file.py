@@ -97,7 +97,7 @@ def _row(imported: Imported, given: Mapping[str, Any]) -> dict[str, Any]:
     if "model" in changed:
         row.pop("arch", None)
     elif "arch" not in row and "model" not in row:
-        raise RecipeError(f"The file names no model: add --model NAME. Not understood: {_few(imported.unknown)}.")
+        raise RecipeError(_no_model(imported.unknown))
     if "gradient_accumulation_steps" in changed:
         row.pop("global_batch_size", None)
     if "gpus" in changed:
@@ -110,7 +110,7 @@ def _plan_options(imported: Imported, given: Mapping[str, Any], tell: Tell) -> _
     """Plan a run of a Hugging Face model."""
     options = imported.options | {name: value for name, value in given.items() if value not in (False, 0, "")}
     if "model" not in options:
-        raise RecipeError(f"The file names no model: add --model NAME. Not understood: {_few(imported.unknown)}.")
+        raise RecipeError(_no_model(imported.unknown))
     cluster = cluster_of(options)
     if cluster is None:
         imported.assumed["gpu"], cluster = GPU, find_cluster(GPU)
@@ -154,6 +154,13 @@ def _changes(now: Outcome, variants: Iterator[tuple[str, Any]], cluster: Cluster
         return outcome_of_layout(variant, cluster)
 
     return best_changes(now, variants, outcome)
+
+
+def _no_model(unknown: list[str]) -> str:
+    named = next((word.removeprefix("the sizes of ") for word in unknown if word.startswith("the sizes of ")), "")
+    if named:
+        return f"The catalog does not have {named}: add --model with a name of the catalog or its config.json."
+    return f"The file names no model: add --model NAME. Not understood: {_few(unknown)}."
 
 
 def _few(names: list[str]) -> str:

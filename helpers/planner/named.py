@@ -29,7 +29,8 @@ def options_named(add_arguments: Callable[[argparse.ArgumentParser], None]) -> I
 def name_options(message: str, parser: argparse.ArgumentParser) -> str:
     """Return `message` with the options of `parser` in place of the fields that they set: "tensor 3" is "--tp 3".
 
-    A field called by a plain word counts as one only before a number or where it begins a clause.
+    A field called by a plain word counts as one only before a number, before one of its values, or where it begins a
+    clause. What says "zero3" for a stage of ZeRO says "--zero-stage 3".
     """
     shown = [action for action in parser._actions if action.option_strings and action.help != argparse.SUPPRESS]
     for action in shown:
@@ -37,8 +38,14 @@ def name_options(message: str, parser: argparse.ArgumentParser) -> str:
         if action.const is False:
             message = re.sub(rf"\bset {name} to False\b", f"add {flag}", message)
             message = re.sub(rf"\b(?:keep|leave) {name}\b(?: at True)?", f"leave out {flag}", message)
+            message = re.sub(rf"{_ALONE}{name} False{_APART}", flag, message)
         elif "_" in name:
+            message = re.sub(rf"\bleave {name} False\b", f"leave out {flag}", message)
             message = re.sub(f"{_ALONE}{name}{_APART}", flag, message)
         else:
-            message = re.sub(f"{_ALONE}{name}(?= [0-9])|{_BEGINS}{name}{_VERB}", flag, message)
+            values = "|".join(["[0-9]", *(f"{re.escape(str(value))}{_APART}" for value in action.choices or ())])
+            message = re.sub(f"{_ALONE}{name}(?= (?:{values}))|{_BEGINS}{name}{_VERB}", flag, message)
+        if name == "zero":
+            message = re.sub(rf"{_ALONE}zero none{_APART}", f"{flag} 0", message)
+            message = re.sub(rf"{_ALONE}zero([123]){_APART}", rf"{flag} \1", message)
     return message

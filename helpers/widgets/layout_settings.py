@@ -82,7 +82,7 @@ class Settings:
         given = {name: getattr(self, name) for name in _SAME}
         shard = {"shard": data // self.replicate, "replicate": self.replicate, "micro_batches": count}
         how = SHARDINGS[self.sharding]
-        return Layout(arch_of(self.model), **given, **shard, **how, transformer_engine=how["engine"] == "megatron")
+        return Layout(arch_of(self.model), **given, **shard, **how)
 
     def of(self, layout: Layout) -> "Settings | None":
         """Return these settings with another layout of the same question; None if the controls cannot say it."""

@@ -215,7 +215,7 @@ REFUSED = (
     ({"freeze": ("nowhere",)}, "no module called nowhere"),
     ({"freeze": ("model", "lm_head")}, "Nothing is left"),
     ({"modules_to_save": ("head",), **LORA}, "no module called head"),
-    ({"channels_last": True}, "about images"),
+    ({"channels_last": True}, "for images"),
 )
 
 

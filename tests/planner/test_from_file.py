@@ -60,7 +60,7 @@ def random_layouts(engine, count, seed=0):
         if engine == "deepspeed":
             values.pop("arch", None)
         try:
-            layout = replace(BASES[engine], **values, transformer_engine=BASES[engine].engine == "megatron")
+            layout = replace(BASES[engine], **values)
             found.append((layout, export(layout, MODEL, engine)))
         except RecipeError:
             continue
@@ -449,3 +449,125 @@ def test_the_page_shows_a_file_that_is_read(tmp_path):
     assert found.unknown == ["plugins"]
     asked = described(found.options)
     assert (asked.config.model, asked.config.lora_rank, asked.config.quantize) == ("llama-3.2-1b", 32, "nf4-dq")
+
+
+# -- LLaMA-Factory
+
+
+FACTORY = {
+    "model_name_or_path": "meta-llama/Meta-Llama-3-8B-Instruct",
+    **{"stage": "sft", "do_train": True, "finetuning_type": "lora", "lora_target": "all", "template": "llama3"},
+    **{"dataset": "alpaca_en_demo", "cutoff_len": 1024, "per_device_train_batch_size": 1, "bf16": True},
+    **{"gradient_accumulation_steps": 8, "preprocessing_num_workers": 16, "plot_loss": True},
+}
+
+
+def factory(folder, **changes):
+    """Return what is read of LLaMA-Factory's file with these changes."""
+    path = folder / "train.yaml"
+    path.write_text(json.dumps(FACTORY | changes), encoding="utf-8")  # which is YAML, too
+    return read_file(str(path))
+
+
+def test_llama_factory_recomputes_and_puts_adapters_on_every_linear_layer(tmp_path):
+    found = factory(tmp_path, quantization_bit=4)
+    assert found.form == "LLaMA-Factory's YAML"
+    assert not found.unknown
+    options = found.options
+    assert (options["model"], options["seq"], options["precision"]) == ("llama-3-8b", 1024, "bf16")
+    assert (options["lora_rank"], len(options["lora_targets"]), options["quantize"]) == (8, 7, "nf4-dq")
+    assert (options["checkpointing"], options["gradient_accumulation_steps"]) == ("full", 8)
+    assert factory(tmp_path, disable_gradient_checkpointing=True).options["checkpointing"] == "none"
+    assert factory(tmp_path, quantization_bit=8).options["quantize"] == "int8"
+    assert factory(tmp_path, lora_target="q_proj,v_proj").options["lora_targets"] == ("q_proj", "v_proj")
+    assert factory(tmp_path, quantization_bit=3, quantization_method="hqq").unknown == ["quantization_bit 3 by hqq"]
+
+
+def test_llama_factory_trains_weights_in_fp32_unless_all_is_bf16(tmp_path):
+    assert factory(tmp_path, finetuning_type="full").options["precision"] == "bf16-amp"
+    assert factory(tmp_path, finetuning_type="full", bf16=None, pure_bf16=True).options["precision"] == "bf16"
+    assert factory(tmp_path, finetuning_type="oft").unknown == ["finetuning_type oft"]
+
+
+def test_the_deepspeed_file_beside_is_read(tmp_path):
+    (tmp_path / "deepspeed").mkdir()
+    zero = {"stage": 2, "reduce_bucket_size": 5e8, "overlap_comm": True, "offload_optimizer": {"device": "cpu"}}
+    (tmp_path / "deepspeed" / "mine.json").write_text(json.dumps({"zero_optimization": zero}))
+    (tmp_path / "runs").mkdir()
+    found = factory(tmp_path / "runs", finetuning_type="full", deepspeed="deepspeed/mine.json")
+    assert (found.options["zero"], found.options["offload"], found.options["gpus"]) == ("zero2", "optimizer", 8)
+    assert (found.options["precision"], found.options["master_weights"]) == ("bf16", True)
+    assert found.unknown == [
+        "zero_optimization.reduce_bucket_size (up to 1.86 GiB of buffers that the plan leaves out)"
+    ]
+    by_name = factory(tmp_path, deepspeed="examples/deepspeed/ds_z0_config.json")
+    assert by_name.options["zero"] == "none"
+
+
+def test_a_model_that_the_catalog_lacks_is_named(tmp_path, capsys):
+    path = tmp_path / "train.yaml"
+    path.write_text(json.dumps(FACTORY | {"model_name_or_path": "me/my-model"}), encoding="utf-8")
+    assert main(["plan", "--from", str(path)]) == 2
+    assert "does not have me/my-model: add --model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        ("[optimizer]\nearly_step_in_backward = true", "optimizer.early_step_in_backward"),
+        ("[optimizer]\nname = 'Adam'", "optimizer.name Adam"),
+        ("[optimizer]\nimplementation = 'foreach'", "optimizer.implementation foreach"),
+        ("[model]\nconverters = ['mx']", "model.converters mx"),
+        ("[parallelism]\nexpert_tensor_parallel_degree = 2", "parallelism.expert_tensor_parallel_degree 2"),
+    ],
+)
+def test_what_torchtitan_would_do_and_plans_do_not_is_named(tmp_path, lines, named):
+    head = "" if lines.startswith("[model]") else "[model]\n"
+    text = f"{head}{lines}\n[training]\nseq_len = 2048\nenable_cpu_offload = true\n"
+    path = tmp_path / "train.toml"
+    path.write_text(text.replace("[model]\n", "[model]\nname = 'llama3'\nflavor = '8B'\n"), encoding="utf-8")
+    assert set(read_file(str(path)).unknown) == {named, "training.enable_cpu_offload"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "field", "value"),
+    [
+        ("[training]\ndtype = 'bfloat16'", "precision", "bf16"),
+        ("[training]\nmixed_precision_param = 'float32'", "precision", "fp32"),
+        ("[training]\ndata_parallel_type = 'ddp'", "zero", "none"),
+        ("[training]\n[parallelism]\nfsdp_reshard_after_forward = 'never'", "reshard_after_forward", False),
+        (
+            "[training]\n[parallelism]\ntensor_parallel_degree = 2\nenable_async_tensor_parallel = true",
+            "tensor_overlap",
+            True,
+        ),
+    ],
+)
+def test_torchtitans_fields_decide_what_they_say(tmp_path, lines, field, value):
+    path = tmp_path / "train.toml"
+    path.write_text(f"[model]\nname = 'llama3'\nflavor = '8B'\n{lines}\n", encoding="utf-8")
+    found = read_file(str(path))
+    assert not found.unknown
+    assert getattr(read_line(found.row | {"gpu": "a100"}).layout, field) == value
+
+
+def test_what_trl_says_of_the_model_is_read():
+    given = {"model_name_or_path": "mistralai/Mistral-7B-v0.1", "per_device_train_batch_size": 4, "bf16": True}
+    given |= {"torch_dtype": "bfloat16", "attn_implementation": "flash_attention_2", "per_device_eval_batch_size": 8}
+    found = read_training_arguments(given)
+    assert (found.options["precision"], found.unknown) == ("bf16", [])
+    given |= {"use_peft": True, "lora_r": 32, "lora_target_modules": ["q_proj", "v_proj"], "load_in_4bit": True}
+    found = read_training_arguments(given)
+    assert (found.options["lora_rank"], found.options["quantize"]) == (32, "nf4")
+    assert (found.options["lora_targets"], found.unknown) == (("q_proj", "v_proj"), [])
+
+
+def test_axolotl_takes_the_deepspeed_file_that_it_names(tmp_path):
+    (tmp_path / "deepspeed_configs").mkdir()
+    zero = {"stage": 1, "overlap_comm": True, "reduce_bucket_size": 2e8}
+    (tmp_path / "deepspeed_configs" / "mine.json").write_text(json.dumps({"zero_optimization": zero}))
+    found = read_axolotl({"base_model": "llama-2-7b", "deepspeed": "deepspeed_configs/mine.json"}, tmp_path)
+    assert found.options["zero"] == "zero1"
+    assert found.unknown == [
+        "zero_optimization.reduce_bucket_size (up to 0.75 GiB of buffers that the plan leaves out)"
+    ]

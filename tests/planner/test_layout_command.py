@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from dataclasses import replace
 
 from helpers.__main__ import _parse, main
 from helpers.planner import RecipeError
@@ -109,7 +110,8 @@ def test_every_option_reaches_the_layout(model):
     options = "--gpus 8 --no-reshard-after-forward --attention eager"
     assert layout_of_options(model, options) == Layout(arch, **usual, reshard_after_forward=False, attention="eager")
     assert layout_of_options(model, "--gpus 8 --attention sdpa") == Layout(arch, **usual, attention="fused")
-    megatron = Layout(arch, **usual, engine="megatron", zero="zero1", transformer_engine=True)
+    megatron = Layout(arch, **usual, engine="megatron", zero="zero1")
+    assert megatron.uses_transformer_engine
     assert layout_of_options(model, "--gpus 8 --engine megatron") == megatron
     assert layout_of_options("mixtral-8x7b", "--gpus 8 --expert 4").expert == 4
 
@@ -180,22 +182,22 @@ def test_a_configuration_is_printed_or_written_and_a_job_beside_it(plan, tmp_pat
         ("--gpus 8 --gpu h100 --gpus-per-node 0", "at least one GPU"),
         (
             "--gpus 8 --gpu h100 --tp 2 --lora-rank 8 --engine torchtitan",
-            "adapters (--lora-rank) need engine megatron",
+            "adapters (--lora-rank) need --engine megatron",
         ),
-        ("--gpus 8 --gpu h100 --engine torchtitan --optimizer sgd", "sgd needs engine pytorch"),
+        ("--gpus 8 --gpu h100 --engine torchtitan --optimizer sgd", "sgd needs --engine pytorch"),
         ("--gpus 8 --gpu h100 --tp 2 --optimizer-impl foreach", "set --optimizer-impl to fused"),
         ("--gpus 8 --gpu h100 --tp 2 --checkpointing sqrt", "one by one"),
         ("--gpus 8 --gpu h100 --tp 2 --offload optimizer", "offload"),
         ("--gpus 8 --gpu h100 --lora-targets q_proj", "set --lora-rank"),
         ("--gpus 8 --gpu h100 --zero-stage 4", "choose from 0, 1, 2, 3"),
-        ("--gpus 8 --gpu h100 --dp-replicate 2 --engine pytorch", "use engine torchtitan"),
+        ("--gpus 8 --gpu h100 --dp-replicate 2 --engine pytorch", "use --engine torchtitan"),
         ("--gpus 8 --gpu h100 --lora-rank 8 --timeline step.svg", "see --engine"),
         ("--gpus 8 --budget 3 --gpu h100", "--budget works for one GPU"),
         ("--gpus 8 --gpu h100 --expert 2", "--ep needs a mixture of experts; this model is dense"),
         ("--gpus 8 --gpu h100 --pipeline 8 --virtual-stages 2", "--virtual-stages 2 needs"),
         ("--gpus 8 --gpu h100 --pipeline 2 --schedule zero-bubble", "add --no-reshard-after-forward"),
         ("--gpus 8 --gpu h100 --tp 2 --no-sequence-parallel --tensor-overlap", "leave out --no-sequence-parallel"),
-        ("--gpus 8 --gpu h100 --zero zero3 --engine megatron", "use zero1"),
+        ("--gpus 8 --gpu h100 --zero zero3 --engine megatron", "use --zero-stage 1"),
         ("--gpus 8 --gpu h100 --timeline step.txt", ".svg, .png, .pdf"),
         ("--gpus 8 --gpu h100 --schedule zigzag", "choose from"),
         ("--gpus 8 --gpu h100 --wrap sbatch", "--export"),
@@ -223,6 +225,12 @@ def test_what_cannot_be_is_said_in_one_line(options, word, plan):
         ("Set lora_rank; seq is 0.", "Set --lora-rank; --seq is 0."),
         ("tensor ranks share 8 heads, and attention is eager", "tensor ranks share 8 heads, and attention is eager"),
         ("set reshard_after_forward to False; keep sequence_parallel", None),
+        ("Only zero3 does: use zero3 or zero none", "Only --zero-stage 3 does: use --zero-stage 3 or --zero-stage 0"),
+        ("use engine megatron, or an engine of yours", "use --engine megatron, or an engine of yours"),
+        ("use precision bf16 or fp16, not bf16-amp", "use --precision bf16 or fp16, not bf16-amp"),
+        ("reshard_after_forward False needs zero3", "--no-reshard-after-forward needs --zero-stage 3"),
+        ("leave tensor_overlap False", "leave out --tensor-overlap"),
+        ("configs/zero3.json and zero3-offload", "configs/zero3.json and zero3-offload"),
         ("my_lora_rank/lora_rank.json and --lora-rank", "my_lora_rank/lora_rank.json and --lora-rank"),
     ],
 )
@@ -296,3 +304,19 @@ def test_a_whole_run_of_nonsense_gets_one_line(plan, options):
     status, _, err = plan("--gpus", "8", *QUICK, *options)
     assert status == 2
     assert len(err.strip().splitlines()) == 1
+
+
+def test_a_layout_made_by_hand_is_that_of_the_command(model):
+    """Whoever names an engine has its kernels, also where one engine takes the place of another."""
+    arch = arch_of(model)
+    for engine, zero in (("megatron", "zero1"), ("torchtitan", "zero3")):
+        mine = Layout(arch, shard=8, seq=2048, engine=engine, zero=zero)
+        assert mine == layout_of_options(model, f"--gpus 8 --engine {engine}")
+        other = {"megatron": ("torchtitan", "zero3"), "torchtitan": ("megatron", "zero1")}[engine]
+        by_hand = Layout(arch, shard=8, seq=2048, engine=other[0], zero=other[1])
+        assert replace(mine, engine=other[0], zero=other[1]) == by_hand
+    megatron = Layout(arch, engine="megatron", zero="zero1")
+    assert megatron.uses_transformer_engine
+    assert not replace(megatron, transformer_engine=False).uses_transformer_engine
+    with pytest.raises(RecipeError, match="transformer_engine needs engine megatron"):
+        Layout(arch, transformer_engine=True)

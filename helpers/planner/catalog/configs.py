@@ -60,8 +60,8 @@ def _qwen(source: str, vocabulary: int, tied: bool, shape: dict[str, int]) -> Pu
     return PublishedConfig(source, "qwen2", {"vocab_size": vocabulary, **shape, **rest})
 
 
-def _qwen3(source: str, shape: dict[str, int], **experts: int) -> PublishedConfig:
-    rest = {"head_dim": 128, "max_position_embeddings": 40960, "tie_word_embeddings": False}
+def _qwen3(source: str, shape: dict[str, int], tied: bool = False, **experts: int) -> PublishedConfig:
+    rest = {"head_dim": 128, "max_position_embeddings": 40960, "tie_word_embeddings": tied}
     model_type = "qwen3_moe" if experts else "qwen3"
     return PublishedConfig(source, model_type, {"vocab_size": 151936, **shape, **rest, **experts})
 
@@ -122,8 +122,12 @@ CONFIGS: dict[str, PublishedConfig] = {
     "qwen2.5-14b": _qwen("Qwen/Qwen2.5-14B-Instruct", 152064, False, _shape(5120, 13824, 48, 40, 8)),
     "qwen2.5-32b": _qwen("Qwen/Qwen2.5-32B-Instruct", 152064, False, _shape(5120, 27648, 64, 40, 8)),
     "qwen2.5-72b": _qwen("Qwen/Qwen2.5-72B-Instruct", 152064, False, _shape(8192, 29568, 80, 64, 8)),
+    "qwen3-0.6b": _qwen3("Qwen/Qwen3-0.6B", _shape(1024, 3072, 28, 16, 8), tied=True),
+    "qwen3-1.7b": _qwen3("Qwen/Qwen3-1.7B", _shape(2048, 6144, 28, 16, 8), tied=True),
+    "qwen3-4b": _qwen3("Qwen/Qwen3-4B", _shape(2560, 9728, 36, 32, 8), tied=True),
     "qwen3-8b": _qwen3("Qwen/Qwen3-8B", _shape(4096, 12288, 36, 32, 8)),
     "qwen3-14b": _qwen3("Qwen/Qwen3-14B", _shape(5120, 17408, 40, 40, 8)),
+    "qwen3-32b": _qwen3("Qwen/Qwen3-32B", _shape(5120, 25600, 64, 64, 8)),
     "qwen3-30b-a3b": _qwen3(
         "Qwen/Qwen3-30B-A3B",
         _shape(2048, 6144, 48, 32, 4),

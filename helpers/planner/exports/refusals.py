@@ -38,7 +38,7 @@ def never_written(layout: Layout) -> list[tuple[bool, str]]:
         (
             layout.accumulate_whole or layout.plain_ends,
             "Exports reduce gradients after each micro-batch, and tensor ranks split embedding and loss: leave "
-            "accumulate_whole and plain_ends False.",
+            "accumulate_whole False, leave plain_ends False.",
         ),
         (
             layout.lora_rank > 0,

@@ -1,9 +1,14 @@
 """What trains Hugging Face models: `TrainingArguments`, Accelerate, DeepSpeed's JSON, and Axolotl's YAML."""
 
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from ...core.units import GiB
 from ..config import RecipeError
+from .llama_factory import QUIET as FACTORY_QUIET
+from .llama_factory import deepspeed_beside, is_llama_factory, read_method, sharded_by
 from .names import catalog_name
 from .said import OFF, Imported, Said
 
@@ -50,6 +55,17 @@ _QUIET = (
     ),
     *("fsdp_*", "fsdp.*", "report_to*", "run_name", "dataloader_*", "disable_tqdm", "do_*", "overwrite_*", "data_seed"),
     *("flash_attn_*", "lora_*_kernel", "trackio_*", "mlflow_*", "base_model_*", "is_*_derived_model", "cosine_*"),
+    *(
+        "per_device_eval_*",
+        "log_level*",
+        "model_revision",
+        "beta",
+        "loss_type",
+        "max_prompt_length",
+        "packing*",
+        "lora_r",
+    ),
+    *("lora_alpha", "bnb_4bit_quant_type", "lora_task_type", "eos_token", "chat_template_path", "completion_only_loss"),
     *("pretraining_dataset*", "test_datasets*", "load_best_*", "metric_*", "greater_is_better", "label_*", "length_*"),
 )
 _QUIET_ACCELERATE = (
@@ -82,8 +98,8 @@ def _optimizer(said: Said, imported: Imported, *names: str) -> None:
         imported.unknown.append(f"optimizer {name}")
 
 
-def read_axolotl(given: dict[str, Any]) -> Imported:
-    """Return the run of an Axolotl YAML."""
+def read_axolotl(given: dict[str, Any], folder: Path = Path()) -> Imported:
+    """Return the run of an Axolotl YAML in a folder."""
     said = Said(given)
     options: dict[str, Any] = {"engine": "pytorch"}
     imported = Imported("Axolotl's YAML", None, options)
@@ -110,7 +126,13 @@ def read_axolotl(given: dict[str, Any]) -> Imported:
         stage = re.search(r"zero(\d)", said.text("deepspeed"))
         imported.assumed["gpus"] = options["gpus"] = 8
         options["zero"] = f"zero{stage[1]}" if stage else "zero3"
+        beside = deepspeed_beside(said.text("deepspeed"), folder)
         _offload(said, imported)
+        if beside:
+            imported.assumed.pop("offload", None)
+            options.pop("offload", None)
+            options |= sharded_by(said.text("deepspeed"), beside)
+            imported.unknown += buckets_of(beside)
     for ours, theirs in (("tensor", "tensor_parallel_size"), ("context", "context_parallel_size")):
         if said.number(theirs) > 1:
             options[ours] = said.number(theirs)
@@ -161,9 +183,16 @@ def _adapter(said: Said, options: dict[str, Any]) -> None:
     options["quantize"] = "nf4-dq" if four or said.text("adapter") == "qlora" else "int8" if eight else "none"
 
 
-def read_training_arguments(given: dict[str, Any], form: str = "TrainingArguments") -> Imported:
-    """Return the run of Hugging Face's `TrainingArguments`, as `to_json_string` writes them, or a script's YAML."""
-    said = Said(given)
+def read_training_arguments(given: dict[str, Any], form: str = "TrainingArguments", folder: Path = Path()) -> Imported:
+    """Return the run of Hugging Face's `TrainingArguments`, as `to_json_string` writes them, or a script's YAML.
+
+    Args:
+        given: names and values.
+        form: what they are, in words.
+        folder: of the file that they stand in: what they name may lie beside it.
+    """
+    said, factory = Said(given), is_llama_factory(given)
+    form = "LLaMA-Factory's YAML" if factory and form == "TrainingArguments" else form
     options: dict[str, Any] = {"engine": "pytorch"}
     imported = Imported(form, None, options)
     _model(imported, said.text("model_name_or_path", "model"))
@@ -180,16 +209,57 @@ def read_training_arguments(given: dict[str, Any], form: str = "TrainingArgument
     gpus = said.number("world_size", "n_gpu", "_n_gpu")
     sharded = said.text("fsdp", "deepspeed")
     if sharded.strip("[]"):
+        beside = deepspeed_beside(sharded, folder)
         stage = re.search(r"z(?:ero)?[_-]?(\d)|stage['\"]?: (\d)", sharded)
-        options["zero"] = f"zero{stage[1] or stage[2]}" if stage else "zero3"
+        number = (stage[1] or stage[2]) if stage else "3"
+        options["zero"] = "none" if number == "0" else f"zero{number}"
         imported.assumed |= {} if gpus else {"gpus": 8}
         gpus = gpus or 8
-        _offload(said, imported)
+        if beside:
+            options |= sharded_by(sharded, beside)
+            imported.unknown += buckets_of(beside)
+        else:
+            _offload(said, imported)
     options |= {"gpus": gpus} if gpus else {}
-    if said.flag("use_lora", "lora_rank", "lora_r") or said.text("finetuning_type") == "lora":
-        options["lora_rank"] = said.number("lora_rank", "lora_r", default=8)
-    imported.unknown += said.unknown(_QUIET)
+    if factory:
+        read_method(said, imported)
+    else:
+        _model_config(said, options)
+    if factory and said.text("deepspeed") and options["precision"].endswith("-amp"):
+        # DeepSpeed's weights have 16 bits, beside FP32 masters.
+        options |= {"precision": options["precision"].removesuffix("-amp"), "master_weights": True}
+    imported.unknown += said.unknown((*_QUIET, *(FACTORY_QUIET if factory else ())))
     return imported
+
+
+def _model_config(said: Said, options: dict[str, Any]) -> None:
+    """Take what TRL's `ModelConfig` says beside the arguments: the weights' dtype, attention and adapters."""
+    low = {"bfloat16": "bf16", "float16": "fp16"}.get(said.text("torch_dtype", "dtype").lower())
+    options |= {"precision": low} if low else {}
+    options |= {"attention": "eager"} if said.text("attn_implementation") == "eager" else {}
+    options |= {"loss": "fused"} if said.flag("use_liger_kernel", "use_liger") else {}
+    if said.flag("use_lora", "use_peft", "lora_rank"):
+        options["lora_rank"] = said.number("lora_rank", "lora_r", default=16 if said.flag("use_peft") else 8)
+        targets = said.first("lora_target_modules")
+        names = [targets] if isinstance(targets, str) else targets or []
+        options |= {"lora_targets": _LINEAR if names == ["all-linear"] else tuple(names)} if names else {}
+        options["lora_dropout"] = float(said.text("lora_dropout", default="0") or 0)
+        saved = said.first("lora_modules_to_save")
+        options |= {"modules_to_save": tuple(saved)} if isinstance(saved, list) and saved else {}
+        four, eight = said.flag("load_in_4bit"), said.flag("load_in_8bit")
+        nested = "nf4-dq" if said.flag("use_bnb_nested_quant") else "nf4"
+        options |= {"quantize": nested if four else "int8"} if four or eight else {}
+
+
+def buckets_of(given: Mapping[str, Any]) -> list[str]:
+    """Return the buffers in which DeepSpeed collects gradients, which plans leave out, with their bytes, in words."""
+    zero = given.get("zero_optimization") or {}
+    size = zero.get("reduce_bucket_size")
+    if not isinstance(size, int | float) or isinstance(size, bool) or zero.get("contiguous_gradients") is False:
+        return []
+    both = 2 if zero.get("overlap_comm", zero.get("stage") == 3) and zero.get("stage") != 3 else 1
+    held = both * int(size) * 2
+    return [f"zero_optimization.reduce_bucket_size (up to {held / GiB:.2f} GiB of buffers that the plan leaves out)"]
 
 
 def read_accelerate(given: dict[str, Any]) -> Imported:
@@ -262,5 +332,5 @@ def read_deepspeed(given: dict[str, Any]) -> Imported:
         options["checkpointing"] = f"every-{every}" if recompute == "full" and every > 1 else recompute
         options["attention"] = said.text("for_your_script.attention", default="fused")
         options["compile"] = said.flag("for_your_script.compile")
-    imported.unknown += said.unknown(_QUIET_DEEPSPEED)
+    imported.unknown += buckets_of(given) + said.unknown(_QUIET_DEEPSPEED)
     return imported

@@ -2,9 +2,11 @@
 
 import re
 
+from ..catalog.configs import CONFIGS
 from ..catalog.models import model_names
 
-_ENDINGS = re.compile(r"-(hf|base|instruct|chat|it|bnb-4bit|v\d+(\.\d+)*)$")
+_ENDINGS = re.compile(r"-(hf|base|instruct|chat|it|bnb-4bit|fp16|bf16|\d{4}|v\d+(\.\d+)*)$")
+_ALIKE = {f"qwen2-{size}": f"qwen2.5-{size}" for size in ("0.5b", "1.5b", "7b", "72b")}  # of equal sizes
 
 
 def catalog_name(model: str) -> str:
@@ -14,4 +16,5 @@ def catalog_name(model: str) -> str:
         name = shorter
     if name.startswith("tinyllama"):
         name = "tinyllama-1.1b"
-    return name if name in model_names() else ""
+    name = _ALIKE.get(name, name)
+    return name if name in model_names() or name in CONFIGS else ""

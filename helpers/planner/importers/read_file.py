@@ -32,18 +32,18 @@ def read_file(path: str) -> Imported:
     except UnicodeDecodeError:
         raise RecipeError(f"{path} is no text.") from None
     try:
-        return _read(text, file.suffix.lower())
+        return _read(text, file.suffix.lower(), file.parent)
     except RecipeError as error:
         raise RecipeError(f"{path}: {error}") from None
 
 
-def _read(text: str, suffix: str) -> Imported:
+def _read(text: str, suffix: str, folder: Path) -> Imported:
     if suffix == ".toml":
         return torchtitan.read_toml(_parsed(text, tomllib.loads, "TOML"))
     if suffix == ".json":
-        return _by_keys(_parsed(text, json.loads, "JSON"))
+        return _by_keys(_parsed(text, json.loads, "JSON"), folder)
     if suffix in (".yaml", ".yml"):
-        return _by_keys(_parsed(text, _load_yaml, "YAML"))
+        return _by_keys(_parsed(text, _load_yaml, "YAML"), folder)
     if suffix == ".py":
         return torchtitan.read_module(text)
     overrides = dict(re.findall(r"^\s*([\w.]+)=(\S+)\s*$", text, re.MULTILINE))
@@ -55,15 +55,16 @@ def _read(text: str, suffix: str) -> Imported:
         return read_arguments(arguments, gpus_of(text), form)
     if "--per_device_train_batch_size" in arguments:
         return hugging_face.read_training_arguments(
-            {name.lstrip("-"): value for name, value in arguments.items()}, "a launch script of TrainingArguments"
+            {name.lstrip("-"): value for name, value in arguments.items()}, _SCRIPT, folder
         )
     raise RecipeError(f"This is none of the forms that are read: {FORMS}.")
 
 
+_SCRIPT = "a launch script of TrainingArguments"
 FORMS = (
     "Megatron-LM's arguments, its tests' YAML or a script that names --num-layers, NeMo's YAML, Megatron Bridge's "
-    "overrides, torchtitan's TOML, KempnerForge's, Axolotl's YAML, DeepSpeed's JSON, TrainingArguments, Accelerate's "
-    "YAML"
+    "overrides, torchtitan's TOML, KempnerForge's, Axolotl's YAML, LLaMA-Factory's YAML, DeepSpeed's JSON, "
+    "TrainingArguments, Accelerate's YAML"
 )
 
 
@@ -83,16 +84,16 @@ def _load_yaml(text: str) -> Any:
     return yaml.safe_load(text)
 
 
-def _by_keys(given: dict[str, Any]) -> Imported:
+def _by_keys(given: dict[str, Any], folder: Path) -> Imported:
     """Return the run of a file of names and values, whose form its names tell."""
     if isinstance(given.get("MODEL_ARGS"), Mapping):
         return read_arguments(given["MODEL_ARGS"], 0, "a functional test of Megatron-LM")
     if {"zero_optimization", "train_micro_batch_size_per_gpu"} & set(given):
         return hugging_face.read_deepspeed(given)
     if "base_model" in given:
-        return hugging_face.read_axolotl(given)
+        return hugging_face.read_axolotl(given, folder)
     if "per_device_train_batch_size" in given:
-        return hugging_face.read_training_arguments(given)
+        return hugging_face.read_training_arguments(given, folder=folder)
     if {"distributed_type", "compute_environment"} & set(given):
         return hugging_face.read_accelerate(given)
     names = {str(name).lstrip("-").replace("_", "-") for name in given}

@@ -11,16 +11,33 @@ from ..layout.arch import Arch
 from .said import Imported, Said
 
 _QUIET = (
-    *("job.*", "profiling.*", "metrics.*", "optimizer.*", "lr_scheduler.*", "checkpoint.*", "validation.*", "comm.*"),
+    *(
+        "job.*",
+        "profiling.*",
+        "metrics.*",
+        "optimizer.lr*",
+        "optimizer.eps",
+        "optimizer.beta*",
+        "optimizer.weight_decay",
+    ),
+    *(
+        "optimizer.fused",
+        "optimizer.name",
+        "optimizer.implementation",
+        "lr_scheduler.*",
+        "checkpoint.*",
+        "validation.*",
+        "comm.*",
+    ),
     *("fault_tolerance.*", "experimental.custom_import", "model.tokenizer*", "model.norm_type", "training.steps"),
     *("training.max_norm", "training.dataset*", "training.warmup_steps", "training.gc_freq", "training.seed"),
-    *("training.enable_cpu_offload", "training.data_parallel_type", "float8.*", "compile.components", "model.hf_*"),
+    *("float8.*", "compile.components", "model.hf_*"),
     *(
         "activation_checkpoint.*",
-        "parallelism.enable_async_tensor_parallel",
         "quantize.*",
         "memory_estimation.*",
         "training.mixed_precision*",
+        "parallelism.pipeline_parallel_schedule*",
         "distributed.nccl*",
     ),
     *("model.rope_theta", "train.max_steps", "train.grad_clip_norm", "train.seed", "scheduler.*", "data.*", "debug.*"),
@@ -48,8 +65,41 @@ def read_toml(given: dict[str, Any]) -> Imported:
     else:
         imported.unknown.append(f"the sizes of {name} {flavor}".rstrip())
     _count(imported, [said.number(f"parallelism.{each}_degree", f"training.{each}_degree") for each in _DEGREES])
-    imported.unknown += said.unknown(_QUIET)
+    imported.unknown += _not_planned(said) + said.unknown(_QUIET)
     return imported
+
+
+def _not_planned(said: Said) -> list[str]:
+    """Return what the file says of updates, casts and experts that engines, as they are planned, do not do."""
+    usual = {
+        "optimizer.name": ("AdamW",),
+        "optimizer.implementation": ("fused",),
+        "training.mixed_precision_reduce": ("float32",),
+        "training.mixed_precision_param": ("bfloat16", "float32"),
+        "training.dtype": ("float32", "bfloat16"),
+        "parallelism.expert_tensor_parallel_degree": ("1",),
+    }
+    found = [
+        f"{name} {said.text(name)}" for name, values in usual.items() if name in said and said.text(name) not in values
+    ]
+    converters = said.first("model.converters", default=())
+    kinds = [converters] if isinstance(converters, str) else list(converters)
+    return found + [f"model.converters {kind}" for kind in kinds if kind and "float8" not in str(kind)]
+
+
+def _resharded(said: Said, pipeline: int) -> dict[str, Any]:
+    """Return whether gathered parameters are freed after the forward pass, where the file says it."""
+    policy = said.text("parallelism.fsdp_reshard_after_forward", "training.fsdp_reshard_after_forward").lower()
+    known = {"always": True, "never": False, "default": pipeline == 1}
+    return {"reshard_after_forward": known[policy]} if policy in known else {}
+
+
+def _precision_of(said: Said, eight: bool) -> str:
+    if eight:
+        return "fp8"
+    if said.text("training.dtype") == "bfloat16":
+        return "bf16"
+    return "fp32" if said.text("training.mixed_precision_param") == "float32" else "bf16-amp"
 
 
 def _row(said: Said) -> dict[str, Any]:
@@ -69,13 +119,17 @@ def _row(said: Said) -> dict[str, Any]:
         "expert": degree("expert_parallel"),
         "seq": said.number("training.seq_len", default=2048),
         "micro_batch_size": said.number("training.local_batch_size", "training.batch_size", default=8),
-        "precision": "fp8" if eight else "bf16" if said.text("training.dtype") == "bfloat16" else "bf16-amp",
+        "precision": _precision_of(said, eight),
         "checkpointing": f"every-{option}" if mode == "selective" and option.isdecimal() else mode,
         "compile": said.flag("compile.enable", "training.compile"),
     }
     replicate = degree("data_parallel_replicate")
     row |= {"replicate": replicate} if replicate > 1 else {}
-    row |= {"zero": "none"} if shard == 1 and replicate > 1 else {}
+    apart = said.text("training.data_parallel_type") == "ddp"
+    row |= {"zero": "none"} if apart or (shard == 1 and replicate > 1) else {}
+    overlaps = said.flag(*(f"{table}.enable_async_tensor_parallel" for table in ("parallelism", "experimental")))
+    row |= {"tensor_overlap": True} if overlaps and row["tensor"] > 1 else {}
+    row |= _resharded(said, row["pipeline"])
     if row["pipeline"] > 1:
         size = said.number("parallelism.pipeline_parallel_microbatch_size", default=1)
         row["gradient_accumulation_steps"] = max(1, row["micro_batch_size"] // size)

@@ -35,7 +35,7 @@ def column(x: Tensor, layers: list[nn.Linear], wire: Wire, layout: Layout) -> li
     if layout.lora_rank:
         outs = frozen_products(x, weights, wire)
     else:
-        outs = products(x, weights, wire, layout.transformer_engine)
+        outs = products(x, weights, wire, layout.uses_transformer_engine)
     return [out if layer.bias is None else out + layer.bias for out, layer in zip(outs, layers, strict=True)]
 
 
@@ -91,7 +91,7 @@ class Attention(nn.Module):
         else:
             out = attend(q, k, v, self.wires.context, self.layout.context_method == "ring")  # (B, heads, S, head)
         out = out.transpose(1, 2).flatten(2)  # (B, S, heads x head)
-        if self.layout.transformer_engine and self.layout.attention in ("fused", "flash") and len(out) > 1:
+        if self.layout.uses_transformer_engine and self.layout.attention in ("fused", "flash") and len(out) > 1:
             out = out.clone()  # of (S, B, D): the fused kernel keeps its own (B, S, D)
         result = leave(self.out(out), self.wires.tensor, self.layout.splits_tokens)
         return result if self.adapters is None else result + self.adapters[1](out)
@@ -102,7 +102,7 @@ class Attention(nn.Module):
         They may lie in one tensor; but not where keys are new and values are not (`get_qkv_layout` in its utils.py),
         nor on context ranks (`FusedAttention.forward` and `FlashAttention.forward` in its backends.py).
         """
-        if not (self.layout.transformer_engine and self.layout.packed):
+        if not (self.layout.uses_transformer_engine and self.layout.packed):
             return q, k, v
         if self.rotates or self.q_norm is not None:
             return q, k, one_pass(v)
@@ -121,7 +121,7 @@ class LatentAttention(nn.Module):
         super().__init__()
         arch = layout.arch
         self.wires, self.by_tokens, self.ring = wires, layout.splits_tokens, layout.context_method == "ring"
-        self.pads = not layout.transformer_engine or wires.context.size > 1
+        self.pads = not layout.uses_transformer_engine or wires.context.size > 1
         self.arch, self.heads = arch, arch.heads // layout.tensor
         linear = lambda n, m: nn.Linear(n, m, bias=False)  # noqa: E731
         wide = self.heads * arch.head_dim

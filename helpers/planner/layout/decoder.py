@@ -152,7 +152,7 @@ class Head(nn.Module):
                 return KernelVocabularyLoss.apply(logits, labels, self.wire)
             if self.layout.loss == "fused":
                 return CompiledVocabularyLoss.apply(logits, labels, self.wire)
-            return VocabularyLoss.apply(logits, labels, self.wire, self.layout.transformer_engine)
+            return VocabularyLoss.apply(logits, labels, self.wire, self.layout.uses_transformer_engine)
         if self.layout.compile:
             return fused_loss(logits.flatten(0, 1), labels.flatten())
         return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())

@@ -87,7 +87,7 @@ class GatheredExperts(nn.Module):
 
     def _one_by_one(self, picked: Tensor, share: Tensor) -> Tensor:
         rows = -(-len(picked) // self.local)
-        keeps, done = self.layout.transformer_engine, []
+        keeps, done = self.layout.uses_transformer_engine, []
         each = zip(picked.split(rows), share.split(rows), self.up, self.down, strict=True)
         for tokens, own, up, down in each:
             (wide,) = products(tokens.unsqueeze(0), [up], self.alone, keeps)

@@ -33,8 +33,9 @@ class Layout(ParallelConfig):
             fused kernel that reads and writes tokens in megatron's order, (S, B, D), so that nothing is copied; "flash"
             is FlashAttention-2, which on Hopper is slower than the fused kernel that megatron takes.
         dropout: of the residual stream: after the embedding, attention and perceptron; each keeps a mask.
-        transformer_engine: whether megatron runs its kernels: tensor ranks keep the output of norms, the loss works in
-            place, and matmuls with `wgrad_fusion` add weights' gradients to their buffer and return a dummy.
+        transformer_engine: whether megatron runs its kernels, as it does unless this is False: tensor ranks keep the
+            output of norms, the loss works in place, and matmuls with `wgrad_fusion` add weights' gradients to their
+            buffer and return a dummy.
         attention_mask: whether first and last stage hold a mask of (B, 1, S, S) bytes that no kernel reads.
         deterministic: whether PyTorch takes its reproducible algorithms.
         large_workspace: whether cuBLAS has the larger workspace that these want (":4096:8").
@@ -80,7 +81,7 @@ class Layout(ParallelConfig):
     cuda_graphs: bool = False
     engine: str = "torchtitan"
     dropout: float = 0.0
-    transformer_engine: bool = False
+    transformer_engine: bool | None = None
     wgrad_fusion: bool = True
     attention_mask: bool = False
     deterministic: bool = False
@@ -105,6 +106,8 @@ class Layout(ParallelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.transformer_engine == (self.engine == "megatron"):
+            object.__setattr__(self, "transformer_engine", None)  # so that another engine in its place has its own way
         known = {"precision": PRECISIONS, "recompute": RECOMPUTATIONS, "attention": ATTENTIONS, "engine": ENGINES}
         known |= {"lora_targets": LORA_TARGETS, "loss": LOSSES, "dispatcher": DISPATCHERS}
         check_known(self, known)
@@ -183,6 +186,7 @@ class Layout(ParallelConfig):
         return [
             (self.accumulate_whole and self.zero != "zero3", "accumulate_whole needs zero3."),
             (self.plain_ends and self.engine == "megatron", "plain_ends describes plain PyTorch loops, not megatron."),
+            (self.transformer_engine and self.engine != "megatron", "transformer_engine needs engine megatron."),
             (
                 stages > arch.layers + (2 if stages > 2 else 0),
                 f"{stages} stages need at least {stages - 2} layers; the model has {arch.layers}.",
@@ -250,6 +254,11 @@ class Layout(ParallelConfig):
                 f"smaller than the {self.pipeline} stages.",
             ),
         ]
+
+    @property
+    def uses_transformer_engine(self) -> bool:
+        """Whether Transformer Engine's kernels run: megatron's, unless `transformer_engine` says that they do not."""
+        return self.engine == "megatron" and self.transformer_engine is not False
 
     @property
     def expert_shards(self) -> int:
@@ -353,7 +362,6 @@ def layout_of(config: TrainingConfig, arch: Arch) -> Layout:
         compile=config.compile,
         cuda_graphs=config.cuda_graphs,
         engine=config.engine,
-        transformer_engine=config.engine == "megatron",
         lora_rank=config.lora_rank,
         lora_targets=places(config.lora_targets or "attention"),
         lora_dropout=config.lora_dropout,

@@ -209,7 +209,7 @@ def plan_layout(
     if layout.deepspeed:
         for number, rank in enumerate(ranks):
             add_update_of_deepspeed(rank, layout, [stage_runs[kind] for kind in kinds[number :: layout.pipeline]])
-    if layout.transformer_engine:
+    if layout.uses_transformer_engine:
         for number, rank in enumerate(ranks):
             add_workspaces(rank, layout, cluster.gpu)
             add_standing(rank, layout, number)

@@ -108,7 +108,7 @@ def weight_shapes(layout: Layout, kind: StageKind) -> set[tuple[int, int]]:
 
 def dummy_shapes(layout: Layout, kind: StageKind) -> set[tuple[int, int]]:
     """Return the shapes of which Transformer Engine keeps a dummy gradient in a stage."""
-    dummies = layout.transformer_engine and layout.wgrad_fusion and not layout.lora_rank
+    dummies = layout.uses_transformer_engine and layout.wgrad_fusion and not layout.lora_rank
     return weight_shapes(layout, kind) if dummies else set()
 
 
@@ -228,7 +228,7 @@ class _Training:
         with torch.autocast("cpu", self.low, enabled=autocast):
             out = self.stage(x, labels)
         del mask  # which no fused kernel reads
-        if layout.transformer_engine and not self.kind.last:
+        if layout.uses_transformer_engine and not self.kind.last:
             out.untyped_storage().resize_(0)  # it has been sent; Megatron keeps its graph alone
         self.kept.append(out)
         torch.clear_autocast_cache()

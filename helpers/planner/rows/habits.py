@@ -1,6 +1,7 @@
 """What a framework does where a published run does not say: its defaults."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..config import RecipeError
 
@@ -33,6 +34,7 @@ class Habits:
         shares_ends: whether a model with two blocks less than its stages would share has its embedding and its head
             count as blocks: see `ends_as_blocks` of `Layout`.
         fused_loss: which loss it takes where a line has it fused: see `Layout.loss`.
+        as_command: whether what a line leaves out is what `plan` assumes for the same options.
         pace: measured / forecast seconds on the source's machine.
         network: GB/s between nodes that each of its GPUs has; 0.0 where it is as in the catalog.
     """
@@ -72,6 +74,7 @@ class Habits:
     fused_loss: str = "fused"
     deepspeed: bool = False
     shares_ends: bool = False
+    as_command: bool = False
 
 
 _MEGATRON = Habits(
@@ -179,18 +182,23 @@ HABITS = {
     "colossalai": Habits("torchtitan", "bf16-amp", "zero1", fused=False, vocab=32000),
     "easycontext": Habits("torchtitan", "bf16", "zero3", "full", fused=False, vocab=32000),
 }
-USUAL = Habits("torchtitan", "bf16-amp", "zero3", fused=True)
+USUAL = {  # by the `engine` of a line that names no framework
+    "torchtitan": Habits("torchtitan", "bf16-amp", "zero3", as_command=True),
+    "megatron": Habits("megatron", "bf16-amp", "zero1", as_command=True),
+}
 
 
 GENERIC = "generic"
 
 
-def habits_of(framework: str) -> Habits:
-    """Return the habits of a framework by its name; `GENERIC` has those of no one in particular.
+def habits_of(framework: str, engine: Any = None) -> Habits:
+    """Return the habits of a framework by its name; `GENERIC` has those of no one in particular, for an `engine`.
 
     Raises:
-        RecipeError: it is not known.
+        RecipeError: one is not known, or a framework has an engine of its own.
     """
+    if engine is not None and (framework != GENERIC or str(engine) not in USUAL):
+        raise RecipeError(f"engine is {engine!r}; choose {' or '.join(USUAL)}, and leave framework out.")
     if framework != GENERIC and framework not in HABITS:
         raise RecipeError(f"framework is {framework!r}; choose one of {GENERIC}, {', '.join(HABITS)}.")
-    return HABITS.get(framework, USUAL)
+    return HABITS.get(framework) or USUAL[engine or "torchtitan"]

@@ -37,6 +37,7 @@ _GPUS = (  # whole parts at the beginning of a GPU's name -> its cluster; the fi
 
 
 _MOST_EXPERT_RANKS = 64
+_WAITS = 4  # micro-batches of a published pipeline for each of its stages
 _FAST_CUDNN = "2024-07"
 
 
@@ -106,7 +107,7 @@ def read_line(line: Mapping[str, Any]) -> Question:
         RecipeError: it contradicts itself, or asks for what is not planned.
     """
     read = _Reader(line)
-    habits = habits_of(str(read("framework", GENERIC)))
+    habits = habits_of(str(read("framework", GENERIC)), read("engine", note=False))
     arch = _arch(read, habits)
     cluster = _cluster(read, habits)
     sizes = {name: read.whole(name, 1, note=False) for name in ("tensor", "pipeline", "context", "expert")}
@@ -119,12 +120,13 @@ def read_line(line: Mapping[str, Any]) -> Question:
         raise RecipeError(f"tensor x pipeline x context does not divide {gpus} GPUs.")
     zero, shard, replicate = _sharding(read, habits, data)
     micro_batch = read.whole("micro_batch_size", 1)
-    micro_batches = _micro_batches(read, micro_batch, data, sizes["pipeline"])
+    micro_batches = _micro_batches(read, micro_batch, data, _usual_count(habits, sizes["pipeline"]))
     virtual = read.whole("virtual_stages", _chunks(read, habits, arch.layers, (sizes["pipeline"], micro_batches)))
-    schedule = _schedule(read, sizes["pipeline"], virtual)
+    schedule = _schedule(read, habits, sizes["pipeline"], virtual)
     recompute, every = _recompute(read, habits, arch)
     precision, engine = _precision(read, habits), _engine(habits, zero)
-    whole = {"in pipelines": sizes["pipeline"] > 1, "unless selective": recompute != "selective"}
+    piped = sizes["pipeline"] > 1
+    whole = {"in pipelines": piped, "unless selective": recompute != "selective"}
     splits = habits.sequence_parallel and not whole.get(habits.plain_tokens, False)
     by_tokens = bool(read("sequence_parallel", splits))
     overlaps = bool(read("tensor_overlap", habits.tensor_overlap, note=False))
@@ -132,18 +134,18 @@ def read_line(line: Mapping[str, Any]) -> Question:
         arch,
         **sizes,
         sequence_parallel=by_tokens,
-        tensor_overlap=overlaps and by_tokens and sizes["tensor"] > 1,
+        tensor_overlap=overlaps and (habits.as_command or (by_tokens and sizes["tensor"] > 1)),
         schedule=schedule,
         virtual_stages=virtual,
         shard=shard,
         replicate=replicate,
         zero=zero,
-        accumulate_whole=habits.accumulate_whole and zero == "zero3",
-        plain_ends=habits.plain_ends,
-        reshard_after_forward=bool(read("reshard_after_forward", sizes["pipeline"] == 1, note=False)),
+        accumulate_whole=bool(read("accumulate_whole", habits.accumulate_whole and zero == "zero3", note=False)),
+        plain_ends=bool(read("plain_ends", habits.plain_ends, note=False)),
+        reshard_after_forward=bool(read("reshard_after_forward", habits.as_command or not piped, note=False)),
         micro_batch_size=micro_batch,
         micro_batches=micro_batches,
-        seq=read.whole("seq", _usual_length(arch, habits)),
+        seq=_length(read, arch, habits),
         precision=precision,
         recompute=recompute,
         recompute_every=every,
@@ -151,7 +153,6 @@ def read_line(line: Mapping[str, Any]) -> Question:
         compile=bool(read("compile", habits.fused or (habits.compiles_fp8 and precision == "fp8"))),
         cuda_graphs=bool(read("cuda_graphs", habits.cuda_graphs, note=False)),
         engine=engine,
-        transformer_engine=engine == "megatron",
         deepspeed=habits.deepspeed and engine == "megatron",
         ends_as_blocks=_ends_as_blocks(read, habits, arch.layers, sizes["pipeline"] * virtual),
         **_of_megatron(read, habits, precision),
@@ -182,7 +183,7 @@ def _attention(read: _Reader, habits: Habits, cluster: Cluster) -> str:
         if habits.picks_attention:
             return "cudnn"
         return "flash" if dated and dated < _FAST_CUDNN else said
-    return {"unfused": "eager"}.get(said, said)
+    return {"unfused": "eager", "sdpa": "fused"}.get(said, said)
 
 
 def _month(said: Any) -> str:
@@ -209,8 +210,8 @@ def _of_megatron(read: _Reader, habits: Habits, precision: str) -> dict[str, Any
         raise RecipeError(f"transformer_impl is {own!r}; choose transformer_engine or local.")
     return {
         "own_modules": own == "local",
-        "packed": habits.packed,
-        "head_dummy": habits.head_dummy,
+        "packed": bool(read("packed", habits.packed, note=False)),
+        "head_dummy": bool(read("head_dummy", habits.head_dummy, note=False)),
         "narrow_gradients": not read("wide_gradients", not (habits.deepspeed and precision == "fp16-amp"), note=False),
         "loss": _loss(read("fused_loss", False, note=False), habits),
         "deferred_logits": _whole(read("deferred_logits", 0, note=False), "deferred_logits", -1),
@@ -325,7 +326,7 @@ def _sharding(read: _Reader, habits: Habits, data: int) -> tuple[str, int, int]:
     """Return what is sharded, over how many ranks, in how many copies."""
     shard, replicate = read("shard", note=False), read("replicate", note=False)
     zero = read("zero", habits.zero)
-    zero = {"0": "none", "1": "zero1", "2": "zero2", "3": "zero3", "ddp": "none", "fsdp": "zero3"}.get(str(zero), zero)
+    zero = _STAGES.get(str(zero).lower().removeprefix("zero"), zero)
     if isinstance(shard, str):  # some say what is sharded there
         zero, shard = {"none": "none", "hsdp": "zero3"}.get(shard, shard), None
     replicate = None if replicate is None else _whole(replicate, "replicate")
@@ -336,14 +337,23 @@ def _sharding(read: _Reader, habits: Habits, data: int) -> tuple[str, int, int]:
     return str(zero), shard, replicate
 
 
-def _micro_batches(read: _Reader, size: int, data: int, stages: int) -> int:
+_STAGES = {"0": "none", "1": "zero1", "2": "zero2", "3": "zero3", "ddp": "none", "fsdp": "zero3"}
+
+
+def _usual_count(habits: Habits, stages: int) -> int:
+    """Return the micro-batches of a step of which nobody says how many it has."""
+    return stages if habits.as_command or stages == 1 else _WAITS * stages
+
+
+def _micro_batches(read: _Reader, size: int, data: int, usual: int) -> int:
+    """Return the micro-batches of a step; `usual` ones where the line does not say."""
     steps = read.whole("gradient_accumulation_steps", note=False)
     batch = read.whole("global_batch_size", note=False)
     if steps is not None:
         return steps
     if batch is None:
-        read.assumed["gradient_accumulation_steps"] = 1 if stages == 1 else 4 * stages
-        return 1 if stages == 1 else 4 * stages
+        read.assumed["gradient_accumulation_steps"] = usual
+        return usual
     count, rest = divmod(batch, size * data)
     if rest or not count:
         raise RecipeError(
@@ -352,12 +362,13 @@ def _micro_batches(read: _Reader, size: int, data: int, stages: int) -> int:
     return count
 
 
-def _schedule(read: _Reader, stages: int, virtual: int) -> str:
+def _schedule(read: _Reader, habits: Habits, stages: int, virtual: int) -> str:
     if stages == 1:
         return "1f1b"
-    said = str(read("schedule", "interleaved" if virtual > 1 else "1f1b")).lower().replace("_", "-")
+    interleaves = virtual > 1 and not habits.as_command
+    said = str(read("schedule", "interleaved" if interleaves else "1f1b")).lower().replace("_", "-")
     known = next((name for word, name in _SCHEDULES.items() if word in said), said)
-    return "interleaved" if virtual > 1 and known == "1f1b" else known
+    return "interleaved" if interleaves and known == "1f1b" else known
 
 
 _SCHEDULES = {
@@ -376,7 +387,7 @@ def _chunks(read: _Reader, habits: Habits, layers: int, sizes: tuple[int, int]) 
     torchtitan has it (torchtitan/distributed/pipeline_parallel.py).
     """
     stages, micro_batches = sizes
-    if stages == 1 or layers < 2 * stages:
+    if stages == 1 or layers < 2 * stages or habits.as_command:
         return 1
     if habits.schedule == "interleaved":
         return layers // stages if layers % stages == micro_batches % stages == 0 else 1
@@ -396,7 +407,7 @@ def _recompute(read: _Reader, habits: Habits, arch: Arch) -> tuple[str, int]:
 
 def _precision(read: _Reader, habits: Habits) -> str:
     said = str(read("precision", habits.precision)).lower()
-    if habits.engine == "megatron" and said in _MIXED:
+    if habits.engine == "megatron" and said in _MIXED and not habits.as_command:
         read.assumed["precision"] = said = _MIXED[said]  # Megatron's --bf16 and --fp16 keep FP32 masters
     if said in _AS_EIGHT_BITS:
         read.assumed["precision"] = f"fp8, in place of {said}"
@@ -409,12 +420,33 @@ def _precision(read: _Reader, habits: Habits) -> str:
     return said
 
 
+def _length(read: _Reader, arch: Arch, habits: Habits) -> int | None:
+    """Return the tokens of a sequence; where a line does not say, 4096, or in NeMo's recipes the model's own length.
+
+    Of a line that names no framework at most as many as its model reads.
+
+    Raises:
+        RecipeError: a model that such a line names reads fewer.
+    """
+    if not habits.as_command:
+        return read.whole("seq", _usual_length(arch, habits))
+    from ..catalog.models import find_context
+
+    named = read("model", note=False) and not read("arch", note=False)
+    reads, extends = find_context(str(read("model"))) if named else (arch.positions, True)
+    seq = read.whole("seq", min(4096, reads or 4096))
+    if seq > reads and not extends:
+        raise RecipeError(f"{read('model')} takes at most {reads} tokens; seq is {seq}.")
+    return seq
+
+
 def _usual_length(arch: Arch, habits: Habits) -> int:
-    """Return the tokens of a sequence where a line does not say: 4096, or in NeMo's recipes the model's own length."""
     if not habits.own_length:
         return 4096
     return 8192 if arch.vocab == _LLAMA_3 else arch.positions or 4096
 
 
 def _engine(habits: Habits, zero: str) -> str:
+    if habits.as_command:
+        return habits.engine
     return "torchtitan" if habits.engine == "megatron" and zero == "zero3" else habits.engine

@@ -88,7 +88,7 @@ def _schedules(question: Question, grid: dict[str, Any], batch: dict[str, Any]) 
 def _data(grid: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield what the data ranks split, each with the recomputation that its engine knows."""
     data, alone = grid["data"], grid["data"] * grid["context"] == 1
-    megatron = {"engine": "megatron", "transformer_engine": True, "shard": data}
+    megatron = {"engine": "megatron", "shard": data}
     kinds = [{**megatron, "zero": "none"}]
     if not alone:
         kinds.append({**megatron, "zero": "zero1"})

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -82,3 +83,29 @@ def resizing_counted(count: Count) -> Iterator[None]:
         yield
     finally:
         torch.UntypedStorage.resize_ = plain
+
+
+@contextlib.contextmanager
+def shapes_uncounted() -> Iterator[None]:
+    """Let no mode see the tensors of full size on which DTensors work out the shapes of their results.
+
+    They have no memory on a GPU. PyTorch keeps what it found out, so in a process they would be seen only once.
+    """
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    name = "_propagate_tensor_meta_non_cached"
+    work_out = getattr(ShardingPropagator, name, None)
+    if work_out is None:
+        yield
+        return
+
+    def unseen(*args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            return work_out(*args, **kwargs)
+
+    setattr(ShardingPropagator, name, unseen)
+    try:
+        yield
+    finally:
+        setattr(ShardingPropagator, name, work_out)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FEW = 3  # blocks of the shallower copy: the first, the last, and one between them, since the ends differ
 # Types of models whose blocks are all alike. Those of others may differ in what no config says.
-ALIKE = frozenset(("llama", "gpt2", "bert"))
+ALIKE = frozenset(("llama", "mistral", "qwen2", "qwen3", "gpt2", "bert"))
 
 
 def depths(recipe: TrainingConfig, spec: ModelSpec) -> tuple[int, int] | None:
@@ -43,8 +43,8 @@ def _alike(recipe: TrainingConfig, spec: ModelSpec) -> bool:
     named = (*recipe.freeze, *recipe.train_only, *recipe.modules_to_save, *recipe.lora_targets)
     if any(part.isdecimal() for name in named for part in name.split(".")):
         return False
-    if recipe.ranks > 1 or recipe.offload == "all":
-        return False  # buckets, and what is gathered ahead, end anywhere in a block
+    if recipe.ranks > 1 and recipe.shard != "zero3":
+        return False  # buckets end anywhere in a block; what `fully_shard` gathers is a block
     types = getattr(spec.config, "layer_types", None) or ()
     return getattr(spec.config, "model_type", "") in ALIKE and len(set(types)) < 2
 
@@ -55,7 +55,8 @@ def deepened(few: "Simulation", more: "Simulation", copies: int) -> "Simulation 
     if blocks is None or works is None:
         return None
     numbers = ("flops", "recomputed_flops", "parameters", "trained", "parameter_bytes", "trained_bytes", "state_bytes")
-    grown = {name: _line(getattr(few, name), getattr(more, name), copies) for name in (*numbers, "host_bytes")}
+    numbers += ("host_bytes", "sent")
+    grown = {name: _line(getattr(few, name), getattr(more, name), copies) for name in numbers}
     return replace(few, blocks=blocks, works=works, **grown)
 
 

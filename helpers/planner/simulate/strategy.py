@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ...core.units import MiB
 from ..config import RecipeError, TrainingConfig
 from .blocks import find_blocks
+from .contexts import shapes_uncounted
 from .model import materialize
 
 FIRST_BUCKET, BUCKET = MiB, 25 * MiB  # DistributedDataParallel's defaults
@@ -149,7 +150,8 @@ class FullyShard(Strategy):
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=self.recipe.ranks)
         try:
             self._mesh = init_device_mesh("cpu", (self.recipe.ranks,))
-            yield
+            with shapes_uncounted():
+                yield
         finally:
             dist.destroy_process_group()
             sys.excepthook = hook

@@ -122,7 +122,7 @@ def test_no_bound_is_above_the_plan_of_wide_models(model, seed):
 def test_megatron_is_searched_as_it_is_planned():
     """A single plan runs its kernels (`layout_of`)."""
     for asked in (ASKED, replace(ASKED, arch=MIXED)):
-        assert {each.transformer_engine for each in layouts(asked) if each.engine == "megatron"} == {True}
+        assert {each.uses_transformer_engine for each in layouts(asked) if each.engine == "megatron"} == {True}
 
 
 def test_passes_in_flight_count_each_stage_with_its_bytes():
