@@ -104,7 +104,7 @@ show_table(table)
 # | TP 2, PP 4, CP 2 | 2 tensor ranks, 4 pipeline ranks, 2 context ranks; PP is followed by the schedule ("× 16": its number of virtual stages), CP by the method |
 # | batch 1 x 16 | 16 micro-batches of 1 sequence per data rank in each step |
 # | recompute full | all blocks are recomputed in the backward pass; "selective": only attention |
-# | (Megatron) | the layout needs Megatron; without a name torchtitan runs it |
+# | (Megatron) | the layout needs Megatron; without this mark, torchtitan can run it |
 #
 # **Predict.** How many tensor ranks does the best layout of the 8B model on one node have? And what MFU does its best layout reach on the eight 4090s?
 
