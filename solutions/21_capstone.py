@@ -373,7 +373,7 @@ pairs_guess = Prediction("Loss of the last rung minus that of rung 0", my_guess,
 
 # %% name="pairs"
 def nearest(target, change):
-    """Add with ordinary rounding: what `Signum` does without a remedy."""
+    """Add with ordinary rounding, in place of Signum's stochastic rounding."""
     target.copy_(target.float().add_(change))
 
 
@@ -417,7 +417,7 @@ paired = f"{subject}, {len(PAIRS)} pairs of {LadderRun.updates} updates"
 
 
 def verdict_if_decided(said, low, high, allowed, unit):
-    """Record a verdict on an interval that lies on one side of `allowed`; of others, the interval alone."""
+    """Record a verdict if the interval lies on one side of `allowed`; otherwise, only the interval."""
     worst = high if allowed > 0 else low
     if low <= allowed <= high:
         claims.figure(f"{said} (undecided)", f"{paired}, 95%: {low:+.2f} to {high:+.2f}", worst, unit)
@@ -675,7 +675,7 @@ CARDS = {8: "rtx-3060-12gb", 16: "v100-16gb", 24: "rtx-4090-24gb", 40: "a100-40g
 lean_step = {"gradient_accumulation_steps": 1, "step_in_backward": True, "optimizer": "adamw-8bit"}
 lean_step["optimizer_impl"] = "foreach"
 fp32_weights, fp16 = plain | {"precision": "bf16-amp"}, plain | {"precision": "fp16-amp"}
-REPAIRED = {  # what to do where a line does not hold
+REPAIRED = {  # what to do if a line does not hold
     "8 GB: 1B, 8-bit AdamW in the backward pass": (8, Recipe("llama-3.2-1b", **plain | lean_step)),
     "16 GB: 3B, LoRA r=16": (16, Recipe("llama-3.2-3b", lora_rank=16, **plain)),
     "16 GB, no BF16: 3B, QLoRA r=16, FP16": (16, Recipe("llama-3.2-3b", lora_rank=16, quantize="nf4-dq", **fp16)),
@@ -685,8 +685,8 @@ REPAIRED = {  # what to do where a line does not hold
 
 
 def room(sold):
-    """Bytes that PyTorch's allocator can have on a card sold as having so many GB."""
-    gpu = find_gpu(CARDS[sold])  # where no card in the catalog has this size, one near it, scaled
+    """Bytes that PyTorch's allocator can have on a card that is sold with `sold` GB."""
+    gpu = find_gpu(CARDS[sold])  # if the catalog has no card of this size, a similar one, scaled
     return gpu.total * sold / float(gpu.name.rsplit("-", 1)[1].removesuffix("gb")) - GiB / 2  # the CUDA context
 
 
