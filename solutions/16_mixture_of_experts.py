@@ -430,7 +430,7 @@ alone_drop_guess = Prediction("Dropped at 1.25, without balancing", my_guess, "%
 
 # %% name="drop_run"
 def dropping(model, factor):
-    """Return a copy of `model` with a capacity, and its loss on the test text; None: without a capacity."""
+    """Return the percentage of choices dropped at a capacity factor (None: no capacity), and the test loss."""
     model, shares = copy.deepcopy(model), []
     for block in model.blocks:
 
@@ -678,7 +678,7 @@ hint("mixture_of_experts.parallel")
 
 # %% name="spread"
 def spread(model, group):
-    """Leave this rank its part of each block's experts, and exchange tokens with the other ranks of `group`."""
+    """Keep only this rank's part of each block's experts, and exchange tokens with the other ranks of `group`."""
     n, me = dist.get_world_size(group), dist.get_rank(group)
     for block in model.blocks:
         block.up, block.down = (nn.Parameter(t.detach().chunk(n)[me].clone()) for t in (block.up, block.down))

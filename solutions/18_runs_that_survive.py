@@ -70,7 +70,9 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # The table compares three published counts. The last column shows how many days would pass between two failures of a job on 64 GPUs, at the same rate per GPU.
 
 # %% name="failures"
-table = [("published", "GPUs", "days", "failures", "per 1,000 GPU-days", "hours between failures", "on 64 GPUs: days")]
+table = [
+    ("published", "GPUs", "days", "failures", "per 1,000 GPU-days", "hours between failures", "days between, 64 GPUs")
+]
 for run in PUBLISHED_RUNS:
     each, small = f"{1000 * run.per_gpu_day:.2f}", f"{1 / (64 * run.per_gpu_day):.0f}"
     hours = f"{run.hours_between:.1f}"
@@ -119,7 +121,7 @@ def wall_clock(work, interval, save, restart, failures):
             if last:
                 return now
         else:
-            now = ahead.pop(0) + restart  # if the next failure comes before that, the next turn of the loop pops it
+            now = ahead.pop(0) + restart  # the next iteration handles a failure during the restart
     ### END SOLUTION
 
 
@@ -327,7 +329,7 @@ class DataOrder:
     def __init__(self, samples, batch_size, seed):
         ### BEGIN SOLUTION
         self.samples, self.batch_size, self.seed = samples, batch_size, seed
-        self.skipped = []  # positions in the stream of batches that no step has, ascending
+        self.skipped = []  # positions of the skipped batches in the stream, ascending
         ### END SOLUTION
 
     def rows(self, step, rank, ranks):

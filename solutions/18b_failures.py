@@ -261,7 +261,7 @@ else:
 # %% name="fewer_guess"
 my_guess = None  # 0.01 is 1%
 ### BEGIN GUESS
-my_guess = 0.01  # each rank gets other rows than before
+my_guess = 0.01  # each rank gets different rows than before
 ### END GUESS
 fewer_guess = Prediction("Last loss on 1 or 3 ranks, relative difference from 2 ranks", my_guess, "", difference=True)
 
@@ -422,7 +422,7 @@ def unusual(values, times):
 
 
 def with_spike(way, bad, steps=180):
-    """Train through `bad` poisoned batches; return after each step the test loss and Σ v, and how many steps were done."""
+    """Train through `bad` poisoned batches; return the test loss and Σ v after each step, and the number of steps done."""
     (model, optimizer), order = small_model(), DataOrder(len(images), 48, seed=1)
     poisoned = [order.rows(step, 0, 1) for step in range(65, 65 + bad)]
     step, done, losses, norms, tests, memory = 0, 0, [], [], [], []
