@@ -52,7 +52,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 device = pick_device()
 RANKS = 4
-where = ranks_device(RANKS)  # all runs on ranks: on GPUs if there is one for each of four
+where = ranks_device(RANKS)  # where the ranks run: on GPUs if there are enough
 claims = Claims(device=device)
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, GPUs: {torch.cuda.device_count()}")
 print(f"ranks: on {'GPUs, over NCCL' if where.type == 'cuda' else 'the CPU, over gloo'}")
@@ -245,7 +245,7 @@ for dtype in (torch.bfloat16,) if device.type == "cuda" else (torch.float32, tor
 #
 # ## 2 · Without balancing
 #
-# The model to train is tiny: two blocks and no attention. It reads the last 8 bytes of English text (Python's own manual) and predicts the next byte. Three versions see the same batches. Their blocks have a dense MLP of 128, a dense MLP of 512, or 8 experts of 64 with k = 2. The mixture computes about as much as the first and has about as many parameters as the second.
+# The model to train is tiny: two blocks and no attention. It reads the last 8 bytes of English text (Python's own manual) and predicts the next byte. Three versions see the same batches. Their blocks have a dense MLP with a hidden size of 128, one with 512, or 8 experts with 64 each and k = 2. The mixture computes about as much as the first and has about as many parameters as the second.
 #
 # **Predict.** Nothing in the loss asks the router to balance. At the end of training, what is the load of a layer's busiest expert, as a multiple of its even share? (1 means that all experts get the same. 4 is the maximum: every token has that expert among its two.)
 
@@ -430,7 +430,7 @@ alone_drop_guess = Prediction("Dropped at 1.25, without balancing", my_guess, "%
 
 # %% name="drop_run"
 def dropping(model, factor):
-    """Return a copy of `model` with a capacity, and its loss on the test text; None: without a capacity."""
+    """Return the percentage of choices dropped at a capacity factor (None: no capacity), and the test loss."""
     model, shares = copy.deepcopy(model), []
     for block in model.blocks:
 
@@ -497,7 +497,7 @@ def against_dense(seed):
     """Return the percentage of the gap that the mixture closes, and its saving in FLOPs to the loss of dense 512."""
     small, large, mixture = (f"{name}{seed}" for name in ("dense 128", "dense 512", "bias"))
     low, high = runs[large].test, runs[small].test
-    final = runs[large].smoothed()[-1] + 0.01  # a hundredth is noise
+    final = runs[large].smoothed()[-1] + 0.01  # within 0.01 nats of its final loss
     return 100 * (high - runs[mixture].test) / (high - low), flops_until(large, final) / flops_until(mixture, final)
 
 
@@ -552,7 +552,7 @@ claims.record("T39", "6 N D with the active parameters", "mixture, 1,024 tokens"
 claims.figure("a step of dense 512 / of the mixture", "1,024 tokens, forward and backward", timing.speedup, "x")
 
 # %% [markdown] name="seconds_explained"
-# Fewer FLOPs do not mean proportionally fewer seconds. The experts' matmuls are many and small. Sorting, copying and restoring rows takes no FLOPs, but memory traffic and launches ([[where_the_time_goes]]). So the mixture's MFU is lower here. An MFU from 6 N D with the total parameters would hide that, as the last lines show. When you read the MFU of a mixture, ask which N it uses.
+# Fewer FLOPs do not mean proportionally fewer seconds. The experts' matmuls are many and small. Sorting, copying and restoring rows costs memory traffic and launches, which a FLOP count does not show ([[where_the_time_goes]]). So the mixture's MFU is lower here. An MFU from 6 N D with the total parameters would hide that, as the last lines show. When you read the MFU of a mixture, ask which N it uses.
 #
 # ### Memory
 #
@@ -664,7 +664,7 @@ def expert_parallel(x, chosen, weights, up, down, group):
     expert = owned.repeat_interleave(coming.flatten(), output_size=sum(receive))
     order = expert.argsort(stable=True)
     results = grouped(arrived[order], coming.sum(dim=0), up, down)
-    results = torch.empty_like(results).index_copy(0, order, results)  # as they came
+    results = torch.empty_like(results).index_copy(0, order, results)  # back in the order of arrival
     return unpermute(Exchange.apply(results, receive, send, group), source, weights)
     ### END SOLUTION
 
@@ -678,7 +678,7 @@ hint("mixture_of_experts.parallel")
 
 # %% name="spread"
 def spread(model, group):
-    """Leave this rank its part of each block's experts, and exchange tokens with the other ranks of `group`."""
+    """Keep only this rank's part of each block's experts, and exchange tokens with the other ranks of `group`."""
     n, me = dist.get_world_size(group), dist.get_rank(group)
     for block in model.blocks:
         block.up, block.down = (nn.Parameter(t.detach().chunk(n)[me].clone()) for t in (block.up, block.down))
@@ -845,7 +845,7 @@ print("the same rows and gradients:", run_ranks(beside_torch, RANKS, device=wher
 # %% [markdown] name="groups_text"
 # ## 6 · Which ranks share a gradient?
 #
-# Eight experts can occupy at most 8 of 64 ranks. So ranks form a mesh: along `expert` they hold different experts, along `replica` they hold the same ones. Everything else (embedding, router, norms) is on all ranks, as in data parallelism. Every rank has its own part of the batch.
+# Eight experts can be spread over at most 8 ranks, even if there are 64. So ranks form a mesh: along `expert` they hold different experts, along `replica` they hold the same ones. Everything else (embedding, router, norms) is on all ranks, as in data parallelism. Every rank has its own part of the batch.
 #
 # After the backward pass, the gradients must be combined into those of the mean loss over all ranks. Two methods come to mind:
 #
@@ -963,14 +963,14 @@ tried = {
 }
 alone = losses_of(WindowModel(MoE).to(rank_device()), 50)[0]
 mixed_guess.reveal(tried["over_all"][0][2] - alone)
-table = [("2 x 2, worst of 4 ranks", "shared off by", "experts off by", "norm of an expert's", "loss after 50 steps")]
+table = [("2 x 2, worst of 4 ranks", "shared off by", "experts off by", "norm of an expert's gradient", "final loss")]
 for name, results in tried.items():
     worst = [f"{max(far[i] for far, *_ in results):.1e}" for i in (0, 1)]
     table.append((name, *worst, f"{results[0][1]:.2f} x", f"{results[0][2]:.3f}"))
 show_table([*table, ("one process", "", "", "", f"{alone:.3f}")])
 
 # %% [markdown] name="groups_explained"
-# - `over_all` averages the gradients of *different* experts that happen to have the same shape and name on their ranks. It raises no error and no warning. All other parameters get the right gradients. So only the loss shows the mistake, and only beside that of a correct run. `DistributedDataParallel` is worse: when it is constructed, it overwrites every rank's experts with rank 0's, because names and shapes agree. Exclude them (`DistributedDataParallel._set_params_and_buffers_to_ignore_for_model`).
+# - `over_all` averages the gradients of *different* experts that happen to have the same shape and name on their ranks. It raises no error and no warning. All other parameters get the right gradients. So only the loss shows the mistake, and only if you compare it with that of a correct run. `DistributedDataParallel` is worse: when it is constructed, it overwrites every rank's experts with rank 0's, because names and shapes agree. Exclude them (`DistributedDataParallel._set_params_and_buffers_to_ignore_for_model`).
 # - `over_copies` gives the right direction, but makes the gradients too large by a factor equal to the number of ranks along `expert`. The exchange has already *summed* over those ranks, while the loss is a *mean* over all. Up to its ε, AdamW cancels a constant factor, which hides the mistake ([[gradient_accumulation]]): the loss after 50 steps is close to the correct one. SGD, or clipping by the global norm, would reveal it.
 # - The correct method sums over the ranks that hold a copy, and divides by the number of all ranks.
 #

@@ -104,7 +104,7 @@ show_table(table)
 # | TP 2, PP 4, CP 2 | 2 tensor ranks, 4 pipeline ranks, 2 context ranks; PP is followed by the schedule ("× 16": its number of virtual stages), CP by the method |
 # | batch 1 x 16 | 16 micro-batches of 1 sequence per data rank in each step |
 # | recompute full | all blocks are recomputed in the backward pass; "selective": only attention |
-# | (Megatron) | the layout needs Megatron; without a name torchtitan runs it |
+# | (Megatron) | the layout needs Megatron; without this mark, torchtitan can run it |
 #
 # **Predict.** How many tensor ranks does the best layout of the 8B model on one node have? And what MFU does its best layout reach on the eight 4090s?
 
@@ -149,13 +149,13 @@ for found in answers["llama-3.1-8b", "one node"].best:
 show_table(table)
 
 # %% [markdown] name="losers_explained"
-# Memory rules out many layouts before any timing: all layouts of the 405B model, all layouts of the 70B model on eight GPUs, and every layout that keeps parameters, gradients and optimizer state whole. Among those that fit, the ten best differ by less than the planner's own error (*from* and *to*), so treat them as equals. On the 4090s every block is recomputed, because nothing fits without recomputation.
+# Memory rules out many layouts before any timing: all layouts of the 405B model, all layouts of the 70B model on eight GPUs, and every layout that keeps all parameters, gradients and optimizer state on each GPU. Among those that fit, the ten best differ by less than the planner's own error (*from* and *to*), so treat them as equals. On the 4090s every block is recomputed, because nothing fits without recomputation.
 #
 # The rest of this lab builds the parts of such an answer: where ranks are, what they send, what fits, and how long it takes.
 #
 # ## 2 · A grid of ranks
 #
-# Each rank has one number, and a coordinate in each dimension of a grid. The last dimension varies fastest, so its ranks are neighbors, and neighbors share a node.
+# Each rank has a number, and one coordinate for each dimension of a grid. The last dimension varies fastest, so its ranks are neighbors, and neighbors share a node.
 
 # %% name="grid_figure"
 SIZES = {"pipeline": 2, "data": 2, "tensor": 2}  # slowest first
@@ -378,8 +378,8 @@ for ranks, stride, what in (
 #
 # **Contract.** `memory(layout)` returns the bytes on a rank of the first pipeline stage. It is the sum of three terms:
 #
-# - State: 16 bytes (FP32 weights, gradients, two moments) for each of the rank's parameters. They are `arch.count()` / (tensor · pipeline), and each of the `shard` ranks keeps an equal part of their state.
-# - Activations: a rank has `arch.layers` / pipeline blocks. Each saves 34 bytes per token of a micro-batch and per element of `arch.hidden`, for each micro-batch in flight in 1F1B. Tensor ranks split these bytes. With recompute "full" a block saves 2 bytes in place of 34, and in addition one block of one micro-batch has all 34.
+# - State: 16 bytes per parameter (FP32 weights, gradients, two moments). A rank has `arch.count()` / (tensor · pipeline) parameters, and the `shard` ranks split their state evenly.
+# - Activations: a rank has `arch.layers` / pipeline blocks. For each micro-batch in flight in 1F1B, a block saves 34 bytes per token and element of `arch.hidden`. Tensor ranks split these bytes. With recompute "full" a block saves 2 bytes in place of 34, and in addition one block of one micro-batch has all 34.
 # - Logits: 4 bytes per token of a micro-batch and per entry of `arch.vocab`, split by tensor ranks. They count only if pipeline is 1; otherwise they are on another rank.
 #
 # `seconds(layout, cluster)` combines three times. The messages of sharded data ranks travel during computation, so the longer of the two counts. Nothing hides the messages of tensor ranks. The bubble of 1F1B ([[pipeline]]) stretches the sum: each stage idles for as long as it spends on `pipeline` − 1 micro-batches.
@@ -539,7 +539,7 @@ claims.figure("waits for gathers, enough tokens per GPU", "planned: 8B, 64 H100,
 # %% [markdown] name="enough_explained"
 # Around that figure the chips stop waiting for parameters, and they do so gradually. The model's size cancels. What counts is FLOP/s over bytes/s, a property of the cluster. So a faster chip on the same network needs **more** tokens.
 #
-# Micro-batches do not add up here: two micro-batches of 1,024 tokens gather twice. So "until communication shows" has a number: if you add GPUs and keep the batch, the tokens per GPU fall until they reach that number. Then it is time for another dimension. (A larger batch does not help beyond the critical batch size ([[gradient_accumulation]]), and that limits the number of data ranks.)
+# The tokens of separate micro-batches do not add up here: two micro-batches of 1,024 tokens gather twice. So "until communication shows" has a number: if you add GPUs and keep the batch, the tokens per GPU fall until they reach that number. Then it is time for another dimension. (A larger batch does not help beyond the critical batch size ([[gradient_accumulation]]), and that limits the number of data ranks.)
 #
 # ### Pipelines between nodes
 #
@@ -718,9 +718,9 @@ bill = check("choosing_a_layout.bill", bill)
 hint("choosing_a_layout.bill")
 
 # %% [markdown] name="bill_guess_text"
-# The next cell makes out the bill for the 8B model on 160 billion tokens (20 per parameter, as *Chinchilla* advises), with a goodput of 0.85 to 0.97: on one node of H100s, on one node of 4090s, and on eight nodes of 4090s. (Prices change weekly, so insert yours.) The eight nodes use the best layout of one node and replicate it. A step has four times as many tokens as on one node. Between nodes, the replicas all-reduce their gradients, and a 4090 has 1.5 GB/s there.
+# The next cell computes the bill for the 8B model on 160 billion tokens (20 per parameter, as *Chinchilla* advises), with a goodput of 0.85 to 0.97: on one node of H100s, on one node of 4090s, and on eight nodes of 4090s. (Prices change weekly, so insert yours.) The eight nodes use the best layout of one node and replicate it. A step has four times as many tokens as on one node. Between nodes, the replicas all-reduce their gradients, and a 4090 has 1.5 GB/s there.
 #
-# **Predict.** By what percentage is the bill of eight nodes of 4090s higher than that of one?
+# **Predict.** By what percentage is the bill of eight nodes of 4090s higher than the bill of one node?
 
 # %% name="bill_guess"
 my_guess = None  # percent
@@ -754,7 +754,7 @@ claims.figure("a bill's high end / its low end", "8B, 160 billion tokens, 8 H100
 # %% [markdown] name="bill_explained"
 # Eight nodes finish much sooner than one, but not eight times as soon. In each step the GPUs wait for the slow links between nodes, as the last line shows, and you pay for that time.
 #
-# The cheap card needs many more hours than an H100 because it is slower: the line before compares the days with the peaks. Recomputation and PCIe add almost nothing to that: both machines have about the same MFU (section 1). Whether the card is cheaper in the end depends on prices. The ranges of the first two rows overlap, so this estimate does not decide it.
+# The cheap card needs many more hours than an H100 because it is slower: the line above that one compares the days with the peaks. Recomputation and PCIe add almost nothing to that: both machines have about the same MFU (section 1). Whether the card is cheaper in the end depends on prices. The ranges of the first two rows overlap, so this estimate does not decide it.
 #
 # ### Export it
 #

@@ -70,7 +70,9 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # The table compares three published counts. The last column shows how many days would pass between two failures of a job on 64 GPUs, at the same rate per GPU.
 
 # %% name="failures"
-table = [("published", "GPUs", "days", "failures", "per 1,000 GPU-days", "hours between two", "64 GPUs: days")]
+table = [
+    ("published", "GPUs", "days", "failures", "per 1,000 GPU-days", "hours between failures", "days between, 64 GPUs")
+]
 for run in PUBLISHED_RUNS:
     each, small = f"{1000 * run.per_gpu_day:.2f}", f"{1 / (64 * run.per_gpu_day):.0f}"
     hours = f"{run.hours_between:.1f}"
@@ -119,7 +121,7 @@ def wall_clock(work, interval, save, restart, failures):
             if last:
                 return now
         else:
-            now = ahead.pop(0) + restart  # if the next failure comes before that, the next turn of the loop pops it
+            now = ahead.pop(0) + restart  # the next iteration handles a failure during the restart
     ### END SOLUTION
 
 
@@ -140,7 +142,7 @@ hint("runs_that_survive.interval")
 #
 # How good is the formula? Your replay can answer. Simulate a run like Llama 3's: failures every 3.1 hours on average, at random times, one minute per checkpoint, and ten minutes per restart. The next cell tries many intervals, each in twenty runs of a week.
 #
-# **Predict.** How many percentage points of goodput do you lose if your interval is four times too long?
+# **Predict.** How many percentage points of goodput do you lose if your interval is four times Young's?
 
 # %% name="young_guess"
 my_guess = None  # points lost with four times Young's interval
@@ -177,7 +179,7 @@ claims.record("C22", "Young's interval is close to the best", "simulated week", 
 # %% [markdown] name="young_explained"
 # The curve is flat around its maximum, so you need not know M exactly. Even without the 2 under the root you lose very little, so the check accepts that answer too. If saving becomes four times faster, you save twice as often and lose half as much. That is why section 5 makes saving faster.
 #
-# Larger jobs, with the same save, restart and failure rate:
+# The next table shows smaller and larger jobs with the same time per save, time per restart and failure rate per GPU:
 
 # %% name="larger"
 table = [("GPUs", "hours between failures", "save every", "goodput")]
@@ -193,7 +195,7 @@ show_table(table)
 #
 # ### Real kills
 #
-# Does the replay match a real run? The next cell starts a real process. A step takes 10 ms and a checkpoint 30 ms. SIGKILL arrives at a random moment, on average 0.6 seconds after each start. A process cannot catch SIGKILL and has no time to clean up. Three such runs do 300 steps each, each with an interval of its own.
+# Does the replay match a real run? The next cell starts a real process. A step takes 10 ms and a checkpoint 30 ms. SIGKILL arrives at a random moment, on average 0.6 seconds after each start. A process cannot catch SIGKILL and has no time to clean up. Three such runs do 300 steps each, at three different intervals.
 #
 # **Predict.** What goodput does the run with Young's interval reach?
 
@@ -221,7 +223,7 @@ for name, run in runs.items():
 show_table(table)
 
 # %% [markdown] name="killed_explained"
-# Young's formula leaves the restarts out; the bars show how much of the time they take here. *Replayed* is your `wall_clock`, given the times at which the process was killed and the average durations of its steps, saves and restarts. With so few kills, chance largely decides which run is fastest. The curve above averages twenty runs per interval.
+# Young's formula leaves the restarts out; the bars show how much of the time they take here. *Replayed* is your `wall_clock`, given the times at which the process was killed and the average durations of its steps, saves and restarts. Each run is hit by only a few kills, so its goodput depends on chance. The curve above averages twenty runs per interval.
 #
 # ## 3 · What must a checkpoint hold?
 #
@@ -282,7 +284,7 @@ claims.record("T41", "all six parts: the same bits", "35 steps after resuming", 
 # - **Optimizer**: without its moments, Adam's first steps are far too large. The loss has a hump, then recovers.
 # - **Schedule**: the learning rate warms up again, and decays too late.
 # - **Scaler**: steps are skipped until the scale has adjusted again.
-# - **Data position**: the run starts again at the first row, so it sees some rows once too often and others once too rarely. The loss may even be *lower*.
+# - **Data position**: the run starts again at the first row, so it sees some rows one time too many and others one time too few. The loss may even be *lower*.
 # - **Random state**: the dropout masks differ. They are no better and no worse, but you cannot debug a run that you cannot repeat.
 #
 # ### Per rank, and per worker
@@ -315,10 +317,10 @@ for when, one, other in (("before", before_0, before_1), ("after", after_0, afte
 #
 # **Contract.** `DataOrder(samples, batch_size, seed)` determines which rank trains on which samples.
 #
-# - `rows(step, rank, ranks)` returns the samples (numbers from 0 to `samples` − 1) of this rank in this step. Calls may come in any order of steps. (Drawing an epoch's whole permutation in each call is fine here. A long run keeps the current one.)
+# - `rows(step, rank, ranks)` returns the samples (numbers from 0 to `samples` − 1) of this rank in this step. Steps may be requested in any order. (Drawing an epoch's whole permutation in each call is fine here. A long run keeps the current one.)
 # - The parts of all ranks, concatenated in rank order, are the global batch of the step: `batch_size` samples, **the same list for any number of ranks**. The sizes of the parts differ by at most one.
 # - An epoch has `samples // batch_size` steps. No sample occurs twice in it. Each epoch and each seed has its own order. The program's random generators (`torch`, `numpy`, `random`) are neither used nor changed.
-# - After `skip(step, count)`, `step` and every later step have the batch that previously came `count` steps later. Earlier steps keep theirs. `skip` may be called again, also with an earlier step. ([[Failures]] needs it after a loss spike.)
+# - After `skip(step, count)`, `step` and every later step have the batch that previously came `count` steps later. Earlier steps keep theirs. `skip` may be called again, even with an earlier step. ([[Failures]] needs it after a loss spike.)
 # - `state_dict()` returns something small that `json.dumps` can write. Later skips do not change a state that was returned or loaded. After `load_state_dict(state)`, an order with the same samples and batch size gives the saved order, whatever seed it was created with. The step itself is not part of the state; the checkpoint has it anyway.
 
 
@@ -327,7 +329,7 @@ class DataOrder:
     def __init__(self, samples, batch_size, seed):
         ### BEGIN SOLUTION
         self.samples, self.batch_size, self.seed = samples, batch_size, seed
-        self.skipped = []  # positions in the stream of batches that no step has, ascending
+        self.skipped = []  # positions of the skipped batches in the stream, ascending
         ### END SOLUTION
 
     def rows(self, step, rank, ranks):
@@ -422,7 +424,7 @@ class Checkpoints:
         self.folder, self.keep = Path(folder), keep
         new = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
         self.folder.mkdir(parents=True, exist_ok=True)
-        for path in new:  # their names have to last, too
+        for path in new:  # a power failure must not remove the new folders, either
             above = os.open(path.parent, os.O_RDONLY)
             os.fsync(above)
             os.close(above)
@@ -562,7 +564,7 @@ else:
 #
 # In the formula of section 2, `save` becomes the time that the loop waits. Two caveats: the checkpoint being written is not safe yet, and if writing takes longer than an interval, the next save waits for it.
 #
-# Two ideas avoid the disk altogether. **In-memory replicas**: each rank copies its state into the host memory of a rank on another node, every few steps. That costs network bandwidth and twice the state in host memory. After the loss of a single node, the state comes back over the network, and the disk is needed only if both nodes fail. **Per-step fault tolerance** (torchft): replica groups train with a fault-tolerant all-reduce. When a group fails, the others continue with the next step, and the group later rejoins and copies a peer's weights. That costs some speed in every step, and the batch is smaller while a group is missing.
+# Two ideas avoid the disk altogether. **In-memory replicas**: each rank copies its state into the host memory of a rank on another node, every few steps. That costs network bandwidth and twice the state in host memory. After the loss of a single node, the state is restored over the network, and the disk is needed only if both nodes fail. **Per-step fault tolerance** (torchft): replica groups train with a fault-tolerant all-reduce. When a group fails, the others continue with the next step, and the group later rejoins and copies a peer's weights. That costs some speed in every step, and the batch is smaller while a group is missing.
 #
 # ## 6 · Explore: goodput
 #
@@ -570,14 +572,14 @@ else:
 
 
 # %% name="play"
-def play(gpus, save_in_seconds, restart_in_minutes, failures_per_1000_GPU_days):
+def goodput_at(gpus, save_in_seconds, restart_in_minutes, failures_per_1000_GPU_days):
     mtbf = 86_400 / (gpus * failures_per_1000_GPU_days / 1000)
     every = best_interval(save_in_seconds, mtbf)
     return goodput_figure(every, exact={"save": save_in_seconds, "restart": 60 * restart_in_minutes, "mtbf": mtbf})
 
 
 explore(
-    play,
+    goodput_at,
     "Goodput by interval, with Young's interval marked.",
     gpus=(16_384, (64, 1_024, 4_096, 16_384, 32_768, 100_000)),
     save_in_seconds=(60, (1, 4, 15, 60, 240)),
@@ -597,7 +599,7 @@ claims
 #
 # - A job on n GPUs fails n times as often as one GPU. Goodput is what remains after saving, lost work and restarts.
 # - Save every √(2 · save · M) seconds. The optimum is flat. Faster saves and faster restarts help more than a better interval.
-# - A checkpoint holds weights, optimizer, schedule, scaler, data position, and the random state of every rank. Most omissions do not show in the loss. Test the resume: the resumed run must have the same bits.
+# - A checkpoint holds weights, optimizer, schedule, scaler, data position, and the random state of every rank. Most omissions do not show in the loss. Test the resume: the resumed run must match the uninterrupted one bit for bit.
 # - Write a draft, `fsync` it, rename it, `fsync` the directory, and only then delete. Store a checksum, and keep two checkpoints.
 # - `async_save` waits only for the staging copy, which is as large as the state.
 # - Let the data order depend on seed and step alone, not on ranks or workers.

@@ -8,7 +8,7 @@
 # | After this you can | save when a scheduler preempts the job; restart under `torchrun`, and resume on a different number of ranks; tell from the logs which rank was killed, hung, slow or wrong, and know what logs cannot show; roll back a loss spike; choose a checkpoint interval, spares and a timeout for thousands of GPUs, and find the faulty node from counters |
 # | Time | 120 minutes |
 # | Difficulty | ●●● |
-# | Needs | a CPU: ranks are processes, and get killed |
+# | Needs | a CPU; ranks are processes that get killed |
 # | Before this | [[runs_that_survive]] |
 # | Syllabus | T41 |
 
@@ -68,10 +68,10 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # Many interruptions are not failures: a scheduler takes the machine back, and warns you first. Cloud spot instances give you 30 seconds to two minutes.
 #
-# - Slurm sends SIGTERM, and SIGKILL some time later. At the time limit, that time is `KillWait` (30 seconds by default). At a preemption, it is the partition's `GraceTime` (zero by default).
+# - Slurm sends SIGTERM, and SIGKILL some time later. The delay at the time limit is `KillWait` (30 seconds by default), and at a preemption it is the partition's `GraceTime` (zero by default).
 # - `#SBATCH --signal=TERM@120` signals the job's steps two minutes before the time limit. (With `--signal=B:TERM@120` only the batch script gets the signal, and has to forward it.)
 # - `#SBATCH --requeue` lets a preempted job return to the queue. At the time limit the script itself must call `scontrol requeue $SLURM_JOB_ID`.
-# - `torchrun` forwards SIGTERM to its ranks and kills them 30 seconds later. Start it with `--shutdown-timeout=110` to use nearly all of the two minutes. If SIGUSR1 may come, add `--signals-to-handle=SIGTERM,SIGINT,SIGUSR1`; otherwise that signal kills `torchrun` itself.
+# - `torchrun` forwards SIGTERM to its ranks and kills them 30 seconds later. Start it with `--shutdown-timeout=110` to use nearly all of the two minutes. If the job may receive SIGUSR1, add `--signals-to-handle=SIGTERM,SIGINT,SIGUSR1`; otherwise that signal kills `torchrun` itself.
 #
 # So install a handler that only sets a flag, finish the step, save, and exit. With several ranks the signal reaches each rank at a different time, perhaps in different steps. If each rank reacts on its own, one leaves while another waits in a collective. So let the ranks agree: add the flag to a collective that runs in every step anyway, the all-reduce of the gradients.
 #
@@ -237,7 +237,7 @@ print(f"killed and hung: {job.printed}\nuninterrupted:   {untouched.printed}")
 for exit_code, rank in job.failures:
     print(f"torchrun reports rank {rank}, exit code {exit_code}")
 said, subject = "killed and hung: the same bits", "2 ranks, torchrun, 32 steps"
-as_staged = [code for code, _ in job.failures] == [-9, 1]  # not for a rank that a busy machine held up for too long
+as_staged = [code for code, _ in job.failures] == [-9, 1]  # False if a busy machine made a healthy rank time out
 if job.code == untouched.code == 0 and as_staged:
     restart_guess.reveal(job.failures[1][1])
     done = sum(len(logs[0].checksums) for logs in attempts)
@@ -261,7 +261,7 @@ else:
 # %% name="fewer_guess"
 my_guess = None  # 0.01 is 1%
 ### BEGIN GUESS
-my_guess = 0.01  # each rank gets other rows than before
+my_guess = 0.01  # each rank gets different rows than before
 ### END GUESS
 fewer_guess = Prediction("Last loss on 1 or 3 ranks, relative difference from 2 ranks", my_guess, "", difference=True)
 
@@ -391,9 +391,9 @@ for rank, log in enumerate(jobs["slow"]):
     print(f"slow, rank {rank}: waits {1000 * waits:.0f} ms per step in its all-reduce")
 
 # %% [markdown] name="diagnosed_explained"
-# These jobs really ran in this lab. `diagnose` does not report the job with the wrong gradient as wrong, and no function could: the fault is not in its logs. (On a busy machine, `diagnose` may report one of its ranks as slow, and rightly so.) The slow rank is the one that waits least ([[when_ranks_go_wrong]]).
+# These jobs really ran in this lab. `diagnose` does not report the job with the wrong gradient as wrong, and no function could: the fault is not in its logs. (On a busy machine, `diagnose` may report one of that job's ranks as slow, and rightly so.) The slow rank is the one that waits least ([[when_ranks_go_wrong]]).
 #
-# The exit codes are gloo's. Over NCCL the watchdog aborts a rank that waits too long (−6, SIGABRT), and a rank that is stuck waiting for its GPU cannot run a Python handler for SIGTERM, such as yours. `torchrun` then kills that rank (−9). So with NCCL, −9 does not identify the culprit; the flight recorder does ([[when_ranks_go_wrong]]).
+# These exit codes are those of jobs over gloo. Over NCCL the watchdog aborts a rank that waits too long (−6, SIGABRT), and a rank that is stuck waiting for its GPU cannot run a Python handler for SIGTERM, such as yours. `torchrun` then kills that rank (−9). So with NCCL, −9 does not identify the culprit; the flight recorder does ([[when_ranks_go_wrong]]).
 #
 # ## 4 · Loss spikes
 #
@@ -422,7 +422,7 @@ def unusual(values, times):
 
 
 def with_spike(way, bad, steps=180):
-    """Train through `bad` poisoned batches; return after each step the test loss and Σ v, and how many steps were done."""
+    """Train through `bad` poisoned batches; return the test loss and Σ v after each step, and the number of steps done."""
     (model, optimizer), order = small_model(), DataOrder(len(images), 48, seed=1)
     poisoned = [order.rows(step, 0, 1) for step in range(65, 65 + bad)]
     step, done, losses, norms, tests, memory = 0, 0, [], [], [], []
@@ -457,7 +457,7 @@ WAYS = ("carry on", "clip", "leave out", "roll back")
 
 
 def spiked(bad):
-    """Deal with `bad` poisoned batches in each way; print a table, return the test losses."""
+    """Try each reaction to `bad` poisoned batches; print a table, and return the test losses."""
     table = [(f"{bad} bad batches", "test loss before", "worst after", "at the end", "Σ v grows", "steps done")]
     curves = {}
     for way in WAYS:
@@ -476,7 +476,7 @@ show(spike_figure(curves, 65), "Four curves of the test loss, one per reaction, 
 claims.figure("test loss, carry on / roll back", "4 bad batches", worse, "x")
 
 # %% [markdown] name="spike_short"
-# Four of 180 batches do much more damage than their number suggests. The weights move far away, and Adam's second moment v remembers the huge gradients. While it does, the steps that lead back are small. It forgets by a factor of e every 20 steps at β₂ = 0.95, which most language models and this lab use, and every 1,000 at the default of 0.999. So after v has grown g-fold, it needs about 20 ln g steps to return to its old size. Here that is longer than the rest of the run. Here all three remedies work about equally well.
+# Four of 180 batches do much more damage than their number suggests. The test loss jumps, and Adam's second moment v remembers the huge gradients. As long as it does, the steps that lead back are small. It forgets by a factor of e every 20 steps at β₂ = 0.95, which most language models and this lab use, and every 1,000 at the default of 0.999. So after v has grown g-fold, it needs about 20 ln g steps to return to its old size. Here that is longer than the rest of the run. All three remedies work about equally well on this spike.
 #
 # Then why roll back at all? The next cell has a spike of 24 batches.
 #
@@ -496,16 +496,16 @@ show(spike_figure(long, 65), "Four curves of the test loss, one per reaction, wi
 
 # %% [markdown] name="spike_explained"
 # - *Leaving out* catches updates that stand out from the last 20 steps. After ten bad batches, half of those 20 steps are bad. The median now reflects them, and the remaining bad updates go through.
-# - *Clipping*, which nearly every large run uses anyway, bounds what one batch can do, and avoids most of the damage. But 24 bounded steps in a wrong direction are still 24 wrong steps.
+# - *Clipping*, which nearly every large run uses anyway, bounds what one batch can do, and avoids most of the damage. But each of the 24 bounded steps still goes in a wrong direction.
 # - *Rolling back* undoes all of the damage, each time the loss jumps. It needs everything that you have built: whole checkpoints, and a data order whose skips survive the next restart.
 #
-# ## 5 · A thousand ranks that fail
+# ## 5 · Thousands of ranks that fail
 #
 # On thousands of ranks, the faults of this lab are routine. Llama 3's authors list what interrupted a job on 16,384 GPUs in 54 days. There were 419 unexpected interruptions: 308 took a node out (broken GPUs and memory, maintenance), 49 made a collective hang (switches, cables, network cards), 56 were software, and **6 were silent data corruption**.
 #
-# `Fleet` simulates such a run from failure to failure. Failures come at random at these rates, in proportion to the number of GPUs. Four settings are yours:
+# `Fleet` simulates such a run from failure to failure. Failures come at random at these rates, in proportion to the number of GPUs. You choose four settings:
 #
-# - `interval`: seconds of training between two checkpoints. Each takes 2.4 s, for the state of 405B parameters at the 2 TB/s of their storage;
+# - `interval`: seconds of training between two checkpoints. Each checkpoint takes 2.4 s, which is the training state of 405B parameters at the 2 TB/s of Meta's storage;
 # - `timeout`: seconds after which a collective that does not return ends the job;
 # - `spares`: standby nodes. When none is left, the job waits until a broken node is repaired;
 # - `compare`: seconds between two comparisons of step times and of gradients on the same rows (section 3), each of which takes 60 s.
@@ -622,7 +622,7 @@ for fault in ("dead", "hung", "link", "corrupt", "slow", "healthy"):
 #
 # ## 6 · Explore: on call
 #
-# Here are twenty made-up jobs, each with one of the four faults or with none. You see when each rank waits in a collective, its exit code, and whether the checksums agree. Decide what happened, and to which rank, before you switch on the diagnosis.
+# Here are twenty made-up jobs. Each has one of the four faults, or none. You see when each rank waits in a collective, its exit code, and whether the checksums agree. Decide what happened, and to which rank, before you switch on the diagnosis.
 
 
 # %% name="on_call"

@@ -152,7 +152,7 @@ show_table(table)
 #
 # The loss is a mean over 64 × 512 = 32,768 tokens, so the gradient of a token's logits is at most 1/32,768 = 3 × 10⁻⁵. The last two rows of the table above show what arrives in the layers.
 #
-# **Predict.** Cast the gradients to E5M2, the format with the wider range, without a scale. What percentage of them becomes zero?
+# **Predict.** Cast the gradients to E5M2, the format with the wider range, without a scale. What percentage of them become zero?
 
 # %% name="guess_lost"
 my_guess = None  # percent
@@ -243,7 +243,7 @@ claims.record(
 # %% [markdown] name="play_text"
 # ### Explore: range and scale
 #
-# Move the scale by powers of two. The band is the format's range. Its pale part, on the left, holds the subnormal numbers, which have fewer significant bits. How far can you move in each format before the error grows?
+# Move the scale by powers of two. The band is the format's range. Its pale part, on the left, holds the subnormal numbers, which have fewer significant bits. How far can you move the scale in each format before the error grows?
 
 # %% name="play"
 explore_scale(
@@ -331,7 +331,7 @@ table = [(name, f"{clipped(kind):.1f}%", f"{clipped(kind, 2):.1f}%") for kind, n
 show_table([("steps that clip", "no margin", "margin 2x"), *table])
 
 # %% [markdown] name="history_explained"
-# If the 17 amaxes came in random order, the newest would be the largest once in 17 steps, or 5.9%. The difference is due to a **trend**: a rising amax sets records more often, a falling one hardly ever.
+# If the 17 amaxes came in random order, the newest would be the largest once in 17 steps, or 5.9%. A **trend** moves the share away from that: a rising amax sets records more often, a falling one hardly ever.
 #
 # Headroom is cheap in *floating point*: a margin of 2 gives up one power of two at the bottom and no fraction bit.
 #
@@ -417,9 +417,9 @@ claims.record(
 )  # fmt: skip
 
 # %% [markdown] name="scaling_explained"
-# "Blocks halve the error" was our own guess. It is wrong, as the formula says: the scale does not appear in it. The gain from blocks of 32 has another cause: each block's largest number becomes 448, which the format represents exactly. The next cell separates the largest numbers from the others.
+# "Blocks halve the error" was our own guess. It is wrong, as the formula predicts: the scale does not appear in it. The gain from blocks of 32 has another cause: each block's largest number becomes 448, which the format represents exactly. The next cell separates the largest numbers from the others.
 #
-# Three of the four layers in a transformer block take 128 inputs, so there a block of 128 is a whole row of x or w. Read that line as *row-wise* scaling, torchao's word for it. If the scales are powers of two (Transformer Engine's default for blocks), that gain is lost and nothing else: the largest number of a block no longer lands on 448, and the error matches the formula to within about one percent.
+# Three of the four layers in a transformer block take 128 inputs, so there a block of 128 is a whole row of x or w. Read that line as *row-wise* scaling, torchao's word for it. If the scales are powers of two (Transformer Engine's default for blocks), only that gain is lost: the largest number of a block no longer lands on 448, and the error matches the formula to within about one percent.
 #
 # *Delayed* is as good as *current* by error, but not by numbers lost. At step 20 the history still holds larger values from earlier steps, so small gradients fall below E4M3's lower end. In E5M2 hardly any do.
 
@@ -997,9 +997,9 @@ amdahl_guess.reveal(bound, "planned")  # the usual size
 #
 # ### Transformer Engine
 #
-# NVIDIA's library does all of this in fused kernels: `te.Linear`, `te.LayerNormMLP`, `te.TransformerLayer`. A **recipe** says which scaling to use, and a context around the forward pass says where: `te.autocast` (older: `te.fp8_autocast`). `Float8BlockScaling` is DeepSeek's method: E4M3, one scale per 128 contiguous values of x and g and per 128 × 128 block of w (powers of two, unless `use_f32_scales`). `MXFP8BlockScaling` and `NVFP4BlockScaling` need Blackwell.
+# NVIDIA's library does all of this in fused kernels: `te.Linear`, `te.LayerNormMLP`, `te.TransformerLayer`. A **recipe** sets the kind of scaling, and a context around the forward pass applies it: `te.autocast` (older: `te.fp8_autocast`). `Float8BlockScaling` is DeepSeek's method: E4M3, one scale per 128 contiguous values of x and g and per 128 × 128 block of w (powers of two, unless `use_f32_scales`). `MXFP8BlockScaling` and `NVFP4BlockScaling` need Blackwell.
 #
-# It needs an NVIDIA GPU and `pip install --no-build-isolation "transformer_engine[pytorch]"`.
+# Transformer Engine needs an NVIDIA GPU and `pip install --no-build-isolation "transformer_engine[pytorch]"`.
 
 
 # %% name="transformer_engine"

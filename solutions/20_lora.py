@@ -328,7 +328,7 @@ claims.figure(
 # %% [markdown] name="memory_explained"
 # LoRA removes most of the static part: gradients and moments exist only for A and B. Activations fall far less. To reach A and B in the first layer, the gradient must flow back through **all** layers above, and each operation on the way needs its saved tensors: nonlinear operations need their inputs, and attention needs its q, k and v.
 #
-# So which activations did go away? We freeze the model part by part and measure. First the MLPs and the head are frozen, then the norms, then the embedding. Until then q, k, v and o are trained in full.
+# So which activations did go away? We freeze the model part by part and measure. First the MLPs and the head are frozen, then the norms, then the embedding. In these three steps q, k, v and o are still trained in full.
 #
 # **Predict.** In the last step q, k, v and o are frozen, too, and each gets a LoRA of rank 8. By how many MiB do the activations change? (A negative number means that they fall. The table above has the activations of full training.)
 
@@ -360,9 +360,9 @@ show_table(table)
 frozen_guess.reveal(lora_adds / MiB)
 
 # %% [markdown] name="frozen_explained"
-# A *frozen* linear layer no longer needs its input, which it saved for its own weight gradient. That is the first line, MLPs and head. The norms saved their normalized inputs for the gradients of their weights. Once the embedding is frozen, nothing below the first norm is trained, so that norm need not save its input.
+# A *frozen* linear layer no longer needs its input, which it saved for its own weight gradient. That explains the first change (MLPs and head). The norms saved their normalized inputs for the gradients of their weights. Once the embedding is frozen, nothing below the first norm is trained, so that norm need not save its input.
 #
-# Freezing q, k, v and o saves nothing: the LoRA beside each of them needs that same input for A, and saves x Aᵀ as well. Most of the activations stay, which is why the last column of this section's first table adds checkpointing.
+# Freezing q, k, v and o saves nothing: the LoRA beside each of them needs that same input for A, and saves x Aᵀ as well. Most of the activations stay, which is why the column *PEFT + ckpt* of this section's first table adds checkpointing.
 #
 # ### A trap: reentrant checkpointing of a frozen model
 #
@@ -691,7 +691,7 @@ print(f"{subject_name}: {parameters:,} parameters, {len(tokenizer):,} tokens in 
 # %% [markdown] name="chat_text"
 # ### A chat becomes tokens
 #
-# An instruction-tuned model was trained on chats in a fixed form, its **chat template**: special tokens around each turn, and the speaker's role before it. The tokenizer comes with the template. Use it, or the model sees a form that it was never trained on.
+# An instruction-tuned model was trained on chats in a fixed format, its **chat template**: special tokens around each turn, and the speaker's role before it. The tokenizer comes with the template. Use it, or the model sees a format that it was never trained on.
 
 # %% name="chat"
 task = NumberTask(tokenizer, device)
@@ -781,7 +781,7 @@ exactly_right = check("lora.exact", exactly_right)
 hint("lora.exact")
 
 # %% [markdown] name="english_text"
-# Fine-tuning can also do damage. So we also measure the loss on general English, Python's manual again.
+# Fine-tuning can also do damage. So we also measure the loss on general English, again on Python's manual.
 
 # %% name="score"
 manual = tokenizer(bytes(prose.test_x[:4096].tolist()).decode(errors="ignore"), add_special_tokens=False)["input_ids"]
@@ -871,7 +871,7 @@ if is_real:
     claims.record("T25", "the fine-tune costs some English", subject, harm, "nats a token more", 0, 2)
 
 # %% [markdown] name="setups_explained"
-# The loss on unseen answers and the score roughly agree, and the score is the one to report. If the score rises within ten steps, the model knew the numbers before: it learned the form, and how to spell what it knew. Rank 1 already achieves most of it. The output layer alone has far more trained parameters than LoRA, but cannot change what the body computes. (If only a head is trained, the body's outputs are the same in every epoch. Compute these **features** once and cache them: this is *feature extraction*, the cheapest form of transfer learning.)
+# The loss on unseen answers and the score roughly agree, and the score is the one to report. If the score rises within ten steps, the model already knew the numbers. It only learned the style, and how to spell what it knew. Rank 1 already achieves most of it. The output layer alone has far more trained parameters than LoRA, but cannot change what the body computes. (If only a head is trained, the body's outputs are the same in every epoch. Compute these **features** once and cache them: this is *feature extraction*, the cheapest form of transfer learning.)
 #
 # The last column is the cost: how much worse the model has become at unrelated English text. The score alone would not have shown it. Here rank 8 pays the most, more than full training at its much smaller rate, and rank 1 the least, for about the same score. The score is over 24 numbers, so one answer is four points, and each row is one run at one rate. (`python -m helpers receipts exact_match` runs three more seeds of the first row and keeps their scores in `receipts/`.)
 #
@@ -1102,7 +1102,7 @@ show_table(rows)
 #
 # ### Explore: how many tokens fit in a micro-batch?
 #
-# One long sequence or several short ones: with fused attention the bytes are the same, as the next cell shows. A sequence of this model has at most 4,096 tokens; a micro-batch can have more.
+# One long sequence or several short ones: with fused attention they take almost the same number of bytes, as the next cell shows. A sequence of this model has at most 4,096 tokens; a micro-batch can have more.
 
 # %% name="tokens"
 for name in ("LoRA, 4096 tokens", "LoRA, 4 x 1024 tokens"):
@@ -1147,7 +1147,7 @@ for base_in in ("BF16", "NF4"):
 show_table(table)
 
 # %% [markdown] name="fits_explained"
-# Between the two figures the allocator must release its cache from time to time, which costs time, and gaps between blocks may leave too little room. Only a recipe's own plan decides whether it runs there: `plan(recipe).fits` replays its allocations by the allocator's rules on a GPU of that size (exercise X4). The line goes through 1,024 and 4,096 tokens; far to the right it is an extrapolation.
+# Between the two figures the allocator must release its cache from time to time, which costs time, and gaps between blocks may leave too little room. In that range, only a recipe's own plan shows whether it runs: `plan(recipe).fits` replays its allocations by the allocator's rules on a GPU of that size (exercise X4). The line goes through 1,024 and 4,096 tokens; far to the right it is an extrapolation.
 #
 # ### On a GPU, if there is one
 #
@@ -1441,7 +1441,7 @@ serve = check("lora.serve", serve)
 hint("lora.serve")
 
 # %% [markdown] name="summary_text"
-# (On a GPU, the course's solution asks which adapters occur in the batch, and the host waits for the answer. A server already knows it on the host.)
+# (On a GPU, the course's solution asks which adapters occur in the batch, and the host waits for the answer. A server already has that list on the host.)
 #
 # ## 12 · What this run measured
 

@@ -75,12 +75,12 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="rules_text"
 # ## 1 · The rules
 #
-# Articles promise that these techniques together cut peak memory "up to 20 times, with the same accuracy" (section 4 examines the most quoted one). It is easy to cheat on such a ladder: a smaller batch is a different training run, and a peak read at another moment is a different figure. So here are the rules:
+# Articles promise that these techniques together cut peak memory "up to 20 times, with the same accuracy" (section 4 examines the most quoted one). It is easy to cheat on such a ladder: a smaller batch is a different training run, and a peak read at a different moment is a different figure. So there are rules:
 #
 # - **One model**: a vision transformer of four blocks on handwritten digits, started from the same weights.
 # - **One effective batch**: an update takes 512 images. In every rung the same update sees the same images in the same order, and all rungs see the same number of images.
 # - **One figure**: the peak of a whole training step, in bytes, from the meter of [[where_memory_goes]], including parameters and optimizer state.
-# - **One loss to preserve**, on images that are used neither to train nor to choose anything. A single pair of runs shows little, so rungs are compared over several pairs. The two runs of a pair have the same seed, start from the same weights, and see the images in the same order.
+# - **One loss to preserve**, on images that are used neither for training nor for choosing anything. A single pair of runs shows little, so rungs are compared over several pairs. The two runs of a pair have the same seed, start from the same weights, and see the images in the same order.
 
 # %% name="task"
 task = LadderTask()  # the model, the images in NumPy, a step of each rung: helpers/exercises/capstone/ladder_task.py
@@ -92,13 +92,13 @@ print(f"{phi:,} parameters; {TRAINED:,} images of {images[0].size} pixels to tra
 # %% [markdown] name="optimizer_text"
 # ### A lean optimizer that can absorb gradients early
 #
-# Adam keeps two numbers per parameter. **Signum** (Bernstein et al. 2018) keeps one, a running mean of gradients, and steps by its sign, so every weight moves by the learning rate. Adam moves a weight by roughly *at most* the learning rate, and by less where gradients change sign from update to update. So the two optimizers need different rates.
+# Adam keeps two numbers per parameter. **Signum** (Bernstein et al. 2018) keeps one, a running mean of gradients, and steps by the sign of that mean, so every weight moves by the learning rate. Adam moves a weight by roughly *at most* the learning rate, and by less where gradients change sign from update to update. So a good rate for one need not be good for the other.
 #
 # The running mean has another use. [[Gradient_accumulation]] keeps a gradient for every parameter while micro-batches add up. An optimizer step in the backward pass would free each gradient at once, but a step after every micro-batch is a different training run: **the two techniques cannot be combined as they are**. But the running mean is *linear* in the gradient,
 #
 # *m* ← β·*m* + (1 − β)·(*g*₁ + *g*₂ + … + *g*ₙ),
 #
-# so a hook can add each *g*ᵢ to *m* as soon as it exists, and free it. Weights move once, after the last micro-batch. The optimizer state *is* the accumulator. (This does not work for Adam's second moment: the square of a sum is not the sum of squares.) We call it **folding** the gradients into the momentum.
+# so a hook can add each *g*ᵢ to *m* as soon as it exists, and free it. The weights move once, after the last micro-batch. The optimizer state *is* the accumulator. (This does not work for Adam's second moment: the square of a sum is not the sum of squares.) We call it **folding** the gradients into the momentum.
 #
 # In 16 bits small additions are lost ([[number_formats]]), so additions to BF16 tensors use **stochastic rounding**: up or down at random, so that the mean is right. `helpers` has this optimizer as `Signum`.
 
@@ -251,14 +251,9 @@ show_table(peak_table(meters[base.name], 5))
 # %% [markdown] name="guess_text"
 # Nearly all of the peak is activations: 512 images × 5 tokens × 4 blocks.
 #
-# **Predict.** By what factor does BF16 autocast alone lower the peak? And by what factor do all six changes together lower it?
+# **Predict.** By what factor do all six changes together lower the peak?
 
 # %% name="guess"
-my_guess = None  # times less, BF16 autocast alone
-### BEGIN GUESS
-my_guess = 2  # half the bytes per number; too high, because it ignores what stays in FP32
-### END GUESS
-autocast_guess = Prediction("FP32 peak / BF16 autocast peak", my_guess, "times")
 my_guess = None  # times less, all six changes
 ### BEGIN GUESS
 my_guess = 20  # what the article promises
@@ -269,7 +264,6 @@ ladder_guess = Prediction("FP32 peak / peak of the last rung", my_guess, "times"
 meters |= zip([rung.name for rung in LADDER[1:]], parallel_map(measured, LADDER[1:]), strict=True)
 peaks = {name: meter.peak_bytes for name, meter in meters.items()}
 last = LADDER[-1].name
-autocast_guess.reveal(first / peaks[LADDER[1].name])
 ladder_guess.reveal(first / peaks[last])
 shown = [t for t in CATEGORIES if any(m.at_peak[t] >= KiB for m in meters.values())]
 lines = [["KiB at the peak", *shown, "PEAK", "less"]]
@@ -333,11 +327,11 @@ time_guess.reveal(times(paces[LADDER[1].name], paces[last])[0])
 show_table(table)
 
 # %% [markdown] name="cost_text"
-# Compare each rung with the one before it. On a CPU, rung 1 often makes the step slower; on a GPU, autocast saves time if the matmuls are large enough ([[mixed_precision]]). Small micro-batches use a processor less well. Checkpointed blocks run their forward pass twice, which is a third more arithmetic (a backward pass costs two forward passes), and adds more than a third to the time when the micro-batches are small, because then most of an operation's cost is the call itself ([[activation_checkpointing]]).
+# Compare each rung with the one before it. On a CPU, rung 1 often makes the step slower; on a GPU, autocast saves time if the matmuls are large enough ([[mixed_precision]]). Small micro-batches use a processor less efficiently. Checkpointed blocks run their forward pass twice, which is a third more arithmetic (a backward pass costs two forward passes), and adds more than a third to the time when the micro-batches are small, because then most of an operation's cost is the call itself ([[activation_checkpointing]]).
 #
 # ### And the loss?
 #
-# AdamW and Signum need different learning rates, and if you try rates on the test images, you have trained on them. So a fifth of the *training* images is held out for this.
+# Each optimizer gets its own learning rate. If you try rates on the test images, you have trained on them. So a fifth of the *training* images is held out for this.
 
 # %% name="runs"
 PAIRS = range(5)
@@ -362,15 +356,15 @@ print("chosen:", RATES)
 # %% [markdown] name="scores_text"
 # With one seed and a few hundred images, neighboring rates in this list often differ by only a few images. Treat the choice between them as a coin toss.
 #
-# Now the claim: the last rung against the first. Both are trained from five seeds, in pairs. Accuracy on a few hundred images changes in steps of one image. The **loss** is finer, so the interval is for the difference in loss. The margin must be set before the runs (here the loss may rise by at most 0.1), and the interval must be narrow enough to *decide*. Then a control: the last rung with ordinary rounding. Does it lose its small steps in so short a run?
+# Now the claim: the last rung against the first. Both are trained with five seeds, in pairs. Accuracy on a few hundred images changes in steps of one image. The **loss** is finer, so the interval is for the difference in loss. The margin must be set before the runs (here the loss may rise by at most 0.1), and the interval must be narrow enough to *decide*. Then a control: the last rung with ordinary rounding. Does it lose its small steps in so short a run?
 
 # %% [markdown] name="pairs_text"
-# Rungs from 3 on are trained without checkpointing here, which changes no bit ([[activation_checkpointing]]) and saves time.
+# From rung 3 on, the runs here leave checkpointing out, which does not change a single bit ([[activation_checkpointing]]) and saves time.
 #
 # **Predict.** What is the last rung's loss on the test images minus that of rung 0, on average over the pairs?
 
 # %% name="guess_pairs"
-my_guess = None  # of loss, more than rung 0
+my_guess = None  # loss of the last rung minus that of rung 0
 ### BEGIN GUESS
 my_guess = 0.0
 ### END GUESS
@@ -379,7 +373,7 @@ pairs_guess = Prediction("Loss of the last rung minus that of rung 0", my_guess,
 
 # %% name="pairs"
 def nearest(target, change):
-    """Add with ordinary rounding: what `Signum` does without a remedy."""
+    """Add with ordinary rounding, in place of Signum's stochastic rounding."""
     target.copy_(target.float().add_(change))
 
 
@@ -392,7 +386,7 @@ variants = {
 everything = TRAINED, (TRAINED, len(images))  # trained on, tested on
 runs = {
     (variant, seed): LadderRun(
-        replace(plainer[rung.name], micro=max(128, rung.micro)),  # four pieces: half the time of sixteen
+        replace(plainer[rung.name], micro=max(128, rung.micro)),  # four micro-batches instead of sixteen, to save time
         RATES[rung.optimizer],
         seed,
         *everything,
@@ -423,13 +417,13 @@ paired = f"{subject}, {len(PAIRS)} pairs of {LadderRun.updates} updates"
 
 
 def verdict_if_decided(said, low, high, allowed, unit):
-    """Record a verdict on an interval that lies on one side of `allowed`; of others, the interval alone."""
+    """Record a verdict if the interval lies on one side of `allowed`; otherwise, only the interval."""
     worst = high if allowed > 0 else low
     if low <= allowed <= high:
-        claims.figure(f"{said} (undecided)", f"{paired}, 95 %: {low:+.2f} to {high:+.2f}", worst, unit)
+        claims.figure(f"{said} (undecided)", f"{paired}, 95%: {low:+.2f} to {high:+.2f}", worst, unit)
         return
     band = (-math.inf, allowed) if allowed > 0 else (allowed, math.inf)
-    claims.record("C12", said, f"{paired}, worse end of 95 %", worst, unit, *band)
+    claims.record("C12", said, f"{paired}, worse end of 95%", worst, unit, *band)
 
 
 verdict_if_decided("the same loss: at most 0.1 more", least_more, most_more, 0.1, "more")
@@ -446,7 +440,7 @@ show(
 # %% [markdown] name="cost_explained"
 # Compare the interval with the margin of 0.1. Bear in mind that after so few updates the model is undertrained. The last line is the control. A step of Signum is several times the gap between neighboring BF16 numbers at the size of most weights, so ordinary rounding loses little in so short a run. With small steps it would lose nearly all of them ([[number_formats]]). (The runs of the last rung fold four micro-batches of 128 instead of sixteen of 32, to save time. The gradient is the same, with fewer roundings.)
 #
-# The interval shows how much five pairs can tell. If all of it is below the margin, the claim is safe for this model. If all of it is above, the claim is refuted. If it straddles the margin, these pairs **cannot decide**, and you need more of them. Rung 3 changes nothing, and rungs 1, 2, 5 and 6 change rounding only. Rung 4 is another optimizer with its own learning rate, the only rung that changes *what* is computed. The published ladder has one, too (Adam to SGD).
+# The interval shows how much five pairs can tell. If all of it is below the margin, the claim is safe for this model. If all of it is above, the claim is refuted. If it straddles the margin, these pairs **cannot decide**, and you need more of them. Rung 3 changes nothing, and rungs 1, 2, 5 and 6 change rounding only. Rung 4 is the only one that changes *what* is computed: it has another optimizer, with its own learning rate. The published ladder changes its optimizer, too (Adam to SGD).
 #
 # ## 3 · The floor, byte by byte
 #
@@ -513,9 +507,7 @@ claims.record("C12", "weights and state: 4 bytes per parameter", subject, static
 # %% [markdown] name="floor_explained"
 # - **Weights and running means**, 2 + 2 bytes per parameter: the floor in the strict sense. To go lower, you need another number format ([[fp8]]), fewer trained parameters ([[lora]]), or more machines ([[sharding]]).
 # - **Activations**: the inputs of checkpointed blocks, for one micro-batch, and the images. **Recomputed activations** and most **temporaries**: one block of one micro-batch, while its backward pass runs.
-# - **Kernel workspace** has two sources. One is the matmul's scratch, if the peak is there: on many CPUs, 16-bit matmuls repack their operands, and the library decides how much memory that takes (the one figure here that does not follow from shapes). The other is a surprise: `checkpoint` saves **the state of the random generator** for each block, so that dropout would draw the same numbers again. On a CPU each block pays as many bytes as the last line shows, and this model has no dropout. `preserve_rng_state=False` removes it.
-#
-# With smaller micro-batches, which categories shrink?
+# - **Kernel workspace** has two sources. One is the matmul's scratch, if the peak is there: on many CPUs, 16-bit matmuls repack their operands, and the library decides how much memory that takes (the one figure here that does not follow from shapes). The other is a surprise: `checkpoint` saves **the state of the random generator** for each block, so that dropout would draw the same numbers again. On a CPU each block pays the number of bytes in the last line, although this model has no dropout. `preserve_rng_state=False` removes it.
 #
 # **Predict.** With micro-batches of 4 images instead of 32, by what factor does the peak of the last rung fall?
 
@@ -555,7 +547,7 @@ print(f"if only weights and running means were left: {first / static:.0f}x")
 #
 # ## 4 · The famous ladder, checked
 #
-# The most quoted figure of this kind is from [rasbt/pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim/blob/main/logs.md): ViT-L/16 on CIFAR-10 at 224 pixels, "20x". Its own logs give reserved memory, for six rungs on one GPU. The planner ([[where_memory_goes]]) runs the same training steps on fake tensors. It plans reserved memory as a range: it replays the allocations by the allocator's rules, and widens the result by the effects that it does not simulate.
+# The most quoted figure of this kind is from [rasbt/pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim/blob/main/logs.md): ViT-L/16 on CIFAR-10 at 224 pixels, "20x". Its own logs give reserved memory, for six rungs on one GPU. The planner ([[where_memory_goes]]) runs the same training steps on fake tensors. It plans reserved memory as a range: it replays the allocations by the allocator's rules, and widens the result to cover effects that it does not simulate.
 #
 # The six logs of ViT-L begin with FP32, batches of 64 and Adam. Then come FP16 autocast, BF16 weights, a batch of 16, four micro-batches of 4, and SGD instead of Adam. Do they amount to a factor of 20?
 
@@ -594,7 +586,7 @@ claims.record("C12", "the planner follows the logs", "6 logs, the worst of them"
 #
 # The logs stay below a factor of 20, and their fourth rung cuts the batch from 64 to 16: a different training run. So take *our* seven rungs, with the batch kept the same: ViT-L on 64 images of 224 pixels, and a 1B language model on 16 sequences of 1,024 tokens. (SGD with momentum stands for Signum: one number per parameter.)
 #
-# There is an upper **bound**. With Φ parameters, rung 0 holds at most 16Φ bytes (weights, gradients, two moments) plus its activations A. The last rung holds 4Φ bytes (weights and mean in BF16) plus a, what one micro-batch needs at a time:
+# There is an upper **bound**. With Φ parameters, rung 0 holds at most 16Φ bytes (weights, gradients, two moments) plus its activations A. The last rung holds 4Φ bytes (weights and mean in BF16) plus a, the memory that one micro-batch needs:
 #
 # $$\text{factor} = \frac{16Φ + A}{4Φ + a} < 4 + \frac{A}{4Φ}$$
 #
@@ -637,7 +629,7 @@ print(
 )
 
 # %% [markdown] name="vit_explained"
-# The bound explains the difference. A grows with the batch, and Φ does not. In our small ViT, A is far larger than the weights, so its bound is high, and what one micro-batch needs keeps the factor far below the bound. The large models come closer to a bound that is much lower: most of what is left is weights and means, which smaller micro-batches do not reduce. So a model with many weights and a small batch has a small factor.
+# The bound explains the difference. A grows with the batch, and Φ does not. In our small ViT, A is far larger than the weights, so its bound is high, and the memory for one micro-batch keeps the factor far below the bound. The large models come closer to a bound that is much lower: most of what is left is weights and means, which smaller micro-batches do not reduce. So a model with many weights and a small batch has a small factor.
 #
 # The time is a lower bound at an A100's data sheet rates, relative to rung 1. (Rung 0 is left out: the planner's FP32 is without TF32, which would make every other rung look fast.) The loss column states what may differ; only pairs of runs can show how much.
 #
@@ -673,8 +665,8 @@ GUIDE = {  # the guide's line -> (GB of the card, recipe)
     "16 GB: ~3B": (16, Recipe("llama-3.2-3b", **plain)),
     "24 GB: ~7B, LoRA r=8 to 16": (24, Recipe("llama-2-7b", lora_rank=16, **plain)),
     "40 GB: ~13B, LoRA r=32": (40, Recipe("llama-2-13b", lora_rank=32, **plain)),
-    "80 GB: 7B whole": (80, Recipe("llama-2-7b", **plain)),
-    "80 GB: 7B whole, FP32 weights": (80, Recipe("llama-2-7b", **plain | {"precision": "bf16-amp"})),
+    "80 GB: 7B, full": (80, Recipe("llama-2-7b", **plain)),
+    "80 GB: 7B, full, FP32 weights": (80, Recipe("llama-2-7b", **plain | {"precision": "bf16-amp"})),
     "8 x 80 GB: 70B, ZeRO-3 / FSDP": (80, Recipe("llama-2-70b", parallel=ParallelConfig(shard=8), **plain)),
 }
 
@@ -683,7 +675,7 @@ CARDS = {8: "rtx-3060-12gb", 16: "v100-16gb", 24: "rtx-4090-24gb", 40: "a100-40g
 lean_step = {"gradient_accumulation_steps": 1, "step_in_backward": True, "optimizer": "adamw-8bit"}
 lean_step["optimizer_impl"] = "foreach"
 fp32_weights, fp16 = plain | {"precision": "bf16-amp"}, plain | {"precision": "fp16-amp"}
-REPAIRED = {  # what to do where a line does not hold
+REPAIRED = {  # what to do if a line does not hold
     "8 GB: 1B, 8-bit AdamW in the backward pass": (8, Recipe("llama-3.2-1b", **plain | lean_step)),
     "16 GB: 3B, LoRA r=16": (16, Recipe("llama-3.2-3b", lora_rank=16, **plain)),
     "16 GB, no BF16: 3B, QLoRA r=16, FP16": (16, Recipe("llama-3.2-3b", lora_rank=16, quantize="nf4-dq", **fp16)),
@@ -693,8 +685,8 @@ REPAIRED = {  # what to do where a line does not hold
 
 
 def room(sold):
-    """Bytes that PyTorch's allocator can have on a card sold as having so many GB."""
-    gpu = find_gpu(CARDS[sold])  # where no card in the catalog has this size, one near it, scaled
+    """Bytes that PyTorch's allocator can have on a card that is sold with `sold` GB."""
+    gpu = find_gpu(CARDS[sold])  # if the catalog has no card of this size, a similar one, scaled
     return gpu.total * sold / float(gpu.name.rsplit("-", 1)[1].removesuffix("gb")) - GiB / 2  # the CUDA context
 
 
@@ -709,7 +701,7 @@ def verdict(need, card):
     return "fits" if most < has else "does not fit"
 
 
-rows_shown = [["GiB", "allocated", "in the", "reserved up to", "room", "to spare", "verdict"]]
+rows_shown = [["GiB", "allocated", "peak in", "reserved up to", "room", "to spare", "verdict"]]
 for line, (card, _) in (GUIDE | REPAIRED).items():
     if line == next(iter(REPAIRED)):
         rows_shown.append(["what may work instead", *[""] * 6])
@@ -727,7 +719,7 @@ for line, (card, recipe) in GUIDE.items():
         claims.record("T26", line, subject_line, reserved, "GiB", 0, room(card) / GiB - 0.2)
 
 # %% [markdown] name="guide_explained"
-# The LoRA lines hold, with room to spare. A card of 24 GB takes 7B (planned with the larger rank): nearly all that it needs is the frozen weights. Full training in pure BF16 with AdamW takes **four times the weights** (weights, gradients and two moments, 8 bytes per parameter), so 1B does not fit in 8 GB, nor 3B in 16 GB. With *adapters*, 3B fits in 16 GB. With an 8-bit optimizer that steps in the backward pass (which rules out accumulation, section 1), the 1B is at the edge.
+# The LoRA lines hold, with room to spare. 7B fits on a 24 GB card (planned with the larger rank), and nearly all of the memory is for the frozen weights. Full training in pure BF16 with AdamW takes **four times the weights** (weights, gradients and two moments, 8 bytes per parameter), so 1B does not fit in 8 GB, and 3B does not fit in 16 GB. With *adapters*, 3B fits in 16 GB. With an 8-bit optimizer that steps in the backward pass (which rules out accumulation, section 1), 1B is at the edge.
 #
 # "80 GB: 7B" holds only in pure BF16, where small updates are lost ([[number_formats]]). With FP32 weights it does not, unless the optimizer state moves to the host: then it fits, with little to spare. 70B on 8 cards is at the edge with one sequence per rank; on 16 cards it fits.
 #
@@ -762,7 +754,7 @@ LINES = {  # name -> (recipe, compared with, said about memory, from, to)
     "offloaded optimizer": (Recipe("gpt2", offload="optimizer", **job), "mixed precision", "less", 1.05, math.inf),
 }
 plans = dict(zip(LINES, planned([recipe for recipe, *_ in LINES.values()]), strict=True))
-lines = [["planned", "GiB per rank", "less", "said", "compared with"]]
+lines = [["planned", "GiB per rank", "less", "the table says", "compared with"]]
 for name, (_, other, *said) in LINES.items():
     size = plans[name].peak_allocated_bytes
     if other is None:
@@ -776,7 +768,7 @@ one_gpu, a_rank = (plans[name].peak_allocated_bytes for name in ("mixed precisio
 fsdp_guess.reveal(one_gpu / a_rank, "planned")
 
 # %% [markdown] name="memory_explained"
-# - **Mixed precision** does not halve this model's peak, because its largest tensors stay in FP32: the logits, 50,257 wide, and the loss's tensors of the same size. A factor means little if you do not know for which model it was obtained.
+# - **Mixed precision** does not halve this model's peak, because its largest tensors stay in FP32: the logits, 50,257 wide, and the loss's tensors of the same size. A factor means little unless you know which model it was obtained on.
 # - **Accumulation** runs eight sequences in the memory of one, or somewhat more: earlier gradients stay while the next micro-batch runs.
 # - **DDP** holds slightly *more* on each rank than a single GPU without DDP would: its buckets. **FSDP** divides weights, gradients and state, but not activations. Here the factor is nowhere near 8. It is near 8 where weights, gradients and state are nearly everything (a large model, a small batch, checkpointing).
 # - **Offloading** the optimizer takes two numbers per parameter off the GPU. That is little where activations make up the peak.
@@ -790,7 +782,7 @@ fsdp_guess.reveal(one_gpu / a_rank, "planned")
 # %% name="wires"
 one = plans["mixed precision"].roofline_seconds["a100-80gb"]
 WIRES = {"NVLink": 300e9, "PCIe": 32e9}  # bytes/s each way, data sheets
-lines, faster = [["planned, nothing overlapped", "sent per step", *WIRES, "said"]], {}
+lines, faster = [["planned, nothing overlapped", "sent per step", *WIRES, "the table says"]], {}
 for name, said in {"DDP, 8 ranks": "8x", "FSDP, 8 ranks": "8x", "offloaded optimizer": "slower"}.items():
     several = plans[name]
     sent = several.sent_bytes or 2 * 4 * several.trained  # offloaded: FP32 gradients out, FP32 weights back
@@ -827,7 +819,7 @@ for said, (rung, *between) in ratios.items():
 # %% [markdown] name="chooser_text"
 # ## 7 · Choose a recipe
 #
-# Now the other way around: GPU, model and data in, recipes out. Recipes that fit come first, starting with the one that does the *least work*. Then come those that do not fit, starting with the smallest. "Times the least" compares roofline seconds, from arithmetic and memory traffic at the data sheet's rates. That is a lower bound: it can rank recipes, but not forecast a step. A micro-batch is one sequence, so more sequences per update cost time but no memory; the optimizer runs once per update.
+# Now the other way around: GPU, model and data in, recipes out. Recipes that fit come first, starting with the one that does the *least work*. Then come those that do not fit, starting with the smallest. "Times the least" compares roofline seconds, from arithmetic and memory traffic at the data sheet's rates. That is a lower bound: it can rank recipes, but it cannot forecast the time of a step. A micro-batch is one sequence, so more sequences per update cost time but no memory; the optimizer runs once per update.
 #
 # The plans were made in advance, by `python -m helpers chooser`, so that the figure can answer at once. LoRA rows put adapters on q and v alone, which is PEFT's default for these models. [[Lora]] shows that adapters on all linear layers learn more. They add little memory, so leave a little more room, and name the layers (`lora_targets`) in the recipe that you export.
 #
@@ -858,9 +850,9 @@ best = choose("rtx-4090-24gb", "llama-2-7b", 2048, 16)[0]
 print(f"on top: {best.name} ({best.recipe.summary})")
 
 # %% [markdown] name="script_text"
-# You can export your choice as a program, with `training_script(recipe)`: one file that runs as it is, alone or under `torchrun`. It contains the recipe and everything else that a run needs: warm-up, clipping, an order of the data, checkpoints. `--tiny` tries it with a small random model on any machine; with `--weights` and `--text` it trains the real model on your text. If it is killed, the same command with `--resume` continues from the newest checkpoint. With the argument `style="trainer"`, `training_script` writes the program for Hugging Face's Trainer. (A 4-bit base is loaded, not made, so the script of a QLoRA recipe needs `--weights` or `--tiny`.)
+# You can export your choice as a program, with `training_script(recipe)`: one file that runs as it is, alone or under `torchrun`. It contains the recipe and everything else that a run needs: warm-up, clipping, a data order, checkpoints. `--tiny` tries it with a small random model on any machine; with `--weights` and `--text` it trains the real model on your text. If it is killed, the same command with `--resume` continues from the newest checkpoint. With the argument `style="trainer"`, `training_script` writes the program for Hugging Face's Trainer. (The script of a QLoRA recipe loads its 4-bit base and cannot create one, so it needs `--weights` or `--tiny`.)
 #
-# The next cell shows the method that makes an update. Which lines are the accumulation? Which lines behave differently on two GPUs?
+# The next cell shows the method that makes an update. Which lines do the accumulation? Which lines behave differently on two GPUs?
 #
 # <details><summary>Answers</summary>
 #
@@ -871,7 +863,7 @@ print(f"on top: {best.name} ({best.recipe.summary})")
 # %% name="script"
 program = training_script(best.recipe)
 excerpt = re.search(r"    def update\(self\):\n.*?\n(?=\n    def )", program, re.DOTALL)[0]
-print(f"of {len(program.splitlines())} lines:\n\n{excerpt}")
+print(f"one method of a program of {len(program.splitlines())} lines:\n\n{excerpt}")
 
 # %% [markdown] name="resume_text"
 # Does the script survive a crash? The next cell runs it with `--tiny` for six steps. Then it deletes the last checkpoint, as if step 6 had crashed, and continues with `--resume` from step 4. Model, optimizer, random numbers and the order of the data are all in a checkpoint, so the two losses on held-out rows should agree to the last digit.
@@ -944,7 +936,7 @@ hint("capstone.lean")
 # %% [markdown] name="rung_text"
 # ### An open rung: any recipe, by the rules
 #
-# Now the ladder is yours. Build a recipe that takes **at most 284 KiB** and reaches a loss of **at most 1.1** on images that it never sees, in 24 updates of 64 images. Smaller micro-batches alone are not enough: see what the second table of section 3 lists at the peak with 4 images. How low can you go? (An update has fewer images than in the ladder, so that the check takes seconds. The peak depends on the micro-batch, not on how many follow.)
+# Now the ladder is yours. Build a recipe that takes **at most 284 KiB** and reaches a loss of **at most 1.1** on images that it never sees, in 24 updates of 64 images. Smaller micro-batches alone are not enough: see what the last table of section 3 lists at the peak with 4 images. How low can you go? (An update has fewer images than in the ladder, so that the check takes seconds. The peak depends on the micro-batch, not on how many follow.)
 #
 # **Contract.** Two functions:
 #
@@ -1004,7 +996,7 @@ print(f"{reached}; the last rung of the ladder: {human_bytes(peaks[last])}")
 # %% [markdown] name="report_text"
 # ## 9 · Your lab report
 #
-# Every table of claims that this course's notebooks showed you was saved in one small file on this machine (`.progress/progress.json`; with `TAS_PROGRESS=off` in the environment nothing is saved). It is sent nowhere. The next cell shows it as one page: your ladder, your floor and your recipe first, then the claims of every lab. The page contains what *you* measured, on your device. If you change a rung and run the lab again, the page changes. `save` writes it as HTML.
+# Every table of claims that this course's notebooks showed you was saved in one small file on this machine (`.progress/progress.json`; with `TAS_PROGRESS=off` in the environment nothing is saved). The file stays on this machine. The next cell lists the claims of this lab, and the one after it shows the whole file as one page: your ladder, your floor and your recipe first, then the claims of every lab. The page contains what *you* measured, on your device. If you change a rung and run the lab again, the page changes. `save` writes it as HTML.
 
 # %% name="claims"
 claims

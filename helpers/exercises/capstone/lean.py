@@ -180,7 +180,7 @@ def _off(got: Evidence, want: Evidence) -> str | None:
 
 
 class SameUpdateWithinTheRoom(Check):
-    """Updates are those of the whole batch, one after the other, and the peak stays within the room."""
+    """Successive updates equal those of the whole batch, and the peak stays within 100 KiB of extra memory."""
 
     hint = (
         "A hook on each parameter (register_post_accumulate_grad_hook) gets a gradient as soon as it exists: add it to "

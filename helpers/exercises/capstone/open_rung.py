@@ -143,7 +143,7 @@ class _Seen:
 
     @property
     def moved(self) -> int:
-        """How often the weights changed from one piece to the next."""
+        """How often the weights changed from one micro-batch to the next."""
         return sum(a != b for a, b in itertools.pairwise(self.weights))
 
 
@@ -222,7 +222,7 @@ class KeepsTheModel(_OpenRung):
 
 
 class SeesEachImage(_OpenRung):
-    """In every update all 64 images go through the model with gradients on, as they came, and no others do."""
+    """In every update all 64 images, unchanged, and no others go through the model with gradients on."""
 
     hint = (
         "The effective batch is fixed; the size of a micro-batch is not.\n"
@@ -239,7 +239,7 @@ class SeesEachImage(_OpenRung):
 
 
 class MakesOneUpdate(_OpenRung):
-    """The weights change once per update, after its last micro-batch: all micro-batches see the same ones."""
+    """The weights change once per update, after its last micro-batch: all micro-batches see the same weights."""
 
     hint = "A step after every micro-batch is a different training run (section 1). Add up first, then step once."
 
@@ -254,7 +254,7 @@ class MakesOneUpdate(_OpenRung):
 
 
 class StaysWithinTheRoom(_OpenRung):
-    """The peak of an update, with all that is kept between updates, is at most 284 KiB."""
+    """The peak of an update, including what is kept between updates, is at most 284 KiB."""
 
     hint = (
         "Weights in FP32 take 203 KiB, in BF16 half of that. What else takes bytes per parameter?\n"
@@ -292,7 +292,7 @@ class ReachesTheLoss(Check):
     """After 24 updates the loss on images that you never see is at most 1.1."""
 
     hint = (
-        "Try rates on a part of the training images, as section 2 does. Signs want smaller rates than AdamW.\n"
+        "Try rates on a part of the training images, as section 2 does. A good rate for AdamW may be bad for signs.\n"
         "Warm up, then let the rate fall to zero: `progress` runs from 0 to 1.\n"
         "In BF16 a step smaller than half a unit in the last place is lost; section 2 shows whether that matters here."
     )

@@ -132,7 +132,7 @@ def _means(model: nn.Module, seed: int) -> dict[Tensor, Tensor]:
 
 
 class StepsBySign(Check):
-    """signum_step moves each parameter by lr against the sign of its mean; a mean of 0 moves nothing."""
+    """signum_step moves each parameter by lr against the sign of its mean; where the mean is 0, nothing moves."""
 
     hint = "mean.sign() is -1, 0 or 1. p.sub_(lr * mean.sign()) changes p in place."
 

@@ -130,7 +130,7 @@ class LogitsOfTheWholeModel(OnFormulas):
     """Logits: 4 bytes per vocabulary entry and token of a micro-batch, if there is no pipeline."""
 
     unit, look = "bytes", "Logits: tokens x vocabulary x 4 bytes / tensor, if there is one stage; else nothing here."
-    hint = "With a pipeline the last rank has the logits, and less in flight. Count them only if pipeline is 1."
+    hint = "In a pipeline the last rank has the logits, and fewer micro-batches in flight. Otherwise, count them."
 
     @classmethod
     def cases(cls, memory: Any, seconds: Any) -> list[Case]:
@@ -239,7 +239,7 @@ class BubbleStretchesTheStep(OnFormulas):
     """Bubble: a step takes (1 + (pipeline - 1) / micro_batches) times as long."""
 
     unit, look = "times", "What a rank does in the step, plus the time of pipeline - 1 micro-batches of waiting."
-    hint = "The bubble is (p - 1) / m of the working time, which is a larger share than of the whole step."
+    hint = "The bubble is (p - 1) / m of the working time. As a share of the whole step it is smaller."
 
     @classmethod
     def cases(cls, memory: Any, seconds: Any) -> list[Case]:
@@ -310,7 +310,7 @@ class FastestThatFits(Check):
             if not took <= least:
                 return f"{mine} takes {took:.4g} s; {other}."
         if seen["filled"] != [True, False]:
-            return "A layout fits if its memory is at most `cluster.gpu.room`: equal is enough, and a byte more is not."
+            return "A layout fits if its memory is at most `cluster.gpu.room`: equal still fits, a byte more does not."
         return None
 
 

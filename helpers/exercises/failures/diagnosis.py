@@ -11,7 +11,7 @@ JOBS = 24  # of each kind
 
 
 class OnMadeJobs(Check):
-    """Shows the answer jobs that are broken in one way."""
+    """Gives the answer jobs that are broken in one way."""
 
     kind: ClassVar[str]
     look: ClassVar[str]
@@ -41,7 +41,7 @@ class OnMadeJobs(Check):
 
 
 class FindsTheKilled(OnMadeJobs):
-    """A rank that was killed is found, although the others failed, too."""
+    """The killed rank is found, although the other ranks failed, too."""
 
     kind = "killed"
     look = "When a rank is killed, the others lose their connection (1) or are stopped (-15). Only one has -9."
@@ -49,7 +49,7 @@ class FindsTheKilled(OnMadeJobs):
 
 
 class FindsTheHung(OnMadeJobs):
-    """A rank that hangs is found: the others wait for it."""
+    """The hung rank is found: the one that all others wait for."""
 
     kind = "hung"
     look = "All other ranks wait in a collective that this rank has not called, perhaps the first one."
@@ -60,7 +60,7 @@ class FindsTheHung(OnMadeJobs):
 
 
 class FindsTheWrong(OnMadeJobs):
-    """A rank whose weights differ from the others' is found."""
+    """The rank whose weights differ from the others' is found."""
 
     kind = "wrong"
     look = "After each step all replicas must have the same checksum. From some step on, one rank's checksum differs."
@@ -68,7 +68,7 @@ class FindsTheWrong(OnMadeJobs):
 
 
 class FindsTheSlow(OnMadeJobs):
-    """A rank that is slow in every step is found; one long pause of another rank is not mistaken for it."""
+    """The rank that is slow in every step is found; a single long pause of another rank does not count."""
 
     kind = "slow"
     look = "All ranks have the same step time, because they wait for the slow rank. It waits least and works longest."
@@ -80,7 +80,7 @@ class FindsTheSlow(OnMadeJobs):
 
 
 class LeavesTheHealthyAlone(OnMadeJobs):
-    """A healthy job is reported as healthy, although its ranks are not equally fast."""
+    """A healthy job is reported as healthy, even if its ranks differ in speed."""
 
     kind = "healthy"
     look = "No rank failed, all weights agree, and no rank works 1.5 times as long as the median."

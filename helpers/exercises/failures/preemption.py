@@ -76,7 +76,7 @@ def _decisions(make: Preemption) -> Evidence:
 
 
 class NoticesBothSignals(Check):
-    """The flag is 0 before a signal and 1 after it, and stays 1: one number in FP32, for SIGTERM and for SIGUSR1."""
+    """The flag, one FP32 number, is 0 before SIGTERM or SIGUSR1 arrives and 1 from then on."""
 
     hint = (
         "signal.signal(signal.SIGTERM, handler) installs a handler; a handler takes two arguments.\n"
@@ -103,7 +103,7 @@ class NoticesBothSignals(Check):
 
 
 class HandlerOnlyNotes(Check):
-    """The handler raises nothing: the step that it interrupts goes on."""
+    """The handler raises nothing, so the step that it interrupts goes on."""
 
     hint = "A handler runs between any two lines of the program. Set a flag in it, and nothing else."
     probe = staticmethod(_signalled)
@@ -144,7 +144,7 @@ class RanksStopTogether(Check):
 
 
 class PutsHandlersBack(Check):
-    """After `close()` both signals have the handlers that they had before."""
+    """`close()` restores the handlers that both signals had before."""
 
     hint = "signal.signal returns the handler that was installed before. Keep it."
     probe = staticmethod(_signalled)

@@ -11,7 +11,7 @@ JOBS = 24  # of each fault
 
 
 class OnMadeCounters(Check):
-    """Shows the answer jobs with one fault."""
+    """Gives the answer jobs with one fault."""
 
     fault: ClassVar[str]
     look: ClassVar[str]
@@ -41,7 +41,7 @@ class OnMadeCounters(Check):
 
 
 class FindsTheDead(OnMadeCounters):
-    """A node without counters is found, although a node that it was connected to counts errors."""
+    """The node that does not answer is found, although a node linked to it counts errors."""
 
     fault = "dead"
     look = "A node that does not answer is None. Its peers' errors are a consequence."
@@ -49,7 +49,7 @@ class FindsTheDead(OnMadeCounters):
 
 
 class FindsTheHungNode(OnMadeCounters):
-    """A node that has entered fewer collectives than all others is found."""
+    """The node that has entered fewer collectives than all others is found."""
 
     fault = "hung"
     look = "All other nodes wait in the same collective. This one has not entered it."
@@ -57,7 +57,7 @@ class FindsTheHungNode(OnMadeCounters):
 
 
 class FindsTheLink(OnMadeCounters):
-    """The node whose link errors grow most is found; errors of long ago, and those of its peer, do not count."""
+    """The node whose link errors grew most is found; old errors and those at the other end do not count."""
 
     fault = "link"
     look = (
@@ -67,7 +67,7 @@ class FindsTheLink(OnMadeCounters):
 
 
 class FindsTheCorrupt(OnMadeCounters):
-    """A node whose checksum differs from those of its stage is found."""
+    """The node whose checksum differs from the rest of its stage is found."""
 
     fault = "corrupt"
     look = "Nodes of one stage had the same rows and hold the same weights. Other stages have other checksums."
@@ -75,7 +75,7 @@ class FindsTheCorrupt(OnMadeCounters):
 
 
 class FindsTheSlowNode(OnMadeCounters):
-    """A node that works more than 1.2 times as long as the median of its stage is found."""
+    """The node that works more than 1.2 times as long as the median of its stage is found."""
 
     fault = "slow"
     look = "Stages do different amounts of work: compare a node with the median of its own stage."
@@ -83,7 +83,7 @@ class FindsTheSlowNode(OnMadeCounters):
 
 
 class LeavesAHealthyFleetAlone(OnMadeCounters):
-    """A healthy fleet is reported as healthy, whatever its counters have counted before."""
+    """A healthy fleet is reported as healthy, however many old errors its counters show."""
 
     fault = "healthy"
     look = "No increase above 100, one checksum in each stage, and no node at 1.2 times its stage's median."

@@ -136,7 +136,7 @@ def _wrong_history(seen: Evidence, expected: Evidence) -> str | None:
 class KeepsOutInfinityAndNan(Check):
     """An amax that is infinite or NaN leaves the history as it was."""
 
-    hint = "One infinity in the history would set the scale for as many steps as it holds: check amax.isfinite()."
+    hint = "One infinity would set the scale until it drops out of the history: check amax.isfinite()."
 
     @staticmethod
     def probe(seed: int, delayed_scale: Callable[..., Any]) -> Evidence:

@@ -41,7 +41,7 @@ def _losses(seed: int, balance_loss: Any) -> Evidence:
 
 
 class PunishesImbalance(Check):
-    """The balance loss is E times the sum over experts of f P; its gradient goes through P."""
+    """The balance loss is E times the sum over experts of f P; its gradient flows through P."""
 
     hint = (
         "f is how often each expert appears in `chosen`, divided by the number of all choices.\n"
@@ -76,7 +76,7 @@ LOADS = {
 
 
 class NudgesByTheSign(Check):
-    """`nudge` changes the bias in place: up by `rate` below the mean load, down above it, unchanged at it."""
+    """`nudge` changes the bias in place: up by `rate` below the mean load, down above it, no change at it."""
 
     hint = (
         "The distance from the mean does not matter, only the side: `torch.sign`.\n"
@@ -119,7 +119,7 @@ CAPACITIES = {
 
 
 class FirstComeFirstServed(Check):
-    """Each expert keeps the first `capacity` choices, in the order of the tokens, and no more."""
+    """Each expert keeps its first `capacity` choices, in token order, and no more."""
 
     hint = (
         "For each choice: how many earlier choices, in the flat order, went to the same expert?\n"

@@ -87,7 +87,7 @@ class ExchangesRows(Check):
 
 
 class TakesAnyLayout(Check):
-    """The rows and the gradient that come in need not be contiguous, and are not changed."""
+    """Incoming rows and gradients need not be contiguous, and are not changed."""
 
     hint = "A collective needs contiguous memory: call `.contiguous()` first, forward and backward."
 

@@ -72,7 +72,7 @@ class EqualsTheLoop(Check):
 
 
 class ReadsNoCounts(Check):
-    """The host never reads a value of `counts`: nothing waits for the device."""
+    """The host never reads a value of `counts`, so it never waits for the device."""
 
     hint = (
         "`tolist()`, `item()`, `int(...)`, `split(...)` by values and `if counts[e]` all read numbers on the host.\n"
@@ -112,7 +112,7 @@ class _Matmuls(OperationWatch):
 
 
 class TakesTwoMatmuls(Check):
-    """Two calls of `F.grouped_mm` do all the work of the forward pass."""
+    """Two calls of `F.grouped_mm` are the only matmuls of the forward pass."""
 
     hint = "One call for all rows and all `up`, one for all hidden rows and all `down`. No loop is left."
 

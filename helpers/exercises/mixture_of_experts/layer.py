@@ -65,7 +65,7 @@ class EachExpertOnItsRows(Check):
 
 
 class ComputesNoOtherRows(Check):
-    """An expert computes its own rows and no others: the FLOPs are those of each row, once."""
+    """Each expert computes its own rows and no others, so every row costs its FLOPs once."""
 
     hint = "Where does an expert compute tokens that did not choose it, only to mask or drop them later?"
 

@@ -70,7 +70,7 @@ def _in_the_world(seed: int, expert_parallel: Any) -> Evidence:
 
 
 def _in_groups(seed: int, expert_parallel: Any) -> Evidence:
-    """Four ranks in two groups of two, neighbours and then every second; each group has tokens of its own."""
+    """Four ranks in two groups of two, neighbors and then every second; each group has tokens of its own."""
     mesh, seen = init_device_mesh("cpu", (2, 2), mesh_dim_names=("across", "along")), {}
     for name, other in (("along", "across"), ("across", "along")):
         own = seed + mesh.get_local_rank(other)
@@ -165,7 +165,7 @@ def _sent(seed: int, expert_parallel: Any) -> Evidence:
 
 
 class SendsEachRowOnce(Check):
-    """Each row travels to its expert and back, and so does its gradient; besides, only the row counts are sent."""
+    """Rows, results and their gradients are sent once each; apart from them, only the row counts are sent."""
 
     hint = (
         "List what leaves the rank: the counts (one number per expert), the rows, the results. What else is sent?\n"

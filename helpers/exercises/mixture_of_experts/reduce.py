@@ -63,7 +63,7 @@ def observe(seed: int, average_gradients: Any) -> Evidence:
 
 
 class AveragesAmongTheirCopies(Check):
-    """Gradients are those of the mean loss of all ranks: shared ones over all, an expert's summed over its copies."""
+    """Each gradient, shared or an expert's, is that of the mean loss over all ranks."""
 
     hint = (
         "Which ranks' losses have already reached this rank's expert gradients, through the exchange?\n"
@@ -99,7 +99,7 @@ def _mistakes(want: Evidence, kind: str, i: int) -> dict[str, Evidence]:
 
 
 class SendsAmongTheirCopies(Check):
-    """Shared gradients are sent among all ranks, once; an expert's among the ranks that hold it, once."""
+    """Shared gradients are sent once among all ranks, an expert's once among the ranks that hold it."""
 
     hint = (
         "The check lists the bytes sent in each group of ranks. Which gradient goes to ranks that do not use it, or is "

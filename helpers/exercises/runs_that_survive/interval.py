@@ -42,7 +42,7 @@ class OnReplays(Check):
 
 
 class CheckpointsBetweenPieces(OnReplays):
-    """Without failures, the run takes its work plus a checkpoint between segments, none at the end."""
+    """Without failures, the run takes its work plus a checkpoint between segments, but none at the end."""
 
     hint = (
         "Go segment by segment: the next one is `interval` seconds, or the rest of the work.\n"
@@ -78,7 +78,7 @@ class CountsWhenFinished(OnReplays):
 
 
 class FailsWhileRestarting(OnReplays):
-    """A failure during a restart starts the restart again."""
+    """A failure during a restart starts the restart over."""
 
     hint = "After a failure, while the next one comes before now + restart, the clock jumps to that one."
     look = "A failure comes while the job restarts, so the restart begins again."
@@ -94,7 +94,7 @@ class EndsWithItsWork(OnReplays):
 
 
 class ManyFailures(OnReplays):
-    """Long runs with many random failures take the right time."""
+    """Long runs with many random failures take the right number of seconds."""
 
     hint = "Use each failure once. Failures during work, saves and restarts are all on one clock."
     look = "The short cases are easier to trace by hand. Make those pass first."

@@ -80,7 +80,7 @@ class InFolder(Check):
 
 
 class FindsTheNewest(InFolder):
-    """A new manager finds the checkpoint with the highest step, as it was saved; None in an empty folder."""
+    """A new manager returns the checkpoint with the highest step as it was saved, or None for an empty folder."""
 
     hint = (
         "`torch.save` and `torch.load` do the writing and reading of a dictionary.\n"
@@ -184,7 +184,7 @@ class SurvivesKills(InFolder):
 
 
 class SurvivesPowerFailures(InFolder):
-    """After a power failure at any moment, the old or the new checkpoint is found; after `save`, the new one."""
+    """A power failure at any moment leaves the old or the new checkpoint; after `save`, it leaves the new one."""
 
     hint = (
         "A rename changes the directory. Until the directory is synced, a power failure may undo the rename and keep a "
@@ -239,7 +239,7 @@ class SurvivesPowerFailures(InFolder):
 
 
 class OnDiskFirst(InFolder):
-    """The bytes are on the disk (os.fsync) before the checkpoint is published."""
+    """All bytes are on disk (os.fsync) before the checkpoint is published."""
 
     hint = (
         "Written data may still be in the memory of the operating system; a power failure loses it.\n"
@@ -280,7 +280,7 @@ def _not_on_disk(camera: Photographs, number: int) -> int:
 
 
 class PassesOverDamage(InFolder):
-    """If the newest is damaged (cut short, empty, a bit changed, gone), the one before is found, without an error."""
+    """If the newest checkpoint is damaged or gone, the one before it is found, without an error."""
 
     hint = (
         "The right size, or a file that loads, proves nothing: a bit may have changed. Store a checksum, "
@@ -329,7 +329,7 @@ class PassesOverDamage(InFolder):
 
 
 class BoundedDisk(InFolder):
-    """No more than `keep` checkpoints stay, and one more while the new one is written."""
+    """At most `keep` checkpoints remain, and one more while the new one is written."""
 
     hint = "After the new one is published, delete all but the newest `keep`."
 

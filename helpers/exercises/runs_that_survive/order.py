@@ -23,7 +23,7 @@ def part(order: Any, step: int, rank: int, ranks: int) -> list[int]:
 
 
 class EachSampleOnceAnEpoch(Check):
-    """An epoch has samples // batch_size steps, each with `batch_size` samples, and no sample occurs twice in it."""
+    """An epoch has samples // batch_size steps of `batch_size` samples each, and no sample occurs twice."""
 
     compared = False
     hint = (
@@ -59,7 +59,7 @@ class EachSampleOnceAnEpoch(Check):
 
 
 class NewOrderEachEpoch(Check):
-    """Each epoch has an order of its own, and so does each seed."""
+    """Each epoch and each seed has its own order."""
 
     compared = False
     hint = "np.random.default_rng([seed, epoch]) is another generator for each epoch and each seed."
@@ -116,7 +116,7 @@ class FairParts(Check):
 
 
 class SameOnAnyRanks(Check):
-    """The parts of all ranks, in the order of the ranks, are the same batch for any number of ranks."""
+    """The ranks' parts, concatenated in rank order, are the same batch for any number of ranks."""
 
     compared = False
     hint = "Compute the global batch first, independent of the ranks; then take this rank's contiguous slice of it."
@@ -145,7 +145,7 @@ class SameOnAnyRanks(Check):
 
 
 class AnyStepFirst(Check):
-    """Steps can be asked for in any order and repeatedly; the program's random generators do not change."""
+    """Steps can be requested in any order and repeatedly; the program's random generators do not change."""
 
     compared = False
     hint = (
@@ -203,7 +203,7 @@ SKIPS = (  # skips of one order, one after the other: (step, count)
 
 
 class SkipsBatches(Check):
-    """After `skip(step, count)`, `step` has the batch that came `count` later, and earlier steps have theirs."""
+    """After `skip(step, count)`, `step` has the batch that came `count` steps later; earlier steps keep theirs."""
 
     compared = False
     hint = (
@@ -247,7 +247,7 @@ STEPS = (0, 3, 4, 8, 15, 100, 1000)  # that are asked for before and after loadi
 
 
 class StateTravels(Check):
-    """The state is small and plain; an order created with another seed continues from it, including its skips."""
+    """The state is small and fits in JSON; an order with another seed continues from it, skips included."""
 
     compared = False
     hint = "What cannot be computed from the step? The seed, and the list of skipped batches."
