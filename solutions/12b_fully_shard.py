@@ -389,7 +389,7 @@ def clipped_apart():
 
 
 apart = run(clipped_apart, 4)
-print(f"norms as ranks see them {', '.join(f'{norm:.4f}' for norm, _ in apart)}", end="")
+print(f"norm on each rank: {', '.join(f'{norm:.4f}' for norm, _ in apart)}", end="")
 print(f"; after clipping {apart[0][1]:.3f} x the limit")
 clip_guess.reveal(apart[0][1])
 
@@ -488,7 +488,7 @@ def moved():
 
 
 together = run(moved, 4)
-print(f"norms as ranks see them {', '.join(f'{norm:.4f}' for norm, _ in together)}", end="")
+print(f"norm on each rank: {', '.join(f'{norm:.4f}' for norm, _ in together)}", end="")
 print(f"; the weights moved by {together[0][1]:.3f} x the limit")
 said = "clip_grad_norm_ clips the joint gradient"
 claims.record("T21", said, "4 ranks", together[0][1], "x the limit", 0.999, 1.001)
@@ -584,7 +584,7 @@ def by_dimension(shape):
     return here, [volume / (FP32 * phi) for volume in volumes], joint(loss)
 
 
-table = [("mesh", "of the parameters", "sent along replicate", "along shard", "out of a machine", "loss")]
+table = [("mesh", "share of the parameters", "sent along replicate", "along shard", "between machines", "loss")]
 for shape in ((1, 4), (2, 2)):
     here, along, loss = run(by_dimension, 4, shape)[0]
     crossing = along[1] if shape == (1, 4) else 2 * along[0]  # in a ring of 4, one rank per machine sends out of it

@@ -241,7 +241,7 @@ show_table([COLUMNS, *(table_row(name, results) for name, results in tried.items
 (mine, right), (other, _) = (of_before for *_, of_before in tried[plain])
 print(f"{plain}, `before`: the ranks' gradients differ by {relative(other, mine):.2g}", end="")
 print(f"; their sum is off by {relative(mine + other, right):.1g}")
-print(f"{by_torch}: the row weights' gradient is {tried[by_torch][0][1][3]:.3g} times as long as the right one")
+print(f"{by_torch}: the row weights' gradient has {tried[by_torch][0][1][3]:.3g} times the right norm")
 for warning in {text.partition(". ")[0] for results in tried.values() for _, _, texts, _ in results for text in texts}:
     print("a warning:", warning)
 

@@ -816,7 +816,7 @@ def documents_on_ranks():
 
 
 far = max(run_ranks(documents_on_ranks, RANKS, device=where, measure=False).results)
-print(f"each document in zigzag order, beside one process with a mask: off by {far:.1e}")
+print(f"each document in zigzag order, compared with one process and a mask: off by {far:.1e}")
 claims.record(
     "T38",
     "one ring per document matches a masked single process",
@@ -938,7 +938,7 @@ for method in ("ring", "all-to-all"):
 #
 # The next cell uses it to split 512 positions, from 0 to 511, over four ranks, and then calls attention inside it.
 #
-# **Predict.** What is the last position that rank 0 gets?
+# **Predict.** What is the highest position that rank 0 gets?
 
 # %% name="torch_guess"
 my_guess = None  # a position from 0 to 511
@@ -978,7 +978,7 @@ print(f"its attention: off by {said:.1e}" if isinstance(said, float) else f"its 
 # ## 9 · What this run measured
 
 # %% name="summary"
-table = [("4 ranks", "first method", "second method")]
+table = [("4 ranks, two ways", "the first", "the second")]
 table += [
     ("saved for the backward pass: one process, ring", human_bytes(peaks[1][1]), human_bytes(peaks[4][1])),
     ("peak of attention: one process, ring", human_bytes(peaks[1][0]), human_bytes(peaks[4][0])),

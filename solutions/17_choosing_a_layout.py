@@ -106,7 +106,7 @@ show_table(table)
 # | recompute full | all blocks are recomputed in the backward pass; "selective": only attention |
 # | (Megatron) | the layout needs Megatron; without this mark, torchtitan can run it |
 #
-# **Predict.** How many tensor ranks does the best layout of the 8B model on one node have? And what MFU does its best layout reach on the eight 4090s?
+# **Predict.** How many tensor ranks does the best layout of the 8B model on one node have?
 
 # %% name="nine_guess"
 my_guess = None  # tensor ranks, 8B on one node of 8 H100
@@ -114,16 +114,10 @@ my_guess = None  # tensor ranks, 8B on one node of 8 H100
 my_guess = 2
 ### END GUESS
 tensor_guess = Prediction("Tensor ranks, 8B on one node", my_guess, "")
-my_guess = None  # percent
-### BEGIN GUESS
-my_guess = 30
-### END GUESS
-mfu_guess = Prediction("MFU, 8B on eight 4090s", my_guess, "%", difference=True)
 
 # %% name="nine_answers"
 answers = {key: kept_answers()[asked] for key, asked in QUESTIONS.items() if asked in kept_answers()}
 tensor_guess.reveal(answers["llama-3.1-8b", "one node"].best[0].layout.tensor, how="planned")
-mfu_guess.reveal(100 * answers["llama-3.1-8b", "4090s"].best[0].mfu, how="planned")
 table = [("planned", "layouts", "the best", "GiB", "s per step", "MFU")]
 for (model, place), answer in answers.items():
     row = ("none fits", "", "", "")

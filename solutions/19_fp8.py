@@ -648,7 +648,7 @@ def to_float8(model, **options):
 
 
 class Delayed:
-    """A `scale_of` with one history for each of a layer's tensors; an extra forward pass mixes none of them up."""
+    """A `scale_of` with one history for each of a layer's tensors; an extra forward pass does not mix them up."""
 
     def __init__(self, weight):
         self.weight = weight

@@ -206,7 +206,7 @@ def loss_of(model, ids):
 
 @torch.no_grad()
 def evaluate(model, text):
-    """The loss on held-out text. (There is no dropout here, so the mode is left alone: see section 6.)"""
+    """The loss on held-out text. (There is no dropout here, so the mode stays as it is: see section 6.)"""
     return loss_of(model, windows(text.test_x, 64, seed=1)).item()
 
 
