@@ -37,7 +37,7 @@ LABS = {
     "21_capstone": "stacked",
 }
 OF_VALUES = {  # cells in which values decide how much is done: a dry run has none
-    "04_gradient_accumulation": {"critical"},  # until a loss is reached: with one update, none has left anything behind
+    "04_gradient_accumulation": {"critical", "betas"},  # they train until a loss is reached
     "19_fp8": {"largest"},  # what a mask selects
 }
 
