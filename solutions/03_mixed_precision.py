@@ -392,7 +392,7 @@ with sign_of_life("six trainings, two at a time"):
 curves = dict(zip(jobs, trained, strict=True))
 accuracy = {name: [100 * curves[name, seed][1] for seed in range(3)] for name in ("FP32", HALF)}
 for name, figures in accuracy.items():
-    print(f"{name}: accuracy {', '.join(f'{figure:.1f} %' for figure in figures)}")
+    print(f"{name}: accuracy {', '.join(f'{figure:.1f}%' for figure in figures)}")
 gap = max(abs(a - b) for a, b in zip(curves["FP32", 0][0], curves[HALF, 0][0], strict=True))
 print(f"largest difference between the two loss curves of seed 0: {gap:.4f}")
 points = (sum(accuracy[HALF]) - sum(accuracy["FP32"])) / 3
@@ -605,7 +605,7 @@ print(f"{size.numel():,} gradients, median magnitude {size.median():.1e}, larges
 # %% name="underflow"
 nonzero = gradients[gradients != 0]
 lost = {2**n: 100 * ((nonzero * 2.0**n).half() == 0).float().mean().item() for n in (0, 4, 8, 12, 16)}
-print("become zero in FP16:", {f"times {scale:,}": f"{share:.1f} %" for scale, share in lost.items()})
+print("become zero in FP16:", {f"times {scale:,}": f"{share:.1f}%" for scale, share in lost.items()})
 
 # %% [markdown] name="control_text"
 # ### Three runs, side by side
@@ -636,7 +636,7 @@ def train_denoiser(dtype, scaler=None, epochs=3):
 
 def print_run(name, run):
     first, last, zeros = run
-    print(f"{name:22} error, first and last epoch: {first:.3f} -> {last:.3f}   zero gradients: {zeros:.1f} %")
+    print(f"{name:22} error, first and last epoch: {first:.3f} -> {last:.3f}   zero gradients: {zeros:.1f}%")
 
 
 # %% name="control"

@@ -351,7 +351,7 @@ def autocast_off(wrap):
 
 
 for name, wrap in {"Recompute": Recompute.apply, "with repeatable": own_checkpoint}.items():
-    print(f"{name:16} error with dropout: {off(wrap):6.2f} %, with autocast: {autocast_off(wrap):6.2f} %")
+    print(f"{name:16} error with dropout: {off(wrap):6.2f}%, with autocast: {autocast_off(wrap):6.2f}%")
 
 # %% [markdown] name="reentrant_text"
 # ### PyTorch's own
@@ -416,7 +416,7 @@ stop_guess.reveal(100 * (runs["every block"][1] / flops - 1))
 del runs["recomputed"]
 for name, (meter, these_flops) in {"own_checkpoint": (after, more_flops), "PyTorch's": runs["every block"]}.items():
     more = 100 * (these_flops / flops - 1)
-    print(f"{name:14} peak {human_bytes(meter.peak_bytes)}, arithmetic +{more:.1f} %")
+    print(f"{name:14} peak {human_bytes(meter.peak_bytes)}, arithmetic +{more:.1f}%")
 after, more_flops = runs["every block"]
 
 # %% [markdown] name="beside_explained"
@@ -471,8 +471,8 @@ with sign_of_life("plain and checkpointed, taking turns"):
     taken = in_turns({"plain": lambda: run(plain), "every block": lambda: run(every(1))})
 low, slower, high = more_time(taken, "every block")
 time_guess.reveal(slower)
-print(f"middle half of {len(taken['plain'])} pairs: {low:.0f} to {high:.0f} % more time")
-print(f"{100 * (more_flops / flops - 1):.0f} % more arithmetic")
+print(f"middle half of {len(taken['plain'])} pairs: {low:.0f} to {high:.0f}% more time")
+print(f"{100 * (more_flops / flops - 1):.0f}% more arithmetic")
 gpt24 = f"GPT, 24 blocks of width {WIDTH}"
 claims.figure("every block checkpointed, more time", f"{gpt24}, this device", slower, "%")
 
@@ -498,7 +498,7 @@ saved = 100 * (1 - kept["every block"] / kept["plain"])
 peaks = [step_peak(policy) for policy in (plain, every(1))]
 less, without = peaks[0] / peaks[1], before.peak_bytes / after.peak_bytes
 print(f"whole step: {' and '.join(map(human_bytes, peaks))}, {less:.2f} times less; without AdamW {without:.2f}")
-print(f"of the activations {saved:.0f} % are saved")
+print(f"of the activations {saved:.0f}% are saved")
 claims.record("C9", "2 to 3x less memory", f"{gpt24}, step with AdamW", less, "times", 2, 3)
 claims
 
@@ -549,7 +549,7 @@ print(f"the layers that early stop skips: {skipped / whole:.0%} of a plain step"
 print(
     f"checkpoint itself, for {LAYERS} blocks that save {len(packed)} tensors each: {own_cost / whole:.0%} of a plain step"
 )
-print(f"sum: {100 * (again - skipped + own_cost) / whole:+.0f} % time; measured {slower:+.0f} %")
+print(f"sum: {100 * (again - skipped + own_cost) / whole:+.0f}% time; measured {slower:+.0f}%")
 
 # %% [markdown] name="segments_text"
 # The three parts were timed in separate runs. If their sum is far from the measured figure, other programs disturbed one of the runs: run the cell again.
@@ -652,17 +652,17 @@ share = {}
 for k in (2, 3):
     meter, these_flops = runs[f"every {k}"]
     share[k] = 100 * (before.peak_bytes - meter.peak_bytes) / whole_saving
-    gain = f"{share[k]:.0f} % of the saving for {100 * (these_flops / flops - 1):.1f} % more arithmetic"
+    gain = f"{share[k]:.0f}% of the saving for {100 * (these_flops / flops - 1):.1f}% more arithmetic"
     print(f"every {k}: {gain}, peak in {meter.peak_at}")
     claims.record("C9", "every 2nd or 3rd: 60 to 70 % of the saving", f"{gpt24}, every {k}", share[k], "%", 60, 70)
-print(f"every block: {100 * (more_flops / flops - 1):.1f} % more arithmetic, peak in {after.peak_at}")
+print(f"every block: {100 * (more_flops / flops - 1):.1f}% more arithmetic, peak in {after.peak_at}")
 for name, left_out in {"all but the first": 0, "all but the last": LAYERS - 1}.items():
 
     def policy(block, x, i, out=left_out):
         return block(x) if i == out else checkpoint(block, x, use_reentrant=False)
 
     meter, these_flops = measured(policy)
-    print(f"{name}: {100 * (these_flops / flops - 1):.1f} % more arithmetic, peak {human_bytes(meter.peak_bytes)}")
+    print(f"{name}: {100 * (these_flops / flops - 1):.1f}% more arithmetic, peak {human_bytes(meter.peak_bytes)}")
 print(f"every block: peak {human_bytes(after.peak_bytes)}")
 
 # %% [markdown] name="parts_text"
@@ -899,7 +899,7 @@ with sign_of_life("three selective policies"):
 matmuls_guess.reveal(100 * (runs["keep matmuls"][1] / flops - 1))
 for name in list(policies)[-3:]:
     meter, these_flops = runs[name]
-    print(f"{name:20} peak {human_bytes(meter.peak_bytes):>10}, arithmetic +{100 * (these_flops / flops - 1):.1f} %")
+    print(f"{name:20} peak {human_bytes(meter.peak_bytes):>10}, arithmetic +{100 * (these_flops / flops - 1):.1f}%")
 part = (before.peak_bytes - runs["keep from 4 x width"][0].peak_bytes) / whole_saving
 cost = (runs["keep from 4 x width"][1] - flops) / (more_flops - flops)
 print(f"keep from 4 x width: {part:.0%} of what every block saves, for {cost:.0%} of its arithmetic")
@@ -934,8 +934,8 @@ policy_guess.reveal(quartiles["keep from 2 x width"][1])
 table = [("", "peak", "more arithmetic", "more time", "middle half", "dominated by")]
 for name, (peak, more) in ways.items():
     low, middle, high = quartiles[name]
-    spread, by = f"{low:.0f} to {high:.0f} %", dominated_by[name]
-    table.append((name, f"{peak:.1f} MiB", f"{more:.1f} %", f"{middle:.0f} %", spread, by[0] if by else "-"))
+    spread, by = f"{low:.0f} to {high:.0f}%", dominated_by[name]
+    table.append((name, f"{peak:.1f} MiB", f"{more:.1f}%", f"{middle:.0f}%", spread, by[0] if by else "-"))
 show_table(table)
 
 # %% name="pareto_figure"
@@ -989,8 +989,8 @@ with sign_of_life(f"five policies at width {wider}"):
 table = [("", "more arithmetic", f"more time, width {wider}", "middle half", f"more time, width {WIDTH}")]
 for name in chosen:
     low, middle, high = more_time(taken, name)
-    spread, narrow = f"{low:.0f} to {high:.0f} %", f"{quartiles[name][1]:.0f} %"
-    table.append((name, f"{100 * (work[name] / work['plain'] - 1):.1f} %", f"{middle:.0f} %", spread, narrow))
+    spread, narrow = f"{low:.0f} to {high:.0f}%", f"{quartiles[name][1]:.0f}%"
+    table.append((name, f"{100 * (work[name] / work['plain'] - 1):.1f}%", f"{middle:.0f}%", spread, narrow))
 show_table(table)
 
 # %% [markdown] name="moved_task"
@@ -1114,11 +1114,11 @@ moving_guess.reveal(quartiles["moved away"][1])
 for name, (meter, error) in found.items():
     low, middle, high = quartiles[name]
     print(
-        f"{name:13} peak {human_bytes(meter.peak_bytes)}, {middle:+.0f} % time ({low:.0f} to {high:.0f} %), gradient off by {error:.1e}"
+        f"{name:13} peak {human_bytes(meter.peak_bytes)}, {middle:+.0f}% time ({low:.0f} to {high:.0f}%), gradient off by {error:.1e}"
     )
 print(f"each step moves {human_bytes(moved_bytes)} away, and as much back")
 low, middle, high = more_time(taken, "every block")
-print(f"every block checkpointed, in the same rounds: {middle:+.0f} % time ({low:.0f} to {high:.0f} %)")
+print(f"every block checkpointed, in the same rounds: {middle:+.0f}% time ({low:.0f} to {high:.0f}%)")
 
 # %% [markdown] name="offload_explained"
 # - **Moved away**: no additional arithmetic and the same gradient, at the price of a round trip for every byte. Whether this is faster than recomputing
@@ -1333,8 +1333,8 @@ peaks = {name: (MiB * peak, more) for name, (peak, more) in ways.items()}
 peaks |= {name: (meter.peak_bytes, 0.0) for name, (meter, _) in found.items()}
 for name, (peak, more) in peaks.items():
     low, middle, high = quartiles[name]
-    share, spread = f"{peak / before.peak_bytes:.0%}", f"{low:.0f} to {high:.0f} %"
-    table.append((name, human_bytes(peak), share, f"{more:.1f} %", f"{middle:.0f} %", spread))
+    share, spread = f"{peak / before.peak_bytes:.0%}", f"{low:.0f} to {high:.0f}%"
+    table.append((name, human_bytes(peak), share, f"{more:.1f}%", f"{middle:.0f}%", spread))
 show_table(table)
 print("(moved away: on a CPU, to files that the system caches in RAM; the peak does not count them)")
 claims

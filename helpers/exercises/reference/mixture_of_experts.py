@@ -96,7 +96,7 @@ def expert_parallel(x, chosen, weights, up, down, group):
     expert = owned.repeat_interleave(coming.flatten(), output_size=sum(receive))
     order = expert.argsort(stable=True)
     results = grouped(arrived[order], coming.sum(dim=0), up, down)
-    results = torch.empty_like(results).index_copy(0, order, results)  # as they came
+    results = torch.empty_like(results).index_copy(0, order, results)  # back in the order of arrival
     return unpermute(Exchange.apply(results, receive, send, group), source, weights)
 
 

@@ -40,7 +40,7 @@ def wall_clock(work, interval, save, restart, failures):
             if last:
                 return now
         else:
-            now = ahead.pop(0) + restart  # if the next failure comes before that, the next turn of the loop pops it
+            now = ahead.pop(0) + restart  # the next iteration handles a failure during the restart
 
 
 def best_interval(save, mtbf):
@@ -50,7 +50,7 @@ def best_interval(save, mtbf):
 class DataOrder:
     def __init__(self, samples, batch_size, seed):
         self.samples, self.batch_size, self.seed = samples, batch_size, seed
-        self.skipped = []  # positions in the stream of batches that no step has, ascending
+        self.skipped = []  # positions of the skipped batches in the stream, ascending
 
     def rows(self, step, rank, ranks):
         epoch, index = divmod(self.position(step), self.samples // self.batch_size)
@@ -79,7 +79,7 @@ class Checkpoints:
         self.folder, self.keep = Path(folder), keep
         new = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
         self.folder.mkdir(parents=True, exist_ok=True)
-        for path in new:  # their names have to last, too
+        for path in new:  # a power failure must not remove the new folders, either
             above = os.open(path.parent, os.O_RDONLY)
             os.fsync(above)
             os.close(above)
