@@ -822,8 +822,8 @@ print(
 )
 
 # %% [markdown] name="rate_explained"
-# The rates tried differ by factors of two, so read the best rates that coarsely. Up to 128 rows the root fits. Near the critical batch size and beyond, the best rate grows more slowly: a gradient with
-# little noise left does not allow longer steps. Either rule is a first guess for a search, not a replacement for one.
+# The rates tried differ by factors of two, so read the best rates that coarsely. None of them is more than a step of this grid away from the root. In theory the best rate stops growing beyond the critical batch size, because a gradient with
+# little noise left does not allow longer steps; these rates are too coarse to show it. Either rule is a first guess for a search, not a replacement for one.
 
 # %% [markdown] name="betas_text"
 # A batch four times as large costs no extra rows only if the number of steps falls to a quarter. At 512 rows you are at about the critical size: going to 2,048 rows still saves steps, but
