@@ -217,7 +217,7 @@ class UpdateIsOfBothRanks(Check):
 
 
 class RanksStayInStep(Check):
-    """Ranks with different work make equal all_reduce calls; a step sends each gradient, the loss and the count once."""
+    """Ranks with different work make the same all_reduce calls; a step sends each gradient, loss and count once."""
 
     points = 1
     hint = (
