@@ -841,8 +841,8 @@ print(
 # **steps** the average of the squared gradients remembers. With 1/64 of the rows per step, it remembers 1/64 of the rows. The runs above accounted for
 # that: β₂ was 0.95 at 512 rows and closer to 1 for smaller batches, so that it remembered the same number of rows.
 #
-# **Predict.** Now take 4 rows per step, and train eight networks: each of the four learning rates once with the tuned β₂ and once with 0.95. When the best of the tuned ones reaches a loss of 2.6, by how much
-# does the lowest loss of the others exceed 2.6?
+# **Predict.** Now take 4 rows per step, and train eight networks: each of the four learning rates once with the tuned β₂ and once with 0.95. When the best of the tuned ones reaches a loss of 2.6, how far
+# above 2.6 is the lowest loss of the others?
 
 # %% name="betas_guess"
 my_guess = None  # loss - 2.6
