@@ -714,7 +714,7 @@ moments_guess.reveal(zeros["Adam's second moment"]["E4M3"])
 # - **Gradients of activations** need range. Unscaled, FP16 has few digits left for the median element, the eight-bit formats have none, and BF16 is unaffected. With a scale, FP16 is more
 #   precise than BF16 again.
 # - **Adam's second moment** holds squares of gradients and so needs twice the range in powers of two. Unscaled, only formats with eight exponent bits can hold
-#   it, and a single scale for the whole tensor does not make eight bits safe. That is why optimizers keep it in FP32 or scale block by block
+#   it. With a single scale for the whole tensor, E4M3 still turns some of it into zero. That is why optimizers keep it in FP32 or scale block by block
 #   ([[lean_optimizers]]).
 # - **E4M3 or E5M2?** With a scale, E4M3 has the smaller error in most rows, but more zeros: one scale cannot fit a tensor whose numbers spread over many
 #   powers of two. The first eight-bit recipes therefore gave gradients E5M2 and everything else E4M3. Recipes with one scale per block of 32 or 128 elements use

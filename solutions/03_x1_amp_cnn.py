@@ -169,7 +169,7 @@ hint("x1.step")
 # on it.
 #
 # - `precision` is `"fp32"`, `"bf16"` or `"fp16"`; `seed` determines the initial weights and the order of the images.
-# - An epoch shows each training image once, in batches of 64. The smaller batch at the end of an epoch may be left out. A few extra steps, for the
+# - Each epoch uses every training image once, in batches of 64. The smaller batch at the end of an epoch may be left out. A few extra steps, for the
 #   meter or the clock, are allowed.
 # - Two optimizers: `torch.optim.AdamW` with learning rate 3e-3 for `model.features`, `torch.optim.SGD` with learning rate 0.1 and momentum 0.9 for `model.head`, their other settings at their defaults. One scaler for the whole training run, and `max_norm=1.0`. Three
 #   epochs are enough.

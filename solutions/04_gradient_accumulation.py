@@ -822,8 +822,8 @@ print(
 )
 
 # %% [markdown] name="rate_explained"
-# The rates tried differ by factors of two, so read the best rates that coarsely. Up to 128 rows the root fits. Near the critical batch size and beyond, the best rate grows more slowly: a gradient with
-# little noise left does not allow longer steps. Either rule is a first guess for a search, not a replacement for one.
+# The rates tried differ by factors of two, so read the best rates that coarsely. None of them is more than a step of this grid away from the root. In theory the best rate stops growing beyond the critical batch size, because a gradient with
+# little noise left does not allow longer steps; these rates are too coarse to show it. Either rule is a first guess for a search, not a replacement for one.
 
 # %% [markdown] name="betas_text"
 # A batch four times as large costs no extra rows only if the number of steps falls to a quarter. At 512 rows you are at about the critical size: going to 2,048 rows still saves steps, but
@@ -841,8 +841,8 @@ print(
 # **steps** the average of the squared gradients remembers. With 1/64 of the rows per step, it remembers 1/64 of the rows. The runs above accounted for
 # that: β₂ was 0.95 at 512 rows and closer to 1 for smaller batches, so that it remembered the same number of rows.
 #
-# **Predict.** Now take 4 rows per step, and train eight networks: each of the four learning rates once with the tuned β₂ and once with 0.95. When the best of the tuned ones reaches a loss of 2.6, by how much
-# does the lowest loss of the others exceed 2.6?
+# **Predict.** Now take 4 rows per step, and train eight networks: each of the four learning rates once with the tuned β₂ and once with 0.95. When the best of the tuned ones reaches a loss of 2.6, how far
+# above 2.6 is the lowest loss of the others?
 
 # %% name="betas_guess"
 my_guess = None  # loss - 2.6

@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # X2 · A batch of 256 from micro-batches of 64
 #
-# **Graded exercise, 10 points.** You write gradient accumulation where it meets the rest of a training run: a batch spread over two ranks, some of whose targets do not count; one loss scaler for two optimizers, with a measure of the gradient's noise;
+# **Graded exercise, 10 points.** You write gradient accumulation as a real training run needs it: a batch spread over two ranks, some of whose targets do not count; one loss scaler for two optimizers, with a measure of the gradient's noise;
 # and an epoch that is interrupted in the middle of a group of micro-batches.
 #
 # | | |
@@ -43,10 +43,10 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
 # - `all_reduce(tensor)` adds up a tensor over both ranks, in place, and returns nothing. It waits for the other rank, which must call it with a tensor of the same shape and dtype.
 # - Both ranks make the same update: that of one process with both batches, where each target that counts has the same weight, whatever the optimizer.
 # - A step sends each gradient once, after the last micro-batch, and at most two numbers besides the gradients. You may pack them into as few or as many tensors as you like.
-# - `model` may have frozen parameters; they are neither sent nor changed. A parameter may get no gradient on one of the ranks; its `.grad` then stays `None` there.
+# - `model` may have frozen parameters; they are neither sent nor changed. A parameter may get no gradient on one of the ranks: `backward()` leaves its `.grad` at `None` there. It still gets the joint gradient.
 # - Gradients from earlier steps must not leak into this one, and the gradient is not clipped.
 # - Memory: activations and outputs of one micro-batch at a time. `x` and `y` are not changed. The model arrives in training mode and stays in it.
-# - It returns the mean loss over the targets that count, those of both ranks together: a number, or a detached scalar tensor.
+# - It returns the mean loss over all counted targets on both ranks: a number, or a detached scalar tensor.
 
 
 # %% name="step" answer=true
@@ -83,7 +83,7 @@ hint("x2.step")
 # micro-batch, what is done once per step, and what needs to know about both optimizers?
 #
 # The step also measures **noise**. The gradients of single micro-batches are longer than that of the whole batch, because noise averages out. The squared norms at the two batch
-# sizes yield an estimate of the critical batch size ([[gradient_accumulation]], section 4; McCandlish et al. 2018, appendix A.1), with no extra forward or backward pass.
+# sizes yield an estimate of the critical batch size (McCandlish et al. 2018, appendix A.1), which section 4 of [[gradient_accumulation]] found by training many times. It takes no extra forward or backward pass.
 #
 # **Contract.** `scaled_step(model, optimizers, scaler, x, y, micro_batch, max_norm)` takes one step with both optimizers, on one process.
 #
@@ -139,7 +139,7 @@ hint("x2.scaled")
 #
 # - `loader(start)` yields the micro-batches `(x, y)` of the epoch from number `start` on, the first being number 0. The loader has no length. Call it once per call of `train_epoch`. An epoch has at least one micro-batch, and their sizes may differ.
 # - `accumulate` micro-batches, counted from the start of the epoch, form a group and make one update. What is left when the loader ends forms a smaller group with an update of its own.
-# - Within a group each **row** has the same weight, and `loss_fn(outputs, y)` returns the mean over the rows it is given. The gradient is not clipped. The model sees each micro-batch as it came: whole, in one call, and once per epoch. It arrives in training mode and stays in it.
+# - Within a group each **row** has the same weight, and `loss_fn(outputs, y)` returns the mean over the rows it is given. The gradient is not clipped. The model receives each micro-batch unsplit, in one call, and once per epoch. It arrives in training mode and stays in it.
 # - A parameter that gets no gradient in a group is not changed by that group's update. `.grad` may hold anything when `train_epoch` is called, and none of it may leak in.
 # - `scheduler.step()` is called once, right after each update, including that of the smaller group: schedules count updates.
 # - After `stop_after` micro-batches of **this** call it stops, in the middle of a group or not, makes no update for an unfinished group, and returns a state. If the loader ends before that, or `stop_after` is None, it goes to the end of the epoch and returns None as the state.

@@ -305,7 +305,9 @@ took = run_ranks(apart_and_together, 2, device=pair, measure=False).results[0]
 many_guess.reveal(took["apart"] / took["together"])
 for name, count in (("apart", 76), ("together", 1)):
     formula = count * alpha + 13.8e6 / beta
-    print(f"{count:>2} all-reduce{'s' * (count > 1)}: formula {1e3 * formula:.1f} ms, measured {1e3 * took[name]:.1f} ms")
+    print(
+        f"{count:>2} all-reduce{'s' * (count > 1)}: formula {1e3 * formula:.1f} ms, measured {1e3 * took[name]:.1f} ms"
+    )
 least, mean = measured[1024], average[1024]
 print(f"59 all-reduces of 1 KiB: {1e6 * least:,.0f} µs for the fastest, {1e6 * mean:,.0f} µs on average")
 print(f"76 all-reduces, formula with the average: {1e3 * (76 * mean + 13.8e6 / beta):.1f} ms")

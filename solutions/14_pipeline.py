@@ -787,7 +787,9 @@ print(first)
 show(first.figure(equal), "Long bars without gaps in the last row; gaps in all other rows.")
 show(second.figure(moved), "Bars of nearly the same length in all rows, as with equal stages.")
 for name, run in runs.items():
-    print(f"{name}: idle {run.bubble:.0f}%, at best a step takes as long as the forward pass of {run.ideal.duration:.0f} blocks")
+    print(
+        f"{name}: idle {run.bubble:.0f}%, at best a step takes as long as the forward pass of {run.ideal.duration:.0f} blocks"
+    )
 note("the slowest stage sets the pace", equal, first, first.ideal.idle, second.ideal.idle)
 
 # %% [markdown] name="unequal_explained"

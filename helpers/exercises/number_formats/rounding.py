@@ -108,7 +108,9 @@ class GoesToTheNearest(Check):
             return f"With 7 fraction bits, as in BF16, everything is right; with other bit counts it is not. {first}"
         cut = (_kept(torch.tensor(e["x"]), int(bits)).tolist() for bits, e in expected["near"].items())
         if all(e["rounded"] == bits for e, bits in zip(seen["near"].values(), cut, strict=True)):
-            return "No result is larger in size than its input: the lower bits are cut off, and nothing is rounded."
+            return (
+                "No result is larger in magnitude than its input: the lower bits are cut off, and nothing is rounded."
+            )
         return first
 
 
@@ -127,9 +129,9 @@ class TiesGoToEven(Check):
             return _first_wrong(seen, expected, "ties")
         x, yours = expected["ties"]["7"]["x"], seen["ties"]["7"]["rounded"]
         if all(abs(mine) > abs(value) for value, mine in zip(x, yours, strict=True)):
-            return "Every number in the middle goes away from zero. Look at the last bit that is kept."
+            return "Every tie rounds away from zero. Look at the last bit that is kept."
         if all(abs(mine) < abs(value) for value, mine in zip(x, yours, strict=True)):
-            return "Every number in the middle goes toward zero. Look at the last bit that is kept."
+            return "Every tie rounds toward zero. Look at the last bit that is kept."
         return _first_wrong(seen, expected, "ties")
 
 

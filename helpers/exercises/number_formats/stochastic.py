@@ -167,7 +167,7 @@ class IsRightOnAverage(Check):
         at = int(off.abs().argmax())
         tiny = abs(numbers[at]) < torch.finfo(torch.float32).tiny
         return (
-            f"{numbers[at]:.6g} should go away from zero in {wanted[at]:.0%} of all cases; yours goes in {up[at]:.0%}."
+            f"{numbers[at]:.6g} should round away from zero {wanted[at]:.0%} of the time; yours does so {up[at]:.0%}."
             + (" It is subnormal: below 1.2e-38 the gap no longer shrinks with the number." if tiny else "")
         )
 

@@ -189,7 +189,7 @@ def _wrong_peak(name: str, got: Evidence, want: Evidence) -> str | None:
 
 
 class AccuracyHolds(Check):
-    """All three precisions learn the digits as FP32 does, and each run trains in its own, from the given seed."""
+    """All three precisions learn the digits as FP32 does; each run trains in its own, starting from the seed."""
 
     points = 1
     hint = (
@@ -274,9 +274,14 @@ def _wrong_accuracy(name: str, got: Evidence, want: Evidence) -> str | None:
     # Three epochs end between 87 and 99 %, depending on the order of the images; untrained models near 10 %.
     floor = min(0.8, want["right"][0] - 0.15) if name == "fp32" else 0.3
     if not max(got["right"]) >= floor:
+        look = "Look at the losses that train_step returns: do they fall?"
+        if name == "fp16":
+            look = (
+                "Does a loss become NaN? Then a gradient has overflowed: training in FP16 needs one scaler throughout."
+            )
         return (
             f"it gets {max(got['right']):.1%} of the test images right; correct training gets at least {floor:.0%}. "
-            "Look at the losses that train_step returns: do they fall?"
+            f"{look}"
         )
     if not min(abs(got["accuracy"] - right) for right in got["right"]) <= 0.005:
         return f"it reports an accuracy of {got['accuracy']:.4g}, but its model gets {got['right'][0]:.1%} right."

@@ -152,7 +152,7 @@ class ClipsTrueGradient(Check):
                 return (
                     f"max_norm={max_norm}, learning rate 1, scale 1024: the weights moved by {got:.4g}; the reference "
                     f"moves them by {want:.4g} ({got / want:.3g}x). "
-                    "Was the norm of the gradient clipped, and the gradient unscaled before that?"
+                    "Was the gradient unscaled first, and then clipped to one norm over both optimizers?"
                 )
         unclipped, clipped = (F.normalize(torch.tensor(seen["moved"][str(m)]), dim=0) for m in (CLIP_OFF, 0.05))
         if not (clipped - unclipped).norm() <= 0.05:

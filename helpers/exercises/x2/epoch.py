@@ -94,8 +94,8 @@ def _miscounted(got: Evidence, want: Evidence) -> str | None:
     if len(got["gradients"]) == len(want["gradients"]):
         return None
     return (
-        f"{len(got['gradients'])} updates were made; there should be {len(want['gradients'])}: one per full group, and "
-        "one for the micro-batches that are left at the end."
+        f"The number of updates is {len(got['gradients'])}; it should be {len(want['gradients'])}: one per full group, "
+        "and one for the micro-batches that are left at the end."
     )
 
 
@@ -320,15 +320,15 @@ class StateIsASnapshot(Check):
                 f"Saved in the middle of a group, the state has {seen['size']:,} bytes; one gradient of each parameter "
                 f"and a few numbers are {most:,}. It must not hold a micro-batch or a second set of gradients."
             )
-        if not seen["later"]:
-            return (
-                "The state changed after it was returned, while the same process went on training. Does it hold "
-                "tensors that are still in use?"
-            )
         if not seen["given"]:
             return (
                 "A call changed the state that it was given, so a second process that continues from it gets other "
                 "numbers. Clone the gradients that you take from it."
+            )
+        if not seen["later"]:
+            return (
+                "The state changed after it was returned, while the same process went on training. Does it hold "
+                "tensors that are still in use?"
             )
         for number, (got, want) in enumerate(zip(seen["moved"], expected["moved"], strict=True), 1):
             if not relative_distance(got, want) <= EXACT:

@@ -1,5 +1,6 @@
 """Checks of part 2: an accumulated step with one loss scaler, two optimizers, clipping and a measure of noise."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -216,9 +217,10 @@ class ClipsTheJointGradientOnce(Check):
                 return (
                     f"{case}: the scaler's methods were called in an order other than unscale_ both, step both, update."
                 )
-            wrong = wrong_update(got["moved"][0], want["moved"][0], FP32) or too_many_activations(
-                got["activations"], want["activations"]
-            )
+            wrong = wrong_update(got["moved"][0], want["moved"][0], FP32)
+            if wrong and math.hypot(*got["moved"][0]) < 0.01 * math.hypot(*want["moved"][0]):
+                wrong += " An update this short: was the gradient clipped before it was unscaled?"
+            wrong = wrong or too_many_activations(got["activations"], want["activations"])
             if wrong:
                 return f"{case}: {wrong}"
             wrong = _wrong_figures(got["norms"][0], want["norms"][0])

@@ -160,7 +160,7 @@ def _together(accumulated_step: Any, seed: int, case: _Case) -> Evidence:
 
 
 def _hangs(seen: Evidence) -> str | None:
-    """Say that the ranks do not call all_reduce alike."""
+    """Say that the ranks do not make the same all_reduce calls."""
     if not seen["agree"]:
         return "in one of the calls to all_reduce the ranks pass tensors of different shapes or dtypes."
     if None in seen["ranks"]:
@@ -191,7 +191,7 @@ def _wrong(seen: Evidence, expected: Evidence) -> str | None:
 
 
 class UpdateIsOfBothRanks(Check):
-    """Every target that counts weighs the same, whichever micro-batch and rank it is on; both ranks step alike."""
+    """All counted targets weigh the same, whichever micro-batch and rank they are on; both ranks update alike."""
 
     points = 1
     hint = (
@@ -217,7 +217,7 @@ class UpdateIsOfBothRanks(Check):
 
 
 class RanksStayInStep(Check):
-    """Ranks with different work call all_reduce alike; a step sends each gradient, the loss and the count once."""
+    """Ranks with different work make the same all_reduce calls; a step sends each gradient, loss and count once."""
 
     points = 1
     hint = (
