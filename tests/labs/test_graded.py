@@ -2,8 +2,10 @@
 
 import importlib
 import itertools
+import json
 
-from helpers.exercises.checking import find_part, judge, reference_evidence
+from helpers.course.kernel.kernel import LONGEST
+from helpers.exercises.checking import find_part, gather, judge, reference_answers, reference_evidence
 
 import pytest
 
@@ -41,6 +43,13 @@ def test_ten_points_over_at_least_eight_checks(exercise):
 def test_reference_earns_full_points(exercise, seed):
     names = run_answers(reference_text(exercise))
     assert missed(exercise, names, seed) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", [part.name for exercise in EXERCISES for part in parts_of(exercise)])
+def test_the_grader_accepts_reports_as_long_as_those_of_the_reference(part):
+    evidence = gather(find_part(part), reference_answers(find_part(part)), 0)
+    assert max(len(json.dumps(entry)) for entry in evidence.values()) < 0.8 * LONGEST
 
 
 @pytest.mark.slow
