@@ -72,6 +72,32 @@ def test_what_is_replaced_or_put_before_a_builtin_is_put_back():
     ]
 
 
+def test_only_the_guard_reads_bodies_unheard():
+    code = """
+import threading
+from helpers.course.kernel.guard import Guard
+from helpers.course.kernel.watch import Watch
+import helpers.exercises.x2.step
+
+guard, watch, names = Guard(), Watch(), {"f": lambda: 0}
+answer = compile("f.__code__, f.__defaults__", "<answer read>", "exec")
+other = compile("(i for i in ()).gi_code", "<answer other>", "exec")
+on_a_thread = compile("f.__defaults__", "<answer thread>", "exec")
+assert guard.restore(watch.reading_bodies()) == [] == watch.heard
+with watch.reading_bodies():
+    exec(answer, names)
+    exec(other, names)
+    thread = threading.Thread(target=exec, args=(on_a_thread, names))
+    thread.start()
+    thread.join()
+exec(answer, names)
+print(*watch.heard, sep="\\n")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    reads = "reads one of Python's internal attributes (object.__getattr__)"
+    assert done.stdout.splitlines() == [f"{cell}: {reads}" for cell in ("other", "thread", "read")]
+
+
 WORK = """
 import threading, time
 from concurrent.futures import ThreadPoolExecutor

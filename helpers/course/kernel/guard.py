@@ -11,6 +11,7 @@ import sys
 import types
 import warnings
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 _WORDS = (
@@ -52,8 +53,13 @@ class Guard:
         self._bodies = [(f, (f.__code__, f.__defaults__, f.__kwdefaults__)) for f in functions.values()]
         self._modules = {name: m for name, m in sys.modules.items() if name.partition(".")[0] in GUARDED}
 
-    def restore(self) -> list[str]:
-        """Put everything back; return the names of what had been replaced, e.g. "torch.testing.assert_close"."""
+    def restore(self, reading: AbstractContextManager | None = None) -> list[str]:
+        """Put everything back; return the names of what had been replaced, e.g. "torch.testing.assert_close".
+
+        Args:
+            reading: entered while the bodies of functions are read, which raises two audit events per function: see
+                `Watch.reading_bodies`.
+        """
         changed = []
         for name, module in self._modules.items():
             if sys.modules.get(name) is not module:
@@ -67,11 +73,12 @@ class Guard:
                 for name in shadows.intersection(vars(module)):
                     delattr(module, name)
                     changed.append(f"{module.__name__}.{name}")
-        for function, (code, defaults, kwdefaults) in self._bodies:
-            if function.__code__ is not code or function.__defaults__ is not defaults:
-                function.__code__, function.__defaults__ = code, defaults
-                function.__kwdefaults__ = kwdefaults
-                changed.append(f"the body of {function.__module__}.{function.__qualname__}")
+        with reading or nullcontext():
+            others = [(f, b) for f, b in self._bodies if f.__code__ is not b[0] or f.__defaults__ is not b[1]]
+        for function, (code, defaults, kwdefaults) in others:
+            function.__code__, function.__defaults__ = code, defaults
+            function.__kwdefaults__ = kwdefaults
+            changed.append(f"the body of {function.__module__}.{function.__qualname__}")
         return changed
 
 

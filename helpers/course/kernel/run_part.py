@@ -40,7 +40,7 @@ def run_part(reply: Connection, token: bytes, cells: Cells, name: str, seed: int
     missing = [answer for answer in part.answers if answer not in names]
     why = "; ".join(f"the cell {cell} failed with {error}" for cell, error in failed.items())
     stopped = f"{', '.join(missing)} is not defined{': ' if why else '.'}{why}"
-    changed = [*leave_modes(), *GUARD.restore()]
+    changed = [*leave_modes(), *GUARD.restore(watch.reading_bodies())]
     for group in sharing_a_probe(part.checks):
         report: dict[str, Any] = {"changed": changed, "heard": watch.heard}
         entry: dict[str, Any] = {"stopped": stopped}
@@ -48,7 +48,8 @@ def run_part(reply: Connection, token: bytes, cells: Cells, name: str, seed: int
             elsewhere = Elsewhere(watch, pick_device().type)
             entry = probe(group[0], tuple(names.get(answer) for answer in part.answers), seed)
             report["elsewhere"] = elsewhere.worked()
-            report["changed_meanwhile"] = [*leave_modes(), *GUARD.restore(), *DISPATCHER.other_kernels()]
+            report["changed_meanwhile"] = [*leave_modes(), *GUARD.restore(watch.reading_bodies())]
+            report["changed_meanwhile"] += DISPATCHER.other_kernels()
         for check in group:
             own = {"check": check.name(), "evidence": own_entry(check, entry)}
             reply.send_bytes(token + json.dumps(report | own).encode())

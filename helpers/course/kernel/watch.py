@@ -5,9 +5,11 @@ libraries at work. Only those that an answer's own lines cause are recorded.
 """
 
 import _thread
+import contextlib
 import sys
 import sysconfig
 import threading
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -36,6 +38,7 @@ _FAMILIES = {
     "fcntl.": "asks the system",
     "mmap.": "maps memory",
 }
+_BODY = ("__code__", "__defaults__")  # what the guard reads of a function
 _THREADED = ("tqdm", "IPython", "_inductor", "_dynamo")  # libraries whose threads run no code of an answer
 
 if sys.version_info < (3, 12):  # where Python itself does not raise this event
@@ -59,10 +62,26 @@ class Watch:
         self.heard: list[str] = []
         self.threads = 0
         self._listening = True
+        self._reader: int | None = None  # the thread on which the guard reads functions' bodies
         self._library = sysconfig.get_path("stdlib")
         sys.addaudithook(self._hear)
 
+    @contextlib.contextmanager
+    def reading_bodies(self) -> Iterator[None]:
+        """In the block this thread may read functions' bodies unheard; whatever else happens is heard.
+
+        The guard reads those of all functions after each probe. To look for the asker of each read takes ten times as
+        long as the guard's own work.
+        """
+        self._reader = _thread.get_ident()
+        try:
+            yield
+        finally:
+            self._reader = None
+
     def _hear(self, event: str, args: tuple[object, ...]) -> None:
+        if self._reader is not None and event == "object.__getattr__" and self._is_the_guard_s(args[1]):
+            return
         words = _TELLING.get(event) or _FAMILIES.get(event[: event.find(".") + 1])
         if words is None or not self._listening:
             return
@@ -77,6 +96,9 @@ class Watch:
                 self.heard.append(line)
         finally:
             self._listening = True
+
+    def _is_the_guard_s(self, attribute: object) -> bool:
+        return attribute in _BODY and self._reader == _thread.get_ident()
 
     def _from_an_answer(self, frame: FrameType | None) -> bool:
         """Say whether an answer's line is at work, and no library that has a thread to wait or to compile."""
