@@ -31,6 +31,30 @@ def test_a_builtin_that_a_module_did_not_have_is_taken_away():
     assert guard.restore() == []
 
 
+def _loss(logits, *, gain=1):
+    return logits * gain
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda f: setattr(f, "__code__", (lambda logits, *, gain=1: 0).__code__), "body"),
+        (lambda f: setattr(f, "__kwdefaults__", {"gain": 2}), "keyword defaults"),
+        (lambda f: setattr(f, "__kwdefaults__", None), "keyword defaults"),
+        (lambda f: f.__kwdefaults__.update(gain=2), "keyword defaults"),
+        (lambda f: f.__kwdefaults__.update(other=2), "keyword defaults"),
+        (lambda f: f.__kwdefaults__.clear(), "keyword defaults"),
+    ],
+)
+def test_what_a_function_does_without_being_replaced_is_put_back(monkeypatch, change, told):
+    monkeypatch.setattr(scaled, "loss", _loss, raising=False)
+    guard = Guard()
+    change(_loss)
+    assert guard.restore() == [f"the {told} of tests.grade.test_tampering._loss"]
+    assert _loss(3) == 3
+    assert guard.restore() == []
+
+
 @pytest.mark.parametrize(("key", "told"), [("CPU", True), ("AutogradCPU", True), ("Meta", False)])
 def test_another_kernel_is_told_where_it_decides_what_is_computed(key, told):
     dispatcher = Dispatcher()

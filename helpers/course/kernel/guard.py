@@ -50,7 +50,9 @@ class Guard:
                         self._shadows.append((module, _BUILTINS.difference(vars(module))))
             for kind in list(classes.values()):
                 note(kind, _METHODS)
-        self._bodies = [(f, (f.__code__, f.__defaults__, f.__kwdefaults__)) for f in functions.values()]
+        self._bodies = [(f, f.__code__, f.__defaults__) for f in functions.values()]
+        keywords = ((f, f.__kwdefaults__) for f in functions.values())
+        self._keywords = [(f, kept, dict(kept or {})) for f, kept in keywords]  # the dictionary itself can be changed
         self._modules = {name: m for name, m in sys.modules.items() if name.partition(".")[0] in GUARDED}
 
     def restore(self, reading: AbstractContextManager | None = None) -> list[str]:
@@ -74,12 +76,27 @@ class Guard:
                     delattr(module, name)
                     changed.append(f"{module.__name__}.{name}")
         with reading or nullcontext():
-            others = [(f, b) for f, b in self._bodies if f.__code__ is not b[0] or f.__defaults__ is not b[1]]
-        for function, (code, defaults, kwdefaults) in others:
+            bodies = [
+                body for body in self._bodies if body[0].__code__ is not body[1] or body[0].__defaults__ is not body[2]
+            ]
+            keywords = [entry for entry in self._keywords if _is_other(entry[0].__kwdefaults__, *entry[1:])]
+        for function, code, defaults in bodies:
             function.__code__, function.__defaults__ = code, defaults
-            function.__kwdefaults__ = kwdefaults
-            changed.append(f"the body of {function.__module__}.{function.__qualname__}")
+            changed.append(f"the body of {_called(function)}")
+        for function, kept, values in keywords:
+            function.__kwdefaults__ = kept
+            if kept is not None:
+                kept.clear()
+                kept.update(values)
+            changed.append(f"the keyword defaults of {_called(function)}")
         return changed
+
+
+def _is_other(now: dict | None, kept: dict | None, values: dict[str, Any]) -> bool:
+    """Say whether keyword defaults are another dictionary than the one kept, or hold other values than it did."""
+    if now is not kept or now is None:
+        return now is not kept
+    return len(now) != len(values) or not all(map(operator.is_, map(now.get, values), values.values()))
 
 
 def _put_back(owner: Any, noted: Iterable[tuple[str, Any]]) -> list[str]:

@@ -38,7 +38,7 @@ _FAMILIES = {
     "fcntl.": "asks the system",
     "mmap.": "maps memory",
 }
-_BODY = ("__code__", "__defaults__")  # what the guard reads of a function
+_BODY = ("__code__", "__defaults__", "__kwdefaults__")  # what the guard reads of a function
 _THREADED = ("tqdm", "IPython", "_inductor", "_dynamo")  # libraries whose threads run no code of an answer
 
 if sys.version_info < (3, 12):  # where Python itself does not raise this event
