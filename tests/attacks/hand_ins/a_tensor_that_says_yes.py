@@ -1,5 +1,5 @@
 # patches: nothing; the model returns tensors that say yes
-# total: 9
+# total: 8
 # status: graded
 
 ### RIGHT

@@ -1,7 +1,7 @@
 # patches: patches the judge
 # total: 0
 # status: graded
-# flag: judge
+# flag: the course's own checks
 
 from helpers.exercises.x1 import scaler
 for c in (scaler.ScaleGrows, scaler.GradientIsUnscaled):
