@@ -39,7 +39,7 @@ SWIFT = """NPROC_PER_NODE=2 CUDA_VISIBLE_DEVICES=0,1 swift sft \\
     --model Qwen/Qwen2.5-7B-Instruct --tuner_type lora --lora_rank 16 \\
     --target_modules q_proj v_proj --torch_dtype bfloat16 --per_device_train_batch_size 2 \\
     --gradient_accumulation_steps 8 --max_length 2048 --deepspeed zero2 \\
-    --dataset 'some/data#500' --quant_bits 4 --learning_rate 1e-4 --my_own 3
+    --dataset 'some/data#500' --modules_to_save embed_tokens lm_head --quant_bits 4 --learning_rate 1e-4 --my_own 3
 """
 MEGATRON = """# 4 * 60GiB
 NNODES=2 NPROC_PER_NODE=4 \\
@@ -85,7 +85,8 @@ OPTIONS = {  # file -> what it says, and what of it is not understood
     "swift.sh": (
         SWIFT,
         {"model": "qwen2.5-7b", "gpus": 2, "zero": "zero2", "lora_rank": 16, "lora_targets": ("q_proj", "v_proj")}
-        | {"quantize": "nf4-dq", "checkpointing": "full", "precision": "bf16", "seq": 2048, "lora_dropout": 0.05},
+        | {"quantize": "nf4-dq", "checkpointing": "full", "precision": "bf16", "seq": 2048, "lora_dropout": 0.05}
+        | {"modules_to_save": ("embed_tokens", "lm_head")},
         ["my_own"],
     ),
     "adapters.yaml": (

@@ -39,7 +39,7 @@ _OWN_QUIET = """
     add-non-thinking-prefix external-plugins metric* bridge-backend language-model-only response-prefix
 """
 _QUIET = (*QUIET, *_OWN_QUIET.split())
-_OWN_WORDS = "tuner_type train_type sft_type target_modules attn_impl quant_bits quant_method rlhf_type model lora_bias"
+_OWN_WORDS = "tuner_type train_type sft_type target_modules attn_impl quant_bits quant_method rlhf_type model lora_bias modules_to_save"
 _OWN = frozenset(_OWN_WORDS.split())  # what `TrainingArguments` calls otherwise
 _HUGGING_FACE_QUIET = """
     dataset val_dataset custom_* columns load_from_cache_file split_dataset_ratio system template* model_author
@@ -77,6 +77,7 @@ def read_swift(text: str, folder: Path) -> Imported:
         targets = values_of(text, "--target_modules") or ["all-linear"]
         named |= {"use_peft": "true", "lora_rank": said.text("lora_rank", default="8")}
         named |= {"lora_target_modules": targets if targets != ["all-linear"] else "all-linear"}
+        named |= {"lora_modules_to_save": values_of(text, "--modules_to_save")} if "modules_to_save" in said else {}
         named.setdefault("lora_dropout", "0.05")
     named |= {"attn_implementation": "eager"} if said.text("attn_impl") == "eager" else {}
     if said.text("quant_method", default="bnb") == "bnb" and said.number("quant_bits") in (4, 8):
