@@ -39,7 +39,10 @@ _OWN_QUIET = """
     add-non-thinking-prefix external-plugins metric* bridge-backend language-model-only response-prefix
 """
 _QUIET = (*QUIET, *_OWN_QUIET.split())
-_OWN_WORDS = "tuner_type train_type sft_type target_modules attn_impl quant_bits quant_method rlhf_type model lora_bias modules_to_save"
+_OWN_WORDS = """
+    tuner_type train_type sft_type target_modules modules_to_save attn_impl quant_bits quant_method rlhf_type model
+    lora_bias
+"""
 _OWN = frozenset(_OWN_WORDS.split())  # what `TrainingArguments` calls otherwise
 _HUGGING_FACE_QUIET = """
     dataset val_dataset custom_* columns load_from_cache_file split_dataset_ratio system template* model_author
