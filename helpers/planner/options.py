@@ -178,7 +178,7 @@ def _add_answer(group: _Group) -> None:
     )
     group.option("--export", exports, metavar="NAME")
     group.option("--wrap", "with --export: also print the job that starts it", choices=WRAPS)
-    from_file = "plan the run that a file describes: Megatron-LM, NeMo, torchtitan, Axolotl, LLaMA-Factory, DeepSpeed"
+    from_file = "plan the run that a file describes: Megatron-LM, NeMo, torchtitan, torchtune, Axolotl, and others"
     group.option("--from", from_file, metavar="FILE", dest="from_file")
     group.option("--rows", "plan many runs, one per line (docs/planner.md lists the fields)", metavar="FILE.jsonl")
     group.option("--out", "file for the answers to --rows, or for --export", metavar="FILE")

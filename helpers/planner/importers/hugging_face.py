@@ -183,13 +183,16 @@ def _adapter(said: Said, options: dict[str, Any]) -> None:
     options["quantize"] = "nf4-dq" if four or said.text("adapter") == "qlora" else "int8" if eight else "none"
 
 
-def read_training_arguments(given: dict[str, Any], form: str = "TrainingArguments", folder: Path = Path()) -> Imported:
+def read_training_arguments(
+    given: dict[str, Any], form: str = "TrainingArguments", folder: Path = Path(), quiet: tuple[str, ...] = ()
+) -> Imported:
     """Return the run of Hugging Face's `TrainingArguments`, as `to_json_string` writes them, or a script's YAML.
 
     Args:
         given: names and values.
         form: what they are, in words.
         folder: of the file that they stand in: what they name may lie beside it.
+        quiet: patterns of further names that decide neither bytes nor seconds.
     """
     said, factory = Said(given), is_llama_factory(given)
     form = "LLaMA-Factory's YAML" if factory and form == "TrainingArguments" else form
@@ -228,7 +231,7 @@ def read_training_arguments(given: dict[str, Any], form: str = "TrainingArgument
     if factory and said.text("deepspeed") and options["precision"].endswith("-amp"):
         # DeepSpeed's weights have 16 bits, beside FP32 masters.
         options |= {"precision": options["precision"].removesuffix("-amp"), "master_weights": True}
-    imported.unknown += said.unknown((*_QUIET, *(FACTORY_QUIET if factory else ())))
+    imported.unknown += said.unknown((*_QUIET, *quiet, *(FACTORY_QUIET if factory else ())))
     return imported
 
 

@@ -66,7 +66,7 @@ def row_of(given: Mapping[str, Any], gpus: int, gpu: str) -> tuple[dict[str, Any
     if any("bert" in said.text(name).lower() for name in ("tokenizer-type", "vocab-file", "data-path")):
         raise RecipeError("This trains BERT; only decoders are planned.")
     row = {"framework": "megatron-lm", "arch": _arch(said), "gpu": gpu, "gpus": gpus}
-    row |= _ranks(said, row["arch"]["layers"]) | _step(said)
+    row |= ranks_of(said, row["arch"]["layers"]) | step_of(said)
     dispatch = _dispatch(said, row)  # a dense model may say it, too
     unknown = said.unknown([*QUIET, *_LAUNCHERS])
     if not (said.number("vocab-size") or _vocabulary(said)):
@@ -154,7 +154,12 @@ def _experts(said: Said, ffn: int) -> dict[str, int]:
     }
 
 
-def _ranks(said: Said, layers: int) -> dict[str, Any]:
+def ranks_of(said: Said, layers: int) -> dict[str, Any]:
+    """Return the fields of a row that are about ranks.
+
+    Raises:
+        RecipeError: stages do not hold equal shares of the `layers`.
+    """
     names = {"tensor": "tensor-model-parallel-size", "pipeline": "pipeline-model-parallel-size"}
     names |= {"context": "context-parallel-size"}
     ranks = {name: said.number(argument, default=1) for name, argument in names.items()}
@@ -193,7 +198,12 @@ def _stages(named: str, layers: int, ranks: int) -> int:
     return len(parts) // ranks
 
 
-def _step(said: Said) -> dict[str, Any]:
+def step_of(said: Said) -> dict[str, Any]:
+    """Return the fields of a row that are about a step: its batch, numbers, recomputation and kernels.
+
+    Raises:
+        RecipeError: some blocks are recomputed together, or a fused loss is an unknown one.
+    """
     _check_recomputed(said)
     sixteen = "bf16-amp" if said.flag("bf16") else "fp16-amp" if said.flag("fp16") else "fp32"
     eight = "fp8-format" in said or "fp8" in said

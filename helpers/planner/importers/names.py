@@ -5,7 +5,7 @@ import re
 from ..catalog.configs import CONFIGS
 from ..catalog.models import model_names
 
-_ENDINGS = re.compile(r"-(hf|base|instruct|chat|it|bnb-4bit|fp16|bf16|\d{4}|v\d+(\.\d+)*)$")
+_ENDINGS = re.compile(r"-(hf|base|instruct|chat|it|bnb-4bit|fp16|bf16|fp8|\d{4}|v\d+(\.\d+)*)$")
 _ALIKE = {f"qwen2-{size}": f"qwen2.5-{size}" for size in ("0.5b", "1.5b", "7b", "72b")}  # of equal sizes
 
 
@@ -18,3 +18,8 @@ def catalog_name(model: str) -> str:
         name = "tinyllama-1.1b"
     name = _ALIKE.get(name, name)
     return name if name in model_names() or name in CONFIGS else ""
+
+
+def layers_of(name: str) -> int:
+    """Return how many blocks a model of the catalog has; 0 where its config does not count them by that name."""
+    return int(CONFIGS[name].sizes.get("num_hidden_layers", 0)) if name in CONFIGS else 0

@@ -9,9 +9,14 @@ from typing import Any
 
 from ..config import RecipeError
 from . import hugging_face, nemo, torchtitan
+from .automodel import is_automodel, read_automodel
+from .llm_foundry import is_llm_foundry, read_llm_foundry
 from .megatron import row_of
+from .ms_swift import is_swift, read_megatron_swift, read_swift
+from .references import resolved
 from .said import Imported
 from .scripts import arguments_of, gpus_of
+from .torchtune import is_torchtune, read_torchtune
 
 LARGEST = 2**20  # bytes of a configuration
 
@@ -43,13 +48,17 @@ def _read(text: str, suffix: str, folder: Path) -> Imported:
     if suffix == ".json":
         return _by_keys(_parsed(text, json.loads, "JSON"), folder)
     if suffix in (".yaml", ".yml"):
-        return _by_keys(_parsed(text, _load_yaml, "YAML"), folder)
+        given = resolved(_parsed(text, _load_yaml, "YAML"))
+        return read_torchtune(given, text) if is_torchtune(given) else _by_keys(given, folder)
     if suffix == ".py":
         return torchtitan.read_module(text)
     overrides = dict(re.findall(r"^\s*([\w.]+)=(\S+)\s*$", text, re.MULTILINE))
     if "model.num_layers" in overrides:
         return nemo.read_nemo(_nested(overrides), "Megatron Bridge's overrides")
     arguments = arguments_of(text)
+    swift = is_swift(text)
+    if swift:
+        return read_megatron_swift(text) if swift == "megatron" else read_swift(text, folder)
     if "--num-layers" in arguments:
         form = "a launch script of Megatron-LM" if suffix in (".sh", ".sbatch", ".slurm") else "Megatron-LM's arguments"
         return read_arguments(arguments, gpus_of(text), form)
@@ -62,9 +71,9 @@ def _read(text: str, suffix: str, folder: Path) -> Imported:
 
 _SCRIPT = "a launch script of TrainingArguments"
 FORMS = (
-    "Megatron-LM's arguments, its tests' YAML or a script that names --num-layers, NeMo's YAML, Megatron Bridge's "
-    "overrides, torchtitan's TOML, KempnerForge's, Axolotl's YAML, LLaMA-Factory's YAML, DeepSpeed's JSON, "
-    "TrainingArguments, Accelerate's YAML"
+    "Megatron-LM's arguments, its tests' YAML or a script that names --num-layers, ms-swift's scripts, NeMo's YAML, "
+    "NeMo Automodel's, Megatron Bridge's overrides, torchtitan's TOML, KempnerForge's, torchtune's YAML, "
+    "LLM Foundry's, Axolotl's, LLaMA-Factory's, DeepSpeed's JSON, TrainingArguments, Accelerate's YAML"
 )
 
 
@@ -96,6 +105,10 @@ def _by_keys(given: dict[str, Any], folder: Path) -> Imported:
         return hugging_face.read_training_arguments(given, folder=folder)
     if {"distributed_type", "compute_environment"} & set(given):
         return hugging_face.read_accelerate(given)
+    if is_automodel(given):
+        return read_automodel(given)
+    if is_llm_foundry(given):
+        return read_llm_foundry(given)
     names = {str(name).lstrip("-").replace("_", "-") for name in given}
     if {"num-layers", "hidden-size"} <= names:
         return read_arguments(given, 0, "Megatron-LM's arguments")

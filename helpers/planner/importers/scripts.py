@@ -1,10 +1,18 @@
 """Launch scripts and files of arguments: what stands behind a program's name, with the script's variables filled in."""
 
 import re
+from itertools import takewhile
 
 _ASSIGNED = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)$")
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
-_GPUS = ("--nproc_per_node", "--nproc-per-node", "GPUS_PER_NODE", "--gpus-per-node", "--ntasks-per-node")
+_GPUS = (
+    "--nproc_per_node",
+    "--nproc-per-node",
+    "GPUS_PER_NODE",
+    "NPROC_PER_NODE",
+    "--gpus-per-node",
+    "--ntasks-per-node",
+)
 _NODES = ("--nnodes", "NNODES", "NUM_NODES", "--nodes")
 
 
@@ -21,6 +29,13 @@ def arguments_of(text: str) -> dict[str, str]:
             value = "true" if following.startswith("--") or following in ("\\", "|", "&&", ";", ")") else following
         found[name] = value
     return found
+
+
+def values_of(text: str, name: str) -> list[str]:
+    """Return all values of a script's argument, e.g. of `--target_modules q_proj v_proj`."""
+    words = _words(text)
+    start = words.index(name) + 1 if name in words else len(words)
+    return list(takewhile(lambda word: not word.startswith("--"), words[start:]))
 
 
 def gpus_of(text: str) -> int:

@@ -107,6 +107,20 @@ _DEEPSPEED = replace(
     deepspeed=True,
 )
 
+# megatron/training/global_vars.py: the last rank writes the log; transformer_config.py: dropout is 0.1;
+# arguments.py: the data loader makes attention masks; no communication is hidden unless an argument says so.
+_MEGATRON_LM = replace(
+    _MEGATRON,
+    logs="last",
+    dropout=0.1,
+    attention_mask=True,
+    picks_attention=True,
+    tensor_overlap=False,
+    data_overlap=False,
+    packed=True,
+    head_dummy=True,
+)
+
 # By the `framework` of a line.
 HABITS = {
     "torchtitan": _TITAN,
@@ -140,18 +154,18 @@ HABITS = {
         vocab=50368,
     ),
     "fms-fsdp": Habits("torchtitan", "bf16-amp", "zero3", fused=True, vocab=32000, network=6.25),
-    # megatron/training/global_vars.py: the last rank writes the log; transformer_config.py: dropout is 0.1;
-    # arguments.py: the data loader makes attention masks; no communication is hidden unless an argument says so.
-    "megatron-lm": replace(
-        _MEGATRON,
-        logs="last",
-        dropout=0.1,
-        attention_mask=True,
-        picks_attention=True,
-        tensor_overlap=False,
-        data_overlap=False,
-        packed=True,
-        head_dummy=True,
+    "megatron-lm": _MEGATRON_LM,
+    # swift/megatron/arguments: rows are packed without masks, and the log has the memory of all ranks.
+    "ms-swift": replace(
+        _MEGATRON_LM,
+        gated=True,
+        layer_norm=False,
+        logs="fullest",
+        dropout=0.0,
+        attention_mask=False,
+        picks_attention=False,
+        lora_targets="all",
+        lora_dropout=0.05,
     ),
     "megatron-bridge": _LLAMA,
     "nemo": replace(_LLAMA, lora_dropout=0.1),
