@@ -515,7 +515,7 @@ claims.not_measured("C17", "its messages hide behind arithmetic", "needs GPUs an
 # %% [markdown] name="memory_explained"
 # The bytes that the forward pass saves for the backward pass fall to 1/N, as claimed. They are q, k, v, out and lse of this rank's tokens.
 #
-# The peak does not. Ring attention works with a fixed number of blocks: the current keys and values, their gradients, the blocks that are arriving, and the temporary tensors of the computation. One process has fewer tensors, but they cover the whole sequence. So with two ranks, the peak hardly falls. From two to four ranks the peak comes closer to half, and the last column shows why it is not quite half. "1/N" hides a constant. The contract asks only that this constant not depend on N, so yours may be larger or smaller than the course's. The claim about the peak is judged on **your** functions. If it did not hold in your run, which of the tensors that are alive at the same time could share a buffer?
+# The peak does not fall to 1/N. Ring attention works with a fixed number of blocks: the current keys and values, their gradients, the blocks that are arriving, and the temporary tensors of the computation. One process has fewer tensors, but they cover the whole sequence. So with two ranks, the peak hardly falls. From two to four ranks the peak comes closer to half, and the last column shows why it is not quite half. "1/N" hides a constant. The contract asks only that this constant not depend on N, so yours may be larger or smaller than the course's. The claim about the peak is judged on **your** functions. If it did not hold in your run, which of the tensors that are alive at the same time could share a buffer?
 #
 # ### When is the traffic hidden?
 #
@@ -568,7 +568,7 @@ show(
 # **Contract.** Write two functions. Neither of them communicates.
 #
 # - `zigzag(ranks)` returns an `order`: for each rank, a list of two of the chunks 0 to 2 · `ranks` − 1, in ascending order. Each chunk is on one rank, and under a causal mask all ranks compute the same number of scores.
-# - `cut(tokens, order, rank)` returns the training data of `rank`, `(ids, labels, positions)`. `tokens` (B, T + 1) are whole sequences, whose first T tokens are inputs. T is a multiple of the number of chunks. Neither `tokens` nor `order` is changed.
+# - `cut(tokens, order, rank)` returns the training data of `rank`, `(ids, labels, positions)`. `tokens` (B, T + 1) holds whole sequences, whose first T tokens are inputs. T is a multiple of the number of chunks. Neither `tokens` nor `order` is changed.
 #   - `ids` (B, T/N) are the inputs of this rank's chunks, one after the other, for any `order` with the same number of chunks on every rank.
 #   - `labels` (B, T/N) hold for each of them the token that follows it in the sequence.
 #   - `positions` (T/N,) are their positions in the sequence, from 0, in int64, on the device of `tokens`.

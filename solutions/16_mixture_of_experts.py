@@ -60,7 +60,7 @@ print(f"ranks: on {'GPUs, over NCCL' if where.type == 'cuda' else 'the CPU, over
 # %% [markdown] name="layer_text"
 # ## 1 · Experts and a router
 #
-# The MLP of a transformer block processes each token independently, and uses all of its parameters for every token. A **mixture of experts** replaces it with several small MLPs, the *experts*, and a *router*: a linear layer with one output per expert. Each token goes to the k experts to which the router gives the highest probability. For each token, the layer returns the weighted sum of the results of these k experts.
+# The MLP of a transformer block processes each token independently, and uses all of its parameters for every token. A **mixture of experts** replaces it with several small MLPs, the *experts*, and a *router*: a linear layer with one output per expert. Each token goes to the k experts to which the router gives the highest probabilities. For each token, the layer returns the weighted sum of the results of these k experts.
 #
 # This lab uses 8 experts with a hidden size of 64 and k = 2. It is compared with a dense MLP with a hidden size of 128, which uses as many parameters per token as two experts do.
 
@@ -78,7 +78,7 @@ show(
 #
 # **Contract.** Write four functions for n tokens of width C, E experts and k choices per token. n may be 0.
 #
-# - `route(logits, k, bias=None)` takes logits (n, E). It returns `chosen` (n, k), the k experts with the highest probability (softmax over all experts), in any order, and `weights` (n, k) in the same order: the probabilities of the chosen experts, divided by their sum. A `bias` (E,) is added to the probabilities when experts are chosen. It does not enter the weights.
+# - `route(logits, k, bias=None)` takes logits (n, E). It returns `chosen` (n, k), the k experts with the highest probabilities (softmax over all experts), in any order, and `weights` (n, k) in the same order: the probabilities of the chosen experts, divided by their sum. A `bias` (E,) is added to the probabilities when experts are chosen. It does not enter the weights.
 # - `permute(x, chosen, experts)` takes x (n, C). It returns `rows` (n·k, C), one copy of a token per choice, sorted by expert; `counts` (E,), the number of rows of each expert; and `source` (n·k,), where row j belongs to choice source[j] of `chosen.flatten()`.
 # - `grouped(rows, counts, up, down)` takes up (E, H, C) and down (E, C, H). The first counts[0] rows belong to expert 0, the next counts[1] rows to expert 1, and so on. It returns down[e] · gelu(up[e] · row) for each row. No expert computes another expert's rows. An expert without rows gets a gradient of zeros. Even without any rows, the result must depend on `rows`, `up` and `down` in autograd: a rank without tokens still takes part in the gradient exchange of section 5.
 # - `unpermute(rows, source, weights)` returns (n, C): for each token, the sum of its k rows, each multiplied by its weight.

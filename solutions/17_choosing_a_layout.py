@@ -67,7 +67,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="nine_text"
 # ## 1 · Nine questions
 #
-# The table in this section combines three models with three clusters. For each pair, the planner has searched the layouts: every divisor of the number of GPUs in each dimension, several micro-batch sizes and schedules, and what to recompute. It simulates a step of the promising layouts and keeps the fastest one that fits. A search takes minutes, so its answers are stored with the course. It does not try everything that the planner can simulate: tensor ranks, for example, always wait for their messages here (the search never sets `tensor_overlap`, which section 6 tries). (`python -m helpers layout` answers any question of this kind.)
+# The table in this section combines three models with three clusters. For each pair, the planner has searched the layouts: every divisor of the number of GPUs in each dimension, several micro-batch sizes and schedules, and what to recompute. It simulates a step of the promising layouts and keeps the fastest one that fits. A search takes minutes, so its answers are stored with the course. (`python -m helpers layout` answers any question of this kind.) The search does not try everything that the planner can simulate. For example, it never sets `tensor_overlap` (section 6), so in its layouts tensor ranks wait for every message.
 #
 # *GB/s inside* is the bandwidth from one GPU to others in its node. *GB/s outside* is the bandwidth from one GPU to other nodes, so a node of 8 GPUs has 8 times as much. *Tokens per step* counts the tokens of one optimizer step on all GPUs.
 
@@ -660,7 +660,7 @@ for name, pair in pairs.items():
 #
 # The engine matters, too. The planner takes the attention kernel that Megatron runs on an H100 (cuDNN's) to be 1.5 times as fast as torchtitan's, and long sequences spend most of their time in attention.
 #
-# Then memory decides. The long sequences need recomputation. The small step has room for everything, so saving memory there only costs time. That holds for recomputation and for gathering sharded parameters. The best known layout does not even shard the parameters (ZeRO-1).
+# Memory decides the rest. The long sequences need recomputation. The small step has room for everything, so recomputing blocks or gathering sharded parameters only costs time there. The best known layout does not even shard the parameters (ZeRO-1).
 #
 # ### Explore
 #

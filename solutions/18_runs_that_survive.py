@@ -279,7 +279,7 @@ same = float(resumed(()) == right)
 claims.record("T41", "all six parts: the same bits", "35 steps after resuming", same, "(1: yes)", 1, 1)
 
 # %% [markdown] name="parts_explained"
-# Only without the weights or without the optimizer is the mean loss more than 10% higher. That is the danger: the other loss curves look like noise, but each of them belongs to a different run.
+# The mean loss is more than 10% higher only if the weights or the optimizer state are missing. The other four mistakes are dangerous because they look like noise in the loss curve, although each of them leads to a different run.
 #
 # - **Optimizer**: without its moments, Adam's first steps are far too large. The loss has a hump, then recovers.
 # - **Schedule**: the learning rate warms up again, and decays too late.

@@ -62,7 +62,7 @@ claims = Claims(device=torch.device("cpu"))  # its ranks talk over gloo on every
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}; ranks run on the CPU")
 
 # %% [markdown] name="preempted_text"
-# This lab uses the `Checkpoints` and the `DataOrder` of [[runs_that_survive]].
+# This lab uses the classes `Checkpoints` and `DataOrder` of [[runs_that_survive]].
 #
 # ## 1 · Preemption: a signal before the kill
 #
@@ -256,7 +256,7 @@ else:
 #
 # Suppose that the broken machine does not come back, or that more machines become free. Below, two ranks train for 16 steps. Then one, two or three ranks continue from that checkpoint to step 32.
 #
-# **Predict.** By how much does the last loss on one or three ranks differ from the last loss on two, relative to the latter?
+# **Predict.** By how much does the last loss on one or three ranks differ from the last loss on two, as a fraction of the loss on two?
 
 # %% name="fewer_guess"
 my_guess = None  # 0.01 is 1%

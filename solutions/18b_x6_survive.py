@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | publish a checkpoint of several files so that neither a kill nor a power failure leaves you with a torn checkpoint, or with none; find the newest intact checkpoint; list what a checkpoint must hold, and prove it; continue on fewer ranks with the same bits; stop all ranks after the same step when one of them gets a signal, and save if there is enough time |
+# | After this you can | publish a checkpoint of several files so that neither a kill nor a power failure leaves you with a torn checkpoint, or with none; find the newest intact checkpoint; list what a checkpoint must hold, and prove that it is enough; continue on fewer ranks with the same bits; stop all ranks after the same step when one of them gets a signal, and save if there is enough time |
 # | Time | 105 to 120 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (2 processes) |
@@ -48,7 +48,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 # 5. The same holds for a power failure. Before a checkpoint gets its name, everything in it is on the disk: `save` calls `os.fsync` on every file, and on the checkpoint's own directory, which holds the files' names. The checkpoint's name is an entry of `folder`. So `save` calls `os.fsync` on `folder`, too, before it deletes an older checkpoint and before it returns. To sync a directory, open it with `os.open(path, os.O_RDONLY)`. (The names of `folder` and of its parents are assumed to be on the disk.)
 # 6. Disks fail, too. If a checkpoint lacks a file, or a file was cut short, or any byte has changed, `load` skips that checkpoint and returns the next older one that is intact.
 # 7. The use of the disk is bounded. After `save` the folder holds this checkpoint and the `keep - 1` newest ones **before** it, and nothing else: no older checkpoints, none with a higher step (these are damaged, or the run was rolled back), and nothing that a killed `save` left behind. A damaged checkpoint of the same step is replaced.
-#    While `save` runs, the folder never holds more than the bytes of `keep + 1` checkpoints. (If `save` is killed after it gave the new name, one checkpoint too many may remain until the next `save` ends.)
+#    While `save` runs, the folder never holds more than the bytes of `keep + 1` checkpoints. (If `save` is killed after it has given the new name, one checkpoint too many may remain until the next `save` ends.)
 #
 # (This check does not kill any process. While your `save` runs, the check copies the folder after each change, and a new process loads from each copy, because a kill at that moment would leave such a folder. The check also records what you sync.)
 
@@ -169,7 +169,7 @@ hint("x6.gradient")
 # 3. A step calls `job.gradient(model, streams, random, job.micro_batches)`, and then makes one step of the optimizer and one of the schedule.
 # 4. After every `job.every` steps, and after the last (only once if that is the same step), `job.save(job.folder, step, state, job.keep)` stores everything that is needed to continue, on two ranks or on one. Rank 0 begins its next step only after `job.save` has returned: no thread saves while training goes on.
 # 5. Each rank has its own `job.folder`, on its own machine. **Only rank 0's counts:** rank 0 alone calls `job.save`, and at the start `job.load(job.folder)`, once. The folder of rank 1 may contain checkpoints of another run. When `train` returns, on any rank, the last checkpoint is published.
-# 6. The run may be killed at any moment, on any rank, several times, and started again on two ranks or on one, however many it had before. It continues from the newest checkpoint, repeats no step before it, draws none of those micro-batches again, and **ends with the bits of the uninterrupted run**. Only `job.save` writes or deletes in the folder. `train` itself leaves everything there as it is, even where `job.load` returned None.
+# 6. The run may be killed at any moment, on any rank, several times, and started again on two ranks or on one, however many it had before. It continues from the newest checkpoint, repeats no step before it, draws none of those micro-batches again, and **ends with the bits of the uninterrupted run**. Only `job.save` writes or deletes in the folder. `train` itself leaves everything there as it is, even if `job.load` returned None.
 #
 # (`job.gradient`, `job.save` and `job.load` are your functions in this notebook. The check brings its own simple ones, so that a mistake above costs nothing here.)
 
