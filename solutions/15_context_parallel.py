@@ -8,7 +8,7 @@
 # | After this you can | list what grows with the sequence, and plan 128k tokens for an 8B model; merge partial attention by log-sum-exp; write ring attention with correct gradients, and derive what its backward pass needs; compute its traffic and measure its memory; fix the imbalance of causal masks; keep positions, labels and documents correct across shards; choose between ring, all-gather and all-to-all |
 # | Time | 150 to 210 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●● |
-# | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL; that path has not been tested yet |
+# | Needs | a CPU, where ranks are processes that use gloo; if there is one GPU per rank, the cells use NCCL, which has not been tested yet |
 # | Before this | labs [[#where_memory_goes]], [[#compilation_and_fusion]] (the online softmax), [[#data_parallel]] and [[#tensor_parallel]] |
 # | Syllabus | T38, C17, C18 |
 
@@ -64,9 +64,9 @@ print(f"ranks: on {'GPUs, over NCCL' if where.type == 'cuda' else 'the CPU, over
 # %% [markdown] name="grows_text"
 # ## 1 · What grows with the sequence
 #
-# Parameters, gradients and optimizer state do not depend on the length of a sequence. Activations do. The cell below runs a small decoder with two kinds of attention. `plain` saves its scores: one number per head and pair of tokens. `fused` is PyTorch's own attention, which recomputes the scores in the backward pass ([[compilation_and_fusion]]).
+# Parameters, gradients and optimizer state do not depend on the sequence length. Activations do. The cell below runs a small decoder with two kinds of attention. `plain` saves its scores: one number per head and pair of tokens. `fused` is PyTorch's own attention, which recomputes the scores in the backward pass ([[compilation_and_fusion]]).
 #
-# **Predict.** From 256 to 1,024 tokens, by what factor do the bytes saved for the backward pass grow with plain attention?
+# **Predict.** With plain attention, by what factor do the bytes saved for the backward pass grow if the sequence has 1,024 tokens instead of 256?
 
 # %% name="grows_guess"
 my_guess = None  # times
@@ -103,9 +103,9 @@ print(f"with fused attention: {fused_growth:.2f} times")
 show_table(table)
 
 # %% [markdown] name="grows_explained"
-# Scores grow with the square of the sequence length, all other activations linearly. Fused attention removes the square. What is left is linear, and it is the problem of this lab.
+# Scores grow with the square of the sequence length, and all other activations grow linearly. Fused attention removes the quadratic part. This lab is about the linear part.
 #
-# The planner does this calculation for a real model: Llama 3.1 8B, one sequence of 131,072 tokens on each of eight H100s (80 GB), parameters sharded over all eight ([[sharding]]), fused attention. Each of its 32 blocks saves as much as about 17 BF16 tensors of shape (tokens, 4,096) for the backward pass.
+# The planner does this calculation for a real model: Llama 3.1 8B on eight H100s (80 GB) with fused attention. At first, each GPU trains on one sequence of 131,072 tokens, and the parameters are sharded over all eight ([[sharding]]). For the backward pass, each of the model's 32 blocks saves as many bytes as about 17 BF16 tensors of shape (tokens, 4,096).
 
 # %% name="plan"
 llama, h100s = arch_of("llama-3.1-8b"), find_cluster("dgx-h100")
@@ -132,9 +132,9 @@ show_table(table)
 print(f"blocks recomputed and almost no logits: {human_bytes(no_logits)}; with twice the tokens {human_bytes(doubled)}")
 
 # %% [markdown] name="plan_explained"
-# Sharding the parameters does not help here: without recomputation a single sequence does not come close to fitting. Recomputing each block ([[activation_checkpointing]]) leaves two parts: the blocks' inputs (32 GiB, linear in the length) and the logits with their gradients, 131,072 × 128,256 numbers. The line under the table plans the same case with almost no logits. A chunked loss comes close to that ([[compilation_and_fusion]]). Without logits, recomputation alone is enough to fit. It costs a second forward pass, and a sequence of twice the length does not fit. The alternative is to split the **sequence**: of T tokens, each of N ranks keeps T/N. This is *context parallelism*.
+# Sharding the parameters does not help here: without recomputation, one sequence is far too large for one GPU. If each block is recomputed ([[activation_checkpointing]]), two large parts remain: the blocks' inputs (32 GiB, linear in the length), and the logits and their gradients, each with 131,072 × 128,256 elements. The line under the table shows the same case with almost no logits, which a chunked loss comes close to ([[compilation_and_fusion]]). Then recomputation alone is enough to make the sequence fit. But recomputation costs a second forward pass, and a sequence twice as long still does not fit. The alternative is to split the **sequence**, so that each of N ranks keeps T/N of the T tokens. This is *context parallelism*.
 #
-# Embedding, norms, projections, MLP and loss work on one token at a time. Attention is the exception. A query needs the keys and values of all earlier tokens, and some of them are on other ranks. There are two ways to get them: gather all keys and values before attention, or pass them around in blocks, one at a time. This lab builds the second and compares it with the first in section 7.
+# Embedding, norms, projections, MLP and loss work on one token at a time. Attention is the exception. A query needs the keys and values of all earlier tokens, and some of them are on other ranks. A rank can get them in two ways: gather all keys and values before attention, or receive them in blocks, one at a time. This lab builds the second method and compares it with the first in section 7.
 #
 # ## 2 · Merging partial attention
 #
@@ -143,7 +143,7 @@ print(f"blocks recomputed and almost no logits: {human_bytes(no_logits)}; with t
 # - `out`, the mean of their values, weighted by the softmax of their scores;
 # - `lse`, the logarithm of the sum of the exponentials of their scores (*log-sum-exp*).
 #
-# Two such results, over different columns, can be merged into the result over all of them. The given `attend(q, k, v, causal)` returns both. (Real kernels do, too: FlashAttention and PyTorch's `_scaled_dot_product_flash_attention` return the log-sum-exp as a second output.)
+# Two such results, over different columns, can be merged into the result over all of them. The function `attend(q, k, v, causal)`, which is given, returns both. (Real kernels do, too: FlashAttention and PyTorch's `_scaled_dot_product_flash_attention` return the log-sum-exp as a second output.)
 
 # %% name="attend"
 torch.manual_seed(0)
@@ -155,15 +155,15 @@ print(f"the mean of both halves is off by {((left[0] + right[0]) / 2 - whole[0])
 print(f"the sum of the exponentials is off by {(left[1].exp() + right[1].exp() - whole[1].exp()).abs().max():.0e}")
 
 # %% [markdown] name="merge_task"
-# The mean of the two is wrong, because the halves have different weights. Their weights are their sums of exponentials, which `lse` contains.
+# The mean of the two outputs is wrong, because the halves have different weights. The weight of each half is its sum of exponentials, and `lse` is the logarithm of that sum.
 #
 # ### Your turn: merge
 #
 # **Contract.** `merge(one, other)` takes two results `(out, lse)` for the same rows and different columns, and returns `(out, lse)` for all these columns.
 #
 # - `out` is (..., R, d) and `lse` is (..., R), in FP32 or FP64. The result has the same shapes and dtype.
-# - Values of `lse` between −10,000 and 10,000, different in each row, cause no overflow and no NaN.
-# - An `lse` of -inf means that the row attended to no column. Then the other result is the answer. If the row attended to no column in either result, `out` is 0 and `lse` is -inf.
+# - `lse` may lie anywhere between −10,000 and 10,000, and differ from row to row. Such values cause no overflow and no NaN.
+# - An `lse` of -inf means that the row attended to no column. For such a row, the other result is the answer. If the row attended to no column in either result, `out` is 0 and `lse` is -inf.
 # - The inputs are not changed.
 
 
@@ -197,7 +197,7 @@ show(
 )
 
 # %% [markdown] name="shift_text"
-# The obvious code is `dist.send` to the next rank, then `dist.recv` from the previous one. All ranks run it at the same time. The next cell gives them five seconds.
+# The obvious code calls `dist.send` to the next rank, and then `dist.recv` from the previous one. All ranks run it at the same time. The next cell gives them five seconds.
 #
 # **Predict.** How many of the four ranks have received a block by then?
 
@@ -228,16 +228,16 @@ except RankError as error:
 received_guess.reveal(received, how="counted")
 
 # %% [markdown] name="shift_task"
-# Over gloo, `send` returns when the other side receives the message. No rank reaches its `recv`, so all ranks wait for each other in a circle: a deadlock. Over NCCL the call returns at once, but the streams may deadlock in the same way. Small messages fit into NCCL's buffers and get through, so the code works until the blocks grow.
+# Over gloo, `send` returns only when the other side receives the message. No rank reaches its `recv`, so all ranks wait for each other in a circle: a deadlock. Over NCCL the call returns at once, but the GPUs' streams can deadlock in the same way. Small messages fit into NCCL's buffers and get through, so the code works until the blocks grow.
 #
-# So start both at once. `dist.batch_isend_irecv` takes a list of `dist.P2POp(dist.isend, tensor, to)` and `dist.P2POp(dist.irecv, tensor, from)`, starts all of them, and returns a list of requests before any data arrives. `request.wait()` waits for one of them. In between, a rank can compute with the block that it already has.
+# So start both messages at once. `dist.batch_isend_irecv` takes a list of `dist.P2POp(dist.isend, tensor, to)` and `dist.P2POp(dist.irecv, tensor, from)`, starts all of them, and returns a list of requests before any data arrives. `request.wait()` waits for one message. Until then, the rank can compute with the block that it already has.
 #
 # ### Your turn: shift
 #
 # **Contract.** `shift(*tensors)` is called on every rank (two or more) and returns `(arriving, finish)`.
 #
 # - It sends each tensor to the next rank and receives the tensors of the previous rank. The last rank sends to rank 0. Nothing else is sent.
-# - The call starts all messages and does not wait for other ranks. `finish()`, which takes no arguments, waits.
+# - The call starts all messages and does not wait for other ranks. `finish()`, which takes no arguments, waits until the messages have arrived.
 # - After `finish()`, `arriving` is a list of new tensors with the values that the previous rank passed to its `shift`, in the same order, with the same shapes and dtypes.
 # - `tensors` may have different shapes and dtypes, need not be contiguous, and are not changed. Several shifts may be in flight at a time. They are finished in the order in which they were started.
 
@@ -272,16 +272,16 @@ hint("context_parallel.shift")
 #
 # Each rank needs to know which part of the sequence every other rank holds. Split the sequence into **chunks** of equal length, numbered from 0. `order[r]` lists the chunks of rank r in the order in which its tensors hold them. For now each rank has one chunk: `[[0], [1], [2], [3]]`. In section 5 each has two.
 #
-# With a causal mask, rows of chunk i attend to all columns of chunk j if j < i, up to the diagonal if j = i, and to none if j > i.
+# With a causal mask, rows of chunk i attend to all columns of chunk j if j < i, to those up to the diagonal if j = i, and to none if j > i.
 #
 # ### Your turn: forward
 #
 # **Contract.** `ring_forward(q, k, v, order)` is called on every rank (two or more) and returns `(out, lse)` of causal attention for this rank's rows.
 #
-# - `q` (B, H, S, d), `k` and `v` (B, K, S, d) hold this rank's chunks one after the other. K divides H (grouped-query attention, GQA), and `attend` handles that. `out` (B, H, S, d) and `lse` (B, H, S) are over all columns that a row may attend to, on whichever rank they are.
-# - Every rank has the same number of chunks, one or more. `order` is any distribution of the chunks, and the same on each rank.
+# - `q` (B, H, S, d), `k` and `v` (B, K, S, d) hold this rank's chunks one after the other. K divides H (grouped-query attention, GQA), and `attend` handles that. `out` (B, H, S, d) and `lse` (B, H, S) cover all columns that a row may attend to, whichever rank holds them.
+# - Every rank has the same number of chunks, one or more. `order` may distribute the chunks in any way, and is the same on every rank.
 # - Compute all scores with `attend`, and each of them only once. Compute nothing for chunks that a row may not attend to.
-# - Each rank sends its own keys and values and passes on those that it receives, point to point: N − 1 blocks of each. It sends no queries and calls no collective.
+# - Each rank sends its own keys and values and passes on those that it receives, point to point. In total it sends N − 1 blocks of each. It sends no queries and calls no collective.
 # - The keys and values for the next step are on their way before this step's block is computed, so that they travel during the computation.
 # - The number of blocks that a rank holds at a time does not grow with the number of ranks.
 # - The inputs, including `order`, are not changed.
@@ -316,11 +316,11 @@ ring_forward = check("context_parallel.forward", ring_forward)
 hint("context_parallel.forward")
 
 # %% [markdown] name="backward_task"
-# The backward pass needs no merging, but it needs two things per row. Write p = exp(s − lse) for the softmax weight of a score s, with the `lse` of the whole row. Given this `lse`, any rank can compute p for its own pairs. Let g be the gradient of the row's output. The gradient of a weight is dp = g · v. The softmax couples the weights of a row, so the gradient of a score is
+# The backward pass needs no merging, but it needs two results for each row: `lse` and `out`. Write p = exp(s − lse) for the softmax weight of a score s, with the `lse` of the whole row. Given this `lse`, any rank can compute p for its own pairs. Let g be the gradient of the row's output. The gradient of a weight is dp = g · v. The softmax couples the weights of a row, so the gradient of a score is
 #
 # ds = p (dp − δ),  δ = Σ p dp, summed over **all** columns of the row.
 #
-# That sum seems to need all blocks. It does not: Σ p (g · v) = g · Σ p v = g · `out`. So **δ = g · out**, one number per row (rowsum(dO ∘ O) in the FlashAttention papers), provided that `out` is the output over the whole row. With `lse` and `out` of whole rows, each pair of chunks contributes to three gradients independently of the other pairs. `attend_backward(gradient, (q, k, v), (out, lse), causal)` returns these contributions: dq, dk and dv. The cell below shows what happens if a rank uses the `out` of its own block instead.
+# This sum seems to need all blocks, but it does not: Σ p (g · v) = g · Σ p v = g · `out`. So **δ = g · out**, one number per row (rowsum(dO ∘ O) in the FlashAttention papers), provided that `out` is the output over the whole row. With `lse` and `out` of whole rows, each pair of chunks contributes to three gradients independently of the other pairs. `attend_backward(gradient, (q, k, v), (out, lse), causal)` returns these contributions: dq, dk and dv. The cell below shows what happens if a rank uses the `out` of its own block instead.
 
 # %% name="delta"
 torch.manual_seed(0)
@@ -336,13 +336,13 @@ for name, outs in (("whole out", [whole[0]] * 2), ("each half's own out", [out f
     print(f"{name:20} and whole lse: dq off by {(dq - right).norm() / right.norm():.0e}")
 
 # %% [markdown] name="backward_contract"
-# dq belongs to the rows and stays. dk and dv belong to the rank that owns the block: whichever rank computes a contribution must send it there.
+# dq belongs to the rows, so it stays on their rank. dk and dv belong to the rank that owns the block, so every other rank has to send its contribution there.
 #
 # ### Your turn: backward
 #
 # **Contract.** `ring_backward(gradient, inputs, results, order)` is called on every rank (two or more) and returns this rank's `(dq, dk, dv)`.
 #
-# - `inputs` is `(q, k, v)` and `results` is `(out, lse)`, as `ring_forward` took and returned them. `gradient` has the shape of `out`. All gradients equal those of one process.
+# - `inputs` is `(q, k, v)`, which `ring_forward` took, and `results` is `(out, lse)`, which it returned. `gradient` has the shape of `out`. All gradients equal those of one process.
 # - Compute all of them with `attend_backward`, called once for each pair of chunks. Compute no masked pairs, and repeat nothing from the forward pass.
 # - Each rank sends, point to point, at most N − 1 blocks of keys and of values, and at most N blocks of each of their gradients.
 # - The keys and values for the next step are on their way before this step's block is computed.
@@ -386,7 +386,7 @@ ring_backward = check("context_parallel.backward", ring_backward)
 hint("context_parallel.backward")
 
 # %% [markdown] name="ring_function_text"
-# The next cells put your two functions into an autograd function and compare it with one process: output and all three gradients, in FP32, on 2 and 4 ranks. `AttentionTrial` draws the same q, k, v and output gradient on every rank. `trial.mine(order)` returns a rank's chunks of the four, and `trial.distances` compares results with this rank's chunks of those of one process.
+# The next cells put your two functions into an autograd function and compare it with one process: output and all three gradients, in FP32, on 2 and 4 ranks. `AttentionTrial` draws the same q, k, v and output gradient on every rank. `trial.mine(order)` returns a rank's chunks of the four, and `trial.distances` compares a rank's results with the same chunks of one process's results.
 
 
 # %% name="ring_function"
@@ -429,7 +429,7 @@ for n in (2, 4):
 show_table(table)
 
 # %% [markdown] name="traffic_guess_text"
-# ### What it sends
+# ### What a rank sends
 #
 # The next cell counts the bytes that a rank sends, in units of one block of keys (B × K × T/N × d numbers).
 
@@ -454,15 +454,15 @@ said, subject = "a ring sends 6 N - 4 blocks of keys", "4 ranks, FP32, measured 
 claims.record("T38", said, subject, sum(ways) / formula, "times", 0.98, 1.02)
 
 # %% [markdown] name="memory_guess_text"
-# For N ranks that is **6 N − 4** blocks: 2 (N − 1) forward, and 2 (N − 1) + 2 N backward. A block is 1/N of the keys, so a rank sends 6 − 4/N times the bytes of the sequence's keys. With many ranks that hardly depends on N: close to six times the keys, or three times the keys and values.
+# For N ranks that is **6 N − 4** blocks: 2 (N − 1) forward, and 2 (N − 1) + 2 N backward. A block is 1/N of the keys, so a rank sends 6 − 4/N times the bytes of the sequence's keys. With many ranks this hardly depends on N: it is close to six times the keys, or three times the keys and values.
 #
-# In BF16 training it is more. The gradients are sums over many blocks, so PyTorch accumulates and sends dK and dV in FP32, at twice the bytes of a BF16 block. (Transformer Engine, which Megatron uses, sends them in the dtype of K and V.) Counted in BF16 blocks, PyTorch's ring sends 4 (N − 1) + 2 · 2 N = **8 N − 4**, or, with many ranks, close to four times the sequence's keys and values.
+# In BF16 training a rank sends more. The gradients are sums over many blocks, so PyTorch accumulates and sends dK and dV in FP32, at twice the bytes of a BF16 block. (Transformer Engine, which Megatron uses, sends them in the dtype of K and V.) Counted in BF16 blocks, PyTorch's ring sends 4 (N − 1) + 2 · 2 N = **8 N − 4**, or, with many ranks, close to four times the sequence's keys and values.
 #
-# ### What it holds
+# ### What a rank holds
 #
-# The sequence stays the same, and more ranks share it. We measure two figures for attention alone: the bytes that a rank **saves** for the backward pass, and its **peak** over both passes, inputs included. One process runs `attend` and `attend_backward` once on the whole sequence.
+# Now the sequence stays the same, and more ranks share it. The next cells measure two figures for attention alone: the bytes that a rank **saves** for the backward pass, and its **peak** over both passes, inputs included. For comparison, one process runs `attend` and `attend_backward` once on the whole sequence.
 #
-# **Predict.** What fraction of one process's peak does a rank of four need? (Count the blocks that your two functions hold at their busiest moment.)
+# **Predict.** With four ranks, what is the peak of one rank, as a fraction of the single process's peak? (Count the blocks that your two functions hold at their busiest moment.)
 
 # %% name="memory_guess"
 my_guess = None  # peak of a rank of 4 / peak of one process
@@ -513,9 +513,9 @@ claims.figure("peak from N to 2 N ranks", "2 to 4 ranks", peaks[4][0] / peaks[2]
 claims.not_measured("C17", "its messages hide behind arithmetic", "needs GPUs and the link between them")
 
 # %% [markdown] name="memory_explained"
-# The bytes that the forward pass saves for the backward pass fall to 1/N, as claimed: q, k, v, out and lse of this rank's tokens.
+# The bytes that the forward pass saves for the backward pass fall to 1/N, as claimed. They are q, k, v, out and lse of this rank's tokens.
 #
-# The peak does not. Ring attention works with a fixed number of blocks: the current keys and values, their gradients, the ones that are arriving, and the temporary tensors of a block. One process has fewer tensors, but they cover the whole sequence. So two ranks save little. From two to four ranks the peak comes closer to half, and the last column shows why it is not quite half. "1/N" hides a constant. The contract asks only that this constant not depend on N, so yours may be larger or smaller than the course's, and the claim about the peak is judged on **your** functions. If it did not hold in your run, which of the tensors that are alive at the same time could share a buffer?
+# The peak does not fall to 1/N. Ring attention works with a fixed number of blocks: the current keys and values, their gradients, the blocks that are arriving, and the temporary tensors of the computation. One process has fewer tensors, but they cover the whole sequence. So with two ranks, the peak hardly falls. From two to four ranks the peak comes closer to half, and the last column shows why it is not quite half. "1/N" hides a constant. The contract asks only that this constant not depend on N, so yours may be larger or smaller than the course's. The claim about the peak is judged on **your** functions. If it did not hold in your run, which of the tensors that are alive at the same time could share a buffer?
 #
 # ### When is the traffic hidden?
 #
@@ -528,7 +528,7 @@ for link, bandwidth in (("NVLink, in a node", h100s.inside), ("network, between 
     print(f"{link:23}: from {tokens:,.0f} tokens on each GPU; with 8 GPUs, sequences of {8 * tokens:,.0f}")
 
 # %% [markdown] name="hide_explained"
-# Kernels that reach half of the peak halve these figures. In the backward pass a block takes 2.5 times the FLOPs, and keys, values and two FP32 gradients travel, which is three times the bytes. So the backward pass needs slightly more tokens to hide its messages, if both rotations overlap with computation, as in the solution and in PyTorch's own ring. Grouped queries (GQA) help: fewer key and value heads travel.
+# Kernels that reach half of the peak halve these figures. In the backward pass a block takes 2.5 times the FLOPs, and keys, values and their FP32 gradients travel, which together have three times the bytes of the forward pass. So the backward pass needs slightly more tokens to hide its messages, if both rotations overlap with computation, as in the solution and in PyTorch's own ring. Grouped queries (GQA) help: fewer key and value heads travel.
 #
 # ## 5 · Load balance
 #
@@ -565,10 +565,10 @@ show(
 #
 # ### Your turn: another order, and its tokens
 #
-# **Contract.** Write two functions. Neither communicates.
+# **Contract.** Write two functions. Neither of them communicates.
 #
-# - `zigzag(ranks)` returns an `order`: for each rank a list of two of the chunks 0 to 2 · `ranks` − 1, in ascending order. Each chunk is on one rank, and under a causal mask all ranks compute the same number of scores.
-# - `cut(tokens, order, rank)` returns what `rank` trains with, `(ids, labels, positions)`. `tokens` (B, T + 1) are whole sequences, whose first T tokens are inputs. T is a multiple of the number of chunks. Neither `tokens` nor `order` is changed.
+# - `zigzag(ranks)` returns an `order`: for each rank, a list of two of the chunks 0 to 2 · `ranks` − 1, in ascending order. Each chunk is on one rank, and under a causal mask all ranks compute the same number of scores.
+# - `cut(tokens, order, rank)` returns the training data of `rank`, `(ids, labels, positions)`. `tokens` (B, T + 1) holds whole sequences, whose first T tokens are inputs. T is a multiple of the number of chunks. Neither `tokens` nor `order` is changed.
 #   - `ids` (B, T/N) are the inputs of this rank's chunks, one after the other, for any `order` with the same number of chunks on every rank.
 #   - `labels` (B, T/N) hold for each of them the token that follows it in the sequence.
 #   - `positions` (T/N,) are their positions in the sequence, from 0, in int64, on the device of `tokens`.
@@ -636,7 +636,7 @@ explore(
 #
 # Now train a decoder of two blocks, with rotary positions, on a sequence that no rank holds completely. Each rank has all parameters and its own tokens, so the gradients of the parameters are summed over the ranks. (In [[data_parallel]] you averaged them, because each rank's loss was a mean over its own rows. Here each rank divides by the joint count.)
 #
-# The loss is a mean over all tokens that count. Some do not (label −100), and they are not spread evenly. So divide by the count over **all** ranks.
+# The loss is a mean over all tokens that count. Some tokens do not count (label −100), and these are not spread evenly over the ranks. So divide by the count over **all** ranks.
 
 
 # %% name="model"
@@ -708,9 +708,9 @@ for n in (2, 4):
 show_table(table)
 
 # %% [markdown] name="wrong_text"
-# Here are three controls that should fail. The first two are correct for data parallelism. The third is correct only if all ranks count the same number of labels. All three look right in the code:
+# The next cells run three variants that should fail. The first two are correct for data parallelism. The third is correct only if all ranks count the same number of labels. All three look right in the code:
 #
-# - **Labels after cutting**: each rank shifts its own tokens by one, and drops its last one.
+# - **Labels after cutting**: each rank shifts its own tokens by one, and its last token gets no label.
 # - **Positions from 0**: each rank numbers its own tokens.
 # - **A mean of means**: each rank divides by its own count, and the ranks' losses are averaged.
 #
@@ -768,9 +768,9 @@ show_table(table)
 #
 # ### Documents
 #
-# A long sequence often consists of many documents, and no token may attend to another document ([[tokens]]). That changes the distribution of work.
+# A long sequence often consists of many documents, and no token may attend to another document ([[tokens]]). This changes how the work is distributed.
 #
-# **Predict.** Take 1,024 tokens in documents of 640, 128, 128 and 128, four ranks, and attention within documents only. What percentage of the step do the ranks spend waiting, on average over the four, with the zigzag order?
+# **Predict.** Four ranks hold 1,024 tokens in zigzag order. The documents have 640, 128, 128 and 128 tokens, and attention stays within them. What percentage of the step does a rank spend waiting, on average over the four?
 
 # %% name="documents_guess"
 my_guess = None  # percent
@@ -797,9 +797,9 @@ for name, order in (("contiguous", contiguous_order(RANKS)), ("zigzag", zigzag(R
     print(f"{name}: waiting {share:.0f}%; scores of each rank: {', '.join(f'{scores:,}' for scores in work)}")
 
 # %% [markdown] name="documents_explained"
-# Zigzag balances **one** causal triangle. Here the most expensive rows, those at the end of the long document, lie in the middle of the sequence, and one rank has them all. Zigzag is even worse than the contiguous order.
+# Zigzag balances **one** causal triangle. Here the most expensive rows, those at the end of the long document, are in the middle of the sequence, and one rank has them all. Zigzag is even worse than the contiguous order.
 #
-# So treat each document as a sequence of its own: split **each** into 2 N chunks, and run the ring per document. Then every document is distributed fairly, and nothing is computed across documents. PyTorch's context parallelism has a per-document load balancer for this. (Pad each document to a multiple of 2 N. Keep each short document on one rank, where it needs no ring.)
+# So treat each document as a sequence of its own: split **each** into 2 N chunks, and run the ring per document. Then every document is distributed fairly, and nothing is computed across documents. PyTorch's context parallelism has a per-document load balancer for this, and another one for FlexAttention's block masks, which distributes blocks of queries by their work. (Pad each document to a multiple of 2 N. Keep each short document on one rank, where it needs no ring.)
 
 
 # %% name="documents_run"
@@ -832,7 +832,7 @@ claims.record(
 #
 # **All-to-all.** Attention treats each **head** independently. So exchange heads for tokens: before attention every rank sends all heads but its own to the other ranks, and receives all tokens for the heads that it keeps. Attention then runs as in one process, with any kernel and any mask. Afterwards the exchange is reversed. This is *Ulysses* (Jacobs et al. 2023). `dist.all_to_all_single` sends each rank its slice of a tensor. The gradient of the exchange is the reverse exchange, so `backward` below calls the same function with `split` and `join` swapped.
 #
-# **All-gather.** Gather all keys and values on every rank before attention, and reduce-scatter their gradients afterwards. Llama 3 was trained this way. PyTorch gathers keys and values by default, too, but still passes their gradients around the ring. By the count of section 4, a rank sends 2 (N − 1) blocks forward. If it gathers again in the backward pass, it sends 4 (N − 1) there. The total is 6 N − 6, about what the ring sends. All-gather handles any mask, including documents, with one kernel call, and with GQA the gathered keys and values are small. On the other hand, its messages do not overlap with computation by themselves, and every rank holds the keys and values of the whole sequence.
+# **All-gather.** Gather all keys and values on every rank before attention, and reduce-scatter their gradients afterwards. Llama 3 was trained this way. PyTorch gathers keys and values by default, too, but still passes their gradients around the ring. By the count of section 4, a rank sends 2 (N − 1) blocks forward. If it gathers again in the backward pass, it sends 4 (N − 1) there. The total is 6 N − 6, about as much as the ring sends. All-gather handles any mask, including document masks, with one kernel call, and with GQA the gathered keys and values are small. It has two drawbacks: its messages do not overlap with computation by themselves, and every rank holds the keys and values of the whole sequence.
 
 
 # %% name="ulysses"
@@ -861,9 +861,9 @@ def ulysses(q, k, v):
 
 
 # %% [markdown] name="ulysses_guess_text"
-# In each of the two passes, Ulysses exchanges four tensors once: q, k, v and the result, or their gradients. Of each tensor a rank keeps 1/N and sends the rest.
+# In each of the two passes, Ulysses exchanges four tensors once: q, k, v and the result, or their gradients. A rank keeps 1/N of each tensor and sends the rest.
 #
-# **Predict.** On two ranks, with 8 query heads and 2 key and value heads (GQA), how many bytes does the ring send, as a multiple of what Ulysses sends, forward and backward together?
+# **Predict.** Two ranks have 8 query heads and 2 key and value heads (GQA). What is the ratio of the bytes that the ring sends to the bytes that Ulysses sends, forward and backward together?
 
 # %% name="ulysses_guess"
 my_guess = None  # bytes of the ring / bytes of Ulysses
@@ -917,7 +917,7 @@ for (n, kv_heads), ratio in ratios.items():
     claims.record("C18", "all-to-all sends less than the ring", subject, ratio, "times", 1.0, float("inf"))
 
 # %% [markdown] name="ulysses_explained"
-# "Ulysses sends less" is right for many ranks: its bytes fall with N, and the ring's do not. But grouped queries help the ring far more. Only keys and values travel in the ring, while Ulysses has to send queries and results, too. On few ranks with few K/V heads, the ring sends less.
+# "Ulysses sends less" is right for many ranks: its bytes fall with N, and the ring's do not. But grouped queries help the ring far more. In the ring only keys and values travel, while Ulysses also has to send queries and results. On few ranks with few K/V heads, the ring sends less.
 #
 # Ulysses has a hard limit: a rank needs at least one head. Tensor parallelism ([[tensor_parallel]]) splits the same heads, so the product of the two degrees cannot exceed the number of heads. The next cell asks the planner for 8 × 8 ranks and 32 heads.
 
@@ -932,11 +932,11 @@ for method in ("ring", "all-to-all"):
 # %% [markdown] name="heads_limit_text"
 # The methods can be combined: Ulysses inside a node, where links are fast and there are enough heads, and a ring between nodes (USP, *unified sequence parallelism*).
 #
-# ## 8 · PyTorch's own
+# ## 8 · PyTorch's context parallelism
 #
 # `context_parallel(mesh, buffers=..., buffer_seq_dims=...)` is a context manager that shards the buffers in place and makes `F.scaled_dot_product_attention` context-parallel. It is a prototype (`torch.distributed.tensor.experimental`) and supports CUDA's fused kernels. Transformer Engine and Megatron offer the methods of this lab as `cp_comm_type`: "p2p" (the ring), "all_gather", "a2a" (Ulysses) and "a2a+p2p".
 #
-# The next cell uses it to split 512 positions, from 0 to 511, over four ranks, and then calls attention inside it.
+# The next cell uses `context_parallel` to split the positions 0 to 511 over four ranks, and then calls attention inside the context.
 #
 # **Predict.** What is the highest position that rank 0 gets?
 
@@ -971,9 +971,9 @@ said = results[0][1]
 print(f"its attention: off by {said:.1e}" if isinstance(said, float) else f"its attention here: {said}")
 
 # %% [markdown] name="torch_explained"
-# `context_parallel` shards in zigzag order, as in section 5: the first and the last chunk go to rank 0. So everything else that belongs to tokens, above all labels and positions, must be in its list of buffers, or it keeps its original order.
+# `context_parallel` shards in zigzag order, as in section 5: the first and the last chunk go to rank 0. So its list of buffers must include everything else that belongs to tokens, above all labels and positions. A tensor that is missing from the list keeps its original order.
 #
-# On a CPU, attention inside it raises an error: PyTorch has no sharding rule for the CPU's kernel. On GPUs it gathers all keys and values at once by default, or passes them around after `set_rotate_method("alltoall")`. The default gives up the memory bound of section 4: every rank holds the keys and values of the whole sequence.
+# On a CPU, attention inside the context raises an error: PyTorch has no sharding rule for the CPU's kernel. On GPUs, `context_parallel` gathers all keys and values at once by default. After `set_rotate_method("alltoall")` it passes them around instead. The default gives up the memory bound of section 4: every rank holds the keys and values of the whole sequence.
 #
 # ## 9 · What this run measured
 
@@ -1000,6 +1000,6 @@ claims
 # - Make labels before cutting, let positions travel with their tokens, and divide the loss by the count over all ranks.
 # - Ulysses sends less on many ranks, until the heads run out. With GQA on few ranks, the ring sends less. All-gather sends about as much as the ring and needs more memory, but takes any mask.
 #
-# **What to reach for when.** If activations are too large, recompute first ([[activation_checkpointing]]), then use context parallelism. With document masks, few K/V heads and memory to spare: all-gather. Up to eight ranks in a node and enough heads: all-to-all. For more ranks or tight memory: a ring in zigzag order. The planner knows ring and all-to-all (`python -m helpers plan --context 8 --context-method ring`).
+# **What to reach for when.** If activations are too large, recompute first ([[activation_checkpointing]]), then use context parallelism. With document masks, few K/V heads and memory to spare, use all-gather. With up to eight ranks in a node and enough heads, use all-to-all. With more ranks or tight memory, use a ring in zigzag order. The planner knows ring and all-to-all (`python -m helpers plan --context 8 --context-method ring`).
 #
 # **Sources.** Liu et al. 2023, *Ring Attention with Blockwise Transformers*; Dao et al. 2022, *FlashAttention*; Brandon et al. 2023, *Striped Attention*; Dubey et al. 2024, *The Llama 3 Herd of Models*, section 3.3.2 (chunks assigned in pairs; all-gather of keys and values); Jacobs et al. 2023, *DeepSpeed Ulysses*; Fang and Zhao 2024, *USP: A Unified Sequence Parallelism Approach*; Su et al. 2021, *RoFormer* (RoPE); Ainslie et al. 2023, *GQA*; PyTorch documentation, `torch.distributed.tensor.experimental.context_parallel`; Transformer Engine documentation, `cp_comm_type`.

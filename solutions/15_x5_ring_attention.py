@@ -1,18 +1,18 @@
 # %% [markdown] name="title"
 # # X5 · Ring attention
 #
-# **Graded exercise, 10 points.** A sequence too long for one rank is spread over several. Each rank keeps its queries, and keys and values travel around a ring, so that no rank ever holds all of them. As in practice, the sequence is packed with documents of uneven length, and its tensors are in BF16. You write all of it: which tokens a rank holds, the message, attention forward and backward, and the training step around it.
+# **Graded exercise, 10 points.** A sequence too long for one rank is spread over several. Each rank keeps its queries, and keys and values travel around a ring, so that no rank ever holds all of them. As in practice, the sequence is packed with documents of uneven length, and its tensors are in BF16. You write every part: the distribution of tokens over ranks, the messages, attention forward and backward, and the training step around it.
 #
 # | | |
 # |---|---|
-# | After this you can | train on packed documents that no single rank holds in full, in BF16, with the loss and the gradients of one process; deal the work out evenly; keep within limits on what a rank rounds, stores, sends and multiplies, and show that you do |
+# | After this you can | train on packed documents that no single rank holds in full, in BF16, with the loss and the gradients of one process; distribute the work evenly; stay within limits on what a rank rounds, stores, sends and multiplies |
 # | Time | 90 to 120 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (4 processes) |
 # | Before this | [[context_parallel]] |
 # | Syllabus | X5 |
 #
-# There are four answer cells, each followed by its check. Most checks start four or five real ranks (over gloo on the CPU, so that every machine gives the same verdict), in groups of 1 to 5 ranks, each with its own sequence. Run them as often as you like. If ranks wait for each other, the check reports it within half a minute, with the line that each of them has reached. Save the notebook when you are done: it is your submission, and its name must not change.
+# There are four answer cells, each followed by its check. Most checks start four or five real ranks (over gloo on the CPU, so that every machine gives the same verdict), in groups of 1 to 5 ranks, each with its own sequence. Run them as often as you like. If ranks wait for each other, the check reports it within half a minute, and shows the line of code that each rank has reached. Save the notebook when you are done: it is your submission, and its name must not change.
 
 # %% name="setup" setup=true
 from helpers import check, device_name, english, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks
@@ -29,13 +29,13 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 # %% [markdown] name="shard_task"
 # ## Part 1 · Which tokens a rank holds (1 point)
 #
-# A query attends to the earlier tokens of its own document. So a long document has most of the work, and its end has more than its start. Zigzag order balances one document. For packed documents, chunks are dealt out **by their work**. (PyTorch's load balancer for block masks sorts them by their work, too, and then deals them back and forth.)
+# A query attends to the earlier tokens of its own document. So most of the work comes from a long document, and more from its end than from its beginning. Zigzag order balances one document. For packed documents, chunks are dealt out **by their work**. (PyTorch's load balancer for block masks sorts them by their work, too, and then deals them back and forth.)
 #
 # **Contract.** `deal(lengths, ranks, chunk)` returns an `order`: for each rank a list of the chunks that it gets. `shard(tokens, lengths, order, rank)` returns `(inputs, targets, positions)` of one rank. Neither communicates.
 #
 # 1. `lengths` is a list of one or more positive integers: the lengths of the documents, in their order in the sequence. The sequence is cut into chunks of `chunk` tokens, numbered from 0. Document boundaries may fall inside chunks.
-# 2. The work of a chunk is the total number of keys that its queries see: a token sees its document up to and including itself. Chunks are dealt from the most work to the least; among chunks with equal work, the lower number comes first. Each goes to the rank with the least work so far, and to the lower rank if there is a tie. A rank that has its share of chunks gets no more. Every rank gets the same number of chunks, in ascending order.
-# 3. If the tokens cannot be cut into chunks, or the chunks cannot be divided evenly, `deal` raises `ValueError`.
+# 2. The work of a chunk is the total number of keys that its queries see: a token sees its document up to and including itself. Chunks are dealt from the most work to the least; among chunks with equal work, the lower number comes first. Each chunk goes to the rank with the least work so far; in a tie, to the rank with the lower number. A rank that has its share of chunks gets no more. Every rank gets the same number of chunks, in ascending order.
+# 3. If the tokens cannot be cut into chunks, or the chunks cannot be divided evenly among the ranks, `deal` raises `ValueError`.
 # 4. `tokens` is `(B, T)`, int64, and each row holds documents of these `lengths`. `inputs`, `targets` `(B, t)` and `positions` `(t,)` are int64 and hold the rank's chunks one after the other, for any `order`. Arguments are not changed.
 # 5. The target of a token is the token after it in its document. The last token of a document has the target -100. Positions count from 0 in each document and apply to all rows.
 
@@ -114,20 +114,20 @@ hint("x5.pass_on")
 # %% [markdown] name="ring_task"
 # ## Part 3 · The ring (6 points)
 #
-# **Contract.** `ring_attention(q, k, v, order, lengths, group)` is called on every rank of `group`, which may have only one, and returns the rank's part of attention over the whole sequence.
+# **Contract.** `ring_attention(q, k, v, order, lengths, group)` is called on every rank of `group`, which may consist of a single rank. It returns the rank's part of attention over the whole sequence.
 #
 # 1. `q` is `(B, H, t, D)`, `k` and `v` are `(B, h, t, D)`, in BF16: the rank's own chunks one after the other. They may be non-contiguous views. `order[r]` lists the chunks of rank `r` of the group, ascending. All ranks have the same number of chunks, which may be dealt in any way. `H` is a multiple of `h`: query head `i` uses key head `i // (H / h)`.
-# 2. A query sees the keys of its own document up to its own position. `lengths` are the documents' lengths, in their order in the sequence; document boundaries may fall inside chunks. The output, `(B, H, t, D)`, in BF16, is what `F.scaled_dot_product_attention(..., enable_gqa=True)` with that mask gives one process for these queries. Scores may be above 100 or below -100.
-# 3. The gradients of `q`, `k` and `v`, after every rank has run its backward pass, are those of the sum of all ranks' losses in one process. There may be several calls before the first backward pass, and their backward passes may come in any order. Second derivatives are not needed. Arguments and the gradient of the output are not changed.
-# 4. **Precision.** The output and the gradients are rounded to BF16 once, at the end. Everything before that is in FP32: scores, weights, running maxima and denominators, the sum that becomes the output, and all parts of gradients. So is δ = g · out (g is the gradient of the output), which is computed from the output before the output is rounded. The check measures this with 4 ranks and 12 chunks: at most 2% of the numbers of a rank's tensor differ from the result that is rounded once. FP32 sums in a different order stay far below that limit; a single sum or factor in BF16 goes far above it. (On a GPU, tensor cores multiply BF16 and add in FP32. On a CPU, a matmul of BF16 returns BF16, so multiply in FP32 here.)
-# 5. **Memory.** With parts of the same size, more ranks need no more memory per rank, neither at the peaks nor between the passes. A rank never holds the keys or the values of all ranks, its scores with all of them, a mask of the whole sequence, or one output per block, and saves nothing of these sizes for the backward pass. Nor does it save `q`, `k` and `v` in FP32. A few numbers per token are allowed.
+# 2. A query sees the keys of its own document up to its own position. `lengths` are the documents' lengths, in their order in the sequence; document boundaries may fall inside chunks. The output, `(B, H, t, D)`, in BF16, equals that of `F.scaled_dot_product_attention(..., enable_gqa=True)` with that mask for these queries, in one process. Scores may be above 100 or below -100.
+# 3. After every rank has run its backward pass, the gradients of `q`, `k` and `v` equal those of one process whose loss is the sum of all ranks' losses. There may be several calls before the first backward pass, and their backward passes may come in any order. Second derivatives are not needed. Arguments and the gradient of the output are not changed.
+# 4. **Precision.** The output and the gradients are rounded to BF16 once, at the end. Everything before that is in FP32: scores, weights, running maxima and denominators, the sum that becomes the output, and all parts of gradients. δ = g · out (g is the gradient of the output) is in FP32, too, and is computed from the output before it is rounded. The check measures this with 4 ranks and 12 chunks: in each tensor of a rank, at most 2% of the numbers may differ from a result that is rounded once. FP32 sums in a different order stay far below that limit; a single sum or factor in BF16 goes far above it. (On a GPU, tensor cores multiply BF16 and add in FP32. On a CPU, a matmul of BF16 returns BF16, so multiply in FP32 here.)
+# 5. **Memory.** With parts of the same size, more ranks need no more memory per rank, neither at its peak nor between the passes. A rank never holds the keys or the values of all ranks, its scores with all of them, a mask of the whole sequence, or one output per block, and saves nothing of these sizes for the backward pass. Nor does it save `q`, `k` and `v` in FP32. A few numbers per token are allowed.
 # 6. **Messages** go from a rank to the next one of the group, and to no other rank, by `dist.isend` and `dist.irecv` or `dist.batch_isend_irecv`. A block is one rank's keys and values, `h` heads each, and travels in BF16. The gradients of a block are sums over ranks and travel in FP32, at twice its bytes. Each of the N ranks must stay within these limits:
 #
 #    | what a rank sends | forward | backward |
 #    |---|---|---|
 #    | blocks, in BF16 | at most N - 1 | at most N - 1 |
 #    | gradients of a block, in FP32 | none | at most N |
-#    | collectives, per kind (enough for counts and a barrier) | 512 bytes | 512 bytes |
+#    | collectives, per kind (enough for counts and a barrier) | at most 512 bytes | at most 512 bytes |
 #
 # 7. **Work.** A chunk of queries and a chunk of keys are multiplied only if one of these queries sees one of these keys, forward or backward. A mask within such a pair of chunks is allowed. Scores and output may be recomputed in the backward pass. Multiply with `@`, `einsum` or PyTorch's attention: the check counts those.
 #
@@ -269,7 +269,7 @@ hint("x5.train")
 # %% [markdown] name="run_text"
 # ## Your ring at work
 #
-# A small model reads 1,024 letters at a time, in four documents, on one rank, on two and on four. Its parameters are in FP32, its attention in BF16. The model and the data are the same, so the loss must be the same as well, up to rounding. Each rank's peak shows what the ring is for.
+# A small model reads 1,024 characters at a time, in four documents, on one rank, on two and on four. Its parameters are in FP32, its attention in BF16. Model and data are the same in all three runs, so the loss must be the same, too, up to rounding. The peak of a rank shows what the ring saves.
 
 
 # %% name="model"
@@ -322,7 +322,7 @@ except RuntimeError as error:  # NotImplementedError is one, too
     print("The table appears when all four parts are done." if "NotImplementedError" in repr(error) else error)
 
 # %% [markdown] name="run_reading"
-# Compare the peaks. With twice as many ranks, `t = T / N` is halved, and so is everything that grows with `t`. If your scores exist for only one pair of chunks at a time, their size does not depend on the number of ranks. Nor does that of the parameters, their gradients and the optimizer's state, because every rank holds all of them.
+# Compare the peaks. With twice as many ranks, `t = T / N` is halved, and so is everything that grows with `t`. If your scores exist for only one pair of chunks at a time, their size does not depend on the number of ranks. The parameters, their gradients and the optimizer state do not shrink either, because every rank holds all of them.
 
 # %% [markdown] name="submit"
 # ## Submit

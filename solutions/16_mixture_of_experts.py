@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Mixture of experts
 #
-# **A mixture of experts can have many times the parameters that it uses per token. That saves FLOPs. In return, you have to keep the experts balanced, hold all of them in memory, and move tokens to the ranks that own their experts.**
+# **A mixture of experts can have many more parameters than it uses per token. That saves FLOPs. In return, you have to keep the experts balanced, hold all of them in memory, and move tokens to the ranks that own their experts.**
 #
 # | | |
 # |---|---|
@@ -60,9 +60,9 @@ print(f"ranks: on {'GPUs, over NCCL' if where.type == 'cuda' else 'the CPU, over
 # %% [markdown] name="layer_text"
 # ## 1 · Experts and a router
 #
-# The MLP of a transformer block processes each token independently, and uses all of its parameters for every token. A **mixture of experts** replaces it with several small MLPs, the *experts*, and a *router*: a linear layer with one output per expert. Each token goes to the k experts to which the router gives the highest probability. The layer's output for the token is the weighted sum of those k experts' results.
+# The MLP of a transformer block processes each token independently, and uses all of its parameters for every token. A **mixture of experts** replaces it with several small MLPs, the *experts*, and a *router*: a linear layer with one output per expert. Each token goes to the k experts to which the router gives the highest probabilities. For each token, the layer returns the weighted sum of the results of these k experts.
 #
-# This lab uses 8 experts with a hidden size of 64 and k = 2. The comparison is a dense MLP with a hidden size of 128, which uses as many parameters per token as two experts do.
+# This lab uses 8 experts with a hidden size of 64 and k = 2. It is compared with a dense MLP with a hidden size of 128, which uses as many parameters per token as two experts do.
 
 # %% name="layer_figure"
 show(
@@ -78,10 +78,10 @@ show(
 #
 # **Contract.** Write four functions for n tokens of width C, E experts and k choices per token. n may be 0.
 #
-# - `route(logits, k, bias=None)` takes logits (n, E). It returns `chosen` (n, k), the k experts with the highest probability (softmax over all experts), in any order, and `weights` (n, k) in the same order: the probabilities of the chosen experts, divided by their sum. A `bias` (E,) is added to the probabilities when experts are chosen. It does not enter the weights.
+# - `route(logits, k, bias=None)` takes logits (n, E). It returns `chosen` (n, k), the k experts with the highest probabilities (softmax over all experts), in any order, and `weights` (n, k) in the same order: the probabilities of the chosen experts, divided by their sum. A `bias` (E,) is added to the probabilities when experts are chosen. It does not enter the weights.
 # - `permute(x, chosen, experts)` takes x (n, C). It returns `rows` (n·k, C), one copy of a token per choice, sorted by expert; `counts` (E,), the number of rows of each expert; and `source` (n·k,), where row j belongs to choice source[j] of `chosen.flatten()`.
-# - `grouped(rows, counts, up, down)` takes up (E, H, C) and down (E, C, H). The rows of expert e are the next counts[e] rows. It returns down[e] · gelu(up[e] · row) for each row. No expert computes another expert's rows. An expert without rows gets a gradient of zeros. Even without any rows, the result must depend on `rows`, `up` and `down` in autograd: a rank without tokens still takes part in the gradient exchange of section 5.
-# - `unpermute(rows, source, weights)` returns (n, C): for each token, the sum of its k rows times their weights.
+# - `grouped(rows, counts, up, down)` takes up (E, H, C) and down (E, C, H). The first counts[0] rows belong to expert 0, the next counts[1] rows to expert 1, and so on. It returns down[e] · gelu(up[e] · row) for each row. No expert computes another expert's rows. An expert without rows gets a gradient of zeros. Even without any rows, the result must depend on `rows`, `up` and `down` in autograd: a rank without tokens still takes part in the gradient exchange of section 5.
+# - `unpermute(rows, source, weights)` returns (n, C): for each token, the sum of its k rows, each multiplied by its weight.
 
 
 # %% name="layer" answer=true reveal=true
@@ -163,7 +163,7 @@ print(f"parameters, mixture / dense MLP: {mixture[0] / mlp[0]:.3f}")
 print(f"FLOPs, mixture / dense MLP:      {mixture[1] / mlp[1]:.3f}")
 
 # %% [markdown] name="one_guess_text"
-# The mixture has four times the parameters at the same FLOPs. The extra 0.03 in both ratios is the router. The **total** parameters determine memory: weights, gradients and optimizer state. The **active** parameters determine FLOPs.
+# The mixture has four times the parameters at the same FLOPs. The extra 0.03 in both ratios comes from the router. The **total** parameters determine memory: weights, gradients and optimizer state. The **active** parameters determine FLOPs.
 #
 # Some mixtures use k = 1 (the *Switch Transformer*).
 #
@@ -195,11 +195,11 @@ one_guess.reveal(router_gradient(1) / router_gradient(2))
 # %% [markdown] name="kernel_contract"
 # ### Your turn: grouped matmuls
 #
-# Your `grouped` probably loops over the experts, with two matmuls each, and reads `counts` on the host to know where to split. On a GPU that has two costs. Small matmuls, one after the other, leave most of the device idle. And `counts.tolist()` is a host synchronization: the CPU waits until the router has finished, and launches nothing in the meantime. For BF16 on a GPU, `F.grouped_mm` runs all experts in one kernel and reads the boundaries on the device. (In FP32 it falls back to a loop that copies them to the host.)
+# Your `grouped` probably loops over the experts, with two matmuls each, and reads `counts` on the host to know where to split. On a GPU, this has two costs. Small matmuls, one after the other, leave most of the device idle. And `counts.tolist()` is a host synchronization: the CPU waits until the router has finished, and launches nothing in the meantime. For BF16 on a GPU, `F.grouped_mm` runs all experts in one kernel and reads the boundaries on the device. (In FP32 it falls back to a loop that copies them to the host.)
 #
 # `torch.bincount` synchronizes, too: it reads the largest index to size its output. So training code counts with `F.one_hot(...).sum(dim=0)`, `histc` or `scatter_add`.
 #
-# **Contract.** `grouped_kernel(rows, counts, up, down)` takes and returns the same as `grouped`, in FP32 or BF16.
+# **Contract.** `grouped_kernel(rows, counts, up, down)` has the same arguments and result as `grouped`, in FP32 or BF16.
 #
 # - It calls `F.grouped_mm` exactly twice in the forward pass and no other matmul.
 # - It never reads `counts` on the host: no `tolist`, no `item`, no slicing by values.
@@ -241,13 +241,13 @@ for dtype in (torch.bfloat16,) if device.type == "cuda" else (torch.float32, tor
     print(dtype, "loop -> grouped_mm:", compare(work(grouped, dtype), work(grouped_kernel, dtype), runs=10))
 
 # %% [markdown] name="alone_text"
-# These timings are for this device. PyTorch's CPU version of `F.grouped_mm` loops over the experts in C++, so on a CPU it can only save the overhead of many small operations in Python and autograd. On a GPU, in BF16, the loop launches 2 E matmuls and waits once for `counts`. The grouped version launches two matmuls and does not wait. The other cells keep `grouped`, which also runs in FP64.
+# These timings are for this device. PyTorch's CPU version of `F.grouped_mm` loops over the experts in C++, so on a CPU the only gain is less overhead in Python and autograd. On a GPU, in BF16, the loop launches 2 E matmuls and waits once for `counts`. The grouped version launches two matmuls and does not wait. The other cells keep `grouped`, which also runs in FP64.
 #
 # ## 2 · Without balancing
 #
-# The model to train is tiny: two blocks and no attention. It reads the last 8 bytes of English text (Python's own manual) and predicts the next byte. Three versions see the same batches. Their blocks have a dense MLP with a hidden size of 128, one with 512, or 8 experts with 64 each and k = 2. The mixture computes about as much as the first and has about as many parameters as the second.
+# The model to train is tiny: two blocks and no attention. It reads the last 8 bytes of English text (Python's own manual) and predicts the next byte. Three versions see the same batches. The blocks of the first have a dense MLP with a hidden size of 128, and those of the second a dense MLP with 512. The third is a mixture, with 8 experts of hidden size 64 in each block and k = 2. The mixture computes about as much as the first version and has about as many parameters as the second.
 #
-# **Predict.** Nothing in the loss asks the router to balance. At the end of training, what is the load of a layer's busiest expert, as a multiple of its even share? (1 means that all experts get the same. 4 is the maximum: every token has that expert among its two.)
+# **Predict.** Nothing in the loss asks the router to balance. At the end of training, what is the load of a layer's busiest expert, as a multiple of its even share? (1 means that all experts get the same. 4 is the maximum: every token chooses that expert.)
 
 # %% name="alone_guess"
 my_guess = None  # times the even share
@@ -292,7 +292,7 @@ idle = (runs["no balancing"].loads[-50:].mean(dim=0) * 8 < 0.25).sum().item()
 print(f"experts with less than a quarter of their even share at the end: {idle} of 16")
 
 # %% [markdown] name="alone_explained"
-# An expert that is chosen gets gradients, improves, and is chosen more often. The widest bands show this early in the run. Here some of the other experts catch up in part. If they never do, that is called *routing collapse*. An expert learns little while it gets few tokens.
+# An expert that is chosen gets gradients, improves, and is chosen more often. The widest bands show this early in the run. Here some of the other experts catch up in part. If they never did, this would be *routing collapse*: an expert that gets few tokens learns little, so it keeps getting few.
 #
 # ## 3 · Balancing
 #
@@ -341,7 +341,7 @@ balance_loss, nudge, within_capacity = check("mixture_of_experts.balance", balan
 hint("mixture_of_experts.balance")
 
 # %% [markdown] name="balance_guess_text"
-# **Predict.** Train the mixture again, once with α = 0.02 and once with a bias that moves by 0.01 per step. By how much does the test loss with the bias differ from that without balancing? (Below zero if the bias is better.)
+# **Predict.** Train the mixture again, once with α = 0.02 and once with a bias that moves by 0.01 per step. What is the test loss with the bias, minus the test loss without balancing? (The difference is negative if the bias is better.)
 
 # %% name="balance_guess"
 my_guess = None  # test loss with the bias - without balancing
@@ -374,7 +374,7 @@ claims.record(
 claims.figure("balanced experts lower the loss by", "no balancing - bias, one seed", better, "nats")
 
 # %% [markdown] name="balance_explained"
-# Both methods balance the experts. With the loss, the router is pulled toward good predictions and toward equal loads at the same time, and α sets the strength of the second pull. The bias adds no gradient, so nothing competes with the task's gradient. It needs the loads of *all* tokens: with several ranks, all-reduce the counts before `nudge`. The loss has a similar problem. Computed per micro-batch on each rank, it demands balance within every micro-batch, which is stricter than balance over the global batch.
+# Both methods balance the experts. With the loss, the router is pulled toward good predictions and toward equal loads at the same time, and α sets the strength of the second pull. The bias adds no gradient, so nothing competes with the task's gradient. It needs the loads of *all* tokens: with several ranks, all-reduce the counts before `nudge`. The loss has a similar problem. If each rank computes it per micro-batch, it demands balance within every micro-batch, which is stricter than balance over the global batch.
 
 # %% [markdown] name="precision_text"
 # ### Keep the router in FP32
@@ -412,7 +412,7 @@ def rerouted(model, x):
 rounding_guess.reveal(rerouted(models["bias"], batch_at(text, 4096, torch.Generator().manual_seed(2))[0]))
 
 # %% [markdown] name="capacity_text"
-# Rounding alone sends each of these tokens to different experts than in training. The same can happen when activation checkpointing recomputes a block and the recomputation is not bitwise repeatable (because of atomics, or a different autocast state). If a token is then routed differently, a dropless layer's shapes change and `checkpoint` raises an error. With a fixed capacity the gradient is silently wrong.
+# Rounding alone sends these tokens to experts that were not chosen for them in training. The same can happen when activation checkpointing recomputes a block and the recomputation is not bitwise repeatable (because of atomics, or a different autocast state). If a token is then routed differently, a dropless layer's shapes change and `checkpoint` raises an error. With a fixed capacity the gradient is silently wrong.
 #
 # ### What a capacity drops
 #
@@ -524,13 +524,13 @@ said, subject = "cheaper by total / active parameters", "FLOPs to the loss of de
 claims.record("C19", said, subject, sum(savings) / 2 / ratio, "x", 0.8, 1.25)
 
 # %% [markdown] name="cheap_explained"
-# With either seed, the mixture comes close to the loss of the dense model with MLPs four times as wide, or beats it. The saving is near the model's own ratio of total to active parameters. The last two printed lines show that both figures depend on the seed, so the verdicts use the mean of two seeds. The experts' own factor of 4 would be too optimistic: the layers before and after the blocks cost the same in all models, and in a small model they are a large part of the total.
+# With either seed, the mixture comes close to the loss of the dense model with MLPs four times as wide, or beats it. The saving is close to the model's own ratio of total to active parameters, or above it. The last two printed lines show that both figures depend on the seed, so the verdicts use the mean of two seeds. The experts' own ratio of 4 would promise too much: the layers before and after the blocks cost the same in all models, and they are a large part of a small model.
 #
-# This is one small byte model, on a text where more parameters help within 200 steps. If dense 512 were no better than dense 128, there would be no gap to close. At scale the first claim is too strong. Scaling studies place a mixture between a dense model of its active size and one of its total size, and the gain shrinks as models grow (Clark et al. 2022; Artetxe et al. 2021).
+# This is one small model of bytes, trained on a text where more parameters help within 200 steps. If dense 512 were no better than dense 128, there would be no gap to close. At scale the first claim is too strong. Scaling studies place a mixture between a dense model of its active size and one of its total size, and the gain shrinks as models grow (Clark et al. 2022; Artetxe et al. 2021).
 #
 # ### Seconds and MFU
 #
-# **Predict.** On this machine, what is the time of a step of dense 512 divided by that of the mixture?
+# **Predict.** On this machine, what is the time of one step of dense 512, divided by the time of one step of the mixture?
 
 # %% name="seconds_guess"
 my_guess = None  # seconds of dense 512 / of the mixture
@@ -556,7 +556,7 @@ claims.figure("a step of dense 512 / of the mixture", "1,024 tokens, forward and
 #
 # ### Memory
 #
-# **Predict.** In a training step with AdamW and a batch of 256 windows, how many times the peak memory of dense 128 does the mixture need?
+# **Predict.** In a training step with AdamW and a batch of 256 windows, what is the mixture's peak memory, as a multiple of dense 128's?
 
 # %% name="memory_guess"
 my_guess = None  # peak of the mixture / of dense 128
@@ -595,7 +595,7 @@ for name, profile in profiles.items():
 show_table(table)
 
 # %% [markdown] name="shared_text"
-# Parameters, gradients and optimizer state follow the total parameters: for these, the mixture needs about as much as dense 512. Its activations exceed those of dense 128, because each token has k copies, and a result for each.
+# Parameters, gradients and optimizer state follow the total parameters: for these three, the mixture needs about as much memory as dense 512. Its activations take more memory than those of dense 128, because each token has k copies, and each copy has a result.
 #
 # ### Shared and fine-grained experts
 #
@@ -623,7 +623,7 @@ show(
 #
 # - `Exchange.apply(rows, send, receive, group)` takes `rows` (sum of `send`, C), ordered by destination rank. `send` and `receive` are lists of N row counts. It returns (sum of `receive`, C): the rows that all ranks sent to this one, in rank order. The backward pass sends the gradient along the reverse route. A second backward pass through the same graph (`retain_graph=True`) gives the same gradient again. A rank may send or receive nothing.
 # - `expert_parallel(x, chosen, weights, up, down, group)` takes this rank's tokens: x (n, C), `chosen` and `weights` (n, k), where `chosen` numbers the experts among all E. `up` (E/N, H, C) and `down` (E/N, C, H) are this rank's experts; rank 0 has the first E/N. It returns (n, C) for this rank's tokens. n may differ between ranks, and may be 0.
-# - The loss is the sum of what the ranks compute. After `backward()` on every rank, each gradient equals that of one process: of x and weights for this rank's tokens; of `up` and `down` for this rank's experts, from the tokens of **all** ranks.
+# - The loss is the sum of the losses of all ranks. After `backward()` on every rank, each gradient equals that of one process. The gradients of x and weights are those of this rank's tokens. The gradients of `up` and `down` are those of this rank's experts, and include the tokens of **all** ranks.
 # - The forward pass sends the number of rows for each expert, then each row once, then its result once. The backward pass sends the gradients of both. Nothing is padded, and nothing else is sent.
 # - No input tensor is changed. Gradients may arrive in any memory layout.
 #
@@ -785,7 +785,7 @@ claims.record("T39", said, "bias, mean of 4 ranks", ratios["bias"], "of the form
 claims.figure("rows of the busiest rank, without balancing", "4 ranks", busiest["no balancing"], "x mean")
 
 # %% [markdown] name="uneven_explained"
-# The total hardly changes: about three of four rows leave their rank, whichever experts they go to. Imbalance changes **where** rows arrive. The busiest rank has the most to receive and to compute, and an all-to-all ends only when the last part has arrived, so all ranks wait for the busiest one. That rank also has to *store* its rows.
+# The total hardly changes: about three of every four rows leave their rank, whichever experts they go to. Imbalance changes **where** rows arrive. The busiest rank has the most to receive and to compute, and an all-to-all ends only when the last part has arrived, so all ranks wait for the busiest one. That rank also has to *store* its rows.
 #
 # **Predict.** Measure the peak memory of one layer's forward and backward pass on each of 4 ranks. What is the highest peak without balancing, as a multiple of the highest peak of the bias mixture?
 
@@ -815,11 +815,11 @@ table = [("4 ranks", *(f"rank {rank}" for rank in range(RANKS)))]
 show_table([*table, *((name, *map(human_bytes, peaks)) for name, peaks in layer_peaks.items())])
 
 # %% [markdown] name="torch_text"
-# All ranks have the same tokens and the same number of parameters, so only the routing makes their peaks differ. Part of each peak is the same on every rank: its own tokens and their copies. The rest follows the rows that it receives. If an even load would nearly fill the GPUs, the busiest rank runs out of memory first, in some step in which the router favors its experts. So imbalance can end a run with an out-of-memory error although the loss looks normal.
+# All ranks have the same tokens and the same number of parameters, so only the routing makes their peaks differ. Part of each peak is the same on every rank: its own tokens and their copies. The rest follows the rows that it receives. If an even load would nearly fill the GPUs, the busiest rank runs out of memory first, in a step in which the router favors its experts. So imbalance can end a run with an out-of-memory error even though the loss looks normal.
 #
-# If both experts of a token are on the same rank, its row goes there twice. Some implementations send it only once. DeepSeek-V3 also limits the experts of a token to four nodes.
+# If both experts of a token are on the same rank, its row is sent there twice. Some implementations send it only once. DeepSeek-V3 also limits the experts of a token to four nodes.
 #
-# PyTorch has the exchange with its gradient: `all_to_all_single_autograd`, in a private module that torchtitan uses. The next cell compares it with yours.
+# PyTorch has a version of the exchange with a gradient: `all_to_all_single_autograd`, in a private module that torchtitan uses. The next cell compares it with yours.
 
 
 # %% name="torch_run"
@@ -845,7 +845,7 @@ print("the same rows and gradients:", run_ranks(beside_torch, RANKS, device=wher
 # %% [markdown] name="groups_text"
 # ## 6 · Which ranks share a gradient?
 #
-# Eight experts can be spread over at most 8 ranks, even if there are 64. So ranks form a mesh: along `expert` they hold different experts, along `replica` they hold the same ones. Everything else (embedding, router, norms) is on all ranks, as in data parallelism. Every rank has its own part of the batch.
+# Eight experts can be spread over at most 8 ranks, even if there are 64. So ranks form a mesh: along `expert` they hold different experts, along `replica` they hold the same ones. All other parameters (embedding, router, norms) are on all ranks, as in data parallelism. Every rank has its own part of the batch.
 #
 # After the backward pass, the gradients must be combined into those of the mean loss over all ranks. Two methods come to mind:
 #
@@ -878,7 +878,7 @@ mixed_guess = Prediction("Loss after 50 steps, over_all - correct", my_guess, "n
 # - Afterwards each `.grad` is that of the mean loss over all ranks. Parameters do not change.
 # - Each shared gradient is sent once among all ranks, and each expert gradient once among the ranks that hold that expert. (A collective in a group of one rank does not count.)
 #
-# Think first: from which ranks has `expert_parallel` already brought tokens to an expert?
+# Before you write it: from which ranks has an expert already received tokens in `expert_parallel`?
 
 
 # %% name="reduce" answer=true reveal=true
@@ -970,7 +970,7 @@ for name, results in tried.items():
 show_table([*table, ("one process", "", "", "", f"{alone:.3f}")])
 
 # %% [markdown] name="groups_explained"
-# - `over_all` averages the gradients of *different* experts that happen to have the same shape and name on their ranks. It raises no error and no warning. All other parameters get the right gradients. So only the loss shows the mistake, and only if you compare it with that of a correct run. `DistributedDataParallel` is worse: when it is constructed, it overwrites every rank's experts with rank 0's, because names and shapes agree. Exclude them (`DistributedDataParallel._set_params_and_buffers_to_ignore_for_model`).
+# - `over_all` averages the gradients of *different* experts that happen to have the same shape and name on their ranks. It raises no error and no warning. All other parameters get the right gradients. So only the loss shows the mistake, and only if you compare it with the loss of a correct run. `DistributedDataParallel` is worse: when it is constructed, it overwrites every rank's experts with rank 0's, because names and shapes agree. Exclude them (`DistributedDataParallel._set_params_and_buffers_to_ignore_for_model`).
 # - `over_copies` gives the right direction, but makes the gradients too large by a factor equal to the number of ranks along `expert`. The exchange has already *summed* over those ranks, while the loss is a *mean* over all. Up to its ε, AdamW cancels a constant factor, which hides the mistake ([[gradient_accumulation]]): the loss after 50 steps is close to the correct one. SGD, or clipping by the global norm, would reveal it.
 # - The correct method sums over the ranks that hold a copy, and divides by the number of all ranks.
 #
@@ -1030,6 +1030,6 @@ claims
 # - Expert parallelism exchanges row counts, rows and results, and then the gradients of both. On average over the ranks, each sends 4 n k C (N − 1) / N numbers per layer, for any load. Imbalance costs time and memory on the busiest rank.
 # - An expert's gradient is summed over its copies and divided by the number of all ranks. Averaging over all ranks mixes different experts without an error. The clipping norm counts each expert once.
 #
-# **What to reach for when.** For a lower loss at the same FLOPs, with memory to spare: a mixture. If the experts do not fit: expert parallelism inside a node or over fast links, with data parallelism or sharding across nodes. When you report an MFU: state that it counts active parameters. For combining expert ranks with the other dimensions: the methods of [[choosing_a_layout]] apply, though that lab's own layouts are dense.
+# **What to reach for when.** For a lower loss at the same FLOPs, with memory to spare, use a mixture. If the experts do not fit, use expert parallelism inside a node or over fast links, with data parallelism or sharding across nodes. When you report an MFU, state that it counts active parameters. The methods of [[choosing_a_layout]] also help you combine expert ranks with the other dimensions, though that lab's own models are dense.
 #
 # **Sources.** Shazeer et al. 2017, *Outrageously Large Neural Networks*; Lepikhin et al. 2020, *GShard*; Fedus et al. 2021, *Switch Transformers*; Artetxe et al. 2021, *Efficient Large Scale Language Modeling with Mixtures of Experts*; Clark et al. 2022, *Unified Scaling Laws for Routed Language Models*; Zoph et al. 2022, *ST-MoE* (z-loss, FP32 router); Gale et al. 2022, *MegaBlocks*; Dai et al. 2024, *DeepSeekMoE* (shared and fine-grained experts); Wang et al. 2024, *Auxiliary-Loss-Free Load Balancing*, and DeepSeek-AI 2024, *DeepSeek-V3* (the bias).

@@ -67,9 +67,9 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="nine_text"
 # ## 1 · Nine questions
 #
-# The table in this section combines three models with three clusters. For each pair, the planner has searched the layouts: every divisor of the number of GPUs in each dimension, several micro-batch sizes and schedules, and what to recompute. It simulates a step of the promising layouts and keeps the fastest one that fits. A search takes minutes, so its answers are stored with the course. It does not cover everything that the planner can simulate. (`python -m helpers layout` answers any question of this kind.)
+# The table in this section combines three models with three clusters. For each pair, the planner has searched the layouts: every divisor of the number of GPUs in each dimension, several micro-batch sizes and schedules, and what to recompute. It simulates a step of the promising layouts and keeps the fastest one that fits. A search takes minutes, so its answers are stored with the course. (`python -m helpers layout` answers any question of this kind.) The search does not try everything that the planner can simulate. For example, it never sets `tensor_overlap` (section 6), so in its layouts tensor ranks wait for every message.
 #
-# *GB/s inside* is the bandwidth from one GPU to others in its node. *GB/s outside* is the bandwidth from one GPU to other nodes, so a node of 8 GPUs has 8 times as much. *Tokens per step* are those of one optimizer step over all GPUs.
+# *GB/s inside* is the bandwidth from one GPU to others in its node. *GB/s outside* is the bandwidth from one GPU to other nodes, so a node of 8 GPUs has 8 times as much. *Tokens per step* counts the tokens of one optimizer step on all GPUs.
 
 # %% name="nine_questions"
 MODELS = ("llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b")
@@ -98,15 +98,15 @@ show_table(table)
 #
 # | name | meaning |
 # |---|---|
-# | FSDP 8 | parameters, gradients and optimizer state sharded over 8 ranks (ZeRO-3); "not resharded": parameters stay gathered between forward and backward |
+# | FSDP 8 | parameters, gradients and optimizer state sharded over 8 ranks (ZeRO-3); "not resharded" means that parameters stay gathered between forward and backward |
 # | FSDP 8 × 2 | HSDP: sharded over 8 ranks, 2 replicas of that |
 # | ZeRO-1 4 | 4 data ranks that shard only the optimizer state; DDP 4 shards nothing |
 # | TP 2, PP 4, CP 2 | 2 tensor ranks, 4 pipeline ranks, 2 context ranks; PP is followed by the schedule ("× 16": its number of virtual stages), CP by the method |
 # | batch 1 x 16 | 16 micro-batches of 1 sequence per data rank in each step |
-# | recompute full | all blocks are recomputed in the backward pass; "selective": only attention |
+# | recompute full | all blocks are recomputed in the backward pass; "selective" recomputes only attention |
 # | (Megatron) | the layout needs Megatron; without this mark, torchtitan can run it |
 #
-# **Predict.** How many tensor ranks does the best layout of the 8B model on one node have?
+# **Predict.** How many tensor ranks does the best layout for the 8B model on one node have?
 
 # %% name="nine_guess"
 my_guess = None  # tensor ranks, 8B on one node of 8 H100
@@ -128,7 +128,7 @@ for (model, place), answer in answers.items():
 show_table(table)
 
 # %% [markdown] name="losers_text"
-# Which layouts would people have tried instead, and why do they lose? The next cell lists them for each pair that has a layout that fits.
+# Which layouts might you have tried instead, and why do they lose? The next cell lists them for three of the pairs, and then the ten best layouts of the first pair.
 
 # %% name="losers"
 for pair in (("llama-3.1-8b", "one node"), ("llama-3.1-8b", "4090s"), ("llama-3.1-70b", "eight nodes")):
@@ -143,13 +143,13 @@ for found in answers["llama-3.1-8b", "one node"].best:
 show_table(table)
 
 # %% [markdown] name="losers_explained"
-# Memory rules out many layouts before any timing: all layouts of the 405B model, all layouts of the 70B model on eight GPUs, and every layout that keeps all parameters, gradients and optimizer state on each GPU. Among those that fit, the ten best differ by less than the planner's own error (*from* and *to*), so treat them as equals. On the 4090s every block is recomputed, because nothing fits without recomputation.
+# Memory rules out many layouts before any timing: all layouts of the 405B model, all layouts of the 70B model on eight GPUs, and every layout that keeps all parameters, gradients and optimizer state on each GPU. For the 8B model on one node, the ten best layouts differ by less than the planner's own error (*from* and *to*), so treat them as equals. On the 4090s every block is recomputed, because nothing fits without recomputation.
 #
-# The rest of this lab builds the parts of such an answer: where ranks are, what they send, what fits, and how long it takes.
+# The rest of this lab builds the parts of such an answer: where the ranks are, what they send, what fits, and how long a step takes.
 #
 # ## 2 · A grid of ranks
 #
-# Each rank has a number, and one coordinate for each dimension of a grid. The last dimension varies fastest, so its ranks are neighbors, and neighbors share a node.
+# Each rank has a number, and one coordinate for each dimension of a grid. The last dimension varies fastest, so its ranks have consecutive numbers, and such ranks usually share a node.
 
 # %% name="grid_figure"
 SIZES = {"pipeline": 2, "data": 2, "tensor": 2}  # slowest first
@@ -165,14 +165,14 @@ show(
 # %% [markdown] name="grid_contract"
 # ### Your turn: groups, and what they send
 #
-# **Contract.** `groups(sizes, dimension)`: `sizes` is a dict such as SIZES, slowest dimension first, and `dimension` is one of its keys. It returns a list of lists of ranks: all groups along that dimension. The ranks of a group are sorted by their coordinate, and the groups by their first rank.
+# **Contract.** `groups(sizes, dimension)` takes `sizes`, a dict such as SIZES with the slowest dimension first, and `dimension`, one of its keys. It returns all groups along that dimension, as a list of lists of ranks. The ranks of a group are sorted by their coordinate, and the groups by their first rank.
 #
-# `sent(sizes, stage, model, m)` returns a dict with the bytes that one rank of pipeline stage `stage` sends in one step along "tensor", "pipeline" and "data". `sizes` has these three.
+# `sent(sizes, stage, model, m)` returns a dict with the bytes that one rank of pipeline stage `stage` sends in one step along "tensor", "pipeline" and "data". `sizes` has these three keys.
 #
-# - `model` has `blocks` equal blocks, split into stages of equal size; `weights`, the bytes of one block's gradients; `message`, the bytes of one micro-batch between two blocks; `all_reduces`, the number of all-reduces of one message that tensor ranks need per block and micro-batch, forward and backward.
+# - `model` has four attributes: `blocks`, the number of equal blocks, which are split into stages of equal size; `weights`, the bytes of one block's gradients; `message`, the bytes that one micro-batch passes from one block to the next; and `all_reduces`, the number of all-reduces of one message that tensor ranks need per block and micro-batch, forward and backward.
 # - Each data rank has `m` micro-batches.
 # - Tensor ranks split every block's weights evenly. Along "data", a rank's gradients are all-reduced once per step.
-# - Along "pipeline", each micro-batch's message goes to the next stage, and its gradient to the previous one, if there is such a stage.
+# - Along "pipeline", each micro-batch's message goes to the next stage, and its gradient to the previous stage, if that stage exists.
 # - All-reduces use a ring: for B bytes over n ranks, each rank sends 2 (n − 1) / n · B.
 
 
@@ -218,7 +218,7 @@ for name in SIZES:
 #
 # Now train on that grid. The model has the eight blocks of [[pipeline]], each x + MLP(x). It runs in a pipeline of two stages, with the engine and the 1F1B schedule of that lab. In each stage PyTorch splits every MLP over two tensor ranks ([[tensor_parallel]]), with two all-reduces per block. Two data ranks take half of the micro-batches each and average their gradients.
 #
-# The grid makes one mistake easy: averaging gradients over the wrong group. All stages and halves have tensors of the same shapes here, so nothing raises an error.
+# On a grid, one mistake is easy to make: averaging gradients over the wrong group. All stages and halves have tensors of the same shapes here, so nothing raises an error.
 #
 # **Predict.** If gradients are averaged over **all** ranks instead of only along `data`, how far off are they, as a multiple of the norm of the correct gradient?
 
@@ -305,15 +305,15 @@ worst = max(loss_off, gradient_off)
 claims.record("T40", "a 2 x 2 x 2 grid equals one process", "loss and all gradients", worst, "relative", 0, 1e-5)
 
 # %% [markdown] name="grid_explained"
-# Loss and gradients are those of one process, and the bytes match the formula. (The number, size and group of the calls are counted. The share of a message that a rank of a ring sends is taken from the formula in both columns.) The excess along `data` comes from the norms and from the second matrix's bias: each tensor rank holds them in full, but the formula halves them.
+# Loss and gradients are those of one process, and the bytes match the formula. (The number, size and group of the calls are counted. The share of a message that a rank of a ring sends is taken from the formula in both columns.) The excess along `data` comes from the norms and from the bias of the second matrix: each tensor rank holds these in full, but the formula counts half.
 #
 # The average over all ranks mixed gradients of different stages and of different halves of a matrix. The loss still looks perfect, because it was computed before the gradients were averaged. Only a comparison with one process, or many steps, shows the mistake.
 #
 # ## 4 · Tokens or parameters
 #
-# Look at the three formulas again. `tensor` and `pipeline` carry **activations**, which grow with the tokens. `data` carries **gradients**, and with sharding also parameters, which do not. So the cheaper of the two depends on how many tokens a rank processes between two reductions.
+# Look at the three formulas again. `tensor` and `pipeline` carry **activations**, which grow with the tokens. `data` carries **gradients**, and with sharding also parameters, which do not. So which kind of traffic is cheaper depends on how many tokens a rank processes between two reductions.
 #
-# The next cell takes four ranks and one MLP block of width 64 (33,216 parameters). `fully_shard` gathers the parameters twice and reduces the gradients once. Tensor parallelism all-reduces a message twice.
+# The next cell distributes one MLP block of width 64 (33,216 parameters) over four ranks in two ways. `fully_shard` gathers the parameters twice and reduces the gradients once. Tensor parallelism all-reduces a message twice.
 
 
 # %% name="tokens_run"
@@ -355,7 +355,7 @@ claims.record("C20", said, "4 ranks, 16 x tokens", growth["tensor"], "x", 15, 17
 #
 # A search needs to know what fits and how long a step takes. You write both as formulas of a few lines, for layouts of sharded data ranks, tensor ranks and 1F1B. A `Layout` has `arch`, `tensor`, `pipeline`, `shard`, `micro_batch_size`, `micro_batches`, `seq`, `recompute`, `ranks` and `tokens` (of a step).
 #
-# The speed of a ring depends on where its ranks are. `ring_bandwidth(cluster, ranks, stride)` returns it in bytes/s. Inside a node it is that of the GPU's link. Over several nodes it is that of the GPU's network port times the number of ring members in a node: NCCL builds one ring per port, and each carries its share of the message.
+# The speed of a ring depends on where its ranks are. `ring_bandwidth(cluster, ranks, stride)` returns it in bytes/s. Inside a node, the result is the bandwidth of a GPU's link. Over several nodes, it is the bandwidth of a network port times the number of ring members in a node: NCCL builds one ring per port, and each ring carries its share of the message.
 
 # %% name="rings"
 h100 = CLUSTERS["dgx-h100"]
@@ -373,13 +373,13 @@ for ranks, stride, what in (
 # **Contract.** `memory(layout)` returns the bytes on a rank of the first pipeline stage. It is the sum of three terms:
 #
 # - State: 16 bytes per parameter (FP32 weights, gradients, two moments). A rank has `arch.count()` / (tensor · pipeline) parameters, and the `shard` ranks split their state evenly.
-# - Activations: a rank has `arch.layers` / pipeline blocks. For each micro-batch in flight in 1F1B, a block saves 34 bytes per token and element of `arch.hidden`. Tensor ranks split these bytes. With recompute "full" a block saves 2 bytes in place of 34, and in addition one block of one micro-batch has all 34.
-# - Logits: 4 bytes per token of a micro-batch and per entry of `arch.vocab`, split by tensor ranks. They count only if pipeline is 1; otherwise they are on another rank.
+# - Activations: a rank has `arch.layers` / pipeline blocks. For each micro-batch in flight in 1F1B, a block saves 34 bytes per token and element of `arch.hidden`. Tensor ranks split these bytes. With recompute "full" a block saves 2 bytes in place of 34, but one block of one micro-batch needs all 34 in addition.
+# - Logits: 4 bytes for each token of a micro-batch and each entry of `arch.vocab`, split by tensor ranks. They count only if pipeline is 1; otherwise they are on another rank.
 #
-# `seconds(layout, cluster)` combines three times. The messages of sharded data ranks travel during computation, so the longer of the two counts. Nothing hides the messages of tensor ranks. The bubble of 1F1B ([[pipeline]]) stretches the sum: each stage idles for as long as it spends on `pipeline` − 1 micro-batches.
+# `seconds(layout, cluster)` combines three durations. The messages of sharded data ranks travel during computation, so the longer of the two counts. Nothing hides the messages of tensor ranks. The bubble of 1F1B ([[pipeline]]) stretches the sum: each stage idles for as long as it spends on `pipeline` − 1 micro-batches.
 #
-# - compute: all ranks share `arch.flops_per_token(seq)` FLOPs per token of the step, at half of `cluster.gpu.flops16`. With recompute "full" it takes 4/3 as long.
-# - data: derive it. For each micro-batch, fully sharded ranks gather their parameters in BF16 for the forward pass and again for the backward pass, and reduce their gradients in FP32. Section 2 says how much of a message leaves a rank of a ring (an all-gather or a reduce-scatter is half an all-reduce). The shard ranks are `tensor` apart.
+# - compute: each token of the step costs `arch.flops_per_token(seq)` FLOPs. All ranks share this work, each at half of `cluster.gpu.flops16`. With recompute "full" it takes 4/3 as long.
+# - data: derive it. For each micro-batch, fully sharded ranks gather their parameters in BF16 for the forward pass and again for the backward pass, and reduce their gradients in FP32. Section 2 gives the share of a message that a rank of a ring sends (an all-gather or a reduce-scatter is half an all-reduce). The shard ranks are `tensor` apart.
 # - tensor: derive it from `sent`. A transformer block needs 4 all-reduces per micro-batch, or 6 with recompute "full". A message is one micro-batch's hidden state in BF16. Tensor ranks are neighbors.
 #
 # `best(layouts, cluster)` returns the layout of a list with the fewest seconds whose memory is at most `cluster.gpu.room`, or None if none fits.
@@ -429,9 +429,9 @@ hint("choosing_a_layout.laws")
 
 
 # %% [markdown] name="laws_guess_text"
-# Now let them search: all powers of two in each dimension, and micro-batches of 1 to 8 sequences. The planner, which simulates every kernel and message, then evaluates the choice.
+# Now let your formulas search all powers of two in each dimension, and micro-batches of 1 to 8 sequences. The planner, which simulates every kernel and message, then evaluates their choice.
 #
-# **Predict.** How much longer does a step take with your formulas' choice than with the search's best, on average over the questions that have an answer?
+# **Predict.** By what percentage is a step longer with your formulas' choice than with the search's best layout, on average over the questions that have an answer?
 
 # %% name="laws_guess"
 my_guess = None  # percent
@@ -475,15 +475,15 @@ print(f"seconds, formula / planner: {min(time_ratios):.2f} to {max(time_ratios):
 claims.figure("three formulas, longer than the search's best", "worst of the questions, planned", max(slower), "%")
 
 # %% [markdown] name="laws_explained"
-# A few lines choose nearly as well as the simulation. In bytes they miss gathered parameters and other temporaries. In seconds, "half of the peak" stands in for everything that a chip does, and the ratios show that it fits some of these questions better than others. The choice hardly suffers here. It can suffer where the formulas err in opposite directions on two layouts.
+# A few lines choose nearly as well as the simulation. In bytes they miss gathered parameters and other temporaries. In seconds, "half of the peak" stands in for everything that a chip does, and the ratios show that it fits some of these questions better than others. These errors hardly affect the choice here. They would if the formulas erred in opposite directions on two layouts.
 #
-# Two warnings. A formula that counts too few *bytes* can choose layouts that do not fit, so leave room. And formulas cover only what you put into them: yours do not cover context ranks, engines or selective recomputation, so they cannot choose them.
+# Two warnings. A formula that counts too few *bytes* can choose layouts that do not fit, so leave room. And formulas can choose only among what they cover: yours leave out context ranks, engines and selective recomputation.
 #
 # ## 6 · Rules of thumb
 #
-# Four rules are quoted everywhere. *Keep tensor parallelism inside a node.* *Put pipelines between nodes.* *Shard everything until communication shows.* *Give each GPU enough tokens to hide the gathers.* The planner can test them on 16 and 64 H100s.
+# You will hear four rules everywhere. *Keep tensor parallelism inside a node.* *Put pipelines between nodes.* *Shard everything until communication shows.* *Give each GPU enough tokens to hide the gathers.* The planner can test them on 16 and 64 H100s.
 #
-# **Predict.** The 8B model on 16 H100s (two nodes), 64 sequences of 8,192 tokens per step. Each layout processes the same tokens per GPU and micro-batch: more tensor ranks get proportionally larger micro-batches. What is the step time with 8 tensor ranks inside a node, divided by that with 1 tensor rank (all sharded)?
+# **Predict.** The 8B model trains on 16 H100s (two nodes), with 64 sequences of 8,192 tokens per step. Each layout processes the same number of tokens per GPU and micro-batch: with more tensor ranks, micro-batches are proportionally larger. What is the step time with 8 tensor ranks inside a node, divided by the step time with 1 tensor rank (all sharded)?
 
 # %% name="tensor_rule_guess"
 my_guess = None  # seconds with 8 tensor ranks / with 1
@@ -510,7 +510,7 @@ claims.figure("tensor parallel over two nodes / inside one", "planned: 8B, 16 H1
 claims.figure("tensor parallel inside a node / none", "planned: 8B, 16 H100, 8 / 1 ranks", inside, "x")
 
 # %% [markdown] name="tensor_rule_explained"
-# These figures are planned, for tensor ranks that wait for every message. With `tensor_overlap` they wait less, and a difference within the planner's error decides nothing. (For nine in ten published runs of dense models, that error is at most about 20%.) The direction is clear. A rank's arithmetic stays about the same here, because t tensor ranks share a micro-batch of t sequences. But each all-reduce carries t sequences, so a rank sends 2 (t − 1) times one sequence's message, and waiting grows with t on any link. The ring of 16 tensor ranks spans two full nodes. It uses all eight network ports of each and is almost as fast as a ring inside a node (section 5), so the network alone does not explain why 16 ranks are slower. The rule tells you **where** to put tensor ranks that memory (or a batch too small to split further) forces on you. It does not tell you to use any.
+# These figures are planned, for tensor ranks that wait for every message. With `tensor_overlap` they wait less. And a difference within the planner's error decides nothing. (For nine in ten published runs of dense models, that error is at most about 20%.) The direction is clear. A rank's arithmetic stays about the same here, because t tensor ranks share a micro-batch of t sequences. But each all-reduce carries t sequences, so a rank sends 2 (t − 1) times the message of one sequence, and waiting grows with t on any link. The ring of 16 tensor ranks spans two full nodes. It uses all eight network ports of each and is almost as fast as a ring inside a node (section 5), so the network alone does not explain why 16 ranks are slower. The rule tells you **where** to put tensor ranks if memory (or a batch that cannot be split further) forces you to use them. It is no reason to use them.
 #
 # ### Enough tokens
 #
@@ -531,13 +531,13 @@ claims.figure("waits for gathers, too few tokens per GPU", "planned: 8B, 64 H100
 claims.figure("waits for gathers, enough tokens per GPU", "planned: 8B, 64 H100, 8,192 tokens", many, "%")
 
 # %% [markdown] name="enough_explained"
-# Around that figure the chips stop waiting for parameters, and they do so gradually. The model's size cancels. What counts is FLOP/s over bytes/s, a property of the cluster. So a faster chip on the same network needs **more** tokens.
+# Around that number of tokens, the GPUs gradually stop waiting for parameters. The model's size cancels out. What counts is FLOP/s over bytes/s, a property of the cluster. So a faster GPU on the same network needs **more** tokens.
 #
-# The tokens of separate micro-batches do not add up here: two micro-batches of 1,024 tokens gather twice. So "until communication shows" has a number: if you add GPUs and keep the batch, the tokens per GPU fall until they reach that number. Then it is time for another dimension. (A larger batch does not help beyond the critical batch size ([[gradient_accumulation]]), and that limits the number of data ranks.)
+# Tokens of separate micro-batches do not add up here: two micro-batches of 1,024 tokens gather twice. So you can put a number on "until communication shows". If you add GPUs and keep the batch, the tokens per GPU fall until they reach this number, and then it is time for another dimension. (A larger batch does not help beyond the critical batch size ([[gradient_accumulation]]), and that limits the number of data ranks.)
 #
 # ### Pipelines between nodes
 #
-# The 70B model on 64 H100s, 2 million tokens per step. One layout shards over all of them with full recomputation. The other follows Megatron's rule: 8 tensor ranks in each node, and a pipeline of 8 nodes. Section 1 listed slower layouts of this kind, in which every tensor rank waits for its messages.
+# The 70B model trains on 64 H100s, with 2 million tokens per step. One layout shards over all of them, with full recomputation. The other follows Megatron's rule: 8 tensor ranks in each node, and a pipeline of 8 nodes. Section 1 listed slower layouts of this kind, in which every tensor rank waits for its messages.
 #
 # **Predict.** If the tensor messages overlap with the matmuls (`tensor_overlap`), what is the step time of the second layout, divided by that of the first?
 
@@ -575,9 +575,9 @@ claims.figure("by the planner, without tensor overlap", subject, line.seconds / 
 claims.figure("by the planner, with tensor overlap", subject, overlapped.seconds / sharded.seconds, "x")
 
 # %% [markdown] name="pipeline_explained"
-# The picture shows what each layout pays: recomputation in one, waiting for tensor ranks and a bubble in the other. With 256 micro-batches the schedule's own bubble is small. The rest of the bubble comes from the head, which makes the last stage heavier ([[pipeline]]).
+# The picture shows what each layout pays: recomputation in one, waiting for tensor ranks and a bubble in the other. With 256 micro-batches the schedule's own bubble is small. The rest of the bubble comes from the output layer, which makes the last stage slower ([[pipeline]]).
 #
-# The planner and your formulas rank the two differently. Your formulas leave out the head. They also assume half of the peak for every rank, whether it computes full matmuls or an eighth of each. So their time is too long for the first layout and too short for the second. Formulas find the region. Within it a simulation or a measurement has to decide, and here even the simulation cannot: with overlapped tensor messages (the third layout) it is within its error of the first.
+# The planner and your formulas rank the first two layouts differently. Your formulas leave out the output layer. They also assume half of the peak for every rank, whether it computes full matmuls or an eighth of each. So their time is too long for the first layout and too short for the second. Formulas narrow the choice. Then a simulation or a measurement has to decide, and here even the simulation cannot: the third layout, whose tensor messages overlap, is within the planner's error of the first.
 #
 # The rule holds under certain conditions: a small batch, a model that does not fit otherwise, or a network without a port per GPU. Try one of them in the cell above: divide `micro_batches` by 4 in both layouts, or give `plan_layout` a cluster with a slower network.
 #
@@ -596,11 +596,11 @@ for name, question in decisions().items():
 #
 # **Contract.** `decide(question)` gets one of the questions above and returns a `Layout` that
 #
-# - answers the question: its `arch`, all its `gpus`, its `seq`, and its number of `sequences` per step (`shard` × `replicate` × `micro_batch_size` × `micro_batches`);
+# - answers the question: it has the question's `arch`, all its `gpus`, its `seq`, and its number of `sequences` per step (`shard` × `replicate` × `micro_batch_size` × `micro_batches`);
 # - fits in memory;
-# - takes at most 10% longer than the best layout that the search knows.
+# - takes at most 10% longer than the best layout that the search found.
 #
-# Besides what your formulas know, a layout has `context` ranks with `context_method` "ring" or "all-to-all", `replicate`, `zero`, `engine` ("torchtitan", "megatron" or "pytorch"), `reshard_after_forward`, and recompute "selective". `help(Layout)` lists everything. `candidates` and your formulas give a first list. Evaluating a proposal with `plan_layout(layout, question.cluster)` takes up to 20 seconds, so think before you try.
+# Besides what your formulas know, a layout has `context` ranks with `context_method` "ring" or "all-to-all", `replicate`, `zero`, `engine` ("torchtitan", "megatron" or "pytorch"), `reshard_after_forward`, and recompute "selective". `help(Layout)` lists everything. `candidates` and your formulas give a first list. Evaluating a proposal with `plan_layout(layout, question.cluster)` takes up to 20 seconds, so choose your proposals with care.
 
 
 # %% name="decide" answer=true reveal=true
@@ -622,7 +622,7 @@ decide = check("choosing_a_layout.decide", decide)
 hint("choosing_a_layout.decide")
 
 # %% [markdown] name="decide_guess_text"
-# **Predict.** For the small step, how much longer does *your* layout take if it also uses recompute "full", although it need not?
+# **Predict.** By what percentage does the small step become longer if *your* layout also uses recompute "full", although it need not?
 
 # %% name="decide_guess"
 my_guess = None  # percent
@@ -660,11 +660,11 @@ for name, pair in pairs.items():
 #
 # The engine matters, too. The planner takes the attention kernel that Megatron runs on an H100 (cuDNN's) to be 1.5 times as fast as torchtitan's, and long sequences spend most of their time in attention.
 #
-# Then memory decides. The long sequences need recomputation. The small step has room for everything, so saving memory there only costs time. That holds for recomputation and for gathering sharded parameters. The best known layout does not even shard the parameters (ZeRO-1).
+# Memory decides the rest. The long sequences need recomputation. The small step has room for everything, so recomputing blocks or gathering sharded parameters only costs time there. The best known layout does not even shard the parameters (ZeRO-1).
 #
 # ### Explore
 #
-# The figure has all controls of a layout, the memory of its ranks, and the timeline of its step. Begin with the long sequences. Which control brings it closest to not fitting? Which one makes the chips wait most?
+# The figure has controls for every setting of a layout, and shows the memory of its ranks and the timeline of its step. It starts with the long sequences. Which setting fills the memory most without exceeding it? Which setting makes the GPUs wait most?
 
 # %% name="play"
 layout_explorer(
@@ -682,14 +682,14 @@ layout_explorer(
 # %% [markdown] name="bill_text"
 # ## 8 · The bill
 #
-# A layout is chosen for a run, and a run has a price, which you can only estimate. According to the planner, a step takes between `low` and `high` seconds. And not all of the time is training ([[runs_that_survive]]): goodput is uncertain, too.
+# You choose a layout for a run, and the price of that run can only be estimated. According to the planner, a step takes between `low` and `high` seconds. And not all of the time is spent on training ([[runs_that_survive]]): the goodput is uncertain, too.
 #
 # ### Your turn: days, GPU-hours, dollars
 #
-# **Contract.** `bill(found, tokens, price, goodput)` gets `found`, which has the `seconds`, `low` and `high` of one step, and a `layout` with `tokens` per step and `ranks`. `tokens` are those of the run, `price` is in dollars per GPU-hour, and `goodput` is a pair (worst, best) of fractions. It returns a dict with "days", "gpu_hours" and "dollars", each a tuple (low, likely, high).
+# **Contract.** `bill(found, tokens, price, goodput)` gets `found`, which has the `seconds`, `low` and `high` of one step, and a `layout` with `tokens` per step and `ranks`. `tokens` is the number of tokens of the run, `price` is in dollars per GPU-hour, and `goodput` is a pair (worst, best) of fractions. It returns a dict with "days", "gpu_hours" and "dollars", each a tuple (low, likely, high).
 #
 # - A run takes a whole number of steps. Each takes its seconds divided by the goodput.
-# - Likely: `seconds`, at the mean of the two goodputs. Low: the fastest step at the best goodput. High: the slowest step at the worst goodput.
+# - The likely values use `seconds` and the mean of the two goodputs. The low values use the fastest step and the best goodput, the high values the slowest step and the worst goodput.
 # - You pay for every GPU during the whole run.
 
 
@@ -746,13 +746,13 @@ wide = dollars["one node"][2] / dollars["one node"][0]
 claims.figure("a bill's high end / its low end", "8B, 160 billion tokens, 8 H100", wide, "x")
 
 # %% [markdown] name="bill_explained"
-# Eight nodes finish much sooner than one, but not eight times as soon. In each step the GPUs wait for the slow links between nodes, as the last line shows, and you pay for that time.
+# Eight nodes finish much sooner than one, but take more than an eighth of the time. In each step the GPUs wait for the slow links between nodes, as the last line shows, and you pay for that time.
 #
-# The cheap card needs many more hours than an H100 because it is slower: the line above that one compares the days with the peaks. Recomputation and PCIe add almost nothing to that: both machines have about the same MFU (section 1). Whether the card is cheaper in the end depends on prices. The ranges of the first two rows overlap, so this estimate does not decide it.
+# The cheap card needs many more hours than an H100 because it is slower: compare the ratio of the days with the ratio of the peaks in the line before. Recomputation and PCIe add almost nothing: both machines have about the same MFU (section 1). Whether the card is cheaper in the end depends on prices. The ranges of the first two rows overlap, so this estimate does not decide it.
 #
 # ### Export it
 #
-# A plan becomes a run when an engine is configured with it. The planner writes the configuration for torchtitan, Megatron and DeepSpeed, and refuses what an engine cannot do. Here is the sharded 70B layout of section 6:
+# To run a plan, you configure an engine with it. The planner writes the configuration for torchtitan, Megatron and DeepSpeed, and rejects a layout that the engine cannot run. Here is the sharded 70B layout of section 6:
 
 # %% name="export"
 print(export(ways["sharded over 64"], "llama-3.1-70b", "torchtitan"))
@@ -769,9 +769,9 @@ claims
 # - Ranks form a grid, and ranks of the last dimension are neighbors. Each dimension's groups carry one kind of traffic: activations along tensor, pipeline and context; parameters and gradients along data.
 # - Activations grow with tokens, gradients do not. So sharding hides behind enough tokens, and plain tensor ranks wait.
 # - Three formulas make a search: what fits; the longer of computation and gathers; and messages that nothing hides, stretched by the bubble.
-# - Enough tokens means 8 bytes over the ring against 6 FLOPs. The cluster determines this number, not the model.
+# - A micro-batch has enough tokens if its computation (6 FLOPs per parameter and token) takes at least as long as its messages (8 bytes per parameter around the ring). The cluster determines this number of tokens, not the model.
 # - A rule of thumb is a formula without its conditions. Ask the planner, or measure, before you quote it, and ignore differences smaller than the planner's error.
 #
-# **What to reach for when.** If the model fits sharded, with enough tokens per GPU: shard, and stop there. If it does not fit: recompute, then split along tensor inside a node, or split long sequences over context ranks. If there are too few tokens per GPU for all of them: put the remaining GPUs into context or tensor ranks, or into a pipeline if each data rank still has many micro-batches. Next: [[runs_that_survive]], about what happens to such a run in its third week.
+# **What to reach for when.** If the model fits when sharded, with enough tokens per GPU, shard it, and stop there. If it does not fit, recompute, then use tensor ranks inside a node, or split long sequences over context ranks. If there are too few tokens for all GPUs to be data ranks, use the remaining GPUs as context or tensor ranks, or as a pipeline if each data rank still has many micro-batches. [[runs_that_survive]] is about what happens to such a run in its third week.
 #
 # **Sources.** Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters* (tensor inside, pipeline between nodes); Korthikanti et al. 2022, *Reducing Activation Recomputation* (the 34 bytes); Rajbhandari et al. 2020, *ZeRO*; Hoffmann et al. 2022, *Training Compute-Optimal Large Language Models*; Tazi et al. 2025, *The Ultra-Scale Playbook*; Austin et al. 2025, *How to Scale Your Model*; torchtitan's documentation.

@@ -1,11 +1,11 @@
 # %% [markdown] name="title"
 # # Checkpoints: runs that survive
 #
-# **On 16,384 GPUs something fails every three hours. A run survives if each failure costs minutes, not days. That takes checkpoints that are complete, that are intact on disk at every moment, and that are written often, but not too often.**
+# **On 16,384 GPUs something fails every three hours. A run survives if each failure costs minutes, not days. For that, its checkpoints must be complete, intact on disk at every moment, and written often, but not too often.**
 #
 # | | |
 # |---|---|
-# | After this you can | compute how often to save, and the goodput that results; list what a checkpoint must hold, and what happens without each part; write a data order that can be resumed on a different number of ranks; write checkpoints that survive a kill or a power failure at any moment; save sharded states while training goes on |
+# | After this you can | compute how often to save, and the resulting goodput; list what a checkpoint must hold, and explain what happens if a part is missing; write a data order that can be resumed on a different number of ranks; write checkpoints that survive a kill or a power failure at any moment; save sharded states while training goes on |
 # | Time | 120 to 150 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●● |
 # | Needs | a CPU (2 processes) |
@@ -67,7 +67,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # In data-parallel training all ranks wait for each other in every step ([[data_parallel]]), so one failing GPU stops the whole job. If one GPU fails λ times per day, a job on n GPUs fails nλ times per day. Its **mean time between failures** is M = 1 / (nλ).
 #
-# The table compares three published counts. The last column shows how many days would pass between two failures of a job on 64 GPUs, at the same rate per GPU.
+# The table compares three published failure counts. The last column shows how many days would pass between two failures of a job on 64 GPUs with the same rate per GPU.
 
 # %% name="failures"
 table = [
@@ -82,7 +82,7 @@ for run in PUBLISHED_RUNS:
     print(f"{run.name}: {run.counted} ({run.source})")
 
 # %% [markdown] name="cost_text"
-# The three count different things on different hardware, yet their rates agree within a factor of five.
+# The three reports count different things on different hardware, yet their rates agree within a factor of five.
 #
 # ## 2 · What a failure costs, and how often to save
 #
@@ -92,20 +92,20 @@ for run in PUBLISHED_RUNS:
 # - Each failure discards the work since the last finished checkpoint.
 # - After each failure, the job takes `restart` seconds before it trains again.
 #
-# **Goodput** is the share of the time that goes into training whose result is kept. Saving more often loses less work but spends more time on saving.
+# **Goodput** is the share of the time that is spent on training whose result is kept. If you save more often, you lose less work but spend more time on saving.
 #
 # First write an exact replay, then a formula.
 #
 # ### Your turn: replay a run, and choose its interval
 #
-# **Contract.** `wall_clock(work, interval, save, restart, failures)` returns the total number of seconds that a run takes.
+# **Contract.** `wall_clock(work, interval, save, restart, failures)` returns how many seconds a run takes in total.
 #
-# - The run has `work` seconds of training to do. After each `interval` seconds of training it writes a checkpoint, which takes `save` seconds. The last segment may be shorter; the run ends with it, without a checkpoint.
+# - The run has `work` seconds of training to do. After each `interval` seconds of training it writes a checkpoint, which takes `save` seconds. The last segment may be shorter. The run ends after it, without a checkpoint.
 # - `failures` is a list of times on the clock, in ascending order; do not change it. At a failure the run loses everything that is not in a finished checkpoint, restarts for `restart` seconds, and continues from that checkpoint (or from the start).
 # - A failure during a save makes that checkpoint worthless. If a failure comes at the exact moment a save ends, the checkpoint counts. A failure during a restart starts the restart over.
 # - Failures after the end change nothing.
 #
-# `best_interval(save, mtbf)` returns how many seconds to train between two checkpoints. Its goodput must be within 1% of the best. Failures come at random, one every `mtbf` seconds on average, and `save` is at most a tenth of `mtbf`. (Restarts cost the same for every interval.)
+# `best_interval(save, mtbf)` returns how many seconds to train between two checkpoints. The goodput with this interval must be within 1% of the best. Failures come at random, on average one every `mtbf` seconds, and `save` is at most a tenth of `mtbf`. (Restarts cost the same for every interval.)
 
 
 # %% name="interval" answer=true reveal=true
@@ -140,7 +140,7 @@ hint("runs_that_survive.interval")
 # %% [markdown] name="young_text"
 # John Young derived √(2 · save · M) in 1974. Saving costs `save / interval` of the time, and lost work `interval / (2 M)`. At the best interval the two are equal. John Daly (2006) corrected the formula for failures so frequent that they also strike during saves and restarts.
 #
-# How good is the formula? Your replay can answer. Simulate a run like Llama 3's: failures every 3.1 hours on average, at random times, one minute per checkpoint, and ten minutes per restart. The next cell tries many intervals, each in twenty runs of a week.
+# How good is the formula? Your replay can answer that. Simulate a run like Llama 3's: failures every 3.1 hours on average, at random times, one minute per checkpoint, and ten minutes per restart. The next cell tries many intervals, each in twenty simulated runs with a week of training.
 #
 # **Predict.** How many percentage points of goodput do you lose if your interval is four times Young's?
 
@@ -177,9 +177,9 @@ show(goodput_figure(young, goodputs), "Goodput by interval: mean and range of tw
 claims.record("C22", "Young's interval is close to the best", "simulated week", best - means[1], "points lost", 0, 1)
 
 # %% [markdown] name="young_explained"
-# The curve is flat around its maximum, so you need not know M exactly. Even without the 2 under the root you lose very little, so the check accepts that answer too. If saving becomes four times faster, you save twice as often and lose half as much. That is why section 5 makes saving faster.
+# The curve is flat around its maximum, so you need not know M exactly. Even without the 2 under the root you lose very little, so the check accepts that answer, too. If saving becomes four times faster, you save twice as often, and the time lost to saving and repeated work is halved. That is why section 5 makes saving faster.
 #
-# The next table shows smaller and larger jobs with the same time per save, time per restart and failure rate per GPU:
+# The next table adds a smaller and a larger job, with the same time per save, time per restart and failure rate per GPU:
 
 # %% name="larger"
 table = [("GPUs", "hours between failures", "save every", "goodput")]
@@ -191,11 +191,11 @@ for gpus in (1_024, 16_384, 100_000):
 show_table(table)
 
 # %% [markdown] name="killed_text"
-# Meta reports more than 90% effective training time for Llama 3, on 16,384 GPUs; our one minute per save and ten minutes per restart are assumptions. In the last row a failure comes every half hour, and each costs a restart of ten minutes. No choice of interval reduces that cost.
+# For Llama 3 on 16,384 GPUs, Meta reports an effective training time of more than 90%. The lower goodput in the table follows from our assumptions of one minute per save and ten minutes per restart. In the last row a failure comes every half hour, and each costs a restart of ten minutes. No choice of interval reduces that cost.
 #
 # ### Real kills
 #
-# Does the replay match a real run? The next cell starts a real process. A step takes 10 ms and a checkpoint 30 ms. SIGKILL arrives at a random moment, on average 0.6 seconds after each start. A process cannot catch SIGKILL and has no time to clean up. Three such runs do 300 steps each, at three different intervals.
+# Does the replay match a real run? The next cell starts a real process. A step takes 10 ms, and a checkpoint takes 30 ms. SIGKILL arrives at a random moment, on average 0.6 seconds after each start. A process cannot catch SIGKILL and has no time to clean up. The cell makes three such runs of 300 steps, each with a different interval.
 #
 # **Predict.** What goodput does the run with Young's interval reach?
 
@@ -223,18 +223,18 @@ for name, run in runs.items():
 show_table(table)
 
 # %% [markdown] name="killed_explained"
-# Young's formula leaves the restarts out; the bars show how much of the time they take here. *Replayed* is your `wall_clock`, given the times at which the process was killed and the average durations of its steps, saves and restarts. Each run is hit by only a few kills, so its goodput depends on chance. The curve above averages twenty runs per interval.
+# Young's formula leaves out the restarts. The bars show how much of the time the restarts take here. *Replayed* is your `wall_clock`, given the times at which the process was killed and the average durations of its steps, saves and restarts. Each run is hit by only a few kills, so its goodput depends on chance. The curve above averages twenty runs per interval.
 #
 # ## 3 · What must a checkpoint hold?
 #
-# The helper `Training` is a small training run on handwritten digits. It has all the kinds of state that a real run has, in six parts:
+# The helper `Training` is a small training run on handwritten digits. It has every kind of state that a real run has, in six parts:
 
 # %% name="parts"
 print(inspect.getsource(Training.step))
 print("parts:", ", ".join(Training.PARTS))
 
 # %% [markdown] name="parts_guess_text"
-# An uninterrupted run does 70 steps. Then six runs resume after step 35. Each of them lacks one part of the saved state and keeps that part's initial value.
+# An uninterrupted run does 70 steps. Then six runs resume after step 35. Each of them loads all but one part of the saved state, and that part keeps its initial value.
 #
 # **Predict.** How many of the six mistakes would you notice? (Noticing means that the mean loss of the next 35 steps is more than 10% above the correct one.)
 
@@ -279,17 +279,17 @@ same = float(resumed(()) == right)
 claims.record("T41", "all six parts: the same bits", "35 steps after resuming", same, "(1: yes)", 1, 1)
 
 # %% [markdown] name="parts_explained"
-# From the loss curves alone you would notice one of the six, perhaps two. That is the danger: the others look like noise, but each of them is a different run.
+# The mean loss is more than 10% higher only if the weights or the optimizer state are missing. The other four mistakes are dangerous because they look like noise in the loss curve, although each of them leads to a different run.
 #
 # - **Optimizer**: without its moments, Adam's first steps are far too large. The loss has a hump, then recovers.
 # - **Schedule**: the learning rate warms up again, and decays too late.
 # - **Scaler**: steps are skipped until the scale has adjusted again.
-# - **Data position**: the run starts again at the first row, so it sees some rows one time too many and others one time too few. The loss may even be *lower*.
-# - **Random state**: the dropout masks differ. They are no better and no worse, but you cannot debug a run that you cannot repeat.
+# - **Data position**: the run starts again at the first row, so it sees some rows once too often and others once too rarely. The loss may even be *lower*.
+# - **Random state**: the dropout masks differ. The run becomes neither better nor worse, but you cannot debug a run that you cannot repeat.
 #
 # ### Per rank, and per worker
 #
-# N ranks have N random states. A common shortcut is for rank 0 to save its own and for all ranks to load it. The cell below applies dropout with p = 0.5 on two ranks, before and after such a resume.
+# N ranks have N random states. As a common shortcut, rank 0 saves its own state, and all ranks load it. The cell below applies dropout with p = 0.5 on two ranks, before and after such a resume.
 
 
 # %% name="masks"
@@ -307,19 +307,19 @@ for when, one, other in (("before", before_0, before_1), ("after", after_0, afte
     print(f"{when:6} the resume, {(one == other).float().mean().item():.0%} of the two masks agree")
 
 # %% [markdown] name="masks_explained"
-# After the resume both ranks drop the same units. So each rank has to save its own state: `torch.get_rng_state()`, on GPUs also `torch.cuda.get_rng_state()`, and the states of `numpy` and `random`.
+# After the resume both ranks drop the same units. So each rank has to save the states of its own generators: `torch.get_rng_state()`, on GPUs also `torch.cuda.get_rng_state()`, and the states of `numpy` and `random`.
 #
-# Workers of a `DataLoader` are harder. They prefetch, so when you save, their generators are ahead of the loop. (torchdata's `StatefulDataLoader` saves the workers' states too.) And with a different number of ranks or workers, no saved state fits. The solution is to need no state: draw the crop of sample 4,711 in epoch 3 from a generator seeded with `(seed, 3, 4711)`, in whichever worker loads it.
+# Workers of a `DataLoader` are harder. They prefetch, so when you save, their generators are ahead of the loop. (torchdata's `StatefulDataLoader` saves the workers' states too.) And with a different number of ranks or workers, no saved state fits. The solution is to need no state. For example, draw the random crop of sample 4,711 in epoch 3 from a generator that is seeded with `(seed, 3, 4711)`. Then it does not matter which worker loads the sample.
 #
 # The same applies to the order of the data. The loader of [[tokens]] remembers its position, and assumes that the same ranks come back. At scale, a broken machine is removed and the job continues with fewer ranks. The **global batch** should stay the same.
 #
 # ### Your turn: a data order that can be resumed
 #
-# **Contract.** `DataOrder(samples, batch_size, seed)` determines which rank trains on which samples.
+# **Contract.** `DataOrder(samples, batch_size, seed)` determines which samples each rank trains on.
 #
 # - `rows(step, rank, ranks)` returns the samples (numbers from 0 to `samples` − 1) of this rank in this step. Steps may be requested in any order. (Drawing an epoch's whole permutation in each call is fine here. A long run keeps the current one.)
 # - The parts of all ranks, concatenated in rank order, are the global batch of the step: `batch_size` samples, **the same list for any number of ranks**. The sizes of the parts differ by at most one.
-# - An epoch has `samples // batch_size` steps. No sample occurs twice in it. Each epoch and each seed has its own order. The program's random generators (`torch`, `numpy`, `random`) are neither used nor changed.
+# - An epoch has `samples // batch_size` steps. No sample occurs twice in it. Each epoch and each seed has its own order. `DataOrder` neither uses nor changes the program's random generators (`torch`, `numpy`, `random`).
 # - After `skip(step, count)`, `step` and every later step have the batch that previously came `count` steps later. Earlier steps keep theirs. `skip` may be called again, even with an earlier step. ([[Failures]] needs it after a loss spike.)
 # - `state_dict()` returns something small that `json.dumps` can write. Later skips do not change a state that was returned or loaded. After `load_state_dict(state)`, an order with the same samples and batch size gives the saved order, whatever seed it was created with. The step itself is not part of the state; the checkpoint has it anyway.
 
@@ -376,7 +376,7 @@ for ranks in (1, 2, 3):
 # %% [markdown] name="torn_text"
 # ## 4 · A checkpoint that survives a kill at any moment
 #
-# `torch.save(state, "checkpoint.pt")` empties the old file and then writes the new one. The next cell runs a process that does so over and over. It kills the process forty times, each time at a random moment.
+# `torch.save(state, "checkpoint.pt")` empties the old file and then writes the new one. The next cell runs a process that does so in a loop, and kills it forty times, each time at a random moment.
 #
 # **Predict.** After how many of the forty kills does the file fail to load?
 
@@ -396,13 +396,13 @@ content[len(content) // 2] ^= 64  # one bit
 print("a bit changed, and torch.load reads:", torch.load(io.BytesIO(content))["weights"].unique().tolist())
 
 # %% [markdown] name="torn_explained"
-# Each torn file has also replaced a good checkpoint. A program that spends 1% of its time on saving is hit during a save by one kill in a hundred. That is rare enough that tests miss it.
+# Each torn file has also replaced a good checkpoint. If a program spends 1% of its time on saving, one kill in a hundred hits it during a save. That is rare enough for tests to miss.
 #
-# **Rename.** `os.replace(draft, name)` is **atomic**: a reader sees the old file or the new one, never a mixture. So write under another name and *publish* with a rename. This holds on a local or network file system. Most object stores, ordinary S3 buckets among them, have no rename: there a "rename" is a copy and a deletion. With these, upload all parts first, and a small manifest last.
+# **Rename.** `os.replace(draft, name)` is **atomic**: a reader sees the old file or the new one, never a mixture. So write under another name and *publish* with a rename. This holds on a local or network file system. Most object stores, ordinary S3 buckets among them, have no rename: there a "rename" is a copy and a deletion. With such a store, upload all parts first, and a small manifest last.
 #
 # **Sync.** After a power failure the file may have its name but not its data, unless `os.fsync` has waited for the data. The rename itself is a change of the *directory*, and needs an `fsync` of the directory. POSIX promises no order here: without that `fsync`, a power failure may undo the rename and still keep a later deletion of the old checkpoint. So: sync the file, rename, sync the directory, and only then delete.
 #
-# **Verify.** Disks flip bits. In the last line of the output above, all weights should be 1. One of them is not, and `torch.load` reports no error. A reader needs a **checksum** to know that a file is whole. (`torch.save` writes a ZIP archive with a checksum per entry, but `torch.load` does not check them; `zipfile.ZipFile(path).testzip()` does.)
+# **Verify.** Disks flip bits. In the last line of the output above, all weights should be 1. One of them is not, and `torch.load` reports no error. A reader needs a **checksum** to know that a file is intact. (`torch.save` writes a ZIP archive with a checksum per entry, but `torch.load` does not check them; `zipfile.ZipFile(path).testzip()` does.)
 #
 # ### Your turn: a checkpoint manager
 #
@@ -410,7 +410,7 @@ print("a bit changed, and torch.load reads:", torch.load(io.BytesIO(content))["w
 #
 # - `save(step, state)` writes a dictionary of tensors, numbers and nested dictionaries with string or integer keys, and does not change it. `step` is an integer from 0 to 9,999,999. When `save` returns, a new `Checkpoints(folder)` in another process finds the checkpoint. A step may be saved again; then the new state counts.
 # - If the process is killed at **any** moment of `save`, a reader finds either the checkpoint that was the newest before (the highest step) or the new one, whole in both cases.
-# - The same holds for a power failure at any moment, and once `save` has returned, a reader finds the new one. So all data are on the disk before the checkpoint is published (`os.fsync` of every file, after flushing it), and the directory is synced before anything old is deleted. A folder that `Checkpoints` creates is an entry of the folder above it, which has to be synced, too.
+# - The same holds for a power failure at any moment. Once `save` has returned, a reader finds the new checkpoint even after a power failure. So all data is on the disk before the checkpoint is published (flush every file and call `os.fsync` on it), and the directory is synced before an older checkpoint is deleted. A folder that `Checkpoints` creates is an entry of its parent folder, which has to be synced, too.
 # - `latest()` returns `(step, state)` of the whole checkpoint with the highest step, regardless of the names and dates of the files, or None if there is none. It passes over a damaged checkpoint (cut short, empty, all zeros, a bit changed, parts exchanged, missing) without an error. `latest()` only reads.
 # - After `save`, at most `keep` checkpoints are left, the newest ones, and nothing that killed saves left behind. `keep` counts **whole** checkpoints: the last whole one is never deleted in favor of a damaged one.
 #
@@ -475,19 +475,19 @@ Checkpoints = check("runs_that_survive.manager", Checkpoints)
 hint("runs_that_survive.manager")
 
 # %% [markdown] name="manager_explained"
-# The check kills nothing. While your `save` runs, it copies the folder after each change, and opens each copy with a new manager. A copy is what a kill at that moment would leave. For power failures it also removes every name that was not yet synced.
+# The check does not kill any process. While your `save` runs, the check copies the folder after each change, and opens each copy with a new manager. A copy shows what a kill at that moment would leave. For power failures, the check also removes every name that was not yet synced.
 #
-# The course's solution is short, not fast. In each save it reads and hashes every kept checkpoint again, and it holds a checkpoint several times in memory. For large states, write and hash in pieces, and remember which files this process has already verified.
+# The course's solution is short, but not fast. In each save it reads and hashes every kept checkpoint again, and it holds several copies of a checkpoint in memory. For large states, write and hash in pieces, and remember which files this process has already verified.
 #
 # ## 5 · Sharded, and without waiting
 #
-# The training state of a model with 175 billion parameters does not fit into one process. With `torch.distributed.checkpoint` (DCP) each rank writes its own part ([[fully_shard]]). DCP writes the file `.metadata` last and renames it into place. Its presence shows that all parts were written. It does not show that their bytes are still correct; that takes a checksum. Give each step a folder of its own: saving *over* an old checkpoint destroys it before the new one is complete. If several ranks hold the same parameter (replicas), only one of them writes it (deduplication).
+# The training state of a model with 175 billion parameters does not fit into one process. With `torch.distributed.checkpoint` (DCP) each rank writes its own part ([[fully_shard]]). DCP writes the file `.metadata` last and renames it into place. The presence of `.metadata` shows that all parts were written. It does not show that their bytes are still correct; only a checksum can. Give each step a folder of its own: saving *over* an old checkpoint destroys it before the new one is complete. If several ranks hold copies of the same parameter, only one of them writes it (*deduplication*).
 #
-# Training need not wait for the disk. `dcp.async_save` copies the state into host memory (**staging**) and returns, and a thread writes it while training goes on. `DefaultStager` does the copy. On a GPU, `StagingOptions` gives it pinned memory and an asynchronous copy on its own stream, so that even the staging overlaps with the next step. The options are off below, because they need CUDA. `async_checkpointer_type=AsyncCheckpointerType.PROCESS` writes from a separate process. A process does not compete with training for Python's interpreter lock; a thread does.
+# Training need not wait for the disk. `dcp.async_save` copies the state into host memory (**staging**) and returns, and a thread writes it while training goes on. `DefaultStager` does the copy. On a GPU, `StagingOptions` gives it pinned memory and an asynchronous copy on its own stream, so that even the staging overlaps with the next step. The options are off below, because they need CUDA. `async_checkpointer_type=AsyncCheckpointerType.PROCESS` writes from a separate process. Unlike a thread, a process does not compete with training for Python's interpreter lock.
 #
-# Two ranks train a sharded model with AdamW for 12 steps, with a save after every fourth.
+# Two ranks train a sharded model with AdamW for 12 steps, and save after every fourth step.
 #
-# **Predict.** How large is the staging copy, in multiples of the bytes of the rank's own parameters?
+# **Predict.** How large is a rank's staging copy, as a multiple of the bytes of its own parameters?
 
 # %% name="async_guess"
 my_guess = None  # bytes staged / bytes of the rank's parameters
@@ -560,15 +560,15 @@ else:
     claims.figure(f"{said}: no free core", subject, slower["async_save"] / slower["save"], "of a synchronous one")
 
 # %% [markdown] name="async_explained"
-# The loop waits only for the staging copy, which holds the parameters and both of Adam's moments. But the thread that writes needs a core. On a machine with as many ranks as cores, training and writing share cores, and the last column shows what remains of the gain. The claim that asynchronous checkpoints cost almost no time is not tested there: it is about GPU nodes, whose host cores are mostly idle. So the table at the end has a verdict only if this machine has at least two cores per rank, and if the synchronous saves cost a measurable time.
+# The loop waits only for the staging copy, which holds the parameters and both of Adam's moments. But the thread that writes needs a core. On a machine with as many ranks as cores, training and writing share cores, and the last column shows what remains of the gain. Such a machine cannot test the claim that asynchronous checkpoints cost almost no time: the claim is about GPU nodes, whose host cores are mostly idle. So the table at the end has a verdict only if this machine has at least two cores per rank, and if the synchronous saves cost a measurable time.
 #
-# In the formula of section 2, `save` becomes the time that the loop waits. Two caveats: the checkpoint being written is not safe yet, and if writing takes longer than an interval, the next save waits for it.
+# In the formula of section 2, `save` becomes the time that the loop waits. There are two caveats: a checkpoint that is still being written is not safe yet, and if writing takes longer than an interval, the next save waits for it.
 #
-# Two ideas avoid the disk altogether. **In-memory replicas**: each rank copies its state into the host memory of a rank on another node, every few steps. That costs network bandwidth and twice the state in host memory. After the loss of a single node, the state is restored over the network, and the disk is needed only if both nodes fail. **Per-step fault tolerance** (torchft): replica groups train with a fault-tolerant all-reduce. When a group fails, the others continue with the next step, and the group later rejoins and copies a peer's weights. That costs some speed in every step, and the batch is smaller while a group is missing.
+# Two ideas avoid the disk for most failures. **In-memory replicas**: each rank copies its state into the host memory of a rank on another node, every few steps. That costs network bandwidth and twice the state in host memory. After the loss of a single node, the state is restored over the network, and the disk is needed only if both nodes fail. **Per-step fault tolerance** (torchft): replica groups train with a fault-tolerant all-reduce. When a group fails, the others continue with the next step, and the group later rejoins and copies a peer's weights. That costs some speed in every step, and the batch is smaller while a group is missing.
 #
 # ## 6 · Explore: goodput
 #
-# The figure uses the exact formula for random failures (Daly's model, with restarts). What helps more at 100,000 GPUs: saving four times faster, or restarting four times faster? And at 1,000?
+# The figure uses the exact formula for random failures (Daly's model, with restarts). At 100,000 GPUs, which helps more: saving four times faster, or restarting four times faster? And at 1,024 GPUs?
 
 
 # %% name="play"
@@ -597,13 +597,13 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - A job on n GPUs fails n times as often as one GPU. Goodput is what remains after saving, lost work and restarts.
+# - A job on n GPUs fails n times as often as one GPU. Goodput is the share of the time that remains after saving, lost work and restarts.
 # - Save every √(2 · save · M) seconds. The optimum is flat. Faster saves and faster restarts help more than a better interval.
 # - A checkpoint holds weights, optimizer, schedule, scaler, data position, and the random state of every rank. Most omissions do not show in the loss. Test the resume: the resumed run must match the uninterrupted one bit for bit.
 # - Write a draft, `fsync` it, rename it, `fsync` the directory, and only then delete. Store a checksum, and keep two checkpoints.
 # - `async_save` waits only for the staging copy, which is as large as the state.
 # - Let the data order depend on seed and step alone, not on ranks or workers.
 #
-# **What to reach for when.** One GPU and a few hours: save weights, optimizer, position and random state every half hour, and test the resume once. Many GPUs: DCP with `async_save`, and a folder per step. Thousands: replicas in memory, and faster restarts before anything else. What happens between two checkpoints is the subject of [[failures]].
+# **What to reach for when.** On one GPU, for a few hours, save weights, optimizer, position and random state every half hour, and test the resume once. On many GPUs, use DCP with `async_save`, and a folder per step. On thousands, keep replicas in memory, and make restarts faster before you improve anything else. [[failures]] is about the failures between two checkpoints.
 #
 # **Sources.** Young 1974, *A First Order Approximation to the Optimum Checkpoint Interval*; Daly 2006, *A Higher Order Estimate of the Optimum Checkpoint Interval for Restart Dumps*; Llama team 2024, *The Llama 3 Herd of Models*, section 3.3.4; Zhang et al. 2022, *OPT: Open Pre-trained Transformer Language Models*, and its logbook (facebookresearch/metaseq, `projects/OPT/chronicles`); Lablup 2026, *From Detection to Recovery* (arXiv 2605.09370); POSIX and Linux documentation: `rename(2)`, `fsync(2)`; PyTorch documentation, `torch.distributed.checkpoint`; the torchft repository.

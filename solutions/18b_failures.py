@@ -1,11 +1,11 @@
 # %% [markdown] name="title"
 # # Failures: preempted, killed, slow, wrong
 #
-# **Checkpoints are half of what a run needs to survive. The other half is to notice what went wrong, and on which rank, and to continue without human help.**
+# **Checkpoints are half of what a run needs to survive. It must also notice what went wrong, and on which rank, and continue without human help.**
 #
 # | | |
 # |---|---|
-# | After this you can | save when a scheduler preempts the job; restart under `torchrun`, and resume on a different number of ranks; tell from the logs which rank was killed, hung, slow or wrong, and know what logs cannot show; roll back a loss spike; choose a checkpoint interval, spares and a timeout for thousands of GPUs, and find the faulty node from counters |
+# | After this you can | save when a scheduler preempts the job; restart under `torchrun`, and resume on a different number of ranks; tell from the logs which rank was killed, hung, slow or wrong, and explain what logs cannot show; roll back a loss spike; choose a checkpoint interval, spares and a timeout for thousands of GPUs, and find the faulty node from counters |
 # | Time | 120 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU; ranks are processes that get killed |
@@ -62,18 +62,18 @@ claims = Claims(device=torch.device("cpu"))  # its ranks talk over gloo on every
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}; ranks run on the CPU")
 
 # %% [markdown] name="preempted_text"
-# This lab uses the `Checkpoints` and the `DataOrder` of [[runs_that_survive]].
+# This lab uses the classes `Checkpoints` and `DataOrder` of [[runs_that_survive]].
 #
 # ## 1 · Preemption: a signal before the kill
 #
 # Many interruptions are not failures: a scheduler takes the machine back, and warns you first. Cloud spot instances give you 30 seconds to two minutes.
 #
-# - Slurm sends SIGTERM, and SIGKILL some time later. The delay at the time limit is `KillWait` (30 seconds by default), and at a preemption it is the partition's `GraceTime` (zero by default).
+# - Slurm sends SIGTERM, and SIGKILL some time later. At the time limit, the delay is `KillWait` (30 seconds by default). At a preemption, it is the partition's `GraceTime` (zero by default).
 # - `#SBATCH --signal=TERM@120` signals the job's steps two minutes before the time limit. (With `--signal=B:TERM@120` only the batch script gets the signal, and has to forward it.)
 # - `#SBATCH --requeue` lets a preempted job return to the queue. At the time limit the script itself must call `scontrol requeue $SLURM_JOB_ID`.
 # - `torchrun` forwards SIGTERM to its ranks and kills them 30 seconds later. Start it with `--shutdown-timeout=110` to use nearly all of the two minutes. If the job may receive SIGUSR1, add `--signals-to-handle=SIGTERM,SIGINT,SIGUSR1`; otherwise that signal kills `torchrun` itself.
 #
-# So install a handler that only sets a flag, finish the step, save, and exit. With several ranks the signal reaches each rank at a different time, perhaps in different steps. If each rank reacts on its own, one leaves while another waits in a collective. So let the ranks agree: add the flag to a collective that runs in every step anyway, the all-reduce of the gradients.
+# So install a handler that only sets a flag, finish the step, save, and exit. With several ranks, the signal reaches each rank at a different time, perhaps in a different step. If each rank reacts on its own, one exits while another waits in a collective. So let the ranks agree: add the flag to a collective that runs in every step anyway, the all-reduce of the gradients.
 #
 # ### Your turn: notice, and agree
 #
@@ -81,8 +81,8 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # - **Notice.** From then on it handles SIGTERM and SIGUSR1 in this process. The handler only notes the signal: it may run between any two lines of the program, even in the middle of a save. It raises nothing and does not exit.
 # - `flag()` returns a new tensor (1,) in FP32: 1 if a signal has arrived, else 0. Once it is 1, it stays 1.
-# - `agreed(total)` gets the sum of all ranks' flags after the all-reduce, a tensor of one number. It returns whether the job stops after this step: yes if at least one rank had its flag set. All ranks make the same decision in the same step, even a rank whose signal arrived *after* it sent its flag.
-# - `close()` restores the handlers that both signals had before.
+# - `agreed(total)` gets the sum of all ranks' flags after the all-reduce, a tensor of one number. It returns whether the job stops after this step, which it does if the flag of at least one rank was 1. All ranks make the same decision in the same step, even a rank whose signal arrived *after* it sent its flag.
+# - `close()` restores the handlers that the two signals had before.
 
 
 # %% name="preemption" answer=true reveal=true
@@ -155,13 +155,13 @@ show_table(table)
 # %% [markdown] name="program_text"
 # Without the flag the job loses everything since the last periodic checkpoint. With it, the job loses nothing, provided that one step and one save fit into the grace period. Measure both before you rely on it.
 #
-# On a GPU, `agreed` reads a number that the all-reduce has yet to deliver, so the host waits in every step ([[where_the_time_goes]]). Read the previous step's total instead, or the total of every tenth step.
+# On a GPU, the all-reduce may still be running when `agreed` reads its result, so the host waits in every step ([[where_the_time_goes]]). Read the previous step's total instead, or the total of every tenth step.
 #
 # ## 2 · Restarted by `torchrun`
 #
 # `torchrun --max-restarts=2` watches its ranks. When one rank fails, `torchrun` stops the others and starts all ranks again, up to two times. It restores no state: after each start, the program itself must look for the newest checkpoint. With `--nnodes=MIN:MAX` it also continues with fewer nodes, or with more when some come back. Then the number of ranks changes between attempts, and the program must cope with that.
 #
-# Below is a complete program that uses both classes of [[runs_that_survive]], with two places where `break_here` can break a rank: before the all-reduce, and after the update.
+# Below is a complete program that uses both classes of [[runs_that_survive]]. `break_here` can break a rank in two places: before the all-reduce, and after the update.
 
 # %% name="faults"
 data = digits()
@@ -217,7 +217,7 @@ def survive(folder, faults, steps):
 # %% [markdown] name="restart_text"
 # In the first attempt rank 1 is killed at step 20. In the second attempt rank 1 hangs at step 27: it never reaches its all-reduce. The all-reduces of this job have a timeout of 5 seconds ([[when_ranks_go_wrong]]).
 #
-# **Predict.** Which rank does `torchrun` report as the one that failed in the second attempt?
+# **Predict.** Which rank does `torchrun` report as the failed one in the second attempt?
 
 # %% name="restart_guess"
 my_guess = None  # rank
@@ -250,13 +250,13 @@ else:
 # %% [markdown] name="restart_explained"
 # The weights equal those of the uninterrupted run to the last bit. `torchrun` reports the rank that failed *first*. For the kill, that is the right rank. In the second attempt rank 1 hung and rank 0 timed out waiting for it. (Without a timeout there would be no failure, and so no restart.) The rank that reports the error need not be the rank that caused it.
 #
-# > **Note:** By default the ranks of a new attempt use the *same* store as the previous ones, and may read addresses of dead processes ("connection refused", occasionally; PyTorch issues 135712 and 167288, still open for gloo in 2.13). The helper sets `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`, which gives each attempt a new store.
+# > **Note:** By default the ranks of a new attempt use the *same* store as those of the previous attempt. They may then read addresses of dead processes, and occasionally fail with "connection refused" (PyTorch issues 135712 and 167288, still open for gloo in 2.13). The helper sets `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`, which gives each attempt a new store.
 #
-# ### With other numbers of ranks
+# ### With a different number of ranks
 #
 # Suppose that the broken machine does not come back, or that more machines become free. Below, two ranks train for 16 steps. Then one, two or three ranks continue from that checkpoint to step 32.
 #
-# **Predict.** What is the relative difference between the last loss on one or three ranks and the last loss on two?
+# **Predict.** By how much does the last loss on one or three ranks differ from the last loss on two, as a fraction of the loss on two?
 
 # %% name="fewer_guess"
 my_guess = None  # 0.01 is 1%
@@ -284,11 +284,11 @@ fewer_guess.reveal(furthest)
 claims.record("T41", "resumed on other ranks: same losses", "2 to 1 and 3 ranks", furthest, "relative", 0, 1e-4)
 
 # %% [markdown] name="fewer_explained"
-# The global batch is the same because `DataOrder` does not depend on the ranks. If each rank had kept *its* 24 rows, one rank would have continued with a batch of 24, which is a different run. The same numbers are now summed in another order, so the last bits may differ.
+# The global batch is the same because `DataOrder` does not depend on the number of ranks. If each rank had kept *its* 24 rows, one rank would have continued with a batch of 24, and the run would have been a different one. Here the same numbers are only summed in another order, so the last bits may differ.
 #
 # ## 3 · Slow, and wrong
 #
-# No rank fails, yet something is broken. Three ranks train for 12 steps. In the first run, rank 2 is slow in every step. In the second, one of rank 1's **weights** is wrong after each update from step 6 on. In the third, one number of rank 1's **gradient** is wrong before each all-reduce from step 6 on. Replicas should be equal to the last bit, so each rank records a checksum of its weights after each step.
+# A run can also be broken although no rank fails. In the next cell, three ranks train for 12 steps, three times. In the first run, rank 2 is slow in every step. In the second, one of rank 1's **weights** is wrong after each update from step 6 on. In the third, one number of rank 1's **gradient** is wrong before each all-reduce from step 6 on. Replicas should be equal to the last bit, so each rank records a checksum of its weights after each step.
 #
 # **Predict.** With a wrong gradient from step 6 on, in how many of the 12 steps do the ranks' checksums differ?
 
@@ -321,7 +321,7 @@ for rank, log in enumerate(jobs["wrong weight"]):
     print(f"wrong weight, rank {rank}:", " ".join(f"{value:08x}" for value in log.checksums[4:8]))
 
 # %% [markdown] name="wrong_explained"
-# A wrong weight shows up at once, and with three ranks the majority identifies the faulty one. (With two ranks you know only that one of them is wrong.) A wrong gradient enters the sum, and every rank gets the same wrong sum. The replicas agree, and all of them are wrong.
+# A wrong weight shows up at once, and with three ranks the majority identifies the faulty one. (With two ranks you know only that one of them is wrong.) A wrong gradient enters the sum, and every rank gets the same wrong sum. So the replicas agree, but all of them are wrong.
 #
 # To find such a fault, give all ranks the **same** rows from time to time, and compare their gradients *before* they are summed. Equal bits need repeatable kernels: on a GPU, set `torch.use_deterministic_algorithms(True)` for that step, or compare norms within a tolerance. Under FSDP the ranks hold different shards, so only ranks with the same shard can compare weights. Giving all ranks the same rows still works.
 
@@ -341,14 +341,14 @@ print("the same rows on all ranks, gradients:", " ".join(f"{value:08x}" for valu
 # %% [markdown] name="diagnosis_task"
 # ### Your turn: which rank broke the job?
 #
-# On 16,384 GPUs you cannot read the logs by hand. Each rank leaves a `RankLog`: its `exit_code`; `calls`, its collectives, each with the times in seconds at which it was called (`asked`) and returned (`answered`, None if it never did); and `checksums` of its weights after each step. (The flight recorder of [[when_ranks_go_wrong]] keeps the same calls, though over gloo without the times.)
+# On 16,384 GPUs you cannot read the logs by hand. Each rank leaves a `RankLog` with three attributes. `exit_code` is its exit code. `calls` lists its collectives, each with the times in seconds at which it was called (`asked`) and at which it returned (`answered`, None if it never did). `checksums` lists the checksums of its weights after each step. (The flight recorder of [[when_ranks_go_wrong]] records the same calls, but over gloo it does not record the times.)
 #
-# **Contract.** `diagnose(logs)` takes the logs of all ranks, and returns a pair: what happened, and to which rank. It does not change the logs. There are at least three ranks, unless one was killed or hung: then two are enough.
+# **Contract.** `diagnose(logs)` takes the logs of all ranks, and returns a pair: what happened, and to which rank. It does not change the logs. A job has at least three ranks, or at least two if one was killed or hung.
 #
 # - `("killed", rank)`: the rank was killed by SIGKILL (exit code −9). The others lose their connection and raise an error (1), or are stopped (−15).
 # - `("hung", rank)`: the job broke and no rank was killed. All other ranks wait in a collective that this rank has not called. It may have hung before its first collective.
 # - `("wrong", rank)`: from some step on, its weights differ from those of the others.
-# - `("slow", rank)`: in most steps, it works more than 1.5 times as long as the median rank. *Working* is the time from one answer to the next call. A single long step, such as a rank writing a checkpoint, means nothing.
+# - `("slow", rank)`: in most steps, it works more than 1.5 times as long as the median rank. *Working* is the time from one answer to the next call. A single long step does not count; the rank may have written a checkpoint.
 # - `("healthy", None)`: none of these. Each job has at most one fault.
 
 
@@ -391,22 +391,22 @@ for rank, log in enumerate(jobs["slow"]):
     print(f"slow, rank {rank}: waits {1000 * waits:.0f} ms per step in its all-reduce")
 
 # %% [markdown] name="diagnosed_explained"
-# These jobs really ran in this lab. `diagnose` does not report the job with the wrong gradient as wrong, and no function could: the fault is not in its logs. (On a busy machine, `diagnose` may report one of that job's ranks as slow, and rightly so.) The slow rank is the one that waits least ([[when_ranks_go_wrong]]).
+# All of these jobs ran in this lab. `diagnose` does not report the job with the wrong gradient as wrong, and no function could: the fault is not in its logs. (On a busy machine, a rank of that job may really be slow, and `diagnose` reports it.) The slow rank is the one that waits least ([[when_ranks_go_wrong]]).
 #
-# These exit codes are those of jobs over gloo. Over NCCL the watchdog aborts a rank that waits too long (−6, SIGABRT), and a rank that is stuck waiting for its GPU cannot run a Python handler for SIGTERM, such as yours. `torchrun` then kills that rank (−9). So with NCCL, −9 does not identify the culprit; the flight recorder does ([[when_ranks_go_wrong]]).
+# Jobs over gloo have these exit codes. Over NCCL, the watchdog aborts a rank that waits too long (−6, SIGABRT), and a rank that is stuck waiting for its GPU cannot run a Python handler for SIGTERM, such as yours. `torchrun` then kills that rank (−9). So with NCCL, −9 does not identify the culprit; the flight recorder does ([[when_ranks_go_wrong]]).
 #
 # ## 4 · Loss spikes
 #
-# Sometimes the loss jumps, for a few batches or for good. A spike can come from corrupted batches, from a faulty device, or from an unlucky combination of weights and batch. PaLM's authors saw about twenty spikes. Each time they went back to a checkpoint about 100 steps before the spike and skipped a few hundred batches, and the spike did not return. The batches themselves were not bad: after training from a different checkpoint, the same batches caused no spike.
+# Sometimes the loss jumps, for a few batches or permanently. A spike can come from corrupted batches, from a faulty device, or from an unlucky combination of weights and batch. PaLM's authors saw about twenty spikes. Each time they went back to a checkpoint about 100 steps before the spike and skipped a few hundred batches, and the spike did not return. The batches themselves were not bad: after training from a different checkpoint, the same batches caused no spike.
 #
-# The spike below comes from corrupted batches, because such a spike can be reproduced: four batches from step 65 on have wrong labels, and inputs that are ten times too large. Compare four reactions:
+# The spike below comes from corrupted batches, because such a spike can be reproduced. Four batches from step 65 on have wrong labels, and inputs that are too large by a factor of ten. The next cells compare four reactions:
 #
 # - *carry on*;
 # - *clip* the gradient to a norm of 1;
 # - *leave out* each update whose gradient norm is more than 4 times the median of the last 20;
 # - *roll back*: when the loss is more than 3 times the median of the last 20, return to the last checkpoint and `skip` 8 batches from the spike on. (The loss of a language model, near 2, rarely triples. There, use a margin of a few standard deviations.)
 #
-# **Predict.** By what factor is the test loss after 180 steps higher if you carry on than if you roll back?
+# **Predict.** What is the test loss after 180 steps if you carry on, divided by the test loss if you roll back?
 
 # %% name="spike_guess"
 my_guess = None  # test loss carrying on / rolled back
@@ -476,11 +476,11 @@ show(spike_figure(curves, 65), "Four curves of the test loss, one per reaction, 
 claims.figure("test loss, carry on / roll back", "4 bad batches", worse, "x")
 
 # %% [markdown] name="spike_short"
-# Four of 180 batches do much more damage than their number suggests. The test loss jumps, and Adam's second moment v remembers the huge gradients. As long as it does, the steps that lead back are small. It forgets by a factor of e every 20 steps at β₂ = 0.95, which most language models and this lab use, and every 1,000 at the default of 0.999. So after v has grown g-fold, it needs about 20 ln g steps to return to its old size. Here that is longer than the rest of the run. All three remedies work about equally well on this spike.
+# Four of 180 batches do much more damage than their number suggests. The test loss jumps, and Adam's second moment v remembers the huge gradients. While v is large, the updates are small, so the model recovers slowly. Without new large gradients, v falls by a factor of e every 20 steps at β₂ = 0.95, which most language models and this lab use, and every 1,000 steps at the default of 0.999. So after v has grown g-fold, it needs about 20 ln g steps to return to its old size. Here that is longer than the rest of the run. All three remedies work about equally well on this spike.
 #
 # Then why roll back at all? The next cell has a spike of 24 batches.
 #
-# **Predict.** By what factor is the final test loss higher with *leave out* than with *roll back*?
+# **Predict.** What is the final test loss with *leave out*, divided by that with *roll back*?
 
 # %% name="long_guess"
 my_guess = None  # test loss, leave out / roll back
@@ -495,24 +495,24 @@ long_guess.reveal(long["leave out"][-1] / long["roll back"][-1])
 show(spike_figure(long, 65), "Four curves of the test loss, one per reaction, with 24 bad batches from step 65 on.")
 
 # %% [markdown] name="spike_explained"
-# - *Leaving out* catches updates that stand out from the last 20 steps. After ten bad batches, half of those 20 steps are bad. The median now reflects them, and the remaining bad updates go through.
-# - *Clipping*, which nearly every large run uses anyway, bounds what one batch can do, and avoids most of the damage. But each of the 24 bounded steps still goes in a wrong direction.
+# - *Leaving out* catches updates that stand out from the last 20 steps. After ten bad batches, half of those 20 steps are bad. Then the median rises to their level, and the remaining bad updates are applied.
+# - *Clipping*, which nearly every large run uses anyway, bounds what one batch can do, and avoids most of the damage. But each of the 24 bounded updates still goes in the wrong direction.
 # - *Rolling back* undoes all of the damage, each time the loss jumps. It needs everything that you have built: whole checkpoints, and a data order whose skips survive the next restart.
 #
 # ## 5 · Thousands of ranks that fail
 #
-# On thousands of ranks, the faults of this lab are routine. Llama 3's authors list what interrupted a job on 16,384 GPUs in 54 days. There were 419 unexpected interruptions: 308 took a node out (broken GPUs and memory, maintenance), 49 made a collective hang (switches, cables, network cards), 56 were software, and **6 were silent data corruption**.
+# On thousands of ranks, the faults of this lab are routine. Llama 3's authors list the 419 unexpected interruptions of a job on 16,384 GPUs in 54 days: 308 took out a node (broken GPUs and memory, maintenance), 49 made a collective hang (switches, cables, network cards), 56 came from software, and **6 from silent data corruption**.
 #
 # `Fleet` simulates such a run from failure to failure. Failures come at random at these rates, in proportion to the number of GPUs. You choose four settings:
 #
-# - `interval`: seconds of training between two checkpoints. Each checkpoint takes 2.4 s, which is the training state of 405B parameters at the 2 TB/s of Meta's storage;
+# - `interval`: seconds of training between two checkpoints. Each checkpoint takes 2.4 s, the time to write the training state of 405B parameters at the 2 TB/s of Meta's storage;
 # - `timeout`: seconds after which a collective that does not return ends the job;
 # - `spares`: standby nodes. When none is left, the job waits until a broken node is repaired;
 # - `compare`: seconds between two comparisons of step times and of gradients on the same rows (section 3), each of which takes 60 s.
 #
-# The rest is assumed: a restart takes ten minutes, and a repair takes a day. Every 2.7 days a straggler slows the job by 15% until a comparison finds it. Twenty times a day a healthy rank pauses, for a minute on average.
+# The other figures are assumptions: a restart takes ten minutes, and a repair takes a day. Every 2.7 days a straggler slows the job by 15% until a comparison finds it. Twenty times a day a healthy rank pauses, for a minute on average.
 #
-# **Predict.** With a checkpoint every half hour and one comparison per day, what percentage of the lost training is due to silent corruption?
+# **Predict.** With a checkpoint every half hour and one comparison per day, what percentage of the lost training is lost to silent corruption?
 
 # %% name="fleet_guess"
 my_guess = None  # percent
@@ -541,9 +541,9 @@ claims.figure(
 )
 
 # %% [markdown] name="fleet_explained"
-# When a node dies, the job loses the minutes since the last checkpoint. Corruption costs all training since it began, because every later checkpoint contains it. So keep checkpoints from *before* the last comparison, too.
+# When a node dies, the job loses the minutes since the last checkpoint. After corruption, the job loses all training since the corruption began, because every later checkpoint contains it. So keep checkpoints from *before* the last comparison, too.
 #
-# Comparing often and saving often both help. The last two columns each change one setting of *save: 4 min*. (Llama 3's authors report more than 90% effective training time for the real run.) A short timeout ends hangs early, but it also kills healthy jobs in which a rank only paused. With enough spares, about seven nodes are in repair at any time, so with only four spares, 16,384 GPUs wait for one node almost half of the time.
+# Comparing often and saving often both help. The last two columns each change one setting of *save: 4 min*. (Llama 3's authors report more than 90% effective training time for the real run.) A short timeout ends hangs early, but it also kills healthy jobs in which a rank only paused. With enough spares, about seven nodes are being repaired at any time. So with only four spares, 16,384 GPUs wait for one node almost half of the time.
 #
 # Explore the settings. What is the highest goodput that you find at 16,384 GPUs? Which setting stops mattering at 1,024?
 
@@ -573,9 +573,9 @@ explore(
 # %% [markdown] name="suspects_task"
 # ### Your turn: the faulty node among thousands
 #
-# The logs of 16,384 ranks are too long to read. Monitoring keeps only a few counters per node, and these can mislead you, too. A `NodeCounters` has: `stage`, the node's pipeline stage; `calls`, the number of collectives that it has entered; `work`, the seconds per step that it spends computing; `errors_before` and `errors_now`, its count of link errors since the node was started, an hour ago and now; `checksum`, the checksum of its gradient in the last comparison.
+# The logs of 16,384 ranks are too long to read. Monitoring keeps only a few counters per node, and these can mislead you, too. A `NodeCounters` has these attributes: `stage`, the node's pipeline stage; `calls`, the number of collectives that it has entered; `work`, the seconds per step that it spends computing; `errors_before` and `errors_now`, the number of link errors since the node was started, as counted an hour ago and now; and `checksum`, the checksum of its gradient in the last comparison.
 #
-# **Contract.** `suspect(nodes)` takes a list with the `NodeCounters` of each node, or None for a node that does not answer. Each stage has at least four nodes. It returns a pair, the fault and the node's index, and does not change the list.
+# **Contract.** `suspect(nodes)` takes a list with the `NodeCounters` of each node, or None for a node that does not answer. Each stage has at least four nodes. `suspect` returns a pair, the fault and the node's index, and does not change the list.
 #
 # - `("dead", node)`: it does not answer. A node at the other end of its link then counts errors.
 # - `("hung", node)`: it has entered fewer collectives than all other nodes, which wait for it.
@@ -622,7 +622,7 @@ for fault in ("dead", "hung", "link", "corrupt", "slow", "healthy"):
 #
 # ## 6 · Explore: on call
 #
-# Here are twenty made-up jobs. Each has one of the four faults, or none. You see when each rank waits in a collective, its exit code, and whether the checksums agree. Decide what happened, and to which rank, before you switch on the diagnosis.
+# Here are twenty simulated jobs. Each has one of the four faults, or none. The figure shows when each rank waits in a collective, its exit code, and whether the checksums agree. Decide what happened, and to which rank, before you switch on the diagnosis.
 
 
 # %% name="on_call"
@@ -679,13 +679,13 @@ claims
 #
 # - On SIGTERM set a flag, let the ranks agree on a step, save, and exit.
 # - `torchrun` restarts everything after a failure, and only a timeout turns a hang into a failure. It reports the rank that failed first, which need not be the faulty one.
-# - After a restart on a different number of ranks the global batch must be the same. Then only rounding differs.
+# - After a restart on a different number of ranks the global batch must be the same. Then the runs differ only by rounding.
 # - Checksums of replicas find errors after the all-reduce, not before it.
 # - The slow rank is the one that waits least.
 # - Clipping avoids most of the damage of a loss spike. Rolling back and skipping undoes the rest; leaving out unusual updates fails when the spike is long.
 # - On thousands of GPUs, silent corruption is rare but expensive: compare ranks often. Timeouts, spares and intervals are trade-offs.
 # - Compare a node's counters with its past and with its peers, not with zero.
 #
-# **What to reach for when.** One GPU: save on SIGTERM. Many GPUs: `torchrun` with restarts, and timeouts that fit the job (NCCL's default is ten minutes, gloo's thirty); checksums of the replicas now and then; the flight recorder for hangs. Thousands: spare machines, and automatic diagnosis.
+# **What to reach for when.** On one GPU, save on SIGTERM. On many GPUs, use `torchrun` with restarts, timeouts that fit the job (NCCL's default is ten minutes, gloo's is thirty), checksums of the replicas now and then, and the flight recorder for hangs. On thousands, add spare machines and automatic diagnosis.
 #
 # **Sources.** Llama team 2024, *The Llama 3 Herd of Models*, section 3.3.4; Chowdhery et al. 2022, *PaLM*, section 5.1 (loss spikes); PyTorch documentation, `torchrun`, *Flight Recorder*; Slurm documentation, `sbatch --signal`, `KillWait` and `GraceTime`; `torchrun --help` (signals).

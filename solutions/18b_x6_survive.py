@@ -1,11 +1,11 @@
 # %% [markdown] name="title"
 # # X6 · A run that survives
 #
-# **Graded exercise, 10 points.** You write a training loop on two ranks that may be killed at any moment. Started again, on two ranks or on one, it ends with the weights of the uninterrupted run, to the last bit. The disk does not fill up, either. Then you write a loop that a scheduler preempts: it saves in time, or not at all.
+# **Graded exercise, 10 points.** You write a training loop for two ranks that may be killed at any moment. When the loop is started again, on two ranks or on one, it ends with the weights of the uninterrupted run, bit for bit, and the disk does not fill up. Then you write a loop that a scheduler preempts: it saves if there is enough time, and otherwise keeps the last checkpoint.
 #
 # | | |
 # |---|---|
-# | After this you can | publish a checkpoint of several files so that neither a kill nor a power failure leaves you with a torn checkpoint, or with none; find the newest intact one; list what a checkpoint must hold, and prove it; continue on fewer ranks with the same bits; stop all ranks after the same step when one of them gets a signal, and save if there is enough time |
+# | After this you can | publish a checkpoint of several files so that neither a kill nor a power failure leaves you with a torn checkpoint, or with none; find the newest intact checkpoint; list what a checkpoint must hold, and prove that it is enough; continue on fewer ranks with the same bits; stop all ranks after the same step when one of them gets a signal, and save if there is enough time |
 # | Time | 105 to 120 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (2 processes) |
@@ -37,20 +37,20 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 # %% [markdown] name="files_task"
 # ## Part 1 · Checkpoints on a disk (3 points)
 #
-# [[Runs_that_survive]] writes a checkpoint as one file. Here it is a directory with a file for each part of the state, so that another program can read the weights alone. A directory that has files cannot be replaced in one step, and a file's own checksum does not show that another file is missing, so most of that lab's code does not help.
+# [[Runs_that_survive]] writes a checkpoint as one file. Here it is a directory with a file for each part of the state, so that another program can read the weights alone. Two things become harder: a directory that contains files cannot be replaced in one step, and a file's own checksum does not show that another file is missing. So you cannot reuse most of that lab's code.
 #
 # **Contract.** `save(folder, step, state, keep)` stores a checkpoint. `load(folder)` returns `(step, state)` of the newest intact checkpoint, or None. One process at a time uses the folder.
 #
-# 1. `folder` is a `Path`. Neither it nor its parents need to exist. `step` counts finished steps, from 0 to 9,999,999. `state` is a dictionary of dictionaries, lists, tuples, tensors, numbers, strings, `True`, `False` and `None`. Its keys are strings of letters, digits, spaces and underscores, and there is at least one; nested keys are strings or integers. Tensors have any dtype and shape and are on the CPU; none is a view of a larger one. Another process loads the state equal to the last bit and with the same types. `save` does not change it, and later changes by the caller do not change the checkpoint. `load` only reads: it changes nothing in the folder, and creates no folder.
-# 2. A checkpoint is **one directory** in `folder`. Its name is `step-`, the number, and then anything you like: `step-12`, `step-0012.done`. For each entry of `state` it holds the file `KEY.pt`, from which `torch.load` reads the value of that entry, and no other `.pt` files. Files with other suffixes may be beside them. Other programs copy such directories away at any time, so **every entry of `folder` whose name begins with `step-` is a complete checkpoint at every moment**, even if `save` is killed halfway. All other entries of `folder` may have any other name. `save` writes only inside `folder`: the folder may be on a disk of its own, and a rename from another disk fails or becomes a copy.
-# 3. The newest checkpoint is the one with the most steps, regardless of the alphabetical order of the names and the dates of the files.
-# 4. If a process is killed in `save`, at any moment, it loses at most the checkpoint that it was saving. The previous one is deleted only after the new one has its name.
-# 5. The same holds for a power failure. Before a checkpoint gets its name, all that it consists of is on the disk: `os.fsync` of every file, and of the checkpoint's own directory, which holds the files' names. The checkpoint's name is an entry of `folder`, and it is on the disk before an older checkpoint is deleted and before `save` returns: `os.fsync` of the folder. A directory is opened for this with `os.open(path, os.O_RDONLY)`. (The names of `folder` and of its parents are assumed to be on the disk.)
-# 6. Disks fail, too. A checkpoint that lacks a file, or in which a file was cut short, or in which bytes have changed anywhere, is skipped, and `load` returns the next older intact one.
-# 7. The disk is bounded. After `save` the folder holds this checkpoint and the `keep - 1` newest **before** it, and nothing else: no older ones, none with more steps (they are damaged, or the run was rolled back), nothing that a killed `save` left. A damaged checkpoint of the same step is replaced.
-#    While `save` runs, the folder never holds more than the bytes of `keep + 1` checkpoints. (If `save` is killed after it gave the new name, one checkpoint too many may remain until the next `save` ends.)
+# 1. `folder` is a `Path`. Neither it nor its parents need to exist. `step` counts finished steps, from 0 to 9,999,999. `state` is a dictionary of dictionaries, lists, tuples, tensors, numbers, strings, `True`, `False` and `None`. It has at least one key, and its keys are strings of letters, digits, spaces and underscores. Nested keys are strings or integers. Tensors have any dtype and shape and are on the CPU; none is a view of a larger one. Another process loads the same state, bit for bit and with the same types. `save` does not change `state`, and later changes by the caller do not change the checkpoint. `load` only reads: it changes nothing in the folder, and creates no folder.
+# 2. A checkpoint is **one directory** in `folder`. Its name is `step-`, the number of the step, and then anything you like, such as `step-12` or `step-0012.done`. For each entry of `state` it holds the file `KEY.pt`, from which `torch.load` reads the value of that entry, and no other `.pt` files. The directory may also contain files with other suffixes. Other programs copy such directories at any time, so **every entry of `folder` whose name begins with `step-` is a complete checkpoint at every moment**, even if `save` is killed halfway. All other entries of `folder` may have any other name. `save` writes only inside `folder`. The folder may be on its own disk, and a rename from another disk fails or becomes a copy.
+# 3. The newest checkpoint is the one with the highest step, regardless of the alphabetical order of the names and of the dates of the files.
+# 4. If the process is killed at any moment of `save`, at most the checkpoint that it was saving is lost. The previous checkpoint is deleted only after the new one has its name.
+# 5. The same holds for a power failure. Before a checkpoint gets its name, everything in it is on the disk: `save` calls `os.fsync` on every file, and on the checkpoint's own directory, which holds the files' names. The checkpoint's name is an entry of `folder`. So `save` calls `os.fsync` on `folder`, too, before it deletes an older checkpoint and before it returns. To sync a directory, open it with `os.open(path, os.O_RDONLY)`. (The names of `folder` and of its parents are assumed to be on the disk.)
+# 6. Disks fail, too. If a checkpoint lacks a file, or a file was cut short, or any byte has changed, `load` skips that checkpoint and returns the next older one that is intact.
+# 7. The use of the disk is bounded. After `save` the folder holds this checkpoint and the `keep - 1` newest ones **before** it, and nothing else: no older checkpoints, none with a higher step (these are damaged, or the run was rolled back), and nothing that a killed `save` left behind. A damaged checkpoint of the same step is replaced.
+#    While `save` runs, the folder never holds more than the bytes of `keep + 1` checkpoints. (If `save` is killed after it has given the new name, one checkpoint too many may remain until the next `save` ends.)
 #
-# (The check kills nothing here. While your `save` runs, it copies the folder after each change, and a new process loads from each copy: that is what a kill at that moment would leave. It also records what you sync.)
+# (This check does not kill any process. While your `save` runs, the check copies the folder after each change, and a new process loads from each copy, because a kill at that moment would leave such a folder. The check also records what you sync.)
 
 
 # %% name="files" answer=true
@@ -121,15 +121,15 @@ hint("x6.files")
 # %% [markdown] name="gradient_task"
 # ## Part 2 · The same bits on one rank and on two (2 points)
 #
-# To continue on one rank with the same bits, a step must not depend on the number of ranks. So the run has two **lanes**, however many ranks there are. On two ranks, lane 0 is rank 0's work and lane 1 is rank 1's. A single rank does both. A lane has its own stream of micro-batches and its own random state, which dropout draws from.
+# To continue on one rank with the same bits, a step must not depend on the number of ranks. So the run has two **lanes**, however many ranks there are. On two ranks, rank 0 computes lane 0, and rank 1 computes lane 1. A single rank computes both. A lane has its own stream of micro-batches and its own random state, which dropout draws from.
 #
 # **Contract.** `gradient(model, streams, random, micro_batches)` is called on every rank and leaves the gradient of one update in `p.grad`.
 #
 # 1. `streams` and `random` have an entry for each lane of this rank: `{0: ...}` and `{1: ...}` on two ranks, `{0: ..., 1: ...}` on one. The default process group is initialized, with one rank or two.
 # 2. A lane draws `x, y = next(streams[lane])` `micro_batches` times. The model sees one micro-batch at a time, of any number of rows; its loss is the cross-entropy of `model(x)` and `y`. The model and all rows are on the CPU, in FP64; all parameters are trained.
 # 3. A lane's forward passes start from the random state `random[lane]` (as `torch.get_rng_state()` returns it). Afterwards `random[lane]` is the state in which the lane ended.
-# 4. `p.grad` is the mean over the micro-batches of **both** lanes, on every rank. Each micro-batch counts the same. Gradients of earlier steps do not leak in, and the weights do not change.
-# 5. **The bits are those of one fixed order of summation.** In each lane, add the micro-batches' gradients one after the other, starting from zero, in the order in which they were drawn: keep one sum per lane, and reduce once at the end, not per micro-batch. Then add the sum of lane 0 and the sum of lane 1. (Over two ranks `all_reduce` does the last addition. `a + b` and `b + a` have the same bits; three numbers in another order need not. You may divide before or after the sums.)
+# 4. `p.grad` is the mean over the micro-batches of **both** lanes, on every rank. Each micro-batch counts the same. Gradients of earlier steps do not affect it, and the weights do not change.
+# 5. **The bits are those of one fixed order of summation.** In each lane, add the micro-batches' gradients one after the other, starting from zero, in the order in which they were drawn: keep one sum per lane, and reduce once at the end, not per micro-batch. Then add the sum of lane 0 and the sum of lane 1. (On two ranks, `all_reduce` does this last addition. `a + b` and `b + a` have the same bits, but three numbers added in another order may not. You may divide before or after the sums.)
 
 
 # %% name="gradient" answer=true
@@ -162,14 +162,14 @@ hint("x6.gradient")
 # %% [markdown] name="train_task"
 # ## Part 3 · The run (2 points)
 #
-# **Contract.** `train(job)` is the program of one rank, the same at every start. It finds out whether there is something to continue, and returns the trained model when step `job.steps` is done.
+# **Contract.** `train(job)` is the program of one rank, the same at every start. It determines whether there is a run to continue, and returns the trained model when step `job.steps` is done.
 #
 # 1. The default process group is initialized, with one rank or two. `job.make_model()` gives the same weights on every rank. `job.make_optimizer(parameters)` and `job.make_schedule(optimizer)` make the optimizer and the schedule, and `job.make_stream(lane)` makes a lane's stream, which starts at its beginning. All four have `state_dict()` and `load_state_dict(state)`.
 # 2. The initial random state of a lane is the one after `torch.manual_seed(job.seed + lane)`.
-# 3. A step is: `job.gradient(model, streams, random, job.micro_batches)`, one step of the optimizer, one of the schedule.
+# 3. A step calls `job.gradient(model, streams, random, job.micro_batches)`, and then makes one step of the optimizer and one of the schedule.
 # 4. After every `job.every` steps, and after the last (only once if that is the same step), `job.save(job.folder, step, state, job.keep)` stores everything that is needed to continue, on two ranks or on one. Rank 0 begins its next step only after `job.save` has returned: no thread saves while training goes on.
 # 5. Each rank has its own `job.folder`, on its own machine. **Only rank 0's counts:** rank 0 alone calls `job.save`, and at the start `job.load(job.folder)`, once. The folder of rank 1 may contain checkpoints of another run. When `train` returns, on any rank, the last checkpoint is published.
-# 6. The run may be killed at any moment, on any rank, several times, and started again on two ranks or on one, whatever it ran on before. It continues from the newest checkpoint, repeats no step before it, draws none of those micro-batches again, and **ends with the bits of the uninterrupted run**. Only `job.save` writes or deletes in the folder. `train` itself leaves everything there as it is, even where `job.load` returned None.
+# 6. The run may be killed at any moment, on any rank, several times, and started again on two ranks or on one, however many it had before. It continues from the newest checkpoint, repeats no step before it, draws none of those micro-batches again, and **ends with the bits of the uninterrupted run**. Only `job.save` writes or deletes in the folder. `train` itself leaves everything there as it is, even if `job.load` returned None.
 #
 # (`job.gradient`, `job.save` and `job.load` are your functions in this notebook. The check brings its own simple ones, so that a mistake above costs nothing here.)
 
@@ -220,7 +220,7 @@ hint("x6.train")
 # %% [markdown] name="preempt_task"
 # ## Part 4 · Preempted (2 points)
 #
-# A scheduler takes the machines back. It sends a signal, and SIGKILL some seconds later. In [[failures]] every rank read a step's flags right after the step. On a GPU that makes the host wait for the device in each step. Here the flags arrive one step late, and the seconds left may not be enough for a save.
+# A scheduler takes the machines back: it sends a signal, and SIGKILL some seconds later. In [[failures]] every rank read a step's flags right after the step. On a GPU, that makes the host wait for the device in each step. Here the ranks read the flags one step later, and the time left may be too short for a save.
 #
 # **Contract.** `preemptible(job)` is the program of one rank, the same at every start. It continues from the newest checkpoint, and runs until step `job.steps` is saved or the job is preempted.
 #
@@ -230,9 +230,9 @@ hint("x6.train")
 # 4. **One step for all.** If a rank was signaled before it called `job.launch` for step n, its note says so, and no rank launches step n + 2. All ranks stop after the same step. Without a signal no rank stops.
 # 5. **The time.** A rank is killed `job.grace[number]` seconds after it gets signal `number` (say, 40 for SIGTERM and 120 for SIGUSR1), and the first rank that is killed ends the job. Each signal counts from its own arrival, and none postpones an earlier kill. `job.clock()` gives the seconds on this rank's machine; the clocks of the machines differ. `job.least(x)` waits for all ranks and returns the smallest of their numbers. Call it once, when the ranks have agreed to stop.
 # 6. **Saving.** `job.save` is called after every `job.every` steps, after the last step and after the step at which the ranks stop (only once, even if several of these coincide). At a stop it is called only if, when the last step has ended, each rank has at least `job.save_seconds` left. If not, the older checkpoint remains.
-# 7. **The end.** When step `job.steps` is saved, `preemptible` returns `job.steps`, also after a signal. Otherwise it raises `SystemExit(job.requeue)`, on every rank: with this exit code the scheduler starts the job again. No step before the newest checkpoint is repeated.
+# 7. **The end.** When step `job.steps` is saved, `preemptible` returns `job.steps`, even after a signal. Otherwise it raises `SystemExit(job.requeue)`, on every rank: with this exit code the scheduler starts the job again. No step before the newest checkpoint is repeated.
 #
-# (In the check ranks and signals are real, and seconds are simulated. If ranks do not call the same function, the check stops them.)
+# (In the check, ranks and signals are real, and seconds are simulated. If the ranks call different functions, the check stops them.)
 
 
 # %% name="preempt" answer=true
@@ -272,7 +272,7 @@ hint("x6.preempt")
 # %% [markdown] name="survive_text"
 # ## Part 5 · Killed anywhere (1 point)
 #
-# There is nothing more to write. This check runs `save`, `load`, `gradient` and `train` together, and kills the ranks inside a save, at a start, in a step, and twice in succession.
+# You do not write anything for this part. The check runs `save`, `load`, `gradient` and `train` together, and kills the ranks inside a save, at a start, in a step, and twice in succession.
 
 # %% name="survive_check" points=1
 check("x6.survive", save, load, gradient, train)
@@ -283,7 +283,7 @@ hint("x6.survive")
 # %% [markdown] name="run_text"
 # ## Your run at work
 #
-# The run trains a small classifier on the digits for 60 steps, with a checkpoint every 10. The first start ends after 27 updates with SIGKILL, the second after 18. The third start has only one rank left.
+# The run trains a small classifier on the digits for 60 steps, with a checkpoint every 10 steps. The first start is killed after 27 updates, and the second after 18. The third start has only one rank.
 
 # %% name="run_job"
 data = digits()

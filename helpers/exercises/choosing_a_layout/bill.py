@@ -80,7 +80,7 @@ class EndsBelongTogether(OnBills):
 class HoursOfAllGpus(OnBills):
     """GPU-hours: hours of the run times its GPUs, including those that wait."""
 
-    what, ends, cases, look = "gpu_hours", ENDS, (0, 1), "24 hours a day, for each of the GPUs."
+    what, ends, cases, look = "gpu_hours", ENDS, (0, 1), "Count 24 hours per day for each GPU."
     hint = "`layout.ranks` GPUs are rented for every hour of the run."
 
 

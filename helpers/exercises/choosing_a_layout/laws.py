@@ -129,7 +129,10 @@ class FullRecomputeKeepsInputs(OnFormulas):
 class LogitsOfTheWholeModel(OnFormulas):
     """Logits: 4 bytes per vocabulary entry and token of a micro-batch, if there is no pipeline."""
 
-    unit, look = "bytes", "Logits: tokens x vocabulary x 4 bytes / tensor, if there is one stage; else nothing here."
+    unit, look = (
+        "bytes",
+        "With one stage, logits take tokens x vocabulary x 4 bytes / tensor. Otherwise, another rank has them.",
+    )
     hint = "In a pipeline the last rank has the logits, and fewer micro-batches in flight. Otherwise, count them."
 
     @classmethod
@@ -161,8 +164,11 @@ class MemoryIsTheSum(OnFormulas):
 class ComputesAtHalfThePeak(OnFormulas):
     """Compute: the step's FLOPs over all ranks at half of `gpu.flops16`; a third more with full recomputation."""
 
-    unit, look = "seconds", "FLOPs of a token x tokens of the step / ranks, at half of the peak."
-    hint = "`layout.arch.flops_per_token(layout.seq)` has forward and backward: three forward passes. And a fourth?"
+    unit, look = "seconds", "A rank computes FLOPs per token x tokens of the step / ranks, at half of the peak."
+    hint = (
+        "`layout.arch.flops_per_token(layout.seq)` covers forward and backward, as much as three forward passes.\n"
+        "What does a fourth one add?"
+    )
 
     @classmethod
     def cases(cls, memory: Any, seconds: Any) -> list[Case]:
@@ -187,7 +193,10 @@ def _by_link(seconds: Any, layout: Layout, link: str) -> Callable[[], float]:
 class TensorWaitsOnItsLink(OnFormulas):
     """Tensor: four all-reduces per block and micro-batch, six with full recomputation, on a ring of neighbors."""
 
-    unit, look = "seconds", "Which link do they use, how many all-reduces, of how many bytes, in how many blocks?"
+    unit, look = (
+        "seconds",
+        "Which link do tensor ranks use? How many all-reduces do they need, of how many bytes, in how many blocks?",
+    )
     hint = (
         "A message has 2 bytes x micro_batch_size x seq x hidden; a ring sends 2 (n - 1) / n of it.\n"
         "Blocks of this rank: layers / pipeline. Neighbors: `ring_bandwidth(cluster, layout.tensor)`."
@@ -208,9 +217,12 @@ class TensorWaitsOnItsLink(OnFormulas):
 class DataHidesBehindCompute(OnFormulas):
     """Data: two BF16 gathers and an FP32 reduction per micro-batch; only the longer of data and compute counts."""
 
-    unit, look = "seconds", "Two gathers of 2 bytes, a reduction of 4; (n - 1) / n of that is sent. Max, not a sum."
+    unit, look = (
+        "seconds",
+        "A parameter is gathered twice and its gradient reduced once: how many bytes? Take the maximum, not a sum.",
+    )
     hint = (
-        "Parameters of this rank: count / (tensor x pipeline). Per micro-batch 2 + 2 + 4 bytes for each of them.\n"
+        "This rank has count / (tensor x pipeline) parameters. Each of them takes 2 + 2 + 4 bytes per micro-batch.\n"
         "An all-gather or a reduce-scatter of B bytes over n ranks sends (n - 1) / n of B.\n"
         "The ranks are `tensor` apart: `ring_bandwidth(cluster, layout.shard, layout.tensor)`.\n"
         "`max(compute, data)`: the next block is gathered while this one computes."

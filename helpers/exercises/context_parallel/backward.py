@@ -56,7 +56,7 @@ class EachPairOnce(Check):
     """Each pair of chunks takes one `attend_backward`; nothing of the forward pass is computed again."""
 
     hint = (
-        "The same pairs as forward: j < i unmasked, j = i causal, j > i not at all.\n"
+        "The pairs are those of the forward pass: j < i unmasked, j = i causal, and none with j > i.\n"
         "out and lse are given, so no `attend` is needed."
     )
 
@@ -92,7 +92,7 @@ class SendsBeforeBlock(Check):
     hint = (
         "Keys and values are ready at the beginning of a step, so shift them first. Their gradients are ready at its "
         "end.\n"
-        "Two shifts, then: one for keys and values, and one for the gradients, which may finish a step later."
+        "So you need two shifts: one for keys and values, and one for the gradients, which may finish a step later."
     )
 
     compared = False

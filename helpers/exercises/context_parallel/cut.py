@@ -24,8 +24,8 @@ class SharesOutFairly(Check):
     """zigzag gives each rank two chunks, each chunk once, and all ranks the same number of scores."""
 
     hint = (
-        "Rows of chunk i see i whole chunks and half of their own: which two add up to the same for each rank?\n"
-        "The cheapest chunk and the most expensive, the second cheapest and the second most expensive, and so on."
+        "Rows of chunk i attend to i full chunks and half of their own. Which two make the same work on each rank?\n"
+        "Pair the cheapest chunk with the most expensive, the second cheapest with the second most expensive, etc."
     )
 
     @staticmethod
@@ -122,7 +122,7 @@ class LabelsOfTheSequence(Check):
 class PositionsOfTheSequence(Check):
     """positions hold each token's position in the sequence, as int64."""
 
-    hint = "Number the whole sequence, torch.arange(T), and cut them like the inputs."
+    hint = "Number the tokens of the whole sequence with torch.arange(T), and cut these numbers like the inputs."
 
     probe = staticmethod(observe)
 

@@ -135,7 +135,7 @@ class HandsOnToTheNext(Check):
     """Each rank gets the tensors of the previous rank, in their order, shapes and dtypes, and keeps its own."""
 
     hint = (
-        "To (rank + 1) % ranks, from (rank - 1) % ranks: which rank comes after the last one?\n"
+        "Send to (rank + 1) % ranks, and receive from (rank - 1) % ranks. Which rank comes after the last one?\n"
         "Receive into tensors of your own: `torch.empty_like(tensor)`.\n"
         "Messages take contiguous tensors: `tensor.contiguous()`."
     )

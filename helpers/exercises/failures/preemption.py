@@ -123,7 +123,7 @@ class RanksStopTogether(Check):
     """The decision follows from the total alone, which all ranks share: stop if at least one rank was signaled."""
 
     hint = (
-        "All ranks have the same total after the all-reduce. What differs between ranks may not decide.\n"
+        "All ranks have the same total after the all-reduce. The decision must not depend on anything else.\n"
         "A rank whose signal came after its flag was sent stops one step later, together with the others."
     )
     probe = staticmethod(_signalled)

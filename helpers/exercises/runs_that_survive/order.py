@@ -27,7 +27,7 @@ class EachSampleOnceAnEpoch(Check):
 
     compared = False
     hint = (
-        "A permutation of all samples for each epoch, cut into slices of batch_size.\n"
+        "For each epoch, draw a permutation of all samples and cut it into slices of batch_size.\n"
         "epoch, index = divmod(position, samples // batch_size); drop the rest at the end of an epoch."
     )
 

@@ -121,7 +121,7 @@ class RanksStopAtOneStep(OneObservation):
 
     hint = (
         "Install the handlers before job.resume: a handler may call job.clock, and append to a list.\n"
-        "A note of 1 from one rank makes the total 1 on all ranks. No rank may decide by what it alone knows.\n"
+        "A note of 1 from one rank makes the total 1 on all ranks. A rank must not decide by what only it knows.\n"
         "Launch step n + 1, then read the total of step n. Where a save is due, also read the last step's total."
     )
 
@@ -186,7 +186,7 @@ class SavesIfThereIsTime(OneObservation):
 
     hint = (
         "Of several signals the earliest kill counts: keep the smallest job.clock() + job.grace[number].\n"
-        "The clocks of two ranks cannot be compared. Seconds that are left can: give those to job.least.\n"
+        "The clocks of two ranks cannot be compared, but the seconds that are left can. Pass those to job.least.\n"
         "Steps that were launched take time. Read the clock when the last one has ended."
     )
 

@@ -62,7 +62,7 @@ class UninterruptedRunIsRight(OneObservation):
         "Each rank has a lane, with its stream and its random state, first that of manual_seed(job.seed + lane).\n"
         "A step: job.gradient(model, streams, random, job.micro_batches), optimizer.step(), schedule.step().\n"
         "dist.all_gather_object brings the lanes' states to rank 0; dist.broadcast_object_list sends what it loaded.\n"
-        "After the last save a barrier, so that no rank returns before the checkpoint is there."
+        "After the last save call a barrier, so that no rank returns before the checkpoint is there."
     )
 
     @staticmethod
@@ -118,7 +118,7 @@ class ResumesBitForBit(OneObservation):
     hint = (
         "What decides the next step? Weights, optimizer, schedule, and of each lane the stream and the random state.\n"
         "Take the random state when the lane has done its micro-batches, and set it again before the next ones.\n"
-        "A rank alone has both lanes, and saves and restores what belongs to each."
+        "A single rank has both lanes, and saves and restores what belongs to each."
     )
 
     @staticmethod
