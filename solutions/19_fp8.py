@@ -582,7 +582,7 @@ hint("fp8.products")
 # - Quantize g to E5M2 once, with the scale that `ctx.scale_of(g, E5M2)` returns, and use the result in both matmuls. Use x and w in E4M3, with the scales of the forward pass. If x or w was saved in BF16, quantize it again.
 # - Return one entry per input of `forward`: the gradients of x and w, which your two functions compute with `ctx.product`, and then None four times.
 # - If x or w needs no gradient (`ctx.needs_input_grad`), skip its matmul and return None for it.
-# - g, x, w and the saved tensors stay as they are.
+# - g, x, w and the saved tensors are not changed.
 
 
 # %% name="layer" answer=true reveal=true
@@ -721,7 +721,7 @@ for name, factors, found in (("gradient of x", (g, w), measured[0]), ("gradient 
 show_table(table)
 
 # %% [markdown] name="gradient_explained"
-# So the error depends on two fraction widths and on one property of the tensors. It does not depend on how many terms are summed, *if* the sum is kept in FP32, as ours is. Hopper's units keep about 14 bits of a running sum, as DeepSeek found. `use_fast_accum=False` moves partial sums to FP32 from time to time, at some cost in speed. The precision of the sum matters most for the weight gradient, whose sums are the longest.
+# So the error depends on two fraction widths and on one property of the tensors. It does not depend on the number of terms, *provided that* the sum is kept in FP32, as ours is. Hopper's units keep about 14 bits of a running sum, as DeepSeek found. `use_fast_accum=False` moves partial sums to FP32 from time to time, at some cost in speed. The precision of the sum matters most for the weight gradient, whose sums are the longest.
 #
 # ## 7 · Does it train?
 #
@@ -902,17 +902,17 @@ claims.record(
 )  # fmt: skip
 
 # %% [markdown] name="memory_explained"
-# (FP8's peaks are higher because of temporaries from casts and emulation. *Weight copies* are weights in FP32, about to be cast. Hopper's units also need transposed copies.)
+# (The peaks of FP8 are higher because casts and emulation need temporaries. *Weight copies* are weights in FP32 that are about to be cast. Hopper's units also need transposed copies.)
 #
-# After the forward pass FP8 holds as many bytes as BF16. Weights, gradients and optimizer state are BF16 as before: FP8 would swallow most weight updates (swamping, [[number_formats]]). A layer that saves its **input unchanged** saves BF16, and the FP8 copy exists only during the matmul. torchao does this. Transformer Engine's `Linear` saves the *quantized* input, as our `keep_x` does. The saving comes from that choice and not from the matmul.
+# After the forward pass FP8 holds as many bytes as BF16. Weights, gradients and optimizer state are BF16 as before: in FP8, most weight updates would be lost (swamping, [[number_formats]]). A layer that saves its **input unchanged** saves BF16, and the FP8 copy exists only during the matmul. torchao does this. Transformer Engine's `Linear` saves the *quantized* input, as our `keep_x` does. The saving comes from that choice and not from the matmul.
 #
 # *keeps FP8 x* halves the saved inputs but not the activations, because norms, GELU, attention and the loss save BF16. *keeps both* adds FP8 weights to the BF16 ones. In a layer of `in` by `out`, saving x in FP8 saves tokens × `in` bytes, and keeping w in FP8 costs `in` × `out`. So keeping both pays off once a layer has more tokens than outputs. Here there are 512 tokens and up to 1,024 outputs.
 #
-# **Where FP8 does save memory.** Transformer Engine can hold the *weights themselves* in FP8, under `te.quantized_model_init()` (older: `te.fp8_model_init`). That pays off for frozen weights, or where the optimizer keeps FP32 master weights anyway. torchao's `enable_fsdp_float8_all_gather` makes FSDP ([[sharding]]) *send* weights in FP8. Its `AdamWFp8` keeps moments in FP8 ([[lean_optimizers]]).
+# **Where FP8 does save memory.** Transformer Engine can hold the *weights themselves* in FP8, under `te.quantized_model_init()` (older: `te.fp8_model_init`). This pays off for frozen weights, or if the optimizer keeps FP32 master weights anyway. torchao's `enable_fsdp_float8_all_gather` makes FSDP ([[sharding]]) *send* weights in FP8. Its `AdamWFp8` keeps moments in FP8 ([[lean_optimizers]]).
 #
 # ## 9 · Does it save time?
 #
-# "FP8 is up to twice as fast as 16 bit on Hopper." This claim is about the **bare matmul**: half the bytes to read and twice the multiplications per cycle, *on units that support it*. If this machine has such units, the next cell times the matmul and a whole layer, amax and casts included.
+# "FP8 is up to twice as fast as 16 bit on Hopper." This claim is about the **bare matmul**: it reads half the bytes and does twice the multiplications per cycle, *on units that support it*. If this machine has such units, the next cell times the matmul and a full layer, including amax and casts.
 
 
 # %% name="speed"
@@ -985,9 +985,9 @@ for tokens, one in zip(("512", "4 x 4,096"), planned([few, usual]), strict=True)
 amdahl_guess.reveal(bound, "planned")  # the usual size
 
 # %% [markdown] name="speed_explained"
-# This is **Amdahl's law**: if a share p of the time is sped up by a factor of s, the total becomes 1 / (1 − p + p/s) times as fast. Norms, activation functions and the optimizer wait for memory, and FP8 matmuls do not help them. With few tokens per step, the optimizer reads and writes all weights for little arithmetic, and p is smaller still. The bound also leaves out the casts, which cost extra time.
+# This is **Amdahl's law**: if a share p of the time is sped up by a factor of s, the total is sped up by a factor of 1 / (1 − p + p/s). Norms, activation functions and the optimizer wait for memory, and FP8 matmuls do not help them. With few tokens per step, p is even smaller, because the optimizer reads and writes all weights for little arithmetic. The bound also leaves out the casts, which take extra time.
 #
-# **Published end-to-end gains** over BF16, for other models, stay below the second bound, that of the larger batch (tokens per second, H100 or H200 GPUs, with `torch.compile`):
+# **Published end-to-end gains** over BF16 are for other models, and they stay below the second bound, which is for the larger batch. The table compares tokens per second on H100 or H200 GPUs, with `torch.compile`:
 #
 # | model | GPUs | gain | source |
 # |---|--:|--:|---|
@@ -1030,7 +1030,7 @@ else:
 #
 # - `x` (..., n) is FP32 or BF16, with one dimension or more. A block is 32 contiguous values along the last dimension. If 32 does not divide n, the last block of each row is shorter. `x` is not changed.
 # - `values` (..., n) is `torch.float8_e4m3fn`; `scales` (..., blocks per row) is `torch.float8_e8m0fnu`. x is approximately values times scales.
-# - The scale is the **smallest power of two for which nothing in the block is clipped**: no magnitude divided by it exceeds 448. If that would be below 2⁻¹²⁷, it is 2⁻¹²⁷. A block of zeros gets the scale 1.
+# - The scale is the **smallest power of two for which nothing in the block is clipped**: no magnitude divided by it exceeds 448. If this power of two is below 2⁻¹²⁷, the scale is 2⁻¹²⁷. A block of zeros gets the scale 1.
 # - Each value is its number divided by the scale, rounded to E4M3.
 # - A block with an infinity or NaN gets the scale NaN; its values do not matter. Other blocks are not affected.
 #
@@ -1065,7 +1065,7 @@ hint("fp8.mx")
 #
 # A scale can be factored out of a sum only if all terms share it. So the 32 values must lie **along the dimension that is summed**, which differs from matmul to matmul.
 #
-# The picture in section 6 shows it: w has blocks along `in` for y, and along `out` for the gradient of x. Each tensor is needed with blocks along *both* of its dimensions. With a single scale you could transpose the values. Here each tensor is **quantized twice**.
+# The picture in section 6 shows this: w has blocks along `in` for y, and along `out` for the gradient of x. Each tensor is needed with blocks along *both* of its dimensions. With a single scale you could transpose the values. Here each tensor is **quantized twice**.
 
 
 # %% name="rounding_ways"

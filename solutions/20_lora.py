@@ -93,7 +93,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="idea_text"
 # ## 1 · A low-rank correction
 #
-# Fine-tuning changes the weights W of a layer by some ΔW. **LoRA** (*low-rank adaptation*) leaves W as it is and writes ΔW as the product of two thin matrices:
+# Fine-tuning changes the weights W of a layer by some ΔW. **LoRA** (*low-rank adaptation*) leaves W unchanged and writes ΔW as the product of two thin matrices:
 #
 # y = x Wᵀ + (α / r) · (x Aᵀ) Bᵀ, with A of shape (r, in) and B of shape (out, r).
 #
@@ -691,7 +691,7 @@ print(f"{subject_name}: {parameters:,} parameters, {len(tokenizer):,} tokens in 
 # %% [markdown] name="chat_text"
 # ### A chat becomes tokens
 #
-# An instruction-tuned model was trained on chats in a fixed format, its **chat template**: special tokens around each turn, and the speaker's role before it. The tokenizer comes with the template. Use it, or the model sees a format that it was never trained on.
+# An instruction-tuned model was trained on chats in a fixed format, its **chat template**: special tokens around each turn, and the speaker's role before it. The tokenizer comes with the template. Use this template, or the model sees a format that it was never trained on.
 
 # %% name="chat"
 task = NumberTask(tokenizer, device)
@@ -873,7 +873,7 @@ if is_real:
 # %% [markdown] name="setups_explained"
 # The loss on unseen answers and the score roughly agree. Report the score. If it rises within ten steps, the model probably knew the numbers already, and learned only the style and how to spell what it knew. Rank 1 already achieves most of rank 8's score. The output layer alone has far more trained parameters than LoRA, but training it cannot change what the body computes. (If you train only a head, the body's outputs are the same in every epoch. You can compute these **features** once and cache them. This is *feature extraction*, the cheapest form of transfer learning.)
 #
-# The last column shows the cost: how much worse the model has become at unrelated English text. The score alone would not have shown it. Here rank 8 loses the most English, more than full training at its much smaller rate. Rank 1 loses the least, for a similar score. The score is over 24 numbers, so one answer is four points, and each row is one run at one rate. (`python -m helpers receipts exact_match` runs three more seeds of the first row and keeps their scores in `receipts/`.)
+# The last column shows the cost: how much worse the model has become at unrelated English text. The score alone would not have shown it. Here rank 8 loses the most English, more than full training at its much smaller rate. Rank 1 loses the least, for a similar score. The score is computed on 24 numbers, so one answer is worth four points, and each row is one run at one rate. (`python -m helpers receipts exact_match` runs three more seeds of the first row and keeps their scores in `receipts/`.)
 #
 # ### Save, load, merge
 #
@@ -1041,7 +1041,7 @@ for said, name, gpu in (
 # - **Llama-3.1-8B** shares each head of keys and values among four query heads (grouped-query attention), but has 128,256 tokens in its vocabulary. Embedding and head hold an eighth of its parameters, and NF4 does not quantize them. The logits of 512 tokens are four times as large as those of Llama-2.
 # - A **T4**, Colab's free GPU, has no BF16, so it needs FP16 autocast with a scaler ([[mixed_precision]]), and adapters in FP32.
 #
-# (Older guides set `bnb_4bit_quant_storage` because FSDP1's flat parameters hold one dtype only. `fully_shard` takes mixed dtypes.)
+# (Older guides set `bnb_4bit_quant_storage` because FSDP1's flat parameters can hold only one dtype. `fully_shard` accepts mixed dtypes.)
 #
 # ### Seconds
 #
@@ -1220,7 +1220,7 @@ else:
     print("This machine has a real GPU: run fine_tune_7b on it.")
 
 # %% [markdown] name="program_explained"
-# The first step survives, although its spike almost touches the line. The second one fails at a *lower* level: what is allocated there (last printed line) and the 1.95 GiB that the program asks for next (16,384 × 32,000 numbers in FP32) would together stay below the card's memory. But no single free block is that large. Adam's moments, 128 MiB created at the end of the first step, now occupy memory that the first step could use freely, and the rest of the free memory is in smaller blocks: fragmentation ([[profiling_and_oom_clinic]]). **A successful first step does not show that the run fits.** Measure the second step too, and many more if lengths vary.
+# The first step survives, although its spike almost touches the line. The second one fails at a *lower* level: the memory allocated there (last printed line) plus the 1.95 GiB that the program requests next (16,384 × 32,000 numbers in FP32) would be less than the card's memory. But no single free block is that large. Adam's moments, 128 MiB created at the end of the first step, now occupy memory that the first step could use freely, and the rest of the free memory is in smaller blocks: fragmentation ([[profiling_and_oom_clinic]]). **A successful first step does not show that the run fits.** Measure the second step too, and many more if lengths vary.
 #
 # The spikes are the logits and the tensors that the loss computes from them, in BF16 and in FP32: 16,384 × 32,000 numbers each. Checkpointing does not reduce these spikes; a chunked loss does ([[profiling_and_oom_clinic]]).
 
@@ -1367,7 +1367,7 @@ print("before:", *written["adapter"], sep="\n  ")
 print("after:", *task.answers(preferring, shown), sep="\n  ")
 
 # %% [markdown] name="dpo_bill_text"
-# At first the model *is* the reference, so both differences are zero and the loss is ln 2, whatever the model. What does preference training add to the memory of a step?
+# At first the model *is* the reference, so both differences are zero, and the loss is ln 2 for any model. What does preference training add to the memory of a step?
 #
 # **Predict.** The reference is the model with its adapter off. How high is the peak of a DPO step on four pairs, as a multiple of the peak of a fine-tuning step on four answers?
 

@@ -51,7 +51,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # **Contract.** `LoRALinear(linear, rank, alpha, dropout)` is an `nn.Module` around an `nn.Linear`.
 #
 # - Exactly two parameters are trained: A of shape (rank, in), random (two layers start with different values), and B of shape (out, rank), zero. Both have the device and dtype of the linear layer's weight. The linear layer is frozen, including its bias if it has one. Use the given layer, not a copy.
-# - Unmerged, the output is x Wᵀ + bias + (alpha / rank) · (d(x) Aᵀ) Bᵀ, where d is dropout of the input with probability `dropout`, active in training mode only. Each call draws a new mask, element by element. As in `nn.Linear`, x has the shape (..., in), need not be contiguous, and stays as it is; the output has the dtype of x.
+# - Unmerged, the output is x Wᵀ + bias + (alpha / rank) · (d(x) Aᵀ) Bᵀ, where d is dropout of the input with probability `dropout`, active in training mode only. Each call draws a new mask, element by element. As in `nn.Linear`, x has the shape (..., in), need not be contiguous, and is not changed; the output has the dtype of x.
 # - `merge()` computes the correction from the current A and B and adds it to the linear layer's weight in place. A merged layer returns the output of the linear layer alone, in training mode too, and the gradient with respect to x is that of the linear layer. `unmerge()` removes the correction again. A second `merge()` does nothing to a merged layer, and `unmerge()` does nothing to a layer that is not merged. A layer can be merged and unmerged repeatedly, each time with a different A, B and weight. Neither call changes A, B, the mode of the layer, or any other layer. (You need not support training while merged.)
 
 
@@ -139,7 +139,7 @@ hint("x4.adapter")
 #
 # A colleague wants to fine-tune Llama-2-7B (`"llama-2-7b"`) on one RTX 4090 (24 GB) and asks you for a recipe. These choices are fixed: the weights are in BF16 and not quantized, LoRA has rank 16 and is on q, k, v and o, the optimizer is AdamW, the only GPU holds everything (no offloading), and an update uses **32 sequences**.
 #
-# You choose: sequences per micro-batch (`micro_batch_size`), micro-batches per update (`gradient_accumulation_steps`), tokens per sequence (`seq`: 512, 1024, 2048 or 4096), and `checkpointing`. The other fields of `Recipe` may keep their defaults; `help(Recipe)` lists them all.
+# You choose the sequences per micro-batch (`micro_batch_size`), the micro-batches per update (`gradient_accumulation_steps`), the tokens per sequence (`seq`: 512, 1024, 2048 or 4096), and `checkpointing`. The other fields of `Recipe` may keep their defaults; `help(Recipe)` lists them all.
 #
 # **Contract.** `fine_tune_plan()` returns a `Recipe` for this fine-tune.
 #
@@ -244,14 +244,14 @@ hint("x4.finetune")
 # %% [markdown] name="chats_task"
 # ## Part 5 · The labels (1 point)
 #
-# Data for a fine-tune often comes as a `messages` file: one chat per line, each a list of turns with `role` and `content`. The model should learn to write the assistant's turns, all of them, and nothing else.
+# Data for a fine-tune often comes as a `messages` file: each line is one chat, a list of turns with `role` and `content`. The model should learn to write all of the assistant's turns, and nothing else.
 #
 # **Contract.** `labeled_chats(chats, tokenizer, longest)` returns a list with one pair `(ids, labels)` per chat, in order. Each pair consists of two lists of `int` of the same length.
 #
-# - `ids` are the tokens of the entire chat, formatted with the tokenizer's chat template, with nothing after the last turn. The template may be any. It supplies all special tokens; the tokenizer must not add any of its own. The text of earlier turns does not depend on later turns, and neither do its tokens. A chat begins with a system or user turn, and may end with a user turn.
+# - `ids` are the tokens of the entire chat, formatted with the tokenizer's chat template, with nothing after the last turn. Any template is possible. It supplies all special tokens; the tokenizer must not add any of its own. The text of earlier turns does not depend on later turns, and neither do its tokens. A chat begins with a system or user turn, and may end with a user turn.
 # - `labels` repeat the tokens that the assistant writes: the content of each of its turns, and the `tokenizer.eos_token_id` that ends the turn. Everywhere else they are −100, including the headers of all turns, even the assistant's, and the line breaks between turns. Labels are not shifted.
 # - The same words may occur in a question and in an answer. No content contains the `eos_token`.
-# - A chat of more than `longest` tokens is left out. `chats` stays as it is.
+# - Leave out a chat of more than `longest` tokens. `chats` is not changed.
 
 # %% name="chats_material"
 chats, tokenizer, longest = small_chats()
@@ -334,7 +334,7 @@ else:
     print(f"This device has {room / GiB:.0f} GiB of GPU memory, so nothing is trained here: there is only the plan.")
 
 # %% [markdown] name="real_seven_text"
-# Random weights take as many bytes as real ones, but a model with random weights learns nothing useful here. If you name a real Llama of 7B, the script that is exported from your plan fine-tunes it for ten updates on Python's manual and saves the adapter in `trained`. (The script runs in a process of its own, so almost the whole GPU is free for it.)
+# Random weights take as many bytes as real ones, but a model with random weights learns nothing useful here. If you name a real Llama of 7B, the script that is exported from your plan fine-tunes it for ten updates on Python's manual and saves the adapter in `trained`. (The script runs in a process of its own, so almost all of the GPU's memory is free for it.)
 
 # %% name="real_seven"
 SEVEN = ""  # such as "meta-llama/Llama-2-7b-hf", or a folder

@@ -629,11 +629,11 @@ print(
 )
 
 # %% [markdown] name="vit_explained"
-# The bound explains the difference. A grows with the batch, and Φ does not. In our small ViT, A is far larger than the weights, so its bound is high, and the memory for one micro-batch keeps the factor far below the bound. The large models come closer to a bound that is much lower: most of what is left is weights and means, which smaller micro-batches do not reduce. So a model with many weights and a small batch has a small factor.
+# The bound explains the difference. A grows with the batch, and Φ does not. In our small ViT, A is far larger than the weights, so its bound is high, and the memory for one micro-batch keeps the factor far below the bound. The large models come closer to a bound that is much lower: most of what is left consists of weights and means, which smaller micro-batches do not reduce. So a model with many weights and a small batch gets a small factor.
 #
 # The time is a lower bound at the rates of an A100's data sheet, relative to rung 1. (We leave out rung 0, because the planner's FP32 does not use TF32, which would make every other rung look fast.) The loss column states what may differ; only pairs of runs can show how much.
 #
-# Where the plan misses a log, the likely reason is the software: the logs are from a nightly build of PyTorch 2.1, whose Adam held two temporary copies where today's holds one.
+# Where the plan misses a log, the software is the likely reason: the logs are from a nightly build of PyTorch 2.1, whose Adam held two temporary copies, while today's Adam holds one.
 #
 # ## 5 · A recipe guide, row by row
 #
@@ -770,7 +770,7 @@ fsdp_guess.reveal(one_gpu / a_rank, "planned")
 # %% [markdown] name="memory_explained"
 # - **Mixed precision** does not halve this model's peak, because its largest tensors stay in FP32: the logits, 50,257 wide, and the loss's tensors of the same size. A factor means little unless you know which model it was obtained on.
 # - **Accumulation** runs eight sequences in the memory of one, or somewhat more: earlier gradients stay while the next micro-batch runs.
-# - **DDP** holds slightly *more* on each rank than a single GPU without DDP would: its buckets. **FSDP** divides weights, gradients and state, but not activations. Here the factor is nowhere near 8. It is near 8 where weights, gradients and state are nearly everything (a large model, a small batch, checkpointing).
+# - **DDP** holds slightly *more* on each rank than a single GPU without DDP, because of its buckets. **FSDP** divides weights, gradients and state, but not activations. Here the factor is nowhere near 8. It is near 8 where weights, gradients and state are nearly everything (a large model, a small batch, checkpointing).
 # - **Offloading** the optimizer takes two numbers per parameter off the GPU. That is little where activations make up the peak.
 #
 # ### Speed
@@ -825,9 +825,9 @@ for said, (rung, *between) in ratios.items():
 #
 # Three questions:
 #
-# 1. Which is the smallest of these cards on which full training of 7B fits, and how?
+# 1. Which is the smallest of these cards that full training of 7B fits, and with which recipe?
 # 2. Which recipe no longer fits a card of 24 GB with the longer sequence (7B)?
-# 3. On a T4 (7B), what comes first, and why is the only other recipe that fits so far behind?
+# 3. Which recipe comes first on a T4 (7B), and why is the only other recipe that fits so much slower?
 #
 # <details><summary>Answers</summary>
 #
@@ -856,7 +856,7 @@ print(f"on top: {best.name} ({best.recipe.summary})")
 #
 # <details><summary>Answers</summary>
 #
-# The loop over `piece`, with `counted` over all pieces: each micro-batch's sum of losses is divided by the tokens of the whole update. On two GPUs, `self.rank` picks different rows for each rank, `dist.all_reduce` sums the losses and the requests to stop, and DDP averages the gradients, which is why `counted` is divided by `self.world`.
+# The loop over `piece`, with `counted` over all pieces: each micro-batch's sum of losses is divided by the number of tokens of the full update. On two GPUs, `self.rank` picks different rows for each rank, `dist.all_reduce` sums the losses and the requests to stop, and DDP averages the gradients, which is why `counted` is divided by `self.world`.
 #
 # </details>
 
