@@ -704,7 +704,7 @@ print(
 # %% [markdown] name="pack_task"
 # ### Only answers count in the loss
 #
-# The user supplies the prompt, so the model need not learn to write it. The loss ignores tokens with a label of −100. Examples also differ in length: instead of padding each one, we **pack** several into a row. Attention must not cross from one example into the next. Transformers finds the boundaries from the positions, which start again at 0. (The `pack` of [[tokens]] cuts documents at the end of a row; here examples stay in one piece.)
+# The user supplies the prompt, so the model need not learn to write it. The loss ignores tokens with a label of −100. Examples also differ in length: instead of padding each one, we **pack** several into a row. Attention must not cross from one example into the next. Transformers finds the boundaries from the positions, which start again at 0, and makes a mask from them. (Variable-length attention, in [[tokens]], needs no mask.) (The `pack` of [[tokens]] cuts documents at the end of a row; here examples stay in one piece.)
 #
 # **Contract.** `pack(examples, length, pad)` returns `ids`, `labels` and `positions`, each (rows, length) of int64.
 #
@@ -939,7 +939,7 @@ if has_4_bits and is_small:
 #
 # ### Optional: a longer run
 #
-# Set `LONGER` to 100 steps or more, of 16 examples each. A progress bar appears, and the adapter and the optimizer are saved every ten steps. If you interrupt the run, restart the kernel and run the cells above and this cell again: the run resumes with the same batches.
+# Set `LONGER` to 100 steps or more, of 16 examples each. This cell copies the base, so with a 7B model in BF16 the two sets of weights take 27 GB. A progress bar appears, and the adapter and the optimizer are saved every ten steps. If you interrupt the run, restart the kernel and run the cells above and this cell again: the run resumes with the same batches.
 
 # %% name="longer"
 LONGER = 0  # steps, such as 100
