@@ -402,7 +402,7 @@ with warnings.catch_warnings():
 #
 # ## 4 · Does it learn, and does the base survive?
 #
-# We fine-tune on Python source for the same number of steps: full training, LoRA on attention, and LoRA on all linear layers but the head ("all-linear"), each at two learning rates. Then we test each on English again.
+# We fine-tune on Python source for the same number of steps: full training, LoRA on attention, and LoRA on all linear layers but the head ("all-linear"), each at two learning rates. Then we test each model on English again.
 #
 # **Predict.** What share of the loss reduction of full training at 2e-3 does LoRA of rank 8 on **all linear layers** achieve at 1e-2? (Mean of three runs on different data.)
 
@@ -581,7 +581,7 @@ show(
 # - `mean` is the FP32 mean of all scales.
 # - `tops`, FP32 (⌈n / 64 / 256⌉,), holds the largest magnitude of scale − mean in each group of 256 scales. The last group may be smaller.
 # - `codes`, int8 (n / 64,), holds the scales in 8 bits: (scale − mean) / top · 127, rounded; 0 where the top is 0. (bitsandbytes rounds to the entries of an 8-bit code book, not to integers.)
-# - `nf4_decode(packed, codes, tops, mean)` returns the weights (n,) in FP32: level · scale, with the scale from its 8 bits.
+# - `nf4_decode(packed, codes, tops, mean)` returns the weights (n,) in FP32: level · scale, where the scale is decoded from its 8 bits.
 
 
 # %% name="by_hand_nf4" answer=true reveal=true
@@ -704,7 +704,7 @@ print(
 # %% [markdown] name="pack_task"
 # ### Only answers count in the loss
 #
-# The user supplies the prompt, so the model need not learn to write it. The loss ignores tokens with a label of −100. Examples also differ in length: instead of padding each one, we **pack** several into a row. Attention must not cross from one example into the next. Transformers finds the boundaries from the positions, which start again at 0, and makes a mask from them. (Variable-length attention, in [[tokens]], needs no mask.) (The `pack` of [[tokens]] cuts documents at the end of a row; here examples stay in one piece.)
+# The user supplies the prompt, so the model need not learn to write it. The loss ignores tokens with a label of −100. Examples also differ in length: instead of padding each one, we **pack** several into a row. Attention must not cross from one example into the next. Transformers finds the boundaries from the positions, which start again at 0, and makes a mask from them. ([[#tokens:Lab]] covers variable-length attention, which needs no mask, and a `pack` that cuts documents at the end of a row. Here, examples stay in one piece.)
 #
 # **Contract.** `pack(examples, length, pad)` returns `ids`, `labels` and `positions`, each (rows, length) of int64.
 #
@@ -986,7 +986,7 @@ rungs = {  # name: (recipe, GB according to guides)
 }
 
 # %% [markdown] name="ladder_plan_text"
-# The figure below needs a few more recipes, with more tokens.
+# The figure under *Explore* below also needs recipes with more tokens.
 
 # %% name="ladder_plan"
 longer = {"LoRA": "+ checkpointing", "QLoRA": "+ base in NF4", "QLoRA on a T4": "the same, FP16 for a T4"}
@@ -1170,7 +1170,7 @@ else:
 #
 # A plan needs a recipe. To try your own program, use a **virtual GPU**: inside `with virtual_gpu("rtx-4090-24gb"):`, PyTorch behaves as if this machine had that GPU. Python runs as usual, a model of CUDA's allocator places every tensor, and an allocation that does not fit raises the same error as on a real GPU. Operations on the virtual GPU compute nothing, so 7B takes seconds and hardly any memory. For a script, use the command `python -m helpers dry-run --gpu rtx-4090 train.py`.
 #
-# Below is the program for 7B. It runs two steps with 16,384 tokens. Compare this number with the two figures for this card and a BF16 base in the table above.
+# The next cell defines such a program for 7B and runs two steps with 16,384 tokens. Compare this number with the two figures for this card and a BF16 base in the table above.
 #
 # **Predict.** In which step does the program run out of memory, 1 or 2? (0: in neither.)
 
@@ -1266,7 +1266,7 @@ print(
 # %% [markdown] name="dpo_task"
 # ## 10 · Preference training: DPO
 #
-# Fine-tuning on answers imitates examples. Preference data consists of **pairs**: an answer to a prompt that was chosen, and an answer to the same prompt that was rejected. Direct preference optimization (DPO) raises the probability of the chosen answer relative to the rejected one, measured against a frozen **reference**, the model before this training:
+# Fine-tuning on answers imitates examples. Preference data consists of **pairs** of answers to the same prompt: one answer was chosen, and the other was rejected. Direct preference optimization (DPO) raises the probability of the chosen answer relative to the rejected one, measured against a frozen **reference**, the model before this training:
 #
 # $$L = -\ln \sigma\big(\beta\,[(\ln p_c - \ln p_c^{ref}) - (\ln p_r - \ln p_r^{ref})]\big)$$
 #
@@ -1408,7 +1408,7 @@ bill_guess.reveal(pairs / answers_only)
 #
 # A pair is two sequences, so a DPO step has twice the rows, and twice the activations, of a fine-tuning step on the same number of prompts. The weights are the same, so the peak grows by a smaller factor. The reference adds a forward pass without saved tensors. With full training, the reference is a second copy of the weights. Its log-probabilities do not change, so you can compute them once for the entire data set and drop the copy (TRL: `precompute_ref_log_probs=True`).
 #
-# **GRPO** and other reinforcement learning replace the pairs with **rollouts**: several answers per prompt, written by the current model and scored by a program or a reward model. The cost then includes a generation phase with a cache of keys and values for every rollout (see the last lines of the output), usually an inference engine with its own copy of the weights, and a reference if the loss has a KL term. PPO adds a value model with its optimizer state. Generation, not training, usually takes most of the time.
+# **GRPO** and other reinforcement learning replace the pairs with **rollouts**: several answers per prompt, written by the current model and scored by a program or a reward model. The cost then includes a generation phase with a cache of keys and values for every rollout (see the lines "7B, by formula" above), usually an inference engine with its own copy of the weights, and a reference if the loss has a KL term. PPO adds a value model with its optimizer state. Generation, not training, usually takes most of the time.
 
 # %% [markdown] name="serve_text"
 # ## 11 · Your turn: many adapters on one base
