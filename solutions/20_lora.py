@@ -704,7 +704,7 @@ print(
 # %% [markdown] name="pack_task"
 # ### Only answers count in the loss
 #
-# The user supplies the prompt, so the model need not learn to write it. The loss ignores tokens with a label of −100. Examples also differ in length: instead of padding each one, we **pack** several into a row. Attention must not cross from one example into the next. Transformers finds the boundaries from the positions, which start again at 0, and makes a mask from them. ([[#tokens:Lab]] covers variable-length attention, which needs no mask, and a `pack` that cuts documents at the end of a row. Here, examples stay in one piece.)
+# The user supplies the prompt, so the model need not learn to write it. The loss ignores tokens with a label of −100. Examples also differ in length: instead of padding each one, we **pack** several into a row. Attention must not cross from one example into the next. Transformers finds the boundaries from the positions, which start again at 0, and makes a mask from them. ([[Tokens]] covers variable-length attention, which needs no mask, and a `pack` that cuts documents at the end of a row. Here, examples stay in one piece.)
 #
 # **Contract.** `pack(examples, length, pad)` returns `ids`, `labels` and `positions`, each (rows, length) of int64.
 #
