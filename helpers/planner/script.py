@@ -1,8 +1,8 @@
-"""A recipe as a program: one file that trains with it, as it is, on one process or under torchrun.
+"""A recipe as a program: one file that trains with the recipe, in one process or under torchrun.
 
-The script holds what the recipe asks for and nothing else: no switch that chooses between precisions, no branch for an
-optimizer that was not chosen. So it reads like the recipe, line by line, and is meant to be changed. Its text is the
-template `train.py.jinja`; here are the values that go into it.
+The script contains only what the recipe asks for: no switch between precisions, and no branch for an optimizer that was
+not chosen. So it reads like the recipe, line by line, and you can change it. Its text is the template `train.py.jinja`;
+this module computes the values that go into the template.
 """
 
 import json
@@ -41,29 +41,31 @@ _TRAINER_OPTIMIZERS = {
 def training_script(recipe: TrainingConfig, style: str = "pytorch", name: str = "train.py") -> str:
     """Return the text of a script that trains a causal language model with `recipe`.
 
-    The script starts from random weights, or with `--weights` from pretrained ones; it trains on Python's own manual,
-    or with `--text` on a file. Of chats, a line of JSON each, only the assistant's turns count in the loss; they are
-    packed into rows, and chats that are longer than a row are dropped and counted. (The mask of packed rows takes seq²
-    bytes per row, which no plan counts; plain text has no mask.) Rows are shuffled in each epoch, the rate warms up and
-    comes down, gradients are clipped where all are there before the step, and a part of the rows is held out. The
-    trained model is saved with tokenizer and recipe: an adapter, or the full model. `--tiny` shrinks the model and
-    takes a few steps: a test of the file, on any machine. Without `--tiny` or `--cpu` a missing GPU is an error.
+    The script starts from random weights, or with `--weights` from pretrained ones. It trains on Python's own manual,
+    or with `--text` on a file. A file of chats has one line of JSON per chat, of which only the assistant's turns count
+    in the loss. Chats are packed into rows; those that are longer than a row are dropped and counted. (The mask of
+    packed rows takes seq² bytes per row, which no plan counts; plain text has no mask.) Rows are shuffled in each
+    epoch, the learning rate warms up and decays, gradients are clipped if all of them exist before the step, and a part
+    of the rows is held out. The script saves what it has trained, an adapter or the full model, with tokenizer and
+    recipe. `--tiny` tests the file on any machine: it shrinks the model and makes a few steps. Without `--tiny` or
+    `--cpu`, a missing GPU is an error.
 
-    Updates whose loss or gradient is not finite are skipped and counted; many consecutive ones end the run. It saves
-    a checkpoint every `--checkpoint-every` steps and at the end, and keeps the two newest and the one with the lowest
-    held-out loss; SIGTERM, SIGUSR1 and Ctrl-C save one after the current step. `--resume` continues from the newest
-    one, and refuses another text, model, rate, number of steps or of ranks unless `--allow-changes` is given.
-    Checkpoints load on any number of ranks. On CPUs, with one rank or two, a killed and resumed run ends as an
-    uninterrupted one, to the bit; where sums have no fixed order (some kernels of GPUs, all-reduce over more ranks
-    after DistributedDataParallel has sorted its buckets anew), as another such run.
+    Updates whose loss or gradient is not finite are skipped and counted; many consecutive ones end the run. The script
+    saves a checkpoint every `--checkpoint-every` steps and at the end. It keeps the two newest checkpoints and the one
+    with the lowest held-out loss. SIGTERM, SIGUSR1 and Ctrl-C save a checkpoint after the current step. `--resume`
+    continues from the newest one, and refuses a different text, model, rate, number of steps or number of ranks unless
+    `--allow-changes` is given. Checkpoints load on any number of ranks. On CPUs, with one rank or two, a run that was
+    killed and resumed ends bit for bit like an uninterrupted one. Where sums have no fixed order (in some GPU kernels,
+    or in an all-reduce over more ranks after DistributedDataParallel has sorted its buckets anew), it ends like another
+    uninterrupted run.
 
     Args:
         recipe: precision, optimizer, checkpointing, accumulation, adapters, sharding.
-        style: "pytorch": a training loop to read and change; "trainer": Hugging Face's Trainer.
-        name: the name of the file, for the line of the docstring that says how to run it.
+        style: "pytorch" for a training loop to read and change, "trainer" for Hugging Face's Trainer.
+        name: the name of the file, for the command in its docstring.
 
     Raises:
-        RecipeError: no such script is written for an option of the recipe; the message says which.
+        RecipeError: no script is written for an option of the recipe; the message names the option.
     """
     if style not in STYLES:
         raise RecipeError(f"style is {style!r}; choose one of {', '.join(STYLES)}.")
@@ -135,7 +137,7 @@ def _refusals(recipe: TrainingConfig, spec: ModelSpec, style: str) -> list[tuple
         (recipe.quantize != "none" and recipe.shard != "none", "Scripts do not shard a quantized base: use zero none."),
         (
             recipe.shard == "zero3" and recipe.optimizer not in ("adamw", "adam", "sgd", "sgd-momentum"),
-            f"fully_shard's parameters are DTensors, which no script updates with {recipe.optimizer}.",
+            f"fully_shard's parameters are DTensors, and scripts do not update DTensors with {recipe.optimizer}.",
         ),
         (recipe.shard == "zero1", "ZeRO-1 needs DeepSpeed: use zero2 or zero3, which fully_shard supports."),
         (recipe.shard == "zero2" and bool(recipe.lora_rank), "Adapters leave little to shard: use zero none or zero3."),
@@ -165,7 +167,7 @@ def _config(spec: ModelSpec) -> str:
 
 
 def _literal(values: dict[str, Any]) -> str:
-    """Return a dictionary as Python source, with as many entries in a line as there is room for."""
+    """Return a dictionary as Python source, with as many entries per line as fit."""
     entries = [f'"{key}": {_source(value)}' for key, value in values.items()]
     if len(line := "{" + ", ".join(entries) + "}") <= _WIDE - len("RECIPE = "):
         return line

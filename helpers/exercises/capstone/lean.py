@@ -140,18 +140,18 @@ def _off_in_one_kind(got: Evidence, want: Evidence) -> str | None:
     right = next(kind for kind in times if kind not in wrong)
     return (
         f"the decay is right in the means of {right}, but {abs(times[wrong[0]]):.2f} times what it should be in "
-        f"those of {wrong[0]}: every trained parameter decays."
+        f"those of {wrong[0]}. Every trained parameter decays."
     )
 
 
 def _off(got: Evidence, want: Evidence) -> str | None:
     """Say what is wrong with a running mean made of these parts ("share": that of rows that count)."""
     if got["fade"] != got["fade"]:
-        return "the running means hold NaN. For a micro-batch in which no row counts, a mean loss is 0 / 0."
+        return "the running means are NaN. If no row of a micro-batch counts, the mean of its losses is 0 / 0."
     if not abs(got["fade"] - want["fade"]) <= 3e-3:
         return (
-            f"{got['fade']:.3f} of the old mean is left; it should be {want['fade']:.3f}. The mean fades once per "
-            "update, before the first micro-batch."
+            f"{got['fade']:.3f} of the old mean is left; expected {want['fade']:.3f}. Multiply the mean by 0.9 once "
+            "per update, before the first micro-batch."
         )
     one_kind = _off_in_one_kind(got, want)
     if one_kind:
@@ -160,13 +160,13 @@ def _off(got: Evidence, want: Evidence) -> str | None:
     if not abs(decay - 1) <= 0.1:
         return (
             f"the mean holds {abs(decay):.2f} times as much decay as it should: (1 - 0.9) of {DECAY} * p, once per "
-            "update, with the weights before it."
+            "update, with the weights before the update."
         )
     if not got["rest"] <= max(5e-3, 3 * want["rest"]):
         return (
-            f"{got['rest']:.1%} of the mean's length is neither the old mean nor the gradient of the whole batch nor "
-            "the weights. Does every row that counts weigh the same, in any micro-batch? Is each gradient freed before "
-            "the next micro-batch? Did the weights move before the last one?"
+            f"{got['rest']:.1%} of the mean's norm comes neither from the old mean, nor from the gradient of the full "
+            "batch, nor from the weights. Does every row that counts have the same weight, in any micro-batch? Is "
+            "each gradient freed before the next micro-batch? Did the weights move before the last micro-batch?"
         )
     gradient = got["gradient"] / want["gradient"]
     if not abs(gradient - 1) <= 5e-3:
@@ -174,7 +174,7 @@ def _off(got: Evidence, want: Evidence) -> str | None:
             return "the gradient was divided by the number of all rows, including those that do not count."
         return (
             f"the mean holds {gradient:.2f} times as much of the gradient as it should: (1 - 0.9) of it, divided by "
-            "the rows that count in the whole batch; no hook runs twice."
+            "the number of rows that count in the full batch. No hook may run twice."
         )
     return None
 
@@ -184,8 +184,9 @@ class SameUpdateWithinTheRoom(Check):
 
     hint = (
         "A hook on each parameter (register_post_accumulate_grad_hook) gets a gradient as soon as it exists: add it to "
-        "the mean and free it. Fade and decay once per update, before the first micro-batch; divide by the rows that "
-        "count in the whole batch; frozen parameters accept no hook; remove the hooks at the end."
+        "the mean and free it. Multiply by 0.9 and add the decay once per update, before the first micro-batch. "
+        "Divide by the number of rows that count in the full batch. Frozen parameters accept no hook. Remove the "
+        "hooks at the end."
     )
 
     @staticmethod
@@ -224,13 +225,13 @@ class SameUpdateWithinTheRoom(Check):
         if "later" in seen:
             raised = f"{seen['later']['error']}: {seen['later']['text']}"[:200]
             return (
-                f"Update {seen['later']['update']} failed where update 1 did not ({raised}). Is a hook of the first "
-                "one still there? Then two hooks handle one gradient."
+                f"Update {seen['later']['update']} failed, although update 1 did not ({raised}). Is a hook of update 1 "
+                "still there? Then two hooks handle the same gradient."
             )
         if seen["left"]["thawed"]:
-            return "The first layer is frozen: its parameters must stay as they are, and stay frozen."
+            return "The first layer is frozen: its parameters must not change, and must stay frozen."
         if seen["left"]["changed"]:
-            return f"{seen['left']['changed'][0]} has changed: the batch must stay as it is. Work on a copy."
+            return f"{seen['left']['changed'][0]} has changed. The batch must stay as it is; work on a copy."
         for update, (got, want) in enumerate(zip(seen["parts"], expected["parts"], strict=True), start=1):
             off = _off(got, want)
             if off:
@@ -238,14 +239,17 @@ class SameUpdateWithinTheRoom(Check):
         # A sign may differ where a mean is almost zero: a few weights of thousands, 2 x RATE each and update.
         for a, b, size in zip(seen["weights"], expected["weights"], expected["sizes"], strict=True):
             if not abs(a - b) <= RATE * max(4.0, 0.5 * size**0.5):
-                return "The weights did not change to p - lr * sign(mean), once per update, after the last micro-batch."
+                return (
+                    "The weights should change to p - lr * sign(mean), once per update, after the last micro-batch; "
+                    "they did not."
+                )
         left = seen["left"]
         if left["replaced"]:
-            return "The running means must be updated in place: the dictionary holds other tensors now."
+            return "The running means must be updated in place, but the dictionary now holds other tensors."
         if left["attached"]:
             return (
-                f"{left['attached']} running means require gradients now: they hold a graph of the weights that "
-                "grows with every update. Fade and decay belong under torch.no_grad()."
+                f"{left['attached']} running means now require gradients: they hold a graph of the weights that "
+                "grows with every update. Change the means under torch.no_grad()."
             )
         if left["moved"]:
             return "A backward pass after the update still changes the running means: remove the hooks."
@@ -253,15 +257,15 @@ class SameUpdateWithinTheRoom(Check):
             if left["hooks"][of]:
                 return (
                     f"Hooks left on the model's {where} after {len(seen['parts'])} updates: {left['hooks'][of]}. Even "
-                    "those that do nothing add up. Remove each one: the handle has remove()."
+                    "hooks that do nothing accumulate. Remove each hook with its handle's remove()."
                 )
         if left["gradients"]:
             return f"{left['gradients']} parameters still hold a gradient after the update; set it to None in the hook."
         over = seen["peak"] - seen["static"]
         if not over <= ROOM:
             return (
-                f"On top of weights, means and batch, the peak holds {human_bytes(over)}; at most {human_bytes(ROOM)} "
-                "are allowed. Are these gradients, or the activations of too many rows at once?"
+                f"In addition to weights, means and batch, the peak holds {human_bytes(over)}; at most "
+                f"{human_bytes(ROOM)} are allowed. Are these gradients, or the activations of too many rows?"
             )
         return None
 

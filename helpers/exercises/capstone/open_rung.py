@@ -217,7 +217,7 @@ class KeepsTheModel(_OpenRung):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         names = [str(name) for name in seen["changed"]]
         if names:
-            return f"Parameters that are missing, new, or of another shape: {len(names)}, for example {names[0]!r}."
+            return f"{len(names)} parameters are missing, new, or of another shape, for example {names[0]!r}."
         return None
 
 
@@ -247,8 +247,8 @@ class MakesOneUpdate(_OpenRung):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["moved"]:
             return (
-                f"Changes of the weights before the last micro-batch of an update: {seen['moved']}; expected none. "
-                "They should change once, after it."
+                f"In one update, the weights changed {seen['moved']} times before the last micro-batch. They should "
+                "change once, after the last micro-batch."
             )
         return None
 
@@ -257,9 +257,10 @@ class StaysWithinTheRoom(_OpenRung):
     """The peak of an update, including what is kept between updates, is at most 284 KiB."""
 
     hint = (
-        "Weights in FP32 take 203 KiB, in BF16 half of that. What else takes bytes per parameter?\n"
-        "Fold gradients into a mean (section 2). Then micro-batches: halve them until activations are small.\n"
-        "What remains: the generator's state, and FP32 temporaries as large as the largest weight. Round it in parts."
+        "Weights in FP32 take 203 KiB, and in BF16 half of that. What else takes bytes per parameter?\n"
+        "Fold gradients into a mean (section 2). Then halve the micro-batches until the activations are small.\n"
+        "That leaves the generator's state, and FP32 temporaries as large as the largest weight. Round a weight in "
+        "parts."
     )
 
     @staticmethod
@@ -273,7 +274,7 @@ class StaysWithinTheRoom(_OpenRung):
 class KeepsNothingElsewhere(_OpenRung):
     """Nothing is kept outside tensors on the device: no copy in NumPy, no bytes, no file."""
 
-    hint = "A master copy counts wherever you keep it. Can stochastic rounding do without one?"
+    hint = "A master copy of the weights counts, wherever you keep it. Can stochastic rounding do without one?"
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -284,7 +285,7 @@ class KeepsNothingElsewhere(_OpenRung):
             )
         files = [str(name) for name in seen["files"]]
         if files:
-            return f"Updates write to files ({len(files)}), for example {files[0]!r}; a copy in a file counts, too."
+            return f"Updates write to {len(files)} file(s), for example {files[0]!r}. A copy in a file counts, too."
         return None
 
 
@@ -292,9 +293,10 @@ class ReachesTheLoss(Check):
     """After 24 updates the loss on images that you never see is at most 1.1."""
 
     hint = (
-        "Try rates on a part of the training images, as section 2 does. A good rate for AdamW may be bad for signs.\n"
+        "Try learning rates on a part of the training images, as section 2 does. AdamW's best rate may not suit "
+        "Signum.\n"
         "Warm up, then let the rate fall to zero: `progress` runs from 0 to 1.\n"
-        "In BF16 a step smaller than half a unit in the last place is lost; section 2 shows whether that matters here."
+        "In BF16, a step smaller than half a unit in the last place is lost. Section 2 shows whether this matters here."
     )
 
     compared = False
@@ -311,7 +313,7 @@ class ReachesTheLoss(Check):
             if broken:
                 return f"In a run of {UPDATES} updates: {broken}"
         if not seen["loss"] <= LOSS:
-            too_high = f"The loss on the images held out is {seen['loss']:.3f}; it should be at most {LOSS}."
+            too_high = f"The loss on the held-out images is {seen['loss']:.3f}; it should be at most {LOSS}."
             return f"{too_high} Is the learning rate too high, or too low?"
         return None
 

@@ -35,7 +35,8 @@ class AccumulatesTheMean(Check):
     """accumulate adds the gradient of the mean over all rows, at most `micro` rows at a time, in order."""
 
     hint = (
-        "The mean of means is not the mean when the last micro-batch is smaller. What should each loss be divided by?\n"
+        "If the last micro-batch is smaller, the mean of the means is not the mean. By what should you divide each "
+        "loss?\n"
         'F.cross_entropy(..., reduction="sum") / len(x), then backward(): gradients add up by themselves.'
     )
 
@@ -73,7 +74,7 @@ class AccumulatesTheMean(Check):
             times = float(mine @ right / (right @ right))
             return (
                 f"The gradient is off by {off:.2g} of its norm ({times:.3g} times the right one, along its direction). "
-                "By what is each micro-batch's loss divided, and are earlier gradients kept?"
+                "By what do you divide each micro-batch's loss, and do you keep earlier gradients?"
             )
         return None
 
@@ -161,8 +162,9 @@ class FoldsGradients(Check):
     """fold decays each mean once, then adds each gradient to it and frees it, until the hooks are removed."""
 
     hint = (
-        "The mean fades once per update: multiply by 0.9 in fold itself, not in the hook.\n"
-        "register_post_accumulate_grad_hook calls a function of p when p.grad is complete; it returns a handle.\n"
+        "Multiply each mean by 0.9 once per update, in fold itself and not in the hook.\n"
+        "p.register_post_accumulate_grad_hook(function) calls function(p) when p.grad is complete, and returns a "
+        "handle.\n"
         "In the hook, add 0.1 * p.grad to the mean and set p.grad to None."
     )
 
@@ -195,7 +197,7 @@ class FoldsGradients(Check):
             )
         if relative_distance(seen["means"], expected["means"]) > TOLERANCE:
             off = relative_distance(seen["means"], expected["means"])
-            when = "" if seen["faded"] else " After fold the means should be 0.9 times what they were."
+            when = "" if seen["faded"] else " Right after fold, the means should be 0.9 times their old values."
             return f"After three micro-batches the means are off by {off:.2g} of their norm.{when}"
         if seen["later"]:
             return (

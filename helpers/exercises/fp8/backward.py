@@ -1,4 +1,4 @@
-"""Checks of the backward pass of an FP8 product: formats, scales, saved tensors, and gradients that are not needed."""
+"""Checks of the backward pass of an FP8 matmul: formats, scales, saved tensors, and gradients that are not needed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -107,8 +107,8 @@ class TakesTheRightFormats(Check):
     """In both matmuls g is in E5M2, and x and w are in E4M3."""
 
     hint = (
-        "Hybrid: E4M3 forward, E5M2 backward. Only g is new in the backward pass.\n"
-        "quantize(g, E5M2, its scale), once for both matmuls; x and w in E4M3, as in the forward pass."
+        "The recipe is hybrid: E4M3 forward, E5M2 backward. Only g is new in the backward pass.\n"
+        "Call quantize(g, E5M2, its scale) once, for both matmuls. x and w are in E4M3, as in the forward pass."
     )
 
     probe = staticmethod(_observe)
@@ -142,8 +142,8 @@ class ScalesEachOperand(Check):
                 return f"{name}: {wrong}."
         if seen["asked"] != expected["asked"]:
             return (
-                f"The backward pass calls ctx.scale_of {len(seen['asked'])} times; each call reads a whole tensor for "
-                "its amax. One call, for g, is enough."
+                f"The backward pass calls ctx.scale_of {len(seen['asked'])} times. Each call reads an entire tensor to "
+                "find its amax; one call, for g, is enough."
             )
         return None
 
@@ -210,7 +210,7 @@ class SkipsWhatIsNotNeeded(Check):
     """If x or w needs no gradient, its matmul is not computed."""
 
     hint = (
-        "Think of a frozen weight or the first layer's input: autograd discards such a gradient.\n"
+        "Think of a frozen weight, or of the first layer's input: autograd discards their gradients.\n"
         "ctx.needs_input_grad has a bool for each input of forward; return None where it is False."
     )
 
@@ -224,12 +224,12 @@ class SkipsWhatIsNotNeeded(Check):
             other = {"x": "w", "w": "x"}[name]
             if len(seen[name]["calls"]) != len(want["calls"]):
                 return (
-                    f"{name} needs no gradient here: backward should call ctx.product once, but calls it "
+                    f"{name} needs no gradient here, so backward should call ctx.product once; it calls it "
                     f"{len(seen[name]['calls'])} times."
                 )
             wrong = wrong_gradient(seen[name][other], want[other])
             if wrong:
-                return f"If {name} needs no gradient, that of {other} {wrong}"
+                return f"If {name} needs no gradient, the gradient of {other} {wrong}"
         return None
 
 

@@ -56,7 +56,7 @@ class RoundsToTheFormat(Check):
 
     hint = (
         "In which dtype does the division happen if x is BF16?\n"
-        "x.float() comes first, .to(dtype) last, and nothing else rounds."
+        "x.float() comes first and .to(dtype) last; nothing in between may round."
     )
 
     @staticmethod
@@ -80,7 +80,7 @@ class SaturatesAndKeepsNan(Check):
     """A number above the format's maximum becomes the maximum, with its sign; NaN stays NaN."""
 
     hint = (
-        "The cast alone behaves differently in each format: see its result for 1e6 above.\n"
+        "The cast alone treats large numbers differently in each format: look at its results for 1e6 above.\n"
         "Clamp between minus and plus torch.finfo(dtype).max after the division; a clamp leaves NaN as it is."
     )
 
@@ -151,7 +151,7 @@ def _sizes(seed: int) -> Iterator[tuple[str, Tensor, str]]:
 class HasACaseForZeros(Check):
     """A tensor of zeros gets the scale 1."""
 
-    hint = "0 / 0 is NaN. torch.where chooses without waiting for the GPU, as an `if` would."
+    hint = "0 / 0 is NaN. Unlike an `if`, torch.where makes the choice without waiting for the GPU."
 
     @staticmethod
     def probe(seed: int, current_scale: Callable[..., Any]) -> Evidence:
@@ -182,7 +182,7 @@ def _wrong_scale(seen: Evidence, expected: Evidence) -> str | None:
             )
         if not math.isclose(got["scale"], want["scale"], rel_tol=1e-6):
             inverse = math.isclose(got["scale"] * want["scale"], 1, rel_tol=1e-6)
-            said = " You return its inverse; here x is about scale times values." if inverse else ""
+            said = " You return the inverse; in this lab, x is about scale times values." if inverse else ""
             return f"{case}: the scale should be {want['scale']:.6g}; it is {got['scale']:.6g}.{said}"
     return None
 

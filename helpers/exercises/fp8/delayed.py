@@ -88,14 +88,14 @@ class ScalesByEarlierSteps(Check):
                 continue  # judged by StartsFromItsOwnAmax
             wrong = _wrong_scale(where, got, want)
             if wrong:
-                return f"{wrong} Does this step's amax count, or one that has dropped out?"
+                return f"{wrong} Did you include this step's amax, or an amax that has dropped out of the history?"
         return None
 
 
 class StartsFromItsOwnAmax(Check):
     """While the history holds only zeros, the scale is current_scale(x, dtype)."""
 
-    hint = "A maximum of zero gives the scale 0. torch.where chooses current_scale(x, dtype) for it, without an `if`."
+    hint = "A maximum of zero would give the scale 0. Choose current_scale(x, dtype) with torch.where, without an `if`."
 
     @staticmethod
     def probe(seed: int, delayed_scale: Callable[..., Any]) -> Evidence:
@@ -115,8 +115,8 @@ class WritesTheHistory(Check):
     """Each step shifts the history in place: the newest amax comes first, the oldest drops out."""
 
     hint = (
-        "The caller keeps `history`: a new tensor with the same name does not reach it.\n"
-        "history.copy_(...) writes in place; torch.cat((amax[None], history[:-1])) is what to write."
+        "The caller keeps its own `history`, so a new tensor with the same name does not change it.\n"
+        "history.copy_(...) writes in place. Write torch.cat((amax[None], history[:-1]))."
     )
     probe = staticmethod(_ordinary)
 
@@ -129,14 +129,14 @@ def _wrong_history(seen: Evidence, expected: Evidence) -> str | None:
     for where, got, want in _pairs(seen, expected):
         if got["history"] != want["history"]:
             mine, right = (", ".join(f"{float(amax):.4g}" for amax in row["history"]) for row in (got, want))
-            return f"{where}: the history should then be [{right}]; it is [{mine}]."
+            return f"{where}: after the step, the history should be [{right}]; it is [{mine}]."
     return None
 
 
 class KeepsOutInfinityAndNan(Check):
     """An amax that is infinite or NaN leaves the history as it was."""
 
-    hint = "One infinity would set the scale until it drops out of the history: check amax.isfinite()."
+    hint = "An infinite amax would set the scale until it drops out of the history. Check amax.isfinite()."
 
     @staticmethod
     def probe(seed: int, delayed_scale: Callable[..., Any]) -> Evidence:
@@ -150,7 +150,9 @@ class KeepsOutInfinityAndNan(Check):
 class WaitsForNothing(Check):
     """No gradient flows through the scale, nothing waits for the GPU, and x is not changed."""
 
-    hint = "No `if`, no .item(), no Python list: torch.where decides on the GPU. x.detach() leaves the graph."
+    hint = (
+        "Use no `if`, no .item() and no Python list: torch.where decides on the GPU. x.detach() is outside the graph."
+    )
     probe = staticmethod(_ordinary)
 
     @staticmethod

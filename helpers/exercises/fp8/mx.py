@@ -1,4 +1,4 @@
-"""MXFP8, values in E4M3 and a power of two for each 32 neighbors."""
+"""Checks of MXFP8: values in E4M3, and a power of two as the scale of every 32 contiguous values."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -69,7 +69,9 @@ def _wrong(seen: Evidence, expected: Evidence, about: About) -> str | None:
 class ScalesOrdinaryBlocks(Check):
     """Each block of 32 gets the smallest power of two that clips nothing, and its values in E4M3."""
 
-    hint = "Give the blocks a dimension of their own: one amax, one scale and 32 divisions each."
+    hint = (
+        "Give the blocks their own dimension. Each block has one amax and one scale, by which you divide its 32 values."
+    )
 
     @staticmethod
     def probe(seed: int, mx_quantize: Quantizer) -> Evidence:
@@ -90,7 +92,7 @@ def _ordinary(seed: int) -> Cases:
 class HandlesTheShape(Check):
     """Rows of 45, 40 or 5 numbers, in one dimension or four: only the last block of a row may be short."""
 
-    hint = "Zeros do not change an amax: pad the rows with them, and cut the padding off the values."
+    hint = "Zeros do not change an amax: pad the rows with zeros, and cut the padding off the values at the end."
 
     @staticmethod
     def probe(seed: int, mx_quantize: Quantizer) -> Evidence:
@@ -119,7 +121,7 @@ def _shapes(seed: int) -> Cases:
 class KnowsItsEnd(Check):
     """An amax of 448 x 2^k gets the scale 2^k, and one just above it the next power of two."""
 
-    hint = "torch.frexp splits any number without rounding. What does it return for 448, and just above it?"
+    hint = "torch.frexp splits a number without rounding. What does it return for 448, and for the next larger number?"
 
     @staticmethod
     def probe(seed: int, mx_quantize: Quantizer) -> Evidence:
@@ -148,11 +150,14 @@ def _ends() -> Cases:
 def _about_end(scale: int, right: int, largest: float) -> str:
     quotient = largest / 2.0 ** (scale - 127)
     if 448.5 < quotient < 512:
-        return f"Then amax / scale is {quotient:.9g} and gets clipped, as by the standard's own rule."
+        return f"With your scale, amax / scale is {quotient:.9g}, which is clipped, as under the standard's own rule."
     if quotient == 224:
-        return "Then amax / scale is 224, but 448 itself is representable in E4M3: nothing would be clipped."
+        return "With your scale, amax / scale is 224. Half that scale would do: E4M3 can represent 448."
     if 448 < quotient < 448.5:
-        return f"Then amax / scale is {quotient:.9g}, slightly too large. Did something round, perhaps a logarithm?"
+        return (
+            f"With your scale, amax / scale is {quotient:.9g}, slightly too large. Was something rounded, such as a "
+            "logarithm?"
+        )
     return ""
 
 
@@ -185,7 +190,7 @@ def _extremes(seed: int) -> Cases:
 
 def _about_extreme(scale: int, right: int, largest: float) -> str:
     if scale == 127 and right == 0 and largest:
-        return "It got the scale of a block of zeros. Did the amax underflow to zero, perhaps when it was divided?"
+        return "It got the scale of a block of zeros. Did its amax underflow to zero, perhaps in a division?"
     if not largest:
         return "The contract says which scale a block of zeros gets."
     return ""

@@ -56,11 +56,11 @@ def _similar(a: Tensor, b: Tensor) -> bool:
 
 def wrong_call(got: Evidence, want: Evidence, keys: tuple[str, ...] = ("names", "formats", "scales")) -> str | None:
     """Compare one call with the right one, in the given respects; return what differs in words."""
-    words = {"names": "multiplies", "formats": "has its operands in", "scales": "takes the scales"}
+    words = {"names": "multiplies", "formats": "gets operands in", "scales": "gets the scales"}
     for key in keys:
         if got[key] != want[key]:
             wrong, right = (" and ".join(_short(each) for each in row[key]) for row in (got, want))
-            return f"the call of `product` {words[key]} {wrong}; it should be {right}"
+            return f"the call of `product` {words[key]} {wrong}; expected {right}"
     return None
 
 

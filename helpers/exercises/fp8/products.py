@@ -1,4 +1,4 @@
-"""Checks of the two products in the backward pass of a linear layer, given what they multiply."""
+"""Checks of the two matmuls in the backward pass of a linear layer, whose operands are given."""
 
 from collections.abc import Callable
 from typing import Any
@@ -41,9 +41,9 @@ class MultipliesTheRightMatrices(Check):
     """Each gradient is one matmul of FP8 matrices: g by w for x, g transposed by x for w."""
 
     hint = (
-        "Write down the shapes: x and its gradient are (M, K), w and its gradient (N, K), g is (M, N).\n"
-        "The inner dimension is summed: outputs (N) for the gradient of x, tokens (M) for that of w.\n"
-        "Pass the FP8 matrices as they are, or as .t(): one scale per tensor fits both."
+        "Write down the shapes: x and its gradient are (M, K), w and its gradient are (N, K), and g is (M, N).\n"
+        "A matmul sums over its inner dimension: outputs (N) for the gradient of x, tokens (M) for that of w.\n"
+        "Pass each FP8 matrix either unchanged or as .t(); its scale is the same in both cases."
     )
 
     probe = staticmethod(_run)

@@ -31,7 +31,7 @@ class SumsTheAnswer(Check):
 
     hint = (
         "The output at place i predicts the label at place i + 1: which two slices belong together?\n"
-        "log_softmax over the vocabulary, then gather the label's entry. A label of -100 is not an index.\n"
+        "Take log_softmax over the vocabulary, then gather the label's entry. A label of -100 is not an index.\n"
         "Multiply by labels != -100, then sum over the row."
     )
 
@@ -95,7 +95,7 @@ class PrefersTheChosen(Check):
     """dpo_loss is the mean of -ln sigmoid(beta · margin) over the pairs, and so are its gradients."""
 
     hint = (
-        "How much has ln p of the chosen answer risen above the reference's? And that of the rejected one?\n"
+        "How far is ln p of the chosen answer above the reference's? And how far is that of the rejected answer?\n"
         "margin = (chosen - ref_chosen) - (rejected - ref_rejected); the loss falls as the margin rises.\n"
         "The mean over pairs comes last, after the sigmoid."
     )
@@ -133,7 +133,7 @@ def _wrong_loss(case: str, got: Evidence, want: Evidence) -> str | None:
 class LeavesTheReferenceAlone(Check):
     """No gradient flows into the reference's sums."""
 
-    hint = "The reference does not learn: ref_chosen.detach(), ref_rejected.detach()."
+    hint = "The reference does not learn. Use ref_chosen.detach() and ref_rejected.detach()."
     probe = staticmethod(PrefersTheChosen.probe)
 
     @staticmethod
@@ -166,7 +166,7 @@ class StaysFinite(Check):
                 return _wrong_loss(case, got, want)
             mine, right = float(got["loss"]), float(want["loss"])
             if not math.isclose(mine, right, rel_tol=1e-4, abs_tol=1e-6):
-                return f"{case}: the loss should be {right:.6g}; it is {mine:.6g}. Does a logarithm meet a zero?"
+                return f"{case}: the loss should be {right:.6g}; it is {mine:.6g}. Do you take the logarithm of a zero?"
             for gradient in got["gradients"][:2]:
                 if gradient is None or not all(math.isfinite(float(g)) for g in gradient):
                     return f"{case}: a gradient is missing or not finite."

@@ -75,8 +75,8 @@ class RightToTheLastToken(Check):
 
     hint = (
         "The output at place i predicts the token at place i + 1: which two slices belong together?\n"
-        "argmax over the last dimension gives the likeliest tokens.\n"
-        "A place whose label is -100 must not make a row wrong: count it as right, then require the whole row."
+        "argmax over the last dimension gives the most likely tokens.\n"
+        "A place with the label -100 must not make a row wrong: count it as right, and require all places of the row."
     )
 
     @staticmethod
@@ -107,8 +107,8 @@ class RightToTheLastToken(Check):
             return None
         if not any(seen["right"]):
             return (
-                "No answer counts as right. Is the output at place i compared with the label at place i + 1, and are "
-                "labels of -100 left out?"
+                "No answer counts as right. Do you compare the output at place i with the label at place i + 1, and "
+                "ignore labels of -100?"
             )
         said, should = ("right", "wrong") if seen["right"][list(CASES).index(wrong[0])] else ("wrong", "right")
         return f"In the case '{wrong[0]}', the answer counts as {said}; it is {should}."

@@ -30,8 +30,8 @@ class AddsTheCorrection(Check):
     """The output is the frozen layer's, bias included, plus (alpha / rank) · (x Aᵀ) Bᵀ; A, B and x get gradients."""
 
     hint = (
-        "x has shape (..., in), A (r, in), B (out, r): F.linear(x, A) is x Aᵀ, of shape (..., r). "
-        "self.linear knows the base, self.scale is alpha / rank."
+        "x has shape (..., in), A (r, in), and B (out, r). So F.linear(x, A) is x Aᵀ, of shape (..., r). "
+        "self.linear(x) is the output of the base, and self.scale is alpha / rank."
     )
 
     @staticmethod
@@ -70,11 +70,11 @@ class AddsTheCorrection(Check):
             if got["shape"] != want["shape"]:
                 return f"{name}: x of shape (2, 5, 12) gives {tuple(got['shape'])}; expected {tuple(want['shape'])}."
             if got["changed"]:
-                return f"{name}: the rows that were given have been changed."
+                return f"{name}: the layer has changed its input x."
             off = relative_distance(got["y"], want["y"])
             if not off <= TOLERANCE:
                 slips = [say for say, y in want["slips"].items() if relative_distance(got["y"], y) <= TOLERANCE]
-                slip = [*slips, "Compare it with the formula, term by term"][0]
+                slip = [*slips, "Compare your code with the formula, term by term"][0]
                 return f"{name}: the output is off by {off:.2g} (relative). {slip}."
             for which, gradient in want["gradients"].items():
                 off = relative_distance(got["gradients"][which], gradient)
@@ -111,7 +111,7 @@ class StaysThin(Check):
             return "The frozen weight requires a gradient, or got one."
         more = seen["peak"] - expected["peak"]  # both count what was given
         if not more < 0.5 * expected["weight"]:
-            return f"The layer allocates {more:,} bytes more than it needs; the weight has {expected['weight']:,}."
+            return f"The layer allocates {more:,} bytes more than it needs; the weight takes {expected['weight']:,}."
         return None
 
 

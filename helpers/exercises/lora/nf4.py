@@ -42,9 +42,9 @@ def _about_blocks(name: str, part: str, numbers: list[int]) -> str:
     each = BLOCK // 2 if part == "packed" else 1
     blocks = {number // each for number in numbers}
     if blocks == {CASES.get(name, 8) // 2}:
-        return " All of them belong to a block of zeros: what is 0 / 0?"
+        return " All of them belong to a block of zeros. What is 0 / 0?"
     if name == TINY and blocks <= {0, 1}:
-        return " All of them belong to blocks of small numbers: is their scale too large?"
+        return " All of them belong to blocks of small numbers. Is their scale too large?"
     return ""
 
 
@@ -63,9 +63,10 @@ class EncodesToTheNearestLevel(Check):
     """Each byte holds two indices, of the levels nearest to w / largest |w| of the block; scales are in 8 bits."""
 
     hint = (
-        "view(-1, 64), abs().amax(1): the scales. Divide (a block of zeros by 1, not by 0). The index of the nearest "
-        "level: torch.bucketize with the borders halfway between two levels. First index << 4 | second index is a "
-        "byte. For the scales: minus their mean, groups of 256, each divided by its largest magnitude / 127, round."
+        "weights.view(-1, 64).abs().amax(1) gives the scales. Divide by them (a block of zeros by 1, not by 0). "
+        "torch.bucketize finds the nearest level if its borders are halfway between two levels. A byte is first index "
+        "<< 4 | second index. Subtract the scales' mean, divide each group of 256 by its largest magnitude / 127, "
+        "round."
     )
 
     @staticmethod
@@ -94,7 +95,7 @@ class EncodesToTheNearestLevel(Check):
                     why = _about_blocks(name, part, wrong)
                     return f"{name}: {share}; number {i} is {mine[i]}; it should be {values[i]}.{why}"
             if got["changed"]:
-                return f"{name}: the weights that were given have been changed."
+                return f"{name}: nf4_encode has changed the weights that it was given."
         return None
 
 
@@ -102,8 +103,8 @@ class DecodesWhatWasEncoded(Check):
     """Decoding gives level · scale, for bytes of any encoder, within half a gap of the weights."""
 
     hint = (
-        "packed >> 4 and packed & 15 are the two indices: stack them so that they alternate. A scale is "
-        "codes · top / 127 + mean, with the top of its group of 256."
+        "packed >> 4 and packed & 15 are the two indices of a byte: stack them so that they alternate. A scale is "
+        "code · top / 127 + mean, where top belongs to the scale's group of 256."
     )
 
     @staticmethod
@@ -135,7 +136,7 @@ class DecodesWhatWasEncoded(Check):
             got = seen[name]
             if (got["shape"], got["dtype"]) != (want["shape"], want["dtype"]):
                 wanted = f"it should be {want['dtype']} {want['shape']}"
-                return f"{name}: {got['dtype']} {got['shape']} is returned; {wanted}."
+                return f"{name}: nf4_decode returns {got['dtype']} {got['shape']}; {wanted}."
             off = relative_distance(got["decoded"], want["decoded"])
             if not off <= 1e-5:
                 swapped = torch.tensor(want["decoded"]).view(-1, 2).flip(1).flatten().tolist()
@@ -146,10 +147,10 @@ class DecodesWhatWasEncoded(Check):
                 )
                 return f"{name}: the decoded weights are off by {off:.2g} (relative).{why}"
             if got["changed"]:
-                return f"{name}: what was given to be decoded has been changed."
+                return f"{name}: nf4_decode has changed its arguments."
             if not 0 <= got["error"] <= 1.05 * want["error"]:
-                off = f"off by {got['error']:.3f}; {want['error']:.3f} is possible"
-                return f"{name}: encoded and decoded again, the weights are {off}."
+                off = f"off by {got['error']:.3f} (relative); an error of {want['error']:.3f} is possible"
+                return f"{name}: after encoding and decoding, the weights are {off}."
         return None
 
 

@@ -74,8 +74,8 @@ class ExamplesStayWhole(_Packed):
     """Rows of equal length hold whole examples, in order: each in the last row if it has room, else in a new one."""
 
     hint = (
-        "Keep a list of rows. If the last row and the next example are longer than `length` together, begin a new row. "
-        "At the end, pad each row with `pad`. Look at an example longer than `length` first."
+        "Keep a list of rows. If the last row has no room for the next example, start a new row. "
+        "At the end, fill each row with `pad`. First of all, refuse an example that is longer than `length`."
     )
 
     @staticmethod
@@ -91,7 +91,10 @@ class ExamplesStayWhole(_Packed):
         if seen["changed"]:
             return "The examples that you were given have changed: `prompt += answer` writes to the caller's list."
         if seen["too long"] != "ValueError":
-            return "An example longer than a row must raise ValueError: a truncated example would teach half an answer."
+            return (
+                "An example longer than a row must raise ValueError: if you truncate it, the model learns half an "
+                "answer."
+            )
         return None
 
 
@@ -99,8 +102,8 @@ class OnlyAnswersCount(_Packed):
     """Labels are the answers' own tokens, including the END of each, and -100 at prompts and padding."""
 
     hint = (
-        "The model shifts labels itself: a token's label is at the token's own place. You know which tokens "
-        "are the answer when you build the row; their values do not show it, because END is also the padding."
+        "The model shifts labels itself, so a token's label is at the token's own place. Note which tokens belong to "
+        "an answer while you build the row. You cannot tell from their values, because END is also the padding."
     )
 
     @staticmethod
@@ -119,23 +122,25 @@ def _why(ids: list[list[int]], labels: list[list[int]], right: list[list[int]]) 
     """Say what is wrong with the first row whose labels are."""
     row, got, want = next(it for it in zip(ids, labels, right, strict=True) if it[1] != it[2])
     if got in ([*want[1:], IGNORED], [IGNORED, *want[:-1]]):
-        return "the labels are shifted by one. The model does that itself, so the loss would be two tokens off."
+        return (
+            "the labels are shifted by one. The model shifts them itself, so it would predict the token after the next."
+        )
     places = [i for i, (a, b) in enumerate(zip(got, want, strict=True)) if a != b]
     last = max(i for i, label in enumerate(want) if label != IGNORED)
     counted = [i for i in places if want[i] == IGNORED]
     if counted and all(i > last for i in counted):
-        return f"padding counts in the loss (places {counted}): the model would learn to write padding."
+        return f"padding counts in the loss (places {counted}), so the model would learn to write padding."
     if counted:
         return f"tokens of prompts count in the loss (places {counted}): only the answer counts."
     if all(row[i] == END for i in places):
-        return f"the END of an answer does not count (places {places}): the model would never learn to stop."
-    return f"tokens of answers do not count, or have another label (places {places})."
+        return f"the END of an answer does not count (places {places}), so the model would never learn to stop."
+    return f"tokens of answers do not count, or have a wrong label (places {places})."
 
 
 class PositionsBeginAnew(_Packed):
     """Positions count from 0 in each example, and from 0 in the padding: that is how attention tells them apart."""
 
-    hint = "list(range(n)) for each example of n tokens, and once more for the padding."
+    hint = "An example of n tokens has the positions list(range(n)). The padding of a row starts at 0, too."
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -146,7 +151,7 @@ class PositionsBeginAnew(_Packed):
             n = len(want["positions"][0])
             if got == [list(range(n))] * len(want["positions"]):
                 return f"{name}: positions continue through the row, so an example would attend to the one before it."
-            return f"{name}: the positions are {got}; {want['positions']} is right."
+            return f"{name}: the positions are {got}; they should be {want['positions']}."
         return None
 
 

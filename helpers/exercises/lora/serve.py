@@ -56,7 +56,8 @@ def _off(case: str, got: list[float], want: list[float], base: list[float]) -> s
     a, b, c = (torch.tensor(values, dtype=torch.float64).view(-1, 7) for values in (got, want, base))
     if relative_distance((SCALE * (a - c)).flatten().tolist(), (b - c).flatten().tolist()) <= TOLERANCE:
         return (
-            f"{case}: the correction is {1 / SCALE:.3g} times too large; scale is {SCALE}. Is it multiplied by scale?"
+            f"{case}: the correction is too large by a factor of {1 / SCALE:.3g}; scale is {SCALE}. Did you multiply "
+            "by it?"
         )
     which = CASES[case][0]
     wrong = [not relative_distance(x.tolist(), y.tolist()) <= TOLERANCE for x, y in zip(a, b, strict=True)]
@@ -65,10 +66,12 @@ def _off(case: str, got: list[float], want: list[float], base: list[float]) -> s
     if relative_distance(got, (SCALE * b).flatten().tolist()) <= TOLERANCE:
         return f"{case}: the result is {SCALE} times what it should be: scale multiplies the correction, not the base."
     first = wrong.index(True) if any(wrong) else 0
-    diagnosis = f"{case}: the result is off by {off:.2g} (relative), first in row {first}, of adapter {which[first]}."
+    diagnosis = (
+        f"{case}: the result is off by {off:.2g} (relative); the first wrong row is {first}, of adapter {which[first]}."
+    )
     if len(set(which)) == 1:
         return diagnosis
-    return f"{diagnosis} which is {which}. Did each row get its own A and B, and return to its own row?"
+    return f"{diagnosis} `which` is {which}. Does each row use its own A and B, and is its result in the same row of y?"
 
 
 def _named(case: str, serve: Callable[..., Tensor], seed: int, which: list[int], k: int) -> Evidence:
@@ -105,8 +108,9 @@ class EachRowHasItsOwnAdapter(Check):
     """Every row goes through the base and its own adapter, forward and backward, without a merged matrix."""
 
     hint = (
-        "Which rows belong to adapter k? A boolean mask or nonzero() finds them; index_add puts the results back. The "
-        "base is x @ weight.T, before any loop. (x Aᵀ) Bᵀ has two thin products; B A is as large as the weight."
+        "Which rows belong to adapter k? A boolean mask or nonzero() finds them, and index_add adds the results to "
+        "these rows. Compute x @ weight.T once, before any loop. (x Aᵀ) Bᵀ has two thin matmuls; B A is as large as "
+        "the weight."
     )
 
     @staticmethod
@@ -153,7 +157,7 @@ class EachRowHasItsOwnAdapter(Check):
                 if not off <= TOLERANCE:
                     return f"{case}: the gradient of {name} is off by {off:.2g} (relative). Was something detached?"
         if seen["dtype"] != expected["dtype"]:
-            return f"BF16 in, {seen['dtype'].removeprefix('torch.')} out: the result should keep the dtype."
+            return f"In BF16, the result is {seen['dtype'].removeprefix('torch.')}; it should have the dtype of x."
         if seen["products"] > 1:
             rows, products = len(CASES["mixed rows"][0]), seen["products"]
             return f"For {rows} rows the base is multiplied {products} times; once is enough, for all rows together."
@@ -161,8 +165,8 @@ class EachRowHasItsOwnAdapter(Check):
             more = nbytes - expected["bytes"][name]  # both count what was given
             if not more < 0.5 * expected["weight"]:
                 return (
-                    f"{name}: {more:,} bytes more than needed are allocated; the weight has "
-                    f"{expected['weight']:,}. Is an (out, in) matrix among them?"
+                    f"{name}: serve allocates {more:,} bytes more than it needs; the weight takes "
+                    f"{expected['weight']:,}. Does it create a matrix of shape (out, in)?"
                 )
         return None
 

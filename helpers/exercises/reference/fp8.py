@@ -82,9 +82,9 @@ class Float8Product(torch.autograd.Function):
 
 def mx_quantize(x):
     n = x.shape[-1]
-    padded = F.pad(x.float(), (0, -n % 32))  # zeros change no amax
+    padded = F.pad(x.float(), (0, -n % 32))  # zeros do not change an amax
     blocks = padded.reshape(*x.shape[:-1], -1, 32)
-    amax = blocks.abs().amax(-1)  # NaN and infinity come through
+    amax = blocks.abs().amax(-1)  # NaN and infinity propagate
     fraction, exponent = torch.frexp(amax)  # amax = fraction x 2^exponent, 1/2 <= fraction < 1; 448 = 7/8 x 2^9
     exponent = exponent - 9 + (fraction > 7 / 8).int()
     scale = torch.ldexp(torch.ones_like(amax), exponent.clamp(min=-127))

@@ -18,7 +18,7 @@ class AdapterSitsWhereItShould(Check):
     """Each linear layer of attention and MLP has an adapter of that rank, alpha is twice the rank, the rest frozen."""
 
     points = 1
-    hint = "target_modules names layers by the end of their name. Print the model once and read the names."
+    hint = "target_modules matches the ends of layers' names. Print the model once and read the names."
 
     @staticmethod
     def _cases(seed: int) -> dict[int, dict[str, Any]]:
@@ -69,29 +69,29 @@ class AdapterSitsWhereItShould(Check):
             return f"layers without an adapter: {missing or 'none'}; layers that should have none: {extra or 'none'}."
         if seen["layers"] != expected["layers"]:
             blocks = expected["layers"] // len(ALL_LINEAR)
-            return f"{seen['layers']} layers have an adapter; with {blocks} blocks it should be {expected['layers']}."
+            return f"{seen['layers']} layers have an adapter; with {blocks} blocks, {expected['layers']} layers should."
         if seen["ranks"] != expected["ranks"]:
-            return f"it makes adapters of rank {', '.join(map(str, seen['ranks']))}; expected {expected['ranks'][0]}."
+            return f"the adapters have rank {', '.join(map(str, seen['ranks']))}; expected {expected['ranks'][0]}."
         if seen["alphas"] != expected["alphas"]:
             return f"alpha is {', '.join(map(str, seen['alphas']))}; twice the rank is {expected['alphas'][0]}."
         if seen["scales"] != [2.0]:
             return f"the correction is multiplied by {seen['scales']}; alpha / r is 2. Which option changes the scale?"
         if seen["others"]:
-            return f"besides the adapters, these are trained: {', '.join(seen['others'])}."
+            return f"these parameters are trained in addition to the adapters: {', '.join(seen['others'])}."
         if seen["dropouts"] != [0.05]:
-            return f"dropout is {seen['dropouts']}; 0.05 was asked for."
+            return f"dropout is {seen['dropouts']}; it should be 0.05."
         if seen["starts at"] != 0:
             return (
                 f"B does not start at zero (its largest entry is {seen['starts at']:.2g}), so the adapted model is "
-                "not the base. Leave init_lora_weights as it is by default."
+                "not the base. Leave init_lora_weights at its default."
             )
         if seen["trained"] != expected["trained"]:
             return (
                 f"{seen['trained']:,} parameters are trained; A and B of each layer have {expected['trained']:,}. "
-                "Does an option train something else as well, as DoRA does its magnitudes?"
+                "Does an option train other parameters as well, as DoRA trains magnitudes?"
             )
         if "CAUSAL_LM" not in seen["task"]:
-            return f"task_type is {seen['task']}; that of a causal language model is CAUSAL_LM."
+            return f"task_type is {seen['task']}; for a causal language model it is CAUSAL_LM."
         return None
 
 
@@ -100,8 +100,9 @@ class CountIsPredicted(Check):
 
     points = 1
     hint = (
-        "r (in + out) for each layer, times the number of blocks. With grouped-query attention k and v are narrower: "
-        "num_key_value_heads heads of head_dim. And head_dim need not be hidden_size / num_attention_heads."
+        "Add up r (in + out) for the layers of a block, and multiply by the number of blocks. With grouped-query "
+        "attention, k and v are narrower: num_key_value_heads * head_dim. head_dim need not be hidden_size / "
+        "num_attention_heads."
     )
     SIZES = (
         {},
@@ -138,7 +139,7 @@ class CountIsPredicted(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["bytes"] > CountIsPredicted.MOST:
-            return f"{human_bytes(seen['bytes'])} were allocated for counting: it should be done without any weights."
+            return f"Counting allocated {human_bytes(seen['bytes'])}. Compute the number without creating any weights."
         cases = zip(CountIsPredicted.SIZES, expected["ranks"], seen["counts"], expected["counts"], strict=True)
         for sizes, rank, got, want in cases:
             if got != want:
@@ -146,7 +147,7 @@ class CountIsPredicted(Check):
         if seen["kinds"] != ["int"]:
             return f"The count is a {' or a '.join(seen['kinds'])}; return an int."
         if seen["changed"]:
-            return "The configuration that was given has changed."
+            return "trained_parameters has changed the configuration that it was given."
         return None
 
 

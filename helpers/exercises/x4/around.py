@@ -66,7 +66,7 @@ def wrong_adapter(seen: list[list[Any]], rank: int) -> str | None:
     for shape, dtype in seen:
         if dtype != "float64":
             name = "A" if shape[1] == INPUTS else "B"
-            return f"{name} is {dtype} where the layer's weight is float64: give it the weight's dtype and device."
+            return f"{name} is {dtype}, but the layer's weight is float64. Give {name} the weight's dtype and device."
     return None
 
 
@@ -109,7 +109,7 @@ def wrong_numbers(what: str, seen: list[float], right: list[float]) -> str | Non
     if relative_distance(seen, right) <= EXACT:
         return None
     if not any(seen):
-        return f"{what} is zero, or there is none."
+        return f"{what} is zero or missing."
     a, b = torch.tensor(seen), torch.tensor(right)
     off, length = relative_distance(seen, right), (a.norm() / b.norm()).item()
     if torch.cosine_similarity(a, b, dim=0) > 0.9999 and abs(length - 1) > 1e-4:

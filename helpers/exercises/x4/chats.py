@@ -14,7 +14,7 @@ OTHER_TEMPLATE = (
     "{% for m in messages %}{{ '[' + m.role + '] ' + m.content + eos_token }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '[assistant] ' }}{% endif %}"
 )
-ADDED = "its first token is one that the tokenizer adds by itself. The template gives all that are needed."
+ADDED = "its first token was added by the tokenizer. The template already supplies all special tokens."
 WORDS = ("add", "seven", "four", "to", "it", "and", "then", "twice", "assistant", "user")
 
 
@@ -76,8 +76,9 @@ class OnlyAnswersCount(Check):
 
     points = 1
     hint = (
-        "apply_chat_template(turns[:i], add_generation_prompt=True, tokenize=False) ends where answer i begins.\n"
-        "The answer ends with the first tokenizer.eos_token_id from there on, which counts as well."
+        "The text of apply_chat_template(turns[:i], add_generation_prompt=True, tokenize=False) ends where turn i "
+        "begins.\n"
+        "The answer ends with the first tokenizer.eos_token_id after this point, and this token counts as well."
     )
 
     @staticmethod
@@ -99,17 +100,17 @@ class OnlyAnswersCount(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for template, want in expected.items():
             if seen[template]["kinds"] != want["kinds"]:
-                return f"It returns {seen[template]['kinds']}; it should return {want['kinds']}."
+                return f"labeled_chats returns {seen[template]['kinds']}; it should return {want['kinds']}."
             if seen[template]["changed"]:
-                return "The `chats` that it was given have changed. Work on a copy."
+                return "labeled_chats has changed `chats`. Work on a copy."
             got, asked = seen[template]["pairs"], want["pairs"]
             wrong = OnlyAnswersCount._no_chat(got, [ids for ids, _ in asked])
             if len(got) != len(asked) and wrong:
                 return f"With {template}, {wrong}"
             if len(got) != len(asked):
                 return (
-                    f"With {template}, {len(got)} chats come back; {len(asked)} should: "
-                    "those of at most `longest` tokens."
+                    f"With {template}, {len(got)} chats come back. Expected are the {len(asked)} chats of at most "
+                    "`longest` tokens."
                 )
             for number, (mine, right) in enumerate(zip(got, asked, strict=True)):
                 wrong = OnlyAnswersCount._wrong(mine, right)
@@ -122,12 +123,12 @@ class OnlyAnswersCount(Check):
         """Say which of the pairs that come back has tokens that none of the chats has."""
         for number, (ids, _) in enumerate(got):
             if ids not in chats:
-                which = f"chat {number} of those that come back"
+                which = f"chat {number} of those returned"
                 if ids[1:] in chats:
                     return f"{which}: {ADDED}"
                 return (
-                    f"{which}: its {len(ids)} token ids match none of the chats. Add nothing to what the template "
-                    "gives for all turns, and leave nothing out."
+                    f"{which}: its {len(ids)} token ids match none of the chats. Use the template's text for all "
+                    "turns, without additions or omissions."
                 )
         return None
 
@@ -141,12 +142,13 @@ class OnlyAnswersCount(Check):
             return f"there are {len(mine[1])} labels for {len(right[0])} tokens."
         pairs = list(zip(mine[1], right[1], strict=True))
         if any(a not in (b, -100) for a, b in pairs if b != -100):
-            return "a label differs from the token in its place. The model itself shifts labels by one."
+            return "a label differs from the token at its place. (The model itself shifts labels by one.)"
         more, less = (sum(a != b == -100 for a, b in pairs), sum(b != a == -100 for a, b in pairs))
         if more or less:
             return (
-                f"tokens that count although the assistant did not write them: {more}. Tokens of the assistant "
-                f"(answers, and the ends of its turns) that do not count: {less} of {sum(b != -100 for b in right[1])}."
+                f"{more} tokens count although the assistant did not write them. Of the "
+                f"{sum(b != -100 for b in right[1])} tokens that it wrote (answers, and the ends of its turns), {less} "
+                "do not count."
             )
         return None
 

@@ -50,10 +50,10 @@ RANK, OUTPUTS, SCALE, DROPOUT = 13, 16, 6.0 / 13, 0.25
 CALLS, SHAPE = 40, (2, 3, INPUTS)
 SLACK = 0.05  # of a share of 2,880 draws: six standard deviations
 TOGETHER = (
-    "In training mode each call drops the same elements: draw them again in each call.",
-    "Rows at the same place of two sequences drop the same elements: each row has draws of its own.",
-    "Neighboring rows drop the same elements: each row has draws of its own.",
-    "Dropout drops entire rows of the input: each element has a draw of its own.",
+    "In training mode, each call drops the same elements. Draw a new mask in each call.",
+    "Rows at the same place in two sequences drop the same elements. Each row needs its own mask.",
+    "Neighboring rows drop the same elements. Each row needs its own mask.",
+    "Dropout drops entire rows of the input. Each element needs its own draw.",
 )  # by axis: the call, then the three of x
 
 
@@ -66,8 +66,8 @@ class CorrectsByAlphaOverRank(Check):
 
     points = 1
     hint = (
-        "Compare rank 2 and alpha 6 with rank 16 and alpha 6 by hand. nn.Dropout follows the mode by itself; F.dropout "
-        "does not: F.dropout(x, p, self.training)."
+        "Compute the correction by hand for alpha 6 with ranks 2 and 16. nn.Dropout follows the layer's mode. "
+        "F.dropout does not, unless you pass the mode: F.dropout(x, p, self.training)."
     )
 
     @staticmethod
@@ -127,12 +127,12 @@ class CorrectsByAlphaOverRank(Check):
             return wrong_adapter(seen["trained"], seen["rank"])
         for case, got, want in zip(CASES, seen["cases"], expected["cases"], strict=True):
             if got["restless"]:
-                return f"{case}: two calls with the same input differ: dropout is active there."
+                return f"{case}: two calls with the same input give different outputs, so dropout is active."
             for what in ("shapes", "dtype"):
                 if got[what] != want[what]:
                     return (
                         f"{case}: for inputs (2, 5, 12), (5, 2, 12) and (5, 12) in float64, the output has the {what} "
-                        f"{got[what]}; it should have {want[what]}."
+                        f"{got[what]}; expected {want[what]}."
                     )
             for name, right in CorrectsByAlphaOverRank._right(want["inputs"], case.alpha / case.rank).items():
                 wrong = wrong_numbers(f"the {name}", got[name], right)
@@ -140,7 +140,8 @@ class CorrectsByAlphaOverRank(Check):
                     return f"{case}: {wrong}"
         if seen["16 bits"] != "bfloat16":
             return (
-                f"Around a layer in bfloat16, with such inputs, the output is {seen['16 bits']}; it should be bfloat16."
+                f"Around a layer in bfloat16, for bfloat16 inputs, the output is {seen['16 bits']}; it should be "
+                "bfloat16."
             )
         return CorrectsByAlphaOverRank._wrong_dropout(seen["dropout"], expected["dropout"])
 
@@ -165,8 +166,8 @@ class CorrectsByAlphaOverRank(Check):
         by_draws = (x * ~dropped / (1 - DROPOUT)) @ correct
         if not relative_distance(flat(corrections), flat(by_draws)) <= EXACT:
             return (
-                "In training mode an element of the input is neither dropped nor kept at 1 / (1 - p) of its value. "
-                "Dropout belongs in front of A."
+                "In training mode, an element of the input is neither dropped nor multiplied by 1 / (1 - p). "
+                "Apply dropout to the input, before A."
             )
         draws = dropped.double()
         if not abs(draws.mean() - DROPOUT) <= SLACK:

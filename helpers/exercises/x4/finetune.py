@@ -32,8 +32,8 @@ class LearnsTheNewText(Check):
 
     points = 1
     hint = (
-        "For each batch in turn: clear gradients, forward, backward, step. Where only the loss is too high: LoRA "
-        "tolerates, and needs, a larger learning rate than full training; try 5e-3 to 2e-2."
+        "For each batch in turn: clear gradients, forward, backward, step. If only the loss is too high, raise the "
+        "rate: LoRA tolerates, and needs, a larger learning rate than full training; try 5e-3 to 2e-2."
     )
     SHARE = 0.7  # of the fall in loss of the reference
 
@@ -49,21 +49,21 @@ class LearnsTheNewText(Check):
         for update, likeness in zip(LOOKED_AT, seen["likeness"], strict=True):
             if not likeness >= ALIKE:
                 return (
-                    f"The gradient of update {update} has a cosine of {likeness:.2f} with that of the mean loss of all "
-                    "next tokens of the batch. Which tokens are predicted, and from which? `labels=ids` are shifted "
-                    "by the model itself."
+                    f"The gradient of update {update} has a cosine of {likeness:.2f} with the gradient of the mean "
+                    "loss of all next tokens of the batch. Which tokens are predicted, and from which? If you pass "
+                    "`labels=ids`, the model shifts the labels itself."
                 )
         if seen["after"] > seen["before"]:
             return (
-                f"The loss rose from {seen['before']:.3f} to {seen['after']:.3f}. Do the updates go down the gradient "
-                "of the loss of the next token, at a learning rate that is not too large?"
+                f"The loss rose from {seen['before']:.3f} to {seen['after']:.3f}. Do the updates follow the negative "
+                "gradient of the next-token loss? Is the learning rate too high?"
             )
         fall, possible = (entry["before"] - entry["after"] for entry in (seen, expected))
         if not fall >= LearnsTheNewText.SHARE * possible:
             enough = seen["before"] - LearnsTheNewText.SHARE * possible
             return (
-                f"The loss went from {seen['before']:.3f} to {seen['after']:.3f}; {expected['after']:.3f} can be "
-                f"reached, {enough:.3f} is enough. Which learning rate does it take?"
+                f"The loss fell from {seen['before']:.3f} to {seen['after']:.3f}. LoRA can reach "
+                f"{expected['after']:.3f}, and {enough:.3f} is enough. Which learning rate do you need?"
             )
         return None
 
@@ -76,15 +76,18 @@ def _wrong_course(seen: Evidence, batches: int) -> str | None:
     if seen["steps"] != batches:
         return f"{seen['steps']} updates were made for {batches} batches."
     if seen["optimizers"] != ["AdamW"]:
-        return f"The optimizer is {', '.join(seen['optimizers'])}; AdamW was asked for."
+        return f"The optimizer is {', '.join(seen['optimizers'])}; it should be AdamW."
     if seen["number of optimizers"] != 1:
-        return f"{seen['number of optimizers']} optimizers made the updates: one keeps its state from batch to batch."
+        return (
+            f"{seen['number of optimizers']} optimizers made the updates. Use one, so that its state lasts for all "
+            "batches."
+        )
     if seen["stale"]:
-        return "Gradients of the batch before were still there when the next backward pass began."
+        return "Gradients of the previous batch still existed when the next backward pass began."
     if seen["modes"] != [True]:
-        return "The model, or a layer in it, was in evaluation mode while it was trained, without dropout."
+        return "The model, or a layer in it, was in evaluation mode during training, so its dropout was off."
     if seen["left training"]:
-        return "The model, or a layer in it, is returned in training mode: its dropout would be active in the next use."
+        return "The model, or a layer in it, is returned in training mode, so its dropout would still be active."
     return None
 
 
@@ -92,7 +95,7 @@ class BaseIsFrozen(Check):
     """The base is unchanged to the last bit; adapters of rank 8 are trained, and the optimizer holds only them."""
 
     points = 1
-    hint = "Which parameters does the optimizer get? requires_grad tells them apart. Look at the base's .grad, too."
+    hint = "Which parameters do you pass to the optimizer? Select them by requires_grad. Check the base's .grad, too."
 
     probe = staticmethod(observe)
 
@@ -101,7 +104,7 @@ class BaseIsFrozen(Check):
         if seen["strangers"]:
             return f"The optimizer holds {seen['strangers']} tensors that are not trained."
         if seen["lost"]:
-            return f"{seen['lost']} of the base's {seen['tensors']} tensors have changed, or are trained now."
+            return f"{seen['lost']} of the base's {seen['tensors']} tensors have changed, or are now trained."
         if seen["trained"] != expected["trained"]:
             return f"{seen['trained']:,} parameters are trained; adapters of rank {RANK} have {expected['trained']:,}."
         if seen["left out"]:
@@ -160,20 +163,24 @@ class MergedIsEqual(Check):
     @staticmethod
     def _wrong(seen: Evidence, expected: Evidence) -> str | None:
         if not seen["same names"]:
-            return "Its parameters are not those of the base, by name: adapters, or a wrapper, are still there."
+            return "The parameters' names are not those of the base: adapters or a wrapper are still there."
         if seen["kind"] != expected["kind"]:
-            return f"It is a {seen['kind'][0]}; it should be an ordinary {expected['kind'][0]}."
+            return f"The merged model is a {seen['kind'][0]}; it should be an ordinary {expected['kind'][0]}."
         if not seen["off"] <= 1e-4:
             return f"The merged model's output differs from the unmerged one's by {seen['off']:.2g} (relative)."
         if not seen["off by weights"] <= 1e-4:
             return (
-                f"An ordinary model with its weights gives an output that is off by {seen['off by weights']:.2g} "
-                "(relative): the adapter is not in the weights. Is it in a hook?"
+                f"In an ordinary model, its weights give an output that is off by {seen['off by weights']:.2g} "
+                "(relative), so they do not contain the adapter. Is the adapter in a hook?"
             )
         if not seen["moved"] > 1e-3:
-            return "The output is that of the base: no adapter has been merged."
+            return "The output is the same as the base's, so no adapter has been merged."
         if seen["passes"] != expected["passes"]:
-            why = "Each batch goes through it once." if seen["passes"] else "Is a model of an earlier call returned?"
+            why = (
+                "Each batch should go through it once."
+                if seen["passes"]
+                else "Do you return a model of an earlier call?"
+            )
             return f"the model that `fine_tune` got ran {seen['passes']} times for {AGAIN} batches. {why}"
         return None
 

@@ -29,7 +29,7 @@ ROUNDS = (["unmerge", "merge", "merge", "unmerge", "unmerge"], ["merge", "unmerg
 
 def _when(number: int, calls: list[str], done: int) -> str:
     """Name the moment after `done` calls of round `number`, e.g. "after merge(), merge()"."""
-    again = " with other A, B and weight" if number else ""
+    again = " with a different A, B and weight" if number else ""
     return f"after {', '.join(f'{call}()' for call in calls[:done])}{again}"
 
 
@@ -38,8 +38,8 @@ class MergesOnce(Check):
 
     points = 1
     hint = (
-        "The layer must remember whether it is merged, and its forward pass must look. Compute the correction when it "
-        "is needed, from the A and B of that moment."
+        "The layer must remember whether it is merged, and its forward pass must check that. Compute the correction "
+        "when you need it, from the A and B of that moment."
     )
 
     @staticmethod
@@ -113,11 +113,11 @@ class MergesOnce(Check):
         merged, output, gradient = _by_formula(inputs)
         weight = merged if call == "merge" else inputs["weight"]
         if not got["in place"]:
-            return "the linear layer's weight is another tensor, or has other memory: change the weight in place."
+            return "the linear layer's weight is a new tensor, or has new memory. Change the weight in place."
         if not got["frozen"]:
             return "the linear layer's weight requires a gradient."
         if not got["mode kept"]:
-            return "the layer has changed between training and evaluation mode."
+            return "the call has switched the layer between training and evaluation mode."
         for mode, seen in got["outputs"].items():
             wrong = wrong_numbers(f"the output in {mode} mode", seen, output)
             if wrong:
@@ -128,9 +128,9 @@ class MergesOnce(Check):
         if wrong:
             return wrong
         if not relative_distance(got["A"] + got["B"], inputs["A"] + inputs["B"]) <= EXACT:
-            return "A or B is not what it was before."
+            return "the call has changed A or B."
         if call == "unmerge" and not is_adapter(got["trained"], RANK):
-            return f"training cannot go on. {wrong_adapter(got['trained'], RANK)}"
+            return f"training cannot continue. {wrong_adapter(got['trained'], RANK)}"
         wrong = wrong_numbers("the output", got["beside"], _by_formula(inputs_beside)[1])
         return f"another layer, which was never merged, has changed: {wrong}" if wrong else None
 

@@ -56,8 +56,8 @@ class PlanFits(Check):
 
     points = 1
     hint = (
-        "plan(recipe) shows what is allocated, what would be reserved for it and, under fits, each GPU. Which of "
-        "micro_batch_size, seq and checkpointing costs what? Double the tokens until it no longer fits."
+        "plan(recipe) shows the bytes allocated, the bytes that would be reserved, and the GPUs that the recipe fits. "
+        "What do micro_batch_size, seq and checkpointing cost? Double the tokens until the recipe no longer fits."
     )
 
     @staticmethod
@@ -73,18 +73,21 @@ class PlanFits(Check):
                 return wrong
             fits, peak, reserved = _planned(recipe)
         except RecipeError as error:
-            return f"The planner refuses it: {error}"
+            return f"The planner refuses this recipe: {error}"
         if fits:
             got, best = (each.micro_batch_size * each.seq for each in (recipe, wanted))
             room = got < best and _planned(wanted)[0]
-            return f"{got:,} tokens are in a micro-batch; {best:,} would fit." if room else None
+            return f"A micro-batch has {got:,} tokens; {best:,} would fit." if room else None
         total, low, high = (n / GiB for n in (find_gpu(GPU).total, *reserved))
         diagnosis = (
-            f"{peak / GiB:.1f} GiB are allocated at its peak, and the allocator would reserve {low:.1f} to {high:.1f}"
+            f"The peak is {peak / GiB:.1f} GiB of allocated memory, and the allocator would reserve {low:.1f} to "
+            f"{high:.1f}"
         )
-        diagnosis += f"; {GPU} has {total:.1f}, some of it for the CUDA context."
+        diagnosis += f" GiB. {GPU} has {total:.1f} GiB, including the CUDA context."
         return (
-            diagnosis if peak / GiB > total else f"{diagnosis} It does not fit even if the allocator frees its cache."
+            diagnosis
+            if peak / GiB > total
+            else f"{diagnosis} The recipe does not fit even if the allocator frees its cache."
         )
 
 

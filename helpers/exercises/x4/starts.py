@@ -33,7 +33,7 @@ class StartsAsTheBase(Check):
     points = 1
     hint = (
         "Print name, shape, dtype, device and requires_grad of each parameter. One of the two thin matrices starts at "
-        "zero, the other must not: which one is multiplied by the input first?"
+        "zero, and the other one must not. Which of them multiplies the input first?"
     )
 
     @staticmethod
@@ -90,25 +90,28 @@ class StartsAsTheBase(Check):
             return wrong
         if seen["given"]:
             return (
-                f"the {' and '.join(seen['given'])} of the linear layer that was given can still be trained. Freeze "
-                "that layer and keep it, not a copy."
+                f"the {' and '.join(seen['given'])} of the given linear layer can still be trained. Freeze this layer "
+                "itself, not a copy of it."
             )
         if seen["unset"]:
-            return f"{' and '.join(seen['unset'])} is never initialized: torch.empty only reserves memory."
+            return f"{' and '.join(seen['unset'])} is never initialized; torch.empty only reserves memory."
         if seen["B"] != 0:
             return "B (out, r) does not start at zero: before its first step the layer already changes the output."
         if not seen["x"]:
             return "the forward pass changes its input x. Does dropout work in place?"
         if not seen["same"] or not relative_distance(seen["output"], expected["output"]) <= EXACT:
-            return "before training, in training mode, the output is not that of the base. Does dropout touch the base?"
+            return (
+                "before training, in training mode, the output differs from the base's. Does dropout change the "
+                "base's input?"
+            )
         if seen["rank of A"] == 0:
-            return "A and B are both zero: each one's gradient is multiplied by the other, so neither will ever move."
+            return "A and B are both zero. The gradient of each is a multiple of the other, so neither will ever move."
         if seen["rank of A"] < SIZES[0]:
-            return f"A starts with rank {seen['rank of A']} where {SIZES[0]} was asked for: are its rows alike?"
+            return f"A starts with rank {seen['rank of A']} instead of {SIZES[0]}. Are its rows the same?"
         if seen["alike"]:
             return "a second layer starts with the same A. Draw A at random, from PyTorch's own generator."
         if not seen["gradient of B"] > 0:
-            return "B gets no gradient: is it cut off from the output by detach() or no_grad()?"
+            return "B gets no gradient. Is it cut off from the output by detach() or no_grad()?"
         if seen["base has gradients"]:
             return "the base's weights got gradients: they are not frozen."
         return None
