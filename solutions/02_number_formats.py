@@ -709,8 +709,8 @@ show_table(rows)
 moments_guess.reveal(zeros["Adam's second moment"]["E4M3"])
 
 # %% [markdown] name="which_explained"
-# - **Weights** (and activations, which behave like them): 16 bits hold them unscaled, and FP16, with three more fraction bits, holds them better than BF16. E4M3 needs
-#   the scale, or small weights become subnormal or zero; E5M2, with its wider range, hardly needs it.
+# - **Weights** (and activations, which behave like them): 16 bits are enough without a scale, and FP16, with three more fraction bits, is more precise than BF16. E4M3 needs
+#   the scale, or small weights become subnormal or zero. E5M2, with its wider range, hardly needs one.
 # - **Gradients of activations** need range. Unscaled, FP16 has few digits left for the median element, the eight-bit formats have none, and BF16 is unaffected. With a scale, FP16 is more
 #   precise than BF16 again.
 # - **Adam's second moment** holds squares of gradients and so needs twice the range in powers of two. Unscaled, only formats with eight exponent bits can hold

@@ -261,7 +261,7 @@ show(figure, "Peak and activations grow in straight lines with the rows of a mic
 # The lines are straight: a fixed part plus a constant number of bytes per row. The fixed part, where a line meets the vertical axis, is what accumulation cannot save:
 # parameters, gradients, optimizer state, and all rows of the batch, which stay on the device.
 #
-# An article says "the peak is that of the micro-batch". Compare that with a plain step on 64 rows.
+# One article claims that "the peak is that of the micro-batch". Compare the peak of 4 × 64 with that of a plain step on 64 rows.
 
 # %% name="micro_claim"
 plain = measured(images[:64].clone(), labels[:64].clone(), 64)
@@ -312,7 +312,7 @@ for micro_batch, meter in gpt.items():
     print(f"micro-batch {micro_batch:2}: peak {human_bytes(meter.peak_bytes):>10} in {meter.peak_at}")
 
 # %% [markdown] name="foreach_text"
-# Below a certain micro-batch the peak stops falling. It is now in the **optimizer step**, which holds gradients, moments and its own temporaries, but no
+# Below a certain micro-batch size the peak stops falling. It is now in the **optimizer step**, which holds gradients, moments and its own temporaries, but no
 # activations. The size of the temporaries depends on how AdamW goes through the parameters.
 #
 # - `foreach=True`, the default on a GPU, runs each operation of the formula for *all* parameters together: few launches, and temporaries the size of

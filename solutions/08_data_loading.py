@@ -121,7 +121,7 @@ print(f"decoding, then rotating, without the rest of a sample: {1e6 * both:.0f} 
 # - The two parts may take longer together than apart. Alone in a loop, each has the core's caches to itself; when they alternate, each finds them full of the other's data. Compare the last line with the sum of the two costs.
 # - Other programs may have slowed down one of the timings. If the last line is *below* that sum, they probably did.
 #
-# So measure each cost in context: here, as part of a full sample.
+# So measure each cost in its context. Here, that means as part of a full sample.
 #
 # ### The step
 #
@@ -367,7 +367,7 @@ show(
 # - Each worker makes *complete* batches and keeps `prefetch_factor` of them (2 by default) finished or in progress. It is the `depth` of section 2, but per worker.
 # - Each epoch starts with an empty queue, and its first batch takes the full time, because one worker makes it alone. That is the *fill*.
 #
-# Here is the loop of the picture in section 1, 12 batches, with two workers.
+# The next cell runs the loop from the picture in section 1 (12 batches) with two workers.
 
 # %% name="two_workers"
 with sign_of_life("three epochs with two workers"):
@@ -392,7 +392,7 @@ print(f"an idle device gets it {1e3 * two.handover:.1f} ms after its last file w
 #
 # > **per batch: max(compute, data / workers)**; per epoch of *n* batches: **max(data + n × compute, n × data / workers)**, where the single *data* is the fill. It matters only in short epochs.
 #
-# Two costs come on top of that, and the last lines show where they come from.
+# Two more costs are added to that, and the last lines show their sources.
 #
 # - *Sharing*: if two workers and the main process have few cores between them, a batch takes each worker longer than it would take one process alone. (Sharing can also be negative: the main process spreads even small calls over several threads, which may slow them; a worker computes with one. The figures come from runs at different moments, so on a busy machine they need not agree.)
 # - *Handing over* is the rest: samples are stacked, the batch is put into shared memory, and the main process wakes up and maps it. This cost does not matter while the device has a batch, only while it waits.
@@ -404,7 +404,7 @@ print(f"an idle device gets it {1e3 * two.handover:.1f} ms after its last file w
 #
 # ## 4 · How many workers?
 #
-# It depends on what a worker does. `files` decodes and rotates. Here is a second data set, `far`: 4 ms of waiting per file, as from object storage, and a little decoding.
+# It depends on what a worker does. `files` decodes and rotates. The second data set, `far`, waits 4 ms for each file, as if it came from object storage, and decodes it.
 #
 # **Predict.** Each data set is read alone, without training. How many times as fast is it with 8 workers as with none, for `far` (waiting) and for `files` (computing)?
 

@@ -72,7 +72,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # - **GaLore** projects the gradient of a matrix onto *k* directions and keeps Adam's two numbers there.
 # - **Muon** keeps only momentum, and turns the momentum of a matrix into a step in which no direction dominates (section 5). Parameters that are not matrices go to AdamW.
 #
-# Each number takes 4 bytes in FP32 and lives as long as the training. Together they are the *optimizer state*. AdamW's takes 8 bytes per parameter ([[where_memory_goes]]).
+# Each number takes 4 bytes in FP32 and stays in memory for the whole training run. Together they are the *optimizer state*. AdamW's takes 8 bytes per parameter ([[where_memory_goes]]).
 #
 # **Predict.** How many bytes per parameter does Adafactor's state take? The model is a GPT of 3 million parameters; its large matrices are 256 × 768 and 256 × 1,024.
 
@@ -232,7 +232,7 @@ half_a_gap = torch.finfo(torch.bfloat16).eps / 4
 print(f"the next step would take away {0.003 * stuck_at:.6f}; half a gap between 0.5 and 1: {half_a_gap:.6f}")
 
 # %% [markdown] name="blocks_text"
-# It gets stuck at about two thirds. A step takes away a fixed share of v, but BF16's numbers between 0.5 and 1 are all 1/256 apart. Below 0.65 a share of 0.3% is less than half of that gap, so 0.997·v rounds back to v. A second moment in BF16 can therefore grow but hardly shrink, and after a few large gradients the steps of a weight stay too small. Either store it with **stochastic rounding** ([[number_formats]]), or use a format with its own scale:
+# It gets stuck at about two thirds. A step removes a fixed share of v, but BF16's numbers between 0.5 and 1 are all 1/256 apart. Below 0.65 a share of 0.3% is less than half of that gap, so 0.997·v rounds back to v. A second moment in BF16 can therefore grow but hardly shrink, and after a few large gradients the steps of a weight stay too small. Either store it with **stochastic rounding** ([[number_formats]]), or use a format with its own scale:
 #
 # ### 8 bits, block by block
 #
@@ -553,7 +553,7 @@ losses, *_ = train(make_mlp, lambda ps, lr: Adam8(ps, BOOKS["equal steps"], lr),
 print("losses with equal steps: " + ", ".join(f"{loss:.3g}" for loss in losses[:6]), f"... {losses[-1]:.3g}")
 
 # %% [markdown] name="moment_idea_text"
-# A few percent of the second moments decode to zero. The next step adds only (1 − β₂)·g² to such a zero. If that gradient is zero, too (for example because a pixel is blank in that batch), the update divides *m*, which is not zero, by ε alone, and ε is 10⁻⁸. That is one way to a loss that is larger by orders of magnitude. The median error did not show it.
+# A few percent of the second moments decode to zero. The next step adds only (1 − β₂)·g² to such a zero. If that gradient is zero, too (for example because a pixel is blank in that batch), the update divides *m*, which is not zero, by ε alone, and ε is 10⁻⁸. Such an update can raise the loss by orders of magnitude. The median error did not show this.
 #
 # ## 3 · Temporaries of the step
 #
@@ -718,7 +718,7 @@ for name in ("Muon and AdamW", *FEW_BITS):
 #
 # ## 4 · The step inside the backward pass
 #
-# Gradients are finished at different moments of the backward pass, the last layer's first. All of them then wait until the end, because `optimizer.step()` comes after `backward()`. This is not necessary: a **hook** can update a parameter as soon as its gradient is complete, and free the gradient. That takes one optimizer per parameter.
+# Gradients are complete at different moments of the backward pass, those of the last layer first. All of them then wait until the end, because `optimizer.step()` comes after `backward()`. This is not necessary: a **hook** can update a parameter as soon as its gradient is complete, and free the gradient. That takes one optimizer per parameter.
 #
 # `p.register_post_accumulate_grad_hook(hook)` registers a function. PyTorch calls `hook(p)` when the gradient of `p` is complete. The registration returns a handle whose `.remove()` removes the hook.
 #
