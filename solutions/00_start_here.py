@@ -1,8 +1,8 @@
 # %% [markdown] name="title"
 # # Start here
 #
-# **Memory use is determined by your program far more than by your hardware: you can measure every byte of a training step on the machine in front of you, and
-# predict it before you do.**
+# **Your program, far more than your hardware, determines how much memory a training step needs. You can predict the figure, and then measure every byte of it
+# on the machine in front of you.**
 #
 # | | |
 # |---|---|
@@ -40,8 +40,8 @@ print(f"memory meter: {MemoryMeter().method}")
 # ## 1 · Your machine
 #
 # Every lab runs on the machine you have. On a GPU the figures come from PyTorch's CUDA allocator, and on a CPU from the log of PyTorch's CPU allocator. The
-# **bytes** are equally real in both places. The **seconds** depend on your device, so a lab compares two ways of doing something in the same run and
-# never tells you what to expect in milliseconds.
+# **bytes** are equally real in both places. The **seconds** depend on your device, so a lab compares two versions of a program in the same run and
+# never tells you how many milliseconds to expect.
 
 # %% name="machine"
 for name, dtype in {"FP32": torch.float32, "BF16": torch.bfloat16, "FP16": torch.float16}.items():
@@ -68,7 +68,7 @@ parameter_guess = Prediction("Parameters of the layer", my_guess, "MiB")
 # %% [markdown] name="measure_text"
 # ## 3 · Measure
 #
-# `MemoryMeter` measures what happens in its `with` block. Give it the model, and it can tell the model's bytes from all others. An empty block shows what is already there.
+# `MemoryMeter` measures what happens in its `with` block. If you give it the model, it reports the model's bytes separately. An empty block shows what is already in memory.
 
 # %% name="measure_parameters"
 layer = nn.Linear(1024, 1024, bias=False, device=device)
@@ -90,7 +90,7 @@ parameter_guess.reveal(meter.peak_bytes / 2**20)
 # %% name="guess_step"
 my_guess = None  # MiB
 ### BEGIN GUESS
-my_guess = 4 + 4 + 8  # parameters, gradients, two averages for Adam; 32 rows of activations are next to nothing
+my_guess = 4 + 4 + 8  # parameters, gradients, two averages for Adam; 32 rows of activations are negligible
 ### END GUESS
 step_guess = Prediction("Peak of one training step", my_guess, "MiB")
 
@@ -121,9 +121,9 @@ step_guess.reveal(meter.peak_bytes / 2**20)
 print(meter)
 
 # %% [markdown] name="explained"
-# There it is. The peak comes during the optimizer's step, and **temporaries** are part of it: to compute its update, Adam makes two tensors, each as
+# The peak comes during the optimizer's step, and **temporaries** are part of it: to compute its update, Adam makes two tensors, each as
 # large as the parameter it works on. This model has a single parameter tensor, so the two take twice as much memory as the whole model. They exist
-# only for a moment, but at that moment they need memory. ([[Lean_optimizers]] shows how to avoid them.)
+# only briefly, but that is the moment of the peak. ([[Lean_optimizers]] shows how to avoid them.)
 #
 # Here is the same step as a picture. Read it from left to right: forward, backward, optimizer step.
 
@@ -163,8 +163,8 @@ hint("start_here.bytes")
 # %% [markdown] name="failing_text"
 # ### A check that fails
 #
-# A check is useful only if wrong answers fail it. Here is a plausible wrong answer: it assumes that every number takes 4 bytes. See how the
-# check rejects it, and how the diagnosis points to the cause.
+# A check is useful only if it rejects wrong answers. Here is a plausible one: it assumes that every number takes 4 bytes. See what the
+# diagnosis says about the cause.
 
 
 # %% name="failing"

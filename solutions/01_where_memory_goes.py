@@ -57,7 +57,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="scale_text"
 # ## 1 · Why scale hurts
 #
-# Start with the weights alone: a 7B model has about seven billion of them. GPUs sold for training hold 16 to 288 GB. How far does that go?
+# Start with the weights alone: a 7B model has about seven billion of them. GPUs sold for training have 16 to 288 GB of memory. How many of them do the weights fill?
 #
 # This course has a **planner**. It builds a model of any size without allocating its memory, and it can work out how much memory training would take.
 # Here it only counts parameters. (GPT-3's 175 billion is the published number; its config is not public.)
@@ -86,7 +86,7 @@ claims.record("C1", "70B weights: 280 GB in FP32", "Llama-2-70B", 4 * parameters
 #
 # Llama-2-7B was trained on 2 trillion tokens on A100s, and Meta published the GPU hours. An A100's data sheet promises 312 TFLOP/s in BF16.
 #
-# **Predict.** What percentage of that rate did Meta's GPUs reach, going by 6ND?
+# **Predict.** What percentage of that rate did Meta's GPUs reach, if 6ND counts the work?
 
 # %% name="guess_mfu"
 my_guess = None  # %
@@ -109,7 +109,7 @@ print(f"6ND = {llama_flops:.2g} FLOPs: {llama_flops / 312e12 / 3600 / 24 / 365:.
 #
 # ## 2 · The categories of a real step
 #
-# A GPT with four layers and a width of 128 reads 8 sequences of 128 tokens and takes one AdamW step in FP32.
+# The model is a GPT with four layers and a width of 128. It takes one AdamW step in FP32 on 8 sequences of 128 tokens.
 
 
 # %% name="step"
@@ -165,7 +165,7 @@ print(step)
 # - **temporaries**: tensors that are not saved for the backward pass, most of them short-lived. Those of the loss grow with the batch, too;
 # - **kernel workspace**: scratch memory of a single operation; **inputs and other**: the batch.
 #
-# The peak contains no gradients, because it comes before any weight has one. The moment of the peak matters as much as its size.
+# There are no gradients at the peak, because it comes before any weight has one. The moment of the peak matters as much as its size.
 
 # %% name="timeline"
 show(
@@ -211,7 +211,7 @@ print(f"per parameter and token: {counted / (n * tokens):.2f}")
 # %% [markdown] name="moment_text"
 # ## 3 · A smaller batch
 #
-# What does the peak hold with one sequence? And with 32?
+# Which categories are at the peak if the batch is a single sequence? And if it is 32?
 
 # %% name="moment"
 runs = {f"batch {batch}": measured_step(batch=batch) for batch in (1, 8, 32)}
@@ -492,7 +492,7 @@ claims.record(
 # %% name="guess_control"
 my_guess = None  # measured / rule
 ### BEGIN GUESS
-my_guess = 10  # activations come on top, and an image is small
+my_guess = 10  # activations are extra, and an image is small
 ### END GUESS
 control_guess = Prediction("CNN: measured peak / 16 bytes per parameter", my_guess, "times")
 
@@ -513,12 +513,12 @@ for name, ruled, got in (("CNN", rule, meter.peak_bytes), ("GPT, batch 1", 16 * 
     print(f"{name:13} rule {human_bytes(ruled):>10}, measured {human_bytes(got):>10}: {ratio:.1f} times the rule")
 
 # %% [markdown] name="ledger_text"
-# The CNN has few weights and saves an activation for every pixel and channel, so the rule misses nearly all of its peak. For the GPT at batch 1 it misses little more
+# The CNN has few weights and saves an activation for every pixel and channel, so the rule leaves out nearly all of its peak. For the GPT at batch 1 it leaves out little more
 # than the temporaries of `foreach`.
 #
 # ## 7 · Predict a GPT
 #
-# Now put it together. What does one block of this GPT save for the backward pass, per token? Ask the meter: it records the
+# First list what one block of this GPT saves for the backward pass, per token. The meter records the
 # operation and the module behind each allocation.
 
 # %% name="ledger"
@@ -600,10 +600,10 @@ hint("where_memory_goes.peak")
 # ### A model that does not fit here
 #
 # `gpt_peak` also holds for models that this machine could not train, such as GPT-2 XL with its 48 layers of width 1,600. To check it there, use a **virtual GPU**. Inside `with virtual_gpu(...)`,
-# PyTorch behaves as if this machine had that GPU. Your Python code runs unchanged, and a model of PyTorch's CUDA allocator decides which allocation fits. Operations on the GPU compute nothing, so even
-# the step of a large model is quick.
+# PyTorch behaves as if this machine had that GPU. Your Python code runs unchanged, and a model of PyTorch's CUDA allocator decides which allocations fit. Operations on the GPU compute nothing, so even
+# a step of a large model is quick.
 #
-# Run `train_step` from section 2 with one sequence of 1,024 tokens. An RTX 4090 has room for 23.1 GiB, which is less than `gpt_peak` gives.
+# Run `train_step` from section 2 with one sequence of 1,024 tokens. On an RTX 4090, 23.1 GiB are available, which is less than `gpt_peak` returns.
 #
 # **Predict.** Which line of `train_step` runs out of memory in the *first* step: `model(...)` (1), `loss.backward()` (2) or `optimizer.step()` (3)?
 
@@ -647,7 +647,7 @@ else:
 # The first forward and backward passes stay below 13 GiB: Adam has no state yet, and activations are freed while gradients appear. Adam creates its moments in the first `optimizer.step()`.
 # They are as large as parameters and gradients together, and the graph shows them growing, tensor by tensor, until one does not fit. So **a first backward pass that succeeds does not show that the run fits.**
 #
-# On the larger GPU the peak is in the optimizer step, too, with `foreach`'s temporaries on top. It is a little above what `gpt_peak` gives, because PyTorch's CUDA allocator hands out blocks that are larger than the tensors in them
+# On the larger GPU the peak is in the optimizer step, too, and includes `foreach`'s temporaries. It is a little above what `gpt_peak` returns, because PyTorch's CUDA allocator hands out blocks that are larger than the tensors in them
 # ([[profiling_and_oom_clinic]]).
 
 # %% [markdown] name="temporaries_text"
@@ -706,7 +706,7 @@ show_table(table)
 # it. JupyterLab keeps the plain arrow keys for itself.)
 #
 # Start with this: *Llama 3.2 1B with AdamW, one sequence of 1,024 tokens, would fit into 24 GiB if only allocated memory counted. Look at the
-# reserved memory. Which single settings make room, and why is checkpointing not one of them?* Then set the batch to 4: *which category grew, and in which
+# reserved memory. Which settings, changed one at a time, make the run fit, and why is checkpointing not one of them?* Then set the batch to 4: *which category grew, and in which
 # operation is the peak now? Does the setting that helped before still help?* Finally: *what do four sequences of 256 tokens and one of 1,024 have in
 # common?*
 
@@ -715,6 +715,9 @@ explore_memory()
 
 # %% [markdown] name="summary_text"
 # ## 10 · Claims and measurements
+#
+# The columns on the right of the claims table come from receipts: files that record what other machines measured earlier. A planned figure does not depend on the
+# machine. Where such a figure differs, its receipt comes from an earlier version of the planner.
 
 # %% name="summary"
 show_table(category_table(runs))

@@ -73,8 +73,8 @@ print(explain_bits(0.1))
 # (Two exponent fields are special. A field of all zeros means that the leading 1 is missing, as you will see below. A field of all ones is reserved for infinity and
 # "not a number", except in E4M3, which reserves one pattern per sign, 0x7F and 0xFF, for NaN.)
 #
-# Type a number, choose a format, click bits. What is the largest number you can make? The smallest above zero? What does flipping the highest
-# exponent bit do?
+# Type a number, choose a format, and click bits. What is the largest number you can make? The smallest above zero? What happens when you flip the highest
+# exponent bit?
 
 # %% name="play"
 explore_bits(0.1, "FP16")
@@ -228,8 +228,8 @@ for name in ("FP32", "TF32", "BF16", "FP16"):
 # %% [markdown] name="swamping_text"
 # ## 4 · Swamping: updates that are rounded away
 #
-# An update of less than half a gap is rounded away. Here is a small GPT after 60 steps on English text, and the
-# AdamW update that comes next. First look at the sizes.
+# An update of less than half a gap is rounded away. Take a small GPT after 60 steps on English text, and the
+# next AdamW update. First compare the sizes of weights and update.
 
 # %% name="real_update"
 text = english(device)
@@ -381,7 +381,7 @@ off = abs((kept.double() + owed.double())[0].item() - 2)
 print(f"Kahan: weight {kept[0].item():.5f}, lost {owed[0].item():.5f}, their sum off by {off:.4f}")
 
 # %% [markdown] name="tune_text"
-# A single walk typically ends about ten BF16 steps off, while the mean of a thousand walks is almost exactly right. Kahan's sum ends less than one step off. That error
+# A single walk typically ends about ten BF16 gaps from 2, while the mean of a thousand walks is almost exactly right. Kahan's sum ends less than one gap off. That error
 # comes from rounding `lost`, which is BF16, too.
 #
 # ### What BF16 does to Adam's moments
@@ -389,8 +389,8 @@ print(f"Kahan: weight {kept[0].item():.5f}, lost {owed[0].item():.5f}, their sum
 # Training in pure BF16 usually means `AdamW(model.bfloat16().parameters())`. PyTorch then creates the moments in BF16 as well. Each step
 # multiplies the second moment by β₂ and adds (1 − β₂) g². PyTorch's default is β₂ = 0.999; language models are usually trained with 0.95.
 #
-# **Predict.** With the default β₂, a weight has gradients of 1 for 50 steps, then of 0.01 for 2,950 steps. How many times as large is its second moment at the end in BF16
-# as in FP32?
+# **Predict.** With the default β₂, a weight has gradients of 1 for 50 steps, then of 0.01 for 2,950 steps. What is the ratio of its final second moment in BF16
+# to the one in FP32?
 
 # %% name="guess_moment"
 my_guess = None  # BF16's second moment / FP32's
@@ -419,7 +419,7 @@ for beta_2 in (0.999, 0.99, 0.95):
 
 # %% [markdown] name="second_moment_explained"
 # With β₂ = 0.999, the second moment in BF16 rises with large gradients but cannot fall: a decay of 0.1% is less than half a gap, so 0.999 v rounds back to v. Adam divides by
-# the root of v, and its steps stay too small for as long as the run lasts. With β₂ = 0.99 the decay of 1% is only one to three gaps, so rounding distorts it, and v gets stuck at almost three times FP32's value. With 0.95, v falls almost
+# the square root of v, so its steps stay too small for the rest of the run. With β₂ = 0.99 the decay of 1% is only one to three gaps, so rounding distorts it, and v gets stuck at almost three times FP32's value. With 0.95, v falls almost
 # as in FP32. A short run with steady gradients does not show any of this. A run whose gradients start large, or spike once, does. With the default β₂, keep the second moment in FP32 or
 # round it stochastically.
 #
@@ -441,7 +441,7 @@ for wide in (False, True):
 # %% [markdown] name="grad_dtype_text"
 # With an FP32 gradient the sum is right. The weight itself stays BF16.
 #
-# **Predict.** How many of the five optimizers SGD, Muon, Adafactor, Adam and AdamW take a step with such a gradient?
+# **Predict.** How many of the five optimizers SGD, Muon, Adafactor, Adam and AdamW can take a step with such a gradient?
 
 # %% name="guess_accept"
 my_guess = None  # of 5
@@ -579,7 +579,7 @@ show_table(rows)
 # In section 4, nearly all weights stopped moving at 1e-5. How does the run still get this far? Look at single steps: how many weights move, and how far the
 # step lowers the loss. (Gradient times change, summed over all weights, is the loss reduction to first order.)
 #
-# **Predict.** In step 40, how large is the loss reduction of the run with BF16 weights (rounded to nearest), as a percentage of the FP32 run's in its step 40?
+# **Predict.** In step 40, how large is the loss reduction of the run with BF16 weights (rounded to nearest), as a percentage of the FP32 run's reduction in the same step?
 
 # %% name="guess_parts"
 my_guess = None  # %
@@ -621,7 +621,7 @@ show_table(rows)
 # ## 6 · Underflow: gradients that become zero
 #
 # Gradients are small. Here are those of the GPT above, along with its other tensors, compared with the range of each format. (The ranges of FP32 and BF16 begin
-# far to the left of the picture.) `LinearLog` records what goes into three linear layers (*activations*) and the gradients of what comes out of them. Each black bar reaches from half of a format's smallest number, below which everything becomes zero, to its maximum.
+# far to the left of the picture.) `LinearLog` records the inputs of three linear layers (*activations*) and the gradients of their outputs. Each black bar reaches from half of a format's smallest number, below which everything becomes zero, to its maximum.
 
 # %% name="gradients"
 log = LinearLog(keep={0})  # inputs x and gradients g of one step
@@ -709,8 +709,8 @@ show_table(rows)
 moments_guess.reveal(zeros["Adam's second moment"]["E4M3"])
 
 # %% [markdown] name="which_explained"
-# - **Weights** (and activations, which behave like them): 16 bits hold them unscaled, and FP16, with three more fraction bits, holds them better than BF16. E4M3 needs
-#   the scale, or small weights become subnormal or zero; E5M2, with its wider range, hardly needs it.
+# - **Weights** (and activations, which behave like them): 16 bits are enough without a scale, and FP16, with three more fraction bits, is more precise than BF16. E4M3 needs
+#   the scale, or small weights become subnormal or zero. E5M2, with its wider range, hardly needs one.
 # - **Gradients of activations** need range. Unscaled, FP16 has few digits left for the median element, the eight-bit formats have none, and BF16 is unaffected. With a scale, FP16 is more
 #   precise than BF16 again.
 # - **Adam's second moment** holds squares of gradients and so needs twice the range in powers of two. Unscaled, only formats with eight exponent bits can hold

@@ -364,7 +364,7 @@ print("Adam's moments", {state["exp_avg"].dtype for state in optimizer.state.val
 # %% [markdown] name="equivalence_text"
 # ## 4 · First, does it still train?
 #
-# Before you ask what 16 bits save, check that the model still trains. Here are three seeds, each in FP32 and in 16 bits, with the same initial weights and batches.
+# Before you ask what 16 bits save, check that the model still trains. The next cell trains it from three seeds, each in FP32 and in 16 bits, with the same initial weights and batches.
 
 # %% name="train_cnn"
 small = digits(device)  # 8 x 8 pixels: a quarter of the work
@@ -400,13 +400,13 @@ claims.figure("accuracy, 16 bits minus FP32", f"CNN, 4 epochs, mean of 3 seeds, 
 
 # %% [markdown] name="memory_text"
 # The loss curves stay close. The accuracies of the three seeds differ by about a point, so a gap of a point between the formats could come from the
-# seeds alone. That is why the cell records a figure for three seeds, and no verdict on whether the accuracy holds.
+# seeds alone. That is why the cell records a figure and gives no verdict on the accuracy.
 #
 # ## 5 · Memory
 #
 # "Mixed precision halves the memory", many articles claim.
 #
-# **Predict.** The FP32 peak of the CNN is printed above. What share of it does the BF16 step need? Give a number between 0 and 1.
+# **Predict.** The FP32 peak of the CNN is printed above. What fraction of it does the 16-bit step need? Give a number between 0 and 1.
 
 # %% name="guess_bf16"
 my_guess = None  # 16-bit peak / FP32 peak
@@ -473,11 +473,11 @@ for subject, runs in {"CNN, batch 256": cnn, "GPT, 8 x 128 tokens": gpt}.items()
 print(claims)
 
 # %% [markdown] name="gpt_explained"
-# (C7 is the claim's number in this course's list. It counts as *held* from 1.9x up, which allows for rounding and nothing more. On a CPU the CNN's peak gets no verdict:
-# it depends on how the convolution is emulated.)
+# (C7 is the claim's number in this course's list. It counts as *held* at 1.9x or more, which allows for rounding and nothing else. On a CPU the CNN's peak gets no verdict,
+# because it depends on how the convolution is emulated.)
 #
 # Neither peak reaches the promised factor of two. **Mixed precision halves what becomes 16-bit, and nothing else.** Optimizer state needs other
-# tools ([[lean_optimizers]]), and so do the remaining activations ([[activation_checkpointing]]).
+# techniques ([[lean_optimizers]]), and so do the remaining activations ([[activation_checkpointing]]).
 
 # %% [markdown] name="speed_text"
 # ## 6 · Time
@@ -610,7 +610,7 @@ print("become zero in FP16:", {f"times {scale:,}": f"{share:.1f}%" for scale, sh
 # %% [markdown] name="control_text"
 # ### Three runs, side by side
 #
-# Train the denoiser in FP16 and take no precautions. Alongside it, train the same network in FP32 and in BF16.
+# Train the denoiser in FP16 without any precautions. For comparison, train the same network in FP32 and in BF16.
 
 
 # %% name="train_denoiser"
@@ -648,7 +648,7 @@ for name, run in runs.items():
 # %% [markdown] name="control_explained"
 # FP16 does not learn, because all its gradients are zero, and it raises no error and produces no NaN. BF16 has FP32's range and needs no precautions.
 #
-# Does the same happen to the digits classifier in FP16, with just as little protection?
+# Does the same happen to the digits classifier in FP16, without a scaler?
 
 # %% name="survivor"
 with sign_of_life("two epochs in FP32 and in FP16"):
@@ -693,8 +693,8 @@ for exponent, error in errors.items():
     print(f"FP16, loss scale 2^{exponent:<3} relative error of the gradient: {error:.4f}")
 
 # %% [markdown] name="dynamic_text"
-# Too small a scale loses gradients, too large a scale turns them into inf, and in between is a wide plateau on which all scales are equally good. So there is no need
-# to search for the best. Start high. If an inf or NaN appears, skip that step and halve the scale. After many good steps in a row, double it. This is
+# A scale that is too small loses gradients, and one that is too large turns them into inf. In between is a wide plateau on which all scales are equally good, so there is no need
+# to search for the best one. Start high. If an inf or NaN appears, skip that step and halve the scale. After many good steps in a row, double it. This is
 # **dynamic loss scaling**.
 #
 # ### Your turn: a dynamic loss scaler

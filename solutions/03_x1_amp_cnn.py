@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # X1 · Train a CNN in mixed precision
 #
-# **Graded exercise, 10 points.** You write a loss scaler for two optimizers that step together, a training step that is right for FP32, BF16
+# **Graded exercise, 10 points.** You write a loss scaler for two optimizers that step together, a training step that is correct for FP32, BF16
 # and FP16, and the experiment that compares the three in memory, time and accuracy.
 #
 # | | |

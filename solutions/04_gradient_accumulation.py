@@ -258,10 +258,10 @@ show(figure, "Peak and activations grow in straight lines with the rows of a mic
 # %% [markdown] name="memory_explained"
 # (The table shows each category at its own maximum, so a column adds up to more than its peak.)
 #
-# The lines are straight: a fixed part plus a constant number of bytes per row. The fixed part, where a line meets the axis, is what accumulation cannot save:
+# The lines are straight: a fixed part plus a constant number of bytes per row. The fixed part, where a line meets the vertical axis, is what accumulation cannot save:
 # parameters, gradients, optimizer state, and all rows of the batch, which stay on the device.
 #
-# An article says "the peak is that of the micro-batch". Compare that with a plain step on 64 rows.
+# One article claims that "the peak is that of the micro-batch". Compare the peak of 4 × 64 with that of a plain step on 64 rows.
 
 # %% name="micro_claim"
 plain = measured(images[:64].clone(), labels[:64].clone(), 64)
@@ -312,7 +312,7 @@ for micro_batch, meter in gpt.items():
     print(f"micro-batch {micro_batch:2}: peak {human_bytes(meter.peak_bytes):>10} in {meter.peak_at}")
 
 # %% [markdown] name="foreach_text"
-# Below a certain micro-batch the peak stops falling. It is now in the **optimizer step**, which holds gradients, moments and its own temporaries, but no
+# Below a certain micro-batch size the peak stops falling. It is now in the **optimizer step**, which holds gradients, moments and its own temporaries, but no
 # activations. The size of the temporaries depends on how AdamW goes through the parameters.
 #
 # - `foreach=True`, the default on a GPU, runs each operation of the formula for *all* parameters together: few launches, and temporaries the size of
@@ -341,7 +341,7 @@ print(f"foreach=False: micro-batches of 1 need {looped:.2f} x the memory of micr
 # falls from micro-batches of 4 to micro-batches of 1.
 #
 # Is the peak always that of a plain step on one micro-batch? For the CNN it was, within a few percent. Now take four linear layers of
-# 1024 × 1024 and a small one, with plain SGD, which has no state.
+# 1024 × 1024 and a small one, with plain SGD, which keeps no state.
 #
 # **Predict.** A plain step sees 256 rows. The accumulated step sees two micro-batches of 256. What is the accumulated step's peak relative to the plain step's,
 # inputs not counted?
@@ -429,11 +429,11 @@ show_table(table)
 #
 # ## 3 · Six mistakes
 #
-# You will see each mistake happen, measure it, and fix it. All of them train without an error message.
+# You will see each mistake happen, measure it, and fix it. None of them raises an error.
 #
 # ### A gradient that is too long
 #
-# The loop below calls `backward()` on each micro-batch's mean loss and forgets the weight. With SGD that amounts to a learning rate that is 4 times too high. Train 40 updates
+# The loop below calls `backward()` on each micro-batch's mean loss and forgets the weight. With SGD that amounts to a learning rate that is 4 times too high. Train for 40 updates
 # with the right gradient and with the naive one, and compare the first update and the loss.
 
 
@@ -503,8 +503,8 @@ show_table(table)
 #
 # ### A smaller last micro-batch
 #
-# 200 rows taken 64 at a time make micro-batches of 64, 64, 64 and 8. The usual loop divides each loss by the number of micro-batches, so a row of the last one
-# counts for too much. The next cell shows by how much, and how far off the gradient is:
+# 200 rows taken 64 at a time make micro-batches of 64, 64, 64 and 8. The usual loop divides each loss by the number of micro-batches, so each row of the last micro-batch
+# gets too much weight. The next cell shows how much, and how far off the gradient is:
 
 
 # %% name="ragged"
@@ -752,7 +752,7 @@ dist.destroy_process_group()
 # learning rates and stops when the first of them reaches a loss of 2.6. We repeat this with three seeds.
 
 # %% [markdown] name="critical_guess_text"
-# **Predict.** Going from 512 rows per step to 2,048, by what factor does the number of *steps* fall?
+# **Predict.** By what factor does the number of *steps* fall when you go from 512 rows per step to 2,048?
 
 # %% name="critical_guess"
 my_guess = None  # steps with 512 rows / steps with 2,048 rows
@@ -811,9 +811,9 @@ axes.legend(frameon=False)
 show(figure, "Steps fall in proportion at first and then level out; rows are level at first and then rise.")
 
 # %% [markdown] name="rate_text"
-# Each line printed above the figure ends with the best rate. These rates answer an old question: by how much does a larger batch raise the best learning rate? Eight ranks instead of one, or eight micro-batches, make a batch of eight times the rows.
-# For SGD, Goyal et al. (2017) multiply the rate by 8, too (**linear scaling**): eight small steps in nearly the same direction are one step of eight times the length. That works while the gradient
-# changes little on the way. The length of Adam's steps does not depend on the gradient's, and the usual first guess there is the square root. Compare it with the best rates: from 8 to 2,048 rows, 256 times as many, the square root gives a factor of 16. (The four rates tried span a factor of 8 around that rule.)
+# Each line printed above the figure ends with the best rate. These rates answer an old question: by how much does a larger batch raise the best learning rate? With eight ranks instead of one, or eight micro-batches, the batch has eight times as many rows.
+# For SGD, Goyal et al. (2017) then multiply the rate by 8, too (**linear scaling**): eight small steps in nearly the same direction amount to one step of eight times the length. That works as long as the gradient
+# changes little along the way. The length of Adam's steps does not depend on the length of the gradient, and the usual first guess for Adam is the square root. Compare it with the best rates: from 8 to 2,048 rows, 256 times as many, the square root gives a factor of 16. (The four rates tried span a factor of 8 around that rule.)
 
 # %% name="rate"
 grown = best[2048] / best[8]
@@ -826,7 +826,7 @@ print(
 # little noise left does not allow longer steps; these rates are too coarse to show it. Either rule is a first guess for a search, not a replacement for one.
 
 # %% [markdown] name="betas_text"
-# A batch four times as large costs no extra rows only if the number of steps falls to a quarter. At 512 rows you are at about the critical size: going to 2,048 rows still saves steps, but
+# A batch four times as large needs no additional rows only if the number of steps falls to a quarter. At 512 rows you are at about the critical size: going to 2,048 rows still saves steps, but
 # the number of rows grows by a larger factor than the number of steps falls. "A larger batch buys nothing beyond the critical size" holds only in the formula's limit of very large batches. The line that begins "by the formula" shows how little is left to gain.
 #
 # - **To the left** of the figure's dashed line, rows rise slowly: a larger batch costs little, and on several GPUs it saves time.
@@ -841,8 +841,8 @@ print(
 # **steps** the average of the squared gradients remembers. With 1/64 of the rows per step, it remembers 1/64 of the rows. The runs above accounted for
 # that: β₂ was 0.95 at 512 rows and closer to 1 for smaller batches, so that it remembered the same number of rows.
 #
-# **Predict.** Now take 4 rows per step, and train eight networks: each of the four learning rates once with the tuned β₂ and once with 0.95. When the best of the tuned ones reaches a loss of 2.6, how far
-# above 2.6 is the lowest loss of the others?
+# **Predict.** Now take 4 rows per step, and train eight networks: each of the four learning rates once with the tuned β₂ and once with 0.95. When the best network with the tuned β₂ reaches a loss of 2.6, how far
+# above 2.6 is the lowest loss with 0.95?
 
 # %% name="betas_guess"
 my_guess = None  # loss - 2.6
@@ -870,10 +870,10 @@ said = "small batches need no accumulation"
 claims.record("C26", said, "4 rows, beta_2 tuned, against 128, worst of 3 seeds", most, "x the rows", 0, 1.25)
 
 # %% [markdown] name="betas_explained"
-# So before you accumulate to a larger batch, know why.
+# So be clear about your reason before you accumulate to a larger batch.
 #
 # - **To keep a batch size that is known to train well** on a smaller GPU: that is what this lab is about.
-# - **To keep the device busy**: choose the micro-batch for that. It does not require many micro-batches per update.
+# - **To keep the device busy**: choose a micro-batch that is large enough. This does not require many micro-batches per update.
 # - **Because small batches train badly**: first tune the learning rate and β₂ (Marek et al. 2025, down to a batch of one).
 #
 # ## 5 · Your turn: the largest micro-batch that fits

@@ -31,7 +31,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
 # %% [markdown] name="step_task"
 # ## Part 1 · One step, two ranks (3 points)
 #
-# Two ranks (processes, each with its own GPU) train the same model, each on a batch of its own. Not every target counts: padding does not, nor does a prompt. The mean runs over all the targets that count, those of **both** ranks together, and
+# Two ranks (processes, each with its own GPU) train the same model, each on a batch of its own. Some targets, such as padding and prompts, do not count. The mean is over all the targets that count on **both** ranks together, and
 # neither rank knows the total until the ranks have exchanged their counts.
 #
 # **Contract.** `accumulated_step(model, optimizer, loss_fn, x, y, micro_batch, all_reduce)` is called by both ranks at the same time. It takes **one** optimizer step and returns the loss.
@@ -80,7 +80,7 @@ hint("x2.step")
 # ## Part 2 · One scaler, two optimizers (2 points)
 #
 # Add a loss scaler and gradient clipping, for a model whose parameters belong to two optimizers. Order matters: what is weighted per
-# micro-batch, what is done once per step, and what needs to know about both optimizers?
+# micro-batch, what is done once per step, and what involves both optimizers?
 #
 # The step also measures **noise**. The gradients of single micro-batches are longer than that of the whole batch, because noise averages out. The squared norms at the two batch
 # sizes yield an estimate of the critical batch size (McCandlish et al. 2018, appendix A.1), which section 4 of [[gradient_accumulation]] found by training many times. It takes no extra forward or backward pass.
@@ -132,8 +132,8 @@ hint("x2.scaled")
 # %% [markdown] name="epoch_task"
 # ## Part 3 · An epoch that can stop anywhere (5 points)
 #
-# A machine that is preempted does not wait for the end of a group. If its checkpoint holds only the weights and the optimizer state, the work on the unfinished group is lost, and if the loader continues past
-# the group's first micro-batches, the group's update is made without them. Your loop stops after any micro-batch, and another process finishes the group.
+# Preemption does not wait for the end of a group. If the checkpoint holds only the weights and the optimizer state, the work on the unfinished group is lost. If the loader then continues past
+# the group's first micro-batches, the group's update is made without them. Your loop can stop after any micro-batch, and another process finishes the group.
 #
 # **Contract.** `train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate, state=None, stop_after=None)` goes through an epoch, or through the rest of one, and returns a pair `(losses, state)`.
 #
@@ -196,8 +196,8 @@ hint("x2.epoch")
 # %% [markdown] name="table_text"
 # ## Your table
 #
-# Three one-epoch runs over 1,280 digits with your `train_epoch`: batches of 256 rows, micro-batches of 64 in groups of 4, and the same stopped after every 7
-# micro-batches, with its state saved, loaded and given to the next call. How far apart do the weights end up, and what do the micro-batches save?
+# The next cell runs your `train_epoch` three times over 1,280 digits: with batches of 256 rows; with micro-batches of 64 in groups of 4; and with these micro-batches and a stop after every 7
+# of them, where the state is saved, loaded and passed to the next call. How far apart do the weights end up, and what do the micro-batches save?
 
 # %% name="table"
 data = digits(device, size=16)

@@ -237,7 +237,7 @@ for name, alt in shapes.items():
 # `run` is called twice, and the gradients are right only if both calls do the same thing. A block with **dropout** draws random numbers.
 #
 # **Predict.** 32 equal rows of ones go through a linear layer, dropout with p = 0.5, and another linear layer. `Recompute` checkpoints the first two.
-# How far off is the gradient of the first layer's weight, in percent of its norm?
+# How far off is the gradient of the first layer's weight, as a percentage of its norm?
 
 # %% name="dropout_guess"
 my_guess = None  # %
@@ -394,8 +394,8 @@ claims.record("P5", words, "one layer", float(needs["use_reentrant=True"]), "gra
 # version 2.9; version 2.13, the one this lab is tested with, still does not raise it.) So always pass `use_reentrant=False`. It also takes keyword arguments
 # and works with `torch.autograd.grad`.
 #
-# **Predict.** When PyTorch's version (`use_reentrant=False`) checkpoints every block, how much more arithmetic does a forward and backward pass need,
-# in percent?
+# **Predict.** When PyTorch's version (`use_reentrant=False`) checkpoints every block, by what percentage does the arithmetic of a forward and backward pass
+# grow?
 
 # %% name="beside_guess"
 my_guess = None  # %
@@ -431,7 +431,7 @@ after, more_flops = runs["every block"]
 #
 # ### What the articles say
 #
-# Two widely read articles on checkpointing make these claims. One says "2 to 3 times less memory", the other "40 to 50% of the activations saved". Both say "30 to 33% slower".
+# Two widely read articles on checkpointing make different claims about memory: "2 to 3 times less memory", and "40 to 50% of the activations saved". Both claim "30 to 33% slower".
 #
 # **Predict.** On this device, how much longer does a forward and backward pass take with every block checkpointed?
 
@@ -562,7 +562,7 @@ print(f"sum: {100 * (again - skipped + own_cost) / whole:+.0f}% time; measured {
 #
 # ## 3 · How many segments?
 #
-# Several blocks can be checkpointed as one **segment**: fewer inputs are saved, and more is recomputed at a time.
+# Several blocks can be checkpointed as one **segment**. Then fewer inputs are saved, but more is recomputed at a time.
 #
 # - `checkpoint_sequential` cuts an `nn.Sequential` into equal segments.
 # - The last segment runs without a checkpoint, because it would be recomputed immediately. So one segment means no checkpointing at all.
@@ -626,7 +626,7 @@ for name, count in best.items():
 #   which has its minimum at √n.
 # - **GPT blocks** save 16 times their input. *s + 16·n/s* has its minimum at √(16·n), about 20. Of the numbers that we tried, 24 is best.
 #
-# The best number of segments grows only with √n, so in a deep model the best segment may hold more than one block. Here are 80 blocks, one, two, four or eight to a segment.
+# The best number of segments grows only with √n, so in a deep model the best segment may contain more than one block. The next cell runs 80 blocks with one, two, four or eight per segment.
 
 # %% name="deeper"
 eighty = make_gpt(layers=80).blocks
@@ -636,12 +636,12 @@ with sign_of_life("80 blocks in four kinds of segments"):
         print(f"{k} per segment: peak {peak:.0f} inputs; n/k + 16 k is {80 / k + 16 * k:.0f}")
 
 # %% [markdown] name="every_text"
-# With 80 blocks, pairs hold less than single blocks: *n/k + 16·k* is smaller for k = 2 than for k = 1 if n is above 32. So checkpoint each block by itself if
-# a device has fewer than about 32 of them, and consider pairs if it has more. √n is for long chains of thin layers.
+# With 80 blocks, pairs need less memory than single blocks: *n/k + 16·k* is smaller for k = 2 than for k = 1 if n is above 32. So checkpoint each block by itself if
+# a device has fewer than about 32 of them, and consider pairs if it has more. The √n rule is for long chains of thin layers.
 #
 # ## 4 · Every second or third block
 #
-# If you have memory to spare, checkpoint only some of the blocks. For every second or third block, one article promises "60 to 70% of the saving for 10 to 15% of
+# If you have memory to spare, checkpoint only some of the blocks. If you checkpoint every second or third block, one article promises "60 to 70% of the saving for 10 to 15% of
 # the time".
 
 # %% name="every"
@@ -669,7 +669,7 @@ print(f"every block: peak {human_bytes(after.peak_bytes)}")
 # Half of the blocks give about half of the saving for half of the arithmetic, and a third gives about a third. (It is not exactly half because the peak
 # moves: with every second block it is at the loss, with every block at the end of the backward pass.)
 #
-# *Which* ones you choose matters a little. The last block needs no checkpoint: the backward pass starts with it, so its tensors are recomputed as soon as they
+# *Which* blocks you choose matters a little. The last block needs no checkpoint: the backward pass starts with it, so its tensors are recomputed as soon as they
 # are freed. Leave it out, and the peak is the same for less arithmetic. The first block is the opposite: its tensors are needed until the end of the backward pass.
 # What you keep **inside a block** matters more.
 #
@@ -857,7 +857,7 @@ hint("activation_checkpointing.policy")
 # We compare three policies: `keep_costly` from 2 × width, `keep_costly` from 4 × width, and the rule that people usually write, "keep matmuls":
 # keep the result if the operation is in `FACTOR`.
 #
-# **Predict.** How much more arithmetic than plain, in percent, does "keep matmuls" cost?
+# **Predict.** How much arithmetic does "keep matmuls" add, as a percentage of the plain run's?
 
 # %% name="selective_guess"
 my_guess = None  # %
@@ -968,8 +968,8 @@ show(
 #
 # So **keep what costs the most FLOPs per byte**. (*Plain* is dominated because only matmuls and attention count as arithmetic here.)
 #
-# The right picture is different: a policy is asked about every operation, in Python. With narrow layers that can take longer than the arithmetic that it
-# saves: compare the selective policies with *every block*. Does this hold for wide layers?
+# In time (right picture), the ranking is different, because PyTorch calls the policy in Python for every operation. With narrow layers these calls can take longer than the arithmetic that they
+# save: compare the selective policies with *every block*. Does this hold for wide layers?
 
 # %% name="wider"
 wider, longer, sequences = (2048, 1024, 4) if device.type == "cuda" else (512, 256, 1)
@@ -994,8 +994,8 @@ for name in chosen:
 show_table(table)
 
 # %% [markdown] name="moved_task"
-# The last column shows the same policies with narrow layers. Wide layers leave less of the time to Python. Compare the middle halves before you rank
-# policies: where they overlap, these rounds cannot tell which policy is faster. A compiled block needs no Python at all for this choice (section 7).
+# The last column shows the same policies with narrow layers. With wide layers, Python takes a smaller share of the time. Compare the middle halves before you rank
+# policies: where they overlap, these rounds do not show which policy is faster. A compiled block needs no Python at all for this choice (section 7).
 #
 # ## 6 · Moved instead of recomputed
 #
@@ -1128,7 +1128,7 @@ print(f"every block checkpointed, in the same rounds: {middle:+.0f}% time ({low:
 # - **In BF16**, the forward pass is unchanged. Only the backward pass works with rounded values. The gradient is off by less than one rounding to
 #   a format with 8 significant bits, because many rounding errors average out.
 #
-# Both can be combined with checkpointing. Then only the inputs of the blocks move.
+# Either method can be combined with checkpointing. Then only the inputs of the blocks are moved or rounded.
 #
 # ## 7 · Let the compiler choose
 #
@@ -1283,12 +1283,12 @@ def on_4090(batch, checkpointed, chunks):
 
 # %% name="largest_batch"
 variants = {"plain": (False, 1), "every block": (True, 1), "every block, loss in 16 chunks": (True, 16)}
-table, largest = [("", "peak with batch 8", "largest batch, estimated", "largest batch that trains")], {}
+table, largest, eights = [("", "peak with batch 8", "largest batch, estimated", "largest batch that trains")], {}, {}
 if device.type == "cuda":
     print("This machine has a real GPU: train gpt_loss on it with growing batches, once per variant.")
 else:
     for name, variant in variants.items():
-        eight = on_4090(8, *variant)
+        eights[name] = eight = on_4090(8, *variant)
         estimated = batch = eight.largest_batches["rtx-4090-24gb"]
         while on_4090(batch, *variant).ledger.refusals:  # an estimate may be too high
             batch -= 1
@@ -1298,19 +1298,27 @@ else:
         table.append((name, human_bytes(eight.peak_allocated), str(estimated), str(batch)))
     show_table(table)
     batch_guess.reveal(largest["every block"] / largest["plain"], how="simulated")
+    print("plain, batch 8, at the peak, in tensors of logits, by line:")
+    for line, nbytes in eights["plain"].owners.lines.most_common(3):
+        print(f"{nbytes / (4 * 8 * 1024 * 50257):>7.2f}  {line}")
+    refused = on_4090(largest["every block"] + 1, *variants["every block"])
+    held, asked = refused.owners.allocated, refused.ledger.refusals[-1][2]
+    unused = refused.steps[-1].reserved - held
+    print(f"every block, one more sequence: {human_bytes(held)} allocated, {human_bytes(unused)} reserved")
+    print(f"but unallocated, and yet {human_bytes(asked)} more do not fit (simulated)")
 
 # %% [markdown] name="batch_explained"
-# At the peak there is not one tensor of logits but three of that size: the log-softmax, its gradient, and the gradient of the logits. They take as much memory as everything that the plain blocks save, and
-# checkpointing the blocks does not touch them. **After each change, look at the peak again: another category may now be the largest.** With the loss in chunks, each chunk keeps only its input and recomputes
+# At the peak there is not one tensor of logits but three of that size: the log-softmax, made in the line that returns the loss, and two that `backward()` makes, its gradient and the gradient of the logits. They take as much memory as everything that the plain blocks save (the remaining line), and
+# checkpointing the blocks does not affect them. **After each change, look at the peak again: another category may now be the largest.** With the loss in chunks, each chunk keeps only its input and recomputes
 # its logits, so the batch grows much further.
 #
-# The estimate comes from the run with 8 sequences: `run.largest_batches` scales the parts that grow with the batch. With every block checkpointed it is too high. By allocated bytes the larger batches
-# would fit, but the free memory is in pieces that are too small for a tensor of logits ([[profiling_and_oom_clinic]]).
+# The estimate comes from the run with 8 sequences: `run.largest_batches` scales the parts that grow with the batch. With every block checkpointed it is too high. The last two printed lines show why: the next larger batch
+# fails although more memory is reserved but unallocated than the next tensor of logits needs. That memory is in pieces, and none of them is large enough ([[profiling_and_oom_clinic]]).
 
 # %% [markdown] name="play_text"
 # ## 9 · Explore
 #
-# The same 24 blocks, with every k-th of them checkpointed. Where is the peak, and which category is the largest there?
+# The figure shows the same 24 blocks with every k-th block checkpointed. Where is the peak, and which category is the largest at that moment?
 
 # %% name="play"
 strides = {k: runs[name][0] for k, name in ((1, "every block"), (2, "every 2"), (3, "every 3"))}

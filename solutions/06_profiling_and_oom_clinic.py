@@ -106,7 +106,7 @@ print(f"{len(meter.lifetimes):,} lifetimes; the last: start {life.start}, end {l
 # %% [markdown] name="replay_task"
 # ### Your turn: replay the log through the allocator
 #
-# On a GPU, PyTorch's caching allocator reports these figures. So that it works on any machine, this lab includes a **model of that allocator**: the same segment sizes, the same rules. The
+# On a GPU, PyTorch's caching allocator reports these figures. To run on any machine, this lab includes a **model of that allocator** with the same segment sizes and the same rules. The
 # course's planner uses it, too. Figures from it are labeled "simulated" or "model".
 #
 # **Contract.** `replay(lifetimes, allocator)` makes the allocation and release calls that the log implies, and returns a list of what the allocator
@@ -533,8 +533,8 @@ show(
 
 # %% [markdown] name="fragmentation_explained"
 # **The first GPU.** Each segment of 20 MiB still contains a block in use, so the allocator cannot return any of them. No gap is large enough, and there is
-# no room for a new segment of 24 MiB. This is **fragmentation**. In the message above the allocator had already tried again, so its 40.69 GiB lie in segments that
-# each still hold a block in use, as on the first GPU. Fragmentation happens when sizes change from step to step (sequences of different lengths). It is
+# no room for a new segment of 24 MiB. This is **fragmentation**. In the message above the allocator had already tried again, so its 40.69 GiB are in segments that
+# each still contain a block in use, as on the first GPU. Fragmentation happens when sizes change from step to step (sequences of different lengths). It is
 # worst when long-lived blocks sit between short-lived ones.
 #
 # **The second GPU.** Before the allocator gives up, it returns unused segments to the GPU and tries again. All six were unused. `num_alloc_retries` in
@@ -546,7 +546,7 @@ show(
 # - The last 5 MiB were free, so one more page is enough for 24 MiB.
 # - The gaps in between are still gaps, so 30 MiB does not fit. (The model returns those last 5 MiB before it refuses and reports 75 MiB reserved. PyTorch returns
 #   only complete pages. The last page still holds two blocks, so PyTorch would report 80.)
-# - Free blocks that are neighbors merge, whatever requests they once served, because they all lie in one segment.
+# - Free neighboring blocks merge, whatever requests they once served, because they all belong to one segment.
 # - The variable is read when CUDA starts. `torch.cuda.memory._set_allocator_settings` changes the option later, but only for new segments.
 #
 # **`max_split_size_mb:N`** is the older remedy. Blocks larger than N MiB are never split, so small requests cannot break up a large cached block. Use
@@ -596,7 +596,7 @@ with contextlib.nullcontext() if device.type == "cuda" else virtual_gpu("rtx-409
 # %% [markdown] name="allocator_task"
 # ### Your turn: a caching allocator
 #
-# You have met some of the rules one at a time. Now write an allocator that follows all of them. The GPU is a `PretendGPU`, which has addresses but no memory:
+# You have seen some of the rules one at a time. Now write an allocator that follows all of them. The GPU is a `PretendGPU`, which has addresses but no memory:
 #
 # - `gpu.malloc(nbytes)` returns the address of a new segment, an integer, or raises `OutOfMemory`. A segment may begin exactly where another one ends.
 # - `gpu.free(address)` takes back the whole segment that begins at that address.
@@ -775,7 +775,7 @@ claims.record("T14", said, subject, cleared / fixed, "x reserved", 0, 0.95)
 #
 # ### After the error: trying again
 #
-# A common recovery is to catch the error and run the step again with half the batch. Here a step needs 32 MiB, fails at its next operation, and the handler tries
+# A common recovery is to catch the error and run the step again with half the batch. Here a step allocates 32 MiB and fails in its next operation. The handler tries
 # again with 16 MiB.
 #
 # **Predict.** What is the peak in MiB if the second try runs inside the `except` block?
@@ -827,8 +827,8 @@ print(f"second try after the except block: {peaks[after]:.0f} MiB")
 # %% [markdown] name="play_text"
 # ### Explore
 #
-# Choose the size of a GPU, and replay the step of section 2 on the model. The figure opens at a size where the step fails. Which size is just enough, and
-# does the option change that?
+# Choose the size of a GPU, and replay the step of section 2 on the model. The figure opens at a size where the step fails. What is the smallest size that is enough, and
+# does the option change it?
 
 
 # %% name="play"
@@ -877,8 +877,8 @@ for expandable in (False, True):
 # %% [markdown] name="clinic_text"
 # ## 6 · The clinic
 #
-# There are six patients. For each, **find the moment of the peak, the operation and the category** before you read on, then write the cure. The check runs your
-# code under the meter. Your code must hold no more memory than healthy code, and it must **compute the same numbers**. None of the cures needs `.item()`,
+# There are six patients. For each of them, **find the moment of the peak, the operation and the category** before you read on. Then write the cure. The check runs your
+# code under the meter. Your code must use no more memory than healthy code, and it must **compute the same numbers**. None of the cures needs `.item()`,
 # which would make Python wait for the GPU in every step ([[where_the_time_goes]]).
 #
 # ### Patient A
@@ -945,7 +945,7 @@ train_and_log = check("profiling_and_oom_clinic.history", train_and_log)
 hint("profiling_and_oom_clinic.history")
 
 # %% [markdown] name="patient_a_text"
-# How many steps does the sick version survive? Give it a model of GPT-2's size, and a virtual GPU of 24 GB, which has room for 23.1 GiB. Run one step first.
+# How many steps does the sick version survive? The next cell gives it a model of GPT-2's size and a virtual GPU of 24 GB, of which 23.1 GiB are available. It runs a single step first.
 
 
 # %% name="patient_a_once"
@@ -970,7 +970,7 @@ else:
 # %% name="patient_a_guess"
 my_guess = None  # the number of the step, the first being 1
 ### BEGIN GUESS
-my_guess = 5  # room for four such peaks
+my_guess = 5  # four such peaks fit
 ### END GUESS
 life_guess = Prediction("Patient A runs out of memory in step", my_guess, "")
 
@@ -988,7 +988,7 @@ if device.type != "cuda":
 
 # %% [markdown] name="patient_a_life_explained"
 # A step leaves behind only a part of its peak: the tensors that the graph has saved stay, and the temporaries are freed. So each step peaks one **stair** higher than the one before: step 7 would
-# need 5.04 + 6 × 3.04 = 23.3 GiB. Dividing the room by the peak of a step gives too few steps.
+# need 5.04 + 6 × 3.04 = 23.3 GiB. Dividing the available memory by the peak of a step gives too few steps.
 #
 # Nearly all of that memory was allocated by line 5 of patient A's cell, `loss = ...`, where the forward pass saved its tensors. The line that keeps them alive, `history.append(loss)`, is not in the list. A
 # snapshot shows *where memory was allocated*. It does not show which reference keeps it alive; you have to find that one.
@@ -1166,7 +1166,7 @@ for use in (lambda: features._version, lambda: nn.Linear(64, 1).to(device)(featu
 
 # %% [markdown] name="inference_explained"
 # - **Memory.** The same. This bookkeeping holds no tensor data. Activations dominate, and both modes drop them.
-# - **Time.** `inference_mode` saves a little for each operation and each view. That is a noticeable part of the time of such small operations. The interval above tells you
+# - **Time.** `inference_mode` saves a little for each operation and each view. For such small operations, that is a noticeable share of the time. The interval above tells you
 #   whether it shows in the evaluation: an interval that includes 1 shows nothing.
 # - **The price** shows in the two messages. Without a version counter autograd cannot detect a change, so it refuses to save such a tensor. Features that were
 #   computed under `inference_mode` cannot be fed to a layer that trains.

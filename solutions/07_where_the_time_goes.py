@@ -63,7 +63,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="clocks_text"
 # ## 1 · Two operations, two limits
 #
-# A processor has two limits. Its **peak** is the number of floating-point operations (FLOPs) that it can do per second. Its **bandwidth** is the number of bytes per second that it can move to and from memory. A matmul of two n × n matrices does 2·n³ FLOPs on 12·n² bytes (FP32), so for large n arithmetic dominates. Adding two tensors of n numbers does n FLOPs on 12·n bytes, so memory traffic dominates.
+# A processor has two limits. Its **peak** is the number of floating-point operations (FLOPs) that it can execute per second. Its **bandwidth** is the number of bytes per second that it can move to and from memory. A matmul of two n × n matrices does 2·n³ FLOPs on 12·n² bytes (FP32), so for large n arithmetic dominates. Adding two tensors of n numbers does n FLOPs on 12·n bytes, so memory traffic dominates.
 #
 # Measure both limits: the peak with a large matmul, and the bandwidth with a copy of tensors that do not fit in any cache. Then measure a third figure, the **launch overhead**: the cost of an operation that does almost no work.
 
@@ -116,9 +116,9 @@ print(f"by its FLOPs alone the addition would take {1e3 * flops_alone:.3f} ms")
 print("spread of the runs:", f"matmul {product.spread:.0%}, addition {addition.spread:.0%}")
 
 # %% [markdown] name="clocks_explained"
-# Two figures describe the machine, and each operation needs the right one. The second-to-last line uses the wrong limit for the addition and is off by a large factor, because an addition has almost nothing to compute.
+# Two figures describe the machine, and each operation needs the right one. The second-to-last line applies the wrong limit to the addition and is off by a large factor, because an addition does almost no arithmetic.
 #
-# The transposed sum needs the same bytes but moves more. Memory delivers blocks of contiguous bytes (64 on most CPUs, 32 on NVIDIA's GPUs), and reading down a column uses one number of each. So the formula holds only for an operation that reads its tensors in the order in which they are stored.
+# The transposed sum needs the same number of bytes but moves more. Memory delivers blocks of contiguous bytes (64 on most CPUs, 32 on NVIDIA's GPUs), and reading down a column uses one number of each. So the formula holds only for an operation that reads its tensors in the order in which they are stored.
 #
 # (If the spread is large, another program is running on this machine, and all figures in this lab vary with it.)
 #
@@ -313,7 +313,7 @@ show(figure, "Microseconds over width: flat for small widths, then rising; the a
 #
 # **Contract.** `block_flops(batch, length, width, inner, kv_width, gated, convention)` returns the FLOPs of one block's forward pass: a dictionary of integers (`int`) with the keys `q`, `k`, `v`, `scores`, `values`, `out` and `mlp`.
 #
-# - `kv_width` is the width of k and of v; q has `width`. `gated` says whether the MLP has a gate.
+# - `kv_width` is the width of k and of v; q has `width`. `gated` is True if the MLP has a gate.
 # - With `convention="full square"`, scores and values count all pairs of tokens. With `"causal half"` they count exactly half of that, and the other parts are the same.
 # - Norms, softmax, activation functions and sums are not counted, by convention.
 
@@ -417,9 +417,9 @@ for width in (128, 1024, 4096):
 # %% [markdown] name="six_explained"
 # With T below about half of W, 6·N·D is within 10%. At 8,192 tokens it is off by a third even at the width of an 8B model. In such cases count, or add 12·T·W per token and layer for the full square.
 #
-# Make one prediction now and keep it until section 6.
+# Make one prediction now. Section 6 will check it.
 #
-# **Predict** how many milliseconds a whole step of this GPT takes, with the simplest model, FLOPs over peak. (`print(1e3 * step_flops / peak)` in a new cell gives that model's figure.)
+# **Predict** how many milliseconds a full step of this GPT takes. The simplest model is FLOPs over peak. (Run `print(1e3 * step_flops / peak)` in a new cell to see its figure.)
 
 # %% name="predict_guess"
 my_guess = None  # milliseconds
@@ -644,13 +644,13 @@ print(
 print(f"all matmuls, within the step: {of_step:.2f} x the roofline's time")
 
 # %% [markdown] name="residue_explained"
-# So you can see where the prediction falls short. The last two lines separate two causes. If a matmul *alone* takes longer than the roofline says, the machine is slower now than when its roofline was measured, or the shape lies between the measured shapes. If matmuls take longer *within the step* than alone, the step is the cause: the roofline repeats one matmul on the same inputs, which stay in the cache, and a step reads other tensors in between.
+# The table shows where the prediction falls short. The last two lines separate two causes. If a matmul *alone* takes longer than the roofline says, the machine is slower now than when its roofline was measured, or the shape lies between the measured shapes. If matmuls take longer *within the step* than alone, the step is the cause: the roofline repeats one matmul on the same inputs, which stay in the cache, and a step reads other tensors in between.
 #
 # Transposed operands, as in the backward pass, are not a cause: the roofline measures them too, where they matter. The dispatcher's share of a small operation is a cause, however: it is a *gap* in the profile, but part of the operation in the roofline.
 #
 # ## 7 · MFU and HFU
 #
-# **Model FLOPs utilization** (MFU; Chowdhery et al. 2022) says how well a machine is used. It takes the FLOPs that the model *needs*, one forward and one backward pass, and divides by what the machine could have done in that time. **Hardware FLOPs utilization** (HFU) takes all FLOPs that were *executed*. The two differ by what activation checkpointing recomputes ([[activation_checkpointing]]).
+# **Model FLOPs utilization** (MFU; Chowdhery et al. 2022) measures how well a machine is used. It is the number of FLOPs that the model *needs*, one forward and one backward pass, divided by what the machine could have done in that time. **Hardware FLOPs utilization** (HFU) counts all FLOPs that were *executed*. The two differ by what activation checkpointing recomputes ([[activation_checkpointing]]).
 #
 # ### Your turn
 #
@@ -767,7 +767,7 @@ else:
 # %% [markdown] name="clock_text"
 # ## 8 · Comparing times correctly
 #
-# All of this depends on timing. Here are three mistakes, two of which reverse the result.
+# All of this depends on correct timing. Here are three mistakes, two of which reverse the result.
 #
 # ### The first call
 #
@@ -929,7 +929,7 @@ for name, patient in patients.items():
     print(f"patient {name}: {benchmark(patient, runs=3, warmup=0)}, accuracy {patient():.3f}")
 
 # %% [markdown] name="clinic_task"
-# Before you go on, write down from the code alone: what is wrong with A, with B and with C?
+# Before you go on, look at the code alone and write down what is wrong with A, with B and with C.
 #
 # ### Your turn
 #
@@ -1057,7 +1057,7 @@ accuracy = check("where_the_time_goes.cure", accuracy)
 hint("where_the_time_goes.cure")
 
 # %% [markdown] name="cures_text"
-# The same function fixes patient C, which already has whole batches. Patient B needs another fix: select the rows first, then convert what was selected.
+# The same function fixes patient C, whose batches are already complete. Patient B needs a different fix: select the rows first, then convert only those.
 #
 # **Predict.** By what factor is patient B faster after the fix?
 
@@ -1102,7 +1102,7 @@ except NotImplementedError:
 #
 # ## 10 · Explore
 #
-# This figure shows a linear layer in 16 bits on GPUs of the catalog, going by their data sheets. Choose width, batch and GPU. At what batch size does a layer of width 1,024 become compute-bound on an H100, and at what batch on a T4? What happens to a layer of width 64?
+# This figure shows a linear layer in 16 bits on several GPUs, according to their data sheets. Choose width, batch and GPU. At what batch size does a layer of width 1,024 become compute-bound on an H100, and at what batch on a T4? What happens to a layer of width 64?
 
 
 # %% name="play"

@@ -77,7 +77,7 @@ print(f"device: {device}, torch {torch.__version__}; {cores} cores; workers star
 #
 # If the loader is slower than the step, a faster GPU does not help.
 #
-# The data are handwritten digits, each in its own PNG file. Reading a sample decodes the file and rotates the image by a random angle.
+# The data set consists of handwritten digits, each in its own PNG file. Reading a sample decodes the file and rotates the image by a random angle.
 
 # %% name="files"
 with sign_of_life("writing the files"):
@@ -121,7 +121,7 @@ print(f"decoding, then rotating, without the rest of a sample: {1e6 * both:.0f} 
 # - The two parts may take longer together than apart. Alone in a loop, each has the core's caches to itself; when they alternate, each finds them full of the other's data. Compare the last line with the sum of the two costs.
 # - Other programs may have slowed down one of the timings. If the last line is *below* that sum, they probably did.
 #
-# So measure each cost in context: here, as part of a full sample.
+# So measure each cost in its context. Here, that means as part of a full sample.
 #
 # ### The step
 #
@@ -225,14 +225,14 @@ show(
 # %% [markdown] name="prefetch_task"
 # ## 2 · Your turn: one batch ahead
 #
-# While the device works, a helper could draw the next batch. The simplest helper is a **thread**: it draws batches ahead of the loop and puts them into a queue, and the loop takes them out.
+# While the device works, a helper could draw the next batch. The simplest helper is a **thread**: it draws batches ahead of the loop and puts them into a queue, from which the loop takes them.
 #
-# The idea takes five lines of code, which leave four problems:
+# The idea takes five lines of code, but they leave four problems:
 #
 # - the queue grows without limit;
 # - an error in the thread is lost, and the loop waits forever;
-# - the loop ends early, and the thread goes on drawing;
-# - the loop still makes the copy to the device.
+# - if the loop ends early, the thread goes on drawing;
+# - the loop itself still copies each batch to the device.
 #
 # **Contract.** `prefetched(batches, depth, device)` is a generator, or another iterator with a method `close()`.
 #
@@ -320,7 +320,7 @@ formula = slower + quicker / len(plain_loader)  # once per epoch, one half does 
 print(f"the slower half, and the fill: {1e3 * formula:.1f} ms; the loop takes {threaded / formula:.2f} times that")
 
 # %% [markdown] name="threads_text"
-# If the two halves run side by side, the slower one sets the pace: with a 10 ms step, the data. The lines above show what the thread gains on this machine, with all three loops timed in alternation. The loop may miss that pace; the next prediction is about one reason. It may also beat it, if the same small calls take less time in the new thread than in the main one. Would more threads help?
+# If the two halves run side by side, the slower one sets the pace: with a 10 ms step, the data. The lines above show what the thread gains on this machine, with all three loops timed in alternation. The loop may be slower than that pace; the next prediction is about one reason. It may also be faster, if the same small calls take less time in the new thread than in the main one. Would more threads help?
 #
 # **Predict.** Read some digits with one thread, then with two. By what factor are two threads faster than one if the reads *compute* (decode, rotate)?
 
@@ -367,7 +367,7 @@ show(
 # - Each worker makes *complete* batches and keeps `prefetch_factor` of them (2 by default) finished or in progress. It is the `depth` of section 2, but per worker.
 # - Each epoch starts with an empty queue, and its first batch takes the full time, because one worker makes it alone. That is the *fill*.
 #
-# Here is the loop of the picture in section 1, 12 batches, with two workers.
+# The next cell runs the loop from the picture in section 1 (12 batches) with two workers.
 
 # %% name="two_workers"
 with sign_of_life("three epochs with two workers"):
@@ -392,10 +392,10 @@ print(f"an idle device gets it {1e3 * two.handover:.1f} ms after its last file w
 #
 # > **per batch: max(compute, data / workers)**; per epoch of *n* batches: **max(data + n × compute, n × data / workers)**, where the single *data* is the fill. It matters only in short epochs.
 #
-# Two costs come on top of that, and the last lines show where they come from.
+# Two more costs are added to that, and the last lines show their sources.
 #
 # - *Sharing*: if two workers and the main process have few cores between them, a batch takes each worker longer than it would take one process alone. (Sharing can also be negative: the main process spreads even small calls over several threads, which may slow them; a worker computes with one. The figures come from runs at different moments, so on a busy machine they need not agree.)
-# - *Handing over* is the rest: the samples are stacked, the batch is put into shared memory, and the main process wakes up and maps it. They do not matter while the device has a batch, only while it waits.
+# - *Handing over* is the rest: samples are stacked, the batch is put into shared memory, and the main process wakes up and maps it. This cost does not matter while the device has a batch, only while it waits.
 #
 # Do workers deliver the same batches?
 #
@@ -404,7 +404,7 @@ print(f"an idle device gets it {1e3 * two.handover:.1f} ms after its last file w
 #
 # ## 4 · How many workers?
 #
-# It depends on what a worker does. `files` decodes and rotates. Here is a second data set, `far`: 4 ms of waiting per file, as from object storage, and a little decoding.
+# It depends on what a worker does. `files` decodes and rotates. The second data set, `far`, waits 4 ms for each file, as if it came from object storage, and decodes it.
 #
 # **Predict.** Each data set is read alone, without training. How many times as fast is it with 8 workers as with none, for `far` (waiting) and for `files` (computing)?
 
@@ -464,7 +464,7 @@ for gpu, speed in (("one GPU", 1), ("a GPU three times as fast", 3)):
     claims.record("C10", "4 to 8 workers per GPU", f"far, {gpu}", count, "workers", 4, 8)
 
 # %% [markdown] name="advice_explained"
-# The rule of thumb does not know your step. It holds when a worker takes as long for a batch as 4 to 8 steps do; with the same files and a GPU three times as fast it does not. PyTorch itself warns as soon as there are more workers than cores: it counts cores and does not know about waiting. Divide instead.
+# The rule of thumb does not know how long your step takes. It holds when a worker needs as much time for a batch as 4 to 8 steps take; with the same files and a GPU three times as fast, it does not hold. PyTorch itself warns as soon as there are more workers than cores, because it does not know that workers may only wait. So compute the quotient instead.
 #
 # Now run the loop itself with as many workers as the quotient asks for, and compare it with the formula of section 3.
 
@@ -569,9 +569,9 @@ explore(
 # %% [markdown] name="cost_text"
 # ## 6 · What workers cost
 #
-# ### As many as there are batches
+# ### As many workers as batches
 #
-# Load the 16 batches of `files` without training, but with the start of the workers included: once with 2 workers and once with 16.
+# The next cell loads the 16 batches of `files` without training, once with 2 workers and once with 16. The start of the workers is included in the times.
 
 # %% name="too_many"
 for n in (2, 16):
@@ -584,7 +584,7 @@ for n in (2, 16):
 #
 # ### Memory
 #
-# Finished batches take memory. The next cell counts those that wait, with 2 workers and `prefetch_factor=4`, once the loop has taken one and stopped.
+# Finished batches take memory. With 2 workers and `prefetch_factor=4`, the next cell counts the batches that wait after the loop has taken one and stopped.
 
 # %% name="waiting"
 files.reads.zero_()
@@ -705,7 +705,7 @@ for name, (start, again) in starts.items():
 #
 # ## 8 · Random numbers in workers
 #
-# Augmentation is random, and each worker starts with a *copy* of everything. Many articles warn that NumPy's numbers repeat.
+# Augmentation is random, and each worker starts with a *copy* of all state. Many articles warn that NumPy's random numbers repeat.
 #
 # The next cell draws from four sources, with two workers for two epochs, four numbers per worker and epoch:
 #

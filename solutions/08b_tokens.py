@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Token data: packed, sharded, and resumed
 #
-# **A language model reads one long file of tokens. How you read it, which tokens attend to each other, which rank gets which block, and where a run continues: each of these can go wrong without an error.**
+# **A language model reads one long file of tokens. Reading it, masking attention between documents, dividing blocks among ranks, and resuming a run can all go wrong without an error.**
 #
 # | | |
 # |---|---|
@@ -53,7 +53,7 @@ print(f"device: cpu, torch {torch.__version__}; workers start by {start_method!r
 # %% [markdown] name="tokens_text"
 # ## 1 · Tokens in a mapped file
 #
-# Token data need no decoding at load time. They are prepared once and concatenated in one file. Here a token takes two bytes, which is enough for 65,536 different tokens. (Llama 3 has 128,256, so its tokens take four bytes.) A real token file is often far larger than memory, so it is **mapped** (`np.memmap`): it looks like an array, and the system reads a page from the disk when the program accesses it.
+# Tokens do not have to be decoded at load time. They are prepared once and concatenated in one file. Here a token takes two bytes, which is enough for 65,536 different tokens. (Llama 3 has 128,256, so its tokens take four bytes.) A real token file is often far larger than memory, so it is **mapped** (`np.memmap`): it looks like an array, and the system reads a page from the disk when the program accesses it.
 #
 # The documents here are the paragraphs of Python's own manual, bytes as tokens, repeated many times.
 
@@ -133,7 +133,7 @@ else:
 #
 # A model needs rows of equal length, and documents have any length. The simplest method is **padding**: one row per document.
 #
-# Documents longer than a row are truncated. You know their mean length (section 1); how far single documents exceed it, you have to guess.
+# Documents longer than a row are truncated. You know their mean length (section 1), but you have to guess how much longer individual documents are.
 #
 # **Predict.** What share of all tokens is lost to truncation, in rows of 512?
 
@@ -156,7 +156,7 @@ print(f"mean length {lengths.mean():.0f}, median {np.median(lengths):.0f}, longe
 # %% [markdown] name="pack_task"
 # ### Your turn: packing
 #
-# Most of the work is wasted. (More than the mean suggests: a few long documents raise the mean and are truncated.) **Packing** concatenates documents and cuts rows from the result, so that only the last row needs padding. A token must not attend to another document, and its target must not come from another document.
+# Most of the work is wasted. (The share of padding is larger than the mean length suggests, because a few long documents raise the mean and are truncated.) **Packing** concatenates documents and cuts rows from the result, so that only the last row needs padding. A token must not attend to another document, and its target must not come from another document.
 #
 # Each document ends with an **end-of-document token**, which `pack` gets as part of the document. Without it, no target would ever teach the model to stop.
 #
@@ -309,7 +309,7 @@ print(f"{of_blocks.float().mean():.0%} of all blocks; a causal mask leaves {unde
 #
 # ## 3 · Ranks and workers share the file
 #
-# Section 1 said: shuffle large parts, and read each sequentially. Here a part is a **block** of 64 rows: a batch, and 64 KiB of the file. (That is small, because the file is small. In a file of many GB, take blocks of megabytes, longer than the read-ahead.) A data set that streams blocks instead of indexing is an `IterableDataset`: it has no length and no sampler, only `__iter__`.
+# As section 1 explained, shuffle large parts and read each sequentially. Here a part is a **block** of 64 rows: one batch, and 64 KiB of the file. (That is small, because the file is small. In a file of many GB, take blocks of megabytes, longer than the read-ahead.) A data set that streams blocks instead of indexing is an `IterableDataset`: it has no length and no sampler, only `__iter__`.
 #
 # **Predict.** Such a data set yields 12 blocks. A `DataLoader` with 3 workers iterates over it. How many blocks does the loop receive?
 
@@ -332,7 +332,7 @@ streamed_guess.reveal(len(streamed))
 print(streamed)
 
 # %% [markdown] name="shard_task"
-# Each worker has a copy of the data set, and iterates over all of it. On several ranks (processes that train together, one per GPU) each rank does so, too. No error is raised: the model trains on every block many times, and the epochs are long. The data set itself has to find out which worker it is in (`get_worker_info()`), on which rank, and skip the blocks of the others.
+# Each worker has a copy of the data set and iterates over all of it. With several ranks (processes that train together, one per GPU), so does every worker of each rank. No error is raised: the model trains on every block many times, and the epochs are long. The data set itself has to find out which worker (`get_worker_info()`) of which rank it belongs to, and skip the blocks of the others.
 #
 # ### Your turn: which blocks are mine?
 #
@@ -411,9 +411,9 @@ for stay in (True, False):
 #
 # ## 4 · Stop in the middle of an epoch, and continue
 #
-# Sooner or later a long run is interrupted, rarely between two epochs. Parameters and optimizer state are saved. The data need to continue, too, with the very next batch: none twice, none skipped.
+# Sooner or later a long run is interrupted, rarely between two epochs. Parameters and optimizer state are saved. The data must continue, too, with the very next batch: none repeated, none skipped.
 #
-# A sampler in the main process draws the order. Would it be enough to save how many batches the sampler has handed out? The next cell counts them with 2 workers and `prefetch_factor=2`, after the loop has received 5 batches.
+# A sampler in the main process draws the order. Is it enough to save how many batches the sampler has handed out? The next cell counts them with 2 workers and `prefetch_factor=2`, after the loop has received 5 batches.
 
 
 # %% name="handed"

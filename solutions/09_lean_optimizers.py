@@ -72,7 +72,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # - **GaLore** projects the gradient of a matrix onto *k* directions and keeps Adam's two numbers there.
 # - **Muon** keeps only momentum, and turns the momentum of a matrix into a step in which no direction dominates (section 5). Parameters that are not matrices go to AdamW.
 #
-# Each number takes 4 bytes in FP32 and lives as long as the training. Together they are the *optimizer state*. AdamW's takes 8 bytes per parameter ([[where_memory_goes]]).
+# Each number takes 4 bytes in FP32 and stays in memory for the whole training run. Together they are the *optimizer state*. AdamW's takes 8 bytes per parameter ([[where_memory_goes]]).
 #
 # **Predict.** How many bytes per parameter does Adafactor's state take? The model is a GPT of 3 million parameters; its large matrices are 256 × 768 and 256 × 1,024.
 
@@ -159,13 +159,13 @@ print(f"of Adafactor's state, biases and norms, which it does not factor: {unfac
 #
 # ### "SGD instead of Adam saves two thirds of the optimizer memory"
 #
-# Many articles claim this. Two thirds of what? There are three ways of counting:
+# Many articles claim this. Two thirds of what? There are three ways to count:
 #
 # - **state only**, as above;
 # - **with the master weights**: in classic mixed precision the weights are 16-bit, and the FP32 copy that the optimizer updates counts as the optimizer's ([[where_memory_goes]]);
 # - **everything static**: FP32 weights, gradients and state together.
 #
-# And two optimizers are called SGD, with momentum and without. **Predict**: in how many of the six cases is it two thirds?
+# And two optimizers are called SGD: one with momentum and one without. **Predict**: in how many of the six cases is the saving two thirds?
 
 # %% name="guess_count"
 my_guess = None  # of 6
@@ -232,7 +232,7 @@ half_a_gap = torch.finfo(torch.bfloat16).eps / 4
 print(f"the next step would take away {0.003 * stuck_at:.6f}; half a gap between 0.5 and 1: {half_a_gap:.6f}")
 
 # %% [markdown] name="blocks_text"
-# It gets stuck at about two thirds. A step takes away a fixed share of v, but BF16's numbers between 0.5 and 1 are all 1/256 apart. Below 0.65 a share of 0.3% is less than half of that gap, so 0.997·v rounds back to v. A second moment in BF16 can therefore grow but hardly shrink, and after a few large gradients the steps of a weight stay too small. Either store it with **stochastic rounding** ([[number_formats]]), or use a format with its own scale:
+# It gets stuck at about two thirds. A step removes a fixed share of v, but BF16's numbers between 0.5 and 1 are all 1/256 apart. Below 0.65 a share of 0.3% is less than half of that gap, so 0.997·v rounds back to v. A second moment in BF16 can therefore grow but hardly shrink, and after a few large gradients the steps of a weight stay too small. Either store it with **stochastic rounding** ([[number_formats]]), or use a format with its own scale:
 #
 # ### 8 bits, block by block
 #
@@ -544,20 +544,20 @@ show_table(table)
 #
 # This is a small network on an easy task. 8 bits also work on large models (Dettmers et al. 2022), with one exception: keep the embedding's state in 32 bits.
 #
-# ### A control that should fail
+# ### The same bytes, the other codebook
 #
-# The same optimizer, the same bytes, but with the other codebook. A uniform guess over ten digits has loss ln 10, which is 2.3. The next cell prints the losses of the first six steps.
+# Now train the same optimizer with the codebook of equal steps. A uniform guess over ten digits has loss ln 10, which is 2.3. The next cell prints the losses of the first six steps.
 
 # %% name="control"
 losses, *_ = train(make_mlp, lambda ps, lr: Adam8(ps, BOOKS["equal steps"], lr), best, seed=0, epochs=1)
 print("losses with equal steps: " + ", ".join(f"{loss:.3g}" for loss in losses[:6]), f"... {losses[-1]:.3g}")
 
 # %% [markdown] name="moment_idea_text"
-# A few percent of the second moments decode to zero. The next step adds only (1 − β₂)·g² to such a zero. If that gradient is zero, too (for example because a pixel is blank in that batch), the update divides *m*, which is not zero, by ε alone, and ε is 10⁻⁸. That is one way to a loss that is larger by orders of magnitude. The median error did not show it.
+# A few percent of the second moments decode to zero. The next step adds only (1 − β₂)·g² to such a zero. If that gradient is zero, too (for example because a pixel is blank in that batch), the update divides *m*, which is not zero, by ε alone, and ε is 10⁻⁸. Such an update can raise the loss by orders of magnitude. The median error did not show this.
 #
 # ## 3 · Temporaries of the step
 #
-# The state stays. While the step runs, temporaries come on top. PyTorch has three implementations of the same update:
+# The state stays in memory. While the step runs, it also needs temporaries. PyTorch has three implementations of the same update:
 #
 # - **for-loop**: parameter by parameter, several small kernels each;
 # - **foreach**: each operation for *all* parameters at once; the default on a GPU;
@@ -672,7 +672,7 @@ for name in ("foreach", "fused"):
 fused_guess.reveal(pace.speedup)
 
 # %% [markdown] name="implementation_explained"
-# `fused` is lean and fast: it reads and writes the state once. You have to ask for it: `AdamW(..., fused=True)`. `foreach` was made for GPUs, where launching thousands of small kernels takes longer than their work. On a CPU it gains little or nothing.
+# `fused` is lean and fast: it reads and writes the state once. You have to request it: `AdamW(..., fused=True)`. `foreach` was made for GPUs, where launching thousands of small kernels takes longer than their work. On a CPU it gains little or nothing.
 #
 # What about the 8-bit optimizers? AdamW's state is 8 bytes per parameter; yours is a little over 2. With weights and gradients that makes a little over 10. **Predict** the *peak* of a full step with your `Adam8`.
 
@@ -718,7 +718,7 @@ for name in ("Muon and AdamW", *FEW_BITS):
 #
 # ## 4 · The step inside the backward pass
 #
-# Gradients are finished at different moments of the backward pass, the last layer's first. All of them then wait until the end, because `optimizer.step()` comes after `backward()`. This is not necessary: a **hook** can update a parameter as soon as its gradient is complete, and free the gradient. That takes one optimizer per parameter.
+# Gradients are complete at different moments of the backward pass, those of the last layer first. All of them then wait until the end, because `optimizer.step()` comes after `backward()`. This is not necessary: a **hook** can update a parameter as soon as its gradient is complete, and free the gradient. That takes one optimizer per parameter.
 #
 # `p.register_post_accumulate_grad_hook(hook)` registers a function. PyTorch calls `hook(p)` when the gradient of `p` is complete. The registration returns a handle whose `.remove()` removes the hook.
 #
@@ -805,7 +805,7 @@ show(inside.plot("AdamW, step inside"), "The same with the step inside: gradient
 claims.record("T13", "the step inside the backward pass lowers the peak", "GPT, 16 tokens, AdamW fused", outside.peak_bytes / inside.peak_bytes, "times", 1.05, math.inf)  # fmt: skip
 
 # %% [markdown] name="hooks_text"
-# One trap: what happens to a model with such hooks when you no longer need it? Here the last reference to a small one is dropped, and Python's garbage collector runs:
+# These hooks have a side effect. What happens to a model that has them when you no longer need it? The next cell drops the last reference to a small one and runs Python's garbage collector:
 
 
 # %% name="hooks_keep"
@@ -884,7 +884,7 @@ show(
 #
 # ### What it rules out
 #
-# Methods that need **all gradients at once** no longer work: clipping by their joint norm, a loss scaler's search for infinities before the step, and gradient accumulation. Clipping and accumulation raise no error. (`GradScaler.step` does: it finds no gradients to check.) Here is a control that should fail:
+# Methods that need **all gradients at once** no longer work: clipping by their joint norm, a loss scaler's search for infinities before the step, and gradient accumulation. Clipping and accumulation raise no error. (`GradScaler.step` does: it finds no gradients to check.) The next cell tries accumulation and clipping anyway:
 
 
 # %% name="forbidden"
@@ -991,11 +991,11 @@ for name, matrix_of in (
 # %% [markdown] name="rivals_text"
 # The gradient of this layer has only a few large singular values. Five steps multiply a small one by at most 3.4445⁵ ≈ 485. So those below about a 4,000th of the norm cannot reach a tenth of the largest.
 #
-# Does it train as well? We train three models: a convolutional network and a vision transformer on the digits, with SGD and AdamW, and **a language model** on English text, with Muon, Adafactor and AdamW. Each optimizer gets its own learning rate for each network, the best of three by the loss on held-out data, with one seed. Then each trains again, with three seeds on the digits and with two new ones on the text. (Muon is for matrices, and a convolution's weight is not a matrix. It runs here with your `orthogonalize`, in FP32: BF16 matmuls are slow on many CPUs.)
+# Does a model train as well with less state? We train three models: a convolutional network and a vision transformer on the digits, with SGD and AdamW, and **a language model** on English text, with Muon, Adafactor and AdamW. Each optimizer gets its own learning rate for each network, the best of three by the loss on held-out data, with one seed. Then each trains again, with three seeds on the digits and with two new ones on the text. (Muon is for matrices, and a convolution's weight is not a matrix. It runs here with your `orthogonalize`, in FP32: BF16 matmuls are slow on many CPUs.)
 #
 # A short run can mislead in two ways. If the learning rate falls early, an optimizer that starts slowly stays behind. So on the text the rate stays constant after the warm-up, and falls only over the last 30% of the 200 steps. And two models may be compared before either has learned much. So the lines below the table also give the **unigram loss**, which a model that knows only each token's frequency would reach, and the step at which a run gets clearly below it.
 #
-# **Predict** by how much the language model's test loss is higher with Adafactor than with AdamW (negative: lower).
+# **Predict** how much higher the language model's test loss is with Adafactor than with AdamW (negative: lower).
 
 # %% name="guess_sgd"
 my_guess = None  # test loss above AdamW's; negative: below
@@ -1134,7 +1134,7 @@ for rival in ("Muon", "Adafactor"):
 adafactor_behind.reveal(behind["GPT", "Adafactor"])
 
 # %% [markdown] name="sgd_explained"
-# After the ± comes the standard error of the gap, from the spread between seeds. A gap of less than two standard errors is not a finding. With two or three seeds the error itself is rough.
+# The figure after the ± is the standard error of the gap, from the spread between seeds. A gap of less than two standard errors is not a finding. With two or three seeds the error itself is rough.
 #
 # - **Convolutional network.** There is no clear difference between SGD and AdamW.
 # - **Vision transformer.** SGD with momentum is far behind AdamW in so few steps, and its seeds are far apart.
@@ -1142,7 +1142,7 @@ adafactor_behind.reveal(behind["GPT", "Adafactor"])
 #
 # One explanation for SGD on the vision transformer: the parts of a transformer differ in curvature far more than the layers of a convolutional network, so one learning rate does not fit all of them. Adam's second moment gives each weight its own step size.
 #
-# What does this support? "SGD instead of Adam" comes from vision models with convolutions. For a language model, Muon, Adafactor and 8 bits are worth a trial. This run does not rank them: a head start may count for less in a longer run, so 200 steps of a tiny model show which optimizer is fast at the start, not which ends lower. PyTorch's Adafactor has no momentum by design. Rates come from one seed; where the line says *at the edge*, a rate beyond that edge might do better. Muon's price is its matmuls, and it needs full matrices, which a sharded model has to gather first ([[sharding]]).
+# What do these results support? The advice "SGD instead of Adam" comes from convolutional vision models. For a language model, Muon, Adafactor and 8 bits are worth a trial. This run does not rank them: a head start may count for less in a longer run, so 200 steps of a tiny model show which optimizer is fast at the start, not which ends lower. PyTorch's Adafactor has no momentum by design. Rates come from one seed; where the line says *at the edge*, a rate beyond that edge might do better. Muon's price is its matmuls, and it needs full matrices, which a sharded model has to gather first ([[sharding]]).
 #
 # ## 6 · Gradients between two steps
 #
@@ -1221,7 +1221,7 @@ for kind in (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SiLU, nn.Hardtanh):
 inplace_guess.reveal(relu_spared)
 
 # %% [markdown] name="inplace_explained"
-# Ask what the backward pass needs:
+# It depends on what the backward pass needs:
 #
 # - **ReLU**: its derivative follows from its *output*, which the next layer saves anyway. Its input is freed at once, in place or not, so nothing is gained.
 # - **LeakyReLU, ELU**: out of place they save their *input*; in place they work from the *output*. That halves what is saved.
@@ -1291,7 +1291,7 @@ if versions_guess:
 #
 # The rule: **a saved tensor must not change.** The error comes late, in the backward pass. `torch.autograd.set_detect_anomaly(True)` names the forward operation.
 #
-# ### A control that should fail
+# ### Writes that autograd does not see
 #
 # Old code writes through `.data`, which has its own version, so autograd does not detect the change. The gradient of eʷ + 1 is eʷ:
 

@@ -180,7 +180,7 @@ if missing:
 # %% [markdown] name="kernel_text"
 # The very first compilation also prepares the compiler itself: it precompiles headers and tests what the processor can do. A later graph costs far less: compare the time for SiLU. (A new process that finds the kernel on disk also has to import the compiler first. The figure in the line "first call with the kernel on disk" does not include that.) The results agree up to rounding, not bit for bit.
 #
-# The next cell prints the generated kernel. Count its reads and writes of memory; the cell after it counts them, too. Everything in between stays in registers.
+# The next cell prints the generated kernel. Count its reads and writes of memory; the cell after it does the same. Everything in between stays in registers.
 
 # %% name="kernel"
 if missing:
@@ -274,7 +274,7 @@ for gpu in ("rtx-4090-24gb", "a100-80gb", "h100-80gb"):
 fusion_guess.reveal(eager.seconds / after.seconds, "planned")
 
 # %% [markdown] name="fusion_explained"
-# This is a prediction by the roofline, not a run: each operation takes as long as its FLOPs or its bytes, whichever takes longer, and a compiled chain reads and writes once. Matmuls do nearly all the FLOPs of a step, but in eager mode they do not take most of its time: more than half of it is memory-bound (in parentheses), and fusion shortens that part. A GPU's ratio of FLOP/s to bandwidth (last column) says little about the gain: the H100's ratio is nearly twice that of the 4090, and yet the gain is about the same.
+# These are predictions by the roofline, not measurements: each operation takes as long as its FLOPs or its bytes, whichever takes longer, and a compiled chain reads and writes once. Matmuls do nearly all the FLOPs of a step, but in eager mode they do not take most of its time: more than half of it is memory-bound (in parentheses), and fusion shortens that part. A GPU's ratio of FLOP/s to bandwidth (last column) says little about the gain: the H100's ratio is nearly twice that of the 4090, and yet the gain is about the same.
 
 # %% [markdown] name="breaks_text"
 # ## 3 · Where a graph breaks
@@ -343,7 +343,7 @@ hint("compilation_and_fusion.repair")
 #
 # ### Recompilations
 #
-# A graph is valid for the shapes it was recorded with. But text comes in all lengths. A backend is a function that takes a graph and returns a callable, so a backend of our own can count graphs and compiled calls.
+# A graph is valid for the shapes it was recorded with, but texts differ in length. A backend is a function that takes a graph and returns a callable, so a backend of our own can count graphs and compiled calls.
 #
 # With `dynamic=False` each new length needs a new graph, and PyTorch stops after `recompile_limit` = 8 graphs per function. **Predict.** You call the function with 11 lengths, then with the same 11 again. How many of the second 11 calls run compiled?
 
@@ -528,7 +528,7 @@ less = peaks["eager"] / peaks["as a whole"]
 claims.record("T17", "compiling lowers the peak", "8 layers, accumulating, whole", less, "times", 1.1, math.inf)
 
 # %% [markdown] name="rise_explained"
-# Nearly a full extra P. For a 7B model in BF16, P is 14 GB. Eager mode makes the new gradients one by one, adds each to `.grad`, and frees it before it makes the next. To autograd, a compiled backward pass is *one* operation, which returns all gradients at once. The same happens to an optimizer step in the backward pass ([[lean_optimizers]]): with one compiled graph, all gradients exist before the first step.
+# The peak is higher by nearly a full P. For a 7B model in BF16, P is 14 GB. Eager mode makes the new gradients one by one, adds each to `.grad`, and frees it before it makes the next. To autograd, a compiled backward pass is *one* operation, which returns all gradients at once. The same happens to an optimizer step in the backward pass ([[lean_optimizers]]): with one compiled graph, all gradients exist before the first step.
 #
 # The remedy is to compile **block by block** (`block.compile()`): the gradients of a block are returned when the block is done. For equal blocks the compiler runs twice, however many there are (the first block's input needs no gradient). This measurement uses a backend that makes no kernels, so the rise comes from the graph.
 #
@@ -742,6 +742,9 @@ else:
 # **Triton** is a language for GPU kernels inside Python. Here one *program* runs per row, as many at a time as the GPU has room for. A program loads its row into registers, computes, and stores:
 # `tl.load` and `tl.store` are the only traffic. Count three loads (the weight is small, and stays in the cache) and two stores.
 #
+# NVIDIA's GPUs run the threads of a program in groups of 32, called **warps**. While one warp waits for memory, another one runs. A multiprocessor has a fixed number of slots for warps, and the share that is filled is its **occupancy**.
+# If a program needs many registers, fewer warps fit, and less of the waiting is hidden.
+#
 # The width is padded to a power of two, and the mask excludes the padding from memory accesses. Sums are FP32 whatever the type of the inputs. Without a GPU, Triton's *interpreter* runs the same kernel with NumPy: it shows whether the kernel is correct, but not how fast it is.
 
 # %% name="triton_kernel"
@@ -795,7 +798,7 @@ else:
 #
 # To fuse the three steps (scores, softmax, weighted mean), a softmax has to be computed from **part** of a row at a time. But a softmax divides by a sum over the full row, and subtracts its maximum first, so that `exp` does not overflow.
 #
-# It can be done. For each row, keep three things about the columns seen so far:
+# There is a way. For each row, keep three things about the columns seen so far:
 #
 # - `largest`, the largest score;
 # - `total`, the sum of exp(score − largest);
@@ -895,7 +898,7 @@ tiled_attention = check("compilation_and_fusion.attention", tiled_attention)
 hint("compilation_and_fusion.attention")
 
 # %% [markdown] name="guess_tiles_text"
-# Now measure peak (besides inputs and result) and traffic for four heads, 1,024 tokens and tiles of 128, and compare with the plain version and PyTorch's own (`F.scaled_dot_product_attention`).
+# Now measure the peak (without inputs and result) and the traffic for four heads, 1,024 tokens and tiles of 128. Compare your function with the plain version and with PyTorch's own (`F.scaled_dot_product_attention`).
 #
 # **Predict.** By what factor do the *operations* of the tiled loop read and write fewer bytes than those of the plain version? (The loop skips nearly half of the scores.)
 
@@ -953,6 +956,7 @@ for name in ("tiled, yours", "PyTorch's own"):
 # - `scores` (R, C) and `values` (C, d) are the tile; `largest` (R,), `total` (R,) and `weighted` (R, d) are defined as above, and start with -inf, 0 and 0.
 # - All are FP32. Each row of scores has at least one finite score. Scores of several thousand must not produce an infinity or a NaN.
 # - Use Triton's functions only: `tl.maximum`, `tl.max(x, axis)`, `tl.sum(x, axis)`, `tl.exp`, and `tl.dot(a, b, input_precision="ieee")`, which does not round to TF32.
+# - R, C and d may differ. A factor per row needs `[:, None]`: Triton broadcasts from the right, as NumPy does, so in a square tile (R,) times (R, d) would multiply columns without an error.
 
 # %% name="merge" answer=true reveal=true
 if HAS_TRITON:
@@ -1147,7 +1151,7 @@ for name, (meter, loss, *gradients) in runs.items():
 # %% [markdown] name="chunked_table_explained"
 # PyTorch's own version uses the same idea. By default it may take far smaller chunks. With chunks of 128 it still holds less, because it works in place: one tensor of a chunk where the reference solution holds two (4 MiB). The rest of the difference to that solution matches the result of `gradient.t() @ rows`, a tensor of V × D (2 MiB) that exists until it is added.
 #
-# Variables keep tensors alive. A variable that still refers to the last chunk's gradient while the next logits are made costs one more chunk (4 MiB), which is why the check tests for it.
+# Variables keep tensors alive. If a variable still refers to the last chunk's gradient while the next logits are made, that costs one more chunk (4 MiB). The check tests for it.
 
 
 # %% name="chunked_time"
@@ -1175,7 +1179,7 @@ for size, meter in by_chunk.items():
     print(f"chunks of {size:4}: peak {human_bytes(meter.peak_bytes)}, logits of a chunk {human_bytes(4 * size * V)}")
 explore(
     lambda chunk: by_chunk[chunk].plot(f"chunks of {chunk}: peak {human_bytes(by_chunk[chunk].peak_bytes)}"),
-    "Memory over time: one tooth per chunk; the teeth get smaller and more numerous as chunks shrink.",
+    "Memory over time: one spike per chunk; the spikes get smaller and more numerous as chunks shrink.",
     chunk=(512, tuple(by_chunk)),
 )
 print("chunks of 8,", by_chunk[8])
@@ -1186,9 +1190,9 @@ print("chunks of 8,", by_chunk[8])
 # %% [markdown] name="llama_text"
 # ### At the size of Llama 3
 #
-# The vocabulary of Llama 3 is 128,256. Train LoRA (small trained matrices beside a frozen model, [[lora]]) on the 8B model: one sequence of 8,192 tokens, every block checkpointed.
+# The vocabulary of Llama 3 has 128,256 tokens. Suppose you fine-tune the 8B model with LoRA (small trained matrices added to a frozen model, [[lora]]) on one sequence of 8,192 tokens, with every block checkpointed.
 #
-# The planner computes what the step needs as it is, and what the same model needs with a vocabulary of 128 tokens. To the second figure, the cell adds back the weights of embedding and head.
+# The planner computes how much memory the step needs with the full vocabulary, and with a vocabulary of 128 tokens. The cell adds the missing weights of the embedding and the head to the second figure.
 
 # %% name="llama"
 tokens, shape = 8192, find_model("llama-3.1-8b").config
@@ -1235,5 +1239,6 @@ claims
 #
 # - PyTorch documentation: `torch.compile` (programming model, graph breaks, dynamic shapes), `torch.export`, `torch.jit`
 # - Ansel et al. 2024, *PyTorch 2* (TorchDynamo and Inductor); Tillet et al. 2019, *Triton*; Williams et al. 2009, *Roofline*
+# - NVIDIA, *CUDA C++ Programming Guide* (warps, occupancy)
 # - Milakov and Gimelshein 2018, *Online normalizer calculation for softmax*; Dao et al. 2022, *FlashAttention*
 # - Hsu et al. 2024, *Liger Kernel*; Wijmans et al. 2024, *Cut Your Losses in Large-Vocabulary Language Models*

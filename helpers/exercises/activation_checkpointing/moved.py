@@ -221,7 +221,7 @@ class LeavesWhatIsNoFloat(Check):
 class KeepsNothingThatMoved(Check):
     """What was put away is freed: nothing of it is held between the passes, or after them."""
 
-    hint = "pack should return the ticket that put gives, and not the tensor beside it."
+    hint = "pack should return the ticket that put gives, and not the tensor as well."
 
     @staticmethod
     def probe(seed: int, moved: Moved) -> Evidence:

@@ -9,21 +9,22 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-SIDE = 16  # rows, columns and width of a tile in the kernel; smaller ones are padded
+# The tile in the kernel; smaller ones are padded. Its sides differ, so that no axis can stand in for another.
+ROWS, COLUMNS, WIDTH = 16, 32, 64
 State = tuple[Tensor, Tensor, Tensor]
 
 
 @triton.jit
-def _kernel(lines, squares, SIDE: tl.constexpr, merge: tl.constexpr):  # noqa: ANN001, ANN202
-    """Merge a tile: lines (2, SIDE) are largest and total, squares (3, SIDE, SIDE) weighted, scores and values."""
-    at = tl.arange(0, SIDE)
-    grid, area = at[:, None] * SIDE + at[None, :], SIDE * SIDE
-    scores, values = tl.load(squares + area + grid), tl.load(squares + 2 * area + grid)
-    state = tl.load(squares + grid)
-    largest, total, weighted = merge(tl.load(lines + at), tl.load(lines + SIDE + at), state, scores, values)
-    tl.store(lines + at, largest)
-    tl.store(lines + SIDE + at, total)
-    tl.store(squares + grid, weighted)
+def _kernel(lines, weighted, scores, values, R: tl.constexpr, C: tl.constexpr, D: tl.constexpr, merge: tl.constexpr):  # noqa: ANN001, ANN202
+    """Merge a tile of scores (R, C) and values (C, D) into lines (2, R), largest and total, and weighted (R, D)."""
+    row, column, across = tl.arange(0, R), tl.arange(0, C), tl.arange(0, D)
+    sums = weighted + row[:, None] * D + across[None, :]
+    tile = tl.load(scores + row[:, None] * C + column[None, :])
+    below = tl.load(values + column[:, None] * D + across[None, :])
+    largest, total, new = merge(tl.load(lines + row), tl.load(lines + R + row), tl.load(sums), tile, below)
+    tl.store(lines + row, largest)
+    tl.store(lines + R + row, total)
+    tl.store(sums, new)
 
 
 def in_a_kernel(merge_tile: Callable[..., Any]) -> Callable[[State | None, Tensor, Tensor], State]:
@@ -32,13 +33,14 @@ def in_a_kernel(merge_tile: Callable[..., Any]) -> Callable[[State | None, Tenso
 
     def one(state: State, scores: Tensor, values: Tensor) -> State:
         rows, columns, width = *scores.shape, values.shape[1]
-        lines, squares = scores.new_zeros(2, SIDE), scores.new_zeros(3, SIDE, SIDE)
-        lines[0, :rows], lines[1, :rows], squares[0, :rows, :width] = state
-        squares[1, :, columns:] = float("-inf")  # what the tile does not fill counts for nothing
-        squares[1, :rows, :columns], squares[2, :columns, :width] = scores, values
+        lines, weighted = scores.new_zeros(2, ROWS), scores.new_zeros(ROWS, WIDTH)
+        lines[0, :rows], lines[1, :rows], weighted[:rows, :width] = state
+        tile, below = scores.new_zeros(ROWS, COLUMNS), scores.new_zeros(COLUMNS, WIDTH)
+        tile[:, columns:] = float("-inf")  # what the tile does not fill counts for nothing
+        tile[:rows, :columns], below[:columns, :width] = scores, values
         with np.errstate(over="ignore", invalid="ignore"):  # the interpreter's; the judge says it better
-            _kernel[(1,)](lines, squares, SIDE=SIDE, merge=merge)
-        return lines[0, :rows], lines[1, :rows], squares[0, :rows, :width]
+            _kernel[(1,)](lines, weighted, tile, below, R=ROWS, C=COLUMNS, D=WIDTH, merge=merge)
+        return lines[0, :rows], lines[1, :rows], weighted[:rows, :width]
 
     def online_softmax(state: State | None, scores: Tensor, values: Tensor) -> State:
         if state is None:

@@ -196,7 +196,7 @@ class ZerosStayZeros(Check):
             if not got["zeros"]:
                 return f"{case}: it does not decode to zeros."
             if not 0 <= got["off"] <= 0.05:
-                return f"{case}: the numbers beside it decode to wrong values."
+                return f"{case}: the other numbers decode to wrong values."
         if not 0 <= seen[_TINY] <= 0.2:
             return (
                 f"{_TINY} decode to values off by {seen[_TINY]:.0%}. Do you divide by something "

@@ -106,7 +106,8 @@ class WeightIsTheNearest(Check):
         at = int(wrong.double().argmax())
         return (
             f"{wrong.double().mean():.0%} of the weights are not the nearest to weight + lost + update: "
-            f"{weight[at]:.6g} + {lost[at]:.3g} + {update[at]:.6g} becomes {yours[at]:.6g}; {right[at]:.6g} is right."
+            f"{weight[at]:.6g} + {lost[at]:.3g} + {update[at]:.6g} becomes {yours[at]:.6g}; "
+            f"it should be {right[at]:.6g}."
         )
 
 

@@ -123,7 +123,7 @@ class NamesYourOwnLine(_Reads):
     """The place is the first frame of your own Python, else the name of the first frame, else "no frames"."""
 
     hint = (
-        "Print the frames of one event of each form. C++ frames come first, then PyTorch's Python, then yours.\n"
+        "Print the frames of one event of each kind. C++ frames come first, then PyTorch's Python, then yours.\n"
         "Take the first frame whose filename ends in `.py` and does not contain `/torch/`: filename, colon, line.\n"
         "What does your loop do with an event in which no frame is yours, and with one that has no frames?"
     )

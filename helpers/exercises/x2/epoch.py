@@ -407,7 +407,7 @@ class SchedulerStepsWithTheOptimizer(Check):
             right = RATE / (1 + update)
             if not abs(rate - right) <= 1e-9:
                 return (
-                    f"the learning rate of update {update + 1} was {rate:.3g}; {right:.3g} is right. "
+                    f"the learning rate of update {update + 1} was {rate:.3g}; it should be {right:.3g}. "
                     "Does the scheduler step right after the optimizer, each time?"
                 )
         return None

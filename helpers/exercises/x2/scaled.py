@@ -193,7 +193,8 @@ class ClipsTheJointGradientOnce(Check):
     hint = (
         "scale() and backward() inside the loop, each micro-batch weighted by its rows; the rest once, after it.\n"
         "Unscale both before clipping: a norm over one unscaled and one scaled half is neither.\n"
-        "`.grad` is a sum. What did the last micro-batch add to it, and by which factors is that not its own gradient?"
+        "`.grad` is a sum. What did the last micro-batch add to it, and by which factors does that differ from its own "
+        "gradient?"
     )
 
     @staticmethod
