@@ -199,3 +199,23 @@ def test_references_lead_to_values_from_the_top_or_from_their_table():
     }
     found = {"a": {"b": 3, "c": 3, "d": 3, "e": [3]}, "f": "${a.missing}", "g": "${g}", "h": "x${a.b}"}
     assert resolved(given) == found
+
+
+@pytest.mark.parametrize(
+    ("launcher", "sharding", "gpus", "zero"),
+    [
+        ("torchrun --nproc_per_node 4 --nnodes 2", "", 8, "none"),
+        ("accelerate launch --num_processes=6", "", 6, "none"),
+        ("deepspeed --num_gpus 4", "--deepspeed ds_zero2.json", 4, "zero2"),
+        ("python", "", None, None),
+        ("torchrun --nproc_per_node 1", "", 1, None),
+    ],
+)
+def test_a_launcher_says_how_many_gpus_train(tmp_path, launcher, sharding, gpus, zero):
+    script = (
+        f"{launcher} train.py --model_name_or_path gpt2 --per_device_train_batch_size 4 --bf16 {sharding} --my_own 3"
+    )
+    found = read(tmp_path, "a.sh", script)
+    assert (found.options.get("gpus"), found.options.get("zero")) == (gpus, zero)
+    assert "gpus" not in found.assumed
+    assert "my_own" in found.unknown

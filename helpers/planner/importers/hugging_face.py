@@ -223,6 +223,8 @@ def read_training_arguments(
             imported.unknown += buckets_of(beside)
         else:
             _offload(said, imported)
+    elif gpus > 1:
+        options["zero"] = "none"  # DistributedDataParallel
     options |= {"gpus": gpus} if gpus else {}
     if factory:
         read_method(said, imported)

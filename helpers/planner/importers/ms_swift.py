@@ -94,8 +94,6 @@ def read_swift(text: str, folder: Path) -> Imported:
     imported.unknown = [
         word.replace("stage ", "rlhf_type ") if word.startswith("stage ") else word for word in imported.unknown
     ]
-    if gpus > 1:
-        imported.options.setdefault("zero", "none")
     if tuner not in ("lora", "full"):
         imported.unknown.append(f"tuner_type {tuner}")
     if tuner == "full" and said.flag("deepspeed"):  # weights of 16 bits beside FP32 masters

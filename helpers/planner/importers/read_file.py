@@ -63,9 +63,9 @@ def _read(text: str, suffix: str, folder: Path) -> Imported:
         form = "a launch script of Megatron-LM" if suffix in (".sh", ".sbatch", ".slurm") else "Megatron-LM's arguments"
         return read_arguments(arguments, gpus_of(text), form)
     if "--per_device_train_batch_size" in arguments:
-        return hugging_face.read_training_arguments(
-            {name.lstrip("-"): value for name, value in arguments.items()}, _SCRIPT, folder
-        )
+        gpus = gpus_of(text)
+        given = {name.lstrip("-"): value for name, value in arguments.items()} | ({"world_size": gpus} if gpus else {})
+        return hugging_face.read_training_arguments(given, _SCRIPT, folder)
     raise RecipeError(f"This is none of the forms that are read: {FORMS}.")
 
 

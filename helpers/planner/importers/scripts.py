@@ -5,14 +5,8 @@ from itertools import takewhile
 
 _ASSIGNED = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(.*)$")
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
-_GPUS = (
-    "--nproc_per_node",
-    "--nproc-per-node",
-    "GPUS_PER_NODE",
-    "NPROC_PER_NODE",
-    "--gpus-per-node",
-    "--ntasks-per-node",
-)
+_GPUS = ("--nproc_per_node", "--nproc-per-node", "GPUS_PER_NODE", "NPROC_PER_NODE", "--num_gpus", "--gpus-per-node")
+_GPUS += ("--ntasks-per-node",)
 _NODES = ("--nnodes", "NNODES", "NUM_NODES", "--nodes")
 
 
@@ -42,6 +36,8 @@ def gpus_of(text: str) -> int:
     """Return how many GPUs a script starts on; 0 if it does not say."""
     filled = " " + _filled(text)
     each, nodes = (_number(filled, names) for names in (_GPUS, _NODES))
+    if all_of_them := _number(filled, ("--num_processes", "--num-processes")):  # Accelerate counts those of all nodes
+        return all_of_them
     return each * max(1, nodes) if each else 0
 
 
