@@ -451,7 +451,7 @@ for name, row in seen.items():
 # %% [markdown] name="kept_explained"
 # Inductor recomputes pointwise results. It saves each matmul's *input* (for the gradient of its weight) and GELU's input (for GELU's derivative): 2 + 8 + 8 MiB. It could even recompute the input of `down` from that of GELU, which would save another 8 MiB. It does not, because a matmul reads its input from memory. If only the backend `aot_eager` can run, the figure is higher.
 #
-# (The two columns come from different sources. Autograd reports what it saves. The meter, with `by_category=False`, reads the allocator's log, which includes what compiled graphs allocate. To count by category, the meter has to see single operations, so it would run compiled code uncompiled.)
+# (The two figures come from different sources. Autograd reports what it saves. The meter, with `by_category=False`, reads the allocator's log, which includes what compiled graphs allocate. To count by category, the meter has to see single operations, so it would run compiled code uncompiled.)
 
 # %% name="kept_claims"
 less = seen["eager"]["peak"] / seen["compiled"]["peak"]
