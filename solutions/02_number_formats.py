@@ -228,8 +228,8 @@ for name in ("FP32", "TF32", "BF16", "FP16"):
 # %% [markdown] name="swamping_text"
 # ## 4 · Swamping: updates that are rounded away
 #
-# An update of less than half a gap is rounded away. Take a small GPT after 60 steps on English text, and the
-# next AdamW update. First compare the sizes of weights and update.
+# An update of less than half a gap is rounded away. The next cell trains a small GPT for 60 steps on English text, and takes the
+# AdamW update that follows. First compare the sizes of weights and update.
 
 # %% name="real_update"
 text = english(device)

@@ -1283,12 +1283,12 @@ def on_4090(batch, checkpointed, chunks):
 
 # %% name="largest_batch"
 variants = {"plain": (False, 1), "every block": (True, 1), "every block, loss in 16 chunks": (True, 16)}
-table, largest, eights = [("", "peak with batch 8", "largest batch, estimated", "largest batch that trains")], {}, {}
+table, largest = [("", "peak with batch 8", "largest batch, estimated", "largest batch that trains")], {}
 if device.type == "cuda":
     print("This machine has a real GPU: train gpt_loss on it with growing batches, once per variant.")
 else:
     for name, variant in variants.items():
-        eights[name] = eight = on_4090(8, *variant)
+        eight = on_4090(8, *variant)
         estimated = batch = eight.largest_batches["rtx-4090-24gb"]
         while on_4090(batch, *variant).ledger.refusals:  # an estimate may be too high
             batch -= 1
@@ -1298,22 +1298,15 @@ else:
         table.append((name, human_bytes(eight.peak_allocated), str(estimated), str(batch)))
     show_table(table)
     batch_guess.reveal(largest["every block"] / largest["plain"], how="simulated")
-    print("plain, batch 8, at the peak, in tensors of logits, by line:")
-    for line, nbytes in eights["plain"].owners.lines.most_common(3):
-        print(f"{nbytes / (4 * 8 * 1024 * 50257):>7.2f}  {line}")
-    refused = on_4090(largest["every block"] + 1, *variants["every block"])
-    held, asked = refused.owners.allocated, refused.ledger.refusals[-1][2]
-    unused = refused.steps[-1].reserved - held
-    print(f"every block, one more sequence: {human_bytes(held)} allocated, {human_bytes(unused)} reserved")
-    print(f"but unallocated, and yet {human_bytes(asked)} more do not fit (simulated)")
 
 # %% [markdown] name="batch_explained"
-# At the peak there is not one tensor of logits but three of that size: the log-softmax, made in the line that returns the loss, and two that `backward()` makes, its gradient and the gradient of the logits. They take as much memory as everything that the plain blocks save (the remaining line), and
+# The logits limit the batch. Add up what the second row of the table holds with 8 sequences: weights and moments of 124 million parameters take 1.4 GiB, and the inputs of the blocks 0.3 GiB. Of the 6.3 GiB,
+# 4.6 are left, three times the 1.5 GiB of a tensor of logits: the log-softmax, its gradient, and the gradient of the logits. Three such tensors have 150,771 numbers per token, a little more than everything that the plain blocks save, and
 # checkpointing the blocks does not affect them. **After each change, look at the peak again: another category may now be the largest.** With the loss in chunks, each chunk keeps only its input and recomputes
 # its logits, so the batch grows much further.
 #
-# The estimate comes from the run with 8 sequences: `run.largest_batches` scales the parts that grow with the batch. With every block checkpointed it is too high. The last two printed lines show why: the next larger batch
-# fails although more memory is reserved but unallocated than the next tensor of logits needs. That memory is in pieces, and none of them is large enough ([[profiling_and_oom_clinic]]).
+# The estimate comes from the run with 8 sequences: `run.largest_batches` scales the parts that grow with the batch. With every block checkpointed it is too high. To see why, run `print(on_4090(27, True, 1))` in a new cell: with one sequence
+# more than fits, the program fails well below 23.1 GiB, because the free memory is in pieces and none of them is large enough for a tensor of logits ([[profiling_and_oom_clinic]]).
 
 # %% [markdown] name="play_text"
 # ## 9 · Explore

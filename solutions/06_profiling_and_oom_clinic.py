@@ -106,8 +106,8 @@ print(f"{len(meter.lifetimes):,} lifetimes; the last: start {life.start}, end {l
 # %% [markdown] name="replay_task"
 # ### Your turn: replay the log through the allocator
 #
-# On a GPU, PyTorch's caching allocator reports these figures. To run on any machine, this lab includes a **model of that allocator** with the same segment sizes and the same rules. The
-# course's planner uses it, too. Figures from it are labeled "simulated" or "model".
+# On a GPU, PyTorch's caching allocator reports these figures. This lab also includes a **model of that allocator**, with the same segment sizes and the same rules, so that you do not need a GPU. The
+# course's planner uses the model, too. Figures from it are labeled "simulated" or "model".
 #
 # **Contract.** `replay(lifetimes, allocator)` makes the allocation and release calls that the log implies, and returns a list of what the allocator
 # held after each call.

@@ -451,7 +451,7 @@ for name, row in seen.items():
 # %% [markdown] name="kept_explained"
 # Inductor recomputes pointwise results. It saves each matmul's *input* (for the gradient of its weight) and GELU's input (for GELU's derivative): 2 + 8 + 8 MiB. It could even recompute the input of `down` from that of GELU, which would save another 8 MiB. It does not, because a matmul reads its input from memory. If only the backend `aot_eager` can run, the figure is higher.
 #
-# (These are two instruments. Autograd reports what it saves. The meter, with `by_category=False`, reads the allocator's log, which sees inside compiled graphs. Counting by category needs single operations, so it would run compiled code uncompiled.)
+# (The two figures come from different sources. Autograd reports what it saves. The meter, with `by_category=False`, reads the allocator's log, which includes what compiled graphs allocate. To count by category, the meter has to see single operations, so it would run compiled code uncompiled.)
 
 # %% name="kept_claims"
 less = seen["eager"]["peak"] / seen["compiled"]["peak"]
@@ -1179,7 +1179,7 @@ for size, meter in by_chunk.items():
     print(f"chunks of {size:4}: peak {human_bytes(meter.peak_bytes)}, logits of a chunk {human_bytes(4 * size * V)}")
 explore(
     lambda chunk: by_chunk[chunk].plot(f"chunks of {chunk}: peak {human_bytes(by_chunk[chunk].peak_bytes)}"),
-    "Memory over time: one spike per chunk; the spikes get smaller and more numerous as chunks shrink.",
+    "Memory over time: one tooth per chunk; the teeth get smaller and more numerous as chunks shrink.",
     chunk=(512, tuple(by_chunk)),
 )
 print("chunks of 8,", by_chunk[8])

@@ -18,6 +18,26 @@ def _kernel(merge_tile: MergeTile) -> OnlineSoftmax:
     return in_a_kernel(merge_tile)
 
 
+def _probe(check: type[Check], seed: int, merge_tile: MergeTile) -> Evidence:
+    """Probe the kernel as `check` does. Evidence {"sides": [m, n]} means that two tensors did not fit each other."""
+    kernel = _kernel(merge_tile)
+    from .triton_tile import SidesDifferError
+
+    try:
+        return check.probe(seed, kernel)
+    except SidesDifferError as error:
+        return {"sides": list(error.args)}
+
+
+def _judge(check: type[Check], seen: Evidence, expected: Evidence) -> str | None:
+    if sides := seen.get("sides"):
+        return (
+            f"With R = 16, C = 32 and d = 64, a side of {sides[0]} meets one of {sides[1]}. A factor per row needs "
+            "`[:, None]`, and a sum over columns is `tl.sum(x, 1)`."
+        )
+    return check.judge(seen, expected)
+
+
 class KernelMatchesTheSoftmax(MatchesTheSoftmax):
     """In a kernel, too, weighted / total after each tile is the softmax over all columns so far, times their values."""
 
@@ -28,7 +48,11 @@ class KernelMatchesTheSoftmax(MatchesTheSoftmax):
 
     @staticmethod
     def probe(seed: int, merge_tile: MergeTile) -> Evidence:
-        return MatchesTheSoftmax.probe(seed, _kernel(merge_tile))
+        return _probe(MatchesTheSoftmax, seed, merge_tile)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _judge(MatchesTheSoftmax, seen, expected)
 
 
 class KernelStateMeansWhatItSays(StateMeansWhatItSays):
@@ -38,7 +62,11 @@ class KernelStateMeansWhatItSays(StateMeansWhatItSays):
 
     @staticmethod
     def probe(seed: int, merge_tile: MergeTile) -> Evidence:
-        return StateMeansWhatItSays.probe(seed, _kernel(merge_tile))
+        return _probe(StateMeansWhatItSays, seed, merge_tile)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _judge(StateMeansWhatItSays, seen, expected)
 
 
 class KernelSurvivesLargeScores(SurvivesLargeScores):
@@ -48,7 +76,11 @@ class KernelSurvivesLargeScores(SurvivesLargeScores):
 
     @staticmethod
     def probe(seed: int, merge_tile: MergeTile) -> Evidence:
-        return SurvivesLargeScores.probe(seed, _kernel(merge_tile))
+        return _probe(SurvivesLargeScores, seed, merge_tile)
+
+    @staticmethod
+    def judge(seen: Evidence, expected: Evidence) -> str | None:
+        return _judge(SurvivesLargeScores, seen, expected)
 
 
 MERGE: tuple[type[Check], ...] = (KernelMatchesTheSoftmax, KernelStateMeansWhatItSays, KernelSurvivesLargeScores)

@@ -1,5 +1,6 @@
 """Run an update of the online softmax as part of a Triton kernel: a tile at a time. Importing this needs Triton."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -8,10 +9,15 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.errors import TritonError
 
 # The tile in the kernel; smaller ones are padded. Its sides differ, so that no axis can stand in for another.
 ROWS, COLUMNS, WIDTH = 16, 32, 64
 State = tuple[Tensor, Tensor, Tensor]
+
+
+class SidesDifferError(ValueError):
+    """Two tensors of different sizes meet along an axis; the arguments are the two sizes."""
 
 
 @triton.jit
@@ -39,7 +45,11 @@ def in_a_kernel(merge_tile: Callable[..., Any]) -> Callable[[State | None, Tenso
         tile[:, columns:] = float("-inf")  # what the tile does not fill counts for nothing
         tile[:rows, :columns], below[:columns, :width] = scores, values
         with np.errstate(over="ignore", invalid="ignore"):  # the interpreter's; the judge says it better
-            _kernel[(1,)](lines, weighted, tile, below, R=ROWS, C=COLUMNS, D=WIDTH, merge=merge)
+            try:
+                _kernel[(1,)](lines, weighted, tile, below, R=ROWS, C=COLUMNS, D=WIDTH, merge=merge)
+            except TritonError as error:
+                sides = re.search(r"incompatible dimensions at index \d+: (\d+) and (\d+)", str(error))
+                raise SidesDifferError(*map(int, sides.groups())) if sides else error from None
         return lines[0, :rows], lines[1, :rows], weighted[:rows, :width]
 
     def online_softmax(state: State | None, scores: Tensor, values: Tensor) -> State:
