@@ -702,7 +702,7 @@ show_table(table)
 gradient_guess.reveal(100 * measured[1])
 
 # %% [markdown] name="agree_text"
-# The gradient of x has a smaller error than g itself! Each element of it is a long sum. The *errors* of the terms have random signs, so their squares add up. If the *terms* had random signs too, their sum would grow at the same rate, and the error of the gradient would be √(error of g² + error of w²). Where terms agree in sign, their sum is larger, and the same error is a smaller share of it. So divide that root by the factor by which the sum is larger.
+# The gradient of x has a smaller error than g itself! Each element of it is a long sum. The *errors* of the terms have random signs, so their squares add up. If the *terms* had random signs too, their sum would grow at the same rate, and the error of the gradient would be the root of the sum of its operands' squared errors. Where terms agree in sign, their sum is larger, and the same error is a smaller share of it. So divide that root by the factor by which the sum is larger.
 
 
 # %% name="agree"

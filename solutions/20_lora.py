@@ -1413,7 +1413,7 @@ bill_guess.reveal(pairs / answers_only)
 # %% [markdown] name="serve_text"
 # ## 11 · Your turn: many adapters on one base
 #
-# One base can serve many customers in **one** batch, although each customer has a different adapter. At 7B, an adapter of rank 16 on q, k, v and o takes 34 MB in BF16, and the base takes 13.5 GB. A hundred customers need 17 GB with adapters, and 1,350 GB with merged models. Punica and S-LoRA wrote the GPU kernels for such batches and keep idle adapters in CPU memory; vLLM serves them with `--enable-lora`.
+# One base can serve many customers in **one** batch, although each customer has a different adapter. At 7B, an adapter of rank 16 on q, k, v and o takes 34 MB in BF16, and the base takes 13.5 GB. A hundred customers need 17 GB with adapters, and 1,350 GB with merged models. Punica and S-LoRA have GPU kernels for such batches, and S-LoRA keeps idle adapters in CPU memory; vLLM serves them with `--enable-lora`.
 #
 # **Contract.** `serve(x, weight, A, B, scale, which)` returns y of shape (N, out).
 #

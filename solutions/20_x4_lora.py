@@ -50,7 +50,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # **Contract.** `LoRALinear(linear, rank, alpha, dropout)` is an `nn.Module` around an `nn.Linear`.
 #
-# - Exactly two parameters are trained: A of shape (rank, in), random (two layers start with different values), and B of shape (out, rank), zero. Both have the device and dtype of the linear layer's weight. The linear layer is frozen, including its bias if it has one. Use the given layer, not a copy.
+# - Exactly two parameters are trained. A, of shape (rank, in), starts with random values, which are different in each layer. B, of shape (out, rank), starts at zero. Both have the device and dtype of the linear layer's weight. The linear layer is frozen, including its bias if it has one. Use the given layer, not a copy.
 # - Unmerged, the output is x Wᵀ + bias + (alpha / rank) · (d(x) Aᵀ) Bᵀ, where d is dropout of the input with probability `dropout`, active in training mode only. Each call draws a new mask, element by element. As in `nn.Linear`, x has the shape (..., in), need not be contiguous, and is not changed; the output has the dtype of x.
 # - `merge()` computes the correction from the current A and B and adds it to the linear layer's weight in place. A merged layer returns the output of the linear layer alone, in training mode too, and the gradient with respect to x is that of the linear layer. `unmerge()` removes the correction again. A second `merge()` does nothing to a merged layer, and `unmerge()` does nothing to a layer that is not merged. A layer can be merged and unmerged repeatedly, each time with a different A, B and weight. Neither call changes A, B, the mode of the layer, or any other layer. (You need not support training while merged.)
 
@@ -188,7 +188,7 @@ hint("x4.plan")
 #
 # **Contract.**
 #
-# - `fine_tune(base, batches)`: `base` is a small `LlamaForCausalLM` in evaluation mode that was trained on some English text; `batches` is a list of tensors of token ids, each of shape (16, 48), from Python source. Put an adapter of rank 8 on all linear layers of the blocks, and on no other layer. You may call `adapter_config`, or use your own layer from part 1 instead of PEFT; alpha and dropout are yours to choose.
+# - `fine_tune(base, batches)` adapts `base`, a small `LlamaForCausalLM` in evaluation mode that was trained on some English text, to Python source. `batches` is a list of tensors of token ids of this source, each of shape (16, 48). Put an adapter of rank 8 on all linear layers of the blocks, and on no other layer. You may call `adapter_config`, or use your own layer from part 1 instead of PEFT; alpha and dropout are yours to choose.
 # - Train it with a single AdamW optimizer, and make one update per batch, in the given order. Each batch goes through the model once, in one piece, with every layer in training mode; do not run the model for any other purpose. Each update uses the gradient of the mean cross-entropy of all next tokens of its batch, and of no other loss; you may clip this gradient. Return the adapted model in evaluation mode. Choose the learning rate well: the loss on other Python source must fall by at least seven tenths of the reduction that LoRA can achieve.
 # - The base does not change by a single bit and gets no gradients. The optimizer holds exactly the trained parameters.
 # - `merged_model(model)` takes the model that `fine_tune` returned (and may consume it) and returns an ordinary `LlamaForCausalLM` with the adapter merged into its weights.

@@ -331,7 +331,7 @@ show_table(table)
 #
 # ### And the loss?
 #
-# Each optimizer gets its own learning rate. If you chose the rates by the loss on the test images, you would be training on the test images. So a fifth of the *training* images is held out for this choice.
+# Each optimizer gets its own learning rate. If you chose the rates by the loss on the test images, you would in effect be training on them. So a fifth of the *training* images is held out for this choice.
 
 # %% name="runs"
 PAIRS = range(5)
@@ -721,7 +721,7 @@ for line, (card, recipe) in GUIDE.items():
 # %% [markdown] name="guide_explained"
 # The LoRA lines hold, with room to spare. 7B fits on a 24 GB card (planned with the larger rank), and the frozen weights take nearly all of the memory. Full training in pure BF16 with AdamW takes **four times the weights** (weights, gradients and two moments, 8 bytes per parameter), so 1B does not fit in 8 GB, and 3B does not fit in 16 GB. With *adapters*, 3B fits in 16 GB. With an 8-bit optimizer that steps in the backward pass (which rules out accumulation, section 1), 1B is at the edge.
 #
-# "80 GB: 7B" holds only in pure BF16, where small updates are lost ([[number_formats]]). With FP32 weights it does not, unless the optimizer state moves to the host: then it fits, with little to spare. 70B on 8 cards is at the edge with one sequence per rank; on 16 cards it fits.
+# "80 GB: 7B" holds only in pure BF16, where small updates are lost ([[number_formats]]). With FP32 weights, 7B fits only if the optimizer state moves to the host, and then with little to spare. 70B on 8 cards is at the edge with one sequence per rank; on 16 cards it fits.
 #
 # > **Note:** the common 16 GB cards, T4 and V100, **do not support BF16**: it is emulated in FP32, at an eighth of the speed of FP16. The plans of the "16 GB" lines are for a card that supports it (RTX 4080, A4000). On a T4 or V100 use FP16 autocast with a scaler ([[mixed_precision]]); pure FP16 weights do not train. The line marked "no BF16" is planned for such a card, and its recipe fits.
 #
@@ -811,7 +811,7 @@ for said, (rung, *between) in ratios.items():
 # %% [markdown] name="summary_explained"
 # - **On one device**, the table's figures are those of some GPU with some model. 16-bit matmuls are fast if the hardware supports them and the matrices are large enough to fill it. Small micro-batches cost speed if they leave the device idle. This model is small, so accumulation is expensive; on a GPU that a micro-batch of 1 fills, it is nearly free.
 # - **Checkpointing** costs the recomputation, a third of the arithmetic. With small micro-batches it costs more (section 2), because most of the cost of a small operation is the call itself.
-# - **DDP and FSDP** on N ranks give N times the speed, less the time for communication. Here both happen to send the same number of bytes. DDP all-reduces FP32 gradients, twice 4 bytes per parameter, of which a ring of 8 ranks sends 7/8 (a rank keeps its own part). FSDP gathers weights in BF16 for the forward and again for the backward pass (2 + 2) and reduce-scatters FP32 gradients (4). In pure FP32 it would send 50% more. In practice, much of the communication overlaps with arithmetic, so the speedup is larger than this lower bound.
+# - **DDP and FSDP** on N ranks give N times the speed, less the time for communication. Here both happen to send the same number of bytes. DDP all-reduces FP32 gradients, twice 4 bytes per parameter, of which a ring of 8 ranks sends 7/8 (a rank keeps its own part). FSDP gathers weights in BF16 for the forward and again for the backward pass (2 + 2) and reduce-scatters FP32 gradients (4). In pure FP32, FSDP would send 50% more than DDP. In practice, much of the communication overlaps with arithmetic, so the speedup is larger than this lower bound.
 # - **Offloading** is slower because of the bytes that cross PCIe in every update, and because of the host's AdamW, which the bound leaves out. More sequences per update make it cheaper.
 #
 # So measure such factors on your own model before you rely on them.
@@ -819,7 +819,7 @@ for said, (rung, *between) in ratios.items():
 # %% [markdown] name="chooser_text"
 # ## 7 · Choose a recipe
 #
-# Now we go the other way: you choose a GPU, a model and the data, and the figure lists recipes. Recipes that fit come first, starting with the one that does the *least work*. Then come those that do not fit, starting with the smallest. "Times the least" compares roofline seconds, which follow from arithmetic and memory traffic at the data sheet's rates. Roofline seconds are a lower bound: they can rank recipes, but they cannot forecast the time of a step. A micro-batch is one sequence, so more sequences per update cost time but no memory; the optimizer runs once per update.
+# Now we go the other way: you choose a GPU, a model and the data, and the figure lists recipes. Recipes that fit come first, starting with the one that does the *least work*. The others follow, starting with the smallest. "Times the least" compares roofline seconds, which follow from arithmetic and memory traffic at the data sheet's rates. Roofline seconds are a lower bound: they can rank recipes, but they cannot forecast the time of a step. A micro-batch is one sequence, so more sequences per update cost time but no memory; the optimizer runs once per update.
 #
 # The plans were made in advance, by `python -m helpers chooser`, so that the figure can answer at once. LoRA rows put adapters on q and v alone, which is PEFT's default for these models. [[Lora]] shows that adapters on all linear layers learn more. Such adapters take little additional memory, so leave a little more room, and name the layers (`lora_targets`) in the recipe that you export.
 #
@@ -833,7 +833,7 @@ for said, (rung, *between) in ratios.items():
 #
 # 1. 40 GB (`a100-40gb`), with BF16 weights, SGD and checkpointing. It *fits*; whether it learns is another matter, because BF16 weights lose small updates ([[number_formats]]) and SGD rarely trains a language model well. With AdamW it takes 80 GB; with 8-bit AdamW and 512 tokens it is at the edge of 40 GB.
 # 2. LoRA without checkpointing: its activations fit at 512 tokens, but not at 2,048. LoRA with checkpointing still fits.
-# 3. QLoRA under FP16 autocast comes first. The T4 has no BF16, so operations in BF16 are computed in FP32, at an eighth of the rate. The figure marks this recipe "BF16 emulated".
+# 3. QLoRA under FP16 autocast comes first. The T4 has no BF16, so operations in BF16 are computed in FP32, at an eighth of the rate. The figure marks the slower recipe "BF16 emulated".
 #
 # </details>
 
@@ -850,7 +850,7 @@ best = choose("rtx-4090-24gb", "llama-2-7b", 2048, 16)[0]
 print(f"on top: {best.name} ({best.recipe.summary})")
 
 # %% [markdown] name="script_text"
-# You can export your choice as a program, with `training_script(recipe)`: one file that runs without changes, alone or under `torchrun`. It contains the recipe and everything else that a run needs: warm-up, clipping, a data order, checkpoints. With `--tiny` you can try it on any machine with a small random model; with `--weights` and `--text` it trains the real model on your text. If it is killed, the same command with `--resume` continues from the newest checkpoint. With the argument `style="trainer"`, `training_script` writes the program for Hugging Face's Trainer. (The script of a QLoRA recipe loads its 4-bit base and cannot create one, so it needs `--weights` or `--tiny`.)
+# You can export your choice as a program, with `training_script(recipe)`: one file that runs without changes, alone or under `torchrun`. It contains the recipe and everything else that a run needs: warm-up, clipping, a data order, checkpoints. With `--tiny` you can try it on any machine with a small random model; with `--weights` and `--text` it trains the real model on your text. If a run is killed, the same command with `--resume` continues from the newest checkpoint. With the argument `style="trainer"`, `training_script` writes the program for Hugging Face's Trainer. (The script of a QLoRA recipe loads its 4-bit base and cannot create one, so it needs `--weights` or `--tiny`.)
 #
 # The next cell shows the method that makes an update. Which lines do the accumulation? Which lines behave differently on two GPUs?
 #
@@ -938,7 +938,7 @@ hint("capstone.lean")
 #
 # Now the ladder is yours. Build a recipe that takes **at most 284 KiB** and reaches a loss of **at most 1.1** on images that it never sees, in 24 updates of 64 images. Smaller micro-batches alone are not enough: look at what the last table of section 3 lists at the peak with 4 images. How low can you go? (An update has fewer images than in the ladder, so that the check takes only seconds. The peak depends on the size of a micro-batch, not on the number of micro-batches.)
 #
-# **Contract.** Two functions:
+# **Contract.** Write two functions:
 #
 # - `prepare(model)` gets the ViT of this lab with FP32 weights, and may change it in place: its dtype, checkpointing, hooks. It returns whatever `update` needs.
 # - `update(model, state, x, y, progress)` makes one update; `state` is what `prepare` returned. All micro-batches of an update see the same weights, which change after the last of them. `x` (64, 1, 8, 8) and `y` (64,) are in NumPy. `progress` goes from 0 (first update) to 1 (last).
