@@ -39,7 +39,7 @@ class MergesOnce(Check):
     points = 1
     hint = (
         "The layer must remember whether it is merged, and its forward pass must look. Compute the correction when it "
-        "is needed, from the A and B of that moment."
+        "is needed, from the A and B of that moment, and change the weight in place under torch.no_grad()."
     )
 
     @staticmethod
@@ -70,8 +70,9 @@ class MergesOnce(Check):
     @torch.no_grad()
     def _call(call: str, it: Around, beside: Around) -> Evidence:
         weight, view, mode = it.given.weight, it.given.weight.detach(), it.layer.training
-        it.layer.merge() if call == "merge" else it.layer.unmerge()
-        after = it.layer.training
+        with torch.enable_grad():  # as in a script around it
+            it.layer.merge() if call == "merge" else it.layer.unmerge()
+        after = {module: module.training for module in it.layer.modules()}
         outputs = {}
         for training in (False, True) if call == "merge" else (False,):
             outputs["training" if training else "evaluation"] = flat(it.layer.train(training)(it.x))
@@ -79,10 +80,14 @@ class MergesOnce(Check):
         with torch.enable_grad():
             y = it.layer.eval()(x)
             gradient = torch.autograd.grad(y.square().sum(), x)[0] if y.requires_grad else torch.zeros_like(x)
-        it.layer.train(mode)
+        drops = not torch.equal(it.layer.train()(it.x.clone()), it.layer(it.x.clone()))
+        for module, training in after.items():  # what the call has done to them is not undone here
+            module.training = training
         A, B = sorted((p for p in it.layer.parameters() if list(p.shape) in ([RANK, 12], [7, RANK])), key=len)
         return {
-            "mode kept": after == mode,
+            "mode kept": after[it.layer] == mode,
+            "modules kept": all(training == mode for training in after.values()),
+            "drops": drops,
             "in place": it.given.weight is weight and torch.equal(view, weight),
             "frozen": not it.given.weight.requires_grad,
             "trained": trained(it.layer),
@@ -115,7 +120,10 @@ class MergesOnce(Check):
         if not got["in place"]:
             return "the linear layer's weight is another tensor, or has other memory: change the weight in place."
         if not got["frozen"]:
-            return "the linear layer's weight requires a gradient."
+            return (
+                f"the linear layer's weight requires a gradient: has {call}() been recorded for a backward pass? Change "
+                "the weight under torch.no_grad()."
+            )
         if not got["mode kept"]:
             return "the layer has changed between training and evaluation mode."
         for mode, seen in got["outputs"].items():
@@ -131,6 +139,10 @@ class MergesOnce(Check):
             return "A or B is not what it was before."
         if call == "unmerge" and not is_adapter(got["trained"], RANK):
             return f"training cannot go on. {wrong_adapter(got['trained'], RANK)}"
+        if call == "unmerge" and not got["modules kept"]:
+            return "a module in the layer is in another mode than before the calls. Does dropout stay switched off?"
+        if call == "unmerge" and not got["drops"]:
+            return "in training mode, two calls with the same input are equal: dropout no longer drops anything."
         wrong = wrong_numbers("the output", got["beside"], _by_formula(inputs_beside)[1])
         return f"another layer, which was never merged, has changed: {wrong}" if wrong else None
 
