@@ -107,11 +107,12 @@ def _wrong_gradient(seen: Evidence, expected: Evidence) -> str | None:
     factors = [mine / right for mine, right in seen["sizes"]]
     norms = [mine for mine, _ in seen["sizes"]]
     scaled = max(factors) - min(factors) <= EXACTLY * min(factors) and max(norms) - min(norms) > EXACTLY * min(norms)
-    if max(factors) > 1 + EXACTLY or (scaled and max(factors) < 1 - EXACTLY):  # clipping makes some smaller, none larger
-        updates = " and ".join(map(str, LOOKED_AT))
+    # Clipping makes some smaller, all to one norm, and none larger.
+    if max(factors) > 1 + EXACTLY or (scaled and max(factors) < 1 - EXACTLY):
+        updates = f"{', '.join(map(str, LOOKED_AT[:-1]))} and {LOOKED_AT[-1]}"
         return (
-            f"The gradients of updates {updates} have {', '.join(f'{factor:.4g}' for factor in factors)} times the norm "
-            "of the gradient of the mean loss. Is the loss a sum, or is it divided or multiplied by something?"
+            f"The gradients of updates {updates} have {', '.join(f'{factor:.4g}' for factor in factors)} times the "
+            "norm of the gradient of the mean loss. Is the loss a sum, or is it divided or multiplied by something?"
         )
     return None
 

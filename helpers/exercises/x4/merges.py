@@ -121,8 +121,8 @@ class MergesOnce(Check):
             return "the linear layer's weight is another tensor, or has other memory: change the weight in place."
         if not got["frozen"]:
             return (
-                f"the linear layer's weight requires a gradient: has {call}() been recorded for a backward pass? Change "
-                "the weight under torch.no_grad()."
+                f"the linear layer's weight requires a gradient: has {call}() been recorded for a backward pass? "
+                "Change the weight under torch.no_grad()."
             )
         if not got["mode kept"]:
             return "the layer has changed between training and evaluation mode."

@@ -41,8 +41,8 @@ def _wrong_task(recipe: Recipe) -> str | None:
     for name, value in asked.items():
         if getattr(recipe, name) != value:
             return f"{name} is {getattr(recipe, name)!r}; the task asks for {value!r}."
-    for name, default in {"method": "sft", "dora": False, "modules_to_save": (), "freeze": (), "train_only": ()}.items():
-        value = getattr(recipe, name)
+    for name in ("method", "dora", "modules_to_save", "freeze", "train_only"):
+        value, default = getattr(recipe, name), getattr(Recipe(recipe.model), name)
         if value != default:
             return f"{name} is {value!r}; the task trains LoRA's A and B by next tokens, and nothing else."
     if recipe.lengths:
