@@ -145,7 +145,7 @@ hint("x4.adapter")
 #
 # - `micro_batch_size` × `gradient_accumulation_steps` is 32.
 # - The planner says that it fits: `plan(recipe).fits["rtx-4090-24gb"]` is true.
-# - No other such recipe that fits has more tokens per micro-batch (`micro_batch_size` × `seq`).
+# - No other choice of these four fields that fits has more tokens per micro-batch (`micro_batch_size` × `seq`).
 #
 # Find it with the planner in a cell of your own: `plan(recipe)` prints what you need, usually within 5 to 15 seconds. The function itself need not search.
 #
@@ -248,7 +248,7 @@ hint("x4.finetune")
 #
 # **Contract.** `labeled_chats(chats, tokenizer, longest)` returns a list of pairs `(ids, labels)`, two lists of `int` of the same length, one pair per chat, in order.
 #
-# - `ids` are the tokens of the whole chat, written with the tokenizer's chat template, whatever that template is, with nothing after the last turn. The template supplies all special tokens; the tokenizer must not add any of its own. The text of the first turns does not depend on later ones, and neither do its tokens. A chat begins with a system or user turn, and may end with a user turn.
+# - `ids` are the tokens of the whole chat, written with the tokenizer's chat template, whatever that template is, with nothing after the last turn. The template supplies all special tokens; the tokenizer must not add any of its own. The text of the first turns does not depend on later ones, and neither do its tokens. A chat begins with a system or user turn, and may end with a user turn. Answers may be empty, and one may follow another directly.
 # - `labels` repeat the tokens that the assistant writes: the content of each of its turns, and the `tokenizer.eos_token_id` that ends the turn. At all other places they are −100: at headers, including those of the assistant's turns, and at line breaks between turns. Labels are not shifted.
 # - The same words may be in a question and in an answer. No content contains the `eos_token`.
 # - A chat of more than `longest` tokens is left out. `chats` stays as it is.
