@@ -129,7 +129,7 @@ class OnlyAnswersCount(Check):
             except Exception as error:
                 if not template:
                     raise
-                seen[name] = {"raised": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"}
+                seen[name] = {"error": type(error).__name__, "text": " ".join(str(error).split())[:200]}
                 continue
             seen[name] = {"pairs": _numbers(found), "kinds": _kinds(found), "changed": given != chats}
             seen[name]["longest"] = longest
@@ -138,8 +138,8 @@ class OnlyAnswersCount(Check):
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for template, want in expected.items():
-            if "raised" in seen[template]:
-                return f"With {template}, it raised {seen[template]['raised']}."
+            if "error" in seen[template]:
+                return f"With {template}, it raised {seen[template]['error']}: {seen[template]['text']}"
             if seen[template]["kinds"] != want["kinds"]:
                 return f"It returns {seen[template]['kinds']}; it should return {want['kinds']}."
             if seen[template]["changed"]:

@@ -107,7 +107,8 @@ class CorrectsByAlphaOverRank(Check):
             try:
                 outputs[name] = it.layer(x)
             except Exception as error:
-                return {"refused": [list(x.shape), f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"]}
+                text = " ".join(str(error).split())[:200]
+                return {"refused": {"shape": list(x.shape), "error": type(error).__name__, "text": text}}
         return {
             "shapes": [list(y.shape) for y in outputs.values()],
             **{f"output for a {name}": flat(outputs[name]) for name in ("vector", "matrix")},
@@ -161,8 +162,11 @@ class CorrectsByAlphaOverRank(Check):
             if got["restless"]:
                 return f"{case}: two calls with the same input differ: dropout is active there."
             if got["refused"]:
-                shape, error = got["refused"]
-                return f"{case}: x of shape {tuple(shape)} raised {error}. As nn.Linear does, take any (..., in)."
+                shape, error, text = (got["refused"][key] for key in ("shape", "error", "text"))
+                return (
+                    f"{case}: as in nn.Linear, x may have any shape (..., in), and x of shape {tuple(shape)} raised "
+                    f"{error}: {text}"
+                )
             for what in ("shapes", "dtype"):
                 if got[what] != want[what]:
                     return (

@@ -88,6 +88,8 @@ def _wrong_gradient(seen: Evidence, expected: Evidence) -> str | None:
     for update, likeness in zip(LOOKED_AT, seen["likeness"], strict=True):
         if likeness >= ALIKE:
             continue
+        if seen["sizes"][LOOKED_AT.index(update)][0] == 0:
+            return f"Update {update} had no gradients. Are they cleared between the backward pass and the step?"
         if seen["stale"] and update > 1:  # where they have been replaced, not added to, nothing is wrong
             return "Gradients of the batch before were still there when the next backward pass began."
         if seen["trained"] != expected["trained"]:
