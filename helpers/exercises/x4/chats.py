@@ -41,7 +41,7 @@ def small_chats(seed: int = 0) -> tuple[list[list[dict[str, str]]], Any, int]:
     asked = ("system", "Be brief."), ("user", "seven?")
     chats.insert(3, _turns(*asked))  # and no answer at all
     two, none = (("assistant", "seven."), ("assistant", "  twice four")), ("assistant", "")  # answers at once, words
-    chats.append(_turns(*asked, *two, ("user", "and?")))
+    chats.append(_turns(*asked, *two, ("user", "and then?")))
     chats.append(_turns(asked[1], none, ("user", "four?"), ("assistant", "four.")))
     longest = sorted(chats, key=lambda chat: len(_ids(chat, tokenizer)))[-2]
     chats.append(copy.deepcopy(longest))

@@ -63,7 +63,16 @@ class MergesOnce(Check):
                 it.given.weight.mul_(1 + number)
             inputs = inputs_of(it.given, A, B, it.x)
             it.layer.train(number == 1)
-            rounds.append({"inputs": inputs, "calls": [MergesOnce._call(call, it, beside) for call in calls]})
+            rounds.append({"inputs": inputs, "calls": []})
+            for call in calls:
+                try:
+                    rounds[-1]["calls"].append(MergesOnce._call(call, it, beside))
+                except NotImplementedError:
+                    raise
+                except Exception as error:
+                    text = " ".join(str(error).split())[:200]
+                    rounds[-1]["calls"].append({"error": type(error).__name__, "text": text})
+                    return {"trained": seen, "rounds": rounds}
         return {"trained": seen, "rounds": rounds}
 
     @staticmethod
@@ -115,6 +124,10 @@ class MergesOnce(Check):
 
     @staticmethod
     def _wrong(call: str, got: Evidence, inputs: Evidence, inputs_beside: Evidence) -> str | None:
+        if "error" in got:
+            recorded = "leaf" in got["text"]
+            why = " Is it recorded for a backward pass? Change the weight under torch.no_grad()." if recorded else ""
+            return f"it raised {got['error']}: {got['text']}{why}"
         merged, output, gradient = _by_formula(inputs)
         weight = merged if call == "merge" else inputs["weight"]
         if not got["in place"]:
