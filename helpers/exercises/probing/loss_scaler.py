@@ -14,9 +14,9 @@ from .measuring_weights import close, weights
 
 EXACT = 1e-4  # relative; a product in FP32 is far closer, one in 16 bits is not
 PLACES = {
-    "first": "the first group of the first optimizer",
-    "last": "the last parameter of the last optimizer",
-    "second": "the second group of the first optimizer",
+    "first": "the first group of parameters",
+    "last": "the last optimizer",
+    "second": "the second group of parameters",
 }
 SLOPE = 0.5  # of the loss, in each parameter
 
@@ -250,7 +250,8 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
         steps = [0] * len(optimizers)
         for number, optimizer in enumerate(optimizers):
             optimizer.register_step_post_hook(partial(_count, steps, number))
-        places = itertools.cycle(zip(PLACES, (model[0].weight, model[-1].bias, model[0].bias), strict=True))
+        names = ("first", "last" if cls.optimizers > 1 else "second", "second")
+        places = itertools.cycle(zip(names, (model[0].weight, model[-1].bias, model[0].bias), strict=True))
         for bad, explicit in zip(bads * 2, [True, False] * 3 + [False, True] * 3, strict=True):
             _fill(model, float(scaler.get_scale()))
             place = ""
@@ -303,7 +304,8 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
                 taken, right = (" and ".join(map(str, each[1])) for each in (got, want))
                 return (
                     f"In {step} the weights {'moved' if got[0] else 'did not move'}, and the optimizer steps taken so "
-                    f"far are {taken}, not {right}. Check what unscale_() records, and when step() skips."
+                    f"far are {taken}, not {right}. Does unscale_() look at every gradient of every group, for inf and "
+                    "NaN, does it record what it found, and does step() skip by that?"
                 )
             if got[2] != want[2]:
                 returned, right = (" and ".join(map(str, each[2])) for each in (got, want))
