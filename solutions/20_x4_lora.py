@@ -145,7 +145,7 @@ hint("x4.adapter")
 #
 # - `micro_batch_size` × `gradient_accumulation_steps` is 32.
 # - The planner reports that the recipe fits: `plan(recipe).fits["rtx-4090-24gb"]` is true.
-# - No other recipe for this task that fits has more tokens per micro-batch (`micro_batch_size` × `seq`).
+# - No other choice of these four fields that fits has more tokens per micro-batch (`micro_batch_size` × `seq`).
 #
 # Use the planner in a cell of your own to find this recipe: `plan(recipe)` prints what you need, usually within 5 to 15 seconds. The function itself need not search.
 #

@@ -178,7 +178,10 @@ def _advice(wrong: dict[str, float]) -> str:
     if "a large batch" in wrong or "a deep and narrow model" in wrong:
         return "Shapes with many tokens are off. Check the activations per token and layer, and the logits."
     if "a wide model, batch 1" in wrong:
-        return "The shape with few tokens is off. Its peak is in the optimizer step, when all gradients are in memory."
+        return (
+            "The shape with few tokens is off. Its peak is in the optimizer step, when all gradients are in memory, "
+            "and so is what AdamW's foreach implementation allocates for all parameters at once."
+        )
     return (
         "The large embedding is off. Count its parameters once. At the start of the backward pass, count parameters "
         "and moments, but not gradients, which come later."

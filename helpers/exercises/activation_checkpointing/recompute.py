@@ -234,6 +234,12 @@ class AddsToParameters(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        unmoved, missing = seen["mine"].values()
+        if not missing and relative_distance(unmoved, [0.5] * len(unmoved)) < EXACT:
+            return (
+                "Nothing was added to the .grad of any parameter. torch.autograd.grad returns the gradients of what it "
+                "is asked for, and adds to no .grad; torch.autograd.backward adds to that of every leaf."
+            )
         for case, right in expected["right"].items():
             mine = seen["mine"][case]
             if mine and relative_distance(mine, [0.5] * len(right)) < EXACT:

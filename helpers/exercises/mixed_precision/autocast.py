@@ -240,7 +240,10 @@ class LossesAreInFp32(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["silent"]:
             return SILENT
-        why = "It is in LOSSES: cast every floating-point tensor that goes in, in `args` and in `kwargs`."
+        why = (
+            "It is in LOSSES: cast every floating-point tensor that goes in, in `args` and in `kwargs`, and no other: "
+            "class indices stay integers."
+        )
         return _wrong(
             seen, expected, "losses", why, "It was computed in 16 bits. Cast what goes in, not what comes out."
         )

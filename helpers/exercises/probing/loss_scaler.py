@@ -13,6 +13,11 @@ from ..base import Check, Evidence
 from .measuring_weights import close, weights
 
 EXACT = 1e-4  # relative; a product in FP32 is far closer, one in 16 bits is not
+PLACES = {
+    "first": "the first group of parameters",
+    "last": "the last optimizer",
+    "second": "the second group of parameters",
+}
 SLOPE = 0.5  # of the loss, in each parameter
 
 Optimizers = list[torch.optim.Optimizer]
@@ -193,6 +198,13 @@ class GradientIsUnscaled(ForOptimizers):
             )
         if not all(want["moved"]) or not any(got["moved"]):
             return None  # the next check looks at what is skipped
+        right_ones = [close(moved, right, EXACT) for moved, right in zip(got["moved"], want["moved"], strict=True)]
+        if sum(right_ones) == 1:
+            moved = got["moved"][right_ones.index(False)]
+            return (
+                f"{at}for some parameters an update is {moved:.4g} times the gradient of the loss, for others it is "
+                "right. An optimizer may have several groups of parameters: divide the gradients of all of them."
+            )
         for moved, right in zip(got["moved"], want["moved"], strict=True):
             if not close(moved, right, EXACT):
                 return (
@@ -216,6 +228,13 @@ class GradientIsUnscaled(ForOptimizers):
         return None
 
 
+def _what_it_meets(finite: bool, number: str, place: str) -> str:
+    """Say which gradients a step gets."""
+    if finite:
+        return "with finite gradients, up to 1e9"
+    return f"with {number} at the end of a gradient in {PLACES[place]}"
+
+
 class OverflowSkipsAndBacksOff(ForOptimizers):
     """If any optimizer meets an inf or NaN, no optimizer steps, step() returns False, and the scale backs off."""
 
@@ -231,11 +250,14 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
         steps = [0] * len(optimizers)
         for number, optimizer in enumerate(optimizers):
             optimizer.register_step_post_hook(partial(_count, steps, number))
-        places = itertools.cycle((model[0].weight, model[-1].bias, model[0].bias))
+        names = ("first", "last" if cls.optimizers > 1 else "second", "second")
+        places = itertools.cycle(zip(names, (model[0].weight, model[-1].bias, model[0].bias), strict=True))
         for bad, explicit in zip(bads * 2, [True, False] * 3 + [False, True] * 3, strict=True):
             _fill(model, float(scaler.get_scale()))
+            place = ""
             if bad is not None:  # the last element of one parameter or another: looking at the first is not enough
-                next(places).grad.view(-1)[-1] = bad
+                place, parameter = next(places)
+                parameter.grad.view(-1)[-1] = bad
             before = weights(model)
             finite = bad is None or bad == large
             stepped = _step(scaler, optimizers, explicit, not finite)
@@ -243,7 +265,8 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
             scaler.update()
             moved = not torch.equal(before, weights(model))
             returned = [None if one is None else bool(one) for one in stepped]
-            log.append([moved, list(steps), returned, float(scaler.get_scale()), between, finite])
+            number = "" if bad is None else f"{bad:g}"
+            log.append([moved, list(steps), returned, float(scaler.get_scale()), between, finite, number, place])
         return {"log": log, "alone": cls._alone(scaler_class), "two": cls._two(scaler_class)}
 
     @staticmethod
@@ -276,12 +299,13 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         previous = None
         for i, (got, want) in enumerate(zip(seen["log"], expected["log"], strict=True), 1):
-            step = f"step {i} ({'with finite gradients, up to 1e9' if want[5] else 'with an inf or NaN gradient'})"
+            step = f"step {i} ({_what_it_meets(*want[5:])})"
             if got[0] != want[0] or got[1] != want[1]:
                 taken, right = (" and ".join(map(str, each[1])) for each in (got, want))
                 return (
                     f"In {step} the weights {'moved' if got[0] else 'did not move'}, and the optimizer steps taken so "
-                    f"far are {taken}, not {right}. Check what unscale_() records, and when step() skips."
+                    f"far are {taken}, not {right}. Does unscale_() look at every gradient of every group, for inf and "
+                    "NaN, does it record what it found, and does step() skip by that?"
                 )
             if got[2] != want[2]:
                 returned, right = (" and ".join(map(str, each[2])) for each in (got, want))
@@ -395,8 +419,8 @@ class ScaleGrows(ForOptimizers):
         i, got, right = next((i, got, right) for i, (got, right) in enumerate(pairs) if not close(got, right, EXACT))
         settings = ", ".join(f"{name}={value:g}" for name, value in want["settings"].items())
         return (
-            f"{settings}: after the steps {want['steps'][:i]} (g good, b bad) the scale is {got:g}; "
-            f"it should be {right:g}."
+            f"{settings}: after the steps {want['steps'][:i]} (g good; b bad: inf in {PLACES['second']}) the scale is "
+            f"{got:g}; it should be {right:g}."
         )
 
     @staticmethod

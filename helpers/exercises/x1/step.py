@@ -15,9 +15,13 @@ from .loss import LossInFp32
 from .shared import CLIP_OFF, PRECISIONS, CountingScaler, scaler_for, setting
 
 EVERY = 13  # weights: one is sent as evidence
+NOT_UPDATED = (
+    "scaler.update() was not called. Call it once in each step, after the steps of both optimizers, also where they "
+    "are skipped: it adapts the scale, and PyTorch's scaler refuses the next unscale_() without it."
+)
 NEITHER = "neither optimizer may step, not even by its momentum."
 SPOILED: tuple[tuple[tuple[str, float] | None, str], ...] = (  # in each step: a gradient, its value; what to look at
-    (None, "Were the gradients of earlier steps cleared, in both? Then check the order: unscale_, clip, step."),
+    (None, "Were the gradients of earlier steps cleared, in both? Is one norm clipped, over all groups of both?"),
     (("head.bias", float("inf")), f"The head's gradient held inf: {NEITHER}"),
     (None, "Were the old gradients cleared (zero_grad) before the new ones came?"),
     (("features.0.weight", float("inf")), f"The features' gradient held inf, and the head's did not: {NEITHER}"),
@@ -152,7 +156,8 @@ class ClipsTrueGradient(Check):
                 return (
                     f"max_norm={max_norm}, learning rate 1, scale 1024: the weights moved by {got:.4g}; the reference "
                     f"moves them by {want:.4g} ({got / want:.3g}x). "
-                    "Was the gradient unscaled first, and then clipped to one norm over both optimizers?"
+                    "Was the gradient unscaled first, and then clipped to one norm over all parameters: of both "
+                    "optimizers, and of each of their groups?"
                 )
         unclipped, clipped = (F.normalize(torch.tensor(seen["moved"][str(m)]), dim=0) for m in (CLIP_OFF, 0.05))
         if not (clipped - unclipped).norm() <= 0.05:
@@ -164,6 +169,11 @@ class ClipsTrueGradient(Check):
         if wrong:
             return f"FP32, a scale of 2, unclipped: {wrong} Does anything but the scaled loss go into the gradient?"
         wrong = _wrong_move(seen["small"], expected["small"], 0.05, ASIDE / 2)
+        if wrong and not seen["small"]["length"]:
+            return (
+                f"A model that is almost sure, at a scale of 65,536: {wrong} Its loss is zero in 16 bits, and its "
+                "unscaled gradients are zero in FP16. Are both in FP32?"
+            )
         if wrong:
             return f"Gradients too small for FP16 before they are scaled: {wrong} Keep the unscaled gradients in FP32."
         return None
@@ -197,7 +207,11 @@ class StepsInARow(Check):
                 layer, number = spoiled
                 parameter = model.get_parameter(layer)
                 spoil = parameter.register_hook(lambda gradient, number=number: torch.full_like(gradient, number))
-            train_step(model, optimizers, four, x, y, dtype, 0.3)
+            try:
+                train_step(model, optimizers, four, x, y, dtype, 0.3)
+            except RuntimeError:
+                if scaler.updates < 2:
+                    raise
             if spoil:
                 spoil.remove()
             log.append(
@@ -208,16 +222,20 @@ class StepsInARow(Check):
                     "training": all(module.training for module in model.modules()),
                 }
             )
+            if scaler.updates != 1:
+                return log  # PyTorch's scaler refuses the next step
             scaler.updates = 0
         return log
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name, log in expected.items():
-            for i, (got, want) in enumerate(zip(seen[name], log, strict=True)):
+            for i, (got, want) in enumerate(zip(seen[name], log, strict=False)):
                 where = f"dtype={name} with a scaler, step {i + 1}"
                 if got["updates"] > 1:
                     return f"{where}: {_updated_too_often(got['updates'])}"
+                if not got["updates"]:
+                    return f"{where}: {NOT_UPDATED}"
                 if not got["training"]:
                     return f"{where}: the model, or a part of it, is in evaluation mode afterwards; leave its mode."
                 wrong = _wrong_move(got["moved"], want["moved"], 0.02)

@@ -99,6 +99,20 @@ def _miscounted(got: Evidence, want: Evidence) -> str | None:
     )
 
 
+def _wrong_ends(got: Evidence, want: Evidence) -> str | None:
+    """Say after which micro-batches of an epoch in several calls updates are made, where they should not be."""
+    seen, right = (
+        [events[:at].count("f") for at, letter in enumerate(events) if letter == "u"]
+        for events in (got["events"], want["events"])
+    )
+    if seen == right:
+        return None
+    return (
+        f"updates are made after micro-batches {seen} of the epoch; it should be {right}. A group that an earlier call "
+        "began goes on in the next one: do you count micro-batches from the start of the epoch, or of the call?"
+    )
+
+
 def _wrong_gradient(got: Evidence, want: Evidence, group: int) -> str | None:
     """Say what is wrong with the gradient of one group."""
     seen, right = got["gradients"][group], want["gradients"][group]
@@ -259,7 +273,7 @@ class GoesOnInMidGroup(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name, case in STOPPED.items():
             got, want = seen[name], expected[name]
-            wrong = wrong_rows(got, want) or _miscounted(got, want) or _wrong_return(got, want)
+            wrong = wrong_rows(got, want) or _wrong_ends(got, want) or _wrong_return(got, want)
             if wrong:
                 return f"{name}: {wrong}"
             for group in range(len(case.groups)):

@@ -112,12 +112,13 @@ class CountIsPredicted(Check):
         {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32},
         {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64,
          "num_key_value_heads": 8},
+        {},  # again, with another rank
     )  # fmt: skip
     MOST = 2**14  # bytes; the adapter of the smallest Llama has more
 
     @staticmethod
     def _ranks(seed: int) -> tuple[int, ...]:
-        return 4 + seed % 5, 1, 3, 16, 16, 64  # one twice: the rank alone does not decide
+        return 4 + seed % 5, 1, 3, 16, 16, 64, 2  # one twice: the rank alone does not decide, nor do the sizes
 
     @staticmethod
     def probe(seed: int, adapter_config: Any, trained_parameters: Any) -> Evidence:

@@ -61,6 +61,19 @@ def _gradient(p: Tensor) -> list[float]:
     return flat(torch.zeros_like(p) if p.grad is None else p.grad)
 
 
+def _wrong_scale(case: Case, output: list[float], inputs: Evidence) -> str | None:
+    """Say by what the correction is multiplied, where that alone is wrong."""
+    weight, bias, A, B, x = (tensor.detach() for tensor in tensors_of(inputs))
+    correction, base = flat((x @ A.T) @ B.T), F.linear(x, weight, bias)
+    if len(output) != base.numel():
+        return None
+    seen = torch.tensor(output, dtype=torch.float64) - base.flatten()
+    factor, right = (seen.norm() / torch.tensor(correction).norm()).item(), case.alpha / case.rank
+    if abs(factor / right - 1) <= EXACT or relative_distance(flat(seen), [factor * c for c in correction]) > EXACT:
+        return None
+    return f"the correction is multiplied by {factor:.4g}; alpha / rank is {right:.4g}."
+
+
 class CorrectsByAlphaOverRank(Check):
     """The output is x Wᵀ + bias + (alpha / rank) (x Aᵀ) Bᵀ, with correct gradients; dropout only while training."""
 
@@ -85,6 +98,24 @@ class CorrectsByAlphaOverRank(Check):
         return {"cases": cases, "16 bits": dtype, "dropout": CorrectsByAlphaOverRank._dropout(seed, dropping)}
 
     @staticmethod
+    @torch.no_grad()
+    def _in_other_shapes(it: Around) -> Evidence:
+        """Return the output for x in shapes that `nn.Linear` takes, or the error at the first that is not taken."""
+        forms = {"vector": it.x[0, 0].clone(), "matrix": it.x[0].clone(), "four dimensions": it.x.unsqueeze(1).clone()}
+        outputs = {}
+        for name, x in forms.items():
+            try:
+                outputs[name] = it.layer(x)
+            except Exception as error:
+                text = " ".join(str(error).split())[:200]
+                return {"refused": {"shape": list(x.shape), "error": type(error).__name__, "text": text}}
+        return {
+            "shapes": [list(y.shape) for y in outputs.values()],
+            **{f"output for a {name}": flat(outputs[name]) for name in ("vector", "matrix")},
+            "output for four dimensions": flat(outputs["four dimensions"]),
+        }
+
+    @staticmethod
     def _one(seed: int, case: Case, it: Around) -> Evidence:
         A, B = fill(it.layer, seed)
         inputs = inputs_of(it.linear, A, B, it.x)
@@ -95,18 +126,20 @@ class CorrectsByAlphaOverRank(Check):
         if y.requires_grad:
             y.square().sum().backward()
         with torch.no_grad():
-            across, matrix = it.layer(it.x.transpose(0, 1)), it.layer(it.x[0].clone())
+            across = it.layer(it.x.transpose(0, 1))
+        others = CorrectsByAlphaOverRank._in_other_shapes(it)
         return {
             "inputs": inputs,
             "restless": restless,
             "dtype": str(y.dtype).removeprefix("torch."),
-            "shapes": [list(out.shape) for out in (y, across, matrix)],
+            "refused": others.pop("refused", None),
+            "shapes": [list(y.shape), list(across.shape), *others.pop("shapes", [])],
             "output": flat(y),
             "gradient of A": _gradient(A),
             "gradient of B": _gradient(B),
             "gradient of x": _gradient(x),
             "output for a view that is not contiguous": flat(across.transpose(0, 1)) if across.dim() == 3 else [],
-            "output for a matrix": flat(matrix),
+            **others,
         }
 
     @staticmethod
@@ -128,16 +161,22 @@ class CorrectsByAlphaOverRank(Check):
         for case, got, want in zip(CASES, seen["cases"], expected["cases"], strict=True):
             if got["restless"]:
                 return f"{case}: two calls with the same input give different outputs, so dropout is active."
+            if got["refused"]:
+                shape, error, text = (got["refused"][key] for key in ("shape", "error", "text"))
+                return (
+                    f"{case}: as in nn.Linear, x may have any shape (..., in), and x of shape {tuple(shape)} raised "
+                    f"{error}: {text}"
+                )
             for what in ("shapes", "dtype"):
                 if got[what] != want[what]:
                     return (
-                        f"{case}: for inputs (2, 5, 12), (5, 2, 12) and (5, 12) in float64, the output has the {what} "
-                        f"{got[what]}; expected {want[what]}."
+                        f"{case}: for inputs (2, 5, 12), (5, 2, 12), (12,), (5, 12) and (2, 1, 5, 12) in float64, the "
+                        f"output has the {what} {got[what]}; expected {want[what]}."
                     )
             for name, right in CorrectsByAlphaOverRank._right(want["inputs"], case.alpha / case.rank).items():
                 wrong = wrong_numbers(f"the {name}", got[name], right)
                 if wrong:
-                    return f"{case}: {wrong}"
+                    return f"{case}: {_wrong_scale(case, got['output'], want['inputs']) or wrong}"
         if seen["16 bits"] != "bfloat16":
             return (
                 f"Around a layer in bfloat16, for bfloat16 inputs, the output is {seen['16 bits']}; it should be "
@@ -153,8 +192,8 @@ class CorrectsByAlphaOverRank(Check):
         gradients = torch.autograd.grad(y.square().sum(), (A, B, x))
         names = ("output", "gradient of A", "gradient of B", "gradient of x")
         right = {name: flat(tensor) for name, tensor in zip(names, (y, *gradients), strict=True)}
-        forms = {"output for a view that is not contiguous": flat(y), "output for a matrix": flat(y[:5])}
-        return right | forms
+        forms = {"a view that is not contiguous": y, "a vector": y[0], "a matrix": y[:5], "four dimensions": y}
+        return right | {f"output for {name}": flat(rows) for name, rows in forms.items()}
 
     @staticmethod
     def _wrong_dropout(seen: Evidence, expected: Evidence) -> str | None:

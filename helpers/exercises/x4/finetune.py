@@ -15,6 +15,7 @@ from .watched import LOOKED_AT, Watched
 
 RANK = 8
 ALIKE = 0.999  # a cosine; under autocast in BF16 it is 0.9999, with a row of the batch left out less than 0.997
+EXACTLY = 0.01  # by how much a gradient's norm may be off: in BF16 it is off by less
 AGAIN = 3  # batches of a second fine-tune, which must not know of the first
 
 
@@ -46,13 +47,9 @@ class LearnsTheNewText(Check):
         wrong = _wrong_course(seen, STEPS)
         if wrong:
             return wrong
-        for update, likeness in zip(LOOKED_AT, seen["likeness"], strict=True):
-            if not likeness >= ALIKE:
-                return (
-                    f"The gradient of update {update} has a cosine of {likeness:.2f} with the gradient of the mean "
-                    "loss of all next tokens of the batch. Which tokens are predicted, and from which? If you pass "
-                    "`labels=ids`, the model shifts the labels itself."
-                )
+        wrong = _wrong_gradient(seen, expected)
+        if wrong:
+            return wrong
         if seen["after"] > seen["before"]:
             return (
                 f"The loss rose from {seen['before']:.3f} to {seen['after']:.3f}. Do the updates follow the negative "
@@ -82,12 +79,46 @@ def _wrong_course(seen: Evidence, batches: int) -> str | None:
             f"{seen['number of optimizers']} optimizers made the updates. Use one, so that its state lasts for all "
             "batches."
         )
-    if seen["stale"]:
-        return "Gradients of the previous batch still existed when the next backward pass began."
     if seen["modes"] != [True]:
         return "The model, or a layer in it, was in evaluation mode during training, so its dropout was off."
     if seen["left training"]:
         return "The model, or a layer in it, is returned in training mode, so its dropout would still be active."
+    return None
+
+
+def _wrong_gradient(seen: Evidence, expected: Evidence) -> str | None:
+    """Say where updates were not made from the gradient of the mean loss of all next tokens."""
+    for update, likeness in zip(LOOKED_AT, seen["likeness"], strict=True):
+        if likeness >= ALIKE:
+            continue
+        if seen["sizes"][LOOKED_AT.index(update)][0] == 0:
+            return f"Update {update} had no gradients. Are they cleared between the backward pass and the step?"
+        if seen["stale"] and update > 1:  # where they have been replaced, not added to, nothing is wrong
+            return "Gradients of the previous batch still existed when the next backward pass began."
+        if seen["trained"] != expected["trained"]:
+            return (
+                f"The gradient of update {update} is not that of adapters on the blocks' linear layers alone: "
+                f"{seen['trained']:,} parameters are trained, and such adapters have {expected['trained']:,}."
+            )
+        why = (
+            "Which tokens are predicted, and from which? If you pass `labels=ids`, the model shifts the labels itself."
+            if likeness < 0.9
+            else "Is there another term in the loss, do some tokens not count, or is something smoothed?"
+        )
+        return (
+            f"The gradient of update {update} has a cosine of {likeness:.4f} with that of the mean loss of all next "
+            f"tokens of the batch. {why}"
+        )
+    factors = [mine / right for mine, right in seen["sizes"]]
+    norms = [mine for mine, _ in seen["sizes"]]
+    scaled = max(factors) - min(factors) <= EXACTLY * min(factors) and max(norms) - min(norms) > EXACTLY * min(norms)
+    # Clipping makes some smaller, all to one norm, and none larger.
+    if max(factors) > 1 + EXACTLY or (scaled and max(factors) < 1 - EXACTLY):
+        updates = f"{', '.join(map(str, LOOKED_AT[:-1]))} and {LOOKED_AT[-1]}"
+        return (
+            f"The gradients of updates {updates} have {', '.join(f'{factor:.4g}' for factor in factors)} times the "
+            "norm of the gradient of the mean loss. Is the loss a sum, or is it divided or multiplied by something?"
+        )
     return None
 
 
@@ -158,6 +189,15 @@ class MergedIsEqual(Check):
             wrong = MergedIsEqual._wrong(got, want)
             if wrong:
                 return f"In call {number} of both functions: {wrong}"
+        first, second = seen["calls"]
+        if second["start"] == first["end"]:
+            return "In call 2 of `fine_tune` the adapter starts as call 1 had trained it: keep nothing between calls."
+        if second["rates"] != first["rates"]:
+            rates = " and ".join(str([round(rate[0], 6) for rate in call["rates"]]) for call in (first, second))
+            return (
+                f"For as many batches, two calls of `fine_tune` have the learning rates {rates}: does a schedule or a "
+                "counter go on from call to call?"
+            )
         return None
 
     @staticmethod

@@ -39,7 +39,7 @@ class MergesOnce(Check):
     points = 1
     hint = (
         "The layer must remember whether it is merged, and its forward pass must check that. Compute the correction "
-        "when you need it, from the A and B of that moment."
+        "when you need it, from the A and B of that moment, and change the weight in place under torch.no_grad()."
     )
 
     @staticmethod
@@ -63,15 +63,25 @@ class MergesOnce(Check):
                 it.given.weight.mul_(1 + number)
             inputs = inputs_of(it.given, A, B, it.x)
             it.layer.train(number == 1)
-            rounds.append({"inputs": inputs, "calls": [MergesOnce._call(call, it, beside) for call in calls]})
+            rounds.append({"inputs": inputs, "calls": []})
+            for call in calls:
+                try:
+                    rounds[-1]["calls"].append(MergesOnce._call(call, it, beside))
+                except NotImplementedError:
+                    raise
+                except Exception as error:
+                    text = " ".join(str(error).split())[:200]
+                    rounds[-1]["calls"].append({"error": type(error).__name__, "text": text})
+                    return {"trained": seen, "rounds": rounds}
         return {"trained": seen, "rounds": rounds}
 
     @staticmethod
     @torch.no_grad()
     def _call(call: str, it: Around, beside: Around) -> Evidence:
         weight, view, mode = it.given.weight, it.given.weight.detach(), it.layer.training
-        it.layer.merge() if call == "merge" else it.layer.unmerge()
-        after = it.layer.training
+        with torch.enable_grad():  # as in a script around it
+            it.layer.merge() if call == "merge" else it.layer.unmerge()
+        after = {module: module.training for module in it.layer.modules()}
         outputs = {}
         for training in (False, True) if call == "merge" else (False,):
             outputs["training" if training else "evaluation"] = flat(it.layer.train(training)(it.x))
@@ -79,10 +89,14 @@ class MergesOnce(Check):
         with torch.enable_grad():
             y = it.layer.eval()(x)
             gradient = torch.autograd.grad(y.square().sum(), x)[0] if y.requires_grad else torch.zeros_like(x)
-        it.layer.train(mode)
+        drops = not torch.equal(it.layer.train()(it.x.clone()), it.layer(it.x.clone()))
+        for module, training in after.items():  # what the call has done to them is not undone here
+            module.training = training
         A, B = sorted((p for p in it.layer.parameters() if list(p.shape) in ([RANK, 12], [7, RANK])), key=len)
         return {
-            "mode kept": after == mode,
+            "mode kept": after[it.layer] == mode,
+            "modules kept": all(training == mode for training in after.values()),
+            "drops": drops,
             "in place": it.given.weight is weight and torch.equal(view, weight),
             "frozen": not it.given.weight.requires_grad,
             "trained": trained(it.layer),
@@ -110,12 +124,19 @@ class MergesOnce(Check):
 
     @staticmethod
     def _wrong(call: str, got: Evidence, inputs: Evidence, inputs_beside: Evidence) -> str | None:
+        if "error" in got:
+            recorded = "leaf" in got["text"]
+            why = " Is it recorded for a backward pass? Change the weight under torch.no_grad()." if recorded else ""
+            return f"it raised {got['error']}: {got['text']}{why}"
         merged, output, gradient = _by_formula(inputs)
         weight = merged if call == "merge" else inputs["weight"]
         if not got["in place"]:
             return "the linear layer's weight is a new tensor, or has new memory. Change the weight in place."
         if not got["frozen"]:
-            return "the linear layer's weight requires a gradient."
+            return (
+                f"the linear layer's weight requires a gradient: has {call}() been recorded for a backward pass? "
+                "Change the weight under torch.no_grad()."
+            )
         if not got["mode kept"]:
             return "the call has switched the layer between training and evaluation mode."
         for mode, seen in got["outputs"].items():
@@ -131,6 +152,10 @@ class MergesOnce(Check):
             return "the call has changed A or B."
         if call == "unmerge" and not is_adapter(got["trained"], RANK):
             return f"training cannot continue. {wrong_adapter(got['trained'], RANK)}"
+        if call == "unmerge" and not got["modules kept"]:
+            return "a module in the layer is in another mode than before the calls. Does dropout stay switched off?"
+        if call == "unmerge" and not got["drops"]:
+            return "in training mode, two calls with the same input are equal: dropout no longer drops anything."
         wrong = wrong_numbers("the output", got["beside"], _by_formula(inputs_beside)[1])
         return f"another layer, which was never merged, has changed: {wrong}" if wrong else None
 

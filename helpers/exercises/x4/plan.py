@@ -41,6 +41,12 @@ def _wrong_task(recipe: Recipe) -> str | None:
     for name, value in asked.items():
         if getattr(recipe, name) != value:
             return f"{name} is {getattr(recipe, name)!r}; the task asks for {value!r}."
+    for name in ("method", "dora", "modules_to_save", "freeze", "train_only"):
+        value, default = getattr(recipe, name), getattr(Recipe(recipe.model), name)
+        if value != default:
+            return f"{name} is {value!r}; the task trains LoRA's A and B by next tokens, and nothing else."
+    if recipe.lengths:
+        return f"lengths are {tuple(recipe.lengths)}; all sequences of the task have the same length, `seq`."
     if set(recipe.lora_targets) != set(ALL_LINEAR[:4]):
         return f"lora_targets are {', '.join(recipe.lora_targets) or 'none'}; the task asks for q, k, v and o."
     if recipe.seq not in (512, 1024, 2048, 4096):

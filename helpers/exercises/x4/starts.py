@@ -39,8 +39,13 @@ class StartsAsTheBase(Check):
     @staticmethod
     def probe(seed: int, lora_linear: type[nn.Module]) -> Evidence:
         cases = {name: StartsAsTheBase._one(seed, lora_linear, bias) for name, bias in CASES.items()}
-        elsewhere = lora_linear(nn.Linear(INPUTS, OUTPUTS, device="meta"), *SIZES)
-        return {"cases": cases, "devices": sorted({str(p.device) for p in elsewhere.parameters() if p.requires_grad})}
+        elsewhere = lora_linear(nn.Linear(INPUTS, OUTPUTS, device="meta", dtype=torch.bfloat16), *SIZES)
+        thin_ones = [p for p in elsewhere.parameters() if p.requires_grad]
+        return {
+            "cases": cases,
+            "devices": sorted({str(p.device) for p in thin_ones}),
+            "16 bits": sorted({str(p.dtype).removeprefix("torch.") for p in thin_ones}),
+        }
 
     @staticmethod
     def _one(seed: int, lora_linear: type[nn.Module], bias: bool) -> Evidence:
@@ -81,6 +86,9 @@ class StartsAsTheBase(Check):
         if seen["devices"] != ["meta"]:
             devices = ", ".join(seen["devices"])
             return f"Around a layer on the meta device, A and B are on {devices}. Give them the device of the weight."
+        if seen["16 bits"] != ["bfloat16"]:
+            dtypes = ", ".join(seen["16 bits"])
+            return f"Around a layer in bfloat16, A and B are in {dtypes}. Give them the dtype of the weight."
         return None
 
     @staticmethod

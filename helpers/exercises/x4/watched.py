@@ -1,6 +1,7 @@
 """Watch a fine-tune: what runs through the model, in which mode, and what each update is made from."""
 
 import copy
+import hashlib
 from typing import Any
 
 import torch
@@ -13,6 +14,12 @@ from ..probing.fingerprint import fingerprint
 from .small_llama import fresh
 
 LOOKED_AT = (1, 2, 7)  # the updates whose gradients are computed again
+
+
+def _bits(model: nn.Module) -> list[str]:
+    """Return a print of each trained parameter of `model`, all of its bits, in an order that does not matter."""
+    parameters = (p.detach().cpu().contiguous() for p in model.parameters() if p.requires_grad)
+    return sorted(hashlib.sha256(p.view(torch.uint8).numpy().tobytes()).hexdigest()[:16] for p in parameters)
 
 
 class Watched:
@@ -38,6 +45,9 @@ class Watched:
         self._trained: dict[int, nn.Parameter] = {}
         self._strangers: set[int] = set()
         self._likeness: list[float] = []
+        self._sizes: list[list[float]] = []
+        self._rates: list[list[float]] = []
+        self._start: list[str] = []
         self._last: tuple[nn.Module, Tensor, Tensor] | None = None
         self._off = True
 
@@ -65,6 +75,8 @@ class Watched:
         self._read += fingerprint(ids if mask is None or mask.dim() != 2 else ids * mask)
         self._modes |= {m.training for m in module.modules()}
         self._trained |= {id(p): p for p in module.parameters() if p.requires_grad}
+        if not self._read[1:]:
+            self._start = _bits(module)
         self._last = module, ids, torch.get_rng_state()
 
     def _watch_backward(self, module: nn.Module, args: Any, output: Any) -> None:
@@ -76,22 +88,42 @@ class Watched:
         gradients = [p.grad for p in module.parameters() if p.grad is not None]
         self._stale = max(self._stale, *(g.abs().max().item() for g in gradients), 0.0)
 
-    def _step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+    def _step(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
         held = [p for group in optimizer.param_groups for p in group["params"]]
         self._steps.append(optimizer)
+        self._rates.append([float(group["lr"]) for group in optimizer.param_groups])
         self._held |= {id(p): p for p in held}
         self._strangers |= {id(p) for p in held if not p.requires_grad}
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            return self._look(optimizer, held)
+
+        def looked_at() -> Any:  # the gradients are made by the closure
+            loss = closure()
+            self._look(optimizer, held)
+            return loss
+
+        return (optimizer, looked_at), {}
+
+    def _look(self, optimizer: torch.optim.Optimizer, held: list[nn.Parameter]) -> None:
         if len(self._steps) in LOOKED_AT and self._last is not None:
-            self._likeness.append(self._like([p for p in held if p.grad is not None]))
+            scaler = getattr(optimizer, "grad_scale", None)  # of an optimizer that unscales the gradients itself
+            scale = 1.0 if scaler is None else float(scaler)
+            likeness, sizes = self._like([p for p in held if p.grad is not None], scale)
+            self._likeness.append(likeness)
+            self._sizes.append(sizes)
 
     @torch.enable_grad()
-    def _like(self, parameters: list[nn.Parameter]) -> float:
-        """Return the cosine between the gradient of this update and that of the mean loss of all next tokens.
+    def _like(self, parameters: list[nn.Parameter], scale: float) -> tuple[float, list[float]]:
+        """Compare the gradient of this update, divided by `scale`, with that of the mean loss of all next tokens.
 
         The batch runs once more through the model, with the random numbers of the answer's own pass.
+
+        Returns:
+            the cosine between both, or with the latter clipped by value if that is larger; both norms.
         """
         if not parameters:
-            return 0.0
+            return 0.0, [0.0, 0.0]
         module, ids, numbers = self._last
         self._off = True
         with torch.random.fork_rng(devices=[]):
@@ -100,8 +132,13 @@ class Watched:
         self._off = False
         loss = F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
         right = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-        seen = torch.cat([p.grad.flatten() for p in parameters])
-        return F.cosine_similarity(seen.double(), torch.cat([g.flatten() for g in right]).double(), dim=0).item()
+        seen, wanted = (
+            torch.cat([g.flatten() for g in gradients]).double() for gradients in ([p.grad for p in parameters], right)
+        )
+        seen = seen / scale
+        limit = seen.abs().max().item()
+        best = max((wanted, wanted.clamp(-limit, limit)), key=lambda g: F.cosine_similarity(seen, g, dim=0).item())
+        return F.cosine_similarity(seen, best, dim=0).item(), [seen.norm().item(), best.norm().item()]
 
     def evidence(self, batches: list[Tensor], tuned: nn.Module) -> Evidence:
         """Return what was noted, and how `tuned`, which came back, relates to the base."""
@@ -121,6 +158,10 @@ class Watched:
             "optimizers": sorted({type(optimizer).__name__ for optimizer in self._steps}),
             "number of optimizers": len({id(optimizer) for optimizer in self._steps}),
             "likeness": self._likeness,
+            "sizes": self._sizes,
+            "rates": self._rates,
+            "start": self._start,
+            "end": _bits(tuned),
             "trained": sum(p.numel() for p in trained.values()),
             "left out": len(trained.keys() - self._held.keys()),
             "strangers": len(self._strangers),
