@@ -248,7 +248,7 @@ hint("x4.finetune")
 #
 # **Contract.** `labeled_chats(chats, tokenizer, longest)` returns a list with one pair `(ids, labels)` per chat, in order. Each pair consists of two lists of `int` of the same length.
 #
-# - `ids` are the tokens of the entire chat, formatted with the tokenizer's chat template, with nothing after the last turn. Any template is possible. It supplies all special tokens; the tokenizer must not add any of its own. The text of earlier turns does not depend on later turns, and neither do its tokens. A chat begins with a system or user turn, and may end with a user turn.
+# - `ids` are the tokens of the entire chat, formatted with the tokenizer's chat template, with nothing after the last turn. Any template is possible. It supplies all special tokens; the tokenizer must not add any of its own. The text of earlier turns does not depend on later turns, and neither do its tokens. A chat begins with a system or user turn, and may end with a user turn. Answers may be empty, and one may follow another directly.
 # - `labels` repeat the tokens that the assistant writes: the content of each of its turns, and the `tokenizer.eos_token_id` that ends the turn. Everywhere else they are −100, including the headers of all turns, even the assistant's, and the line breaks between turns. Labels are not shifted.
 # - The same words may occur in a question and in an answer. No content contains the `eos_token`.
 # - Leave out a chat of more than `longest` tokens. `chats` is not changed.

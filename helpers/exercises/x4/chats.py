@@ -204,11 +204,10 @@ class OnlyAnswersCount(Check):
         more = [place for place, (a, b) in enumerate(pairs) if a != b == -100]
         less = [place for place, (a, b) in enumerate(pairs) if b != a == -100]
         if more or less:
-            where = _around(right[0], min(more + less))
+            where, of_it = _around(right[0], min(more + less)), sum(b != -100 for b in right[1])
             return (
-                f"{len(more)} tokens count although the assistant did not write them. Of the {sum(b != -100 for b in right[1])} "
-                f"tokens that it wrote (answers, and the ends of its turns), {len(less)} do not count. The first of these "
-                f"is {where}."
+                f"{len(more)} tokens count although the assistant did not write them. Of the {of_it} tokens that it "
+                f"wrote (answers, and the ends of its turns), {len(less)} do not count. The first of these is {where}."
             )
         return None
 
