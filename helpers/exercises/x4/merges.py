@@ -63,10 +63,11 @@ class MergesOnce(Check):
                 it.given.weight.mul_(1 + number)
             inputs = inputs_of(it.given, A, B, it.x)
             it.layer.train(number == 1)
+            modes = {module: module.training for module in it.layer.modules()}
             rounds.append({"inputs": inputs, "calls": []})
             for call in calls:
                 try:
-                    rounds[-1]["calls"].append(MergesOnce._call(call, it, beside))
+                    rounds[-1]["calls"].append(MergesOnce._call(call, it, beside, modes))
                 except NotImplementedError:
                     raise
                 except Exception as error:
@@ -77,7 +78,7 @@ class MergesOnce(Check):
 
     @staticmethod
     @torch.no_grad()
-    def _call(call: str, it: Around, beside: Around) -> Evidence:
+    def _call(call: str, it: Around, beside: Around, modes: dict[nn.Module, bool]) -> Evidence:
         weight, view, mode = it.given.weight, it.given.weight.detach(), it.layer.training
         with torch.enable_grad():  # as in a script around it
             it.layer.merge() if call == "merge" else it.layer.unmerge()
@@ -95,7 +96,7 @@ class MergesOnce(Check):
         A, B = sorted((p for p in it.layer.parameters() if list(p.shape) in ([RANK, 12], [7, RANK])), key=len)
         return {
             "mode kept": after[it.layer] == mode,
-            "modules kept": all(training == mode for training in after.values()),
+            "modules kept": all(training == modes.get(module, training) for module, training in after.items()),
             "drops": drops,
             "in place": it.given.weight is weight and torch.equal(view, weight),
             "frozen": not it.given.weight.requires_grad,
