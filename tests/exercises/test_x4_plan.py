@@ -37,6 +37,6 @@ def test_only_a_recipe_other_than_that_of_the_reference_is_planned(monkeypatch):
     assert verdict(recipe()).passed
     assert planned == []
     less = replace(recipe(), micro_batch_size=2, gradient_accumulation_steps=16)
-    assert verdict(less).diagnosis == "4,096 tokens are in a micro-batch; 8,192 would fit."
+    assert verdict(less).diagnosis == "A micro-batch has 4,096 tokens; 8,192 would fit."
     assert planned == [less, recipe()]
     assert not verdict(replace(recipe(), quantize="nf4")).passed
