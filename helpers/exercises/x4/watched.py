@@ -18,7 +18,7 @@ LOOKED_AT = (1, 2, 7)  # the updates whose gradients are computed again
 
 def _bits(model: nn.Module) -> list[str]:
     """Return a print of each trained parameter of `model`, all of its bits, in an order that does not matter."""
-    parameters = (p.detach().cpu().contiguous() for p in model.parameters() if p.requires_grad)
+    parameters = (p.detach().cpu().flatten() for p in model.parameters() if p.requires_grad)
     return sorted(hashlib.sha256(p.view(torch.uint8).numpy().tobytes()).hexdigest()[:16] for p in parameters)
 
 
