@@ -159,7 +159,7 @@ for n, vectors in traffic.items():
     print(f"{n} ranks: each sends {vectors:.3f} vectors; 2 (N - 1) / N is {2 * (n - 1) / n:.3f}")
 
 # %% [markdown] name="cost_text"
-# With 1,000 ranks, 2 (N − 1)/N is 1.998. Each rank sends less than two vectors, for any number of ranks, so a ring scales. (The number of *rounds* grows. For short messages, libraries use trees, which need fewer.)
+# With 1,000 ranks, 2 (N − 1)/N is 1.998. Each rank sends less than twice the size of its vector, for any number of ranks, so a ring scales. (The number of *rounds* grows. For short messages, libraries use trees, which need fewer.)
 #
 # ## 3 · What an all-reduce costs
 #
@@ -874,7 +874,7 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - An all-reduce in a ring has N − 1 rounds of adding and N − 1 of copying, and each rank sends less than two vectors. Between two ranks it takes about α + n/β, so few messages are better than many.
+# - An all-reduce in a ring has N − 1 rounds of adding and N − 1 of copying, and each rank sends less than twice the size of its vector. Between two ranks it takes about α + n/β, so few messages are better than many.
 # - Data parallelism keeps the full model on every rank, gives each rank a part of the batch, and averages the gradients. The update is the same as with one process on the joint batch if all ranks have the same number of rows and no layer mixes rows, as BatchNorm does ([[when_ranks_go_wrong]]).
 # - DDP sends each gradient once, in buckets, during the backward pass. It saves no static memory: by default it holds one more copy of the gradients; with `gradient_as_bucket_view=True` it keeps none after the backward pass.
 # - Call `set_epoch`, evaluate without padding, and wrap accumulation in `no_sync`.

@@ -8,7 +8,7 @@
 # | After this you can | recognize, by their symptoms, replicas that differ, unequal batches, per-rank statistics and files that several ranks wrote at once; average over ranks with unequal rows; find the rank that is slow and estimate what random delays cost; find the rank that is out of step, from the flight recorder and with `TORCH_DISTRIBUTED_DEBUG=DETAIL` |
 # | Time | 75 to 100 minutes |
 # | Difficulty | ●●○ |
-# | Needs | a CPU, where ranks are processes that use gloo |
+# | Needs | a CPU, where ranks are processes that use gloo; if there is one GPU per rank, some cells use NCCL, which has not been tested yet |
 # | Before this | [[data_parallel]] |
 # | Syllabus | T34, P7 |
 #

@@ -8,7 +8,7 @@
 # | After this you can | write a `DistributedDataParallel` program that arrives at the same weights as one process training on the joint batch; check that it does; explain each of its lines; find from its symptoms which line of such a program is wrong |
 # | Time | 90 to 120 minutes |
 # | Difficulty | ●●● |
-# | Needs | a CPU (2 processes) |
+# | Needs | a CPU (2 processes); with two GPUs, the run and the table at the end use NCCL, which has not been tested yet |
 # | Before this | [[data_parallel]] and [[when_ranks_go_wrong]] |
 # | Syllabus | X3 (T18, C13, P7) |
 #
@@ -289,7 +289,7 @@ except RuntimeError as error:  # NotImplementedError is one, too
 # %% [markdown] name="broken_text"
 # ## Other people's programs (no points)
 #
-# Six programs, A to F, train a small classifier on two ranks with an effective batch of 2 ranks × 4 micro-batches × 32 rows. One is correct. Each of the others is broken in one line. All six finish, and in all six the loss falls. These are the symptoms:
+# Six programs, A to F, train a small classifier on two ranks with an effective batch of 2 ranks × 4 micro-batches × 32 rows. One is correct. Each of the others has one wrong line. All six finish, and in all six the loss falls. These are the symptoms:
 #
 # - **loss**: the mean over the first and over the last of three epochs, on rank 0;
 # - **replicas apart**: the relative distance between the two ranks' weights, after the first and the last epoch;
