@@ -1,14 +1,14 @@
 # %% [markdown] name="title"
 # # Data parallelism
 #
-# **N workers each hold a full copy of the model, compute on their parts of the batch, and average their gradients after every backward pass. The update is that of the joint batch, at up to N times the speed.**
+# **N workers each hold a full copy of the model, compute on their parts of the batch, and average their gradients after every backward pass. The update is the same as with one process on the joint batch, at up to N times the speed.**
 #
 # | | |
 # |---|---|
-# | After this you can | build an all-reduce from sends and receives and state its cost; write gradient buckets that travel during the backward pass; state what `DistributedDataParallel` sends, when and in which buckets, and what it costs in memory and time; give each rank its rows; start a job with `torchrun` |
+# | After this you can | build an all-reduce from sends and receives and state its cost; send gradients in buckets during the backward pass; state what `DistributedDataParallel` sends, when and in which buckets, and what it costs in memory and time; give each rank its rows; start a job with `torchrun` |
 # | Time | 105 to 130 minutes; a good place to stop is after section 5 |
 # | Difficulty | ●●● |
-# | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL; that path has not been tested yet |
+# | Needs | a CPU, where ranks are processes that use gloo; if there is one GPU per rank, the cells use NCCL, which has not been tested yet |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]] and [[#gradient_accumulation]] |
 # | Syllabus | T18, T34, C13, P7 |
 #
@@ -65,11 +65,11 @@ print(f"one or two ranks: on {'GPUs, over NCCL' if pair.type == 'cuda' else 'the
 # %% [markdown] name="ranks_text"
 # ## 1 · Ranks
 #
-# In PyTorch a worker is a **process**, its number is its **rank**, and the number of workers is the **world size**. There is no coordinator. The ranks communicate through **collectives**, calls that every rank makes, such as `all_reduce`, after which each rank has the sum of all ranks' tensors. Two libraries carry the messages: **NCCL** between GPUs, **gloo** between CPUs.
+# In PyTorch a worker is a **process**, its number is its **rank**, and the number of workers is the **world size**. There is no coordinator. The ranks communicate through **collectives**, calls that every rank makes. After an `all_reduce`, for example, each rank has the sum of all ranks' tensors. Two libraries carry the messages: **NCCL** between GPUs, **gloo** between CPUs.
 #
-# The helper `run_ranks(fn, n)` starts *n* real processes, calls `fn` in each, and collects their results and their printed lines. The function and the variables that it uses are **copied** to each rank. What a rank changes stays there, and only results come back. `rank_device()` is the rank's own GPU or the CPU. By default a memory meter wraps the function. `measure=False` leaves it out where it would disturb a timer or another meter.
+# The helper `run_ranks(fn, n)` starts *n* real processes, calls `fn` in each, and collects the results and the printed lines. The function and the variables that it uses are **copied** to each rank. A rank changes only its own copies, and only results come back. `rank_device()` is the rank's own GPU or the CPU. By default `run_ranks` also measures the memory that the function uses. `measure=False` turns that off where it would disturb a timer or another measurement.
 #
-# The collectives, the deadlocks and the bytes are those of a cluster. The speed is not.
+# The collectives, the deadlocks and the bytes are the same as on a cluster. The speed is not.
 
 
 # %% name="ranks"
@@ -85,9 +85,9 @@ run_ranks(hello, 4).results
 # %% [markdown] name="ring_text"
 # ## 2 · An all-reduce from sends and receives
 #
-# How can every rank get the sum? All ranks could send everything to rank 0, which adds it up and sends the sum back. Then all traffic goes through one rank, and the time grows with the number of ranks.
+# How can every rank get the sum? All ranks could send everything to rank 0, which adds it up and sends the sum back. But then all traffic goes through one rank, and the time grows with the number of ranks.
 #
-# In a **ring** each rank communicates with its two neighbors only. It cuts its vector into N chunks. In each round it sends one chunk to the right and receives another from the left. For N − 1 rounds it **adds** the chunk that arrives to its own. Then each rank holds one chunk that is complete. For another N − 1 rounds the complete chunks go around and are **copied**.
+# In a **ring** each rank communicates with its two neighbors only. It cuts its vector into N chunks. In each round it sends one chunk to the right and receives another from the left. For N − 1 rounds it **adds** the chunk that arrives to its own. After these rounds each rank holds one complete chunk. For another N − 1 rounds the complete chunks go around and are **copied**.
 
 # %% name="ring_picture"
 show(
@@ -96,7 +96,7 @@ show(
 )
 
 # %% [markdown] name="guess_ring_text"
-# Work it out before you write it: how much does one of four ranks send in total, in units of its vector's size?
+# Work this out before you write the function: with four ranks, how many times the size of its vector does each rank send in total?
 
 # %% name="guess_ring"
 my_guess = None  # bytes sent by one of four ranks / bytes of its vector
@@ -116,7 +116,7 @@ ring_guess = Prediction("Sent by one of four ranks", my_guess, "vectors")
 # - A rank sends only to `rank + 1` and receives only from `rank - 1` (the ring is closed: rank 0 follows the last rank). It calls no collective.
 # - It sends at most 2 (N − 1) messages, each of at most 1/N of the vector, rounded up.
 #
-# In each round, start the send and the receive together with `dist.batch_isend_irecv`. It returns a list of requests; call `wait()` on each. It takes a list of `dist.P2POp(dist.isend, tensor, to_rank)` and `dist.P2POp(dist.irecv, tensor, from_rank)`. `vector.tensor_split(n)` returns n views.
+# In each round, start the send and the receive together with `dist.batch_isend_irecv`. It takes a list of `dist.P2POp(dist.isend, tensor, to_rank)` and `dist.P2POp(dist.irecv, tensor, from_rank)`, and returns a list of requests. Call `wait()` on each request. `vector.tensor_split(n)` returns n views.
 
 
 # %% name="ring" answer=true reveal=true
@@ -159,7 +159,7 @@ for n, vectors in traffic.items():
     print(f"{n} ranks: each sends {vectors:.3f} vectors; 2 (N - 1) / N is {2 * (n - 1) / n:.3f}")
 
 # %% [markdown] name="cost_text"
-# With 1,000 ranks, 2 (N − 1)/N is 1.998. Each rank sends less than two vectors, for any number of ranks, so a ring scales. (The number of *rounds* grows. For short messages, libraries use trees, which need fewer.)
+# With 1,000 ranks, 2 (N − 1)/N is 1.998. Each rank sends less than twice the size of its vector, for any number of ranks, so a ring scales. (The number of *rounds* grows. For short messages, libraries use trees, which need fewer.)
 #
 # ## 3 · What an all-reduce costs
 #
@@ -169,7 +169,7 @@ for n, vectors in traffic.items():
 #
 # seconds. The **latency** α is the time that an empty all-reduce takes, and the **bandwidth** β is the number of bytes that each rank sends per second in a long one. Both depend on the machine, the network and the library, but the formula usually has this form. (Between two ranks a ring has two rounds, so one round costs α/2. With N ranks the formula is (N − 1) α + 2 (N − 1)/N · n/β.)
 #
-# Here are all-reduces of sizes from 1 KiB to 16 MiB on this machine. First you see only the shortest and the longest.
+# The next cell times all-reduces from 1 KiB to 16 MiB on this machine. For now it prints only the shortest and the longest.
 
 # %% name="cost"
 SIZES = [1024 * 4**k for k in range(8)]  # bytes, up to 16 MiB
@@ -200,7 +200,7 @@ for nbytes in (SIZES[0], SIZES[-1]):
 # %% [markdown] name="guess_cost_text"
 # The 1 KiB all-reduce is nearly all latency, so its time gives you α. The extra time of the 16 MiB one comes from its bytes and gives you β.
 #
-# **Predict.** By what factor does an all-reduce of 64 KiB take longer than one of 1 KiB? Calculate it from the two figures.
+# **Predict.** How many times as long does an all-reduce of 64 KiB take as one of 1 KiB? Calculate it from the two figures.
 
 # %% name="guess_cost"
 my_guess = None  # seconds of 64 KiB / seconds of 1 KiB
@@ -223,7 +223,7 @@ for nbytes in SIZES:
 #
 # - `sweep` is a list of pairs (bytes, seconds) with at least two different sizes, in any order. Do not change it.
 # - If the seconds follow the formula exactly, the function returns its alpha and beta.
-# - If each measurement of a sweep from 1 KiB to 16 MiB is off by up to 5%, alpha and beta are off by at most 25%. So an error in the largest message must not determine alpha.
+# - If each measurement of a sweep from 1 KiB to 16 MiB is off by up to 5%, alpha and beta are off by at most 25%. So an error in the time of the largest message must not determine alpha.
 # - alpha is never below 0, whatever the noise.
 #
 # Two well-chosen sizes are enough. Least squares also works if you weight the measurements.
@@ -264,13 +264,13 @@ for nbytes in HELD_OUT:
     )
 
 # %% [markdown] name="fit_explained"
-# A formula with two numbers does well to come within a factor of two. On one machine "the link" is memory, messages of some sizes fit into a cache and others do not, and two processes compete for cores. If the ratios are far from 1, see whether something else is running, and measure again. NCCL also changes its protocol with the size, so fit the formula to the sizes that you will send.
+# A formula with two numbers does well to come within a factor of two. On one machine "the link" is memory, messages of some sizes fit into a cache and others do not, and two processes compete for cores. If the ratios are far from 1, check whether something else is running, and measure again. NCCL also changes its protocol with the size, so fit the formula to the sizes that you will send.
 #
 # NVIDIA's *nccl-tests* report two bandwidths. The **algorithm bandwidth** (`algbw`) is n / t. The **bus bandwidth** (`busbw`) is `algbw` times 2 (N − 1)/N, the bytes that each rank actually sends per second. For any N, compare `busbw` with the link's data sheet. For two ranks `algbw` and `busbw` are equal, and by the formula both approach β as messages get longer.
 #
 # The size at which the two terms are equal is n = αβ. Well below that size, a shorter message is hardly any cheaper. So it pays to send few messages.
 #
-# **Predict.** The model that we train below has 3.5 million parameters in 76 tensors, 13.8 MB of gradients. By what factor do 76 all-reduces, one per tensor, take longer than one all-reduce of all the bytes? Use your alpha and beta.
+# **Predict.** The model that we train below has 3.5 million parameters in 76 tensors, 13.8 MB of gradients. How many times as long do 76 all-reduces, one per tensor, take as a single all-reduce of all the bytes? Use your alpha and beta.
 
 # %% name="guess_many"
 my_guess = None  # seconds of 76 messages / seconds of one
@@ -313,7 +313,7 @@ print(f"59 all-reduces of 1 KiB: {1e6 * least:,.0f} µs for the fastest, {1e6 * 
 print(f"76 all-reduces, formula with the average: {1e3 * (76 * mean + 13.8e6 / beta):.1f} ms")
 
 # %% [markdown] name="many_explained"
-# The formula's α comes from the fastest of 59 all-reduces of each size. But 76 messages also include the times when a rank waits for a core or for the other rank. The average includes such waits, and a few long ones dominate it. So the formula gives a low estimate with the fastest time and a rough high estimate with the average. On this kind of machine the two are far apart. Ranks that do not share cores wait less, so between GPUs the two should be closer. (No cell measures that.)
+# The formula's α comes from the fastest of 59 all-reduces of each size. But the time of 76 messages also includes waits for a core or for the other rank. The average of the 59 includes such waits, too. So with the fastest time the formula gives a low estimate, and with the average a rough high estimate. On this kind of machine the two are far apart. Ranks that do not share cores wait less, so between GPUs the two should be closer. (No cell measures that.)
 
 # %% [markdown] name="byhand_text"
 # ## 4 · Averaging gradients by hand
@@ -394,9 +394,9 @@ print(f"distance from one process on the joint batch, after 5 steps: {distance(f
 print("one step sent:", four[0][1])
 
 # %% [markdown] name="byhand_explained"
-# These are two different kinds of equality. The ranks agree **to the last bit**: they start from the same weights (the same seed), `all_reduce` gives each the same sum, and the same inputs give the same results. With one process they agree **up to rounding**, because four sums of 16 are added in a different order from one of 64.
+# There are two kinds of agreement here. The ranks agree with each other **to the last bit**: they start from the same weights (the same seed), `all_reduce` gives each the same sum, and the same inputs give the same results. With one process they agree **up to rounding**, because adding up four sums of 16 rows rounds differently from one sum over 64 rows.
 #
-# Each of the six parameters is sent in a message of its own, after the backward pass is over. That is correct but slow: each message costs another α, and the processor is idle while the messages travel.
+# Each of the six gradients is sent in a message of its own, after the backward pass is over. That is correct but slow: each message costs another α, and the processor is idle while the messages travel.
 #
 # ## 5 · Buckets that overlap the backward pass
 #
@@ -406,12 +406,12 @@ print("one step sent:", four[0][1])
 #
 # ### Your turn: the buckets
 #
-# **Contract.** `BucketedAverage(model, bucket_bytes)` is created on every rank. Then each step is `loss.backward()` and `finish()`.
+# **Contract.** `BucketedAverage(model, bucket_bytes)` is created once on every rank. Each step then calls `loss.backward()` and `finish()`.
 #
 # - The parameters that require a gradient go into buckets in the reverse order of `model.parameters()`. A bucket is closed once it holds `bucket_bytes` or more; the last one may hold less.
 # - A bucket is sent **during** the backward pass, as soon as it is full and all buckets before it have been sent. Each bucket is one all-reduce of one flat tensor.
 # - The backward pass does not wait for results: use `async_op=True`. `finish()` waits.
-# - `finish()` sends the buckets that have not been sent because some parameter got no gradient on this rank. Such a parameter counts as zeros. The order of the buckets is the same on all ranks.
+# - `finish()` sends the buckets that have not been sent because some parameter got no gradient on this rank. The gradient of such a parameter counts as zeros. The order of the buckets is the same on all ranks.
 # - After `finish()` each `.grad` is the average over the ranks, as with `DistributedDataParallel`, and the next step can begin. (A parameter that no rank uses may keep None.)
 # - Frozen parameters do not change and are not sent.
 #
@@ -547,7 +547,7 @@ claims.record("C13", "gradients are all-reduced, once each", "GPT, DDP, 2 ranks"
 # %% [markdown] name="buckets_explained"
 # The first step is special. DDP cannot know the order in which gradients will arrive, so it sends everything as one message and records the order. Before the second step it builds the buckets in that order. Rank 0 broadcasts the bucket indices and sizes, because all ranks must use the same buckets.
 #
-# Smaller buckets mean more messages, which can start earlier. Larger buckets mean fewer messages. `bucket_cap_mb` sets the limit, and then it holds for the first bucket, too.
+# Smaller buckets mean more messages, which can start earlier. Larger buckets mean fewer messages. `bucket_cap_mb` sets the limit for all buckets, including the first.
 
 # %% name="caps"
 for cap in (0.25, 1, 25):
@@ -609,7 +609,7 @@ for name in (ddp, views):
     claims.record("C13", "memory 1x per GPU, buckets included", name, extra, "x gradients", -0.05, 0.06)
 
 # %% [markdown] name="memory_explained"
-# Data parallelism saves no static memory: that takes sharding ([[sharding]]). The activations are those of the rank's own rows, as with accumulation ([[gradient_accumulation]]).
+# Data parallelism does not reduce static memory; sharding does ([[sharding]]). Each rank holds the activations of its own rows only, so they are half as large here.
 #
 # DDP even adds memory. The buckets are separate buffers, one more copy of all gradients. (The meter counts them under *inputs and other*.) With `gradient_as_bucket_view=True` each `.grad` *is* a slice of its bucket, so after the backward pass there is no second copy.
 #
@@ -827,7 +827,7 @@ print(torchrun(SCRIPT, 2))
 # %% [markdown] name="play_text"
 # ### Explore: how far does it scale?
 #
-# This is a model of one step, not a measurement. Each GPU computes for as long as you set, two thirds of it in the backward pass. An all-reduce sends 2 (N − 1)/N · n bytes per GPU at the bandwidth that you set. It also takes α/2 for each round: a ring has 2 (N − 1) rounds, a tree 2 log₂ N, and libraries choose the one that is faster. Messages may overlap with the whole backward pass. Any time beyond that makes the step longer.
+# This is a model of one step, not a measurement. Each GPU computes for as long as you set, two thirds of it in the backward pass. An all-reduce sends 2 (N − 1)/N · n bytes per GPU at the bandwidth that you set. It also takes α/2 for each round: a ring has 2 (N − 1) rounds, a tree 2 log₂ N, and libraries choose the faster one. Messages may overlap with the whole backward pass. Any time beyond that makes the step longer.
 #
 # | link, one direction | GB/s (data sheets) |
 # |---|---|
@@ -864,7 +864,7 @@ explore(
 )
 
 # %% [markdown] name="summary_text"
-# Make the link slower until 128 GPUs are less than 64 times as fast as one with FP32 gradients, but still more than 64 times as fast with BF16 gradients. What would you change first: the link, the format, or the micro-batch (more compute per step)? And does latency ever dominate?
+# Make the link slower until 128 GPUs with FP32 gradients are less than 64 times as fast as one GPU, but with BF16 gradients still more than 64 times as fast. What would you change first: the link, the format, or the micro-batch (more compute per step)? And does latency ever dominate?
 #
 # ## 10 · What this run measured
 
@@ -874,8 +874,8 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - An all-reduce in a ring has N − 1 rounds of adding and N − 1 of copying, and each rank sends less than two vectors. Between two ranks it takes about α + n/β, so few messages are better than many.
-# - Data parallel: the full model on every rank, a part of the batch on each rank, gradients averaged. The update is that of the joint batch if all ranks have the same number of rows and no layer, such as BatchNorm, mixes rows ([[when_ranks_go_wrong]]).
+# - An all-reduce in a ring has N − 1 rounds of adding and N − 1 of copying, and each rank sends less than twice the size of its vector. Between two ranks it takes about α + n/β, so few messages are better than many.
+# - Data parallelism keeps the full model on every rank, gives each rank a part of the batch, and averages the gradients. The update is the same as with one process on the joint batch if all ranks have the same number of rows and no layer mixes rows, as BatchNorm does ([[when_ranks_go_wrong]]).
 # - DDP sends each gradient once, in buckets, during the backward pass. It saves no static memory: by default it holds one more copy of the gradients; with `gradient_as_bucket_view=True` it keeps none after the backward pass.
 # - Call `set_epoch`, evaluate without padding, and wrap accumulation in `no_sync`.
 # - Effective batch = micro-batch × accumulation × ranks.

@@ -1,14 +1,14 @@
 # %% [markdown] name="title"
 # # When ranks go wrong
 #
-# **Most mistakes with ranks raise no error. The loss falls and the weights are wrong, or the job hangs and the error message blames the wrong rank. Each mistake leaves a trace; this lab shows which one, and how to find it.**
+# **Most mistakes with ranks raise no error. The loss falls and the weights are wrong, or the job hangs and the error message blames the wrong rank. Each mistake leaves traces; this lab shows what they are and how to find them.**
 #
 # | | |
 # |---|---|
 # | After this you can | recognize, by their symptoms, replicas that differ, unequal batches, per-rank statistics and files that several ranks wrote at once; average over ranks with unequal rows; find the rank that is slow and estimate what random delays cost; find the rank that is out of step, from the flight recorder and with `TORCH_DISTRIBUTED_DEBUG=DETAIL` |
 # | Time | 75 to 100 minutes |
 # | Difficulty | ●●○ |
-# | Needs | a CPU, where ranks are processes that use gloo |
+# | Needs | a CPU, where ranks are processes that use gloo; if there is one GPU per rank, some cells use NCCL, which has not been tested yet |
 # | Before this | [[data_parallel]] |
 # | Syllabus | T34, P7 |
 #
@@ -99,7 +99,7 @@ def average_gradients_by_hand(model):
 # %% [markdown] name="seeds_text"
 # ## 1 · No error, and wrong weights
 #
-# We start from a small program: an MLP, 64 digits of which each of two ranks has half, and gradients averaged by hand as in [[data_parallel]]. Each part below breaks this program, or a similar one, in one way.
+# The starting point is a small program: two ranks train an MLP, each on half of 64 digits, and average the gradients by hand as in [[data_parallel]]. Each part below breaks this program, or a similar one, in one way.
 #
 # ### Different weights at the start
 #
@@ -142,7 +142,7 @@ claims.record("P7", said, "MLP, 20 steps by hand", distance(a, b), "relative", 0
 claims.record("P7", "DDP starts all from rank 0", "MLP, 20 steps", distance(c, d), "relative", 0, 0)
 
 # %% [markdown] name="seeds_explained"
-# DDP's constructor sends rank 0's parameters and buffers to all ranks. So DDP is safe here, unless the weights are changed later on one rank only, for example by loading a checkpoint on rank 0. A checksum of the weights, compared between ranks every few hundred steps, detects such drift. Randomness is another matter: dropout and augmentation *should* differ between ranks. Make the model from the same seed everywhere, and then add the rank to the seed.
+# DDP's constructor sends rank 0's parameters and buffers to all ranks. So DDP is safe here, unless the weights are changed later on one rank only, for example by loading a checkpoint on rank 0. A checksum of the weights, compared between ranks every few hundred steps, detects such drift. Randomness is another matter: dropout and augmentation *should* differ between ranks. Make the model from the same seed everywhere, and only then add the rank to the seed.
 #
 # ### Unequal batches
 #
@@ -261,9 +261,9 @@ if pair.type == "cuda":
     print(f"with SyncBatchNorm: {together:.2g}")
 
 # %% [markdown] name="batchnorm_explained"
-# A quarter of the rows per rank does not make the distance four times as large: the mean and the variance of n rows are off by about 1/√n, which is twice as much, and averaging over eight ranks instead of two cancels part of that. But even with 32 rows per rank the gradient is off by nearly a fifth.
+# A quarter of the rows per rank does not make the distance four times as large. The mean and the variance of n rows are off by about 1/√n, so with a quarter of the rows they are off by twice as much, and averaging over eight ranks instead of two cancels part of that. But even with 32 rows per rank the gradient is off by nearly a fifth.
 #
-# Accumulation has the same problem ([[gradient_accumulation]]). On GPUs, `SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics over all ranks, at the price of a small collective in each such layer. Running statistics differ, too. At each forward pass in training mode DDP resets them to rank 0's, and a checkpoint that rank 0 saves holds rank 0's.
+# Accumulation has the same problem ([[gradient_accumulation]]). On GPUs, `SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics over all ranks, at the cost of a small collective in each such layer. Running statistics differ, too. At each forward pass in training mode DDP resets them to rank 0's, and a checkpoint that rank 0 saves holds rank 0's.
 #
 # ### Every rank saves
 #
@@ -335,7 +335,7 @@ for through, limit in (("ddp", 4), ("ddp.module", 60)):  # seconds
 # %% [markdown] name="rank0_explained"
 # In the first report both ranks are inside a collective, but not the same one. Rank 0 sends a broadcast that rank 1 never joins; rank 1 is at a barrier that rank 0 has not reached. Gloo matches each call with a call of the same kind. NCCL does not check: there, a barrier is an all-reduce, which meets the broadcast on the same connections, and the result is undefined (a hang, a crash or wrong data; NCCL documentation, *Collective Operations*). Call `ddp.module` where only one rank works.
 #
-# The same happens when one rank has one more batch than the others. `DistributedSampler` gives all ranks the same number. Where that is not possible, `Join` lets a rank that has finished keep taking part in the collectives of the others:
+# The same happens when one rank has one more batch than the others. `DistributedSampler` gives all ranks the same number of rows. Where that is not possible, `Join` lets a rank that has finished keep taking part in the collectives of the others:
 
 
 # %% name="hang"
@@ -387,7 +387,7 @@ print("\nfind_unused_parameters=True:", run_ranks(unused, 2, True).results)
 #
 # ## 3 · A rank that is slow
 #
-# Suppose that one GPU runs hot and slows down. Every step then takes as long as the slowest rank needs. Which rank is the slow one? Each rank can time its own all-reduces. Here `sleep` stands for computing: 20 ms on three ranks, 80 ms on rank 2.
+# Suppose that one GPU runs hot and slows down. Every step then takes as long as the slowest rank takes. Which rank is the slow one? Each rank can time its own all-reduces. Here `sleep` stands in for computing: 20 ms on three ranks, 80 ms on rank 2.
 #
 # **Predict.** What is the ratio of rank 2's time in the all-reduce to that of the other ranks?
 
@@ -502,7 +502,7 @@ for rank, said in enumerate(run_ranks(mismatched, 2, device="cpu", process_group
 # %% [markdown] name="stuck_text"
 # ### After the fact: a timeout and the flight recorder
 #
-# A process group has a **timeout**: half an hour over gloo, ten minutes over NCCL, unless `init_process_group(timeout=...)` sets another. Here it is two seconds. After its second step rank 0, and no other rank, broadcasts its loss, "only for the log".
+# A process group has a **timeout**: half an hour over gloo, ten minutes over NCCL, unless `init_process_group(timeout=...)` sets another. Here it is two seconds. After the second step, rank 0 alone broadcasts its loss, "only for the log."
 #
 # Each process also has a **flight recorder**, a ring buffer that holds the last `TORCH_FR_BUFFER_SIZE` calls of all its groups, each with the line that made it. Over NCCL it is written to a file after a timeout (the settings are at the end of this section); over gloo the program below writes it.
 
@@ -538,7 +538,7 @@ else:
     print("This version of PyTorch records no calls of gloo; from 2.13 on it does.")
 
 # %% [markdown] name="out_of_step_text"
-# Each rank reports a timeout or a closed connection, and none reports the cause. The records, side by side, show it. With 3 ranks and 3 calls you see it at once. With 1,024 ranks and 2,000 calls each, you need a program.
+# Each rank reports only that it timed out (or that a connection was closed), and none reports the cause. The records, side by side, show it. With 3 ranks and 3 calls you see it at once. With 1,024 ranks and 2,000 calls each, you need a program.
 #
 # ### Your turn: which rank is out of step?
 #
@@ -583,13 +583,13 @@ if calls:
 #
 # The recorder works over gloo in PyTorch 2.13, but the group has no name in the dump, so `torchfrtrace` by itself would stop with a `KeyError`; the helper fills in the name. Over gloo a call never leaves the state *scheduled*. Over NCCL it goes on to *started* and *completed*, so you also see which ranks reached the call and did not finish it.
 #
-# **Over NCCL** a call only queues its collective on the GPU, and Python continues. A hung rank's stack shows a later line, where it first needs a result: at `loss.item()`, or in `torch.cuda.synchronize()`. So the stack shows little there, and the recorder is the tool to use. It is on by default; set the path to a folder that all machines share,
+# **Over NCCL** a call only queues its collective on the GPU, and Python continues. A hung rank's stack shows a later line, where it first needs a result: at `loss.item()`, or in `torch.cuda.synchronize()`. So the stack shows little there, and the recorder is the tool to use. It is on by default. Set the path to a folder that all machines share:
 #
 # ```
 # TORCH_FR_DUMP_TEMP_FILE=/shared/run7/rank_
 # ```
 #
-# and after the timeout a watchdog thread writes one file for each rank and ends the process. It also prints lines such as these, shortened, from a report to NVIDIA (github.com/NVIDIA/nccl/issues/1409):
+# After the timeout, a watchdog thread on each rank writes one file and ends the process. It also prints lines such as these (shortened, from a report to NVIDIA, github.com/NVIDIA/nccl/issues/1409):
 #
 # ```
 # [Rank 7] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=80078, OpType=BROADCAST, NumelIn=5056, ...)

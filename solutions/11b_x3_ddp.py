@@ -8,7 +8,7 @@
 # | After this you can | write a `DistributedDataParallel` program that arrives at the same weights as one process training on the joint batch; check that it does; explain each of its lines; find from its symptoms which line of such a program is wrong |
 # | Time | 90 to 120 minutes |
 # | Difficulty | ●●● |
-# | Needs | a CPU (2 processes) |
+# | Needs | a CPU (2 processes); with two GPUs, the run and the table at the end use NCCL, which has not been tested yet |
 # | Before this | [[data_parallel]] and [[when_ranks_go_wrong]] |
 # | Syllabus | X3 (T18, C13, P7) |
 #
@@ -51,12 +51,12 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 # %% [markdown] name="epoch_task"
 # ## Part 1 · An epoch (5 points)
 #
-# **Contract.** `train_epoch` is called on every rank and goes through the rank's `loader` once.
+# **Contract.** `train_epoch` is called on every rank and runs through the rank's `loader` once.
 #
-# 1. `model` is wrapped in `DistributedDataParallel`, has no BatchNorm, and is in training mode; its parameters are on the rank's device. It sees each micro-batch once, one at a time: the graph of one is freed before the next goes in. Some parameters may be frozen (`requires_grad=False`) and stay so; some may be tied. Every other parameter gets a gradient from every micro-batch.
+# 1. `model` is wrapped in `DistributedDataParallel`, has no BatchNorm, and is in training mode; its parameters are on the rank's device. Run it on each micro-batch once, one at a time: the graph of one micro-batch is freed before the next enters the model. Some parameters may be frozen (`requires_grad=False`) and stay frozen; some may be tied. Every other parameter gets a gradient from every micro-batch.
 # 2. `loader` is a `DataLoader` that yields micro-batches `(x, y)` on the CPU; `loader.sampler` is a `DistributedSampler`. Set its epoch to `epoch`: a resumed run does not begin at 0. All ranks get the same number of micro-batches, with the same numbers of rows; the last micro-batch of an epoch may be smaller.
 # 3. Each group of `accumulate` micro-batches makes one update. Micro-batches left over at the end form a smaller group with its own update.
-# 4. The loss is the cross-entropy of `model(x)` and `y`. Each update is that of one process on the **joint** batch: all rows of the group, on all ranks, have the same weight.
+# 4. The loss is the cross-entropy of `model(x)` and `y`. Each update equals the update of one process on the **joint** batch: all rows of the group, on all ranks, have the same weight.
 # 5. Gradients are averaged between ranks **once per update**, not once per micro-batch, and nothing else of their size is sent.
 # 6. Gradients of earlier steps must not leak into an update, and before the first step `.grad` may be None.
 # 7. `train_epoch` returns the mean loss over all rows that **all** ranks saw in this call, as a Python float that is the same on every rank. Each row counts with the loss that it had when it was seen.
@@ -104,9 +104,9 @@ hint("x3.epoch")
 # **Contract.** `evaluate` is called on every rank and returns the loss and the accuracy over the whole data set.
 #
 # 1. `model` is wrapped in `DistributedDataParallel`. It may contain dropout and BatchNorm, and a BatchNorm may be frozen: in evaluation mode while the model is in training mode. `dataset[i]` is `(x, y)` without a batch dimension, on the CPU.
-# 2. Each row counts **once**, for any number of rows: it need not be divisible by the number of ranks, and may be smaller.
+# 2. Each row counts **once**, whatever the number of rows, which need not be divisible by the number of ranks and may be smaller than it.
 # 3. The ranks share the work: no rank reads more than its part of the rows, rounded up, or runs more through the model. The model sees at most `batch_size` rows at a time.
-# 4. It runs in evaluation mode and without a graph. Afterwards PyTorch records graphs as before, and the model has not changed: not its parameters, gradients or buffers, nor the mode of any layer.
+# 4. It runs in evaluation mode and without a graph. Afterwards PyTorch records graphs as before, and the model has not changed: neither its parameters, gradients and buffers, nor the mode of any layer.
 # 5. It returns `{"loss": ..., "accuracy": ...}` and nothing else: the mean cross-entropy and the share of correct answers, as Python floats that are the same on every rank.
 
 
@@ -289,7 +289,7 @@ except RuntimeError as error:  # NotImplementedError is one, too
 # %% [markdown] name="broken_text"
 # ## Other people's programs (no points)
 #
-# Six programs, A to F, train a small classifier on two ranks with an effective batch of 2 ranks × 4 micro-batches × 32 rows. One is correct. Each of the others is broken in one line. All six finish, and in all six the loss falls. These are the symptoms:
+# Six programs, A to F, train a small classifier on two ranks with an effective batch of 2 ranks × 4 micro-batches × 32 rows. One is correct. Each of the others has one wrong line. All six finish, and in all six the loss falls. These are the symptoms:
 #
 # - **loss**: the mean over the first and over the last of three epochs, on rank 0;
 # - **replicas apart**: the relative distance between the two ranks' weights, after the first and the last epoch;

@@ -1,14 +1,14 @@
 # %% [markdown] name="title"
 # # Sharding: ZeRO by hand
 #
-# **N ranks need not keep N copies of everything. Each rank keeps one part of the optimizer state, the gradients and the parameters, and gets the rest only while it is needed.**
+# **N ranks need not keep N copies of everything. Each rank keeps one part of the optimizer state, the gradients and the parameters, and fetches the rest only when it needs it.**
 #
 # | | |
 # |---|---|
 # | After this you can | write ZeRO's partition, reduction, gathering and hooks; predict bytes per rank and bytes sent at each stage, and measure both; calculate when communication hides behind computation; read a DeepSpeed configuration |
 # | Time | 75 to 105 minutes |
 # | Difficulty | ●●● |
-# | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL; that path has not been tested yet. DeepSpeed is optional |
+# | Needs | a CPU, where ranks are processes that use gloo; if there is one GPU per rank, the cells use NCCL, which has not been tested yet. DeepSpeed is optional |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#mixed_precision]] (BF16, master weights), [[#gradient_accumulation]] and [[#data_parallel]] |
 # | Syllabus | T22, C14 |
 #
@@ -59,7 +59,7 @@ print(f"ranks: on {'GPUs, over NCCL' if everywhere.type == 'cuda' else 'the CPU,
 #
 # DDP keeps a full copy of everything on every rank. ZeRO keeps one copy in total: each rank stores one part, fetches any other part from the rank that stores it, and frees that part after use.
 #
-# In FP32 with Adam a parameter costs 16 bytes ([[where_memory_goes]]): 4 for itself, 4 for its gradient and 8 for the optimizer. Under DDP every rank pays all 16. ZeRO's **stages** shard more and more of them:
+# In FP32 with Adam a parameter costs 16 bytes ([[where_memory_goes]]): 4 for itself, 4 for its gradient and 8 for the optimizer. Under DDP every rank stores all 16. ZeRO's **stages** shard more and more of them:
 
 # %% name="stages_drawn"
 show(
@@ -68,14 +68,14 @@ show(
 )
 
 # %% [markdown] name="stages_table"
-# | stage | sharded | bytes per parameter and rank, FP32 (this lab) | BF16 with master weights (the paper) |
+# | stage | sharded | bytes per parameter and rank, FP32 (this lab) | 16 bits with master weights (the ZeRO paper) |
 # |---|---|---|---|
 # | 0 (DDP) | nothing | 16 | 16 |
 # | 1 | optimizer state | 8 + 8/N | 4 + 12/N |
 # | 2 | also gradients | 4 + 12/N | 2 + 14/N |
 # | 3 (FSDP) | also parameters | 16/N | 16/N |
 #
-# The paper counts in BF16 with FP32 master weights ([[mixed_precision]]): 2 + 2 bytes for parameter and gradient, and 12 in the optimizer for the master weight and the moments. The sum is 16 here, too, but it splits differently.
+# The ZeRO paper counts 16-bit training with FP32 master weights ([[mixed_precision]]): 2 + 2 bytes for the parameter and its gradient, and 12 in the optimizer for the master weight and the moments. The sum is 16 again, but it splits differently.
 
 # %% [markdown] name="partition_text"
 # ## 2 · ZeRO, by hand
@@ -132,7 +132,7 @@ hint("sharding.partition")
 # **Contract.** `reduce_gradients(parameters, shard)` is called on every rank after a backward pass.
 #
 # - `shard` is an `nn.Parameter`. Afterwards `shard.grad` is the **mean** over all ranks of the gradients of its slice, with zeros for padding.
-# - A parameter whose `.grad` is None on this rank counts as zeros.
+# - If a parameter's `.grad` is None on this rank, its gradient counts as zeros.
 # - If `shard.grad` already exists, the mean is added to it.
 # - Afterwards every `p.grad` is None, and `shard.grad` keeps only its own memory alive, not a full gradient. The weights, including those of `shard`, do not change.
 # - The function sends one reduce-scatter of the padded vector and nothing else.
@@ -339,7 +339,7 @@ show(
 )
 
 # %% [markdown] name="stages_explained"
-# The losses are the same everywhere. The formula holds, up to one block's gradients. Under DDP one gradient has not yet been copied into its bucket. At stages 2 and 3 a unit's gradients stay unsharded until the last of them is ready. A unit holds one parameter in 8, so its gradients take half a byte per parameter of the model. The formula already counts 1/N of that, so the excess is 0.25 bytes on 2 ranks and about 0.37 on 4. Smaller units add less.
+# The losses are the same everywhere. The formula holds, up to one block's gradients. Under DDP the excess of 0.25 bytes is one gradient that has not yet been copied into its bucket. At stages 2 and 3 a unit's gradients stay unsharded until the last of them is ready. A unit holds an eighth of the parameters, so its gradients take half a byte per parameter of the model. The formula already counts 1/N of that, so the excess is 0.25 bytes on 2 ranks and about 0.37 on 4. Smaller units add less.
 #
 # The peak falls by less than the static part. It also contains the activations, the unit that is being reduced (its gradients and the flat copy of them), and at stage 3 the gathered block.
 #
@@ -380,7 +380,7 @@ claims.record("C14", swapped, f"ZeRO-3, {subject}", said[3].count("all_reduce"),
 #
 # Stage 3 must wait for a gather before each block, unless the next block's parameters travel while the current block computes. Then the gather is hidden if it takes no longer than the computation, that is, if each GPU has enough tokens.
 #
-# Suppose that H100s compute at 40% of their BF16 peak, that is, at 396 TFLOP/s. Within a machine of eight, each GPU sends 450 GB/s over NVLink. There, a forward pass hides its gathers if each GPU has 880 tokens. For traffic to other machines, each GPU has a network port of 50 GB/s.
+# Suppose that H100s compute at 40% of their BF16 peak, that is, at 396 TFLOP/s. Within a machine of eight, each GPU sends 450 GB/s over NVLink. There, a forward pass hides its gathers if each GPU has at least 880 tokens. For traffic to other machines, each GPU has a network port of 50 GB/s.
 #
 # **Predict.** Now two such machines share one copy of the parameters, so 16 GPUs take part in each gather. How many tokens per GPU hide the gathers now?
 
@@ -418,7 +418,7 @@ hidden_guess.reveal(tokens_that_hide(2, 2, rate, ports), "calculated")
 #
 # A ring over two machines is not limited to one port. NCCL runs several rings at once, each with a part of the bytes, and each leaves the machine through a different GPU's port. So the link between the machines carries 8 × 50 = 400 GB/s, nearly as much as each GPU's NVLink. A rank is limited to its own port only if all other ranks of its ring are on other machines. That happens when tensor parallelism fills each machine ([[tensor_parallel]]), or between the replicas of hybrid sharding ([[fully_shard]]). (The factor (N − 1)/N is taken as 1, as for many ranks.)
 #
-# But a flat ring over many machines suffers from latency: each gather of a block takes N − 1 rounds and waits for the slowest rank. More tokens per GPU help, because each message has more computation to hide behind. Fewer ranks per copy help too, as in hybrid sharding. Gradients in BF16 would halve the bytes of the reductions, at the price of rounding in a sum over all ranks.
+# But a flat ring over many machines suffers from latency: each gather of a block takes N − 1 rounds and waits for the slowest rank. More tokens per GPU help, because each message has more computation to hide behind. Fewer ranks per copy help too, as in hybrid sharding. Gradients in BF16 would halve the bytes of the reductions, at the cost of rounding in a sum over all ranks.
 
 # %% [markdown] name="explore_text"
 # ### Explore
@@ -450,7 +450,7 @@ print(
 # - `zero_optimization.stage` is the stage of the table at the top of this lab.
 # - `offload_optimizer` and `offload_param` keep optimizer state and parameters in the host's memory. The optimizer then steps on the CPU, for which DeepSpeed compiles its own Adam. The helper pins that memory if there is a GPU.
 # - `train_micro_batch_size_per_gpu` × `gradient_accumulation_steps` × ranks is the effective batch ([[gradient_accumulation]]).
-# - `gradient_clipping`: if you leave it out, recent versions (0.19) clip to norm 1 and older ones not at all. The helper always writes it; 0 turns clipping off.
+# - `gradient_clipping`: if you leave it out, current versions clip to norm 1. Versions before pull request 8068 (June 2026) did not clip. The helper always writes a value; 0 turns clipping off.
 #
 # DeepSpeed is optional here. `make install-deepspeed` in a terminal, or `DS_BUILD_OPS=0 pip install deepspeed ninja`, installs it (it needs g++, and compiles for a few minutes on first use). Once it is installed, the next cell runs it on two ranks.
 
@@ -501,7 +501,7 @@ claims
 # ## Recap
 #
 # - DDP keeps 16 bytes per parameter on every rank. ZeRO-1 keeps 8 + 8/N, ZeRO-2 4 + 12/N, and ZeRO-3 (FSDP) 16/N. The stages are built from three operations (partition, reduce-scatter, all-gather) and hooks that call them.
-# - Without accumulation, stages 1 and 2 send what DDP sends, 2 Φ. Stage 3 sends 3 Φ for every micro-batch.
+# - Without accumulation, stages 1 and 2 send as much as DDP, 2 Φ. Stage 3 sends 3 Φ for every micro-batch.
 # - A part of the peak does not shrink with N: the gathered unit, its gradients, and the activations.
 # - Gathers hide behind computation if each GPU has enough tokens. Rings over several machines use all of each machine's ports.
 #

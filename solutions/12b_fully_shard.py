@@ -8,7 +8,7 @@
 # | After this you can | shard a model with `fully_shard` over an explicit mesh and choose the units; build, initialize and load a model that fits on no single rank; write a training step that accumulates and clips across ranks; order checkpointing, compiler, sharding and optimizer; save on 4 ranks and resume on 2; plan 70B on 8 GPUs |
 # | Time | 90 to 120 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●● |
-# | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL; that path has not been tested yet |
+# | Needs | a CPU, where ranks are processes that use gloo; if there is one GPU per rank, the cells use NCCL, which has not been tested yet |
 # | Before this | labs [[#activation_checkpointing]] and [[#sharding]] |
 # | Syllabus | T21, T23, T35, C14 |
 #
@@ -93,7 +93,7 @@ def run_cases(fn, ranks, cases):
 # %% [markdown] name="fully_shard_text"
 # ## 1 · Shard a model
 #
-# The model of this lab is that of [[sharding]]: 8 equal blocks of 2 MiB, Φ parameters in all, trained in FP32 with AdamW. `fully_shard(module, mesh=mesh)` does what your functions and hooks did there, in place: the module's parameters become one unit that is gathered together and freed together. Each parameter is now a `DTensor`, split along its first dimension; this rank's part is `p.to_local()`.
+# This lab uses the same model as [[sharding]]: 8 equal blocks of 2 MiB, Φ parameters in all, trained in FP32 with AdamW. `fully_shard(module, mesh=mesh)` does what your functions and hooks did there, in place: the module's parameters become one unit that is gathered together and freed together. Each parameter is now a `DTensor`, split along its first dimension; this rank's part is `p.to_local()`.
 #
 # - **Units.** A call takes all parameters of its module that no earlier call has taken, and makes them one unit. Only one unit's parameters need to be complete at a time.
 # - **The root**, the outermost sharded module, coordinates the units inside it, and keeps its own parameters gathered from the forward to the backward pass. A sharded block that is not inside a sharded model is its own root.
@@ -195,7 +195,7 @@ lower = fsdp[one_unit].peak / got.peak
 claims.record("T21", "smaller units, lower peak", "4 ranks, whole model / each block", lower, "times", 1.2, 10)
 
 # %% [markdown] name="units_explained"
-# The losses are those of DDP. The static part is the formula's 4 bytes per parameter; your stage 3 held up to one block's gradients more. The bytes sent and the number of messages are those of your stage 3: three messages per block. The claim that FSDP needs "about N times less memory" holds for the static part but not for the peak: gathered units and flat copies of gradients are not divided by N. (Messages travel while the ranks compute, so the peak differs a little from rank to rank and from run to run. The tables show the rank with the highest peak.)
+# The losses equal DDP's. The static part is the formula's 4 bytes per parameter; your stage 3 held up to one block's gradients more. The bytes sent and the number of messages are the same as at your stage 3: three messages per block. The claim that FSDP needs "about N times less memory" holds for the static part but not for the peak: gathered units and flat copies of gradients are not divided by N. (Messages travel while the ranks compute, so the peak differs a little from rank to rank and from run to run. The tables show the rank with the highest peak.)
 #
 # Smaller units save more than the parameters of seven blocks. At the end of a unit's backward pass all its gradients exist, along with the buffer in which they are packed for the reduce-scatter. So a unit costs at least twice its size on top of the static part. Units of one block cost more than that here, because the next unit's parameters have already been gathered and activations are not divided.
 #
@@ -230,7 +230,7 @@ said = "BF16 policy: gathers halve, reduction stays FP32"
 claims.record("T21", said, "4 ranks", halved, "x parameters in FP32", 1.99, 2.01)
 
 # %% [markdown] name="policies_explained"
-# With the BF16 policy both gathers send half the bytes, and the reduction stays FP32: 2 Φ instead of 3 Φ. The gathered block is half as large, so the peak is lower. The static 4 bytes stay, because shards and optimizer are FP32, which keeps small updates from being lost ([[number_formats]]). The loss differs in the fourth digit.
+# With the BF16 policy both gathers send half the bytes, and the reduction stays FP32, so a step sends 2 Φ instead of 3 Φ. The gathered block is half as large, so the peak is lower. The static part stays at 4 bytes, because shards and optimizer are FP32, which keeps small updates from being lost ([[number_formats]]). The loss differs in the fourth digit.
 #
 # ## 2 · A model that no rank can build
 #
@@ -243,7 +243,7 @@ claims.record("T21", said, "4 ranks", halved, "x parameters in FP32", 1.99, 2.01
 #
 # Tensors that the state dict lacks, such as non-persistent buffers, stay unfilled. Fill them yourself after `to_empty`.
 #
-# **Predict.** The next cell's `load_by_hand` takes these four steps, and loads by broadcast. On 4 ranks, what is its peak on a rank other than 0, as a share of the whole model?
+# **Predict.** In the next cell, `load_by_hand` takes these four steps and loads by broadcast. On 4 ranks, what is its peak on a rank other than 0, as a share of the whole model?
 
 # %% name="guess_meta"
 my_guess = None  # of the whole model's parameters
@@ -337,7 +337,7 @@ claims.record(
 )
 
 # %% [markdown] name="meta_explained"
-# The shards are a quarter; the rest is the largest parameter in transit. (On a CPU, rank 0 also shows the whole model, because the host's memory *is* what the meter reads.) `set_model_state_dict` with `broadcast_from_rank0` does step 4 in one call, for any sharding; its peak on ranks 1 to 3 is higher.
+# The shards account for a quarter of the model; the rest of the peak is the largest parameter in transit. (On a CPU, rank 0 also shows the whole model, because the host's memory *is* what the meter reads.) `set_model_state_dict` with `broadcast_from_rank0` does step 4 in one call, for any sharding; its peak on ranks 1 to 3 is higher.
 #
 # `initialize` gives the weights of one process on any number of ranks. The last line is a control: calling `reset_parameters` on the sharded layers draws each shard from the same seed, so on the CPU all ranks get the *same* shard, and the full model repeats one shard N times. On CUDA, `DTensor` gives each rank its own range of the random numbers. Check this once on your own setup: compare the shards of two ranks.
 
@@ -405,7 +405,7 @@ clip_guess.reveal(apart[0][1])
 # **Contract.** `accumulated_step(model, optimizer, micro_batches, limit)` is called on every rank with a model that `fully_shard` has sharded over all ranks. It takes one training step.
 #
 # - `micro_batches` is a list of pairs (x, y). Micro-batches may differ in their number of rows, but the i-th has the same number on every rank. The model gets one micro-batch at a time, in order; its loss is `F.mse_loss(model(x), y)`.
-# - The step is that of one process on all rows of all ranks. Every row counts the same, and the gradient is clipped to the norm `limit`.
+# - The step equals one process's step on all rows of all ranks. Every row counts the same, and the gradient is clipped to the norm `limit`.
 # - Gradients are reduced once per unit and step.
 # - It returns two numbers (or tensors with one element): the mean loss over this rank's rows, and the norm of the joint gradient before clipping.
 # - Afterwards no parameter has a gradient, and a plain backward pass is reduced as before.
@@ -595,13 +595,13 @@ show_table(table)
 claims.record("T21", "HSDP: between machines, the gradients of a shard", "2 x 2", along[0], "x parameters", 0.49, 0.51)
 
 # %% [markdown] name="mesh_explained"
-# In a flat mesh of four, the ring goes through both machines, and one of the two ranks of a machine sends to the other machine: 2.25 Φ per step. In the hybrid mesh both ranks do, but each sends only the gradient of its half: 2 × 0.5 Φ. For two machines of eight the same arithmetic gives 2.8 Φ against Φ. Hybrid sharding has a second advantage: no forward or backward pass waits for parameters from another machine.
+# In a flat mesh of four, the ring goes through both machines, and one of the two ranks of a machine sends to the other machine: 2.25 Φ per step. In the hybrid mesh both ranks send to the other machine, but each sends only the gradient of its half: 2 × 0.5 Φ. For two machines of eight the same arithmetic gives 2.8 Φ against Φ. Hybrid sharding has a second advantage: no forward or backward pass waits for parameters from another machine.
 #
 # The cost is memory: a rank holds 16 bytes per parameter divided by the number of ranks in a *row*. With two machines of eight GPUs that is 16 / 8, not 16 / 16.
 #
 # ## 7 · Large models, planned
 #
-# A rank of 1,024 runs the same program as a rank of 4. The planner ([[where_memory_goes]]) runs PyTorch's own `fully_shard` on a fake process group, so it can count bytes for any number of ranks. For all 80 layers of Llama-2-70B it needs about half a minute (`python -m helpers plan --model llama-2-70b --gpus 8 --engine pytorch ...`). A plan is the same on every machine, so the plans of this lab were made beforehand: `planned` looks them up, and makes any that are missing.
+# Each of 1,024 ranks runs the same program as each of 4. The planner ([[where_memory_goes]]) runs PyTorch's own `fully_shard` on a fake process group, so it can count bytes for any number of ranks (`python -m helpers plan --model llama-2-70b --gpus 8 --engine pytorch ...`). Planning all 80 layers of Llama-2-70B takes a while, but a plan is the same on every machine. So this lab's plans were made beforehand: `planned` looks them up, and makes any that are missing.
 #
 # **Predict.** Llama-2-70B has 69 billion parameters. BF16 with AdamW in BF16 takes 8 bytes per parameter ([[mixed_precision]]). Each rank has one sequence of 2,048 tokens, and every layer is checkpointed. What is the allocated peak on each of 8 ranks, in GiB? (An "80 GB" GPU has 79.1 GiB.)
 
@@ -634,9 +634,9 @@ fewer, subject = seventy[8] / seventy[1024], "70B, from 8 to 1,024 ranks, planne
 claims.record("C14", "about N times less memory", subject, fewer, "times less", 100, 140)
 
 # %% [markdown] name="seventy_explained"
-# In pure BF16 the allocated tensors fit, at the price of lost small updates ([[number_formats]]). But the allocator reserves more than it allocates ([[profiling_and_oom_clinic]]), and reserved memory decides whether a run survives. The upper estimate of reserved memory is above 79.1 GiB, so this run is not certain to fit. A shorter sequence would not help, because activations take only about 0.1 GiB of this peak. More ranks help: 16 ranks halve the static 64 GiB. CPU offload also helps, and expandable segments ([[profiling_and_oom_clinic]]) narrow the gap between allocated and reserved.
+# In pure BF16 the allocated tensors fit, at the cost of lost small updates ([[number_formats]]). But the allocator reserves more than it allocates ([[profiling_and_oom_clinic]]), and reserved memory decides whether a run survives. The upper estimate of reserved memory is above 79.1 GiB, so this run is not certain to fit. A shorter sequence would not help, because activations take only about 0.1 GiB of this peak. More ranks help: 16 ranks halve the static 64 GiB. CPU offload also helps, and expandable segments ([[profiling_and_oom_clinic]]) narrow the gap between allocated and reserved.
 #
-# With more ranks, 1/N stops helping. On 1,024 ranks the static part is less than half a GiB. The rest is not sharded: the checkpointed inputs of 80 layers (32 MiB each, counted as activations while they are alive at the peak), the currently gathered layer, the embedding and the output layer, and the gradients of the gathered layer with their flat copy. More ranks do not reduce these. Tensor or sequence parallelism ([[tensor_parallel]]) does.
+# Beyond some number of ranks, 1/N stops helping. On 1,024 ranks the static part is less than half a GiB. The rest is not sharded: the checkpointed inputs of 80 layers (32 MiB each, counted as activations), the currently gathered layer, the embedding and the output layer, and the gradients of the gathered layer with their flat copy. More ranks do not reduce these. Tensor or sequence parallelism ([[tensor_parallel]]) does.
 #
 # ### The program of one rank
 #

@@ -8,7 +8,7 @@
 # | After this you can | name the collective that a sharded matmul needs; write column-parallel and row-parallel layers with correct gradients; split attention whose K/V heads do not divide evenly; compute a loss without holding all logits; split the sequence and predict what that saves; train on a mesh of tensor parallelism and sharding, with clipping and a fused optimizer |
 # | Time | 120 to 165 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●● |
-# | Needs | a CPU, where ranks are processes that use gloo; with one GPU per rank the cells choose NCCL; that path has not been tested yet |
+# | Needs | a CPU, where ranks are processes that use gloo; if there is one GPU per rank, the cells use NCCL, which has not been tested yet |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#data_parallel]], [[#sharding]] and [[#fully_shard]] |
 # | Syllabus | T20, T36 |
 
@@ -80,7 +80,7 @@ show(
 )
 
 # %% [markdown] name="matmuls_rule"
-# The matmul X[B, D] · W[D, F] sums over the dimension D. Whether the ranks have to communicate depends on how the inputs are split and on how you want the output. Four cases cover nearly everything:
+# The matmul X[B, D] · W[D, F] sums over the dimension D. Whether the ranks have to communicate depends on how the inputs are split and on how the output should be split. Four cases cover nearly everything:
 #
 # - **a**: X[B, D] · W[D, F_r] → Y[B, F_r]
 # - **b**: X[B, D_r] · W[D, F_r] → Y[B, F_r]
@@ -102,7 +102,7 @@ my_guess = {
 matmuls_guess = MatmulTable(my_guess)
 
 # %% [markdown] name="matmuls_run_text"
-# PyTorch's `DTensor` uses the same notation: `Shard(1)` splits dimension 1, and `Replicate()` splits nothing. You state how a tensor is split and how you want it; `redistribute` calls the collective that takes you from one to the other.
+# PyTorch's `DTensor` uses the same notation: `Shard(1)` splits dimension 1, and `Replicate()` splits nothing. You state how a tensor is split and how it should be split instead; `redistribute` calls the collective that converts it.
 
 # %% name="matmuls"
 B, D, FF = 8, 16, 32
@@ -248,9 +248,9 @@ for warning in {text.partition(". ")[0] for results in tried.values() for _, _, 
 # %% [markdown] name="naive_explained"
 # (The figures are relative distances from one process's result; 0 is exact.)
 #
-# - **`dist.all_reduce`** changes its tensor without autograd's knowledge, so the gradient passes straight through. That happens to be right for the weights inside the MLP. But the tensor *before* the MLP gets the gradient from this rank's half only. The two ranks get different parts of the gradient, and the parts are never added. PyTorch warns about this.
+# - **`dist.all_reduce`** changes its tensor without autograd's knowledge, so the gradient passes straight through. That happens to be right for the weights inside the MLP. But the tensor *before* the MLP gets the gradient from this rank's half only. The two ranks get different parts of the gradient, and the parts are never added. PyTorch warns about this (the warning that names `c10d::allreduce_`).
 # - **`dist.all_gather`** fills buffers that have no graph, so there is **no gradient at all**. Here `backward()` would raise an error. With a residual path around the MLP it would not, and the MLP would never train. (No cell runs that.)
-# - **`torch.distributed.nn.functional.all_reduce`** sums in the backward pass, too. That is the right derivative if the loss is the *sum of all ranks' losses*. Here every rank computes the *same* loss, so the sum makes the gradients inside the MLP too large by a factor of N. The tensor before the MLP again gets the gradient from this rank's half only, times N.
+# - **`torch.distributed.nn.functional.all_reduce`** sums in the backward pass, too. That is the right derivative if the loss is the *sum of all ranks' losses*. Here every rank computes the *same* loss, so the sum makes the gradients inside the MLP too large by a factor of N. The tensor before the MLP again gets the gradient from this rank's half only, times N. (The warning about this function says only that PyTorch 2.13 deprecates it, not that the gradient is wrong.)
 #
 # Use none of the three here. Write the function yourself, as below, or let `DTensor` redistribute (section 6). A collective needs a backward pass that fits its place. At each collective, ask which gradient autograd has on each rank and which gradient a single process would have.
 #
@@ -341,7 +341,7 @@ show(
 )
 
 # %% [markdown] name="ways_explained"
-# Five programs give the right output, and only one of them gives the right gradients. (A gradient of twice the right length is off by 1.)
+# Five programs give the right output, and only one of them gives the right gradients. (A gradient that is twice as large as it should be has a relative distance of 1.)
 #
 # - **A sum in both directions** makes the MLP's gradients N times too large. AdamW's step does not depend on such a common factor ([[gradient_accumulation]]), so an MLP alone would train normally. In a deep model, correct and wrong gradients are added, and no optimizer can undo that.
 # - **No collective in the backward pass** where the paths split: this is the mistake of `dist.all_reduce`. The layers below should stay equal on all ranks, but they drift apart.
@@ -574,7 +574,7 @@ show_table(table)
 # %% [markdown] name="vocabulary_text"
 # ## 4 · A loss without the full logits
 #
-# The largest activation of a language model is often its last: the logits, one number per token and entry of the vocabulary. The output layer is split by columns, so each rank has the logits of V/N entries. The embedding table is split by entries, too. A lookup is easy: a rank returns zeros for tokens that it does not hold, and `Leave` sums where the paths merge.
+# The largest activation of a language model is often its last: the logits, one number for each token and each vocabulary entry. The output layer is split by columns, so each rank has the logits of V/N entries. The embedding table is split by entries, too. A lookup is easy: a rank returns zeros for tokens that it does not hold, and `Leave` sums where the paths merge.
 
 
 # %% name="embed"
@@ -793,7 +793,7 @@ for name, distance in far.items():
 # %% [markdown] name="sequence_explained"
 # The ranks send the same bytes as before: each all-reduce has been split into its two halves, and the norms are computed between them. Now the norms' gradients have to be summed over the ranks, once per step. Otherwise the ranks' copies of the norms drift apart. (PyTorch's `SequenceParallel` makes the norms' weights DTensors, whose gradients are then summed over the ranks.)
 #
-# Activations fall, but not to a quarter, so some tensors are still complete. Count them. One unit is B × T × C numbers, and one process saves 16 units for a block: the inputs of both norms (2), the norms' outputs, which the matmuls need (2), q, k, v for each head and the result of attention (4), and the input and the output of the GELU (4 + 4). The next cell calculates from the measured bytes how many of the 16 units are complete on each rank. Its last row discards the norms' gathered outputs and gathers them again in the backward pass.
+# Activations fall, but not to a quarter, so some tensors are still complete. Count them. One unit is B × T × C numbers, and one process saves 16 units for a block: the inputs of both norms (2), the norms' outputs, which the matmuls need (2), q, k, v for each head and the result of attention (4), and the input and the output of the GELU (4 + 4). The next cell calculates from the measured bytes how many of the 16 units are complete on each rank. The last row of its table is for a variant that discards the norms' gathered outputs and gathers them again in the backward pass.
 
 # %% name="count"
 again = run_ranks(sequence_on_ranks, RANKS, True, device=where, measure=False).results[0]
@@ -873,9 +873,9 @@ show(
 )
 
 # %% [markdown] name="mesh_text"
-# The order matters: first split the matrices along `tensor`, then shard the parts along `data`. Each step gets its dimension of the same mesh.
+# The order matters: first split the matrices along `tensor`, then shard the parts along `data`. Pass each step its own dimension of one mesh.
 #
-# What about the norms? The plan above leaves them alone, so `fully_shard` puts them on the mesh `data`, while the matrices are on `data` × `tensor`. A training loop cannot handle that, as the next cell shows. In the plan below, the norms are `SequenceParallel`, so they are on both dimensions, too, and the block works on this rank's tokens.
+# What about the norms? The plan above leaves them alone, so `fully_shard` puts them on the mesh `data`, while the matrices are on `data` × `tensor`. Clipping then fails, as the next cell shows. In the plan below, the norms are `SequenceParallel`, so they are on both dimensions, too, and the block works on this rank's tokens.
 
 
 # %% name="sequence_plan"
@@ -1051,8 +1051,8 @@ claims
 # - In a sharded matmul, the summed dimension decides what is sent: gather if it is split in one input, add partial sums if it is split in both.
 # - Split the first layer by columns and the second by rows: together they need one all-reduce. Sum the gradients where paths split, and the outputs where they merge.
 # - Autograd does not know what a collective means in your program. Some collectives cut the gradient off, some pass it through, and some sum it once too often. Write the backward pass that fits, and compare gradients with one process, because a wrong gradient need not show in the loss.
-# - A parameter with copies on several ranks, each of which sees only a part of its use (a shared K/V head, a norm over some of the tokens), needs the sum of the copies' gradients.
-# - A cross-entropy over a split vocabulary sends three numbers per token. Sequence parallelism sends the same bytes as tensor parallelism, and the only complete activations that it saves are the inputs of the matmuls. In chunks, its messages can hide behind the matmuls.
+# - If several ranks hold a copy of a parameter, and each copy sees only part of the parameter's use (a shared K/V head, a norm over some of the tokens), add up the copies' gradients.
+# - A cross-entropy over a split vocabulary sends three numbers per token. Sequence parallelism sends the same bytes as tensor parallelism, and the inputs of the matmuls are the only complete activations that it saves. In chunks, its messages can hide behind the matmuls.
 # - Put all parameters on the same mesh, norms included. Then clipping works, and one mesh is also what fused optimizers need.
 #
 # **What to reach for when.** If one layer or its activations do not fit, use tensor parallelism within an NVLink domain, and split the sequence, too. With many layers and slow links, use a pipeline ([[pipeline]]). Try sharding ([[sharding]]) first: it needs no change to the model.

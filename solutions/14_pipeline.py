@@ -75,7 +75,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # Split a model of eight blocks into four **stages** of two blocks. Each rank keeps one stage, and so a quarter of the parameters, gradients and optimizer state. Activations travel from stage to stage, and their gradients travel back.
 #
-# Autograd works within one process. Between two stages there is no graph, only messages, and you write the code for these. A `Stage` has what a rank needs for that:
+# Autograd works within one process. Between two stages there is no graph, only messages, and you write the code for these. A `Stage` holds what a rank needs for that:
 
 # %% name="stage_shown"
 print(inspect.getsource(Stage))
@@ -264,7 +264,7 @@ for m, rival in ((1, 2), (8, 16)):
 # %% name="same_guess"
 my_guess = None  # points: idle of GPipe in percent - idle of 1F1B in percent
 ### BEGIN GUESS
-my_guess = 0  # the first gradient comes back no earlier than before
+my_guess = 0  # each rank still waits for R - 1 turns
 ### END GUESS
 same_guess = Prediction("Idle, GPipe - 1F1B", my_guess, "points", difference=True)
 
@@ -672,7 +672,7 @@ show_table(table)
 claims.record("T19", "joint norm: three clipped steps of one process", "4 stages", update.item(), "relative", 0, 1e-3)
 
 # %% [markdown] name="torch_list_text"
-# Each stage's own norm is about half of the joint norm. So clipping by it makes the first update about twice as large, and the update ends up off by as much as its own length.
+# Each stage's own norm is about half of the joint norm. So clipping by it makes the first update about twice as large. After three steps, the distance from the right update is as large as that update itself.
 #
 # With several ranks per stage (section 8, or tensor parallelism within a stage), first take the norm over the ranks of a stage, then add the squares over the stages.
 #
@@ -904,7 +904,7 @@ claims
 # ## Recap
 #
 # - Each rank keeps one stage (or several): some of the layers, with their gradients and optimizer state. A schedule is a list of actions for each rank.
-# - With R ranks and m micro-batches, GPipe and 1F1B have the same bubble, (R − 1) / (m + R − 1). GPipe holds all m micro-batches; rank r of 1F1B holds only R − r, so m can be large.
+# - With R ranks and m micro-batches, GPipe and 1F1B have the same bubble, (R − 1) / (m + R − 1). With GPipe a rank holds all m micro-batches; with 1F1B rank r holds only R − r, so m can be large.
 # - v thin stages per rank divide the bubble by about v, at the cost of more messages and more activations.
 # - Weight gradients can wait: with a split backward pass they fill most of the bubble.
 # - PyTorch's schedules divide gradients by m themselves. Clip by the norm over all stages, and add the gradients of a tied table.

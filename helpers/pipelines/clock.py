@@ -111,7 +111,7 @@ def clock_pipelines(pipelines: Mapping[str, Pipeline], tick: float = TICK) -> di
         if run.busy:
             print(
                 f"{name}: this machine is busy, so repeat this cell later; until then, rely on the simulation. The "
-                f"step took {run.stretch:.2f} times its ideal, and an action overslept by {1e3 * run.overslept:.0f} ms."
+                f"step took {run.stretch:.2f} times its ideal; one action took {1e3 * run.overslept:.0f} ms too long."
             )
     return best
 

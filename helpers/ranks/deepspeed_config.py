@@ -1,7 +1,8 @@
 """DeepSpeed's configuration, in the words of this course.
 
-DeepSpeed reads a dictionary of about a hundred keys. These few decide about memory. Two of its defaults surprise: it
-clips gradients to norm 1, and it checks the effective batch against micro-batch x accumulation x ranks.
+DeepSpeed reads a dictionary of about a hundred keys. These few determine how much memory it needs. Two of its
+defaults are surprising: since June 2026 (pull request 8068) it clips gradients to norm 1, and it checks the effective
+batch against micro-batch x accumulation x ranks.
 """
 
 from typing import Any
@@ -31,7 +32,7 @@ def deepspeed_config(
         precision: "bf16" and "fp16" keep FP32 master weights in the optimizer.
         offload: what the host's memory holds: nothing, the optimizer, or (stage 3) the parameters as well.
         learning_rate: of AdamW.
-        clip: largest norm of the gradient; 0 clips nothing. DeepSpeed's own default is 1.
+        clip: largest norm of the gradient; 0 turns clipping off. DeepSpeed's own default is 1 (0 before June 2026).
 
     Raises:
         ValueError: an unknown value, or values that do not go together.

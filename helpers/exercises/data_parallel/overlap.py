@@ -295,7 +295,7 @@ class BucketsLeaveWhenFull(Check):
                         if mine[bucket][1] > arrived:
                             return (
                                 f"{where}: bucket {bucket} was sent when {mine[bucket][1]} gradients were complete; "
-                                f"it was full with {arrived}."
+                                f"it was full at {arrived}."
                             )
         return None
 

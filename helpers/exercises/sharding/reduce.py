@@ -118,8 +118,8 @@ def _wrong(where: str, got: Evidence, right: Evidence) -> str | None:
         if relative_distance(mine, right[name]) <= EXACT:
             return f"{where}: shard.grad {words}."
     return (
-        f"{where}: shard.grad differs from the mean gradient of its slice by {off:.2g} (relative). Does each gradient "
-        "lie where its parameter lies in the vector?"
+        f"{where}: shard.grad differs from the mean gradient of its slice by {off:.2g} (relative). Is each "
+        "gradient in the same place in the vector as its parameter?"
     )
 
 

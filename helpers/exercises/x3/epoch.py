@@ -168,7 +168,7 @@ def _wrong_conduct(seen: list[Evidence]) -> str | None:
         if got["graphs"]:
             return (
                 f"when a micro-batch went into the model of rank {rank}, the graph of an earlier one was still alive. "
-                "Call backward() on the loss of each micro-batch before the next one goes in."
+                "Call backward() on the loss of each micro-batch before the next one enters the model."
             )
         if got["evaluation"]:
             return f"the model of rank {rank} was put into evaluation mode; it must stay in training mode."
@@ -198,8 +198,9 @@ def _wrong_training(seen: list[Evidence], expected: list[Evidence]) -> str | Non
     if not off <= EXACT:
         a, b = torch.tensor(got).norm().item(), torch.tensor(want).norm().item()
         return (
-            f"the weights moved {a / b:.4g} times as far as on the joint batch; they ended {off:.2g} of that distance "
-            "away. What weight does each row of a group have, and what is in the gradients before the first row?"
+            f"the weights moved {a / b:.4g} times as far as on the joint batch, and their total change differs from "
+            f"the right one by {off:.2g} (relative). What weight does each row of a group have, and what is in the "
+            "gradients before the first row?"
         )
     return None
 

@@ -129,7 +129,7 @@ class EvaluationSharesTheWork(Check):
     """No rank reads or computes more than its part, in evaluation mode, without a graph; the model is unchanged."""
 
     points = 1
-    hint = "Which rows are yours? What does eval() change in a model of which one layer is in evaluation mode already?"
+    hint = "Which rows are yours? What does eval() change if one layer is already in evaluation mode?"
     probe = staticmethod(observe)
 
     @staticmethod

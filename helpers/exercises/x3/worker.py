@@ -232,7 +232,7 @@ class ReplicasShareTheWorkAndAgree(Check):
                         )
             if not relative_distance(got[0]["weights"], want[0]["weights"]) <= EXACT:
                 return (
-                    f"{case}: the replicas agree, but training rank 0's model gives other weights. "
+                    f"{case}: the replicas agree, but a correct run from rank 0's weights ends with different ones. "
                     "Which weights does training start from, and which optimizer takes the steps?"
                 )
         return None
