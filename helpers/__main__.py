@@ -6,6 +6,7 @@ returns the exit code. Only the module of the command that was asked for is impo
 
 import argparse
 import difflib
+import gc
 import io
 import sys
 from importlib import import_module
@@ -149,4 +150,6 @@ def _fail(message: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    gc.freeze()  # else the interpreter scans all that was imported before it ends, which takes a second after PyTorch
+    sys.exit(status)
