@@ -93,9 +93,10 @@ class Plan:
 
     def __str__(self) -> str:
         low, high = self.reserved_bytes
+        width = max(16, *(len(name) + 2 for name in self.grades))
         lines = [
             re.sub(r"checkpointing every(?!-)", "full checkpointing", self.recipe.summary),  # as its option calls it
-            *(f"  {name:<16}{said:<14}{self._speed(name, said)}".rstrip() for name, said in self.grades.items()),
+            *(f"  {name:<{width}}{said:<14}{self._speed(name, said)}".rstrip() for name, said in self.grades.items()),
             f"  {self.parameters / 1e9:.3f}B parameters, {self._trained()} of them trained",
             f"  peak allocated  {human_bytes(self.peak_allocated_bytes)}",
             f"    in {self.peak_at}",

@@ -498,7 +498,7 @@ def test_the_deepspeed_file_beside_is_read(tmp_path):
     assert (found.options["zero"], found.options["offload"], found.options["gpus"]) == ("zero2", "optimizer", 8)
     assert (found.options["precision"], found.options["master_weights"]) == ("bf16", True)
     assert found.unknown == [
-        "zero_optimization.reduce_bucket_size (up to 1.86 GiB of buffers that the plan leaves out)"
+        "zero_optimization.reduce_bucket_size (up to 0.93 GiB of buffers that the plan leaves out)"
     ]
     by_name = factory(tmp_path, deepspeed="examples/deepspeed/ds_z0_config.json")
     assert by_name.options["zero"] == "none"
