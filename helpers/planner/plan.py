@@ -245,6 +245,19 @@ def plan_on(recipe: TrainingConfig, gpus: Sequence[Gpu]) -> Plan:
     return result
 
 
+def plan_over(recipe: TrainingConfig, cluster: Cluster) -> Plan:
+    """Predict what `recipe` needs on a cluster, with the messages of its ranks; no remedies.
+
+    Raises:
+        RecipeError: the recipe makes no sense.
+    """
+    simulation = _simulate(recipe)
+    result = _plan_of(simulation, [cluster.gpu])
+    if recipe.ranks > 1:
+        result.forecasts = _forecast_over_ranks(simulation, cluster, lambda stage: None)
+    return result
+
+
 def _simulate(recipe: TrainingConfig, tell: Callable[[str], None] = lambda stage: None) -> "Simulation":
     """Run the recipe's steps. Not before this is PyTorch imported: it takes seconds, which `--help` can do without."""
     tell("importing PyTorch")

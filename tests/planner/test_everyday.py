@@ -98,6 +98,18 @@ def test_deepspeeds_buffer_lies_beside_the_gradients(base):
     assert masters < 1e9
 
 
+@pytest.mark.parametrize("model_type", ["gemma2", "gemma3_text", "phi3", "qwen3"])
+def test_a_fused_loss_goes_with_every_causal_model(model_type, tmp_path):
+    path = tmp_path / "config.json"
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"num_key_value_heads": 2, "head_dim": 16, "vocab_size": 32000, "pad_token_id": 0}
+    path.write_text(json.dumps({"model_type": model_type} | sizes))
+    recipe = Recipe(str(path), seq=1024)
+    logits = 4 * 1024 * 32000
+    saved = plan(recipe).peak_allocated_bytes - plan(replace(recipe, loss="fused")).peak_allocated_bytes
+    assert saved > 1.5 * logits
+
+
 def test_falcons_own_linear_layers_are_quantized(tmp_path):
     path = tmp_path / "config.json"
     sizes = {"model_type": "falcon", "hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4}
