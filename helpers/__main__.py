@@ -6,14 +6,16 @@ returns the exit code. Only the module of the command that was asked for is impo
 
 import argparse
 import difflib
+import gc
 import io
 import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from .planner import RecipeError
+from .planner.other_words import option_meant, value_meant
 
 try:
     from rich.console import Console
@@ -83,6 +85,16 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{message.rstrip('.')}{'' if message[-1] == '?' else '.'} Help: {self.prog} --help\n")
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Name the choice that may have been meant, too."""
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            option = next(iter(action.option_strings), "")
+            meant = value_meant(str(value), option, list(action.choices)) if option else ""
+            words = f"; did you mean {meant}?" if meant else ""
+            raise argparse.ArgumentError(action, error.message + words) from None
+
 
 def _program() -> str:
     """Return what the user typed to get here."""
@@ -113,8 +125,11 @@ def _parse(argv: list[str]) -> argparse.Namespace:
             _module(name).add_arguments(command_parser)
     args, unknown = parser.parse_known_args(argv)
     if unknown:  # the help of the command lists its options
-        own = "; the script's own options follow its name" if argv[0] == "dry-run" else ""
-        asked.error(f"unrecognized arguments: {' '.join(unknown)}{own}")
+        own = "the script's own options follow its name" if argv[0] == "dry-run" else ""
+        if argv[0] == "plan":
+            shown = [a for a in asked._actions if a.help != argparse.SUPPRESS]
+            own = option_meant(unknown, argv[1:], [name for a in shown for name in a.option_strings])
+        asked.error(f"unrecognized arguments: {' '.join(unknown)}{own and '; '}{own}")
     return args
 
 
@@ -149,4 +164,6 @@ def _fail(message: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    gc.freeze()  # else the interpreter scans all that was imported before it ends, which takes a second after PyTorch
+    sys.exit(status)

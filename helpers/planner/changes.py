@@ -89,11 +89,15 @@ def outcome_of_config(config: TrainingConfig, cluster: Cluster) -> Outcome:
     Raises:
         RecipeError: it cannot be planned.
     """
-    from .plan import plan_on
+    from .plan import plan_over
 
-    result = plan_on(config, [cluster.gpu])
-    forecast = result.forecasts.get(cluster.gpu.name)
-    return Outcome(result.peak_allocated_bytes, forecast.per_second if forecast else 1.0, result.fits[cluster.gpu.name])
+    return outcome_of_recipe(plan_over(config, cluster), cluster)
+
+
+def outcome_of_recipe(plan: Any, cluster: Cluster) -> Outcome:
+    """Return what a planned model of Hugging Face's library needs; without a forecast all runs are equally fast."""
+    forecast, name = plan.forecasts.get(cluster.gpu.name), cluster.gpu.name
+    return Outcome(plan.peak_allocated_bytes, forecast.per_second if forecast else 1.0, plan.fits[name])
 
 
 def of_layout(layout: Any, cluster: Cluster, fits: bool) -> Iterator[tuple[str, Any]]:

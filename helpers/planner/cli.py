@@ -371,7 +371,7 @@ def _quick_imports() -> Iterator[None]:
     """Let packages look missing that transformers and PEFT import if they can, and scan for garbage seldom.
 
     The planner has stand-ins for what it needs of bitsandbytes and torchao, and needs nothing of SciPy. In a notebook
-    nothing is hidden: it may want the real ones. What an import makes is there to stay.
+    nothing is hidden: it may want the real ones. What an import makes is there to stay: it is not scanned.
     """
     unwanted = ["bitsandbytes", "torchao"]
     if "transformers" not in sys.modules:  # which otherwise may know that SciPy is there
@@ -383,6 +383,8 @@ def _quick_imports() -> Iterator[None]:
     try:
         yield
     finally:
+        gc.freeze()
+        gc.unfreeze()  # into the oldest generation, unscanned
         gc.set_threshold(*before)
         for name in hidden:
             sys.modules.pop(name, None)

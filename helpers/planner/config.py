@@ -29,6 +29,9 @@ ENGINES = ("pytorch", "torchtitan", "megatron")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 ZEROS = ("none", "zero1", "zero2", "zero3")
 CONTEXTS = ("ring", "all-to-all")
+# Elements in the buffer of DeepSpeed's ZeRO-1 and ZeRO-2 while a backward pass runs: its default `reduce_bucket_size`,
+# once, with `contiguous_gradients` as by default (deepspeed/runtime/zero/stage_1_and_2.py, `ipg_buffer`).
+REDUCE_BUCKET = 500_000_000
 MOST = 2**24  # of a batch, a sequence, micro-batches: far beyond any use, and far below overflow
 MOST_GPUS = 65536
 

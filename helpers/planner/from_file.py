@@ -19,6 +19,7 @@ from .changes import (
     outcome_of_config,
     outcome_of_layout,
     outcome_of_plan,
+    outcome_of_recipe,
 )
 from .config import RecipeError, TrainingConfig
 from .described import Described, cluster_of, described
@@ -125,7 +126,7 @@ def _plan_options(imported: Imported, given: Mapping[str, Any], tell: Tell) -> _
     from .plan import plan
 
     result = plan(asked.config, tell=tell, cluster=cluster)
-    now = outcome_of_config(asked.config, cluster)
+    now = outcome_of_recipe(result, cluster)
     values = {"model": asked.config.model, "assumed": asked.assumed, **result.to_json()}
     variants = of_config(asked.config, now.fits)
     text = "\n".join([asked.heading, str(result)])

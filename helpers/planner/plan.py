@@ -93,9 +93,10 @@ class Plan:
 
     def __str__(self) -> str:
         low, high = self.reserved_bytes
+        width = max(16, *(len(name) + 2 for name in self.grades))
         lines = [
             re.sub(r"checkpointing every(?!-)", "full checkpointing", self.recipe.summary),  # as its option calls it
-            *(f"  {name:<16}{said:<14}{self._speed(name, said)}".rstrip() for name, said in self.grades.items()),
+            *(f"  {name:<{width}}{said:<14}{self._speed(name, said)}".rstrip() for name, said in self.grades.items()),
             f"  {self.parameters / 1e9:.3f}B parameters, {self._trained()} of them trained",
             f"  peak allocated  {human_bytes(self.peak_allocated_bytes)}",
             f"    in {self.peak_at}",
@@ -241,6 +242,19 @@ def plan_on(recipe: TrainingConfig, gpus: Sequence[Gpu]) -> Plan:
     simulation = _simulate(recipe)
     result = _plan_of(simulation, gpus)
     result.seconds = simulation.seconds
+    return result
+
+
+def plan_over(recipe: TrainingConfig, cluster: Cluster) -> Plan:
+    """Predict what `recipe` needs on a cluster, with the messages of its ranks; no remedies.
+
+    Raises:
+        RecipeError: the recipe makes no sense.
+    """
+    simulation = _simulate(recipe)
+    result = _plan_of(simulation, [cluster.gpu])
+    if recipe.ranks > 1:
+        result.forecasts = _forecast_over_ranks(simulation, cluster, lambda stage: None)
     return result
 
 

@@ -45,8 +45,13 @@ class Change:
     trains_all: bool = True
 
 
-def candidates(recipe: TrainingConfig) -> Iterator[Change]:
-    """Yield what could be changed, the least trouble first; the micro-batch is a search of its own."""
+def candidates(recipe: TrainingConfig, bf16: bool = True) -> Iterator[Change]:
+    """Yield what could be changed, the least trouble first; the micro-batch is a search of its own.
+
+    Args:
+        recipe: to change.
+        bf16: whether the GPUs compute in BF16; those before Ampere emulate it, which takes several times as long.
+    """
     if recipe.attention == "eager":
         yield Change("--attention sdpa", "same numbers", {"attention": "sdpa"}, _OF_TOKENS)
     if recipe.optimizer in ("adamw", "adam") and recipe.optimizer_impl == "foreach":
@@ -57,8 +62,11 @@ def candidates(recipe: TrainingConfig) -> Iterator[Change]:
     if recipe.gradient_accumulation_steps == 1 and recipe.set_to_none:
         fields, saves = {"step_in_backward": True}, ("gradients", *_OF_UPDATES)
         yield Change("--step-in-backward", "same numbers, no gradient clipping", fields, saves)
+    if recipe.loss == "full" and recipe.method == "sft":
+        yield Change("--loss fused", "Liger's kernel, which never writes the logits", {"loss": "fused"}, _OF_TOKENS)
     if recipe.precision == "fp32":
-        yield Change("--precision bf16-amp", "16-bit activations", {"precision": "bf16-amp"}, _OF_TOKENS)
+        mixed = "bf16-amp" if bf16 else "fp16-amp"
+        yield Change(f"--precision {mixed}", "16-bit activations", {"precision": mixed}, _OF_TOKENS)
     if recipe.optimizer in ("adamw", "adam") and not recipe.lora_rank:
         fields = {"optimizer": "adamw-8bit", "optimizer_impl": "foreach"}
         yield Change("--optimizer adamw-8bit", "8-bit moments", fields, _OF_UPDATES)
@@ -71,7 +79,7 @@ def candidates(recipe: TrainingConfig) -> Iterator[Change]:
         parallel = replace(recipe.parallel, zero="zero3")
         fields = {"parallel": parallel, "set_to_none": True}
         yield Change("--zero-stage 3", "more communication", fields)
-    if recipe.precision in ("fp32", "fp16-amp", "bf16-amp"):
+    if recipe.precision in ("fp32", "fp16-amp", "bf16-amp") and bf16:
         yield Change("--precision bf16", "16-bit weights, too", {"precision": "bf16"})
     if not recipe.lora_rank:
         yield Change("--lora-rank 16", "trains adapters only", {"lora_rank": 16}, trains_all=False)
@@ -133,6 +141,7 @@ class RemedySearch:
         self._base, self._gpus, self._plan_one, self._batch_norm = base, gpus, plan_one, batch_norm
         self._images = any(limits(base.recipe.model)[1:])
         self._room = min(gpu.room for gpu in gpus)
+        self._bf16 = all(gpu.bf16 for gpu in gpus)
         self._known: dict[TrainingConfig, Remedy | None] = {}
         self._plans = MOST_PLANS
 
@@ -142,7 +151,7 @@ class RemedySearch:
         Combinations follow where no change suffices alone and still trains the whole model.
         """
         recipe = self._base.recipe
-        changes = [change for change in candidates(recipe) if not (self._images and "seq" in change.fields)]
+        changes = [change for change in candidates(recipe, self._bf16) if not (self._images and "seq" in change.fields)]
         found = [self.largest_micro_batch(()), *(self.tried((each,)) for each in changes if self._may_suffice(each))]
         pair = tuple(change for change in changes if "checkpointing" in change.fields)
         if pair and recipe.micro_batch_size > 1 and not _fits(self.tried(pair)):
@@ -245,7 +254,7 @@ class RemedySearch:
             done = tried if tried.fits else self.largest_micro_batch(kept)
             if _fits(done):
                 return self._without_needless(done)
-            new = [each for each in candidates(tried.recipe) if each.option not in seen]
+            new = [each for each in candidates(tried.recipe, self._bf16) if each.option not in seen]
             seen |= {each.option for each in new}
             waiting += [each for each in new if each.trains_all or not all(one.trains_all for one in order)]
         return None

@@ -81,6 +81,54 @@ def test_what_optimizers_keep(base):
     assert state(precision="bf16", master_weights=True, optimizer="sgd") == 4 * PARAMETERS
 
 
+def test_deepspeeds_buffer_lies_beside_the_gradients(base):
+    """ZeRO-1 and ZeRO-2 with FP32 masters are DeepSpeed's: 5e8 elements while a backward pass runs, in 16 bits."""
+
+    def peak(stage, phase, **changes):
+        recipe = replace(base, precision="bf16", parallel=ParallelConfig(shard=8, zero=stage), **changes)
+        return plan(recipe).peaks[phase][0]
+
+    for stage in ("zero1", "zero2"):
+        changes = {"optimizer": "sgd", "gradient_accumulation_steps": 2}
+        plain, masters = peak(stage, "backward", **changes), peak(stage, "backward", **changes, master_weights=True)
+        own = 4 * PARAMETERS // 8  # the masters' part of this rank
+        assert masters - plain == pytest.approx(1e9 + own, rel=0.02)
+        assert peak(stage, "optimizer step", **changes, master_weights=True) < 1e9
+    masters = peak("zero3", "backward", optimizer="sgd", master_weights=True)
+    assert masters < 1e9
+
+
+@pytest.mark.parametrize("model_type", ["gemma2", "gemma3_text", "phi3", "qwen3"])
+def test_a_fused_loss_goes_with_every_causal_model(model_type, tmp_path):
+    path = tmp_path / "config.json"
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"num_key_value_heads": 2, "head_dim": 16, "vocab_size": 32000, "pad_token_id": 0}
+    path.write_text(json.dumps({"model_type": model_type} | sizes))
+    recipe = Recipe(str(path), seq=1024)
+    logits = 4 * 1024 * 32000
+    saved = plan(recipe).peak_allocated_bytes - plan(replace(recipe, loss="fused")).peak_allocated_bytes
+    assert saved > 1.5 * logits
+
+
+def test_falcons_own_linear_layers_are_quantized(tmp_path):
+    path = tmp_path / "config.json"
+    sizes = {"model_type": "falcon", "hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4}
+    path.write_text(json.dumps(sizes | {"vocab_size": 512}))
+    recipe = Recipe(str(path), seq=64, lora_rank=4, quantize="nf4")
+    held = plan(recipe).at_peak["parameters"]
+    matrices = 4 * (9 * 128 * 128 + 128 * (128 + 2 * 32))
+    adapters = 4 * 4 * 4 * (128 + 128 + 2 * 32)
+    assert held == pytest.approx(matrices * (1 / 2 + 4 / 64) + 2 * 512 * 128 + adapters, rel=0.1)
+
+
+def test_a_classifier_that_would_count_its_labels_is_planned(tmp_path):
+    path = tmp_path / "config.json"
+    sizes = {"model_type": "deberta-v2", "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 256, "vocab_size": 512, "relative_attention": True, "position_buckets": 32}
+    path.write_text(json.dumps(sizes | {"architectures": ["DebertaV2ForSequenceClassification"]}))
+    assert plan(Recipe(str(path), seq=64)).peak_allocated_bytes > 0
+
+
 def test_galores_moments_are_adams_at_full_rank(base):
     model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()) for _ in range(2)))
     assert {tuple(p.shape) for p in model.parameters() if id(p) in matrices_of(model)} == {(8, 8)}

@@ -7,10 +7,19 @@ from dataclasses import asdict, replace
 
 from helpers.__main__ import main
 from helpers.core.files import ROOT
+from helpers.planner import plan
 from helpers.planner.catalog.archs import arch_of
 from helpers.planner.catalog.clusters import find_cluster
-from helpers.planner.changes import Change, Outcome, best_changes, of_config, of_layout
-from helpers.planner.config import RecipeError, TrainingConfig
+from helpers.planner.changes import (
+    Change,
+    Outcome,
+    best_changes,
+    of_config,
+    of_layout,
+    outcome_of_config,
+    outcome_of_recipe,
+)
+from helpers.planner.config import ParallelConfig, RecipeError, TrainingConfig
 from helpers.planner.described import described
 from helpers.planner.exports import FILES, export
 from helpers.planner.importers import read_file
@@ -498,7 +507,7 @@ def test_the_deepspeed_file_beside_is_read(tmp_path):
     assert (found.options["zero"], found.options["offload"], found.options["gpus"]) == ("zero2", "optimizer", 8)
     assert (found.options["precision"], found.options["master_weights"]) == ("bf16", True)
     assert found.unknown == [
-        "zero_optimization.reduce_bucket_size (up to 1.86 GiB of buffers that the plan leaves out)"
+        "zero_optimization.reduce_bucket_size (up to 0.93 GiB of buffers that the plan leaves out)"
     ]
     by_name = factory(tmp_path, deepspeed="examples/deepspeed/ds_z0_config.json")
     assert by_name.options["zero"] == "none"
@@ -571,3 +580,18 @@ def test_axolotl_takes_the_deepspeed_file_that_it_names(tmp_path):
     assert found.unknown == [
         "zero_optimization.reduce_bucket_size (up to 0.75 GiB of buffers that the plan leaves out)"
     ]
+
+
+def test_changes_of_a_sharded_run_are_compared_with_its_messages(tmp_path):
+    path = tmp_path / "config.json"
+    sizes = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 8}
+    path.write_text(json.dumps({"model_type": "llama", "vocab_size": 1000} | sizes))
+    parallel = ParallelConfig(shard=4, zero="zero3")
+    config = TrainingConfig(str(path), seq=2048, checkpointing="every", parallel=parallel)
+    cluster = find_cluster("a100-80gb")
+    result = plan(config, cluster=cluster)
+    now = outcome_of_recipe(result, cluster)
+    assert now == outcome_of_config(config, cluster)
+    assert now.speed == result.forecasts["a100-80gb"].per_second
+    (change,) = (each for name, each in of_config(config, now.fits) if name == "no recomputation")
+    assert outcome_of_config(change, cluster).speed > 1.05 * now.speed

@@ -138,6 +138,18 @@ def test_every_candidate_changes_the_recipe():
                 continue  # it does not go with the rest
 
 
+@pytest.mark.parametrize("bf16", [True, False])
+def test_bf16_is_proposed_where_it_is_not_emulated(monkeypatch, bf16):
+    gpu = replace(GPU, capability=(8, 0) if bf16 else (7, 0))
+    looking = search(monkeypatch, replace(BASE, precision="fp32"), activations=300)
+    looking = RemedySearch(looking._base, [gpu], None, False)
+    tried = []
+    monkeypatch.setattr(looking, "tried", lambda changes: tried.extend(changes))
+    looking.remedies()
+    named = {change.option for change in tried if change.option.startswith("--precision")}
+    assert named == ({"--precision bf16-amp", "--precision bf16"} if bf16 else {"--precision fp16-amp"})
+
+
 SIZES = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 6, "num_attention_heads": 4}
 
 
@@ -166,3 +178,16 @@ def test_remedies_of_a_real_recipe_are_what_the_planner_says_of_them(model):
     recomputed = next(remedy for remedy in answer.remedies if remedy["change"].startswith("--activation-checkpointing"))
     assert 0.1 < recomputed["slower"] < 0.4
     assert "FLOPs" in str(answer)
+
+
+@pytest.mark.slow
+def test_a_large_vocabulary_calls_for_a_fused_loss(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama", "vocab_size": 200_000} | SIZES))
+    recipe = Recipe(str(path), seq=4096)
+    budget = 0.6 * plan(recipe).peak_allocated_bytes / 2**30 + 0.5  # with the context
+    remedies = plan(recipe, budget=budget).remedies
+    fused = next(remedy for remedy in remedies if remedy["change"].startswith("--loss fused"))
+    assert fused["fits"]
+    again = plan(Recipe(**fused["recipe"]), budget=budget)
+    assert again.peak_allocated_bytes == pytest.approx(fused["peak_allocated_bytes"], rel=0.01)

@@ -29,7 +29,7 @@ def run(*args):
         (["graed"], "did you mean grade?"),
         (["grade", "nowhere"], "--out"),
         (["grade", "nowhere", "--out", "x", "--jobs", "many"], "invalid int value"),
-        (["plan", "--modl", "gpt2"], "unrecognized arguments: --modl gpt2. Help: python -m helpers plan --help"),
+        (["plan", "--modl", "gpt2"], "--modl gpt2; did you mean --model? Help: python -m helpers plan --help"),
         (["dry-run", "--batch-size", "4", "x.py"], "the script's own options follow its name. Help: python -m helpers"),
         (["dry-run"], "required: SCRIPT. Help: python -m helpers dry-run --help"),
     ],

@@ -202,7 +202,8 @@ def nearest(name: str, known: dict[str, Any] | list[str]) -> list[str]:
     return likely[:3]
 
 
-_ASIDE = ("nvidia", "amd", "geforce", "instinct", "tesla", "quadro", "dgx", "hgx", "sxm")
+_ASIDE = ("nvidia", "amd", "geforce", "instinct", "tesla", "quadro", "dgx", "hgx")
+_ASIDE += ("sxm", "sxm2", "sxm3", "sxm4", "sxm5")
 
 
 def _parts(name: str) -> list[str]:

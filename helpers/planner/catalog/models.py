@@ -7,6 +7,7 @@ its own `config.json`.
 import copy
 import difflib
 import json
+import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,6 +46,9 @@ _TABLES = {
     "TokenClassification": "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
     "QuestionAnswering": "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",
 }
+# Types whose layers carry a state along the sequence. CUDA has kernels for that; without these they loop over tokens.
+SCANS = ("mamba", "mamba2", "falcon_mamba", "jamba", "rwkv", "recurrent_gemma", "zamba", "zamba2", "bamba", "xlstm")
+SCANS += ("falcon_h1", "nemotron_h", "qwen3_next", "qwen3_5", "qwen3_5_moe", "olmo_hybrid", "kimi_linear")
 VISION = ("llava", "paligemma", "gemma3", "internvl")  # others cut images into pieces whose number depends on the image
 
 
@@ -131,6 +135,8 @@ class ModelSpec:
             for name in ("pad_token_id", "decoder_start_token_id"):  # padding ends a text, a start begins an answer
                 if getattr(config, name, None) is None:
                     setattr(config, name, 0)
+        if self.kind == "SequenceClassification" and config.problem_type is None and config.num_labels > 1:
+            config.problem_type = "single_label_classification"  # as most find out from the labels; some count these
         return config
 
 
@@ -280,8 +286,8 @@ def read_config(name: str) -> tuple[str, dict[str, Any]]:
     path = Path(name)
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
-        near = difflib.get_close_matches(name.rpartition("/")[2].lower(), [*model_names(), *CONFIGS], 1)
-        hint = f"did you mean {near[0]}? " if near else ""
+        near = _nearest(name)
+        hint = f"did you mean {near}? " if near else ""
         raise RecipeError(f"There is no model {name!r} and no such file: {hint}--list shows all models.")
     try:
         sizes = json.loads(path.read_text(encoding="utf-8"))
@@ -290,8 +296,32 @@ def read_config(name: str) -> tuple[str, dict[str, Any]]:
             raise TypeError(model_type)
     except (ValueError, KeyError, AttributeError, TypeError):
         raise RecipeError(f"{path} is not a Hugging Face config: a JSON object with a model_type.") from None
+    if model_type in SCANS or "mamba" in (sizes.get("layer_types") or sizes.get("layers_block_type") or ()):
+        raise RecipeError(f"{name} is of type {model_type!r}, whose layers scan the sequence: that is not planned.")
     sizes.pop("quantization_config", None)  # the recipe says how weights are kept
     return model_type, sizes
+
+
+_ASIDE = {"meta", "instruct", "it", "chat", "hf", "bnb", "4bit", "8bit", "gptq", "awq", "unsloth"}
+_ASIDE |= {"uncased", "cased", "v0.1", "v0.2", "v0.3", "bf16", "fp8", "pretrained", "patch16", "224"}
+_SIZE = re.compile(r"\d+(?:\.\d+)?[bm](?![a-z0-9])")
+
+
+def _nearest(name: str) -> str:
+    """Return the model of the catalog that looks most like `name`, an identifier of the Hub perhaps; "" if none does.
+
+    A model of another size is none.
+    """
+    whole = name.rpartition("/")[2].lower().replace("_", "-")
+    known = {re.sub(r"-", "", each): each for each in [*model_names(), *CONFIGS]}
+    parts = [part for part in whole.split("-") if part not in _ASIDE]
+    core, kernel = "".join(parts), "".join(part for part in parts if part not in ("base", "small"))
+    for query in (whole.replace("-", ""), core, kernel):
+        if query in known:
+            return known[query]
+    near = [known[each] for each in difflib.get_close_matches(core, known, 9, 0.7)]
+    sizes = set(_SIZE.findall(whole))
+    return next((each for each in near if not sizes or not _SIZE.findall(each) or sizes & set(_SIZE.findall(each))), "")
 
 
 def check_name(name: str) -> None:

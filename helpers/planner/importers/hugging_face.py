@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.units import GiB
-from ..config import RecipeError
+from ..config import REDUCE_BUCKET, RecipeError
 from .llama_factory import QUIET as FACTORY_QUIET
 from .llama_factory import deepspeed_beside, is_llama_factory, read_method, sharded_by
 from .names import catalog_name
@@ -132,7 +132,7 @@ def read_axolotl(given: dict[str, Any], folder: Path = Path()) -> Imported:
             imported.assumed.pop("offload", None)
             options.pop("offload", None)
             options |= sharded_by(said.text("deepspeed"), beside)
-            imported.unknown += buckets_of(beside)
+            imported.unknown += buckets_of(beside, options)
     for ours, theirs in (("tensor", "tensor_parallel_size"), ("context", "context_parallel_size")):
         if said.number(theirs) > 1:
             options[ours] = said.number(theirs)
@@ -197,7 +197,7 @@ def read_training_arguments(
     said, factory = Said(given), is_llama_factory(given)
     form = "LLaMA-Factory's YAML" if factory and form == "TrainingArguments" else form
     options: dict[str, Any] = {"engine": "pytorch"}
-    imported = Imported(form, None, options)
+    imported, beside = Imported(form, None, options), None
     _model(imported, said.text("model_name_or_path", "model"))
     _optimizer(said, imported, "optim")
     options["micro_batch_size"] = said.number("per_device_train_batch_size", default=8)
@@ -220,7 +220,6 @@ def read_training_arguments(
         gpus = gpus or 8
         if beside:
             options |= sharded_by(sharded, beside)
-            imported.unknown += buckets_of(beside)
         else:
             _offload(said, imported)
     elif gpus > 1:
@@ -233,6 +232,7 @@ def read_training_arguments(
     if factory and said.text("deepspeed") and options["precision"].endswith("-amp"):
         # DeepSpeed's weights have 16 bits, beside FP32 masters.
         options |= {"precision": options["precision"].removesuffix("-amp"), "master_weights": True}
+    imported.unknown += buckets_of(beside or {}, options)
     imported.unknown += said.unknown((*_QUIET, *quiet, *(FACTORY_QUIET if factory else ())))
     return imported
 
@@ -256,14 +256,17 @@ def _model_config(said: Said, options: dict[str, Any]) -> None:
         options |= {"quantize": nested if four else "int8"} if four or eight else {}
 
 
-def buckets_of(given: Mapping[str, Any]) -> list[str]:
-    """Return the buffers in which DeepSpeed collects gradients, which plans leave out, with their bytes, in words."""
+def buckets_of(given: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
+    """Return the buffers in which DeepSpeed collects gradients, beyond those of a plan, with their bytes, in words."""
     zero = given.get("zero_optimization") or {}
     size = zero.get("reduce_bucket_size")
     if not isinstance(size, int | float) or isinstance(size, bool) or zero.get("contiguous_gradients") is False:
         return []
     both = 2 if zero.get("overlap_comm", zero.get("stage") == 3) and zero.get("stage") != 3 else 1
-    held = both * int(size) * 2
+    planned = bool(options.get("master_weights")) and options.get("zero") in ("zero1", "zero2")
+    held = 2 * (both * int(size) - planned * REDUCE_BUCKET)
+    if held <= 0:
+        return []
     return [f"zero_optimization.reduce_bucket_size (up to {held / GiB:.2f} GiB of buffers that the plan leaves out)"]
 
 
@@ -337,5 +340,5 @@ def read_deepspeed(given: dict[str, Any]) -> Imported:
         options["checkpointing"] = f"every-{every}" if recompute == "full" and every > 1 else recompute
         options["attention"] = said.text("for_your_script.attention", default="fused")
         options["compile"] = said.flag("for_your_script.compile")
-    imported.unknown += buckets_of(given) + said.unknown(_QUIET_DEEPSPEED)
+    imported.unknown += buckets_of(given, options) + said.unknown(_QUIET_DEEPSPEED)
     return imported

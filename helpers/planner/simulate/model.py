@@ -55,10 +55,10 @@ def _add_adapters(model: nn.Module, recipe: TrainingConfig) -> nn.Module:
         return get_peft_model(model, config, autocast_adapter_dtype=recipe.lora_dtype == "fp32")
     except (ValueError, KeyError) as error:
         linear = {name.rpartition(".")[2] for name, m in model.named_modules() if isinstance(m, nn.Linear)}
-        raise RecipeError(
-            f"LoRA found no layer called {', '.join(recipe.lora_targets) or 'as usual'} in {recipe.model}; "
-            f"its linear layers: {', '.join(sorted(linear))}."
-        ) from error
+        missing = f"LoRA found no layer called {', '.join(recipe.lora_targets)} in {recipe.model}"
+        if not recipe.lora_targets:
+            missing = f"PEFT has no choice of layers for {recipe.model}, name some as lora_targets"
+        raise RecipeError(f"{missing}; its linear layers: {', '.join(sorted(linear))}.") from error
 
 
 def _named(model: nn.Module, name: str) -> nn.Module:

@@ -133,7 +133,7 @@ def _let_the_loss_project(model: nn.Module, which: str) -> None:
     project = head.forward
     head.forward = lambda hidden: hidden
 
-    def loss(logits: Tensor, labels: Tensor, **_: Any) -> Tensor:
+    def loss(logits: Tensor, labels: Tensor, *_: Any, **__: Any) -> Tensor:  # some models pass the vocabulary's size
         targets = F.pad(labels, (0, 1), value=IGNORED)[..., 1:].reshape(-1)
         hidden = logits.flatten(0, 1)
         if which == "fused":

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 BLOCK_4BIT = 64  # weights that share a scale in NF4
+LINEAR = ("Linear", "Conv1D", "FalconLinear")  # transformers 5 leaves the last as it is, so that nothing is quantized
 BLOCK_SCALES = 256  # scales that share a scale when they are quantized once more
 
 
@@ -89,7 +90,7 @@ def quantize_linears(model: nn.Module, kind: str) -> int:
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if type(child).__name__ in ("Linear", "Conv1D") and child is not head:
+            if type(child).__name__ in LINEAR and child is not head:
                 setattr(module, name, QuantizedLinear(child, kind))
                 replaced += 1
     return replaced

@@ -205,7 +205,8 @@ class _Training:
     def _micro_batch(self) -> None:
         with self.kernels.autocast():
             loss = self.objective.loss(self.model, next(self.batches)) / self.recipe.gradient_accumulation_steps
-        loss.backward()
+        with self.strategy.backward_pass():
+            loss.backward()
 
     def _zero_gradients(self) -> None:
         for p in self.trained:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ...core.units import MiB
-from ..config import RecipeError, TrainingConfig
+from ..config import REDUCE_BUCKET, RecipeError, TrainingConfig
 from .blocks import find_blocks
 from .contexts import shapes_uncounted
 from .model import materialize
@@ -66,6 +66,10 @@ class Strategy:
     def hook_gradients(self, trained: list[Tensor], own: list[Tensor]) -> None:
         """Register what happens to a gradient as soon as it is complete."""
 
+    def backward_pass(self) -> AbstractContextManager[None]:
+        """Return the context of a backward pass."""
+        return nullcontext()
+
     def before_optimizer_step(self, trained: list[Tensor], own: list[Tensor]) -> None:
         """Give the parameters to update their gradients."""
 
@@ -91,13 +95,23 @@ class Strategy:
 
 
 class Zero1(Strategy):
-    """ZeRO-1: each rank keeps the optimizer state of a part of the parameters, and updates that part."""
+    """ZeRO-1: each rank keeps the optimizer state of a part of the parameters, and updates that part.
+
+    With FP32 masters beside 16-bit weights it is DeepSpeed's, which reduces gradients in a buffer of its own.
+    """
 
     shards_state = True
 
     def own(self, trained: list[Tensor]) -> list[Tensor]:
         """Return the part of the fullest rank."""
         return fullest_partition(trained, self.recipe.ranks)
+
+    @contextmanager
+    def backward_pass(self) -> Iterator[None]:
+        """Hold DeepSpeed's buffer, whose size does not depend on the model's."""
+        buffer = torch.empty(REDUCE_BUCKET, dtype=self.recipe.weight_dtype) if self.recipe.master_weights else None
+        yield
+        del buffer
 
 
 class Zero2(Zero1):
