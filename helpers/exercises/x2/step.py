@@ -170,8 +170,8 @@ def _hangs(seen: Evidence) -> str | None:
     """Say that the ranks do not make the same all_reduce calls."""
     if not seen["agree"]:
         return (
-            "in one of the calls to all_reduce the ranks pass tensors of different shapes or dtypes. Do both ranks take "
-            "the parameters in the same order, whichever of them have a gradient?"
+            "in one of the calls to all_reduce the ranks pass tensors of different shapes or dtypes. Do both take the "
+            "parameters in the same order, whichever of them have a gradient?"
         )
     if None in seen["ranks"]:
         waits, calls = seen["ranks"].index(None), seen["calls"]
