@@ -1,6 +1,7 @@
 """Checks of part 3: a checkpoint of 4 ranks, and training that goes on with 2. Both judge the same run."""
 
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +34,7 @@ WORDS = {
 COMES_BACK = ("weights", "buffers", "moments", "modes")  # to the last bit
 RATE, SLOWER = 0.01, 0.004  # the learning rate until the checkpoint, and from there on, as a schedule sets it
 OPTIONS = ("lr", "betas", "eps", "weight_decay")
+ENDS = 5.0  # seconds for a thread that is left to end
 LATE = 0.05  # seconds by which rank 0 is behind after each of its broadcasts: what it writes after the last comes late
 
 
@@ -135,9 +137,12 @@ def _saves(save: Callable[..., Any], load: Callable[..., Any], seed: int, folder
     _train(model, optimizer, range(2))
     _move_schedules(optimizer)
     before = _state(model, optimizer)
+    threads = threading.enumerate()
     with _Late() as sent:
         save(model, optimizer, LAST, folder)
     files = _files(folder)
+    for thread in set(threading.enumerate()).difference(threads):
+        thread.join(ENDS)  # one that still saves would use the group at the same time as training
     whole = sum(p.numel() * 4 for p in model.parameters())
     seen = {
         "kept": _equal_parts(before, _state(model, optimizer)),
