@@ -12,8 +12,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_leaves
 
-from ...meter.recorder import MemoryMeter
 from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
 from ..probing.on_ranks import on_ranks
@@ -61,6 +61,23 @@ def _fresh(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     others = [p for p in model.parameters() if p.ndim == 1]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     return model, torch.optim.AdamW(groups, lr=RATE)
+
+
+class _Watched(Collectives):
+    """Collectives, and which tensors are made that have the size of a whole matrix of the model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        ranks = dist.get_world_size()
+        self.whole: set[tuple[int, ...]] = set()
+        self._sizes = {tuple(p.shape) for p in model.parameters() if p.ndim > 1 and len(p) >= ranks}
+
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Record the operation, and the sizes of what it returns; a fake tensor and a DTensor are others' types."""
+        super().see(func, args, kwargs, result)
+        for tensor in tree_leaves(result):
+            if type(tensor) is Tensor and tuple(tensor.shape) in self._sizes and not tensor.is_meta:
+                self.whole.add(tuple(tensor.shape))
 
 
 def _move_schedules(optimizer: torch.optim.Optimizer) -> None:
@@ -178,7 +195,7 @@ def _goes_on(
     model, optimizer = _fresh(seed + 1)
     files = _files(folder)
     dist.barrier()
-    with Collectives() as sent, MemoryMeter(device=torch.device("cpu"), by_category=False) as meter:
+    with _Watched(model) as sent:
         step = load(model, optimizer, folder)
     volume = sum(call.nbytes for call in sent.calls if call.name in ("all_gather", "broadcast", "all_reduce"))
     dist.barrier()
@@ -187,7 +204,7 @@ def _goes_on(
         "step": step if isinstance(step, int) else type(step).__name__,
         "changed": _changed(files, _files(folder)),
         "options": _options(optimizer),
-        "peak": meter.peak_bytes,
+        "whole": [list(size) for size in sorted(sent.whole)],
         "same": {name: equal for name, equal in same.items() if name in COMES_BACK},
         "losses": _train(model, optimizer, range(2, 5)),
         "sent": volume,
@@ -290,11 +307,11 @@ class EachRankWritesItsShards(_OnRun):
                     f"rank {rank}: {got['again']['sent']:,} bytes of tensors travel while the ranks load. Which call "
                     "gathers parameters?"
                 )
-            if got["again"]["peak"] > want["again"]["peak"] + got["whole"]:
+            if got["again"]["whole"]:
+                size = " x ".join(map(str, got["again"]["whole"][0]))
                 return (
-                    f"rank {rank}: while the ranks load, the peak of one is {got['again']['peak']:,} bytes; "
-                    f"{want['again']['peak']:,} are enough for its shards. Does each rank read whole parameters, of "
-                    "which it keeps a part?"
+                    f"rank {rank}: while it loads, it makes a tensor of {size}, as large as a whole parameter. Does "
+                    "each rank read whole parameters, of which it keeps a part?"
                 )
             if got["bytes"] > 3 * got["whole"] + NOTES:
                 return f"the checkpoint has {got['bytes']:,} bytes; weights and two moments have {3 * got['whole']:,}."
