@@ -89,7 +89,7 @@ hint("x2.step")
 #
 # - `optimizers` is a list of two; each owns a part of the model's parameters, in one or several groups, and together they own all of them.
 # - `x` (N, ...) and `y` (N,) are split as in part 1. The loss is the cross-entropy of the model's outputs, the mean over all N rows.
-# - `scaler` is a `torch.amp.GradScaler`, of which the step uses `scale`, `get_scale`, `unscale_`, `step` and `update`. `backward()` starts from scaled losses. Autocast is left out: it does not change the order.
+# - `scaler` is a `torch.amp.GradScaler`, of which the step uses `scale`, `get_scale`, `unscale_`, `step` and `update`. There is one backward pass for each micro-batch, and it starts from a scaled loss. Autocast is left out: it does not change the order.
 # - The **true** gradient of the whole batch is clipped to the norm `max_norm` over the parameters of both optimizers together.
 # - Without an overflow, each optimizer's gradients are unscaled once, each optimizer steps once through the scaler, and then the scaler is updated once.
 # - If a micro-batch makes the gradient of either optimizer overflow, **neither** steps and neither optimizer's state changes. The scaler is updated in this step, too.

@@ -118,9 +118,9 @@ hint("x7.step")
 # %% [markdown] name="resume_task"
 # ## Part 3 · A different number of ranks (2 points)
 #
-# **Contract.** `save(model, optimizer, step, folder)` and `load(model, optimizer, folder)` are called on every rank. `optimizer` is a `torch.optim.AdamW` with the model's parameters.
+# **Contract.** `save(model, optimizer, step, folder)` and `load(model, optimizer, folder)` are called on every rank. `optimizer` is a `torch.optim.AdamW` with the model's parameters, in one or several groups.
 #
-# - `save` writes with `torch.distributed.checkpoint` everything that training needs to continue: weights and persistent buffers, the optimizer's moments and options (a schedule may have changed the learning rate), and `step`, an int. When it returns, the checkpoint is complete.
+# - `save` writes with `torch.distributed.checkpoint` everything that training needs to continue: weights and persistent buffers, the optimizer's moments and each group's options (schedules may have changed them, and not only the learning rate), and `step`, an int. When it returns, the checkpoint is complete.
 # - Each rank writes its own shards. No rank gathers a whole parameter to save or to load.
 # - `load` fills a freshly built model and a fresh optimizer that has not stepped, on any number of ranks, and returns `step`. Training continues with the same losses.
 # - `folder` is a string, shared by the ranks; it may not exist yet. `save` changes nothing, and `load` does not change the checkpoint.

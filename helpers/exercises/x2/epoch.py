@@ -15,6 +15,7 @@ from .epochs import RATE, Case, Logged, Training, epoch, saved
 from .spy import (
     ANOTHER_LOSS,
     CLIPPED,
+    GROUPS,
     OLD_GRADIENTS,
     OWN_STATE,
     compared,
@@ -41,6 +42,7 @@ ONE_CLAUSE_EACH = {
     "another loss": Case([16] * 4, 4, loss_fn=smoothed),
     "steep loss": Case([16] * 4, 4, loss_fn=steep),
     "momentum": Case([16] * 8, 2, momentum=0.9),
+    "groups": Case([16] * 2, 2, parameter_groups=2),
     "a layer of the first group": Case([7, 16, 16, 16, 16, 16], 2, weight_decay=0.5, momentum=0.9, rare=True),
     "a long epoch": Case([4] * 24, 2),
 }
@@ -88,6 +90,19 @@ def _activations(train_epoch: Any, seed: int) -> int:
             )
         peaks.append(meter.peak_bytes)
     return peaks[1] - peaks[0]
+
+
+def _wrong_feed(got: Evidence, want: Evidence) -> str | None:
+    """Say how what the model was fed differs from what it should see, and whether the loader began elsewhere."""
+    wrong = wrong_rows(got, want)
+    for number, (mine, right) in enumerate(zip(got["calls"], want["calls"], strict=False), 1):
+        if wrong and mine["first"] is not None and mine["first"] != right["first"]:
+            return (
+                f"call {number}: the loader was called with {mine['first']}, and the next micro-batch is number "
+                f"{right['first']}. Count the micro-batches of this epoch; the schedule may have begun in an earlier "
+                "one."
+            )
+    return wrong
 
 
 def _miscounted(got: Evidence, want: Evidence) -> str | None:
@@ -175,7 +190,7 @@ class EachGroupCounts(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name, case in FULL_GROUPS.items():
             got, want = seen[name], expected[name]
-            wrong = wrong_rows(got, want) or _miscounted(got, want) or wrong_mode(got["calls"][0]["modes"])
+            wrong = _wrong_feed(got, want) or _miscounted(got, want) or wrong_mode(got["calls"][0]["modes"])
             if wrong:
                 return f"{name}: {wrong}"
             for group in range(len(case.groups)):
@@ -195,6 +210,7 @@ class EachGroupCounts(Check):
             "another loss": ANOTHER_LOSS,
             "steep loss": CLIPPED,
             "momentum": OWN_STATE,
+            "groups": GROUPS,
             "a layer of the first group": NO_GRADIENT,
         }
         for name, verdict in clauses.items():
@@ -241,7 +257,7 @@ class LastGroupCounts(Check):
             got, want = seen[name], expected[name]
             left = len(case.groups[-1]) if len(case.sizes) % case.accumulate else 0
             rest = f"{left} are left over" if left else "nothing is left over"
-            wrong = _miscounted(got, want) or wrong_rows(got, want)
+            wrong = _miscounted(got, want) or _wrong_feed(got, want)
             if wrong:
                 return f"{name}, {rest}: {wrong}"
             if left:
@@ -273,7 +289,7 @@ class GoesOnInMidGroup(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name, case in STOPPED.items():
             got, want = seen[name], expected[name]
-            wrong = wrong_rows(got, want) or _wrong_ends(got, want) or _wrong_return(got, want)
+            wrong = _wrong_feed(got, want) or _wrong_ends(got, want) or _wrong_return(got, want)
             if wrong:
                 return f"{name}: {wrong}"
             for group in range(len(case.groups)):
@@ -316,6 +332,7 @@ class StateIsASnapshot(Check):
         seen: Evidence = {"size": _bytes_of(kept), "gradients": sum(p.nbytes for p in training.model.parameters())}
         F.cross_entropy(training.model(x), y).backward()  # the same process goes on, by a loop of another kind
         call(training, state, None)
+        call(Training(seed + 2, case), None, 2)  # another run is stopped before this one goes on: no global may hold it
         seen["later"] = _same(state, kept)
         moved = []
         given = copy.deepcopy(kept)
@@ -348,7 +365,8 @@ class StateIsASnapshot(Check):
             if not relative_distance(got, want) <= EXACT:
                 return (
                     f"Two calls continue from the same state, one after the other; the weights after call {number} are "
-                    "wrong. Does the state hold all that an unfinished group needs, as it was when it was returned?"
+                    "wrong. Does the state itself hold all that an unfinished group needs, as it was when it was "
+                    "returned? A global variable, or an attribute of a function, is another process's own."
                 )
         return None
 

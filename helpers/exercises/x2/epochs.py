@@ -14,6 +14,7 @@ from .spy import CLASSES, FEATURES, HIDDEN, Loss, Spy, leave_gradients, rows_of_
 from .stream import Stream
 
 RATE = 0.1
+EARLIER = 5  # updates of the epochs before this one: the schedule goes on, the loader begins anew
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Case:
         falls: whether the schedule lowers the learning rate with each call.
         idle: whether the model has a layer that no micro-batch reaches.
         rare: whether it has a layer that only micro-batches with an odd number of rows reach.
+        parameter_groups: of the optimizer.
     """
 
     sizes: list[int]
@@ -38,6 +40,7 @@ class Case:
     old_gradients: bool = False
     idle: bool = False
     rare: bool = False
+    parameter_groups: int = 1
     loss_fn: Loss = F.cross_entropy
 
     @property
@@ -66,14 +69,17 @@ class Training:
 
     def __init__(self, seed: int, case: Case) -> None:
         torch.manual_seed(seed)
-        self.model = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES)).double()
-        if case.idle:
-            self.model.register_module("idle", _Idle())
-        if case.rare:
-            self.model.register_module("rare", _Rare())
+        layers = [nn.Linear(FEATURES, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES)]
+        idle = [_Idle()] if case.idle else []  # the first, so that whoever leaves it out counts on from there
+        self.model = nn.Sequential(*idle, *layers, *([_Rare()] if case.rare else [])).double()
         settings = {"lr": case.lr, "weight_decay": case.weight_decay, "momentum": case.momentum}
-        self.optimizer = torch.optim.SGD(self.model.parameters(), **settings)
-        self.scheduler = Logged(self.optimizer, lambda step: 1 / (1 + step) if case.falls else 1.0)
+        parameters = list(self.model.parameters())
+        groups = [{"params": parameters[i :: case.parameter_groups]} for i in range(case.parameter_groups)]
+        self.optimizer = torch.optim.SGD(groups, **settings)
+        self.scheduler = Logged(self.optimizer, lambda step: 1 / (1 + max(step - EARLIER, 0)) if case.falls else 1.0)
+        for _ in range(EARLIER):
+            self.optimizer.step()
+            self.scheduler.step()
         self.spy = Spy(self.model, self.optimizer)
         self.scheduler.events = self.spy.events
         self.parts = self.model, self.optimizer, self.scheduler
@@ -159,5 +165,6 @@ def _call(returned: Any, stream: Stream, spy: Spy) -> Evidence:
         "ended": pair and returned[1] is None,
         "held": stream.held,
         "starts": len(stream.starts),
+        "first": stream.starts[0] if stream.starts else None,
         "modes": spy.modes,
     }

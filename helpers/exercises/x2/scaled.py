@@ -98,6 +98,18 @@ def _overflow(opposite: bool) -> Callable[[Tensor], Tensor]:
     return hook
 
 
+def _watch_backward(model: nn.Module) -> list[float]:
+    """Return a list that gets the norm of the outputs' gradient in each backward pass."""
+    norms: list[float] = []
+
+    def fed(_: nn.Module, __: tuple[Tensor, ...], outputs: Tensor) -> None:
+        if outputs.requires_grad:
+            outputs.register_hook(lambda gradient: norms.append(gradient.norm().item()))
+
+    model.register_forward_hook(fed)
+    return norms
+
+
 def _run(scaled_step: Any, seed: int, case: _Case) -> Evidence:
     """Take the steps of a case; a gradient overflows in the second step of three."""
     torch.manual_seed(seed)
@@ -109,6 +121,7 @@ def _run(scaled_step: Any, seed: int, case: _Case) -> Evidence:
     x = x.float()
     given = x.clone(), y.clone()
     scaler, spy = _LoggingScaler(optimizers, 1 if case.grows else 2000), Spy(model, optimizers[0])
+    backward = _watch_backward(model)
     if case.old_gradients:
         leave_gradients(model)
     moved, norms, scales, logs = [], [], [], []
@@ -135,9 +148,26 @@ def _run(scaled_step: Any, seed: int, case: _Case) -> Evidence:
         "rows": spy.rows,
         "first": spy.first,
         "modes": spy.modes,
+        "backward": backward,
         "kept": torch.equal(x, given[0]) and torch.equal(y, given[1]),
         "activations": meter.largest["activations"],
     }
+
+
+def _wrong_backward(got: list[float], want: list[float]) -> str | None:
+    """Say that the backward passes are not one for each micro-batch, or do not start from scaled losses."""
+    if len(got) != len(want):
+        return (
+            f"{len(got)} backward passes went through the model's outputs; {len(want)} micro-batches need {len(want)}. "
+            "What the last micro-batch added to .grad is its own gradient."
+        )
+    for mine, right in zip(got, want, strict=True):
+        if not mine >= right / 2:  # weights that come after backward() make it larger
+            return (
+                f"a backward pass starts from a gradient of norm {mine:.3g} at the outputs; from the scaled loss it is "
+                f"{right:.3g} or more. In FP16 an unscaled gradient underflows: call backward() on scaler.scale(loss)."
+            )
+    return None
 
 
 def _noted(figure: Any) -> Evidence:
@@ -207,7 +237,7 @@ class ClipsTheJointGradientOnce(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case in CASES:
             got, want = seen[case], expected[case]
-            wrong = wrong_rows(got, want)
+            wrong = wrong_rows(got, want) or _wrong_backward(got["backward"], want["backward"])
             if wrong:
                 return f"{case}: {wrong}"
             log = got["logs"][0]

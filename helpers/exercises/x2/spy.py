@@ -27,6 +27,10 @@ ANOTHER_LOSS = (
     "With another loss_fn (cross-entropy with smoothed labels) the update is wrong, but with F.cross_entropy it "
     "is right. Is the loss computed by the loss_fn that you are given?"
 )
+GROUPS = (
+    "With the model's parameters in two groups of the optimizer the update is wrong; in a single group it is right. Go "
+    "through all of them, for example by model.parameters()."
+)
 DIVIDED_RATE = (
     "With weight decay in the optimizer the update is wrong; without it, it is right. Divide losses or gradients, not "
     "the learning rate: that also shrinks the rest of the update."

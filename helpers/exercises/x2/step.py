@@ -21,6 +21,7 @@ from .spy import (
     CLIPPED,
     DIVIDED_RATE,
     FEATURES,
+    GROUPS,
     HIDDEN,
     OLD_GRADIENTS,
     OWN_STATE,
@@ -35,9 +36,9 @@ from .spy import (
 )
 
 ANOTHER_LOSS = (
-    "With another loss_fn, in which classes weigh differently and the count is not an integer, the update is wrong; "
-    "with plain cross-entropy it is right. Is the loss computed by the loss_fn that you are given, and the count used "
-    "as it comes?"
+    "With another loss_fn, in which classes weigh differently and the joint count is a fraction below 1, the update is "
+    "wrong; with plain cross-entropy it is right. Is the loss computed by the loss_fn that you are given, and is the "
+    "count used as it comes, neither rounded nor raised to 1?"
 )
 FROZEN = (
     "A frozen parameter has changed. Momentum and weight decay move a parameter whose gradient is zero: leave .grad at "
@@ -53,8 +54,9 @@ class _Switched(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.last = nn.Linear(FEATURES, HIDDEN), nn.Linear(HIDDEN, CLASSES)
-        self.rare = nn.Linear(HIDDEN, HIDDEN)
+        self.first = nn.Linear(FEATURES, HIDDEN)
+        self.rare = nn.Linear(HIDDEN, HIDDEN)  # amid the others, where its place in the order of calls shows
+        self.last = nn.Linear(HIDDEN, CLASSES)
         self.factors = nn.Parameter(torch.linspace(0.5, 1.5, HIDDEN), requires_grad=False)
         self.double()
 
@@ -73,7 +75,7 @@ def _counted(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 def _weighted(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return a sum in which classes weigh differently, and the sum of the weights."""
-    weight = torch.linspace(0.25, 2.0, CLASSES, dtype=outputs.dtype)
+    weight = torch.linspace(0.0025, 0.02, CLASSES, dtype=outputs.dtype)  # all rows together count for less than 1
     counts = torch.where(y == IGNORED, 0.0, weight[y.clamp(min=0)])
     return F.cross_entropy(outputs, y, weight, ignore_index=IGNORED, reduction="sum"), counts.sum()
 
@@ -90,6 +92,7 @@ class _Case:
     Attributes:
         ignored: the share of rows on each rank that do not count.
         rare: the rank that reaches the rare layer; both where it is 2.
+        parameter_groups: of the optimizer.
     """
 
     rows: tuple[int, int]
@@ -101,6 +104,7 @@ class _Case:
     weight_decay: float = 0.0
     momentum: float = 0.0
     steps: int = 1
+    parameter_groups: int = 1
 
 
 SAME_WORK = {
@@ -114,6 +118,7 @@ ALONE = {
     "weight decay": _Case((20, 20), 5, weight_decay=0.5),
     "steep loss": _Case((20, 20), 5, loss_fn=_steep),
     "momentum": _Case((20, 20), 5, momentum=0.9, steps=2),
+    "groups": _Case((10, 10), 5, parameter_groups=2),
 }
 OTHER_WORK = {
     "23 and 4 rows in micro-batches of 5": _Case((23, 4), 5),
@@ -140,7 +145,9 @@ def _on_rank(accumulated_step: Any, seed: int, case: _Case, rank: int, all_reduc
     torch.manual_seed(seed)
     model = _Switched()
     settings = {"weight_decay": case.weight_decay, "momentum": case.momentum}
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, **settings)
+    parameters = list(model.parameters())
+    groups = [{"params": parameters[i :: case.parameter_groups]} for i in range(case.parameter_groups)]
+    optimizer = torch.optim.SGD(groups, lr=1.0, **settings)
     x, y = _data(seed, rank, case)
     if case.old_gradients:
         leave_gradients(model)
@@ -162,7 +169,10 @@ def _together(accumulated_step: Any, seed: int, case: _Case) -> Evidence:
 def _hangs(seen: Evidence) -> str | None:
     """Say that the ranks do not make the same all_reduce calls."""
     if not seen["agree"]:
-        return "in one of the calls to all_reduce the ranks pass tensors of different shapes or dtypes."
+        return (
+            "in one of the calls to all_reduce the ranks pass tensors of different shapes or dtypes. Do both take the "
+            "parameters in the same order, whichever of them have a gradient?"
+        )
     if None in seen["ranks"]:
         waits, calls = seen["ranks"].index(None), seen["calls"]
         return (
@@ -209,7 +219,7 @@ class UpdateIsOfBothRanks(Check):
             wrong = _wrong(seen[name], expected[name])
             if wrong:
                 return f"{name}: {wrong}"
-        verdicts = (OLD_GRADIENTS, ANOTHER_LOSS, DIVIDED_RATE, CLIPPED, OWN_STATE)
+        verdicts = (OLD_GRADIENTS, ANOTHER_LOSS, DIVIDED_RATE, CLIPPED, OWN_STATE, GROUPS)
         for name, verdict in zip(ALONE, verdicts, strict=True):
             if _wrong(seen[name], expected[name]):
                 return FROZEN if _frozen_moved(seen[name]) else verdict

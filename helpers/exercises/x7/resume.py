@@ -1,6 +1,8 @@
 """Checks of part 3: a checkpoint of 4 ranks, and training that goes on with 2. Both judge the same run."""
 
 import tempfile
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_leaves
 
 from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
@@ -29,7 +32,10 @@ WORDS = {
     "modes": "the mode of a layer",
 }
 COMES_BACK = ("weights", "buffers", "moments", "modes")  # to the last bit
-SLOWER = 0.004  # the learning rate from the checkpoint on, as a schedule sets it; a fresh optimizer has 0.01
+RATE, SLOWER = 0.01, 0.004  # the learning rate until the checkpoint, and from there on, as a schedule sets it
+OPTIONS = ("lr", "betas", "eps", "weight_decay")
+ENDS = 5.0  # seconds for a thread that is left to end
+LATE = 0.05  # seconds by which rank 0 is behind after each of its broadcasts: what it writes after the last comes late
 
 
 def _train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> list[float]:
@@ -51,7 +57,44 @@ def _train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> 
 
 def _fresh(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     model = sharded(seed, mesh_of((dist.get_world_size(),)), WIDER)
-    return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    others = [p for p in model.parameters() if p.ndim == 1]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    return model, torch.optim.AdamW(groups, lr=RATE)
+
+
+class _Watched(Collectives):
+    """Collectives, and which tensors are made that have the size of a whole matrix of the model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        ranks = dist.get_world_size()
+        self.whole: set[tuple[int, ...]] = set()
+        self._sizes = {tuple(p.shape) for p in model.parameters() if p.ndim > 1 and len(p) >= ranks}
+
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Record the operation, and the sizes of what it returns; a fake tensor and a DTensor are others' types."""
+        super().see(func, args, kwargs, result)
+        for tensor in tree_leaves(result):
+            if type(tensor) is Tensor and tuple(tensor.shape) in self._sizes and not tensor.is_meta:
+                self.whole.add(tuple(tensor.shape))
+
+
+def _move_schedules(optimizer: torch.optim.Optimizer) -> None:
+    """Change the options as schedules do: each group's rate, the betas (as OneCycleLR does), and a weight decay."""
+    for group, rate, decay in zip(optimizer.param_groups, (SLOWER, SLOWER / 2), (0.3, 0.0), strict=True):
+        group["lr"], group["betas"], group["weight_decay"] = rate, (0.85, 0.99), decay
+
+
+class _Late(Collectives):
+    """Collectives after whose broadcasts rank 0 is late."""
+
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Record the operation, and let rank 0 fall behind."""
+        before = self.count("broadcast")
+        super().see(func, args, kwargs, result)
+        if self.count("broadcast") > before and dist.get_rank() == 0:
+            time.sleep(LATE)
 
 
 def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, list[Any]]:
@@ -93,19 +136,30 @@ def _equal(a: Any, b: Any) -> bool:
 
 def _files(folder: str) -> dict[str, int]:
     """Return the sizes of the files below a folder."""
-    return {str(file): file.stat().st_size for file in Path(folder).rglob("*") if file.is_file()}
+    return {str(file.relative_to(folder)): file.stat().st_size for file in Path(folder).rglob("*") if file.is_file()}
+
+
+def _options(optimizer: torch.optim.Optimizer) -> list[list[float]]:
+    """Return each group's options, numbers alone: as many as there are in OPTIONS, with two betas."""
+    rows = []
+    for group in optimizer.param_groups:
+        numbers = [group[name] for name in OPTIONS]
+        rows.append([float(n) for entry in numbers for n in (entry if isinstance(entry, tuple | list) else (entry,))])
+    return rows
 
 
 def _saves(save: Callable[..., Any], load: Callable[..., Any], seed: int, folder: str) -> Evidence:
     """One of 4 ranks: two steps, a checkpoint, and two steps more; then another model goes on from it."""
     model, optimizer = _fresh(seed)
     _train(model, optimizer, range(2))
-    for group in optimizer.param_groups:
-        group["lr"] = SLOWER
+    _move_schedules(optimizer)
     before = _state(model, optimizer)
-    with Collectives() as sent:
+    threads = threading.enumerate()
+    with _Late() as sent:
         save(model, optimizer, LAST, folder)
     files = _files(folder)
+    for thread in set(threading.enumerate()).difference(threads):
+        thread.join(ENDS)  # one that still saves would use the group at the same time as training
     whole = sum(p.numel() * 4 for p in model.parameters())
     seen = {
         "kept": _equal_parts(before, _state(model, optimizer)),
@@ -116,24 +170,61 @@ def _saves(save: Callable[..., Any], load: Callable[..., Any], seed: int, folder
         "losses": _train(model, optimizer, range(2, 5)),
     }
     dist.barrier()
-    seen["later"] = [name for name, size in _files(folder).items() if files.get(name) != size]
+    seen["later"] = _changed(files, _files(folder))
     return seen | {"again": _goes_on(load, seed, folder, before)}
 
 
-def _goes_on(load: Callable[..., Any], seed: int, folder: str, saved: dict[str, list[Any]] | None = None) -> Evidence:
+def _changed(before: dict[str, int], after: dict[str, int]) -> list[str]:
+    """Return the names of files that have come, gone, or got another size."""
+    return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+
+
+def _saves_again(save: Callable[..., Any], load: Callable[..., Any], seed: int, folder: str, other: str) -> Evidence:
+    """One of 2 ranks: another model takes up the checkpoint of four, and is saved in a folder that exists."""
+    return _goes_on(load, seed, folder, then=lambda *run: save(*run, LAST, other))
+
+
+def _goes_on(
+    load: Callable[..., Any],
+    seed: int,
+    folder: str,
+    saved: dict[str, list[Any]] | None = None,
+    then: Callable[[nn.Module, torch.optim.Optimizer], Any] | None = None,
+) -> Evidence:
     """One rank: another model takes up the checkpoint; `saved` is what this rank had then, on as many ranks."""
     model, optimizer = _fresh(seed + 1)
-    with Collectives() as sent:
+    files = _files(folder)
+    dist.barrier()
+    with _Watched(model) as sent:
         step = load(model, optimizer, folder)
     volume = sum(call.nbytes for call in sent.calls if call.name in ("all_gather", "broadcast", "all_reduce"))
-    step = step if isinstance(step, int) else type(step).__name__
+    dist.barrier()
     same = _equal_parts(saved, _state(model, optimizer)) if saved else {}
-    return {
-        "step": step,
+    seen = {
+        "step": step if isinstance(step, int) else type(step).__name__,
+        "changed": _changed(files, _files(folder)),
+        "options": _options(optimizer),
+        "whole": [list(size) for size in sorted(sent.whole)],
         "same": {name: equal for name, equal in same.items() if name in COMES_BACK},
         "losses": _train(model, optimizer, range(2, 5)),
         "sent": volume,
     }
+    if then:
+        then(model, optimizer)
+    return seen
+
+
+def _wrong_options(got: list[list[float]], want: list[list[float]]) -> str | None:
+    """Say which of the optimizer's options are not those that were saved."""
+    names = ("lr", "beta1", "beta2", "eps", "weight_decay")
+    for group, (mine, right) in enumerate(zip(got, want, strict=True)):
+        for name, a, b in zip(names, mine, right, strict=True):
+            if not abs(a - b) <= EXACT * abs(b):
+                return (
+                    f"{name} of the optimizer's parameter group {group} is {a:g}; {b:g} was saved. Schedules change "
+                    "options, each group's own: take all of them from the checkpoint."
+                )
+    return None
 
 
 class _OnRun(Check):
@@ -142,9 +233,10 @@ class _OnRun(Check):
     @staticmethod
     def probe(seed: int, save: Any, load: Any) -> Evidence:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-            folder = str(Path(scratch) / "checkpoint")
-            ranks = on_ranks(_saves, 4, save, load, seed, folder)
-            return {"four": ranks, "two": on_ranks(_goes_on, 2, load, seed, folder)}
+            folder, other = (Path(scratch) / name for name in ("checkpoint", "another"))
+            other.mkdir()
+            ranks = on_ranks(_saves, 4, save, load, seed, str(folder))
+            return {"four": ranks, "two": on_ranks(_saves_again, 2, save, load, seed, str(folder), str(other))}
 
 
 class GoesOnWithEqualLosses(_OnRun):
@@ -163,8 +255,8 @@ class GoesOnWithEqualLosses(_OnRun):
                 return f"rank {rank}: save changes {_other(got['kept'])}. Leave the run as it is."
             if got["later"]:
                 return (
-                    f"rank {rank}: files of the checkpoint still change after save has returned. Wait until they are "
-                    "complete."
+                    f"rank {rank}: {got['later'][0]} still changes after save has returned on this rank. Wait until "
+                    "each rank has written its files: a barrier, or the result of an asynchronous save."
                 )
         for step, (a, b) in enumerate(zip(seen["four"][0]["losses"], right, strict=True), 1):
             if not abs(a - b) <= EXACT * abs(b):
@@ -173,6 +265,12 @@ class GoesOnWithEqualLosses(_OnRun):
             for rank, got in enumerate(ranks):
                 if got["step"] != LAST:
                     return f"{which}: load returns {got['step']} on rank {rank}; {LAST} was saved."
+                if got["changed"]:
+                    changed = got["changed"][0]
+                    return f"{which}: load changes the checkpoint, namely {changed}. Leave it as it is."
+                wrong = _wrong_options(got["options"], expected["two"][0]["options"])
+                if wrong:
+                    return f"{which}: after load, {wrong}"
                 for step, (a, b) in enumerate(zip(got["losses"], right, strict=True), 1):
                     if not abs(a - b) <= EXACT * abs(b):
                         return (
@@ -208,6 +306,12 @@ class EachRankWritesItsShards(_OnRun):
                 return (
                     f"rank {rank}: {got['again']['sent']:,} bytes of tensors travel while the ranks load. Which call "
                     "gathers parameters?"
+                )
+            if got["again"]["whole"]:
+                size = " x ".join(map(str, got["again"]["whole"][0]))
+                return (
+                    f"rank {rank}: while it loads, it makes a tensor of {size}, as large as a whole parameter. Does "
+                    "each rank read whole parameters, of which it keeps a part?"
                 )
             if got["bytes"] > 3 * got["whole"] + NOTES:
                 return f"the checkpoint has {got['bytes']:,} bytes; weights and two moments have {3 * got['whole']:,}."

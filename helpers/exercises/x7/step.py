@@ -19,6 +19,11 @@ EXACT = 1e-4  # relative, in FP32
 IGNORED = -100
 OFF = 1e6  # a max_norm that no gradient reaches
 MANY_ROWS = 64  # of a micro-batch where activations are measured
+DIVIDED = "Are old gradients cleared? What is each loss divided by? What does fully_shard do with gradients?"
+SHORTENED = (
+    "Only clipped updates are wrong. One factor, from the norm over all shards of all parameters, shortens a gradient "
+    "that is too long: once, before the optimizer steps."
+)
 
 
 @dataclass(frozen=True)
@@ -140,17 +145,17 @@ def _on_pair(train_step: Callable[..., Any], seed: int) -> Evidence:
     return {name: _one(train_step, seed, case) for name, case in PAIR.items()}
 
 
-def _wrong(seen: Evidence, expected: Evidence, cases: dict[str, _Case], which: str = "ranks") -> str | None:
-    """Say what is wrong with the updates of some cases, or with what they return."""
+def _wrong(
+    seen: Evidence, expected: Evidence, cases: dict[str, _Case], which: str = "ranks", ask: str = DIVIDED
+) -> str | None:
+    """Say what is wrong with the updates of some cases, or with what they return; `ask` is where to look."""
     for name in cases:
         got, want = (evidence[which][0][name]["moved"] for evidence in (seen, expected))
         if not relative_distance(got, want) <= EXACT:
             a, b = torch.tensor(got), torch.tensor(want)
             cosine, length = torch.cosine_similarity(a, b, dim=0).item(), (a.norm() / b.norm()).item()
-            return (
-                f"{name}: the weights move {length:.4g} times as far as those of one process (cosine {cosine:.4f}). "
-                "Are old gradients cleared? What is each loss divided by? What does fully_shard do with gradients?"
-            )
+            moved = f"the weights move {length:.4g} times as far as those of one process (cosine {cosine:.4f})"
+            return f"{name}: {moved}. {ask}"
         for rank in range(len(expected[which])):
             mine, right = (evidence[which][rank][name]["returned"] for evidence in (seen, expected))
             for step, (pair, wanted) in enumerate(zip(mine, right, strict=True), 1):
@@ -209,7 +214,8 @@ class ClipsByTheJointNorm(_OnStep):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return _wrong(seen, expected, CLIPPED)
+        right = not _wrong(seen, expected, EVEN | COUNTED)
+        return _wrong(seen, expected, CLIPPED, ask=SHORTENED if right else DIVIDED)
 
 
 class ReducesOncePerUnit(_OnStep):

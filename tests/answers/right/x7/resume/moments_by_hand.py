@@ -8,7 +8,7 @@ KEYS = ("exp_avg", "exp_avg_sq")
 
 
 def entries(model, optimizer):
-    """Weights, buffers, moments and rates by name; the moments are made where there are none yet."""
+    """Weights, buffers, moments and options by name; the moments are made where there are none yet."""
     found = {f"model.{name}": value for name, value in model.state_dict().items()}
     for name, p in model.named_parameters():
         state = optimizer.state[p]
@@ -19,7 +19,8 @@ def entries(model, optimizer):
         found |= {f"{key}.{name}": state[key] for key in KEYS}
         found["count." + name] = state["step"]
     for i, group in enumerate(optimizer.param_groups):
-        found[f"rate.{i}"] = torch.tensor(group["lr"], dtype=torch.float64)
+        options = [group["lr"], *group["betas"], group["eps"], group["weight_decay"]]
+        found[f"options.{i}"] = torch.tensor(options, dtype=torch.float64)
     return found
 
 
@@ -32,5 +33,6 @@ def load(model, optimizer, folder):
     state = entries(model, optimizer) | {"step": torch.zeros((), dtype=torch.int64)}
     dcp.load(state, checkpoint_id=folder)  # in place
     for i, group in enumerate(optimizer.param_groups):
-        group["lr"] = state[f"rate.{i}"].item()
+        group["lr"], *betas, group["eps"], group["weight_decay"] = state[f"options.{i}"].tolist()
+        group["betas"] = tuple(betas)
     return state["step"].item()
