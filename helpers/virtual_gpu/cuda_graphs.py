@@ -67,7 +67,11 @@ def install(patches: Patches, leave_out: Callable[[str, str], None]) -> None:
         patches: puts back what was there.
         leave_out: takes note of what a dry run leaves out.
     """
-    names = {"CUDAGraph": CudaGraph, "make_graphed_callables": _uncaptured, "is_current_stream_capturing": _is_capturing}
+    names = {
+        "CUDAGraph": CudaGraph,
+        "make_graphed_callables": _uncaptured,
+        "is_current_stream_capturing": _is_capturing,
+    }
     for owner in (torch.cuda, torch.cuda.graphs):
         patches.put_all(owner, names | {"graph_pool_handle": _pool})
     if not hasattr(torch._C, "_host_emptyCache"):

@@ -11,7 +11,8 @@ import pickle
 import shutil
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import torch
@@ -35,9 +36,12 @@ class SavedFiles:
         self._sizes: dict[str, int] = {}
 
     def install(self, patches: Patches) -> None:
-        """Teach `torch.save` and `torch.load`, and the functions of `os` and `shutil` that find, move, copy and remove files."""
+        """Teach `torch.save`, `torch.load`, and what `os` and `shutil` have to find, move, copy and remove files."""
         patches.put_all(torch, {"save": self._save, "load": self._loading(torch.load)})
         patches.put(os, "stat", self._stat(os.stat))
+        patches.put_all(os, {"listdir": self._listing(os.listdir), "scandir": self._scanning(os.scandir)})
+        patches.put(shutil, "rmtree", self._removing_all(shutil.rmtree))
+        patches.after_import("torch.distributed.checkpoint", self._sharded)
         for name in ("remove", "unlink"):
             patches.put(os, name, self._removing(getattr(os, name)))
         for name in ("rename", "replace"):
@@ -51,7 +55,8 @@ class SavedFiles:
         pickler = _Pickler(buffer)
         try:
             pickler.dump(obj)
-        except _ERRORS:  # a kind of tensor that has no storage of its own, say
+        except _ERRORS as error:  # a kind of tensor that has no storage of its own, say
+            self._waits.leave_out("torch.save", f"cannot be loaded again: {error}".partition("\n")[0])
             return
         if isinstance(f, io.BytesIO):
             f.write(_MAGIC + buffer.getvalue())
@@ -71,6 +76,63 @@ class SavedFiles:
                 return _Unpickler(io.BytesIO(kept), map_location).load()
 
         return load
+
+    def _sharded(self, patches: Patches, module: Any) -> None:
+        """Keep PyTorch's sharded checkpoints from the disk; a state that was saved is loaded as it is."""
+        saved: set[str | None] = set()
+        base = module.load
+
+        def save(state_dict: Any, *, checkpoint_id: Any = None, **_: Any) -> None:
+            self._waits.leave_out("torch.distributed.checkpoint", "nothing is written")
+            saved.add(_path_of(checkpoint_id))
+
+        def async_save(state_dict: Any, **options: Any) -> Future[None]:
+            save(state_dict, **options)
+            done: Future[None] = Future()
+            done.set_result(None)
+            return done
+
+        def load(state_dict: Any, *, checkpoint_id: Any = None, **options: Any) -> None:
+            if _path_of(checkpoint_id) not in saved:
+                base(state_dict, checkpoint_id=checkpoint_id, **options)
+
+        patches.put_all(module, {"save": save, "async_save": async_save, "load": load})
+
+    def _names(self, folder: Any) -> list[str]:
+        """Return the names of the files in a folder that are kept."""
+        path = _path_of(folder or ".") if self._files and not isinstance(folder, int) else None
+        return [os.path.basename(key) for key in self._files if os.path.dirname(key) == path]
+
+    def _listing(self, base: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(base)
+        def listdir(path: Any = None) -> list[Any]:
+            names, kept = base(path), self._names(path)
+            return names + [name for name in kept if name not in names]
+
+        return listdir
+
+    def _scanning(self, base: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(base)
+        def scandir(path: Any = None) -> Any:
+            kept = self._names(path)
+            if not kept:
+                return base(path)
+            with base(path) as entries:
+                found: list[Any] = list(entries)
+            there = {entry.name for entry in found}
+            return _Entries(found + [_Entry(path or ".", name) for name in kept if name not in there])
+
+        return scandir
+
+    def _removing_all(self, base: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(base)
+        def rmtree(path: Any, *args: Any, **kwargs: Any) -> None:
+            folder = _path_of(path)
+            for key in [key for key in self._files if folder and key.startswith(folder + os.sep)]:
+                self._files.pop(key)
+            base(path, *args, **kwargs)
+
+        return rmtree
 
     def _kept(self, path: Any) -> str | None:
         """Return the key of a path that was saved; None for any other. A file on the disk that is gone is no key."""
@@ -126,6 +188,54 @@ class SavedFiles:
         return copy
 
 
+class _Entry:
+    """A file that is kept, as `os.scandir` describes it."""
+
+    def __init__(self, folder: Any, name: str) -> None:
+        self.name, self.path = name, os.path.join(os.fsdecode(folder), name)
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    def is_file(self, **_: Any) -> bool:
+        """Say that it is a file."""
+        return True
+
+    def is_dir(self, **_: Any) -> bool:
+        """Say that it is no folder."""
+        return False
+
+    def is_symlink(self) -> bool:
+        """Say that it is no link."""
+        return False
+
+    def stat(self, **_: Any) -> os.stat_result:
+        """Return its size and times."""
+        return os.stat(self.path)
+
+
+class _Entries:
+    """What `os.scandir` returns."""
+
+    def __init__(self, entries: list[Any]) -> None:
+        self._entries = iter(entries)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._entries
+
+    def __next__(self) -> Any:
+        return next(self._entries)
+
+    def __enter__(self) -> "_Entries":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End."""
+
+
 class _Pickler(pickle.Pickler):
     """Writes tensors as descriptions.
 
@@ -139,13 +249,17 @@ class _Pickler(pickle.Pickler):
         self._alive: list[Any] = []  # so that no id is used twice
 
     def persistent_id(self, obj: Any) -> Any:
-        """Return the description of a plain tensor; None for everything else."""
+        """Return the description of a plain tensor or a storage; None for everything else."""
+        if isinstance(obj, torch.TypedStorage):
+            return "typed", obj.dtype, self.persistent_id(obj._untyped_storage)
+        if isinstance(obj, torch.UntypedStorage):
+            return "storage", None, self.persistent_id(torch.empty(0, dtype=torch.uint8, device=obj.device).set_(obj))
         if not isinstance(obj, Tensor) or type(obj) not in (Tensor, torch.nn.Parameter, torch.nn.Buffer):
             return None
         storage = storage_of(obj)
         if storage is None or obj.layout is not torch.strided or obj.is_quantized:
             return None
-        self._alive.append(storage)
+        self._alive += [storage, obj]
         key, home = storage._cdata, home_of(obj)
         self.nbytes[key] = storage.nbytes()
         device = str(obj.device)
@@ -153,8 +267,8 @@ class _Pickler(pickle.Pickler):
         known = home is None and not is_hollow(obj) and obj.device.type == "cpu"
         if known and obj.dtype.is_floating_point and obj.numel() > SMALL_INTEGERS:
             known = False
-        values = obj.detach().contiguous().view(torch.uint8).numpy().tobytes() if known and obj.numel() else None
-        return key, place, values, type(obj) is torch.nn.Parameter, obj.requires_grad
+        values = obj.detach().reshape(-1).view(torch.uint8).numpy().tobytes() if known and obj.numel() else None
+        return id(obj), key, place, values, type(obj) is torch.nn.Parameter, obj.requires_grad
 
 
 class _Unpickler(pickle.Unpickler):
@@ -163,18 +277,28 @@ class _Unpickler(pickle.Unpickler):
     def __init__(self, file: Any, map_location: Any) -> None:
         super().__init__(file)
         self._to = map_location
-        self._bases: dict[int, Tensor] = {}
+        self._bases: dict[int, Tensor] = {}  # one for each storage
+        self._tensors: dict[int, Tensor] = {}
 
     def persistent_load(self, pid: Any) -> Any:
-        """Return the tensor of a description."""
-        key, (nbytes, dtype, device, shape, stride, offset), values, is_parameter, requires_grad = pid
+        """Return the tensor or the storage of a description."""
+        if pid[0] == "storage":
+            return self.persistent_load(pid[2]).untyped_storage()
+        if pid[0] == "typed":
+            return torch.TypedStorage(wrap_storage=self.persistent_load(pid[2]), dtype=pid[1], _internal=True)
+        name, *description = pid
+        if name not in self._tensors:
+            self._tensors[name] = self._tensor(*description)
+        return self._tensors[name]
+
+    def _tensor(self, key: int, place: Any, values: bytes | None, is_parameter: bool, requires_grad: bool) -> Tensor:
+        nbytes, dtype, device, shape, stride, offset = place
         base = self._bases.get(key)
         if base is None:
-            place = torch.device(_mapped(self._to, device))
-            base = torch.empty(nbytes // dtype.itemsize, dtype=dtype, device=place)
+            to = torch.device(_mapped(self._to, device))
+            base = self._bases[key] = torch.empty(nbytes // dtype.itemsize, dtype=dtype, device=to)
             if is_gpu(torch.device(device)):
                 make_hollow(base)
-            self._bases[key] = base
         tensor = (base if base.dtype is dtype else base.view(dtype)).as_strided(shape, stride, offset).detach()
         if values is not None:
             tensor.copy_(torch.frombuffer(bytearray(values), dtype=dtype).view(shape))
@@ -192,7 +316,7 @@ def _mapped(to: Any, device: str) -> Any:
     if callable(to) and not isinstance(to, torch.device):
         try:
             wanted = to(torch.UntypedStorage(0), device)
-        except (AssertionError, RuntimeError):  # `storage.cuda(0)`: the storage of a PyTorch without CUDA cannot go there
+        except (AssertionError, RuntimeError):  # `storage.cuda(0)`: a storage has no device to go to here
             return device
         return device if wanted is None else wanted.device
     return to
