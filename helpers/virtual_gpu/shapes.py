@@ -64,7 +64,7 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 def _key(value: Any) -> Any:
     if isinstance(value, Tensor):
-        return value.shape, value.stride(), value.dtype
+        return _shape(value), value.stride(), value.dtype
     if isinstance(value, (list, tuple)):
         return tuple(map(_key, value))
     if isinstance(value, torch.Generator):
@@ -72,9 +72,17 @@ def _key(value: Any) -> Any:
     return type(value), value
 
 
+def _shape(tensor: Tensor) -> torch.Size:
+    """Return the shape of a tensor; a parameter that has yet to learn its own keeps it back, and is empty."""
+    try:
+        return tensor.shape
+    except RuntimeError:
+        return torch.Size([0])
+
+
 def _on_meta(value: Any) -> Any:
     if isinstance(value, Tensor):
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=_META)
+        return torch.empty_strided(_shape(value), value.stride(), dtype=value.dtype, device=_META)
     if isinstance(value, (list, tuple)):
         return type(value)(map(_on_meta, value))
     return None if isinstance(value, torch.Generator) else value

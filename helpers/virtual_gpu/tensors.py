@@ -144,3 +144,8 @@ def install(patches: Patches) -> None:
     }.items():
         patches.put(Tensor, name, announced(name, method))
     patches.put(Tensor, "_make_wrapper_subclass", staticmethod(_wrapper))
+    lazy = (
+        torch.nn.parameter.UninitializedTensorMixin
+    )  # knows by identity what is allowed before a module has seen data
+    allowed = [Tensor.to, Tensor.cuda, Tensor.cpu, Tensor.get_device]
+    patches.put(lazy, "_allowed_methods", lazy._allowed_methods + allowed)

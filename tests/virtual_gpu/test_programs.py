@@ -238,6 +238,13 @@ def grouped():
     assert torch._grouped_mm(x, torch.ones(2, 32, 16, device="cuda"), offs=ends).dtype is torch.float32
 
 
+def lazy():
+    """A module that learns its width from the first batch, after it has moved."""
+    for layer in (torch.nn.LazyLinear(8).cuda(), torch.nn.LazyLinear(8).to("cuda")):
+        layer(torch.ones(4, 64, device="cuda")).sum().backward()
+        assert layer.weight.grad.is_cuda
+
+
 def copied():
     """Tensors that are pickled."""
     import pickle
@@ -246,7 +253,7 @@ def copied():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("program", [packed, sparse, functions, closeness, nested, grouped, copied])
+@pytest.mark.parametrize("program", [packed, sparse, functions, closeness, nested, grouped, lazy, copied])
 def test_a_dry_program_has_the_peak_of_the_computed_one(program):
     peaks = []
     for dry in (True, False):
