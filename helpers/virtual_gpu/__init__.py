@@ -37,11 +37,12 @@ Dry runs:
     dry.py         the mode that computes nothing; hollow.py: storage without data; shapes.py, schema.py: of results
     stand_ins.py   values that do not exist; value_shapes.py, dry_values.py: the operations that ask for them
     ledger.py      every allocation, with line, module and phase (user_line.py); steps.py: optimizer steps
+    cuda_graphs.py graphs, whose operations run once
     waits.py       synchronizations, copies from pageable memory, values that were assumed
     world.py       one rank of many, whose world is not there; pipeline.py: its stages; traffic.py: its collectives
     spawned.py     processes that a script starts itself
     absent/        weights, tokenizers and data sets that are not on this machine; without_gpu.py: libraries' CUDA code
-    paged.py       memory that GPU and host share
+    paged.py       memory that GPU and host share; saved_files.py: checkpoints; flex_attention.py: its fused kernel
     owners.py      who holds the peak; left_behind.py: what no step frees; lost_values.py: what the block takes
     fits.py        what follows; step_forecast.py, batch.py; cures.py: what to change, savings.py: what that saves
     written.py     pictures, snapshots and traces; traffic_rows.py: rows of collectives

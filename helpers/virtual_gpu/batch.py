@@ -27,7 +27,7 @@ def batch_of(ledger: Ledger) -> int | None:
     if not rows:
         return None
     size, nbytes = rows.most_common(1)[0]
-    return size if nbytes >= _SHARE * rows.total() and size != NO_BATCH else None
+    return size if nbytes >= _SHARE * rows.total() and size != NO_BATCH and size > 0 else None
 
 
 def largest_batches(ledger: Ledger, index: int, gpus: list[Gpu], overhead: float) -> dict[str, int]:

@@ -28,6 +28,7 @@ _FAKE = torch._C._TorchDispatchModeKey.FAKE
 aten = torch.ops.aten
 # These go between devices. c10d's collectives are looked after in ranks.py.
 _MOVERS = {"copy_", "_foreach_copy_", "_to_copy", "_copy_from", "set_", "resize_as_", "record_stream"}
+_FIRST_ALONE = {"_pack_padded_sequence"}  # of their results, only the first one is on the GPU
 
 
 NO_BATCH = -1  # rows of a tensor that is no batch
@@ -131,7 +132,7 @@ class Pretence(TorchDispatchMode):
             except RuntimeError as error:
                 memory.refuse_what_no_gpu_holds(index, error)
                 raise
-            _place_all(result, index)
+            _place_all(result[:1] if name in _FIRST_ALONE else result, index)
             if name.startswith("resize_") or name == "set_":
                 self._follow(args[0])
         undecided = index is None and any(homes) and (device is None or "pin_memory" not in kwargs)

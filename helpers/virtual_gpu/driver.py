@@ -13,6 +13,7 @@ from .patches import Patches
 
 _MULTIPROCESSORS = {"t4": 40, "a100": 108, "h100": 132}  # NVIDIA's data sheets
 _CUDA = torch.version.cuda or "12.8"  # a build for the CPU names none; other packages compare theirs with PyTorch's
+_MARKS = ("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "deviceRangeStart", "deviceRangeEnd", "markA")  # NVTX
 _L2 = 2**20  # bytes; a small cache, because labs take tensors that do not fit it, and a CPU has to compute with them
 
 
@@ -129,7 +130,13 @@ def install(patches: Patches, machine: Machine) -> None:
         "_get_accelerator": lambda check=False: torch.device("cuda"),
     }
     patches.put_all(c, functions)
-    runtime = types.SimpleNamespace(cudaGetErrorString=str)
+    runtime = types.SimpleNamespace(
+        cudaError=types.SimpleNamespace(success=0),
+        cudaGetErrorString=str,
+        cudaProfilerStart=lambda: 0,
+        cudaProfilerStop=lambda: 0,
+    )
+    patches.put(cuda.nvtx, "_nvtx", types.SimpleNamespace(**dict.fromkeys(_MARKS, lambda *_: 0)))
     above = {
         "_is_in_bad_fork": c._cuda_isInBadFork,
         "_exchange_device": _exchange,

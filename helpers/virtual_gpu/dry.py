@@ -14,7 +14,7 @@ from ..meter.work import Work, work_of
 from . import stand_ins, value_shapes
 from .dispatch import Pretence, _tensors
 from .hollow import give_hint, hollow_tensor, is_hollow, is_made_up, is_small, make_hollow
-from .homes import home_of, storage_of
+from .homes import home_of, parts, storage_of
 from .refusals import Refusals
 from .schema import argument, effects_of
 from .shapes import Spec, signature, specs_of
@@ -60,10 +60,12 @@ class DryMode(Pretence):
             return self._on_host(func, name, args, kwargs, tensors)
         if name == "copy_":
             return self._copy(func, args, kwargs)
-        if effects_of(func).view or any(tensor.layout is not torch.strided for tensor in tensors):
+        if effects_of(func).view:
             return func(*args, **kwargs)
+        if "sparse" in name or any(tensor.layout is not torch.strided for tensor in tensors):
+            return _sparse(func, args, kwargs, tensors)
         if value_shapes.reads_values(name, args, kwargs):
-            if index is not None:
+            if index is not None and name != "_pack_padded_sequence":  # whose lengths are on the CPU
                 self._waits.synchronize(name)
             if not hollow:
                 return func(*args, **kwargs)
@@ -205,6 +207,21 @@ class DryMode(Pretence):
                 self._works[key] = None
         if self._works[key] is not None:
             self.seen(self._works[key])
+
+
+def _sparse(func: Any, args: Any, kwargs: dict[str, Any], tensors: Sequence[Tensor]) -> Any:
+    """Run an operation on sparse tensors, whose results depend on indices; values without data stay without."""
+    unknown = [part for tensor in tensors for part in parts(tensor) or [tensor] if is_hollow(part)]
+    for part in unknown:
+        if not part.is_floating_point():
+            part.zero_()  # an index must be in range
+    result = func(*args, **kwargs)
+    if unknown:
+        for made in _tensors([result]):
+            for part in parts(made) or [made]:
+                if part.is_floating_point():
+                    make_hollow(part)
+    return result
 
 
 def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> Iterable[Tensor]:

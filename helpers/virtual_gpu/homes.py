@@ -15,6 +15,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 
 from . import memory
 
+_ROWS, _COLUMNS = (torch.sparse_csr, torch.sparse_bsr), (torch.sparse_csc, torch.sparse_bsc)
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
@@ -136,6 +137,10 @@ def parts(tensor: Tensor) -> list[Tensor]:
         return [part for name in tensor.__tensor_flatten__()[0] if isinstance(part := getattr(tensor, name), Tensor)]
     if tensor.layout is torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
+    if tensor.layout in _ROWS:
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in _COLUMNS:
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
     return []
 
 
@@ -175,8 +180,17 @@ def place(tensor: Tensor, index: int | None) -> Tensor:
         for part in parts(tensor):
             place(part, index)
     elif (home := home_of_storage(storage)) is None:
-        if storage.device.type == "cpu":
+        if storage.device.type == "cpu" and _has_address(storage):
             storage.home = Home(storage, index)
     elif index is not None and home.index is None:
         home.settle(index)
     return tensor
+
+
+def _has_address(storage: torch.UntypedStorage) -> bool:
+    """Say whether a storage is memory; those of the wrappers of `torch.func` are not."""
+    try:
+        storage.data_ptr()
+    except RuntimeError:
+        return False
+    return True

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from . import (
     autocast,
+    cuda_graphs,
     cuda_paths,
     detectors,
     driver,
@@ -97,6 +98,7 @@ def _put_in_place(machine: Machine, dry: Waits | None, world: World | None) -> N
         cuda_paths.install(_patches)
         if dry is not None:
             dry_values.install(_patches, dry)
+            cuda_graphs.install(_patches, dry.leave_out)
             detectors.install(_patches)
     profiler.install(_patches)
     autocast.install(_patches)

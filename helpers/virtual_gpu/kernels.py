@@ -1,5 +1,6 @@
 """Kernels that PyTorch has for CUDA alone, and `nn.DataParallel`'s copies between GPUs."""
 
+import functools
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .homes import gpu_index, place
+from .homes import gpu_index, on_gpu, place
 from .patches import Patches
 
 
@@ -99,8 +100,24 @@ def _empty_strided(size: Sequence[int], stride: Sequence[int], **options: Any) -
     return place(torch.empty_strided(size, stride, dtype=options["dtype"]), index)
 
 
+def _with_lengths(base: Any) -> Any:
+    """Let the CTC loss take lengths of the CPU, as CUDA's does."""
+
+    @functools.wraps(base)
+    def ctc_loss(log_probs: Tensor, targets: Tensor, *lengths: Any, **kwargs: Any) -> Tensor:
+        if on_gpu(log_probs):
+            lengths = tuple(
+                value.to(log_probs.device) if isinstance(value, Tensor) and not on_gpu(value) else value
+                for value in lengths
+            )
+        return base(log_probs, targets, *lengths, **kwargs)
+
+    return ctc_loss
+
+
 def install(patches: Patches) -> None:
     """Register the kernels."""
+    patches.put(torch, "ctc_loss", _with_lengths(torch.ctc_loss))
     library = torch.library.Library("aten", "IMPL")
     patches.later(library._destroy)
     for name, function in {

@@ -1,7 +1,9 @@
 """How a script ends that does not come to its own end: no thread, process or `except:` of its keeps the report back."""
 
+import functools
 import multiprocessing
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -25,11 +27,13 @@ class ScriptEnd:
         self._process = os.getpid()
         self._exit = os._exit
         self._before = set(threading.enumerate()), set(multiprocessing.active_children())
+        self._opened: list[subprocess.Popen[Any]] = []
         self._once = threading.Lock()
 
     def install(self, patches: Patches) -> None:
         """Let `os._exit` and a thread that has taken the last step end the script."""
         patches.put(os, "_exit", self.at_once)
+        patches.put(subprocess.Popen, "__init__", self._noting(subprocess.Popen.__init__))
         hook = threading.excepthook
 
         def ended(args: Any) -> None:
@@ -52,7 +56,7 @@ class ScriptEnd:
 
         Processes that the script has started are ended: it would have told them later to end.
         """
-        _end_processes(self._before[1])
+        self._end_processes()
         threads = [thread for thread in threading.enumerate() if not thread.daemon and thread not in self._before[0]]
         for thread in threads:
             thread.join(_SECONDS / len(threads))
@@ -61,13 +65,34 @@ class ScriptEnd:
         return code
 
     def _leave(self, code: int) -> None:
-        _end_processes(self._before[1])
+        self._end_processes()
         sys.stdout.flush()
         sys.stderr.flush()
         self._exit(code)
 
+    def _noting(self, base: Callable[..., None]) -> Callable[..., None]:
+        """Return a method that notes the process that it starts for the script."""
 
-def _end_processes(before: set[Any]) -> None:
-    for process in multiprocessing.active_children():
-        if process not in before:
-            process.terminate()
+        @functools.wraps(base)
+        def opened(process: Any, *args: Any, **options: Any) -> None:
+            base(process, *args, **options)
+            if os.getpid() == self._process:
+                self._opened.append(process)
+
+        return opened
+
+    def _end_processes(self) -> None:
+        """End the processes that the script has started; those with a session of their own are to outlive it."""
+        for process in multiprocessing.active_children():
+            if process not in self._before[1]:
+                process.terminate()
+        for opened in self._opened:
+            if opened.poll() is None and _is_session_ours(opened.pid):
+                opened.terminate()
+
+
+def _is_session_ours(process: int) -> bool:
+    try:
+        return not hasattr(os, "getsid") or os.getsid(process) == os.getsid(0)
+    except ProcessLookupError:
+        return False

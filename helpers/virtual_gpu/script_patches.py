@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
-from . import absent, paged, spawned
+from . import absent, flex_attention, paged, spawned
 from .patches import Patches
 from .ranks import Device
+from .saved_files import SavedFiles
 from .script_end import ScriptEnd
 from .user_line import is_library_loading
 from .waits import Waits
@@ -17,7 +18,7 @@ from .world import World
 
 @contextmanager
 def for_scripts(waits: Waits, end: ScriptEnd, world: World | None = None, *, fake_data: bool = False) -> Iterator[None]:
-    """Let `torch.compile` return what it is given, and `torch.save` write nothing; both are noted.
+    """Let `torch.compile` return what it is given, and `torch.save` write no file; both are noted.
 
     What ends the script from inside is left to `end`. Models are built without weights that are not here; with
     `fake_data`, data sets that are not here are made up.
@@ -25,8 +26,10 @@ def for_scripts(waits: Waits, end: ScriptEnd, world: World | None = None, *, fak
     patches = Patches()
     absent.install(patches, waits, fake_data=fake_data)
     paged.install(patches, waits)
+    flex_attention.install(patches, waits)
     spawned.install(patches, world, waits)
     end.install(patches)
+    SavedFiles(waits).install(patches)
 
     def compiled(model: Any = None, **options: Any) -> Any:
         if model is None:
@@ -38,11 +41,8 @@ def for_scripts(waits: Waits, end: ScriptEnd, world: World | None = None, *, fak
     def compiled_module(self: Any, *_: Any, **__: Any) -> None:
         waits.leave_out("Module.compile", "not compiled: the peak is that of eager mode")
 
-    def save(*_: Any, **__: Any) -> None:
-        waits.leave_out("torch.save", "nothing is written")
-
     replaced: dict[Any, dict[str, Callable[..., Any]]] = {
-        torch: {"compile": compiled, "save": save, "device": Device},
+        torch: {"compile": compiled, "device": Device},
         torch.nn.Module: {"compile": compiled_module},
     }
     for owner, functions in replaced.items():

@@ -31,8 +31,10 @@ _base_wrapper = Tensor._make_wrapper_subclass
 def _wrapper(cls: type, *args: Any, **kwargs: Any) -> Tensor:
     """Make a wrapper, such as a DTensor; on which device it is, the tensors inside will say."""
     device = kwargs.get("device")
-    if device is not None and hasattr(cls, "__tensor_flatten__") and torch.device(device).type == "cuda":
-        kwargs["device"] = _CPU
+    if hasattr(cls, "__tensor_flatten__"):
+        if device is not None and torch.device(device).type == "cuda":
+            kwargs["device"] = _CPU
+        args = tuple(_CPU if isinstance(value, torch.device) and value.type == "cuda" else value for value in args)
     return _base_wrapper(cls, *args, **kwargs)
 
 
@@ -142,3 +144,8 @@ def install(patches: Patches) -> None:
     }.items():
         patches.put(Tensor, name, announced(name, method))
     patches.put(Tensor, "_make_wrapper_subclass", staticmethod(_wrapper))
+    lazy = (
+        torch.nn.parameter.UninitializedTensorMixin
+    )  # knows by identity what is allowed before a module has seen data
+    allowed = [Tensor.to, Tensor.cuda, Tensor.cpu, Tensor.get_device]
+    patches.put(lazy, "_allowed_methods", lazy._allowed_methods + allowed)

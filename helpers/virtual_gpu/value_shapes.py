@@ -45,6 +45,19 @@ def _equal(first: Tensor, second: Tensor) -> tuple[bool, str]:
     return first.shape == second.shape, "equal where the shapes are"
 
 
+def _allclose(first: Tensor, second: Tensor, *_: Any, **__: Any) -> tuple[bool, str]:
+    return True, "close to each other"
+
+
+def _packed(values: Tensor, lengths: Tensor, batch_first: bool) -> tuple[tuple[Tensor, Tensor], str]:
+    """Pack padded sequences: their rows, and how many sequences are at least so long. `lengths` are on the CPU."""
+    if batch_first:
+        values = values.transpose(0, 1)
+    sizes = (lengths[None, :] > torch.arange(int(lengths[0]))[:, None]).sum(1)
+    shape = (int(lengths.sum()), *values.shape[2:])
+    return (hollow_tensor(shape, torch.empty(shape, device="meta").stride(), values.dtype), sizes), ""
+
+
 def _nonzero(mask: Tensor) -> tuple[Tensor, str]:
     return stand_ins.places(mask), f"{stand_ins.selected(mask):,} of {mask.numel():,} places"
 
@@ -107,6 +120,8 @@ _STAND_INS: dict[str, Callable[..., tuple[Any, str]]] = {
     "_local_scalar_dense": _number,
     "is_nonzero": _truth,
     "equal": _equal,
+    "allclose": _allclose,
+    "_pack_padded_sequence": _packed,
     "nonzero": _nonzero,
     "masked_select": _masked_select,
     "index": _index,

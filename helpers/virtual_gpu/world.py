@@ -203,9 +203,11 @@ def _objects(world: World | None, waits: Waits) -> dict[str, Any]:
         if object_gather_list is not None:
             all_gather_object(object_gather_list, obj)
 
-    def scatter_object_list(output: list[Any], inputs: Any = None, *_: Any, **__: Any) -> None:
-        if inputs:
-            output[0] = inputs[(0 if world is None else world.rank) % len(inputs)]
+    def scatter_object_list(
+        scatter_object_output_list: list[Any], scatter_object_input_list: Any = None, *_: Any, **__: Any
+    ) -> None:
+        if inputs := scatter_object_input_list:
+            scatter_object_output_list[0] = inputs[(0 if world is None else world.rank) % len(inputs)]
 
     def recv_object_list(object_list: list[Any], *_: Any, **__: Any) -> int:
         waits.assume("recv_object_list", "nothing has come from the other rank")
