@@ -130,12 +130,7 @@ def install(patches: Patches, machine: Machine) -> None:
         "_get_accelerator": lambda check=False: torch.device("cuda"),
     }
     patches.put_all(c, functions)
-    runtime = types.SimpleNamespace(
-        cudaError=types.SimpleNamespace(success=0),
-        cudaGetErrorString=str,
-        cudaProfilerStart=lambda: 0,
-        cudaProfilerStop=lambda: 0,
-    )
+    runtime = _runtime()
     patches.put(cuda.nvtx, "_nvtx", types.SimpleNamespace(**dict.fromkeys(_MARKS, lambda *_: 0)))
     above = {
         "_is_in_bad_fork": c._cuda_isInBadFork,
@@ -158,6 +153,16 @@ def install(patches: Patches, machine: Machine) -> None:
     patches.put(torch.version, "cuda", _CUDA)
     patches.put_all(torch.backends.cudnn, {"is_available": lambda: True, "version": lambda: 91002})
     patches.put_all(_State, {"current": 0, "process": None})
+
+
+def _runtime() -> Any:
+    """Return what stands for CUDA's runtime: profilers start and stop."""
+    return types.SimpleNamespace(
+        cudaError=types.SimpleNamespace(success=0),
+        cudaGetErrorString=str,
+        cudaProfilerStart=lambda: 0,
+        cudaProfilerStop=lambda: 0,
+    )
 
 
 def _snapshot(machine: Machine) -> dict[str, Any]:
