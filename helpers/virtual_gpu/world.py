@@ -8,6 +8,7 @@ times this rank's, a gathered tensor repeats this rank's, and what comes from a 
 import copy
 import functools
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, urlparse
@@ -67,13 +68,48 @@ def install(patches: Patches, world: World | None, waits: Waits) -> None:
 
     Without a `world`, the program may make a group of one rank: gloo could not carry gradients without data either.
     """
-    from torch.testing._internal.distributed.fake_pg import FakeStore
 
     for name, value in ({} if world is None else world.environment()).items():
         before = os.environ.get(name)
         patches.later(functools.partial(_restore, name, before))
         os.environ[name] = value
-    initialise, new_group = c10d.init_process_group, c10d.new_group
+    asked: dict[Any, str] = {}  # the backend that the script named, of each group
+    new_group = c10d.new_group
+
+    @functools.wraps(new_group)
+    def made(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("device_id", None)
+        group = new_group(ranks, None, None, *args, **kwargs)
+        if isinstance(group, dist.ProcessGroup):
+            asked[group] = str(backend or asked.get(c10d._get_default_group(), "nccl")).lower()
+        return group
+
+    def backend_of(group: Any = None) -> str:
+        words = asked.get(c10d._get_default_group() if group is None else group, "nccl")
+        return next((part[5:] for part in words.split(",") if part.startswith("cuda:")), words)
+
+    replaced = {
+        "init_process_group": _starting(c10d.init_process_group, world, asked),
+        "new_group": made,
+        "get_backend": backend_of,
+        "monitored_barrier": lambda *_, **__: None,
+        **_objects(world, waits),
+        **{name: _collective(getattr(c10d, name), asked) for name in COLLECTIVES if hasattr(c10d, name)},
+    }
+    from torch.distributed import device_mesh
+
+    for module in (dist, c10d, device_mesh):
+        for name, function in replaced.items():
+            if hasattr(module, name):
+                patches.put(module, name, function)
+    pipeline.install(patches)
+    if not dist.is_initialized():
+        patches.later(_destroy)
+
+
+def _starting(initialise: Callable[..., None], world: World | None, asked: dict[Any, str]) -> Callable[..., None]:
+    """Return `init_process_group` that makes a fake group, and notes the backend that was asked for."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
 
     @functools.wraps(initialise)
     def init_process_group(
@@ -98,37 +134,7 @@ def install(patches: Patches, world: World | None, waits: Waits) -> None:
         )
         asked[c10d._get_default_group()] = str(backend).lower() if backend is not None else "cpu:gloo,cuda:nccl"
 
-    @functools.wraps(new_group)
-    def made(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any) -> Any:
-        kwargs.pop("device_id", None)
-        group = new_group(ranks, None, None, *args, **kwargs)
-        if isinstance(group, dist.ProcessGroup):
-            asked[group] = str(backend or asked.get(c10d._get_default_group(), "nccl")).lower()
-        return group
-
-    asked: dict[Any, str] = {}
-
-    def backend_of(group: Any = None) -> str:
-        words = asked.get(c10d._get_default_group() if group is None else group, "nccl")
-        return next((part[5:] for part in words.split(",") if part.startswith("cuda:")), words)
-
-    replaced = {
-        "init_process_group": init_process_group,
-        "new_group": made,
-        "get_backend": backend_of,
-        "monitored_barrier": lambda *_, **__: None,
-        **_objects(world, waits),
-        **{name: _collective(getattr(c10d, name), asked) for name in COLLECTIVES if hasattr(c10d, name)},
-    }
-    from torch.distributed import device_mesh
-
-    for module in (dist, c10d, device_mesh):
-        for name, function in replaced.items():
-            if hasattr(module, name):
-                patches.put(module, name, function)
-    pipeline.install(patches)
-    if not dist.is_initialized():
-        patches.later(_destroy)
+    return init_process_group
 
 
 def _size_of(given: int | None, init_method: Any) -> int | None:

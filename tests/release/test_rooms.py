@@ -1,6 +1,7 @@
 """The house: few loose modules, a docstring on every door, arrows that point down, short functions."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -15,6 +16,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 MANY_PARAMETERS = {
     "claims/claims.py: record": "the columns of a table, which every lab fills in",
     "core/models.py: __init__": "the sizes of a vision transformer",
+    "exercises/compilation_and_fusion/triton_tile.py: _kernel": "a kernel is given addresses and sizes one by one",
     "exercises/mixed_precision/autocast.py: _wrong": "evidence on both sides, and the words of one clause",
     "exercises/x1/compare.py: _run": "what a training is given, and by how much it is disturbed",
     "exercises/x6/saving.py: _save_scene": "the two answers, and where and when they run",
@@ -26,10 +28,12 @@ MANY_PARAMETERS = {
     "virtual_gpu/absent/flash_attention.py: flash_attn_varlen_func": "the signature of the function it replaces",
     "virtual_gpu/absent/flash_attention.py: layer_norm_fn": "the signature of the function it replaces",
     "virtual_gpu/absent/models.py: _bart": "the sizes of an encoder-decoder",
+    "virtual_gpu/flex_attention.py: attend": "the signature of PyTorch's operator",
     "virtual_gpu/kernels.py: _backward_elemt": "the signature of PyTorch's operator",
     "virtual_gpu/kernels.py: _backward_reduce": "the signature of PyTorch's operator",
     "virtual_gpu/kernels.py: _elemt": "the signature of PyTorch's operator",
     "virtual_gpu/kernels.py: _gather_stats": "the signature of PyTorch's operator",
+    "virtual_gpu/world.py: init_process_group": "the signature of the function it replaces",
     "ranks/run.py: run_ranks": "labs use one or two of its four options",
 }
 
@@ -63,7 +67,12 @@ def test_no_rooms_import_each_other_in_a_circle(house):
 # -- functions and names
 
 
-def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+@functools.cache
+def functions() -> tuple[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef], ...]:
+    return tuple(_functions())
+
+
+def _functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     for path in FILES:
         if "reference" in path.parts:  # built from the labs
             continue
