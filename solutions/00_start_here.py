@@ -11,7 +11,7 @@
 # | Difficulty | ●○○ |
 # | Needs | a CPU |
 # | Before this | nothing; you have trained a model with PyTorch before |
-# | Syllabus | the way of working; a first look at T2 |
+# | Syllabus | how the labs work; a first look at T2 |
 #
 # Run a cell with **Shift + Enter**. Start with the next one.
 

@@ -206,7 +206,7 @@ def _answer_by_blocks(
                 "or for an engine."
             )
     if cluster is None:
-        raise RecipeError("On which GPUs? --gpu NAME or --cluster NAME; --list shows both.")
+        raise RecipeError("Name the GPUs with --gpu NAME or --cluster NAME. `plan --list` shows both.")
     layout = _layout(asked)
     tell("importing PyTorch")
     from .layout.layout_plan import plan_layout
@@ -313,7 +313,7 @@ def _export(asked: Described, cluster: Cluster | None, args: argparse.Namespace,
     if args.wrap:
         layout = _layout(asked)
         if cluster is None:
-            raise RecipeError("On which GPUs? --gpu NAME or --cluster NAME; --list shows both.")
+            raise RecipeError("Name the GPUs with --gpu NAME or --cluster NAME. `plan --list` shows both.")
         if path.name != FILES[args.export]:
             raise RecipeError(
                 f"The job expects {FILES[args.export]} in its own folder: give --out a path that ends in this name."

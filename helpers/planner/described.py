@@ -188,6 +188,6 @@ def cluster_of(options: Mapping[str, Any]) -> Cluster | None:
             changes[name] = speed * GIGA
     if not (cluster or gpu) or gpu == THIS:
         if changes:
-            raise RecipeError("On which GPUs? --gpu NAME or --cluster NAME; --list shows both.")
+            raise RecipeError("Name the GPUs with --gpu NAME or --cluster NAME. `plan --list` shows both.")
         return None
     return replace(find_cluster(cluster or gpu), **changes)

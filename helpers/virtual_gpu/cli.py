@@ -90,6 +90,7 @@ def _report(args: argparse.Namespace, dry: DryRun, code: int, files: dict[str, P
     """Print the report and write the files. Returns the exit code of this command for that of the script."""
     if code == 2 and not dry.ledger.events:
         return code
+    dry.stopped_early = code != 0 and not dry.ledger.marks and not dry.ledger.refusals
     if args.json:
         print(json.dumps(dry.to_json() if dry.ledger.events else {"gpu": dry.gpu, "steps": []}))
     else:

@@ -51,11 +51,13 @@ class DryRun:
         waits: where it waited for the GPU, and which values were assumed.
         world: the ranks of which the program was one; None where there are no others.
         ignored: called when the program goes on after its last step.
+        stopped_early: whether an error ended the program before its first optimizer step: its peak came later.
     """
 
     def __init__(self, gpu: Gpu, ledger: Ledger, waits: Waits, world: World | None = None) -> None:
         self.gpu, self.ledger, self.waits, self.world = gpu.name, ledger, waits, world
         self.ignored: Callable[[], object] = lambda: None
+        self.stopped_early = False
         self._gpu = gpu
         self._expandable = expandable_segments()
         self._answers: dict[str, tuple[tuple[int, int], Any]] = {}
@@ -121,6 +123,8 @@ class DryRun:
     @_once_an_event
     def grades(self) -> dict[str, str]:
         """Whether it "fits" this GPU and the common ones of the catalog, is "tight" or "does not fit"."""
+        if self.stopped_early:
+            return {}
         peaks = self.peak_allocated, self._peak_reserved
         gpus = common_gpus(self._gpu)
         if self.ledger.refusals:  # on a larger GPU nothing is known: it ended, or went on otherwise
@@ -138,7 +142,7 @@ class DryRun:
     @property
     def largest_batches(self) -> dict[str, int]:
         """The largest batch for this GPU and the common ones; empty where the program's batch is not recognized."""
-        if self.ledger.refusals:
+        if self.ledger.refusals or self.stopped_early:
             return {}  # it ended before its peak
         return largest_batches(
             self.ledger, self.index, common_gpus(self._gpu), self._peak_reserved / max(1, self.peak_allocated)
@@ -225,6 +229,8 @@ class DryRun:
         if self.ledger.refusals:
             asked = human_bytes(self.ledger.refusals[-1][2])
             return [*lines, f"{asked} did not fit, and the program continued: on another GPU its peak may differ."]
+        if self.stopped_early:
+            return [*lines, "The script stopped before its first optimizer step, so whether it fits is unknown."]
         for said in (FITS, TIGHT, DOES_NOT_FIT):
             names = [name for name, its in self.grades.items() if its == said]
             if names or said == FITS:

@@ -35,12 +35,15 @@ def check_script(script: str, module: bool) -> None:
     if not path.is_file():
         if script in _LAUNCHERS:
             raise RecipeError(f"Give the training script itself, without {script}. --gpus N runs one rank of N.")
-        raise RecipeError(f"{script} is not a file. To run a module, put -m before its name.")
+        named = "" if path.suffix else " To run a module, put -m before its name."
+        raise RecipeError(f"There is no file {script}.{named}")
     if path.suffix == ".ipynb":
         raise RecipeError(
             f"{script} is a notebook. Run its cells in a `with virtual_gpu(...)` block, or convert it to a script "
             "with `jupyter nbconvert --to script`."
         )
+    if path.suffix in (".yaml", ".yml", ".toml", ".json"):
+        raise RecipeError(f"{script} is a configuration. Plan it with `python -m helpers plan --from {script}`.")
     if path.suffix == ".sh":
         raise RecipeError(f"{script} is a shell script. Give the Python script that it starts.")
     if _is_binary(path):

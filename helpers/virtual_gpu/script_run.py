@@ -72,6 +72,7 @@ def _code_of(error: BaseException, args: argparse.Namespace) -> int:
         return 2
     _print_traceback(error)
     _explain_network(error)
+    _explain_missing(error, args.fake_data)
     return 1
 
 
@@ -110,6 +111,24 @@ def _explain_network(error: BaseException | None) -> None:
             )
             return
         error = error.__cause__ or error.__context__
+
+
+def _explain_missing(error: BaseException, made_up: bool) -> None:
+    """Add a line where the script lacks a package or a file, and it can be told what to do.
+
+    Args:
+        error: ended the script.
+        made_up: whether data sets are made up already.
+    """
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
+        print(
+            f"\nThe script runs in this Python, which does not have {package}. Install the package that has it, for "
+            f"example: {sys.executable} -m pip install {package}",
+            file=sys.stderr,
+        )
+    elif isinstance(error, FileNotFoundError) and not made_up:
+        print("\nIf a data set is missing, put --fake-data before the script: data is made up then.", file=sys.stderr)
 
 
 def _print_traceback(error: BaseException) -> None:

@@ -39,6 +39,20 @@ def test_what_was_set_is_graded_even_if_nobody_has_submitted_it(submissions):
         graded(submissions, "x9")
 
 
+def test_a_class_one_level_below_is_named(submissions, tmp_path_factory, capsys):
+    graded(submissions)
+    assert capsys.readouterr().out == ""
+    parent = tmp_path_factory.mktemp("term")
+    submissions.rename(parent / "week3")
+    graded(parent)
+    said = capsys.readouterr().out
+    assert "Only one student was found, week3" in said
+    assert f"grade {parent / 'week3'} instead" in said
+    (parent / "week3" / "ben" / NAME).unlink()  # one student with two exercises in two folders
+    graded(parent)
+    assert capsys.readouterr().out == ""
+
+
 def test_a_folder_without_a_graded_exercise_is_refused_and_nothing_is_written(tmp_path, capsys):
     folder, out = tmp_path / "docs", tmp_path / "out"
     (folder / "images").mkdir(parents=True)

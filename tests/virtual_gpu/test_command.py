@@ -242,6 +242,18 @@ def test_a_script_has_its_own_end(dry_run, text, code, words):
     assert words in err
 
 
+def test_before_the_first_step_no_verdict_is_given(dry_run):
+    text = "import torch\nw = torch.ones(1024, device='cuda')\n"
+    code, out, err = dry_run(text + "open('my_data.jsonl')\n")
+    assert (code, "Fits" in out, "whether it fits is unknown" in out) == (1, False, True)
+    assert "--fake-data" in err
+    _, out, err = dry_run(text + "import no_such_package.inside\n")
+    assert "whether it fits is unknown" in out
+    assert "-m pip install no_such_package" in err
+    code, out, _ = dry_run(text)
+    assert (code, "Fits" in out) == (2, True)
+
+
 def test_its_own_traceback_names_its_own_lines_alone(dry_run):
     _, _, err = dry_run("import torch\ntorch.ones(2, device='cuda') @ torch.ones(3, device='cuda')\n")
     assert "virtual_gpu" not in err
@@ -251,7 +263,9 @@ def test_its_own_traceback_names_its_own_lines_alone(dry_run):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["no_such_file.py"], "no_such_file.py is not a file"),
+        (["no_such_file.py"], "There is no file no_such_file.py."),
+        (["no_such_file"], "To run a module, put -m before its name"),
+        (["pyproject.toml"], "Plan it with `python -m helpers plan --from pyproject.toml`"),
         ([FOLDER], "is a folder. Give the training script in it"),
         (["torchrun", "train.py"], "without torchrun. --gpus N runs one rank of N"),
         (["-m", __file__], "is a file, not a module. Leave out -m"),

@@ -15,7 +15,7 @@ from rich.text import Text
 from ..build.source import Source
 from .bench import Bench
 from .class_run import ClassRun
-from .intake.collect import collect
+from .intake.collect import class_below, collect
 from .intake.hand_in import HandIn
 from .judge.result import Result
 from .options import GradeError, GradingOptions, graded_sources
@@ -99,6 +99,11 @@ def _hand_ins(submissions: Path, exercises: list[Source], settings: GradingOptio
         raise GradeError(f"{submissions} cannot be read: {error.strerror}.") from None
     if not hand_ins and not settings.watch:
         raise GradeError(f"{submissions} contains no student folders, archives or notebooks.")
+    if not settings.watch and (below := class_below(submissions, exercises)):
+        print(
+            f"Only one student was found, {below.name}, whose folders hold several submissions for the same exercise."
+        )
+        print(f"If these are the students, grade {below} instead.")
     if settings.regrade and not any(settings.regrades(hand_in.student) for hand_in in hand_ins):
         raise GradeError(f"No student's name matches --regrade {settings.regrade!r}.")
     if hand_ins and not (settings.exercise or settings.watch) and all(map(_is_missing, hand_ins)):
@@ -164,7 +169,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _print_summary(results: list[Result], report: Report, console: Console) -> None:
-    """Print a line for each submission, where the files are, and who is not in the roster."""
+    """Print a line for each submission, where the files are, and who is only in the roster, or not in it."""
     table = Table("student", "exercise", "points", "status", "reason", title="Gradebook")
     for r in map(report.shown, results):
         points = f"{r.total if r.has_grade else '-'}/{r.maximum}"
@@ -180,5 +185,9 @@ def _print_summary(results: list[Result], report: Report, console: Console) -> N
     )
     strangers = sorted({r.student for r in results} - report.roster.keys()) if report.roster else []
     strangers = [report.name(student) for student in strangers]
+    absent = sorted(report.roster.keys() - {r.student for r in results}) if not report.names else []
+    if absent:
+        line = f"In the roster, but nothing was submitted: {', '.join(absent)}"
+        console.print(line, markup=False, soft_wrap=True)
     if strangers:
         console.print(f"Not in the roster, so not in moodle.csv: {', '.join(strangers)}", markup=False, soft_wrap=True)

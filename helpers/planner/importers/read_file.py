@@ -35,7 +35,7 @@ def read_file(path: str) -> Imported:
     except OSError as error:
         raise RecipeError(f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
-        raise RecipeError(f"{path} is no text.") from None
+        raise RecipeError(f"{path} is not a text file.") from None
     try:
         return _read(text, file.suffix.lower(), file.parent)
     except RecipeError as error:
@@ -66,7 +66,7 @@ def _read(text: str, suffix: str, folder: Path) -> Imported:
         gpus = gpus_of(text)
         given = {name.lstrip("-"): value for name, value in arguments.items()} | ({"world_size": gpus} if gpus else {})
         return hugging_face.read_training_arguments(given, _SCRIPT, folder)
-    raise RecipeError(f"This is none of the forms that are read: {FORMS}.")
+    raise RecipeError(f"This file is in none of the formats that --from reads: {FORMS}.")
 
 
 _SCRIPT = "a launch script of TrainingArguments"
@@ -114,7 +114,7 @@ def _by_keys(given: dict[str, Any], folder: Path) -> Imported:
         return read_arguments(given, 0, "Megatron-LM's arguments")
     if "model" in given or "training" in given:
         return nemo.read_nemo(given, "NeMo's YAML")
-    raise RecipeError(f"This is none of the forms that are read: {FORMS}.")
+    raise RecipeError(f"This file is in none of the formats that --from reads: {FORMS}.")
 
 
 def read_arguments(given: Mapping[str, Any], gpus: int, form: str) -> Imported:

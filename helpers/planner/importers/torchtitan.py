@@ -216,7 +216,10 @@ def read_module(text: str) -> Imported:
             named = {each.arg: _value(each.value) for each in node.keywords if each.arg}
             calls.setdefault(ast.unparse(node.func), named | ({"": _value(node.args[0])} if node.args else {}))
     if not {"TrainingConfig", "ParallelismConfig", "model_registry"} <= set(calls):
-        raise RecipeError("This Python file is not a torchtitan module that --export torchtitan wrote.")
+        raise RecipeError(
+            "This is a Python file, but not a torchtitan module that --export torchtitan wrote. To learn what a "
+            "training script takes, use `python -m helpers dry-run`."
+        )
     training, ranks = calls["TrainingConfig"], calls["ParallelismConfig"]
     stages = sum(isinstance(node, ast.Call) and ast.unparse(node.func) == "range" for node in ast.walk(tree))
     whole = "sizes" in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}

@@ -93,6 +93,30 @@ def collect(submissions: Path, exercises: list[Source]) -> list[HandIn]:
     return sorted(hand_ins, key=lambda hand_in: hand_in.student)
 
 
+def class_below(submissions: Path, exercises: list[Source]) -> Path | None:
+    """Return the only student's folder in `submissions` if it looks like a class, else None.
+
+    It does if two folders or archives in it are for the same exercise: one student would submit that once.
+    """
+    places, _ = _places(submissions, exercises)
+    folders = [paths[0] for paths in places.values() if paths[0].is_dir() and not paths[0].is_symlink()]
+    if len(places) != 1 or not folders:
+        return None
+    try:
+        inner, _ = _places(folders[0], exercises)
+    except OSError:
+        return None
+    students = {name for name, paths in inner.items() if not is_notebook(paths[0].name)}
+    if len(students) < 2:
+        return None
+    outlines = [outline(source) for source in sources()]
+    counts: dict[Source, int] = {}
+    for name in students:
+        for hand_in in _hand_ins(name, inner[name], "", exercises, outlines):
+            counts[hand_in.source] = counts.get(hand_in.source, 0) + (hand_in.problem is None)
+    return folders[0] if max(counts.values(), default=0) > 1 else None
+
+
 def _places(submissions: Path, exercises: list[Source]) -> tuple[dict[str, list[Path]], list[str]]:
     """Map each student to their folder, archive or notebooks; return also the names of what belongs to nobody."""
     places: dict[str, list[Path]] = {}
