@@ -35,11 +35,33 @@ def words(question: Question, answer: Answer) -> str:
                 f"{found.gpu_hours:,.0f}",
             )
         )
-    lines += [text_table(rows), *filter(None, [ties(answer.best)])]
+    lines += [text_table(rows), *filter(None, [ties(answer.best), forks(answer.best)])]
     if answer.losers:
         lines += ["", "Common layouts that are not among them:"]
         lines += [f"  {loser.name}: {loser.reason}" for loser in answer.losers]
+    lines += [
+        "",
+        "`plan` with a row's sizes (--tp, --pp, ...) plans it in detail; with --export it writes its settings.",
+    ]
     return "\n".join(lines)
+
+
+def forks(best: Sequence[Found]) -> str:
+    """Say which of the best layouts no release of their engine can run; "" where all can.
+
+    Megatron-LM's schedules are 1F1B and interleaved 1F1B; the authors of zero bubble (arXiv 2401.10241) have a fork.
+    """
+    numbers = [
+        str(number)
+        for number, found in enumerate(best, 1)
+        if found.layout.engine == "megatron" and found.layout.schedule == "zero-bubble"
+    ]
+    if not numbers:
+        return ""
+    return (
+        f"Megatron-LM itself has no zero-bubble schedule. Row{'s' * (len(numbers) > 1)} {', '.join(numbers)}: use a "
+        "fork that has it, or the best row with another schedule."
+    )
 
 
 def ties(best: Sequence[Found]) -> str:

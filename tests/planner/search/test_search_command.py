@@ -1,6 +1,7 @@
 """`python -m helpers layout`: an answer, kept for the second time; or one line that says what to change."""
 
 import json
+from types import SimpleNamespace
 
 from helpers.__main__ import main
 from helpers.planner.layout.layout import Layout
@@ -9,6 +10,7 @@ from helpers.planner.search import cli, kept
 from helpers.planner.search.best import Search
 from helpers.planner.search.kept import Answer, answer
 from helpers.planner.search.losers import losers
+from helpers.planner.search.words import forks
 
 import pytest
 
@@ -24,6 +26,18 @@ TINY = {
     "vocab_size": 512,
     "max_position_embeddings": 256,
 }
+
+
+def test_rows_that_need_a_fork_of_their_engine_are_named():
+    class Found:
+        def __init__(self, **layout):
+            self.layout = SimpleNamespace(**layout)
+
+    plain = Found(engine="megatron", schedule="1f1b"), Found(engine="torchtitan", schedule="zero-bubble")
+    assert forks(plain) == ""
+    only = Found(engine="megatron", schedule="zero-bubble")
+    assert "no zero-bubble schedule. Row 3: use" in forks([*plain, only])
+    assert "Rows 1, 2: use" in forks([only, only, *plain])
 
 
 @pytest.fixture
