@@ -141,6 +141,15 @@ def test_an_answer_is_gone_on_with_right_or_wrong(part, capsys):
     assert "stands in" not in capsys.readouterr().out
 
 
+def test_a_graded_exercise_without_its_reference_says_when_points_come(part, monkeypatch, capsys):
+    monkeypatch.setattr(Doubles, "points", 2)
+    monkeypatch.delitem(sys.modules, "helpers.exercises.reference.planted")
+    assert check(part.name, double, triple) is None
+    assert capsys.readouterr().out == (
+        "planted.both: this copy has no reference to compare with. You get your points when your work is graded.\n"
+    )
+
+
 def test_one_of_two_answers_may_be_missing(part, capsys):
     mine = lambda x: x + x  # noqa: E731
     assert check(part.name, mine, untouched) == (mine, triple)
