@@ -80,5 +80,5 @@ def _long_list() -> str:
 
 def _attacks() -> str:
     count = len(list((ROOT / "tests" / "attacks" / "hand_ins").glob("*.py")))
-    earns = "Each must get exactly the points that it earns, and must not change the result of any other submission."
+    earns = "Each must get exactly the points that it earns, and must not change any other result."
     return f"The tests include {count} hostile submissions. {earns}"
