@@ -113,7 +113,9 @@ def _help(prog: str) -> str:
 def _parse(argv: list[str]) -> argparse.Namespace:
     parser = _Parser(prog=_program())
     parser.format_help = lambda: _help(parser.prog)  # type: ignore[method-assign]
-    if argv and argv[0] not in COMMANDS and not argv[0].startswith("-"):
+    if not argv:
+        parser.exit(2, parser.format_help())
+    if argv[0] not in COMMANDS and not argv[0].startswith("-"):
         near = difflib.get_close_matches(argv[0], COMMANDS, 1)
         parser.error(f"There is no command {argv[0]!r}" + (f": did you mean {near[0]}?" if near else "."))
     parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

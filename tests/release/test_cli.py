@@ -81,6 +81,14 @@ def test_the_console_script_is_this_command_line(monkeypatch, capsys):
         assert capsys.readouterr().err.endswith(f"Help: {program} --help\n")
 
 
+def test_no_command_shows_all_commands(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([])
+    out, err = capsys.readouterr()
+    assert (stop.value.code, out) == (2, "")
+    assert all(f"\n  {name} " in err for name in COMMANDS)
+
+
 def test_bad_input_is_one_line(tmp_path, capsys):
     empty = tmp_path / "empty"
     empty.mkdir()

@@ -288,7 +288,7 @@ def read_config(name: str) -> tuple[str, dict[str, Any]]:
     if not path.is_file():
         near = _nearest(name)
         hint = f"did you mean {near}? " if near else ""
-        raise RecipeError(f"There is no model {name!r} and no such file: {hint}--list shows all models.")
+        raise RecipeError(f"There is no model {name!r} and no such file: {hint}`plan --list` shows all models.")
     try:
         sizes = json.loads(path.read_text(encoding="utf-8"))
         model_type = sizes.pop("model_type")
