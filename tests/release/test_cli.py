@@ -25,7 +25,6 @@ def run(*args):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ([], "required"),
         (["graed"], "did you mean grade?"),
         (["grade", "nowhere"], "--out"),
         (["grade", "nowhere", "--out", "x", "--jobs", "many"], "invalid int value"),
