@@ -24,12 +24,12 @@ def for_scripts(waits: Waits, end: ScriptEnd, world: World | None = None, *, fak
     `fake_data`, data sets that are not here are made up.
     """
     patches = Patches()
+    SavedFiles(waits).install(patches)  # under what makes files up, which asks who its caller is
     absent.install(patches, waits, fake_data=fake_data)
     paged.install(patches, waits)
     flex_attention.install(patches, waits)
     spawned.install(patches, world, waits)
     end.install(patches)
-    SavedFiles(waits).install(patches)
 
     def compiled(model: Any = None, **options: Any) -> Any:
         if model is None:
