@@ -13,7 +13,6 @@ EXAMPLES = (
     ("--model config.json --micro-batch-size 8 --budget 16", "a Hugging Face config, 16 GiB"),
     ("--model llama-3.1-70b --gpus 64 --tp 8 --pp 4 --cluster dgx-h100", "many GPUs"),
     ("--from axolotl.yaml --gpu rtx-4090", "the run that a configuration or a launch script describes"),
-    ("--list", "models, GPUs and clusters"),
 )
 USUAL = ("model", "gpu", "budget", "micro_batch_size", "seq", "precision", "optimizer", "lora_rank", "quantize")
 USUAL += ("checkpointing", "attention", "compile", "gradient_accumulation_steps", "gpus", "cluster", "tensor")

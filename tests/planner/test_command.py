@@ -204,7 +204,7 @@ def test_the_examples_of_the_help_are_commands():
     add_arguments(parser)
     for arguments, _ in EXAMPLES:
         known = parser.parse_args(arguments.split())
-        assert known.list or known.model
+        assert known.from_file or known.model
 
 
 def test_the_list_names_everything(command):
