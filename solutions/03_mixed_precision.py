@@ -694,7 +694,7 @@ for exponent, error in errors.items():
 
 # %% [markdown] name="dynamic_text"
 # A scale that is too small loses gradients, and one that is too large turns them into inf. In between is a wide plateau on which all scales are equally good, so there is no need
-# to search for the best one. Start high. If an inf or NaN appears, skip that step and halve the scale. After many good steps in a row, double it. This is
+# to search for the best one. Start high. If an inf or NaN appears, skip that step and halve the scale. After many consecutive good steps, double it. This is
 # **dynamic loss scaling**.
 #
 # ### Your turn: a dynamic loss scaler

@@ -95,7 +95,7 @@ _IN_QUANTIZE = {"double": "nf4-dq", "4": "nf4", "8": "int8"}  # part of a value 
 
 
 def option_meant(unknown: Sequence[str], given: Sequence[str], known: Sequence[str]) -> str:
-    """Return what may have been meant by arguments that the parser does not know, as a question; "" if nobody can say.
+    """Return what may have been meant by arguments that the parser does not know, as a question; "" for none.
 
     Args:
         unknown: the arguments.
@@ -124,7 +124,7 @@ def _meant(name: str, known: Sequence[str]) -> str:
 
 
 def value_meant(value: str, option: str, choices: Sequence[str]) -> str:
-    """Return which of the `choices` of an option may have been meant by `value`; "" if nobody can say."""
+    """Return which of the `choices` of an option may have been meant by `value`; "" where none is known."""
     name = re.sub(r"[_\s]+", "-", value.strip().lower())
     if name in choices:
         return name

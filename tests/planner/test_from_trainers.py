@@ -185,6 +185,11 @@ def test_a_recipe_without_an_optimizer_trains_nothing(tmp_path):
         read(tmp_path, "a.yaml", FULL.replace("optimizer:", "quantizer:"))
 
 
+def test_ranks_that_split_experts_beside_adapters_are_named(tmp_path):
+    text = ADAPTERS.replace("strategy: fsdp2", "strategy: fsdp2, ep_size: 8")
+    assert "distributed.ep_size (experts beside adapters)" in read(tmp_path, "a.yaml", text).unknown
+
+
 def test_a_batch_that_eight_gpus_do_not_share_takes_fewer(tmp_path):
     found = read(tmp_path, "a.yaml", AUTO.replace("global_batch_size: 64", "global_batch_size: 8"))
     assert found.row["gpus"] == found.assumed["gpus"] == 4

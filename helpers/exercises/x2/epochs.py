@@ -70,7 +70,7 @@ class Training:
     def __init__(self, seed: int, case: Case) -> None:
         torch.manual_seed(seed)
         layers = [nn.Linear(FEATURES, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES)]
-        idle = [_Idle()] if case.idle else []  # the first, so that whoever leaves it out counts on from there
+        idle = [_Idle()] if case.idle else []  # first, so that leaving it out of a list moves all the others
         self.model = nn.Sequential(*idle, *layers, *([_Rare()] if case.rare else [])).double()
         settings = {"lr": case.lr, "weight_decay": case.weight_decay, "momentum": case.momentum}
         parameters = list(self.model.parameters())

@@ -106,6 +106,7 @@ def _with_adapters(said: Said, imported: Imported) -> Imported:
     """Return the run as options of a PyTorch loop, whose base is frozen and may have few bits."""
     row = imported.row
     assert row is not None
+    imported.unknown += ["distributed.ep_size (experts beside adapters)"] if row["expert"] > 1 else []
     targets = str(said.first("peft.target_modules", default="*_proj"))
     everywhere = re.search(r"\*_?proj|all|gate|up_proj|fc", targets)
     four, eight = (said.flag(f"quantization.load_in_{bits}bit") for bits in (4, 8))

@@ -206,7 +206,7 @@ def read_training_arguments(
     _tf32(said, options)
     options["checkpointing"] = "full" if said.flag("gradient_checkpointing") else "none"
     options["compile"] = said.flag("torch_compile")
-    _method(said, imported, "stage", "sft", "pt")
+    _method(said, imported, "rlhf_type" if "rlhf_type" in said else "stage", "sft", "pt")
     seq = said.number("max_seq_length", "max_length", "cutoff_len", "model_max_length")
     options |= {"seq": seq} if seq else {}
     gpus = said.number("world_size", "n_gpu", "_n_gpu")

@@ -40,7 +40,7 @@ _OWN_QUIET = """
 """
 _QUIET = (*QUIET, *_OWN_QUIET.split())
 _OWN_WORDS = """
-    tuner_type train_type sft_type target_modules modules_to_save attn_impl quant_bits quant_method rlhf_type model
+    tuner_type train_type sft_type target_modules modules_to_save attn_impl quant_bits quant_method model
     lora_bias
 """
 _OWN = frozenset(_OWN_WORDS.split())  # what `TrainingArguments` calls otherwise
@@ -58,8 +58,8 @@ _HUGGING_FACE_QUIET = """
 """
 
 
-def is_swift(text: str) -> str:
-    """Return which of ms-swift's trainers a script starts: "megatron", "swift" or neither."""
+def trainer_of(text: str) -> str:
+    """Return which of ms-swift's trainers a script starts, "megatron" or "swift"; "" where it starts neither."""
     found = re.search(r"^[^#\n]*\b(megatron|swift) +(?:sft|pt|rlhf)\b", text, re.MULTILINE)
     by_file = re.search(r"^[^#\n]*swift/cli/(_megatron|)", text, re.MULTILINE)
     return found[1] if found else "megatron" if by_file and by_file[1] else "swift" if by_file else ""
@@ -85,15 +85,11 @@ def read_swift(text: str, folder: Path) -> Imported:
     named |= {"attn_implementation": "eager"} if said.text("attn_impl") == "eager" else {}
     if said.text("quant_method", default="bnb") == "bnb" and said.number("quant_bits") in (4, 8):
         named |= {f"load_in_{said.number('quant_bits')}bit": "true", "use_bnb_nested_quant": "true"}
-    named |= {"stage": method} if (method := said.text("rlhf_type")) else {}
     named |= {"world_size": str(gpus)} if gpus > 1 else {}
     imported = read_training_arguments(
         named, "a launch script of ms-swift", folder, quiet=tuple(_HUGGING_FACE_QUIET.split())
     )
     assert imported.options is not None
-    imported.unknown = [
-        word.replace("stage ", "rlhf_type ") if word.startswith("stage ") else word for word in imported.unknown
-    ]
     if tuner not in ("lora", "full"):
         imported.unknown.append(f"tuner_type {tuner}")
     if tuner == "full" and said.flag("deepspeed"):  # weights of 16 bits beside FP32 masters
@@ -105,7 +101,6 @@ def read_megatron_swift(text: str) -> Imported:
     """Return the run of a script of `megatron sft`: Megatron's arguments, and a model of the Hub instead of sizes."""
     arguments, gpus = arguments_of(text), gpus_of(text)
     named = {name.lstrip("-").replace("_", "-"): value for name, value in arguments.items()}
-    named = {name: value for name, value in named.items() if name != "recompute-method" or value != "null"}
     named["seq-length"] = named.get("max-length", str(_LENGTH))
     if named.get("torch-dtype", "").lower() == "float16":
         named |= {"bf16": "false", "fp16": "true"}

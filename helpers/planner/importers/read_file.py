@@ -12,7 +12,7 @@ from . import hugging_face, nemo, torchtitan
 from .automodel import is_automodel, read_automodel
 from .llm_foundry import is_llm_foundry, read_llm_foundry
 from .megatron import row_of
-from .ms_swift import is_swift, read_megatron_swift, read_swift
+from .ms_swift import read_megatron_swift, read_swift, trainer_of
 from .references import resolved
 from .said import Imported
 from .scripts import arguments_of, gpus_of
@@ -56,9 +56,9 @@ def _read(text: str, suffix: str, folder: Path) -> Imported:
     if "model.num_layers" in overrides:
         return nemo.read_nemo(_nested(overrides), "Megatron Bridge's overrides")
     arguments = arguments_of(text)
-    swift = is_swift(text)
-    if swift:
-        return read_megatron_swift(text) if swift == "megatron" else read_swift(text, folder)
+    trainer = trainer_of(text)
+    if trainer:
+        return read_megatron_swift(text) if trainer == "megatron" else read_swift(text, folder)
     if "--num-layers" in arguments:
         form = "a launch script of Megatron-LM" if suffix in (".sh", ".sbatch", ".slurm") else "Megatron-LM's arguments"
         return read_arguments(arguments, gpus_of(text), form)
