@@ -9,6 +9,7 @@ import contextlib
 import gc
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -20,15 +21,17 @@ from ..core.units import GiB, human_bytes
 from .catalog.clusters import CLUSTERS, Cluster
 from .catalog.configs import CONFIGS
 from .catalog.gpus import GIGA, GPUS
+from .catalog.hub import catalog_or_path, hub_models
 from .catalog.models import check_name, limits, model_names
 from .catalog.this_machine import THIS
 from .config import RecipeError
-from .described import Described, cluster_of, described
+from .described import Described, cluster_of, described, no_gpus
 from .largest import Largest, largest_micro_batch
 from .named import options_named
 from .options import add_arguments as add_arguments
 from .plan import Plan, gpus_of, plan, plan_on
 from .script import STYLES, training_script
+from .short_help import WIDTH
 from .whole_run import WholeRun, read_tokens
 
 if TYPE_CHECKING:  # its room imports PyTorch, which takes seconds
@@ -81,6 +84,7 @@ def answer(
     Raises:
         RecipeError: bad options; the message says what to change.
     """
+    args.model = catalog_or_path(args.model)
     _check(args)
     options = vars(args)
     with _quick_imports():
@@ -206,7 +210,7 @@ def _answer_by_blocks(
                 "or for an engine."
             )
     if cluster is None:
-        raise RecipeError("Name the GPUs with --gpu NAME or --cluster NAME. `plan --list` shows both.")
+        raise no_gpus()
     layout = _layout(asked)
     tell("importing PyTorch")
     from .layout.layout_plan import plan_layout
@@ -313,7 +317,7 @@ def _export(asked: Described, cluster: Cluster | None, args: argparse.Namespace,
     if args.wrap:
         layout = _layout(asked)
         if cluster is None:
-            raise RecipeError("Name the GPUs with --gpu NAME or --cluster NAME. `plan --list` shows both.")
+            raise no_gpus()
         if path.name != FILES[args.export]:
             raise RecipeError(
                 f"The job expects {FILES[args.export]} in its own folder: give --out a path that ends in this name."
@@ -460,6 +464,8 @@ def _catalog() -> str:
         context, side = limits(name)
         reads = f"images of {side} x {side}" if side else f"up to {context:,} tokens"
         lines.append(f"  {name:<18}{reads}{'; only for many GPUs' if name in mixtures else ''}")
+    others = textwrap.fill(", ".join(hub_models()), WIDTH, initial_indent="  ", subsequent_indent="  ")
+    lines += ["", "more models, under these names or those of their repositories on huggingface.co", others]
     lines += ["", f"{'GPUs':<18}{'GiB usable':>11}{'GB/s':>8}{'TFLOP/s: FP32':>16}{'TF32':>8}{'16 bits':>9}{'FP8':>8}"]
     for gpu in GPUS.values():
         tf32, flops8 = (f"{rate / 1e12:,.0f}" if rate else "-" for rate in (gpu.tf32, gpu.flops8))

@@ -12,6 +12,7 @@ from typing import Any
 
 from .catalog.clusters import CLUSTERS, Cluster, find_cluster
 from .catalog.gpus import GIGA
+from .catalog.hub import catalog_or_path
 from .catalog.models import find_context, is_mixture
 from .catalog.this_machine import THIS
 from .config import ParallelConfig, RecipeError, TrainingConfig
@@ -66,6 +67,7 @@ def described(options: Mapping[str, Any]) -> Described:
         if given.get("checkpointing") not in ("full", "every"):
             raise RecipeError("--recompute-every needs --activation-checkpointing full.")
         given["checkpointing"] = f"every-{given['recompute_every']}"
+    given["model"] = catalog_or_path(given["model"])
     mixture = is_mixture(given["model"])  # an unknown name is refused before anything else
     if mixture and given.get("quantize", "none") != "none":
         raise RecipeError(
@@ -166,6 +168,11 @@ def fill(gpus: int | None, given: Mapping[str, int]) -> dict[str, int]:
     return {free: gpus // product} if free else {}
 
 
+def no_gpus() -> RecipeError:
+    """Return the refusal of what needs a kind of GPU, where none is named."""
+    return RecipeError("Name the GPUs with --gpu NAME or --cluster NAME. `plan --list` shows both.")
+
+
 def cluster_of(options: Mapping[str, Any]) -> Cluster | None:
     """Return the cluster that the options describe; None where they name no GPU of the catalog.
 
@@ -188,6 +195,6 @@ def cluster_of(options: Mapping[str, Any]) -> Cluster | None:
             changes[name] = speed * GIGA
     if not (cluster or gpu) or gpu == THIS:
         if changes:
-            raise RecipeError("Name the GPUs with --gpu NAME or --cluster NAME. `plan --list` shows both.")
+            raise no_gpus()
         return None
     return replace(find_cluster(cluster or gpu), **changes)

@@ -81,4 +81,6 @@ def test_cublas_workspaces_are_pytorchs():
     assert GPUS["a100-80gb"].cublas_workspace == GPUS["t4-16gb"].cublas_workspace == 8_519_680
     assert GPUS["h100-80gb"].cublas_workspace == GPUS["b200-192gb"].cublas_workspace == 32 * 2**20
     assert all(gpu.source for gpu in GPUS.values())
-    assert {name for name, gpu in GPUS.items() if not gpu.bf16} == {"t4-16gb", "v100-16gb", "v100-32gb"}
+    without = {name.partition("-")[0] for name, gpu in GPUS.items() if not gpu.bf16}
+    assert without == {"t4", "v100", "p40", "p100", "rtx", "titan", "quadro"}
+    assert all("-20" in name for name, gpu in GPUS.items() if not gpu.bf16 and name.startswith("rtx"))

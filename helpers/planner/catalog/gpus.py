@@ -169,16 +169,19 @@ def find_gpu(name: str) -> Gpu:
     """Return the GPU called `name`, or described by the TOML file of that path.
 
     Some whole parts of a name are enough, in its order ("4090", "a100-80"), when only one GPU has them, or only one of
-    the common ones. "h20" is not the beginning of H200.
+    the common ones, or one of them has no others but its memory. "h20" is not the beginning of H200, and "4070" not a
+    4070 Ti.
 
     Raises:
         RecipeError: no GPU, or several, match.
     """
     if name.endswith(".toml"):
         return gpu_of(read_sheet(Path(name)))
-    matches = [gpu for gpu in GPUS.values() if _is_called(gpu, name)]
+    matches = [gpu for gpu in GPUS.values() if _is_called(gpu, _parts(name))]
+    matches = matches or [gpu for gpu in GPUS.values() if _is_called(gpu, _kernel(_parts(name)))]
     common = [gpu for gpu in matches if gpu.common]
-    chosen = common if len(common) == 1 else matches
+    whole = [gpu for gpu in matches if _kernel(gpu.name.split("-")[:-1]) == _kernel(_parts(name))]
+    chosen = next((few for few in (common, whole) if len(few) == 1), matches)
     if len(chosen) == 1:
         return chosen[0]
     if matches:
@@ -202,19 +205,28 @@ def nearest(name: str, known: dict[str, Any] | list[str]) -> list[str]:
     return likely[:3]
 
 
-_ASIDE = ("nvidia", "amd", "geforce", "instinct", "tesla", "quadro", "dgx", "hgx")
+_ASIDE = ("nvidia", "amd", "geforce", "instinct", "tesla", "dgx", "hgx", "generation")
 _ASIDE += ("sxm", "sxm2", "sxm3", "sxm4", "sxm5")
+_SERIES = ("rtx", "quadro")  # which some say and some leave out
+_OTHERS = ("ti", "super")  # with which a name is another GPU's
+_JOINED = re.compile(r"(?<=\d)(ti|super|ada)\b|(?<=\dti)(super)\b")
 
 
 def _parts(name: str) -> list[str]:
     """Return the parts of a GPU's name, without vendor, brand and system."""
-    return [part for part in re.split(r"[^a-z0-9]+", name.lower()) if part and part not in _ASIDE]
+    apart = _JOINED.sub(r"-\g<0>", name.lower())
+    return [part for part in re.split(r"[^a-z0-9]+", apart) if part and part not in _ASIDE]
 
 
-def _is_called(gpu: Gpu, name: str) -> bool:
-    """Return whether the parts of `name` are consecutive parts of the GPU's name, or one part when joined."""
-    parts, query = gpu.name.split("-"), _parts(name)
-    if not query:
-        return False
-    runs = [parts[i:j] for i in range(len(parts)) for j in range(i + 1, len(parts) + 1)]
-    return any("".join(query) in ("".join(run), "".join(run).removesuffix("gb")) for run in runs)
+def _kernel(parts: list[str]) -> str:
+    """Return the parts without the name of a series, joined."""
+    joined = "".join(part for part in parts if part not in _SERIES)
+    return joined.removeprefix("rtx")
+
+
+def _is_called(gpu: Gpu, query: list[str] | str) -> bool:
+    """Return whether the parts of `query` are consecutive parts of the GPU's name, or one part when joined."""
+    parts, joined = gpu.name.split("-"), "".join(query)
+    runs = [(parts[i:j], parts[j : j + 1]) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1)]
+    names = ["".join(run) for run, after in runs if not set(after) & set(_OTHERS)]
+    return bool(joined) and any(joined in (name, name.removesuffix("gb")) for name in names)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config import RecipeError, TrainingConfig
 from .configs import CONFIGS, EXPERTS
+from .hub import catalog_or_path, hub_models
 
 if TYPE_CHECKING:  # it takes seconds to import, and names and limits need none of it
     import torch
@@ -119,6 +120,8 @@ class ModelSpec:
                     raise  # else: it has no attention, or one way only
                 model = family.from_config(self._config(recipe), dtype=dtype, attn_implementation="eager")
             model.tie_weights()
+            if config.model_type == "mt5" or not getattr(config, "scale_decoder_outputs", True):
+                model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))  # a head of its own
             return model
 
     def _config(self, recipe: TrainingConfig) -> Any:
@@ -281,8 +284,12 @@ def read_config(name: str) -> tuple[str, dict[str, Any]]:
     Raises:
         RecipeError: there is no such model, or the file is not a usable config.
     """
-    if name in CONFIGS:
-        return CONFIGS[name].model_type, dict(CONFIGS[name].sizes)
+    known = name if name in CONFIGS else catalog_or_path(name)
+    if known in CONFIGS:
+        return CONFIGS[known].model_type, dict(CONFIGS[known].sizes)
+    if known in hub_models() and not Path(known).exists():
+        sizes = copy.deepcopy(hub_models()[known].config)
+        return sizes.pop("model_type"), sizes
     path = Path(name)
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
@@ -313,7 +320,7 @@ def _nearest(name: str) -> str:
     A model of another size is none.
     """
     whole = name.rpartition("/")[2].lower().replace("_", "-")
-    known = {re.sub(r"-", "", each): each for each in [*model_names(), *CONFIGS]}
+    known = {re.sub(r"-", "", each): each for each in [*model_names(), *CONFIGS, *hub_models()]}
     parts = [part for part in whole.split("-") if part not in _ASIDE]
     core, kernel = "".join(parts), "".join(part for part in parts if part not in ("base", "small"))
     for query in (whole.replace("-", ""), core, kernel):

@@ -109,8 +109,11 @@ def matmul_rates(gpu: Gpu, rates: Rates, power: float | None = None) -> dict[str
 
 
 def _between(sheet: float, power: float, share: float) -> float:
-    """Return how much faster a chip is than its kin, between what its sheet says (0) and what its power lets it (1)."""
-    return sheet ** (1 - share) * power**share
+    """Return how much faster a chip is than its kin, between what its sheet says (0) and what its power lets it (1).
+
+    A smaller chip than its kin cannot use more power than its sheet has units for.
+    """
+    return sheet if sheet < 1 and power > sheet else sheet ** (1 - share) * power**share
 
 
 def _usual_share(gpu: Gpu, dtype: str, rates: Rates) -> float:

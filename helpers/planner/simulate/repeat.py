@@ -21,32 +21,28 @@ from ...meter.count import Block
 from ..catalog.models import ModelSpec
 from ..config import TrainingConfig
 from ..replay import in_order
+from .block_kinds import FEW, compared_depths
 from .work_count import RepeatedWork
 
 if TYPE_CHECKING:
     from .steps import Simulation
 
-FEW = 3  # blocks of the shallower copy: the first, the last, and one between them, since the ends differ
-# Types of models whose blocks are all alike. Those of others may differ in what no config says.
+# Types of models whose blocks are known to be all alike. Those of others are built, and compared.
 ALIKE = frozenset(("llama", "mistral", "qwen2", "qwen3", "gpt2", "bert"))
 
 
 def depths(recipe: TrainingConfig, spec: ModelSpec) -> tuple[int, int] | None:
     """Return the numbers of blocks of the two copies; None where the model has to be run whole."""
-    if recipe.checkpointing not in ("none", "every") or not _alike(recipe, spec):
-        return None
-    return (FEW, FEW + 1) if spec.layers > 2 * FEW + 1 else None
-
-
-def _alike(recipe: TrainingConfig, spec: ModelSpec) -> bool:
-    """Return whether each block, but for those at the ends, does the same."""
     named = (*recipe.freeze, *recipe.train_only, *recipe.modules_to_save, *recipe.lora_targets)
+    if recipe.checkpointing not in ("none", "every") or spec.layers <= 2 * FEW + 1:
+        return None
     if any(part.isdecimal() for name in named for part in name.split(".")):
-        return False
+        return None
     if recipe.ranks > 1 and recipe.shard != "zero3":
-        return False  # buckets end anywhere in a block; what `fully_shard` gathers is a block
+        return None  # buckets end anywhere in a block; what `fully_shard` gathers is a block
     types = getattr(spec.config, "layer_types", None) or ()
-    return getattr(spec.config, "model_type", "") in ALIKE and len(set(types)) < 2
+    known = getattr(spec.config, "model_type", "") in ALIKE and len(set(types)) < 2
+    return (FEW, FEW + 1) if known else compared_depths(recipe, spec)
 
 
 def deepened(few: "Simulation", more: "Simulation", copies: int) -> "Simulation | None":

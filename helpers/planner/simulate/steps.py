@@ -119,7 +119,7 @@ def _from_shallow(recipe: TrainingConfig, spec: ModelSpec, tell: Callable[[str],
     if layers is None:
         return None
     few, more = (_simulate(recipe, spec.with_layers(each), tell, repeat=True) for each in layers)
-    return deepened(few, more, spec.layers - layers[0])
+    return deepened(few, more, (spec.layers - layers[0]) // (layers[1] - layers[0]))
 
 
 def _simulate(recipe: TrainingConfig, spec: ModelSpec, tell: Callable[[str], None], repeat: bool) -> Simulation:
