@@ -4,6 +4,7 @@ import argparse
 import re
 from typing import Any
 
+from .amounts import gib, whole
 from .config import (
     ATTENTIONS,
     CONTEXTS,
@@ -39,9 +40,9 @@ class _Group:
         for spelling in old:
             self._group.add_argument(spelling, help=argparse.SUPPRESS, **how)
 
-    def number(self, flag: str, text: str, *old: str, **how: Any) -> None:
-        """Add an option that takes a whole number."""
-        self.option(flag, text, *old, type=int, metavar="N", **how)
+    def number(self, flag: str, text: str, *old: str, mark: str = "", **how: Any) -> None:
+        """Add an option that takes a whole number, perhaps with a `mark` before or after it."""
+        self.option(flag, text, *old, type=whole(mark), metavar="N", **how)
 
     def switch(self, flag: str, text: str, *old: str, value: bool = True, **how: Any) -> None:
         """Add an option that takes nothing and stands for `value`."""
@@ -101,7 +102,7 @@ def _add_memory(group: _Group) -> None:
     old = ("--checkpointing", "--recompute")
     group.option("--activation-checkpointing", blocks, *old, dest="checkpointing", type=_blocks, metavar="WHICH")
     group.number("--recompute-every", argparse.SUPPRESS)
-    group.number("--lora-rank", "rank of LoRA adapters; without it, the whole model is trained")
+    group.number("--lora-rank", "rank of LoRA adapters; without it, the whole model is trained", mark="r")
     group.option("--lora-alpha", "scale of the adapters (default: twice the rank)", type=float, metavar="A")
     group.option(
         "--lora-targets", "layers with adapters, or all-linear (default: PEFT's choice)", type=_names, metavar="A,B"
@@ -121,7 +122,7 @@ def _add_memory(group: _Group) -> None:
 
 
 def _add_ranks(group: _Group) -> None:
-    group.number("--gpus", "number of GPUs (default: the product of the ranks below)")
+    group.number("--gpus", "number of GPUs (default: the product of the ranks below)", mark="x")
     group.number("--ranks", argparse.SUPPRESS)
     group.number("--tp", "tensor parallel: ranks that split each matmul", "--tensor", dest="tensor")
     group.number("--pp", "pipeline parallel: stages of consecutive blocks", "--pipeline", dest="pipeline")
@@ -151,7 +152,7 @@ def _add_hardware(group: _Group) -> None:
         "a GPU from the catalog, or this machine (one-GPU default: common ones)",
         metavar="NAME|this",
     )
-    group.option("--budget", "a GPU with this much memory", type=float, metavar="GiB")
+    group.option("--budget", "a GPU with this much memory", type=gib, metavar="GiB")
     group.option("--cluster", "a cluster from the catalog, such as dgx-h100; --list shows all", metavar="NAME")
     group.number("--gpus-per-node", "GPUs in a node (default: the cluster's)")
     measured = "rates of your own machine: a table of matmuls, nccl-tests, roofline --json, or runs"

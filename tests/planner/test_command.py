@@ -99,7 +99,7 @@ def test_an_answer_calls_checkpointing_what_its_option_does(command):
         (["--model", "llama-2-7b", "--gpu", "a100"], "a100-40gb or a100-80gb"),
         (["--model", "llama-2-7b", "--gpu", "tpu"], "--budget"),
         (["--model", "llama-2-7b", "--gpu", "h2000"], "did you mean h200-141gb"),
-        (["--model", "Qwen/Qwen2.5-7B-Instruct"], "did you mean qwen2.5-7b"),
+        (["--model", "acme/Qwen2.5-7B-of-ours"], "did you mean qwen2.5-7b"),
         (["--model", "llama-2-7b", "--gpus", "8", "--gpu", "h100", "--run-tokens", "abc"], "abc"),
         (["--model", "llama-2-7b", "--gpus", "8", "--gpu", "h100", "--timeline", "nowhere/a.svg"], "no such folder"),
         (["--model", "llama-2-7b", "--budget", "-1"], "more than 0"),

@@ -125,6 +125,8 @@ def arch_of_config(name: str, config: Any) -> Arch:
     rope = get("qk_rope_head_dim", default=0) if latent else 0
     head = get("qk_nope_head_dim", default=0) + rope if latent else get("head_dim", default=hidden // heads)
     moe_ffn = get("moe_intermediate_size", "intermediate_size", default=0)
+    together = get("shared_expert_intermediate_size", default=0)  # one perceptron, as wide as several experts
+    shared = together // moe_ffn if together and together % moe_ffn == 0 else 0
     return Arch(
         layers=layers,
         hidden=hidden,
@@ -140,7 +142,7 @@ def arch_of_config(name: str, config: Any) -> Arch:
         positions=get("max_position_embeddings", default=0) if config.model_type in ("gpt2", "opt") else 0,
         experts=(experts := get("n_routed_experts", "num_local_experts", "num_experts", default=0)),
         experts_per_token=get("num_experts_per_tok", "experts_per_token", default=0) if experts else 0,
-        shared_experts=get("n_shared_experts", default=0) if experts else 0,
+        shared_experts=get("n_shared_experts", default=shared) if experts else 0,
         moe_ffn=moe_ffn if experts else 0,
         dense_layers=get("first_k_dense_replace", default=0) if experts else 0,
         q_lora=get("q_lora_rank", default=0) if latent else 0,
