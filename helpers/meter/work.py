@@ -31,9 +31,10 @@ class Work:
         bytes: read and written, each tensor once.
         dtype: of the numbers it works on: "float32".
         shape: of a product, (m, n, k), or (b, m, n, k) where each of b products has weights of its own. Of a
-            convolution the product it amounts to: m = batch × places, n = channels out, k = channels in a group ×
-            places in the filter. Of attention (batch × heads, queries, keys, numbers in a head). Else (). A backward
-            operation has the shape of its forward one; its FLOPs say how many products it is.
+            convolution the product of a group: m = batch × places, n = the group's channels out, k = its channels in ×
+            places in the filter; the FLOPs say how many groups there are. Of attention (batch × heads, queries, keys,
+            numbers in a head). Else (). A backward operation has the shape of its forward one, and the FLOPs of more
+            products.
         layout: of a product, how its two matrices lie in memory: "n" by rows or "t" by columns (transposed). A linear
             layer's forward pass is "nt", its gradients are "nn" and "tn". Else "".
     """
@@ -100,8 +101,9 @@ def _shape(name: str, kind: Kind, args: Any, result: Any) -> tuple[int, ...]:
     if kind == "convolution":
         back = plain.endswith("_backward")  # takes the gradient of the output first, and the sizes of the bias
         output, x, weight = args[:3] if back else (result, *args[:2])
-        places = x if args[7 if back else 6] else output  # of a transposed convolution, those of its input
-        return x.shape[0] * math.prod(places.shape[2:]), weight.shape[0], math.prod(weight.shape[1:])
+        transposed, groups = args[7 if back else 6], args[9 if back else 8]
+        places = x if transposed else output  # of a transposed convolution, those of its input
+        return x.shape[0] * math.prod(places.shape[2:]), weight.shape[0] // groups, math.prod(weight.shape[1:])
     if kind == "attention":
         if not plain.startswith("_scaled_dot_product_"):  # packed sequences: their lengths are in a tensor
             return ()

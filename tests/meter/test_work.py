@@ -37,9 +37,9 @@ def test_shared_weights_fold_the_batch_and_others_do_not():
 def test_a_convolution_has_the_shape_of_its_product_in_both_directions():
     layer, x = nn.Conv2d(8, 12, 3, groups=2), torch.randn(2, 8, 6, 6, requires_grad=True)
     forward, back = (w for w in works_of(lambda: layer(x).sum().backward()) if w.kind == "convolution")
-    m, n, k = 2 * 4 * 4, 12, 8 // 2 * 3 * 3
+    m, n, k = 2 * 4 * 4, 12 // 2, 8 // 2 * 3 * 3  # of each of two groups
     assert forward.shape == back.shape == (m, n, k)
-    assert (forward.flops, back.flops) == (2 * m * n * k, 4 * m * n * k)
+    assert (forward.flops, back.flops) == (2 * 2 * m * n * k, 2 * 4 * m * n * k)
 
 
 def test_attention_has_to_do_half_where_it_is_causal():

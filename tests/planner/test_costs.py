@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from helpers.meter.roofline import Roofline
-from helpers.meter.work import Work
+from helpers.meter.work import Work, works_of
 from helpers.planner import ParallelConfig, Recipe, RecipeError, plan
 from helpers.planner.catalog import GPUS, Gpu
 from helpers.planner.catalog.clusters import find_cluster
@@ -15,6 +15,8 @@ from helpers.planner.simulate import simulate
 from helpers.planner.simulate.work_count import RepeatedWork
 
 import pytest
+import torch
+from torch import nn
 
 from tests.planner.support import SMALL
 
@@ -246,3 +248,18 @@ def test_the_mfu_of_few_convolutions_is_a_share_of_fp32():
 def test_tf32_is_about_fp32():
     with pytest.raises(RecipeError, match="precision fp32"):
         Recipe("gpt2", tf32=True, precision="bf16")
+
+
+def test_groups_of_a_convolution_have_the_rate_of_their_own_channels():
+    """As many FLOPs in eight groups take longer than in one: a group's matmul has an eighth of the channels out."""
+    roofline = roofline_of(GPUS["rtx-3090-24gb"])
+    seconds = {}
+    for groups in (1, 8):
+        layer = nn.Conv2d(512 * groups // 8, 512, 3, groups=groups, device="meta", dtype=torch.float16)
+        x = torch.empty(64, 512 * groups // 8, 28, 28, device="meta", dtype=torch.float16)
+        (work,) = (each for each in works_of(lambda layer=layer, x=x: layer(x)) if each.kind == "convolution")
+        assert work.shape[1:] == (512 // groups, 64 * 9)
+        seconds[groups] = roofline.seconds(work)[0]
+        flops = work.flops
+    assert flops == 2 * 64 * 26 * 26 * 512 * 64 * 9  # of either
+    assert 1.1 < seconds[8] / seconds[1] < 3

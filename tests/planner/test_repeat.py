@@ -22,6 +22,32 @@ GPT2 = {"model_type": "gpt2", "vocab_size": 512, "n_embd": 64, "n_layer": 8, "n_
 BERT = {"model_type": "bert", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 8}
 BERT |= {"num_attention_heads": 4, "architectures": ["BertForMaskedLM"]}
 SHARDED = ParallelConfig(shard=8, zero="zero3")
+# Types that are compared block by block before they are run; Gemma 2's take turns, Gemma 3's after six.
+GEMMA, PHI3, OLMO2, GRANITE, GLM4 = (
+    LLAMA | {"model_type": name, "pad_token_id": 0} for name in ("gemma", "phi3", "olmo2", "granite", "glm4")
+)
+GEMMA2 = LLAMA | {"model_type": "gemma2", "num_hidden_layers": 10, "head_dim": 16, "sliding_window": 32}
+GEMMA3 = LLAMA | {"model_type": "gemma3_text", "num_hidden_layers": 25, "head_dim": 16, "sliding_window": 32}
+NEOX = LLAMA | {"model_type": "gpt_neox", "max_position_embeddings": 128}
+OPT = {"model_type": "opt", "vocab_size": 512, "hidden_size": 64, "ffn_dim": 96, "num_hidden_layers": 9}
+OPT |= {"num_attention_heads": 4, "word_embed_proj_dim": 64, "max_position_embeddings": 128}
+ROBERTA = BERT | {"model_type": "roberta", "architectures": ["RobertaForSequenceClassification"]}
+VIT = {"model_type": "vit", "image_size": 32, "patch_size": 8, "hidden_size": 64, "intermediate_size": 96}
+VIT |= {"num_hidden_layers": 9, "num_attention_heads": 4}
+OTHERS = [
+    (GEMMA, {"precision": "bf16", "checkpointing": "every"}),
+    (GEMMA2, {"precision": "bf16", "lora_rank": 4}),
+    (GEMMA2, {"checkpointing": "every", "optimizer": "adamw-8bit", "attention": "eager"}),
+    (GEMMA3, {"checkpointing": "every", "precision": "bf16-amp"}),
+    (PHI3, {"precision": "bf16", "lora_rank": 4, "lora_targets": ("qkv_proj",), "quantize": "nf4"}),
+    (OLMO2, {"compile": True, "optimizer_impl": "fused"}),
+    (GRANITE, {"step_in_backward": True, "precision": "bf16"}),
+    (GLM4, {"gradient_accumulation_steps": 2}),
+    (NEOX, {"precision": "fp16-amp", "lora_rank": 4}),
+    (OPT, {"dropout": 0.1, "checkpointing": "every"}),
+    (ROBERTA, {"optimizer": "sgd-momentum"}),
+    (VIT, {"precision": "bf16-amp", "seq": 512, "optimizer_impl": "fused"}),
+]
 CASES = [
     (LLAMA, {}),
     (LLAMA, {"lora_rank": 4, "precision": "bf16"}),
@@ -102,7 +128,7 @@ def assert_same(recipe, monkeypatch):
     assert ours | {"op": ours["op"][1:]} == theirs | {"op": theirs["op"][1:]}
 
 
-@pytest.mark.parametrize(("config", "changes"), sample_with_quick(CASES, one_in=3, quick_one_in=6), ids=str)
+@pytest.mark.parametrize(("config", "changes"), sample_with_quick(CASES + OTHERS, one_in=3, quick_one_in=6), ids=str)
 def test_a_repeated_block_is_a_block_that_runs(config, changes, tmp_path, monkeypatch):
     recipe = recipe_of(tmp_path, config, changes)
     assert depths(recipe, spec_of(recipe))
@@ -140,7 +166,13 @@ def test_what_has_no_equal_blocks_is_run_whole(tmp_path):
     assert deep(LLAMA, freeze=("model.layers.0",)) is None
     for zero in ("none", "zero1", "zero2"):  # DDP's buckets end within a block
         assert deep(LLAMA, parallel=ParallelConfig(shard=2, zero=zero)) is None
-    assert deep(LLAMA | {"model_type": "gemma"}) is None  # of a type that no test compares
+    assert deep(GEMMA) == (3, 4)
+    assert deep(GEMMA2) == (4, 6)  # whose kinds take turns: as even as the model
+    assert deep(GEMMA2 | {"num_hidden_layers": 9}) == (3, 5)
+    assert deep(GEMMA3) == (7, 13)
+    assert deep(GEMMA3 | {"num_hidden_layers": 18}) is None  # the copies would be as deep
+    assert deep(GEMMA2 | {"layer_types": ["sliding_attention"] * 3 + ["full_attention"] * 7}) is None
+    assert deep({"model_type": "swin", "embed_dim": 24, "image_size": 64}) is None  # stages of several widths
 
 
 def test_records_that_do_not_repeat_are_not_continued(tmp_path):

@@ -4,11 +4,13 @@ Sizes are those of the `config.json` that is published under the name on hugging
 transformers has it for the model type.
 """
 
+import copy
 import re
 from typing import Any
 
 from ...planner import RecipeError
 from ...planner.catalog.configs import CONFIGS
+from ...planner.catalog.hub import hub_models, known_name
 from ...planner.catalog.models import _TABLES, read_config
 
 _SUFFIXES = (
@@ -209,7 +211,9 @@ def known_config(name: str, subfolder: str | None = None) -> dict[str, Any] | No
                 return _whole(*read_config(candidate if candidate in CONFIGS else sources[candidate]))
             except RecipeError:
                 return None
-    return None
+    hub = hub_models().get(known_name(str(name)))
+    sizes = copy.deepcopy(hub.config) if hub else {}
+    return _whole(sizes.pop("model_type"), sizes) if sizes else None
 
 
 def _short(name: str) -> str:
