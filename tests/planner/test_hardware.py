@@ -153,6 +153,7 @@ def test_whole_parts_of_a_name_find_a_gpu(name, found):
         ("h2000", "h200-141gb"),
         ("t", "t4-16gb"),
         ("rtx 6000", "quadro-rtx-6000-24gb or rtx-6000-ada-48gb"),
+        ("6000", "quadro-rtx-6000-24gb or rtx-6000-ada-48gb or rtx-pro-6000-96gb"),
         ("4060 ti", "rtx-4060-ti-8gb or rtx-4060-ti-16gb"),
         ("rtx 5060", "rtx-5060-ti-16gb"),
         ("mi300", "mi300x-192gb"),

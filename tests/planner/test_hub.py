@@ -1,14 +1,19 @@
 """Models of the Hub: their names, and the parameters that are published of them."""
 
 import json
+from contextlib import nullcontext
 
 from helpers.__main__ import main
-from helpers.planner.catalog import count_parameters, model_names
+from helpers.planner import Recipe
+from helpers.planner.catalog import count_parameters, model_names, spec_of
 from helpers.planner.catalog.archs import arch_of
 from helpers.planner.catalog.configs import CONFIGS
 from helpers.planner.catalog.hub import _plain, hub_models, known_name
+from helpers.planner.simulate.model import build
+from helpers.planner.simulate.quantized import QuantizedLinear
 
 import pytest
+from torch import nn
 
 from tests.sampling import sample_with_quick
 
@@ -74,3 +79,13 @@ def test_a_plan_says_which_model_it_is_of(capsys, tmp_path, monkeypatch):
     answer = json.loads(capsys.readouterr().out)
     assert answer["model"] == "smollm2-135m"
     assert answer["parameters"] == hub_models()["smollm2-135m"].parameters
+
+
+def test_layers_that_transformers_keeps_in_fp32_are_not_quantized():
+    recipe = Recipe("t5-small", seq=16, precision="bf16", lora_rank=4, quantize="nf4")
+    model = build(recipe, spec_of(recipe), lambda: (nullcontext(), nullcontext()))
+    linear = {
+        name.rpartition(".")[2]: type(each) for name, each in model.named_modules() if isinstance(each, nn.Linear)
+    }
+    assert linear["wi"] is linear["k"] is QuantizedLinear
+    assert linear["wo"] is linear["lm_head"] is nn.Linear

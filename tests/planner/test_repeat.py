@@ -26,7 +26,7 @@ SHARDED = ParallelConfig(shard=8, zero="zero3")
 GEMMA, PHI3, OLMO2, GRANITE, GLM4 = (
     LLAMA | {"model_type": name, "pad_token_id": 0} for name in ("gemma", "phi3", "olmo2", "granite", "glm4")
 )
-GEMMA2 = LLAMA | {"model_type": "gemma2", "num_hidden_layers": 10, "head_dim": 16, "sliding_window": 32}
+GEMMA2 = LLAMA | {"model_type": "gemma2", "num_hidden_layers": 12, "head_dim": 16, "sliding_window": 32}
 GEMMA3 = LLAMA | {"model_type": "gemma3_text", "num_hidden_layers": 25, "head_dim": 16, "sliding_window": 32}
 NEOX = LLAMA | {"model_type": "gpt_neox", "max_position_embeddings": 128}
 OPT = {"model_type": "opt", "vocab_size": 512, "hidden_size": 64, "ffn_dim": 96, "num_hidden_layers": 9}
@@ -171,7 +171,7 @@ def test_what_has_no_equal_blocks_is_run_whole(tmp_path):
     assert deep(GEMMA2 | {"num_hidden_layers": 9}) == (3, 5)
     assert deep(GEMMA3) == (7, 13)
     assert deep(GEMMA3 | {"num_hidden_layers": 18}) is None  # the copies would be as deep
-    assert deep(GEMMA2 | {"layer_types": ["sliding_attention"] * 3 + ["full_attention"] * 7}) is None
+    assert deep(GEMMA2 | {"layer_types": ["sliding_attention"] * 3 + ["full_attention"] * 9}) is None
     assert deep({"model_type": "swin", "embed_dim": 24, "image_size": 64}) is None  # stages of several widths
 
 

@@ -197,8 +197,8 @@ def nearest(name: str, known: dict[str, Any] | list[str]) -> list[str]:
     query = "-".join(_parts(name))
 
     def likeness(each: str) -> float:
-        parts = (each, each.rpartition("-")[0], *each.split("-"))
-        begins = 0.9 * any(part.startswith(query) for part in parts)
+        parts = (each, each.rpartition("-")[0], *(part for part in each.split("-") if part not in _OTHERS))
+        begins = 0.9 * any(part.startswith(query) or sorted(part) == sorted(query) for part in parts)
         return max(begins, *(difflib.SequenceMatcher(None, query, part).ratio() for part in parts))
 
     likely = sorted((each for each in known if query and likeness(each) >= 0.7), key=lambda each: -likeness(each))
@@ -207,7 +207,7 @@ def nearest(name: str, known: dict[str, Any] | list[str]) -> list[str]:
 
 _ASIDE = ("nvidia", "amd", "geforce", "instinct", "tesla", "dgx", "hgx", "generation")
 _ASIDE += ("sxm", "sxm2", "sxm3", "sxm4", "sxm5")
-_SERIES = ("rtx", "quadro")  # which some say and some leave out
+_SERIES = "rtx"  # which some say and some leave out
 _OTHERS = ("ti", "super")  # with which a name is another GPU's
 _JOINED = re.compile(r"(?<=\d)(ti|super|ada)\b|(?<=\dti)(super)\b")
 
@@ -220,8 +220,7 @@ def _parts(name: str) -> list[str]:
 
 def _kernel(parts: list[str]) -> str:
     """Return the parts without the name of a series, joined."""
-    joined = "".join(part for part in parts if part not in _SERIES)
-    return joined.removeprefix("rtx")
+    return "".join(part for part in parts if part != _SERIES).removeprefix(_SERIES)
 
 
 def _is_called(gpu: Gpu, query: list[str] | str) -> bool:

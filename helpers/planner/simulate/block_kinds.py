@@ -30,7 +30,7 @@ def compared_depths(recipe: TrainingConfig, spec: ModelSpec) -> tuple[int, int] 
     if not period:
         return None
     few = FEW + (spec.layers - FEW) % period
-    if 2 * few + period > spec.layers:  # little would be saved
+    if 2 * few + period >= spec.layers:  # nothing would be saved
         return None
     for layers in (few, few + period):
         if _kinds(recipe, spec.with_layers(layers)) != [*kinds[: layers - 1], kinds[-1]]:

@@ -85,12 +85,15 @@ class QuantizedLinear(nn.Linear):
 
 
 def quantize_linears(model: nn.Module, kind: str) -> int:
-    """Replace every linear layer of `model` but the output head, as `BitsAndBytesConfig` does; returns how many."""
-    replaced = 0
+    """Replace linear layers of `model` as `BitsAndBytesConfig` does; returns how many.
+
+    The output head stays as it is, and what transformers wants to keep in FP32, such as T5's `wo`.
+    """
+    replaced, kept = 0, getattr(model, "_keep_in_fp32_modules", None) or ()
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if type(child).__name__ in LINEAR and child is not head:
+            if type(child).__name__ in LINEAR and child is not head and name not in kept:
                 setattr(module, name, QuantizedLinear(child, kind))
                 replaced += 1
     return replaced
