@@ -291,7 +291,8 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path, name, text, complaint):
         ("Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b"),
         ("mistralai/Mistral-7B-v0.1", "mistral-7b"),
         ("TinyLlama/TinyLlama_v1.1", "tinyllama-1.1b"),
-        ("google/gemma-3-4b-it", ""),
+        ("google/gemma-3-4b-it", "gemma-3-4b"),
+        ("acme/ours-9b", ""),
     ],
 )
 def test_models_of_the_hub_are_found_in_the_catalog(name, known):

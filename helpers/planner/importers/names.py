@@ -3,6 +3,7 @@
 import re
 
 from ..catalog.configs import CONFIGS
+from ..catalog.hub import hub_models, known_name
 from ..catalog.models import model_names
 
 _ENDINGS = re.compile(r"-(hf|base|instruct|chat|it|bnb-4bit|fp16|bf16|fp8|\d{4}|v\d+(\.\d+)*)$")
@@ -17,9 +18,10 @@ def catalog_name(model: str) -> str:
     if name.startswith("tinyllama"):
         name = "tinyllama-1.1b"
     name = _ALIKE.get(name, name)
-    return name if name in model_names() or name in CONFIGS else ""
+    return name if name in model_names() or name in CONFIGS else known_name(model)
 
 
 def layers_of(name: str) -> int:
     """Return how many blocks a model of the catalog has; 0 where its config does not count them by that name."""
-    return int(CONFIGS[name].sizes.get("num_hidden_layers", 0)) if name in CONFIGS else 0
+    sizes = CONFIGS[name].sizes if name in CONFIGS else hub_models()[name].config if name in hub_models() else {}
+    return int(sizes.get("num_hidden_layers", 0))
