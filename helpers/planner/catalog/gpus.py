@@ -169,14 +169,15 @@ def find_gpu(name: str) -> Gpu:
     """Return the GPU called `name`, or described by the TOML file of that path.
 
     Some whole parts of a name are enough, in its order ("4090", "a100-80"), when only one GPU has them, or only one of
-    the common ones. "h20" is not the beginning of H200.
+    the common ones. "h20" is not the beginning of H200. A size that is a tenth off is that of the same GPU: vendors
+    sell a B200 as 180 GB and as 192 GB.
 
     Raises:
         RecipeError: no GPU, or several, match.
     """
     if name.endswith(".toml"):
         return gpu_of(read_sheet(Path(name)))
-    matches = [gpu for gpu in GPUS.values() if _is_called(gpu, name)]
+    matches = [gpu for gpu in GPUS.values() if _is_called(gpu, name)] or _of_nearly_the_size(name)
     common = [gpu for gpu in matches if gpu.common]
     chosen = common if len(common) == 1 else matches
     if len(chosen) == 1:
@@ -189,9 +190,19 @@ def find_gpu(name: str) -> Gpu:
     raise RecipeError(f"GPU {name!r} {words} `plan --list` shows all GPUs, and `plan --budget` takes any size in GiB.")
 
 
+def _of_nearly_the_size(name: str) -> list[Gpu]:
+    """Return the GPUs that have the name's parts before its size in GB, and at most a tenth more or less of it."""
+    *parts, last = gpu_words(name) or [""]
+    if not parts or not re.fullmatch(r"\d+gb", last):
+        return []
+    sizes = {gpu.name: gpu.name.rpartition("-")[2].removesuffix("gb") for gpu in GPUS.values()}
+    called = [gpu for gpu in GPUS.values() if sizes[gpu.name].isdecimal() and _is_called(gpu, "-".join(parts))]
+    return [gpu for gpu in called if abs(int(last[:-2]) / int(sizes[gpu.name]) - 1) <= _ANOTHER_SIZE]
+
+
 def nearest(name: str, known: dict[str, Any] | list[str]) -> list[str]:
     """Return up to three of the `known` names that look like `name`."""
-    query = "-".join(_parts(name))
+    query = "-".join(gpu_words(name))
 
     def likeness(each: str) -> float:
         parts = (each, each.rpartition("-")[0], *each.split("-"))
@@ -203,17 +214,19 @@ def nearest(name: str, known: dict[str, Any] | list[str]) -> list[str]:
 
 
 _ASIDE = ("nvidia", "amd", "geforce", "instinct", "tesla", "quadro", "dgx", "hgx")
-_ASIDE += ("sxm", "sxm2", "sxm3", "sxm4", "sxm5")
+_ASIDE += ("sxm", "sxm2", "sxm3", "sxm4", "sxm5", "gpu", "blackwell", "ultra", "hopper", "server", "edition")
+_ASIDE += ("hbm2", "hbm2e", "hbm3", "hbm3e")
+_ANOTHER_SIZE = 0.1
 
 
-def _parts(name: str) -> list[str]:
-    """Return the parts of a GPU's name, without vendor, brand and system."""
+def gpu_words(name: str) -> list[str]:
+    """Return the parts of a GPU's name, without vendor, brand, system and kind of memory."""
     return [part for part in re.split(r"[^a-z0-9]+", name.lower()) if part and part not in _ASIDE]
 
 
 def _is_called(gpu: Gpu, name: str) -> bool:
     """Return whether the parts of `name` are consecutive parts of the GPU's name, or one part when joined."""
-    parts, query = gpu.name.split("-"), _parts(name)
+    parts, query = gpu.name.split("-"), gpu_words(name)
     if not query:
         return False
     runs = [parts[i:j] for i in range(len(parts)) for j in range(i + 1, len(parts) + 1)]

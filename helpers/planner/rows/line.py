@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..catalog.clusters import Cluster, find_cluster
-from ..catalog.gpus import GIGA
+from ..catalog.gpus import GIGA, gpu_words
 from ..catalog.layout_rates import LayoutRates, layout_rates
 from ..config import RecipeError
 from ..layout.arch import Arch
@@ -154,7 +154,7 @@ def read_line(line: Mapping[str, Any]) -> Question:
         cuda_graphs=bool(read("cuda_graphs", habits.cuda_graphs, note=False)),
         engine=engine,
         deepspeed=habits.deepspeed and engine == "megatron",
-        ends_as_blocks=_ends_as_blocks(read, habits, arch.layers, sizes["pipeline"] * virtual),
+        **_of_stages(read, habits, arch.layers, sizes["pipeline"] * virtual),
         **_of_megatron(read, habits, precision),
         **adapters_of(read, habits, precision),
         **dispatch_of(read),
@@ -197,10 +197,18 @@ def _month(said: Any) -> str:
     return str(said or "")
 
 
-def _ends_as_blocks(read: _Reader, habits: Habits, layers: int, stages: int) -> bool:
-    """Return whether the embedding and the head count as blocks where blocks are shared out to stages."""
-    made_for_it = stages > 1 and layers % stages > 0 and (layers + 2) % stages == 0
-    return bool(read("ends_as_blocks", habits.shares_ends and made_for_it, note=made_for_it and habits.shares_ends))
+def _of_stages(read: _Reader, habits: Habits, layers: int, stages: int) -> dict[str, Any]:
+    """Return how blocks are shared out to stages, and whether the embedding and the head count as blocks.
+
+    Raises:
+        RecipeError: `stage_sizes` are no list of whole numbers.
+    """
+    sizes = read("stage_sizes", [], note=False)
+    if not isinstance(sizes, list | tuple):
+        raise RecipeError(f"stage_sizes is {sizes!r}; give a list with the number of blocks of each stage.")
+    made_for_it = not sizes and stages > 1 and layers % stages > 0 and (layers + 2) % stages == 0
+    ends = read("ends_as_blocks", habits.shares_ends and made_for_it, note=made_for_it and habits.shares_ends)
+    return {"ends_as_blocks": bool(ends), "stage_sizes": tuple(_whole(size, "stage_sizes", 0) for size in sizes)}
 
 
 def _of_megatron(read: _Reader, habits: Habits, precision: str) -> dict[str, Any]:
@@ -222,6 +230,7 @@ def _of_megatron(read: _Reader, habits: Habits, precision: str) -> dict[str, Any
         "attention_mask": bool(read("attention_mask", habits.attention_mask, note=False)),
         "deterministic": (deterministic := bool(read("deterministic", False, note=False))),
         "large_workspace": bool(read("large_workspace", deterministic, note=False)),
+        "softmax_fusion": bool(read("softmax_fusion", True, note=False)),
         "wgrad_fusion": bool(read("wgrad_fusion", not habits.deepspeed, note=False)),
     }
 
@@ -310,7 +319,10 @@ def _round(value: float, multiple: int) -> int:
 def _cluster(read: _Reader, habits: Habits) -> Cluster:
     name = str(read("gpu", "h100")).lower().replace(" ", "-").replace("_", "-")
     node = read("gpus_per_node", note=False)
-    known = next((cluster for parts, cluster in _GPUS if f"{name}-".startswith(f"{parts}-")), None)
+    words = gpu_words(name)
+    known = next((cluster for parts, cluster in _GPUS if f"{'-'.join(words)}-".startswith(f"{parts}-")), None)
+    if words[:1] == ["h100"] and {"pcie", "nvl"} & set(words):  # other chips than the SXM's; the catalog has neither
+        known = None
     if known == "dgx-h100" and habits.slow_h100:
         known = read.assumed["gpu"] = "h100-96gb"
     cluster = find_cluster(known or name, None if node is None else _whole(node, "gpus_per_node"))
