@@ -15,10 +15,7 @@ _QUIET = (
     *("model.init_method.*", "optimizer.*", "tokens.*", "experiment_logger.*", "kubernetes.*", "slurm.*"),
     *(f"model.model_config.{name}" for name in ("*_token_id", "initializer_range", "pretraining_tp", "rms_norm_eps")),
     *(f"model.model_config.{name}" for name in ("rope_*", "use_cache", "is_*_config", "_fused_*", "_use_qkv_packed")),
-    *(
-        f"model.model_config.{name}"
-        for name in ("z_loss_*", "no_rope_layer", "max_position_*", "interleaved_*")
-    ),
+    *(f"model.model_config.{name}" for name in ("z_loss_*", "no_rope_layer", "max_position_*", "interleaved_*")),
     *(
         "model.model_config._attn_implementation",
         "model.model_config.ring_attn_*",
