@@ -241,6 +241,14 @@ def test_what_would_change_the_bytes_is_named(tmp_path, text, old, new, unknown)
     assert unknown in read(tmp_path, name, text.replace(old, new)).unknown
 
 
+def test_nemo_counts_the_embedding_and_the_loss_as_blocks(tmp_path):
+    text = "{trainer: {devices: 8, num_nodes: 1}, model: {num_layers: 14, hidden_size: 64, num_attention_heads: 4,"
+    text += " pipeline_model_parallel_size: 4, encoder_seq_length: 64, account_for_embedding_in_pipeline_split: true,"
+    row = read(tmp_path, "a.yaml", text + " account_for_loss_in_pipeline_split: true}}").row
+    assert row["stage_sizes"] == [3, 4, 4, 3]
+    assert "stage_sizes" not in read(tmp_path, "b.yaml", text.replace("true", "false") + "}}").row
+
+
 def test_nanotron_says_sizes_and_experts(tmp_path):
     arch = read(tmp_path, "a.yaml", NANOTRON).row["arch"]
     assert (arch["layers"], arch["hidden"], arch["kv_heads"], arch["ffn"]) == (6, 512, 2, 1536)

@@ -103,6 +103,7 @@ def test_stages_have_the_blocks_that_the_arguments_give_them():
     counted = {"account_for_embedding_in_pipeline_split": "true", "num_layers": "14"}
     assert sizes(**counted, account_for_loss_in_pipeline_split="true") == [3, 4, 4, 3]
     assert sizes(**counted | {"num_layers": "15"}) == [3, 4, 4, 4]
+    assert sizes(**counted, pipeline_model_parallel_size="1") == [14]
     twice = {"num_virtual_stages_per_pipeline_rank": "2", "num_layers": "16"}
     assert sizes(**twice, decoder_first_pipeline_num_layers="4") == [2] * 8
     assert sizes(**twice, **ends | {"decoder_last_pipeline_num_layers": "2"}) == [1, 3, 3, 1, 1, 3, 3, 1]

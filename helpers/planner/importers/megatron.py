@@ -211,6 +211,8 @@ def _uneven_stages(said: Said, layers: int, ranks: int, turns: int) -> list[int]
     """
     ends = [said.number(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last")]
     counts = [said.flag(f"account-for-{end}-in-pipeline-split") for end in ("embedding", "loss")]
+    if ranks < 2:
+        return []
     if any(counts):  # the embedding and the loss count as blocks
         each, rest = divmod(layers + sum(counts), ranks * turns)
         sizes = [each] * (ranks * turns)
@@ -223,7 +225,7 @@ def _uneven_stages(said: Said, layers: int, ranks: int, turns: int) -> list[int]
         sizes = [size // turns for size in by_rank] * turns
     else:
         return []
-    if rest or ranks < 2:
+    if rest:
         raise RecipeError(f"{layers} layers cannot be shared out to {ranks} ranks as the arguments of the ends say.")
     return sizes
 

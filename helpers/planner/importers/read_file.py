@@ -121,7 +121,9 @@ def _by_keys(given: dict[str, Any], folder: Path) -> Imported:
     names = {str(name).lstrip("-").replace("_", "-") for name in given}
     if {"num-layers", "hidden-size"} <= names:
         return read_arguments(given, 0, "Megatron-LM's arguments")
-    if "model" in given or "training" in given:
+    model = given.get("model")
+    sized = isinstance(model, Mapping) and "num_layers" in model
+    if sized or ({"training", "trainer", "exp_manager"} & set(given) and {"model", "training"} & set(given)):
         return nemo.read_nemo(given, "NeMo's YAML")
     raise RecipeError(f"This file is in none of the formats that --from reads: {FORMS}.")
 
