@@ -113,6 +113,7 @@ def test_stages_have_the_blocks_that_the_arguments_give_them():
         ({"pipeline_model_parallel_layout": "Et*3|t*3|t*3|t*3mL"}, "multi-token prediction"),
         ({"pipeline_model_parallel_layout": "t*3|Et*3|t*3|t*3L"}, "go from E"),
         ({"pipeline_model_parallel_layout": "Et*3|t*3|t*3|t*2L"}, "a sum of 12 layers"),
+        ({"pipeline_model_parallel_layout": "Et*999999999999|t*3L"}, "go from E"),
     ):
         with pytest.raises(RecipeError, match=words):
             sizes(**arguments)

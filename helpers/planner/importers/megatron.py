@@ -194,8 +194,8 @@ def _named_stages(named: str) -> list[int]:
     Raises:
         RecipeError: it has other parts, or the embedding and the loss are not at its ends.
     """
-    plain = re.sub(r"\(([^()]*)\)\*(\d+)", lambda found: found[1] * int(found[2]), named.replace(",", ""))
-    plain = re.sub(r"(\w)\*(\d+)", lambda found: found[1] * int(found[2]), plain)
+    plain = re.sub(r"\(([^()]*)\)\*(\d{1,3})(?!\d)", lambda found: found[1] * int(found[2]), named.replace(",", ""))
+    plain = re.sub(r"(\w)\*(\d{1,3})(?!\d)", lambda found: found[1] * int(found[2]), plain)
     if "m" in plain:
         raise RecipeError(f"--pipeline-model-parallel-layout {named}: multi-token prediction (m) is not planned.")
     if not re.fullmatch(r"E[t|]*L", plain):
