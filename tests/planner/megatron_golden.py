@@ -62,6 +62,8 @@ def row_of_case(case: Mapping[str, Any]) -> dict[str, Any]:
     # Transformer Engine of this older container has no deterministic fused attention.
     if case["environment"].startswith("lts_dgxa100_dracooci") and row["deterministic"]:
         row["attention"] = "unfused"
+    if "dracooci" in case["environment"]:  # Megatron before its commit e7c55de99e, whose head keeps no dummy gradient
+        row["head_dummy"] = False
     if family == "moe":  # CUBLAS_WORKSPACE_CONFIG is ":4096:8" whatever the arguments (ENV_VARS in model_config.yaml)
         row["large_workspace"] = True
         # Before its commit 56818f9e50 Megatron put experts' results back by `scatter_add_`, deterministic or not; all

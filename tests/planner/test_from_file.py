@@ -260,6 +260,8 @@ def test_variables_and_quotes_of_a_script_are_filled_in(tmp_path):
         ("a.py", "print(1", "cannot be read"),
         ("a.py", "print(1)", "not a torchtitan module"),
         ("a.sh", "echo hello", "none of the formats"),
+        ("a.yaml", "{model: {dim: 8, n_layers: 2}, data: {seq_len: 64}}", "none of the formats"),
+        ("a.yaml", "{model: {encoder: 8}, trainer: {devices: 2}}", "NeMo's model.num_layers is missing"),
         ("a.sh", "x --num-layers many --hidden-size 8 --num-attention-heads 2", "must be a whole number"),
         ("a.yaml", "MODEL_ARGS: {--num-layers: 2}", "--hidden-size is missing"),
         ("a.yaml", "MODEL_ARGS: {--encoder-num-layers: 2}", "an encoder-decoder"),

@@ -1,4 +1,4 @@
-"""`plan --from FILE`: the files of torchtune, ms-swift, NeMo Automodel and LLM Foundry, as people write them."""
+"""`plan --from FILE`: the files of trainers that are neither Hugging Face's nor Megatron's, as people write them."""
 
 from helpers.planner.catalog.archs import arch_of
 from helpers.planner.config import RecipeError
@@ -69,6 +69,47 @@ precision: amp_bf16
 fsdp_config: {sharding_strategy: FULL_SHARD, mixed_precision: PURE, activation_checkpointing: true}
 my_own: 3
 """
+LITGPT = """checkpoint_dir: checkpoints/meta-llama/Meta-Llama-3-8B
+precision: bf16-true
+quantize: bnb.nf4
+devices: 2
+num_nodes: 1
+lora_r: 32
+lora_alpha: 16
+lora_dropout: 0
+lora_key: true
+lora_head: true
+data: {class_path: litgpt.data.Alpaca2k, init_args: {seed: 42}}
+train: {global_batch_size: 16, micro_batch_size: 2, max_seq_length: 512, epochs: 2, tie_embeddings: null}
+eval: {interval: 100}
+optimizer: {class_path: bitsandbytes.optim.PagedAdamW, init_args: {lr: 0.0002}}
+my_own: 3
+"""
+PRETRAIN = """model_name: tiny-llama-1.1b
+model_config:
+precision: bf16-mixed
+initial_checkpoint_dir:
+data: TinyLlama
+train: {global_batch_size: 512, micro_batch_size: 4, max_seq_length: 2048}
+optimizer: {class_path: torch.optim.AdamW, init_args: {lr: 4e-4}}
+devices: auto
+"""
+NANOTRON = """data_stages: [{name: stable, start_training_step: 1}]
+model:
+  dtype: bfloat16
+  make_vocab_size_divisible_by: 4
+  init_method: {std: 0.025}
+  model_config: {is_llama_config: true, hidden_act: silu, hidden_size: 512, intermediate_size: 1536, vocab_size: 49153,
+    num_attention_heads: 8, num_hidden_layers: 6, num_key_value_heads: 2, tie_word_embeddings: true, rope_theta: 1e4}
+optimizer: {accumulate_grad_in_fp32: true, zero_stage: 1, optimizer_factory: {name: adamW}}
+parallelism: {dp: 4, tp: 2, pp: 3, pp_engine: afab, tp_mode: REDUCE_SCATTER, recompute_layer: true,
+  tp_linear_async_communication: true, my_own: 3}
+tokens: {batch_accumulation_per_replica: 6, micro_batch_size: 2, sequence_length: 2048, train_steps: 10}
+"""
+TRL = """model_name_or_path: Qwen/Qwen2.5-0.5B
+dataset_name: stanfordnlp/imdb
+learning_rate: 0.0001
+"""
 OPTIONS = {  # file -> what it says, and what of it is not understood
     "tune.yaml": (
         TUNE,
@@ -95,8 +136,28 @@ OPTIONS = {  # file -> what it says, and what of it is not understood
         | {"gradient_accumulation_steps": 2, "micro_batch_size": 4},
         ["my_own"],
     ),
+    "litgpt.yaml": (
+        LITGPT,
+        {"model": "llama-3-8b", "gpus": 2, "zero": "zero3", "checkpointing": "full", "precision": "bf16", "seq": 512}
+        | {"quantize": "nf4", "lora_rank": 32, "lora_targets": ("q_proj", "k_proj", "v_proj", "lm_head")}
+        | {"lora_dropout": 0.0, "gradient_accumulation_steps": 4, "optimizer": "adamw-32bit-paged", "compile": False},
+        ["my_own"],
+    ),
+    "pretrain.yaml": (
+        PRETRAIN,
+        {"model": "tinyllama-1.1b", "precision": "bf16-amp", "compile": True, "optimizer_impl": "fused", "seq": 2048}
+        | {"gradient_accumulation_steps": 128, "checkpointing": "none", "lora_rank": None},
+        [],
+    ),
+    "trl.yaml": (TRL, {"model": "qwen2.5-0.5b", "micro_batch_size": 8, "precision": "fp32"}, []),
 }
 ROWS = {
+    "nanotron.yaml": (
+        NANOTRON,
+        {"gpus": 24, "tensor": 2, "pipeline": 3, "seq": 2048, "recompute": "full", "zero": "zero1", "micro_batches": 6}
+        | {"schedule": "gpipe", "sequence_parallel": True, "tensor_overlap": True, "engine": "megatron"},
+        ["parallelism.my_own"],
+    ),
     "megatron.sh": (
         MEGATRON,
         {"gpus": 8, "tensor": 2, "seq": 4096, "recompute": "full", "lora_rank": 8, "lora_targets": "attention"}
@@ -178,6 +239,47 @@ def test_what_would_change_the_bytes_is_named(tmp_path, text, old, new, unknown)
     assert old in text
     assert unknown not in read(tmp_path, name, text).unknown
     assert unknown in read(tmp_path, name, text.replace(old, new)).unknown
+
+
+def test_nemo_counts_the_embedding_and_the_loss_as_blocks(tmp_path):
+    text = "{trainer: {devices: 8, num_nodes: 1}, model: {num_layers: 14, hidden_size: 64, num_attention_heads: 4,"
+    text += " pipeline_model_parallel_size: 4, encoder_seq_length: 64, account_for_embedding_in_pipeline_split: true,"
+    row = read(tmp_path, "a.yaml", text + " account_for_loss_in_pipeline_split: true}}").row
+    assert row["stage_sizes"] == [3, 4, 4, 3]
+    assert "stage_sizes" not in read(tmp_path, "b.yaml", text.replace("true", "false") + "}}").row
+
+
+def test_nanotron_says_sizes_and_experts(tmp_path):
+    arch = read(tmp_path, "a.yaml", NANOTRON).row["arch"]
+    assert (arch["layers"], arch["hidden"], arch["kv_heads"], arch["ffn"]) == (6, 512, 2, 1536)
+    assert (arch["tied"], arch["gated"], arch["vocab"]) == (True, True, 49160)  # a multiple of 4 x 2
+    table = "moe_config: {num_experts: 8, top_k: 1, moe_intermediate_size: 768, enable_shared_expert: true}"
+    arch = read(tmp_path, "b.yaml", NANOTRON.replace("rope_theta: 1e4", table)).row["arch"]
+    assert (arch["experts"], arch["experts_per_token"], arch["moe_ffn"], arch["shared_experts"]) == (8, 1, 768, 1)
+    with pytest.raises(RecipeError, match="state-space layers"):
+        read(tmp_path, "c.yaml", NANOTRON.replace("is_llama_config", "is_mamba_config"))
+    with pytest.raises(RecipeError, match="lacks num_hidden_layers"):
+        read(tmp_path, "d.yaml", NANOTRON.replace("num_hidden_layers", "n_layers"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "unknown"),
+    [
+        ("precision: bf16-true", "precision: transformer-engine", "precision transformer-engine"),
+        ("quantize: bnb.nf4", "quantize: bnb.fp4", "quantize bnb.fp4"),
+        ("bitsandbytes.optim.PagedAdamW", "grokadamw.GrokAdamW", "optimizer GrokAdamW"),
+        ("meta-llama/Meta-Llama-3-8B", "tiiuae/falcon-7b", "the sizes of checkpoints/tiiuae/falcon-7b"),
+    ],
+)
+def test_what_litgpt_would_do_and_plans_do_not_is_named(tmp_path, old, new, unknown):
+    assert unknown in read(tmp_path, "a.yaml", LITGPT.replace(old, new)).unknown
+
+
+def test_a_value_that_stands_elsewhere_is_not_given(tmp_path):
+    found = read(tmp_path, "a.yaml", LITGPT.replace("lora_dropout: 0", "lora_dropout: ${DROPOUT}"))
+    assert found.options["lora_dropout"] == 0.05
+    with pytest.raises(RecipeError, match="lora_dropout is 'much'; it must be a number"):
+        read(tmp_path, "b.yaml", LITGPT.replace("lora_dropout: 0", "lora_dropout: much"))
 
 
 def test_a_recipe_without_an_optimizer_trains_nothing(tmp_path):

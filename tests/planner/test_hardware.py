@@ -140,6 +140,12 @@ def test_what_people_ask_for_is_known():
         ("Tesla P100", "p100-16gb"),
         ("h100 pcie", "h100-pcie-80gb"),
         ("a40", "a40-48gb"),
+        ("NVIDIA H100 80GB HBM3", "h100-80gb"),
+        ("NVIDIA Blackwell GPU (GB200)", "gb200-186gb"),
+        ("AMD Instinct MI355X 288GB HBM3e", "mi355x-288gb"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000-96gb"),
+        ("B200-SXM-180GB", "b200-192gb"),
+        ("B300-SXM-270GB", "b300-288gb"),
     ],
 )
 def test_whole_parts_of_a_name_find_a_gpu(name, found):
@@ -161,6 +167,8 @@ def test_whole_parts_of_a_name_find_a_gpu(name, found):
         ("abacus", "is not in the catalog. `plan --list`"),
         ("", "is not in the catalog. `plan --list`"),
         ("nvidia", "is not in the catalog. `plan --list`"),
+        ("h100-cnx", "is not in the catalog"),
+        ("a100-60gb", "is not in the catalog"),
     ],
 )
 def test_another_name_is_refused_with_the_nearest(name, words):

@@ -73,8 +73,50 @@ def test_the_options_of_megatron_take_what_they_take():
     assert peak() - peak(wide_gradients=False) == pytest.approx(2 * held, abs=512)
     scores = 4 * 512 * 512 * 2  # one buffer for all blocks, and no workspace of Transformer Engine
     assert peak(transformer_impl="local") - peak() == scores - 32 * 2**20
+    wide = 2 * 4 * 512 * 512 * (4 - 2)  # the attention probabilities of the last stage's blocks, in FP32
+    assert peak(softmax_fusion=False) - peak() == pytest.approx(wide, abs=4 * 512 * 512 * 4)
     normed = peak(arch=small["arch"] | {"qk_norm": True}) - peak()
     assert normed > 2 * 2 * tokens * 256 * 2  # queries and keys of two blocks, as they are and normed
+
+
+def test_normed_queries_leave_the_result_of_cudnns_attention_in_the_order_of_the_tokens():
+    arch = {"layers": 2, "hidden": 256, "heads": 4, "ffn": 1024, "vocab": 512, "positions": 512, "qk_norm": True}
+    row = {"framework": "megatron-lm", "arch": arch, "gpu": "h100", "gpus": 1, "seq": 512, "micro_batch_size": 2}
+    row |= {"gradient_accumulation_steps": 1, "checkpointing": "none", "compile": False, "dropout": 0}
+    peaks = {name: answer(row | {"attention": name})["peak_allocated_bytes"] for name in ("cudnn", "flash")}
+    assert peaks["flash"] - peaks["cudnn"] == 2 * 2 * 512 * 256 * 2  # one copy of each block's result
+
+
+def test_stages_have_the_blocks_that_the_arguments_give_them():
+    given = {"num-layers": "12", "hidden-size": "64", "num-attention-heads": "4", "seq-length": "32", "bf16": "true"}
+    given |= {"pipeline-model-parallel-size": "4", "global-batch-size": "8"}
+
+    def sizes(**arguments):
+        row, unknown = row_of(given | {name.replace("_", "-"): value for name, value in arguments.items()}, 4, "a100")
+        assert unknown == []
+        return [len(blocks) for blocks in read_line(row).layout.stage_layers()]
+
+    ends = {"decoder_first_pipeline_num_layers": "2", "decoder_last_pipeline_num_layers": "4"}
+    assert sizes() == [3, 3, 3, 3]
+    assert sizes(**ends) == [2, 3, 3, 4]
+    assert sizes(decoder_first_pipeline_num_layers="6") == [6, 2, 2, 2]
+    counted = {"account_for_embedding_in_pipeline_split": "true", "num_layers": "14"}
+    assert sizes(**counted, account_for_loss_in_pipeline_split="true") == [3, 4, 4, 3]
+    assert sizes(**counted | {"num_layers": "15"}) == [3, 4, 4, 4]
+    assert sizes(**counted, pipeline_model_parallel_size="1") == [14]
+    twice = {"num_virtual_stages_per_pipeline_rank": "2", "num_layers": "16"}
+    assert sizes(**twice, decoder_first_pipeline_num_layers="4") == [2] * 8
+    assert sizes(**twice, **ends | {"decoder_last_pipeline_num_layers": "2"}) == [1, 3, 3, 1, 1, 3, 3, 1]
+    assert sizes(pipeline_model_parallel_layout="Et*2|(t*3|)*2t*4L") == [2, 3, 3, 4]
+    for arguments, words in (
+        ({"decoder_first_pipeline_num_layers": "1"}, "cannot be shared out"),
+        ({"pipeline_model_parallel_layout": "Et*3|t*3|t*3|t*3mL"}, "multi-token prediction"),
+        ({"pipeline_model_parallel_layout": "t*3|Et*3|t*3|t*3L"}, "go from E"),
+        ({"pipeline_model_parallel_layout": "Et*3|t*3|t*3|t*2L"}, "a sum of 12 layers"),
+        ({"pipeline_model_parallel_layout": "Et*999999999999|t*3L"}, "go from E"),
+    ):
+        with pytest.raises(RecipeError, match=words):
+            sizes(**arguments)
 
 
 def test_groups_of_micro_batches_are_those_of_megatron():

@@ -171,12 +171,32 @@ def test_what_nemo_trains_where_a_line_does_not_say(sizes, length, gated):
         ("torchtune", "bf16", "bf16"),
         ("mlperf", "NVFP4", "fp8"),
         ("mlperf", "mxfp8", "fp8"),
+        ("nemo", "bf16-mixed", "bf16-amp"),
+        ("megatron-bridge", "FP8_MX", "fp8"),
     ],
 )
 def test_precisions_in_the_words_of_others(framework, said, taken):
     asked = read_line({"framework": framework, "arch": _SMALL, "precision": said})
     assert asked.layout.precision == taken
     assert ("precision" in asked.assumed) == (said != taken)
+
+
+def test_fields_in_the_words_of_others():
+    line = {"framework": "megatron-bridge", "model": "meta-llama/Llama-3.1-405B", "gpus": 4, "context": 4, "seq": 512}
+    asked = read_line(line | {"zero": "ZeRO-1", "context_method": "a2a"}).layout
+    assert (asked.arch.layers, asked.zero, asked.context_method) == (126, "zero1", "all-to-all")
+    assert read_line(line | {"context_method": "p2p"}).layout.context_method == "ring"
+
+
+@pytest.mark.parametrize(("said", "named"), [("A100-SXM4-40GB", "a100-40gb"), ("NVIDIA H100 80GB HBM3", "h100-80gb")])
+def test_gpus_are_known_by_their_drivers_names(said, named):
+    assert read_line({"framework": "nemo", "arch": _SMALL, "gpu": said}).cluster.gpu.name == named
+
+
+def test_other_chips_of_a_name_are_refused():
+    for said in ("H100 PCIe", "h100-nvl"):
+        with pytest.raises(RecipeError, match="is not in the catalog"):
+            read_line({"framework": "nemo", "arch": _SMALL, "gpu": said})
 
 
 @pytest.mark.parametrize("said", ["null", "None", False, {"granularity": "null", "method": "null"}])

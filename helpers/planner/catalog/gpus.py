@@ -170,17 +170,18 @@ def find_gpu(name: str) -> Gpu:
 
     Some whole parts of a name are enough, in its order ("4090", "a100-80"), when only one GPU has them, or only one of
     the common ones, or one of them has no others but its memory. "h20" is not the beginning of H200, and "4070" not a
-    4070 Ti.
+    4070 Ti. A size that is a tenth off is that of the same GPU: vendors sell a B200 as 180 GB and as 192 GB.
 
     Raises:
         RecipeError: no GPU, or several, match.
     """
     if name.endswith(".toml"):
         return gpu_of(read_sheet(Path(name)))
-    matches = [gpu for gpu in GPUS.values() if _is_called(gpu, _parts(name))]
-    matches = matches or [gpu for gpu in GPUS.values() if _is_called(gpu, _kernel(_parts(name)))]
+    asked = gpu_words(name)
+    matches = [gpu for gpu in GPUS.values() if _is_called(gpu, asked)]
+    matches = matches or [gpu for gpu in GPUS.values() if _is_called(gpu, _kernel(asked))] or _of_nearly_the_size(name)
     common = [gpu for gpu in matches if gpu.common]
-    whole = [gpu for gpu in matches if _kernel(gpu.name.split("-")[:-1]) == _kernel(_parts(name))]
+    whole = [gpu for gpu in matches if _kernel(gpu.name.split("-")[:-1]) == _kernel(asked)]
     chosen = next((few for few in (common, whole) if len(few) == 1), matches)
     if len(chosen) == 1:
         return chosen[0]
@@ -192,9 +193,19 @@ def find_gpu(name: str) -> Gpu:
     raise RecipeError(f"GPU {name!r} {words} `plan --list` shows all GPUs, and `plan --budget` takes any size in GiB.")
 
 
+def _of_nearly_the_size(name: str) -> list[Gpu]:
+    """Return the GPUs that have the name's parts before its size in GB, and at most a tenth more or less of it."""
+    *parts, last = gpu_words(name) or [""]
+    if not parts or not re.fullmatch(r"\d+gb", last):
+        return []
+    sizes = {gpu.name: gpu.name.rpartition("-")[2].removesuffix("gb") for gpu in GPUS.values()}
+    called = [gpu for gpu in GPUS.values() if sizes[gpu.name].isdecimal() and _is_called(gpu, parts)]
+    return [gpu for gpu in called if abs(int(last[:-2]) / int(sizes[gpu.name]) - 1) <= _ANOTHER_SIZE]
+
+
 def nearest(name: str, known: dict[str, Any] | list[str]) -> list[str]:
     """Return up to three of the `known` names that look like `name`."""
-    query = "-".join(_parts(name))
+    query = "-".join(gpu_words(name))
 
     def likeness(each: str) -> float:
         parts = (each, each.rpartition("-")[0], *(part for part in each.split("-") if part not in _OTHERS))
@@ -206,14 +217,16 @@ def nearest(name: str, known: dict[str, Any] | list[str]) -> list[str]:
 
 
 _ASIDE = ("nvidia", "amd", "geforce", "instinct", "tesla", "dgx", "hgx", "generation")
-_ASIDE += ("sxm", "sxm2", "sxm3", "sxm4", "sxm5")
+_ASIDE += ("sxm", "sxm2", "sxm3", "sxm4", "sxm5", "gpu", "blackwell", "ultra", "hopper", "server", "edition")
+_ASIDE += ("hbm2", "hbm2e", "hbm3", "hbm3e")
 _SERIES = "rtx"  # which some say and some leave out
 _OTHERS = ("ti", "super")  # with which a name is another GPU's
 _JOINED = re.compile(r"(?<=\d)(ti|super|ada)\b|(?<=\dti)(super)\b")
+_ANOTHER_SIZE = 0.1
 
 
-def _parts(name: str) -> list[str]:
-    """Return the parts of a GPU's name, without vendor, brand and system."""
+def gpu_words(name: str) -> list[str]:
+    """Return the parts of a GPU's name, without vendor, brand, system and kind of memory."""
     apart = _JOINED.sub(r"-\g<0>", name.lower())
     return [part for part in re.split(r"[^a-z0-9]+", apart) if part and part not in _ASIDE]
 

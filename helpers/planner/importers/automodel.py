@@ -120,7 +120,7 @@ def _with_adapters(said: Said, imported: Imported) -> Imported:
         "gradient_accumulation_steps": batch // share if batch else steps,
         "lora_rank": said.number("peft.dim", default=8),
         "lora_targets": _EVERYWHERE if everywhere else _ATTENTION,
-        "lora_dropout": float(said.text("peft.dropout", default="0")),
+        "lora_dropout": said.share("peft.dropout"),
         "lora_dtype": "weights",
         "quantize": "nf4" if four else "int8" if eight else "none",
     }

@@ -178,7 +178,7 @@ def _adapter(said: Said, options: dict[str, Any]) -> None:
         options["lora_targets"] = tuple(map(str, targets))
     elif targets and str(targets).lower() not in ("false", "none"):
         options["lora_targets"] = _LINEAR
-    options["lora_dropout"] = float(said.text("lora_dropout", default="0") or 0)
+    options["lora_dropout"] = said.share("lora_dropout")
     four, eight = said.flag("load_in_4bit"), said.flag("load_in_8bit")
     options["quantize"] = "nf4-dq" if four or said.text("adapter") == "qlora" else "int8" if eight else "none"
 
@@ -248,7 +248,7 @@ def _model_config(said: Said, options: dict[str, Any]) -> None:
         targets = said.first("lora_target_modules")
         names = [targets] if isinstance(targets, str) else targets or []
         options |= {"lora_targets": _LINEAR if names == ["all-linear"] else tuple(names)} if names else {}
-        options["lora_dropout"] = float(said.text("lora_dropout", default="0") or 0)
+        options["lora_dropout"] = said.share("lora_dropout")
         saved = said.first("lora_modules_to_save")
         options |= {"modules_to_save": tuple(saved)} if isinstance(saved, list) and saved else {}
         four, eight = said.flag("load_in_4bit"), said.flag("load_in_8bit")

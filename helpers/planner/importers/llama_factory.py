@@ -103,7 +103,7 @@ def _adapters(said: Said, imported: Imported) -> None:
     named = said.first("lora_target", default="all")
     names = [str(name).strip() for name in (named if isinstance(named, list) else str(named).split(","))]
     options["lora_targets"] = LINEAR if names == ["all"] else tuple(names)
-    options["lora_dropout"] = float(said.text("lora_dropout", default="0") or 0)
+    options["lora_dropout"] = said.share("lora_dropout")
     options |= {"dora": True} if said.flag("use_dora") else {}
     saved = said.text("additional_target")
     options |= {"modules_to_save": tuple(name.strip() for name in saved.split(","))} if saved else {}

@@ -57,7 +57,7 @@ def _model(said: Said, imported: Imported) -> None:
     hidden, layers, heads = (said.number(f"model.{name}") for name in ("d_model", "n_layers", "n_heads"))
     if hidden and layers and heads:
         plain = said.text("model.no_bias", default="false").lower() in OFF
-        ratio = float(said.text("model.expansion_ratio", default="4"))
+        ratio = said.share("model.expansion_ratio", 4.0)
         rotates = said.flag("model.attn_config.rope", "model.attn_config.alibi")
         row["arch"] = {
             "layers": layers,

@@ -33,7 +33,8 @@ _QUIET_WORDS = """
     use-checkpoint-* dist-ckpt-* rerun-mode no-mmap-bin-files auto-detect-ckpt-format max-position-embeddings
     moe-router-dtype moe-permute-fusion empty-unused-memory-level tiktoken-*
     use-mcore-models tokenizer-* dataloader-type async-* profile* initial-loss-scale cross-entropy-fusion-impl
-    transformer-impl use-flash-attn
+    transformer-impl use-flash-attn override-opt-param-scheduler override-opt_param-scheduler error-injection-* use-mup
+    mup-*
 """
 QUIET = frozenset(_QUIET_WORDS.split())
 VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
@@ -165,9 +166,11 @@ def ranks_of(said: Said, layers: int) -> dict[str, Any]:
     ranks = {name: said.number(argument, default=1) for name, argument in names.items()}
     per_stage = said.number("num-layers-per-virtual-pipeline-stage")
     stages = said.number("num-virtual-stages-per-pipeline-rank", default=1)
+    stages = layers // ranks["pipeline"] // per_stage if per_stage else stages
     named = said.text("pipeline-model-parallel-layout")
+    sizes = _named_stages(named) if named else _uneven_stages(said, layers, ranks["pipeline"], stages)
     if named:
-        stages = _stages(named, layers, ranks["pipeline"])
+        stages = len(sizes) // ranks["pipeline"]
     instances = said.number("num-distributed-optimizer-instances", default=1)
     return {
         **ranks,
@@ -176,7 +179,8 @@ def ranks_of(said: Said, layers: int) -> dict[str, Any]:
         "tensor_overlap": said.flag("tp-comm-overlap"),
         "data_overlap": said.flag("overlap-grad-reduce"),
         "sequence_parallel": said.flag("sequence-parallel") and ranks["tensor"] > 1,
-        "virtual_stages": layers // ranks["pipeline"] // per_stage if per_stage else stages,
+        "virtual_stages": stages,
+        **({"stage_sizes": sizes} if sizes else {}),
         "micro_batch_group": said.number("microbatch-group-size-per-virtual-pipeline-stage"),
         "reshard_after_forward": True,
         "zero": "zero1" if said.flag("use-distributed-optimizer") else "none",
@@ -184,18 +188,46 @@ def ranks_of(said: Said, layers: int) -> dict[str, Any]:
     }
 
 
-def _stages(named: str, layers: int, ranks: int) -> int:
-    """Return how many stages a rank has, of a layout like "Et*3|t*3|t*2L".
+def _named_stages(named: str) -> list[int]:
+    """Return the blocks of each stage of a layout like "Et*3|(t*3|)*2t*2L".
 
     Raises:
-        RecipeError: a stage does not hold its share of the blocks.
+        RecipeError: it has other parts, or the embedding and the loss are not at its ends.
     """
-    parts = named.removeprefix("E").removesuffix("L").split("|")
-    sizes = [int(part.removeprefix("t*")) if re.fullmatch(r"t\*\d+", part) else 0 for part in parts]
-    least, more = divmod(layers, len(parts))
-    if sizes != [least + (stage < more) for stage in range(len(parts))] or len(parts) % ranks:
-        raise RecipeError(f"--pipeline-model-parallel-layout {named}: stages must have equal shares of blocks.")
-    return len(parts) // ranks
+    plain = re.sub(r"\(([^()]*)\)\*(\d{1,3})(?!\d)", lambda found: found[1] * int(found[2]), named.replace(",", ""))
+    plain = re.sub(r"(\w)\*(\d{1,3})(?!\d)", lambda found: found[1] * int(found[2]), plain)
+    if "m" in plain:
+        raise RecipeError(f"--pipeline-model-parallel-layout {named}: multi-token prediction (m) is not planned.")
+    if not re.fullmatch(r"E[t|]*L", plain):
+        raise RecipeError(f"--pipeline-model-parallel-layout {named}: it must go from E over t and | to L.")
+    return [stage.count("t") for stage in plain.split("|")]
+
+
+def _uneven_stages(said: Said, layers: int, ranks: int, turns: int) -> list[int]:
+    """Return the blocks of each stage where the first and the last rank have their own number; [] where none has.
+
+    Raises:
+        RecipeError: the other ranks cannot share the rest.
+    """
+    ends = [said.number(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last")]
+    counts = [said.flag(f"account-for-{end}-in-pipeline-split") for end in ("embedding", "loss")]
+    if ranks < 2:
+        return []
+    if any(counts):  # the embedding and the loss count as blocks
+        each, rest = divmod(layers + sum(counts), ranks * turns)
+        sizes = [each] * (ranks * turns)
+        sizes[0], sizes[-1] = each - counts[0], each - counts[1]
+    elif any(ends):
+        between = ranks - sum(end > 0 for end in ends)
+        each, rest = divmod(layers - sum(ends), max(1, between * turns))
+        by_rank = [ends[0] or each * turns] + [each * turns] * (ranks - 2) + [ends[1] or each * turns]
+        rest += sum(size % turns for size in by_rank)
+        sizes = [size // turns for size in by_rank] * turns
+    else:
+        return []
+    if rest:
+        raise RecipeError(f"{layers} layers cannot be shared out to {ranks} ranks as the arguments of the ends say.")
+    return sizes
 
 
 def step_of(said: Said) -> dict[str, Any]:
@@ -220,11 +252,12 @@ def step_of(said: Said) -> dict[str, Any]:
         "attention": "unfused" if local else attention,
         "transformer_impl": "local" if local else "transformer_engine",
         "fused_loss": said.flag("cross-entropy-loss-fusion") and _implementation(said),
-        "dropout": float(said.text("hidden-dropout", default="0.1")),
+        "dropout": said.share("hidden-dropout", 0.1),
         "attention_mask": not said.flag("no-create-attention-mask-in-dataloader"),
         "cuda_graphs": said.flag("enable-cuda-graph"),
         "deterministic": said.flag("deterministic-mode"),
         "wgrad_fusion": not said.flag("no-gradient-accumulation-fusion"),
+        "softmax_fusion": not said.flag("no-masked-softmax-fusion"),
         "wide_gradients": wide,
         "deferred_logits": (said.number("wgrad-deferral-limit") or -1) if deferred else 0,
     }

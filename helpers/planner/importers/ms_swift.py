@@ -126,7 +126,7 @@ def _adapters(said: Said, row: dict[str, Any], targets: list[str]) -> None:
     if said.text("tuner-type", "train-type", default="full" if "lora-rank" not in said else "lora") != "lora":
         return
     row["lora_rank"] = said.number("lora-rank", default=8)
-    row["lora_dropout"] = float(said.text("lora-dropout", default="0.05"))
+    row["lora_dropout"] = said.share("lora-dropout", 0.05)
     row["lora_targets"] = "all" if targets == ["all-linear"] else tuple(targets)
 
 

@@ -34,6 +34,8 @@ NAMES = {
     "hidden_dropout": "hidden-dropout",
     "expert_tensor_parallel_size": "expert-tensor-parallel-size",
     "make_vocab_size_divisible_by": "make-vocab-size-divisible-by",
+    "num_layers_in_first_pipeline_stage": "decoder-first-pipeline-num-layers",
+    "num_layers_in_last_pipeline_stage": "decoder-last-pipeline-num-layers",
 }
 _FLAGS = {
     "sequence_parallel": "sequence-parallel",
@@ -41,6 +43,8 @@ _FLAGS = {
     "tp_comm_overlap": "tp-comm-overlap",
     "qk_layernorm": "qk-layernorm",
     "enable_cuda_graph": "enable-cuda-graph",
+    "account_for_embedding_in_pipeline_split": "account-for-embedding-in-pipeline-split",
+    "account_for_loss_in_pipeline_split": "account-for-loss-in-pipeline-split",
 }
 _QUIET_WORDS = """
     run.* exp_manager.* trainer.* hydra.* defaults cluster* logger.* checkpoint.* scheduler.* rng.* tokenizer.*
@@ -51,7 +55,7 @@ _QUIET_WORDS = """
     gradient_as_bucket_view grad_allreduce_chunk_size_mb resume_from_checkpoint onnx_safe apex_* sync_batch_comm
     use_cpu_initialization gc_interval sharp mcore_gpt transformer_engine megatron_amp_O2 fp8_* batch_p2p_comm
     overlap_p2p_comm rotary_* openai_gelu encoder_seq_length num_micro_batches_with_partial_activation_checkpoints
-    activations_checkpoint_* recompute_method recompute_num_layers account_for_* moe_grouped_gemm
+    activations_checkpoint_* recompute_method recompute_num_layers moe_grouped_gemm
     moe_token_dispatcher_type should_pad_vocab fp16_lm_cross_entropy fp32_residual_connection reduce_amax
     use_emha headscale transformer_block_type position_embedding_type bias activation activation_func ffn_*
     share_* *_type

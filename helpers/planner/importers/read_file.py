@@ -10,9 +10,11 @@ from typing import Any
 from ..config import RecipeError
 from . import hugging_face, nemo, torchtitan
 from .automodel import is_automodel, read_automodel
+from .litgpt import is_litgpt, read_litgpt
 from .llm_foundry import is_llm_foundry, read_llm_foundry
 from .megatron import row_of
 from .ms_swift import read_megatron_swift, read_swift, trainer_of
+from .nanotron import is_nanotron, read_nanotron
 from .references import resolved
 from .said import Imported
 from .scripts import arguments_of, gpus_of
@@ -73,7 +75,8 @@ _SCRIPT = "a launch script of TrainingArguments"
 FORMS = (
     "Megatron-LM's arguments, its tests' YAML or a script that names --num-layers, ms-swift's scripts, NeMo's YAML, "
     "NeMo Automodel's, Megatron Bridge's overrides, torchtitan's TOML, KempnerForge's, torchtune's YAML, "
-    "LLM Foundry's, Axolotl's, LLaMA-Factory's, DeepSpeed's JSON, TrainingArguments, Accelerate's YAML"
+    "LLM Foundry's, LitGPT's, Nanotron's, Axolotl's, LLaMA-Factory's, DeepSpeed's JSON, TrainingArguments, "
+    "Accelerate's YAML"
 )
 
 
@@ -101,7 +104,7 @@ def _by_keys(given: dict[str, Any], folder: Path) -> Imported:
         return hugging_face.read_deepspeed(given)
     if "base_model" in given:
         return hugging_face.read_axolotl(given, folder)
-    if "per_device_train_batch_size" in given:
+    if "per_device_train_batch_size" in given or _is_trl(given):
         return hugging_face.read_training_arguments(given, folder=folder)
     if {"distributed_type", "compute_environment"} & set(given):
         return hugging_face.read_accelerate(given)
@@ -109,12 +112,25 @@ def _by_keys(given: dict[str, Any], folder: Path) -> Imported:
         return read_automodel(given)
     if is_llm_foundry(given):
         return read_llm_foundry(given)
+    if isinstance(given.get("parameters"), dict) and is_llm_foundry(given["parameters"]):  # as MosaicML's mcli has it
+        return read_llm_foundry(given["parameters"])
+    if is_litgpt(given):
+        return read_litgpt(given)
+    if is_nanotron(given):
+        return read_nanotron(given)
     names = {str(name).lstrip("-").replace("_", "-") for name in given}
     if {"num-layers", "hidden-size"} <= names:
         return read_arguments(given, 0, "Megatron-LM's arguments")
-    if "model" in given or "training" in given:
+    model = given.get("model")
+    sized = isinstance(model, Mapping) and "num_layers" in model
+    if sized or ({"training", "trainer", "exp_manager"} & set(given) and {"model", "training"} & set(given)):
         return nemo.read_nemo(given, "NeMo's YAML")
     raise RecipeError(f"This file is in none of the formats that --from reads: {FORMS}.")
+
+
+def _is_trl(given: Mapping[str, Any]) -> bool:
+    """Return whether names are those of TRL's command line, which may all have defaults but for model and data."""
+    return "model_name_or_path" in given and bool({"dataset_name", "datasets"} & {*given}) and "model" not in given
 
 
 def read_arguments(given: Mapping[str, Any], gpus: int, form: str) -> Imported:

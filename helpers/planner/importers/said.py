@@ -9,6 +9,7 @@ from typing import Any
 from ..config import RecipeError
 
 OFF = ("", "false", "no", "none", "null", "0", "off")
+_NOT_GIVEN = ("", "auto", "none", "null")
 
 
 @dataclass
@@ -61,9 +62,7 @@ class Said:
             RecipeError: the value is none.
         """
         value = self.first(*names)
-        if value is None or (
-            isinstance(value, str) and ("$" in value or value.lower() in ("auto", "null", "none", ""))
-        ):
+        if value is None or (isinstance(value, str) and ("$" in value or value.lower() in _NOT_GIVEN)):
             return default
         try:
             whole = float(str(value).replace("_", ""))
@@ -73,6 +72,20 @@ class Said:
             name = next(name for name in names if name in self)
             raise RecipeError(f"{name} is {value!r}; it must be a whole number.") from None
         return int(whole)
+
+    def share(self, name: str, default: float = 0.0) -> float:
+        """Return a fraction; a reference to another value is not given.
+
+        Raises:
+            RecipeError: the value is no number.
+        """
+        value = self.first(name)
+        if value is None or (isinstance(value, str) and ("$" in value or value.lower() in _NOT_GIVEN)):
+            return default
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise RecipeError(f"{name} is {value!r}; it must be a number.") from None
 
     def unknown(self, quiet: Iterable[str]) -> list[str]:
         """Return the names that were not asked for, except those that a pattern of `quiet` matches.

@@ -155,7 +155,7 @@ def _kempnerforge(said: Said) -> Imported:
     layers = said.number("model.n_layers")
     if not (hidden and heads and layers):
         raise RecipeError("This TOML has no model.dim, n_heads and n_layers.")
-    multiplier = float(said.text("model.ffn_dim_multiplier", default="1"))
+    multiplier = said.share("model.ffn_dim_multiplier", 1.0)
     inner = int(multiplier * int(8 * hidden / 3))
     multiple = said.number("model.multiple_of", default=256)
     arch = {

@@ -95,9 +95,9 @@ def _model(said: Said, imported: Imported) -> None:
     targets += ["lm_head"] if said.flag("model.apply_lora_to_output") else []
     options |= {
         "lora_rank": said.number("model.lora_rank", default=8),
-        "lora_alpha": float(said.text("model.lora_alpha", default="16")),
+        "lora_alpha": said.share("model.lora_alpha", 16.0),
         "lora_targets": tuple(targets),
-        "lora_dropout": float(said.text("model.lora_dropout", default="0")),
+        "lora_dropout": said.share("model.lora_dropout"),
         "lora_dtype": "weights",
     }
     options |= {"dora": True} if said.flag("model.use_dora") else {}

@@ -79,15 +79,17 @@ class Attention(nn.Module):
         if self.adapters is not None:
             more = self.adapters[0](x).split(self.widths, -1)
             outs = [out + extra for out, extra in zip(outs, more, strict=True)]
-        q, k, v = (out.unflatten(-1, (-1, self.head)).transpose(1, 2) for out in outs)  # (B, heads, S, head)
-        if self.q_norm is not None:
+        q, k, v = (out.unflatten(-1, (-1, self.head)) for out in outs)  # (B, S, heads, head)
+        if self.q_norm is not None:  # in the tokens' order, which the kernel's result then has, too
             q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # (B, heads, S, head)
         if self.rotates:
             q, k = one_pass(q), one_pass(k)
         q, k, v = self._as_kernels_want(q, k, v)
         if self.layout.attention == "eager":
             again = self.layout.recompute == "selective"
-            out = checkpoint(eager, q, k, v, **_PLAINLY) if again else eager(q, k, v)
+            wide = not self.layout.softmax_fusion
+            out = checkpoint(eager, q, k, v, wide, **_PLAINLY) if again else eager(q, k, v, wide)
         else:
             out = attend(q, k, v, self.wires.context, self.layout.context_method == "ring")  # (B, heads, S, head)
         out = out.transpose(1, 2).flatten(2)  # (B, S, heads x head)
@@ -186,10 +188,14 @@ def cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, True)[0]
 
 
-def eager(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Return attention with its scores in memory, and dropout on them; the mask is part of the softmax's kernel."""
+def eager(q: Tensor, k: Tensor, v: Tensor, wide: bool = False) -> Tensor:
+    """Return attention with its scores in memory, and dropout on them; the mask is part of the softmax's kernel.
+
+    A `wide` softmax is one of FP32 numbers that keeps its result in FP32, as Megatron's is where it is not fused
+    (`forward_torch_softmax` in its fused_softmax.py).
+    """
     k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) if t.shape[1] != q.shape[1] else t for t in (k, v))
-    shares = torch.softmax(torch.matmul(q, k.transpose(-2, -1)), -1)  # (B, heads, S, S)
+    shares = torch.softmax(torch.matmul(q, k.transpose(-2, -1)), -1, torch.float32 if wide else None).to(q.dtype)
     return torch.matmul(torch.native_dropout(shares, 0.1, True)[0], v)
 
 

@@ -64,6 +64,8 @@ class Layout(ParallelConfig):
         grouped_experts: whether all-gather's experts are multiplied by Transformer Engine's grouped matmuls, which
             have four more workspaces, and not one by one. All-to-all's always are.
         ends_as_blocks: whether the embedding and the head count as a block each where stages get equal shares.
+        stage_sizes: how many blocks each stage has, in the model's order; empty for equal shares.
+        softmax_fusion: whether eager attention has Megatron's fused softmax; without, it keeps the shares in FP32.
 
     Raises:
         RecipeError: values that are unknown, or cannot be combined.
@@ -100,6 +102,8 @@ class Layout(ParallelConfig):
     micro_batch_group: int = 0
     deepspeed: bool = False
     ends_as_blocks: bool = False
+    stage_sizes: tuple[int, ...] = ()
+    softmax_fusion: bool = True
     dispatcher: str = "all-to-all"
     expert_tensor: int = 1
     grouped_experts: bool = False
@@ -115,6 +119,7 @@ class Layout(ParallelConfig):
         several = (
             self._conflicts_of_tensor_ranks,
             self._conflicts,
+            self._conflicts_of_stages,
             self._conflicts_of_turns,
             self._conflicts_of_adapters,
             self._conflicts_of_dispatchers,
@@ -180,17 +185,13 @@ class Layout(ParallelConfig):
 
     def _conflicts(self) -> list[tuple[bool, str]]:
         """Return (whether it applies, what to change) for each combination that cannot work."""
-        arch, tensor, stages = self.arch, self.tensor, self.pipeline * self.virtual_stages
+        arch, tensor = self.arch, self.tensor
         slices = self.context * tensor * (2 if self.context > 1 and self.context_method == "ring" else 1)
         local_heads = arch.heads // tensor
         return [
             (self.accumulate_whole and self.zero != "zero3", "accumulate_whole needs zero3."),
             (self.plain_ends and self.engine == "megatron", "plain_ends describes plain PyTorch loops, not megatron."),
             (self.transformer_engine and self.engine != "megatron", "transformer_engine needs engine megatron."),
-            (
-                stages > arch.layers + (2 if stages > 2 else 0),
-                f"{stages} stages need at least {stages - 2} layers; the model has {arch.layers}.",
-            ),
             (
                 self.virtual_stages > 1 and self.schedule in ("gpipe", "1f1b"),
                 f"virtual_stages {self.virtual_stages} needs schedule interleaved or zero-bubble.",
@@ -234,6 +235,22 @@ class Layout(ParallelConfig):
                 "Eager attention is not planned with context ranks or latent attention.",
             ),
             (self.recompute == "none" and self.recompute_every > 1, "recompute_every needs recompute full."),
+        ]
+
+    def _conflicts_of_stages(self) -> list[tuple[bool, str]]:
+        """Return (whether it applies, what to change) for the blocks of each stage."""
+        layers, stages, sizes = self.arch.layers, self.pipeline * self.virtual_stages, self.stage_sizes
+        return [
+            (
+                not sizes and stages > layers + (2 if stages > 2 else 0),
+                f"{stages} stages need at least {stages - 2} layers; the model has {layers}.",
+            ),
+            (
+                bool(sizes) and (len(sizes) != stages or sum(sizes) != layers or min(sizes) < 0),
+                f"stage_sizes {list(sizes)} must be {stages} numbers, one per stage, with a sum of {layers} layers.",
+            ),
+            (0 in sizes[1:-1], f"stage_sizes {list(sizes)}: only the first and the last stage can be without a block."),
+            (bool(sizes) and self.ends_as_blocks, "Give either stage_sizes or ends_as_blocks."),
         ]
 
     def _conflicts_of_turns(self) -> list[tuple[bool, str]]:
@@ -299,6 +316,7 @@ class Layout(ParallelConfig):
         sizes = [size - bool(ends and stage in (0, stages - 1)) for stage, size in enumerate(sizes)]
         if first >= 0:
             sizes = [int(first <= stage < stages - 1) for stage in range(stages)]
+        sizes = list(self.stage_sizes) or sizes
         starts = [sum(sizes[:stage]) for stage in range(stages)]
         return [list(range(start, start + size)) for start, size in zip(starts, sizes, strict=True)]
 

@@ -61,7 +61,8 @@ class Link:
             name = "send" if what is Collective.SHIFT else what
             wire = self.measured.wire(name, self.ranks, self.nodes, self.apart)
             if wire is not None:
-                return self.measured.pace * (wire.latency + _moved(what, nbytes, self.ranks) / wire.bandwidth)
+                bandwidth = wire.bandwidth_of(self.ranks / self.nodes)
+                return self.measured.pace * (wire.latency + _moved(what, nbytes, self.ranks) / bandwidth)
             return self.measured.pace * replace(self, measured=None).seconds(what, nbytes)
         match what:
             case Collective.SHIFT | Collective.SEND:

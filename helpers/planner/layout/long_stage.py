@@ -38,6 +38,7 @@ def run_key(layout: Layout) -> Layout:
         micro_batch_group=0,
         deferred_logits=0,
         ends_as_blocks=False,
+        stage_sizes=(),
         large_workspace=False,
     )
     if layout.arch.experts:

@@ -111,13 +111,17 @@ def add_update_of_deepspeed(rank: RankMemory, layout: Layout, stages: Iterable[S
 
     BF16: all gradients once more in 16 bits, which is what data ranks send (`allreduce_bucket` and
     `communication_data_type` in its runtime/engine.py). FP16: the bucket of 5e8 elements, and a rank's share of the
-    gradients in 16 bits and in 32 (`reduce_gradients` and `step` in its runtime/zero/stage_1_and_2.py).
+    gradients in 16 bits and in 32 (`reduce_gradients` and `step` in its runtime/zero/stage_1_and_2.py). FP16 of which
+    nothing is sharded: all gradients in 32 bits, one by one and once more as a vector (`step` in its
+    runtime/fp16/fused_optimizer.py).
     """
     parameters = sum(stage.parameters + stage.expert_parameters for stage in stages)
     if not layout.narrow_gradients:
         rank.apart = 2 * parameters if layout.data > 1 else 0
     elif layout.zero != "none":
         rank.apart = 2 * _BUCKET + (2 + 4) * parameters // layout.shards
+    else:
+        rank.apart = (4 + 4) * parameters
 
 
 def share_dummies(rank: RankMemory, layout: Layout, kinds: Sequence[StageKind]) -> None:

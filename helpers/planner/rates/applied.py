@@ -76,7 +76,8 @@ class Applied:
         runs = [(run, read_line(run)) for run in self._file.runs]
         mine = [(run, asked) for run, asked in runs if asked.cluster.gpu == cluster.gpu]
         if runs and not mine:
-            raise RecipeError(f"No run of {self._file.name} is on {cluster.gpu.name}.")
+            others = ", ".join(sorted({asked.cluster.gpu.name for _, asked in runs}))
+            raise RecipeError(f"No run of {self._file.name} is on {cluster.gpu.name}; they are on {others}.")
         return with_pace(tables, _pace(self._file.name, tables, mine)) if mine else tables
 
 

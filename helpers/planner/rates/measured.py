@@ -63,6 +63,16 @@ class Wire:
     bandwidth: float
     apart: bool = False
 
+    def bandwidth_of(self, in_node: float) -> float:
+        """Return the bus bandwidth where `in_node` ranks of each node take part.
+
+        A ring over nodes has as many ways out of a node as it has ranks there (one network port for each GPU); between
+        two ranks, and where each sends to all, the bus counts one GPU's port.
+        """
+        if self.nodes == 1 or self.collective in ("all-to-all", "send"):
+            return self.bandwidth
+        return self.bandwidth * in_node / (self.ranks / self.nodes)
+
 
 @dataclass(frozen=True, eq=False)
 class Measured:
@@ -171,7 +181,7 @@ def moves(measured: Measured, forecast: Mapping[str, float]) -> list[str]:
     if measured.memory:
         words.append(f"memory x {measured.memory / forecast['memory']:.2f}")
     for name, many in (("inside", False), ("outside", True)):
-        rates = [each.bandwidth for each in measured.wires if (each.nodes > 1) == many]
+        rates = [each.bandwidth_of(1) for each in measured.wires if (each.nodes > 1) == many]
         if rates:
             words.append(f"links {name} a node x {statistics.median(rates) / forecast[name]:.2f}")
     if measured.launch:

@@ -23,12 +23,14 @@ _TESTS = {
 }
 _RANK = re.compile(r"^#\s+Rank\s+(\d+).* on\s+(\S+)\s+device", re.MULTILINE)
 _ROW = re.compile(r"^\s*(\d+)\s+\d+\s+\S+\s+\S+\s+-?\d+\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s", re.MULTILINE)
+_PREFIX = re.compile(r"^(?:\[\d+,\d+\](?:<std\w+>)?: ?|\s*\d+: )", re.MULTILINE)  # of mpirun's and srun's lines
+_OTHER = re.compile(r"\b(\w+)_perf\b")
 _GIGA, _MICRO, _APART = 1e9, 1e-6, 0.1
 
 
 def is_nccl_tests(text: str) -> bool:
     """Return whether a text is the output of a test."""
-    return "busbw" in text and _RANK.search(text) is not None
+    return "busbw" in text and _RANK.search(_PREFIX.sub("", text)) is not None
 
 
 def read_nccl_tests(text: str) -> Measured:
@@ -37,6 +39,10 @@ def read_nccl_tests(text: str) -> Measured:
     Raises:
         RecipeError: it says too little, or contradicts itself.
     """
+    text = _PREFIX.sub("", text)
+    other = next((word for word in _OTHER.findall(text) if word not in _TESTS), "")
+    if other:
+        raise RecipeError(f"nccl-tests' {other}_perf measures what no layout sends; give one of {', '.join(_TESTS)}.")
     parts = re.split(r"(?m)^(?=# (?:nThread|Collective test starting))", text)
     wires, names, ranks, nodes = [], [], 0, 0
     for part in parts:

@@ -6,6 +6,7 @@ Tables of matmuls come as JSON or CSV, or as SimuMax's own; collectives as nccl-
 
 import csv
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -69,7 +70,11 @@ def read_rates(path: str) -> RatesFile:
         RecipeError: it is of no known kind, says too little, or contradicts itself.
         OSError: it cannot be read.
     """
-    text, name = Path(path).read_text(encoding="utf-8-sig"), Path(path).name
+    name = Path(path).name
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise RecipeError(f"{name} is not a text file.") from None
     found = _read(text, name)
     for tables in found.systems.values():
         if not found.runs or tables is not _NOTHING:
@@ -91,6 +96,7 @@ def _read(text: str, name: str) -> RatesFile:
         return RatesFile(name, known)
     if isinstance(value, Mapping) and any(speed in value for speed in _SPEEDS):
         value = [value]
+    _check_kind(text, value, name)
     if isinstance(value, Mapping):
         return _own(value, name)
     if isinstance(value, list) and value and all(isinstance(row, Mapping) for row in value):
@@ -98,15 +104,43 @@ def _read(text: str, name: str) -> RatesFile:
         if len(runs) == len(value):
             return RatesFile(name, {"": _NOTHING}, runs)
         return RatesFile(name, {"": Measured([_matmul(row, name) for row in value])})
-    first = text.lstrip().splitlines()[:1]
-    if first and {"m", "n", "k"} <= {word.strip().lower() for word in first[0].split(",")}:
-        rows = csv.DictReader(text.strip().splitlines(), skipinitialspace=True)
+    first = "".join(text.lstrip().splitlines()[:1])
+    comma = next((each for each in ",;\t" if each in first), ",")
+    if {"m", "n", "k"} <= {word.strip().lower() for word in first.split(comma)}:
+        rows = csv.DictReader(text.strip().splitlines(), delimiter=comma, skipinitialspace=True)
         table = [{str(key).strip().lower(): said for key, said in row.items() if said} for row in rows]
         return RatesFile(name, {"": Measured([_matmul(row, name) for row in table])})
     raise RecipeError(
         f"{name} is not a table of rates: give JSON or CSV with m, n, k and tflops, the output of nccl-tests or of "
         "roofline --json, or lines of runs with tokens_per_second_per_gpu."
     )
+
+
+def _check_kind(text: str, value: Any, name: str) -> None:
+    """Make sure that a file is neither a profiler's trace nor the log of a training.
+
+    Raises:
+        RecipeError: it is; says what to give instead.
+    """
+    first = value[0] if isinstance(value, list) and value else value
+    keys = set(first) if isinstance(first, Mapping) else set()
+    if "traceEvents" in keys or {"ph", "ts"} <= keys:
+        raise RecipeError(
+            f"{name} is a profiler's trace, which does not give the FLOPs of its kernels: give a table with m, n, k "
+            "and tflops, or the output of roofline --json."
+        )
+    if (value is None and _LOGGED.search(text)) or _OF_LOGS & keys:
+        raise RecipeError(
+            f"{name} is a training log, which does not state its layout: give a line of JSON with the fields of --rows "
+            f"and a measured {', '.join(_SPEEDS[:-1])} or {_SPEEDS[-1]} for each run."
+        )
+
+
+# Of Megatron, torchtitan, NeMo, Hugging Face's Trainer, and DeepSpeed; in JSON, of Trainer and LLaMA-Factory.
+_LOGGED = re.compile(
+    r"elapsed time per iteration|\btps:\s*[\d,]+|train_step_timing|'(?:loss|train_runtime)':|SamplesPerSec="
+)
+_OF_LOGS = {"log_history", "train_samples_per_second", "current_steps"}
 
 
 def _json(text: str) -> Any:
@@ -149,6 +183,8 @@ def _rows(value: Mapping[str, Any], group: str, name: str) -> list[Mapping[str, 
 
 def _number(row: Mapping[str, Any], key: str, name: str, default: float | None = None) -> float:
     said = row.get(key, default)
+    if said is None:
+        raise RecipeError(f"{name} lacks {key}.")
     try:
         number = float(said)
     except (TypeError, ValueError):

@@ -4,12 +4,14 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from ..catalog.clusters import Cluster, find_cluster
-from ..catalog.gpus import GIGA
+from ..catalog.gpus import GIGA, gpu_words
 from ..catalog.layout_rates import LayoutRates, layout_rates
 from ..config import RecipeError
+from ..importers.names import catalog_name
 from ..layout.arch import Arch
 from ..layout.layout import Layout
 from ..layout.layout_plan import LayoutPlan
@@ -154,7 +156,7 @@ def read_line(line: Mapping[str, Any]) -> Question:
         cuda_graphs=bool(read("cuda_graphs", habits.cuda_graphs, note=False)),
         engine=engine,
         deepspeed=habits.deepspeed and engine == "megatron",
-        ends_as_blocks=_ends_as_blocks(read, habits, arch.layers, sizes["pipeline"] * virtual),
+        **_of_stages(read, habits, arch.layers, sizes["pipeline"] * virtual),
         **_of_megatron(read, habits, precision),
         **adapters_of(read, habits, precision),
         **dispatch_of(read),
@@ -197,10 +199,18 @@ def _month(said: Any) -> str:
     return str(said or "")
 
 
-def _ends_as_blocks(read: _Reader, habits: Habits, layers: int, stages: int) -> bool:
-    """Return whether the embedding and the head count as blocks where blocks are shared out to stages."""
-    made_for_it = stages > 1 and layers % stages > 0 and (layers + 2) % stages == 0
-    return bool(read("ends_as_blocks", habits.shares_ends and made_for_it, note=made_for_it and habits.shares_ends))
+def _of_stages(read: _Reader, habits: Habits, layers: int, stages: int) -> dict[str, Any]:
+    """Return how blocks are shared out to stages, and whether the embedding and the head count as blocks.
+
+    Raises:
+        RecipeError: `stage_sizes` are no list of whole numbers.
+    """
+    sizes = read("stage_sizes", [], note=False)
+    if not isinstance(sizes, list | tuple):
+        raise RecipeError(f"stage_sizes is {sizes!r}; give a list with the number of blocks of each stage.")
+    made_for_it = not sizes and stages > 1 and layers % stages > 0 and (layers + 2) % stages == 0
+    ends = read("ends_as_blocks", habits.shares_ends and made_for_it, note=made_for_it and habits.shares_ends)
+    return {"ends_as_blocks": bool(ends), "stage_sizes": tuple(_whole(size, "stage_sizes", 0) for size in sizes)}
 
 
 def _of_megatron(read: _Reader, habits: Habits, precision: str) -> dict[str, Any]:
@@ -218,12 +228,16 @@ def _of_megatron(read: _Reader, habits: Habits, precision: str) -> dict[str, Any
         "micro_batch_group": _whole(read("micro_batch_group", 0, note=False), "micro_batch_group", 0),
         "dropout": _rate(read, habits),
         "data_overlap": bool(read("data_overlap", habits.data_overlap, note=False)),
-        "context_method": str(read("context_method", "ring", note=False)),
+        "context_method": _SENT.get(said := str(read("context_method", "ring", note=False)), said),
         "attention_mask": bool(read("attention_mask", habits.attention_mask, note=False)),
         "deterministic": (deterministic := bool(read("deterministic", False, note=False))),
         "large_workspace": bool(read("large_workspace", deterministic, note=False)),
+        "softmax_fusion": bool(read("softmax_fusion", True, note=False)),
         "wgrad_fusion": bool(read("wgrad_fusion", not habits.deepspeed, note=False)),
     }
+
+
+_SENT = {"a2a": "all-to-all", "p2p": "ring"}  # as Megatron's cp-comm-type has them
 
 
 def _loss(said: Any, habits: Habits) -> str:
@@ -252,7 +266,7 @@ def _arch(read: _Reader, habits: Habits) -> Arch:
             raise RecipeError("A line names its model, or gives its arch.")
         from ..catalog.archs import arch_of
 
-        return arch_of(str(name))
+        return arch_of(_known(str(name)))
 
     def size(key: str, default: Any) -> Any:
         value = sizes.get(key)
@@ -307,10 +321,18 @@ def _round(value: float, multiple: int) -> int:
     return int(-(-value // multiple) * multiple)
 
 
+def _known(name: str) -> str:
+    """Return the catalog's name of a model that is called as on the Hub; a file's path as it is."""
+    return name if Path(name).exists() else catalog_name(name) or name
+
+
 def _cluster(read: _Reader, habits: Habits) -> Cluster:
     name = str(read("gpu", "h100")).lower().replace(" ", "-").replace("_", "-")
     node = read("gpus_per_node", note=False)
-    known = next((cluster for parts, cluster in _GPUS if f"{name}-".startswith(f"{parts}-")), None)
+    words = gpu_words(name)
+    known = next((cluster for parts, cluster in _GPUS if f"{'-'.join(words)}-".startswith(f"{parts}-")), None)
+    if words[:1] == ["h100"] and {"pcie", "nvl"} & set(words):  # other chips than the SXM's; the catalog has neither
+        known = None
     if known == "dgx-h100" and habits.slow_h100:
         known = read.assumed["gpu"] = "h100-96gb"
     cluster = find_cluster(known or name, None if node is None else _whole(node, "gpus_per_node"))
@@ -326,7 +348,7 @@ def _sharding(read: _Reader, habits: Habits, data: int) -> tuple[str, int, int]:
     """Return what is sharded, over how many ranks, in how many copies."""
     shard, replicate = read("shard", note=False), read("replicate", note=False)
     zero = read("zero", habits.zero)
-    zero = _STAGES.get(str(zero).lower().removeprefix("zero"), zero)
+    zero = _STAGES.get(str(zero).lower().removeprefix("zero").lstrip("-"), zero)
     if isinstance(shard, str):  # some say what is sharded there
         zero, shard = {"none": "none", "hsdp": "zero3"}.get(shard, shard), None
     replicate = None if replicate is None else _whole(replicate, "replicate")
@@ -406,10 +428,10 @@ def _recompute(read: _Reader, habits: Habits, arch: Arch) -> tuple[str, int]:
 
 
 def _precision(read: _Reader, habits: Habits) -> str:
-    said = str(read("precision", habits.precision)).lower()
+    said = str(read("precision", habits.precision)).lower().removesuffix("-mixed").removesuffix("_mixed")
     if habits.engine == "megatron" and said in _MIXED and not habits.as_command:
         read.assumed["precision"] = said = _MIXED[said]  # Megatron's --bf16 and --fp16 keep FP32 masters
-    if said in _AS_EIGHT_BITS:
+    if said in _AS_EIGHT_BITS or re.fullmatch(r"fp8[-_]\w+", said):  # whatever scales its numbers
         read.assumed["precision"] = f"fp8, in place of {said}"
         said = "fp8"
     if said not in _PRECISIONS:
@@ -433,7 +455,7 @@ def _length(read: _Reader, arch: Arch, habits: Habits) -> int | None:
     from ..catalog.models import find_context
 
     named = read("model", note=False) and not read("arch", note=False)
-    reads, extends = find_context(str(read("model"))) if named else (arch.positions, True)
+    reads, extends = find_context(_known(str(read("model")))) if named else (arch.positions, True)
     seq = read.whole("seq", min(4096, reads or 4096))
     if seq > reads and not extends:
         raise RecipeError(f"{read('model')} takes at most {reads} tokens; seq is {seq}.")

@@ -47,6 +47,8 @@ def test_the_update_asks_for_long_vectors():
     plans = {of: plan_layout(read_line(LINE | rest | {"precision": of}).layout, cluster) for of in ("bf16", "fp16")}
     assert plans["bf16"].worst.apart == 2 * PARAMETERS
     assert plans["fp16"].worst.apart == 1e9 + 6 * PARAMETERS / 4
+    whole = plan_layout(read_line(LINE | rest | {"precision": "fp16", "zero": "zero0"}).layout, cluster)
+    assert whole.worst.apart == 8 * PARAMETERS  # of no sharded state: the gradients in FP32, and a vector of them
 
 
 def test_nvidia_smi_shows_more_than_is_reserved():

@@ -69,6 +69,8 @@ def row(tflops, **more):
         ([row(500)], "rates.json"),
         ({"gpu": "h100", "matmuls": [row(500, dtype="bf16", **{"pass": "forward"})]}, "rates.json"),
         ("m, n, k, tflops\n4096, 8192, 8192, 500\n", "rates.csv"),
+        ("m;n;k;tflops\n4096;8192;8192;500\n", "rates.csv"),
+        ("M\tN\tK\tTFLOPS\n4096\t8192\t8192\t500\n", "rates.tsv"),
         ({"rows": [{"system": "h100_x", "op": "matmul", "tflops": 500,
                     "shape": "b=1, m=4096, k=8192, n=8192, layout=TN, accumulate=False, out_dtype=bf16"}]}, "x.json"),
         (Roofline("an H100", "cuda", {"bfloat16": [(*SHAPE, 5e14)]}, [(2.0**30, 3e12)], 2e-5).to_json(), "roof.json"),
@@ -114,6 +116,23 @@ def test_nccl_tests_give_the_links(written):
     assert outside.seconds("all-reduce", gib) == usual.seconds("all-reduce", gib)  # was not measured
 
 
+@pytest.mark.parametrize("prefix", ["[1,0]<stdout>:", "[1,0]<stdout>: ", "0: "])
+def test_the_ranks_that_launchers_put_before_a_line_do_not_matter(written, prefix):
+    lines = "\n".join(prefix + line for line in NCCL.splitlines())
+    assert read_rates(written(lines)).systems[""].wires == read_rates(written(NCCL, "plain")).systems[""].wires
+
+
+def test_a_ring_over_nodes_has_as_many_ports_as_ranks_in_each(written):
+    measured = {"collective": "all-reduce", "ranks": 16, "nodes": 2, "bus_gb_s": 320}
+    rates, gib = rates_of(written({"collectives": [measured]})), 1 << 30
+    whole = Links(replace(CASE, tensor=1, shard=16), H100, rates)["shard"]
+    single = Links(replace(CASE, tensor=8, shard=2), H100, rates)["shard"]
+    assert whole.seconds("all-reduce", gib) == pytest.approx(2 * gib * 15 / 16 / 320e9)
+    assert single.seconds("all-reduce", gib) == pytest.approx(gib / 40e9)  # one rank a node, and one port
+    words = Applied(read_rates(written({"collectives": [measured]}))).words(H100)
+    assert words == [f"links outside a node x {40e9 / (H100.outside * layout_rates().outside):.2f}"]
+
+
 def test_simumax_says_how_data_ranks_share_a_link_with_tensor_ranks_between_them(written):
     said = {"scale": 1, "offset": -1, "efficient_factor": 0.5, "latency_us": 5, "dp_fixed_bw": {"2": 4}}
     net = {"bandwidth": {"efficient_factor": 0.5, "gbps": 30, "latency_us": 10}, "op": {"all_gather": said}}
@@ -152,6 +171,17 @@ def test_runs_set_the_pace(written):
         ({"matmul": [row(500)]}, "unknown matmul"),
         ({}, "contains no rates"),
         ("hello", "not a table of rates"),
+        ("m,n,k,milliseconds\n1,2,3,4\n", "lacks tflops"),
+        ({"traceEvents": [{"ph": "X", "name": "gemm"}]}, "a profiler's trace"),
+        ("iteration 10/ 100 | elapsed time per iteration (ms): 5123.4 |", "a training log"),
+        ("[titan] step: 10  loss:  8.1  memory: 45.1GiB(47.45%)  tps: 5,762  mfu: 34.1%", "a training log"),
+        ("iteration 10/99 | lr: 4.5e-07 | train_step_timing in s: 5.123", "a training log"),
+        ("{'loss': 1.23, 'grad_norm': 0.5, 'epoch': 0.1}", "a training log"),
+        ("micro_step=10, RunningAvgSamplesPerSec=12.3, MemAllocated=10.1GB", "a training log"),
+        ({"log_history": [{"loss": 1.2}]}, "a training log"),
+        ([{"current_steps": 10, "throughput": 512.3}], "a training log"),
+        ([LINE | {"gpu": "a100", "step_seconds": 1.0}], "they are on a100-80gb"),
+        (NCCL.replace("all_reduce_perf", "broadcast_perf"), "broadcast_perf measures what no layout sends"),
         (NCCL.replace("207.8   207.8", "207.8   363.0"), "contradicts itself"),
         (NCCL.replace("5168.0", "2168.0"), "contradicts itself"),
         ({"collectives": [{"collective": "all-reduce", "ranks": 8, "bus_gb_s": 5000}]}, "its links have 450"),
@@ -162,6 +192,12 @@ def test_runs_set_the_pace(written):
 def test_what_contradicts_itself_is_refused(written, content, word):
     with pytest.raises(RecipeError, match=word):
         rates_of(written(content))
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / "rates.bin").write_bytes(b"\xff\xfe\x00\x01")
+    with pytest.raises(RecipeError, match=r"rates\.bin is not a text file"):
+        read_rates(str(tmp_path / "rates.bin"))
 
 
 def test_the_command_says_what_moved_and_refuses_with_two(written, capsys):
