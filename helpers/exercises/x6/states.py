@@ -57,6 +57,9 @@ def _mixed(numbers: Any) -> dict[str, Any]:
         "numbers": [0, 1, True, False, None, 2**70, -0.0, 0.1, 1e300, math.inf, math.nan, 1.0],
         "nested": [{"a": [1, (2, 3.5, [numbers(2)])], "b": {}}, [], (), {}, ""],
         MIXED: "Grüße\n\0 'quoted'",
+        "Adam_2 State": {},
+        "nothing": None,
+        "flag": True,
     }
 
 
