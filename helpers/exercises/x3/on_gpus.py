@@ -59,19 +59,6 @@ def _patched(worker: Callable[..., Any], fakes: Mapping[tuple[ModuleType, str], 
         yield
 
 
-def _elsewhere(environment: Mapping[str, str], url: str | None, rank: int, ranks: int) -> str:
-    """Say where a group is opened, if that is not what `environment` says; "" if it is."""
-    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    changed = next((name for name in names if os.environ.get(name) != environment.get(name)), None)
-    if changed:
-        return f"with {changed}={os.environ.get(changed)}, which it had set"
-    known = {f"tcp://{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')}", "env://", None}
-    if url not in known:
-        return f"at {url}"
-    right = (int(environment["RANK"]), int(environment["WORLD_SIZE"]))
-    return "" if (rank, ranks) in {right, (-1, -1)} else f"as rank {rank} of {ranks}"
-
-
 def opened_on_gpus(worker: Callable[..., Any], folder: str, local_ranks: int) -> Evidence:
     """Run `worker` on each of two ranks up to the training; return how it opened the group and chose devices.
 
@@ -79,16 +66,11 @@ def opened_on_gpus(worker: Callable[..., Any], folder: str, local_ranks: int) ->
     """
     rank = int(os.environ["RANK"])
     seen: Evidence = {"opened": False, "backend": None, "device_id": None, "current": "cuda:0", "moved": "cpu"}
-    seen["elsewhere"] = ""
     init = dist.init_process_group
 
-    def open_group(
-        backend: str | None = None, init_method: str | None = None, *args: Any, device_id: Any = None, **options: Any
-    ) -> None:
+    def open_group(backend: str | None = None, *args: Any, device_id: Any = None, **options: Any) -> None:
         seen.update(opened=True, backend=backend and str(backend))
         seen["device_id"] = None if device_id is None else _gpu(device_id)
-        asked = (int(options.get(name, -1)) for name in ("rank", "world_size"))
-        seen["elsewhere"] = "" if "store" in options else _elsewhere(environment, init_method, *asked)
         store = dist.FileStore(str(Path(folder) / f"on_gpus_{local_ranks}"), 2)
         init("gloo", store=store, rank=rank, world_size=2)
 

@@ -344,11 +344,6 @@ def _wrong_on_gpus(got: Evidence, right: Evidence) -> str | None:
     gpu = right["device_id"]
     if not got["opened"]:
         return f"opened no process group: it ended with {got['ended']} first."
-    if got["elsewhere"]:
-        return (
-            f"opened the process group {got['elsewhere']}. Leave it to the environment: RANK, WORLD_SIZE, MASTER_ADDR "
-            "and MASTER_PORT."
-        )
     if gpu is None:
         return _wrong_on_cpu(got)
     if got["backend"] is not None and "nccl" not in got["backend"]:
