@@ -104,7 +104,7 @@ class NewestComesBack(OneObservation):
                 return f"{where}: {_found(found)}; step {step} is the newest."
             if not _is(found, kind, step, expected):
                 return f"{where}: load returned a state that differs from the saved one."
-        if not _is(loads["twice"][0], "small", 9, expected):
+        if not _is(loads["twice"][0], "again", 9, expected):
             return f"step 9 was saved twice, with other values: {_found(loads['twice'][0])}; expected the later state."
         (mixed,) = loads["mixed"]
         for place, value in expected["print"].items():

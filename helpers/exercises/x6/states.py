@@ -13,7 +13,7 @@ MIXED = "every kind of value"  # a key that the state of this kind has
 def make_state(kind: str, seed: int, step: int) -> dict[str, Any]:
     """Return the state of a training loop after `step` steps.
 
-    Kinds: "usual", some 40 KiB; "small", which fits into the buffer of a file; "large", 1.6 MiB; "mixed", with every
+    Kinds: "usual", some 40 KiB; "small", which fits into the buffer of a file; "again", of the same size; "large", 1.6 MiB; "mixed", with every
     kind of value that a contract may speak of.
     """
     generator = torch.Generator().manual_seed(1000 * seed + step)
@@ -21,6 +21,8 @@ def make_state(kind: str, seed: int, step: int) -> dict[str, Any]:
     def numbers(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
+    if kind == "again":  # what another run has after the same step
+        return {"step": step, "weights": numbers(9)}
     if kind == "small":
         return {"step": step, "weights": numbers(8)}
     if kind == "large":
