@@ -13,8 +13,8 @@ MIXED = "every kind of value"  # a key that the state of this kind has
 def make_state(kind: str, seed: int, step: int) -> dict[str, Any]:
     """Return the state of a training loop after `step` steps.
 
-    Kinds: "usual", some 40 KiB; "small", which fits into the buffer of a file; "again", of the same size; "large", 1.6 MiB; "mixed", with every
-    kind of value that a contract may speak of.
+    Kinds: "usual", some 40 KiB; "small" and "again", which fit into the buffer of a file; "large", 1.6 MiB; "mixed",
+    with every kind of value that a contract may speak of.
     """
     generator = torch.Generator().manual_seed(1000 * seed + step)
 
