@@ -79,7 +79,7 @@ def _evaluation(evaluate: Callable[..., Any], seed: int, case: _Case) -> Evidenc
         for name, tensors in before.items()
     }
     seen = {
-        "metrics": {name: as_measured(value) for name, value in dict(metrics).items()},
+        "metrics": _measured(metrics),
         "rows": [rows for rows, _, _ in calls],
         "read": len(set(rows.asked)),
         "train mode": any(mode for _, mode, _ in calls),
@@ -92,7 +92,18 @@ def _evaluation(evaluate: Callable[..., Any], seed: int, case: _Case) -> Evidenc
     }
     with torch.no_grad():
         inner.head.weight.neg_()  # training goes on
-    return seen | {"later": {name: as_measured(value) for name, value in dict(evaluate(model, rows, BATCH)).items()}}
+    return seen | {"later": _measured(evaluate(model, rows, BATCH))}
+
+
+def _measured(metrics: Any) -> dict[str, Any]:
+    """Return what a report can carry of a result.
+
+    Raises:
+        TypeError: if the result is no dictionary.
+    """
+    if not isinstance(metrics, dict):
+        raise TypeError(f"evaluate returned {type(metrics).__name__}; it should return a dictionary")
+    return {name: as_measured(value) for name, value in metrics.items()}
 
 
 def observe(seed: int, evaluate: Callable[..., Any]) -> Evidence:

@@ -42,8 +42,8 @@ class _Counting(Net):
         return super().forward(x)
 
 
-def _train_simply(log: list[Evidence], trained: list[nn.Module]) -> Callable[..., float]:
-    """Return a `train_epoch` without accumulation that logs what it was given, and which model it trained."""
+def _train_simply(log: list[Evidence], trained: list[nn.Module], data: Rows) -> Callable[..., float]:
+    """Return a `train_epoch` without accumulation that logs what it was given, and which model and rows it used."""
 
     def train_epoch(model: Any, loader: Any, optimizer: Any, accumulate: int, epoch: int) -> float:
         sampler = loader.sampler
@@ -57,7 +57,7 @@ def _train_simply(log: list[Evidence], trained: list[nn.Module]) -> Callable[...
                 F.cross_entropy(model(x.to(device)), y.to(device)).backward()
                 optimizer.step()
         trained.append(getattr(model, "module", model))
-        rows, loader.dataset.asked = loader.dataset.asked, []
+        rows, data.asked = data.asked, []
         reduced = sum(call.nbytes for call in collectives.calls if call.name == "all_reduce")
         log.append(
             {
@@ -121,6 +121,22 @@ def _numbers(model: nn.Module) -> list[float]:
     return [*weights(model), *(float(buffer) for buffer in model.buffers())]
 
 
+def _both(returned: Any) -> tuple[nn.Module, list[dict[str, Any]]]:
+    """Return the model and the history that a worker returned.
+
+    Raises:
+        TypeError: if it returned something else.
+    """
+    match returned:
+        case nn.Module() as model, list() as history if all(isinstance(entry, dict) for entry in history):
+            return model, history
+        case tuple() | list():
+            what = f"({', '.join(type(part).__name__ for part in returned)})"
+        case _:
+            what = type(returned).__name__
+    raise TypeError(f"worker returned {what}; it should return (model, history), with a list of dictionaries")
+
+
 def _worker(worker: Callable[..., Any], seed: int, epochs: int, folder: str) -> Evidence:
     """One rank: the learner's worker on a job that keeps a log. Each rank has its own path for the checkpoint."""
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -146,22 +162,22 @@ def _worker(worker: Callable[..., Any], seed: int, epochs: int, folder: str) -> 
             log[-1]["evaluated_on"] = [len(dataset), batch_size]
         return {"loss": len(dataset) + len(log) / 8, "accuracy": 1.0 / batch_size + len(log) / 64}
 
-    paths = [Path(folder) / f"{number}.pt" for number in range(ranks)]
+    paths, train = [Path(folder) / f"{number}.pt" for number in range(ranks)], Rows(seed, ROWS)
     job = SimpleNamespace(
         make_model=make_model,
         make_optimizer=make_optimizer,
-        train=Rows(seed, ROWS),
+        train=train,
         test=Rows(seed + 1, 7),
         epochs=epochs,
         micro_batch=4,
         accumulate=3,
         seed=seed + 17,  # not the default of the sampler
         checkpoint=str(paths[rank]),
-        train_epoch=_train_simply(log, trained),
+        train_epoch=_train_simply(log, trained, train),
         evaluate=evaluate,
     )
     with _slow_files():
-        model, history = worker(job)
+        model, history = _both(worker(job))
     complete = _read(paths[0]) is not None  # at the moment at which the worker returns
     return {
         "log": log,
@@ -211,10 +227,8 @@ class ReplicasShareTheWorkAndAgree(Check):
                 if rows != list(range(ROWS)):
                     twice = len(rows) - len(set(rows))
                     missing = ROWS - len(set(rows))
-                    return (
-                        f"{case}, epoch {epoch}: {twice} rows were used more than once and {missing} not at all. "
-                        "How does the sampler know the ranks and their number?"
-                    )
+                    ask = "How does the sampler know the ranks and their number?" if twice else "What drops them?"
+                    return f"{case}, epoch {epoch}: {twice} rows were used more than once, {missing} not at all. {ask}"
             orders = [entry["rows"] for entry in got[0]["log"]]
             if orders != [entry["rows"] for entry in want[0]["log"]]:
                 return f"{case}: the order of the rows is not that of a DistributedSampler that shuffles with job.seed."
