@@ -69,7 +69,7 @@ def _train_simply(log: list[Evidence], trained: list[nn.Module], data: Rows) -> 
                 "sampler": type(sampler).__name__,
                 "sent": reduced,
                 "wrapped": isinstance(model, DistributedDataParallel),
-                "training": model.training,
+                "training": all(layer.training for layer in model.modules()),
                 "evaluated": 0,
             }
         )
