@@ -47,10 +47,11 @@ def save(folder, step, state, keep):
             else:
                 os.remove(entry.path)
     held = sorted(folder.glob("step-*"), key=lambda q: (number(q), q.name))
-    while len(held) > keep:
-        bad = [q for q in held if good(q) is None] or held
-        drop(folder, bad[0])
-        held.remove(bad[0])
+    early = [q for q in held if number(q) < step]
+    spare = [q for q in held if q not in early[max(len(early) - keep + 1, 0) :]]
+    spare.sort(key=lambda q: good(q) is not None)
+    for q in spare[: max(len(held) - keep, 0)]:  # one that a save left which was killed
+        drop(folder, q)
     new = folder / ".new"
     new.mkdir()
     lines = []
