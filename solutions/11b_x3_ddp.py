@@ -53,7 +53,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 #
 # **Contract.** `train_epoch` is called on every rank and runs through the rank's `loader` once.
 #
-# 1. `model` is wrapped in `DistributedDataParallel`, has no BatchNorm, and is in training mode; its parameters are on the rank's device. Run it on each micro-batch once, one at a time: the graph of one micro-batch is freed before the next enters the model. Some parameters may be frozen (`requires_grad=False`) and stay frozen; some may be tied. Every other parameter gets a gradient from every micro-batch.
+# 1. `model` is wrapped in `DistributedDataParallel`, has no BatchNorm, and is in training mode; its parameters are on the rank's device. Run it on each micro-batch once, one at a time: the graph of one micro-batch is freed before the next enters the model (a loss that you keep keeps its graph, so detach it). Some parameters may be frozen (`requires_grad=False`) and stay frozen; some may be tied. Every other parameter gets a gradient from every micro-batch.
 # 2. `loader` is a `DataLoader` that yields micro-batches `(x, y)` on the CPU; `loader.sampler` is a `DistributedSampler`. Set its epoch to `epoch`: a resumed run does not begin at 0. All ranks get the same number of micro-batches, with the same numbers of rows; the last micro-batch of an epoch may be smaller.
 # 3. Each group of `accumulate` micro-batches makes one update. Micro-batches left over at the end form a smaller group with its own update.
 # 4. The loss is the cross-entropy of `model(x)` and `y`. Each update equals the update of one process on the **joint** batch: all rows of the group, on all ranks, have the same weight.

@@ -73,23 +73,37 @@ def _evaluation(evaluate: Callable[..., Any], seed: int, case: _Case) -> Evidenc
     metrics = evaluate(model, rows, BATCH)
     records = torch.is_grad_enabled()
     torch.set_grad_enabled(True)
-    after = _state(inner)
+    after, modes = _state(inner), {name: module.training for name, module in inner.named_modules()}
     same = {
         name: all(map(torch.equal, tensors, after[name])) if len(tensors) == len(after[name]) else False
         for name, tensors in before.items()
     }
-    return {
-        "metrics": {name: as_measured(value) for name, value in dict(metrics).items()},
+    seen = {
+        "metrics": _measured(metrics),
         "rows": [rows for rows, _, _ in calls],
         "read": len(set(rows.asked)),
         "train mode": any(mode for _, mode, _ in calls),
         "graph": any(graph for _, _, graph in calls),
         "unmoved": sorted(set(met)),
-        "modes after": {name: module.training for name, module in inner.named_modules()},
+        "modes after": modes,
         "wrapper after": model.training,
         "records": records,
         "changed": [name for name, kept in same.items() if not kept],
     }
+    with torch.no_grad():
+        inner.head.weight.neg_()  # training goes on
+    return seen | {"later": _measured(evaluate(model, rows, BATCH))}
+
+
+def _measured(metrics: Any) -> dict[str, Any]:
+    """Return what a report can carry of a result.
+
+    Raises:
+        TypeError: if the result is no dictionary.
+    """
+    if not isinstance(metrics, dict):
+        raise TypeError(f"evaluate returned {type(metrics).__name__}; it should return a dictionary")
+    return {name: as_measured(value) for name, value in metrics.items()}
 
 
 def observe(seed: int, evaluate: Callable[..., Any]) -> Evidence:
@@ -113,16 +127,27 @@ class EveryTestRowCountsOnce(Check):
             for rank, (got, right) in enumerate(zip(seen[case], want, strict=True)):
                 if got["metrics"].keys() != right["metrics"].keys():
                     return f"{case}: rank {rank} returned {sorted(got['metrics'])}; it should return accuracy and loss."
-                for name, value in right["metrics"].items():
-                    answer = got["metrics"][name]
-                    if not isinstance(answer, float):
-                        return f"{case}: the {name} of rank {rank} is {answer}; it should be a Python float."
-                    if not near(answer, value):
-                        return (
-                            f"{case}: the {name} of rank {rank} is {answer:.6g}; over all rows it is {value:.6g}. "
-                            "Does each row of all ranks count once, and is the model in evaluation mode?"
-                        )
+                wrong = _wrong_number(got["metrics"], right["metrics"], rank)
+                if wrong:
+                    return f"{case}: {wrong}"
+                wrong = _wrong_number(got["later"], right["later"], rank)
+                if wrong:
+                    return f"{case}, called again after the weights have changed: {wrong}"
         return None
+
+
+def _wrong_number(got: Evidence, right: Evidence, rank: int) -> str | None:
+    """Say which number that this rank returned is wrong."""
+    for name, value in right.items():
+        answer = got.get(name)
+        if not isinstance(answer, float):
+            return f"the {name} of rank {rank} is {answer}; it should be a Python float."
+        if not near(answer, value):
+            return (
+                f"the {name} of rank {rank} is {answer:.6g}; over all rows it is {value:.6g}. "
+                "Does each row of all ranks count once, and is the whole model in evaluation mode?"
+            )
+    return None
 
 
 class EvaluationSharesTheWork(Check):
@@ -153,7 +178,7 @@ def _wrong_work(got: Evidence, most: int) -> str | None:
     """Describe what is wrong with the forward passes of a rank whose part has `most` rows."""
     if sum(got["rows"]) > most:
         return f"ran {sum(got['rows'])} rows through the model; its part has at most {most}. Which rows does it take?"
-    if got["read"] > most + 1:  # reading the first row as well does no harm
+    if got["read"] > most:
         return f"read {got['read']} rows of the data set; its part has at most {most}."
     if max(got["rows"], default=0) > BATCH:
         return f"ran {max(got['rows'])} rows at once; batch_size is {BATCH}."

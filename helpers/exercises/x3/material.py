@@ -31,10 +31,12 @@ class Net(nn.Module):
         self.second.bias.requires_grad_(False)
         self.norm = _Norm(12) if norm else nn.Identity()
         self.dropout = nn.Dropout(dropout)
+        self.functional = dropout  # as a function, it goes by the mode of the whole model
         self.double()
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.tanh(self.second(torch.tanh(self.first(x))))
+        x = nn.functional.dropout(x, self.functional, self.training) if self.functional else x
         return self.head(self.dropout(self.norm(x + self.wide(x))))
 
 

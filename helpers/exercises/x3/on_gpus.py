@@ -59,8 +59,11 @@ def _patched(worker: Callable[..., Any], fakes: Mapping[tuple[ModuleType, str], 
         yield
 
 
-def opened_on_gpus(worker: Callable[..., Any], folder: str) -> Evidence:
-    """Run `worker` on each of two ranks up to the training; return how it opened the group and chose devices."""
+def opened_on_gpus(worker: Callable[..., Any], folder: str, local_ranks: int) -> Evidence:
+    """Run `worker` on each of two ranks up to the training; return how it opened the group and chose devices.
+
+    The two are said to be of `local_ranks` ranks of a machine, and not to be numbered there as in the job.
+    """
     rank = int(os.environ["RANK"])
     seen: Evidence = {"opened": False, "backend": None, "device_id": None, "current": "cuda:0", "moved": "cpu"}
     init = dist.init_process_group
@@ -68,7 +71,8 @@ def opened_on_gpus(worker: Callable[..., Any], folder: str) -> Evidence:
     def open_group(backend: str | None = None, *args: Any, device_id: Any = None, **options: Any) -> None:
         seen.update(opened=True, backend=backend and str(backend))
         seen["device_id"] = None if device_id is None else _gpu(device_id)
-        init("gloo", store=dist.FileStore(str(Path(folder) / "on_gpus"), 2), rank=rank, world_size=2)
+        store = dist.FileStore(str(Path(folder) / f"on_gpus_{local_ranks}"), 2)
+        init("gloo", store=store, rank=rank, world_size=2)
 
     def choose(device: Any) -> None:
         seen["current"] = _gpu(device)
@@ -103,7 +107,8 @@ def opened_on_gpus(worker: Callable[..., Any], folder: str) -> Evidence:
         (dist, "is_nccl_available"): lambda: True,
         (dist, "init_process_group"): open_group,
     }
-    with _patched(worker, fakes):
+    environment = dict(os.environ) | {"LOCAL_RANK": str(1 - rank), "LOCAL_WORLD_SIZE": str(local_ranks)}
+    with _patched(worker, fakes), mock.patch.dict(os.environ, environment):
         try:
             worker(job)
             seen["ended"] = None

@@ -25,6 +25,7 @@ from .material import EXACT, Net, Rows, as_measured, weights
 from .on_gpus import opened_on_gpus
 
 ROWS = 36  # divides by 2 and by 3
+LOCAL_RANKS = (2, 4)  # of a machine with two GPUs: with four ranks, they run on the CPU
 LATE = 0.3  # seconds between the first and the second half of a checkpoint
 _sleep = time.sleep
 
@@ -41,8 +42,8 @@ class _Counting(Net):
         return super().forward(x)
 
 
-def _train_simply(log: list[Evidence], trained: list[nn.Module]) -> Callable[..., float]:
-    """Return a `train_epoch` without accumulation that logs what it was given, and which model it trained."""
+def _train_simply(log: list[Evidence], trained: list[nn.Module], data: Rows) -> Callable[..., float]:
+    """Return a `train_epoch` without accumulation that logs what it was given, and which model and rows it used."""
 
     def train_epoch(model: Any, loader: Any, optimizer: Any, accumulate: int, epoch: int) -> float:
         sampler = loader.sampler
@@ -56,7 +57,7 @@ def _train_simply(log: list[Evidence], trained: list[nn.Module]) -> Callable[...
                 F.cross_entropy(model(x.to(device)), y.to(device)).backward()
                 optimizer.step()
         trained.append(getattr(model, "module", model))
-        rows, loader.dataset.asked = loader.dataset.asked, []
+        rows, data.asked = data.asked, []
         reduced = sum(call.nbytes for call in collectives.calls if call.name == "all_reduce")
         log.append(
             {
@@ -68,6 +69,7 @@ def _train_simply(log: list[Evidence], trained: list[nn.Module]) -> Callable[...
                 "sampler": type(sampler).__name__,
                 "sent": reduced,
                 "wrapped": isinstance(model, DistributedDataParallel),
+                "training": all(layer.training for layer in model.modules()),
                 "evaluated": 0,
             }
         )
@@ -119,10 +121,26 @@ def _numbers(model: nn.Module) -> list[float]:
     return [*weights(model), *(float(buffer) for buffer in model.buffers())]
 
 
+def _both(returned: Any) -> tuple[nn.Module, list[dict[str, Any]]]:
+    """Return the model and the history that a worker returned.
+
+    Raises:
+        TypeError: if it returned something else.
+    """
+    match returned:
+        case nn.Module() as model, list() as history if all(isinstance(entry, dict) for entry in history):
+            return model, history
+        case tuple() | list():
+            what = f"({', '.join(type(part).__name__ for part in returned)})"
+        case _:
+            what = type(returned).__name__
+    raise TypeError(f"worker returned {what}; it should return (model, history), with a list of dictionaries")
+
+
 def _worker(worker: Callable[..., Any], seed: int, epochs: int, folder: str) -> Evidence:
     """One rank: the learner's worker on a job that keeps a log. Each rank has its own path for the checkpoint."""
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    on_gpus = opened_on_gpus(worker, folder) if ranks == 2 else None
+    on_gpus = [opened_on_gpus(worker, folder, local) for local in LOCAL_RANKS] if ranks == 2 else None
     if ranks == 3:  # as if each had a machine of its own: one rank 0, and three local ranks 0
         os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     log: list[Evidence] = []
@@ -144,22 +162,22 @@ def _worker(worker: Callable[..., Any], seed: int, epochs: int, folder: str) -> 
             log[-1]["evaluated_on"] = [len(dataset), batch_size]
         return {"loss": len(dataset) + len(log) / 8, "accuracy": 1.0 / batch_size + len(log) / 64}
 
-    paths = [Path(folder) / f"{number}.pt" for number in range(ranks)]
+    paths, train = [Path(folder) / f"{number}.pt" for number in range(ranks)], Rows(seed, ROWS)
     job = SimpleNamespace(
         make_model=make_model,
         make_optimizer=make_optimizer,
-        train=Rows(seed, ROWS),
+        train=train,
         test=Rows(seed + 1, 7),
         epochs=epochs,
         micro_batch=4,
         accumulate=3,
         seed=seed + 17,  # not the default of the sampler
         checkpoint=str(paths[rank]),
-        train_epoch=_train_simply(log, trained),
+        train_epoch=_train_simply(log, trained, train),
         evaluate=evaluate,
     )
     with _slow_files():
-        model, history = worker(job)
+        model, history = _both(worker(job))
     complete = _read(paths[0]) is not None  # at the moment at which the worker returns
     return {
         "log": log,
@@ -209,10 +227,8 @@ class ReplicasShareTheWorkAndAgree(Check):
                 if rows != list(range(ROWS)):
                     twice = len(rows) - len(set(rows))
                     missing = ROWS - len(set(rows))
-                    return (
-                        f"{case}, epoch {epoch}: {twice} rows were used more than once and {missing} not at all. "
-                        "How does the sampler know the ranks and their number?"
-                    )
+                    ask = "How does the sampler know the ranks and their number?" if twice else "What drops them?"
+                    return f"{case}, epoch {epoch}: {twice} rows were used more than once, {missing} not at all. {ask}"
             orders = [entry["rows"] for entry in got[0]["log"]]
             if orders != [entry["rows"] for entry in want[0]["log"]]:
                 return f"{case}: the order of the rows is not that of a DistributedSampler that shuffles with job.seed."
@@ -246,6 +262,8 @@ def _wrong_calls(mine: Evidence, right: Evidence) -> str | None:
         return f"called train_epoch with (epoch, accumulate, batch size) {calls}; it should be {wanted}."
     if not all(entry["wrapped"] for entry in mine["log"]):
         return "called train_epoch with a model that DDP does not wrap."
+    if not all(entry["training"] for entry in mine["log"]):
+        return "called train_epoch with a model in evaluation mode."
     processes = max(entry["processes"] for entry in mine["log"])
     if processes:
         return f"gave its DataLoader num_workers={processes}; it should load without loader processes."
@@ -328,19 +346,20 @@ class ClosesAndReports(Check):
                     )
                 if got["history"] != right["history"]:
                     return f"{case}: the history of rank {rank} is {got['history']}; it should be {right['history']}."
-                wrong = _wrong_on_gpus(got["on gpus"], right["on gpus"])
-                if wrong:
-                    return f"where ranks have GPUs: rank {rank} {wrong}"
+                for local, mine, ideal in zip(LOCAL_RANKS, got["on gpus"] or [], right["on gpus"] or [], strict=False):
+                    wrong = _wrong_on_gpus(mine, ideal)
+                    if wrong:
+                        return f"where a machine has 2 GPUs and {local} ranks: rank {rank} {wrong}"
         return None
 
 
-def _wrong_on_gpus(got: Evidence | None, right: Evidence | None) -> str | None:
-    """Say what a rank does wrong where `rank_device()` is a GPU."""
-    if right is None:
-        return None
+def _wrong_on_gpus(got: Evidence, right: Evidence) -> str | None:
+    """Say what a rank does wrong where there are GPUs: `rank_device()` is one of them, or the CPU."""
     gpu = right["device_id"]
     if not got["opened"]:
         return f"opened no process group: it ended with {got['ended']} first."
+    if gpu is None:
+        return _wrong_on_cpu(got)
     if got["backend"] is not None and "nccl" not in got["backend"]:
         return f"opened the process group over {got['backend']}; it should be NCCL."
     if got["device_id"] != gpu:
@@ -349,6 +368,16 @@ def _wrong_on_gpus(got: Evidence | None, right: Evidence | None) -> str | None:
         return f"has {got['current']} as the current device; {gpu} is its GPU (torch.cuda.set_device)."
     if got["moved"] != gpu:
         return f"has moved the model to {got['moved']}; {gpu} is its GPU."
+    return None
+
+
+def _wrong_on_cpu(got: Evidence) -> str | None:
+    """Say what a rank does wrong where there are GPUs, and `rank_device()` is the CPU."""
+    for seen, what in ((got["backend"], "over nccl"), (got["device_id"], f"with device_id={got['device_id']}")):
+        if seen is not None and seen != "gloo":
+            return f"opened the process group {what}; rank_device() is the CPU there, so it should be gloo."
+    if got["moved"] != "cpu":
+        return f"has moved the model to {got['moved']}; rank_device() is the CPU there."
     return None
 
 

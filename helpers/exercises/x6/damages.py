@@ -23,13 +23,13 @@ def _zeroed(begin: float, end: float = 1.0) -> Damage:
     return damage
 
 
-def _flipped(at: float | int, count: int = 1) -> Damage:
-    """Change `count` bytes, from byte `at` on, or from this share of the bytes on."""
+def _flipped(at: float | int, count: int = 1, bits: int = 0x5A) -> Damage:
+    """Change these bits of `count` bytes, from byte `at` on, or from this share of the bytes on."""
 
     def damage(data: bytearray) -> bytearray:
         begin = int(at * len(data)) if isinstance(at, float) else at % max(1, len(data))
         for i in range(begin, min(begin + count, len(data))):
-            data[i] ^= 0x5A
+            data[i] ^= bits
         return data
 
     return damage
@@ -75,6 +75,8 @@ def damages_of(kind: str, entry: Path) -> Iterator[Callable[[Path], None]]:
         for file in dict.fromkeys([*files[:1], *files[-1:]]):
             for at in (*range(-ENDS, ENDS), *range(ENDS, file.stat().st_size - ENDS, STRIDE)):
                 yield _changed(file.relative_to(entry), _flipped(at))
+        for at in range(min(ENDS, files[0].stat().st_size) if files else 0):  # a digit becomes another digit
+            yield _changed(files[0].relative_to(entry), _flipped(at, bits=1))
     else:
         for file in files[-1:] if kind in IN_THE_LARGEST else chosen:
             for damage in {**IN_A_FILE, **IN_THE_LARGEST}[kind]:

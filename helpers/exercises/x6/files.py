@@ -13,6 +13,7 @@ CASES = {  # what comes before the last save
     "published": "a save of step 10 was killed after the new name, then step 11 is saved",
     "damaged": "steps 9 and 10 are damaged, and step 9 is saved again",
     "set back": "steps 6 to 8 are there, and step 5 is saved",
+    "twice": "steps 8 and 9 are saved, then step 9 again with other values",
     "dated": "step 8 has the newest date, as after a copy, and step 11 is saved",
 }
 DAMAGES = {
@@ -87,7 +88,7 @@ class NewestComesBack(OneObservation):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        wrong = _not_saved(seen, "mixed", "series", "three", "dated")
+        wrong = _not_saved(seen, "mixed", "series", "three", "dated", "twice")
         if wrong:
             return wrong
         if any(scene["changed"] for scene in seen["scenes"].values() if "changed" in scene):
@@ -103,6 +104,8 @@ class NewestComesBack(OneObservation):
                 return f"{where}: {_found(found)}; step {step} is the newest."
             if not _is(found, kind, step, expected):
                 return f"{where}: load returned a state that differs from the saved one."
+        if not _is(loads["twice"][0], "again", 9, expected):
+            return f"step 9 was saved twice, with other values: {_found(loads['twice'][0])}; expected the later state."
         (mixed,) = loads["mixed"]
         for place, value in expected["print"].items():
             if mixed.get("print", {}).get(place) != value:
@@ -133,7 +136,7 @@ class SurvivesKillAndPowerCut(OneObservation):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return _not_saved(seen, *BEFORE) or _killed(seen, expected) or _power_cut(seen)
+        return _not_saved(seen, *BEFORE, "set back") or _killed(seen, expected) or _power_cut(seen)
 
 
 def _killed(seen: Evidence, expected: Evidence) -> str | None:
@@ -143,6 +146,19 @@ def _killed(seen: Evidence, expected: Evidence) -> str | None:
         wrong = wrong or _lost(seen, expected, scene, old)
         if wrong:
             return wrong
+    return _lost_when_set_back(seen, expected)
+
+
+def _lost_when_set_back(seen: Evidence, expected: Evidence) -> str | None:
+    """Say at which moment of saving a step before the newest one a kill would leave less than there was."""
+    moments = list(zip(seen["photographs"]["set back"], seen["loads"]["set back"], strict=True))
+    for number, (steps, found) in enumerate(moments, 1):
+        step = 8 if 5 not in steps else found.get("step", -1)
+        if not _is(found, "small", step, expected):
+            return (
+                f"killed at moment {number} of {len(moments)} of saving step 5 where steps 6 to 8 are there "
+                f"({_listed(steps)} there): {_found(found)}. A step that is to go goes when step 5 has its name."
+            )
     return None
 
 

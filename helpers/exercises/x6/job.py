@@ -24,6 +24,7 @@ from ..probing.folder_watch import FolderWatch
 from .states import hash_of
 
 LANES = 2
+_sleep = time.sleep
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Kill:
 def die() -> None:
     """End this process as a power switch would: nothing is caught, nothing is cleaned up."""
     os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
-    time.sleep(60)  # not reached
+    _sleep(60)  # not reached
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,7 @@ class Job:
             whether the folder was the job's.
         loads: of each call of `load`: whether the folder was the job's.
         overtaken: something was computed while `save` was at work.
+        made: the folder was not there when the run began, and was there before `save` or `load` was called.
     """
 
     def __init__(self, run: Run, save: Callable[..., Any], load: Callable[..., Any], gradient: Any) -> None:
@@ -145,7 +147,8 @@ class Job:
         self.drawn: list[Evidence] = []
         self.saves: list[list[Any]] = []
         self.loads: list[bool] = []
-        self.overtaken = False
+        self.overtaken = self.made = False
+        self._there = self._folder.exists()
         self.model: nn.Module | None = None
         self._optimizer: torch.optim.Optimizer | None = None
         self._forwards: list[Evidence] = []
@@ -194,7 +197,8 @@ class Job:
         self.points.pass_by("save")
         self.saves.append([int(step), self._updated, self.learning_rate, int(keep), Path(folder) == self._folder])
         self._saving += 1
-        time.sleep(self.run.slow)
+        self._look(folder)
+        _sleep(self.run.slow)
         inside = self.points.inside_save()
         if inside:
             moments = itertools.count(1)
@@ -205,9 +209,18 @@ class Job:
         self._saving -= 1
         self.points.pass_by("saved")
 
+    def _look(self, folder: Path) -> None:
+        """Note whether something other than `save` has made `folder`."""
+        self.made |= Path(folder).exists() and not self._there and len(self.saves) < 2
+
+    def left_nothing(self) -> bool:
+        """Say whether a rank above 0 has not made its folder."""
+        return self.rank == 0 or self._there or not self._folder.exists()
+
     def load(self, folder: Path) -> Any:
         self.points.pass_by("load")
         self.loads.append(Path(folder) == self._folder)
+        self._look(folder)
         found = self._load(folder)
         self.points.pass_by("loaded")
         return found

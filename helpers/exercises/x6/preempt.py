@@ -24,7 +24,7 @@ def _cases(seed: int) -> dict[str, Case]:
     step, other, rank = dice.choice((2, 7)), dice.choice((1, 6)), dice.choice((0, 1))
     first, short = Notice(rank, "launch", step), "SIGTERM with too little time"
     again = Notice(rank, "launch", step + 1)
-    later = Notice(rank, "launch", STEPS - 1)
+    later, usr1 = Notice(rank, "launch", STEPS - 1), Notice(rank, "launch", step, "SIGUSR1")
     return {
         "no signal": Case(starts=2),
         "SIGTERM on rank 0 alone": Case((Notice(0, "launch", step),), starts=2),
@@ -48,20 +48,27 @@ def _cases(seed: int) -> dict[str, Case]:
         f"{short}, after SIGUSR1": Case((Notice(rank, "launch", step, "SIGUSR1"), again), term=13),
         f"{short}, then again": Case((first, again), term=15),
         f"{short}, then SIGUSR1": Case((first, Notice(rank, "launch", step + 1, "SIGUSR1")), term=15),
+        f"SIGUSR1, then {short} when the last step has ended": Case((usr1, Notice(rank, "wait", step + 2)), term=7),
+        f"SIGUSR1, then {short} on the other rank when the last step has ended": Case(
+            (usr1, Notice(1 - rank, "wait", step + 2)), term=7
+        ),
+        "SIGUSR1 with too little time": Case((usr1,), usr1=15),
         "SIGTERM before the last step": Case((later,)),
         f"{short}, before the last step": Case((later,), term=11, starts=2),
         "SIGTERM in the last step": Case((Notice(rank, "launch", STEPS),)),
-        "SIGTERM in the last save": Case((Notice(rank, "save", STEPS),)),
+        "SIGTERM in the last save, and in the next job.resume": Case(
+            (Notice(rank, "save", STEPS),), starts=2, later=(Notice(rank, "resume"),)
+        ),
     }
 
 
 def _starts(answer: Answer, seed: int) -> dict[str, list[Evidence]]:
-    """One rank: each case; signals come in its first start."""
+    """One rank: each case, in one start or two."""
     group, code = dist.new_group(), random.Random(seed).randrange(64, 100)
     seen = {}
     for name, case in _cases(seed).items():
         disk: list[list[int]] = []
-        notices = [case.notices, ()][: case.starts]
+        notices = [case.notices, case.later][: case.starts]
         seen[name] = [_start(answer, PreemptedJob(case, coming, disk, group, code)) for coming in notices]
     return seen
 
@@ -172,6 +179,8 @@ def _wrong_steps(got: Evidence, want: Evidence) -> str | None:
     extra = [step for step in got["early"] if step not in excused]
     if extra:
         return f"waited for step {extra[0]} before it launched step {extra[0] + 1}, so the device had nothing to do."
+    if got["silent"]:
+        return f"launched step {got['silent'][0]} with a note of 0, though it had been signaled before."
     if got["resumes"] != want["resumes"]:
         return f"called job.resume {got['resumes']} times; expected once."
     if got["launched"] != want["launched"]:

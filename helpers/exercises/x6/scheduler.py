@@ -21,6 +21,7 @@ from ..base import Evidence
 
 SIGNALS = {"SIGTERM": signal.SIGTERM, "SIGUSR1": getattr(signal, "SIGUSR1", signal.SIGTERM)}
 STEP, SAVE = 2.0, 8.0  # simulated seconds of a step, and of a save
+LEAST = 0.25  # seconds that job.least takes, for which SIGKILL comes late
 CLOCKS = (1000.0, 73_000.0)  # what the ranks' clocks show when a case begins
 STEPS, EVERY = 12, 5
 DOING = ("resume", "step", "least", "save", "exit", "return", "stop")  # what a rank may be doing, beside a number
@@ -49,12 +50,14 @@ class Case:
 
     Attributes:
         starts: how often the job is started.
+        later: signals that come in the second start.
     """
 
     notices: tuple[Notice, ...] = ()
     term: float = 40.0
     usr1: float = 120.0
     starts: int = 1
+    later: tuple[Notice, ...] = ()
 
     def seconds(self, name: str) -> float:
         """Return the seconds from a signal to SIGKILL."""
@@ -89,7 +92,7 @@ class PreemptedJob:
         self._totals: dict[int, float] = {}
         self._dead = self._in_handler = False
         self.seen: Evidence = {"missed": [], "raised": "", "called_in_handler": "", "apart": [], "killed": []}
-        self.seen |= {"resumes": 0, "begin": 0, "early": [], "least": [], "saves": [], "left": None}
+        self.seen |= {"resumes": 0, "begin": 0, "early": [], "least": [], "saves": [], "left": None, "silent": []}
 
     def for_answer(self) -> SimpleNamespace:
         """Return the job as the contract describes it."""
@@ -113,6 +116,8 @@ class PreemptedJob:
         if self._launched > STEPS + 2:
             raise Ended
         self._launched += 1
+        if self._kill < math.inf and not note:
+            self.seen["silent"].append(self._launched)
         self._sent[self._launched] = float(note), self._now
         self._deliver("launch", self._launched)
         return Running(self, self._launched)
@@ -129,7 +134,9 @@ class PreemptedJob:
         self._enter("least")
         self._finish(self._launched)
         self.seen["least"].append(self._launched)
-        return min(value for value, _ in self._exchange("least", 0, float(number)))
+        least = min(value for value, _ in self._exchange("least", 0, float(number)))
+        self._now += LEAST
+        return least
 
     def save(self, step: int) -> None:
         self._enter("save")
@@ -201,7 +208,7 @@ class PreemptedJob:
 
     def _check_time(self, doing: str, number: int) -> None:
         """End where the seconds of a rank are over."""
-        if min(self._kills) < self._now:
+        if min(self._kills) + LEAST < self._now:
             self.seen["killed"], self._dead = [doing, number], True
             raise Ended
 

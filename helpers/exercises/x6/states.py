@@ -13,14 +13,16 @@ MIXED = "every kind of value"  # a key that the state of this kind has
 def make_state(kind: str, seed: int, step: int) -> dict[str, Any]:
     """Return the state of a training loop after `step` steps.
 
-    Kinds: "usual", some 40 KiB; "small", which fits into the buffer of a file; "large", 1.6 MiB; "mixed", with every
-    kind of value that a contract may speak of.
+    Kinds: "usual", some 40 KiB; "small" and "again", which fit into the buffer of a file; "large", 1.6 MiB; "mixed",
+    with every kind of value that a contract may speak of.
     """
     generator = torch.Generator().manual_seed(1000 * seed + step)
 
     def numbers(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
+    if kind == "again":  # what another run has after the same step
+        return {"step": step, "weights": numbers(9)}
     if kind == "small":
         return {"step": step, "weights": numbers(8)}
     if kind == "large":
@@ -57,6 +59,9 @@ def _mixed(numbers: Any) -> dict[str, Any]:
         "numbers": [0, 1, True, False, None, 2**70, -0.0, 0.1, 1e300, math.inf, math.nan, 1.0],
         "nested": [{"a": [1, (2, 3.5, [numbers(2)])], "b": {}}, [], (), {}, ""],
         MIXED: "Grüße\n\0 'quoted'",
+        "Adam_2 State": {},
+        "nothing": None,
+        "flag": True,
     }
 
 

@@ -179,6 +179,8 @@ def _wrong_checkpoints(seen: Evidence, expected: Evidence) -> str | None:
             if got["loads"] != right["loads"]:
                 calls = f"{len(got['loads'])} times" if all(got["loads"]) else "with another folder than job.folder"
                 return f"{name}: rank {rank} called job.load {calls}; expected: {len(right['loads'])}."
+            if got["made"]:
+                return f"{name}: rank {rank} made its folder. Only job.save writes, and it makes what it needs."
             if not got["last"]:
                 return f"{name}: rank {rank} returned before the last checkpoint was published."
         for start, right in zip(seen[name]["starts"], expected[name]["starts"], strict=True):

@@ -2,6 +2,8 @@
 
 import os
 
+from helpers import rank_device
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -61,10 +63,10 @@ def evaluate(model, dataset, batch_size):
 
 def worker(job):
     rank, n = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    cuda = torch.cuda.device_count() >= n
-    device = torch.device("cuda", rank) if cuda else torch.device("cpu")
+    device = rank_device()
+    cuda = device.type == "cuda"
     if cuda:
-        torch.cuda.set_device(rank)
+        torch.cuda.set_device(device.index)
     device_id = device if cuda else None
     dist.init_process_group(backend="nccl" if cuda else "gloo", rank=rank, world_size=n, device_id=device_id)
     try:

@@ -59,8 +59,8 @@ def evaluate(model, dataset, batch_size):
 
 
 def worker(job):
-    gpu = torch.cuda.is_available() and torch.cuda.device_count() > 1
     device = rank_device()
+    gpu = device.type == "cuda"
     if gpu:
         torch.cuda.set_device(device)
         init_process_group("nccl", init_method="env://", device_id=device)
