@@ -22,7 +22,6 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ...core.data import Split
 from ...meter.recorder import MemoryMeter
-from ...meter.session import clock
 from .clock import SetClock
 
 STEP_SECONDS = 1e3  # by which a training step takes longer by the set clock, on average
@@ -53,7 +52,6 @@ class Pass:
     weight: float  # the sum of the first layer's weights, without signs
     block: Block | None
     inside: bool  # in the answer's train_step
-    when: int  # in the meter's time
     dtype: str = ""
     logits: Any = None
     gradient: Any = None
@@ -137,7 +135,7 @@ class Watch:
     def _before(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if not (isinstance(module, nn.Conv2d) and module.in_channels == 1):
             return
-        when, images = clock(), args[0].detach()
+        images = args[0].detach()
         block = self._open[-1] if self._open else None
         number = sum(one.training for one in self.passes)
         one = Pass(
@@ -150,7 +148,6 @@ class Watch:
             0.0 if number else module.weight.detach().abs().sum().item(),
             block,
             self._code is None or self._in_train_step(),
-            when,
         )
         self.passes.append(one)
         if block:
