@@ -36,7 +36,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 # 1. `lengths` is a list of one or more positive integers: the lengths of the documents, in their order in the sequence. The sequence is cut into chunks of `chunk` tokens, numbered from 0. Document boundaries may fall inside chunks.
 # 2. The work of a chunk is the total number of keys that its queries see: a token sees its document up to and including itself. Chunks are dealt from the most work to the least; among chunks with equal work, the lower number comes first. Each chunk goes to the rank with the least work so far; in a tie, to the rank with the lower number. A rank that has its share of chunks gets no more. Every rank gets the same number of chunks, in ascending order.
 # 3. If the tokens cannot be cut into chunks, or the chunks cannot be divided evenly among the ranks, `deal` raises `ValueError`.
-# 4. `tokens` is `(B, T)`, int64, and each row holds documents of these `lengths`. `inputs`, `targets` `(B, t)` and `positions` `(t,)` are int64 and hold the rank's chunks one after the other, for any `order`. Arguments are not changed.
+# 4. `tokens` is `(B, T)`, int64, and each row holds documents of these `lengths`. `inputs`, `targets` `(B, t)` and `positions` `(t,)` are int64 and hold the rank's chunks one after the other, for any `order` whose lists ascend. Arguments are not changed.
 # 5. The target of a token is the token after it in its document. The last token of a document has the target -100. Positions count from 0 in each document and apply to all rows.
 
 
@@ -237,7 +237,7 @@ hint("x5.ring")
 #
 # 1. `model(inputs, positions)` returns logits `(B, t, V)` for the rank's tokens, `(B, t)`. Its attention sees the whole sequence, forward and backward, as yours does. Every rank calls the model once. The parameters are the same on all ranks, and every trained parameter is used on every rank. (The check brings its own attention, so that a mistake above costs nothing here.)
 # 2. The loss is the mean cross-entropy over the targets of **all** ranks of the group. A target of -100 does not count. Ranks may have different numbers of targets that count, and a rank may have none.
-# 3. Afterwards each parameter's `.grad`, on every rank, is the gradient of that loss in one process. Frozen parameters (`requires_grad=False`) get none.
+# 3. Afterwards each parameter's `.grad`, on every rank, is the gradient of that loss in one process. Frozen parameters (`requires_grad=False`) get none; which ones are frozen may change between steps.
 # 4. A model takes many steps: gradients, hooks and counts left by earlier steps must not affect later ones. Parameters, inputs and the model's mode do not change.
 # 5. It returns the loss, a Python float, the same on every rank.
 

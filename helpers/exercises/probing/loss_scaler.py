@@ -1,6 +1,7 @@
 """What a loss scaler must do, for one optimizer or several. Gradients are fed by hand, so that every branch is met."""
 
 import itertools
+import math
 import random
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -26,12 +27,12 @@ Optimizers = list[torch.optim.Optimizer]
 def _toy(kind: type[torch.optim.Optimizer], lr: float, optimizers: int) -> tuple[nn.Sequential, Optimizers]:
     """Return as many linear layers as `optimizers`, and an optimizer of each.
 
-    The first has two groups of parameters, and one parameter that never gets a gradient.
+    The first has two groups of parameters, and before them one parameter that never gets a gradient.
     """
     device = pick_device()
     model = nn.Sequential(*[nn.Linear(6, 3), nn.Linear(3, 2), nn.Linear(2, 2)][:optimizers]).to(device)
     unused = nn.Parameter(torch.ones(2, device=device))
-    groups = [{"params": [model[0].weight, unused]}, {"params": [model[0].bias]}]
+    groups = [{"params": [unused, model[0].weight]}, {"params": [model[0].bias]}]
     return model, [kind(groups, lr=lr), *(kind(layer.parameters(), lr=lr) for layer in model[1:])]
 
 
@@ -65,7 +66,7 @@ def _divided(gradient: list[float], given: list[float], scale: float) -> bool:
     if len(gradient) != len(given):
         return False
     right = [element / scale for element in given]
-    return all(a == b or abs(a - b) <= EXACT * abs(b) for a, b in zip(gradient, right, strict=True))
+    return all(a == b or abs(a - b) <= EXACT * abs(b) < math.inf for a, b in zip(gradient, right, strict=True))
 
 
 class _Step(NamedTuple):
@@ -90,7 +91,19 @@ class GradientIsUnscaled(ForOptimizers):
         seen = {"steps": cls._steps(seed, scaler_class)}
         if all(step["attached"] for step in seen["steps"]):
             seen["unscaled"] = [cls._unscaled(scaler_class, *case) for case in UNSCALED]
+            others = (1, 3) if cls.optimizers > 1 else ()
+            seen["others"] = {str(number): cls._moves_of(scaler_class, number) for number in others}
         return seen
+
+    @staticmethod
+    def _moves_of(scaler_class: Any, number: int) -> list[float]:
+        """Return by how much the weights of each of `number` optimizers move where only step() unscales: by 1."""
+        model, optimizers = _toy(torch.optim.SGD, 1.0, number)
+        scaler = scaler_class(init_scale=8.0)
+        _fill(model, 8.0)
+        before = [layer.bias.detach().clone() for layer in model]
+        _step(scaler, optimizers, explicit=False)
+        return [(layer.bias - was).abs().max().item() for layer, was in zip(model, before, strict=True)]
 
     @staticmethod
     def _plan(seed: int) -> list[_Step]:
@@ -176,6 +189,13 @@ class GradientIsUnscaled(ForOptimizers):
             wrong = GradientIsUnscaled._wrongly_unscaled(scale, bad, got)
             if wrong:
                 return wrong
+        for number, moves in seen["others"].items():
+            for i, moved in enumerate(moves, 1):
+                if not close(moved, 1.0, EXACT):
+                    return (
+                        f"With {number} optimizer{'s' * (number != '1')} and no unscale_() before step(), an update of "
+                        f"optimizer {i} is {moved:.4g} times the gradient. A scaler serves any number of them."
+                    )
         return None
 
     @staticmethod
@@ -203,7 +223,7 @@ class GradientIsUnscaled(ForOptimizers):
             moved = got["moved"][right_ones.index(False)]
             return (
                 f"{at}for some parameters an update is {moved:.4g} times the gradient of the loss, for others it is "
-                "right. An optimizer may have several groups of parameters: divide the gradients of all of them."
+                "right. An optimizer may have several groups, and parameters without a gradient: divide all others."
             )
         for moved, right in zip(got["moved"], want["moved"], strict=True):
             if not close(moved, right, EXACT):
@@ -339,7 +359,7 @@ def _same(scales: list[float], right: list[float]) -> bool:
 
 
 class _Case(NamedTuple):
-    """A scaler, and the steps it goes through: g good, b bad."""
+    """A scaler, and the steps it goes through: g good, b bad, B bad for every optimizer."""
 
     settings: dict[str, float]
     steps: str
@@ -352,8 +372,8 @@ class ScaleGrows(ForOptimizers):
         "Count good steps in update(); compare with growth_interval; set the count to 0 after growing and backing off."
     )
 
-    @staticmethod
-    def _cases(seed: int) -> list[_Case]:
+    @classmethod
+    def _cases(cls, seed: int) -> list[_Case]:
         drawn = random.Random(seed)
         n = drawn.choice((3, 4, 5))
         usual = {
@@ -368,11 +388,15 @@ class ScaleGrows(ForOptimizers):
             _Case(often, "ggbg"),
             # nothing keeps the scale above 1, or at powers of two
             _Case(usual | {"init_scale": 3.0, "growth_factor": 1.5}, "bb" + "g" * n),
+            # nor within what FP16 holds
+            _Case(often | {"growth_factor": 2.0**40}, "gg"),
+            _Case(often | {"init_scale": 1.0, "backoff_factor": 2.0**-30}, "bb"),
+            *([_Case(usual, "B" + "g" * n + "B")] if cls.optimizers > 1 else []),
         ]
 
     @classmethod
     def probe(cls, seed: int, scaler_class: Any) -> Evidence:
-        runs = [cls._scales(scaler_class, case) for case in ScaleGrows._cases(seed)]
+        runs = [cls._scales(scaler_class, case) for case in cls._cases(seed)]
         kind = type(scaler_class(init_scale=8.0).get_scale()).__name__
         defaults = _Case({}, "b" + "g" * 2000)
         others = (1, 3) if cls.optimizers > 1 else ()
@@ -392,9 +416,9 @@ class ScaleGrows(ForOptimizers):
         scales = [float(scaler.get_scale())]
         for step in case.steps:
             _fill(model, 1.0)
-            if step == "b":
-                model[0].bias.grad.view(-1)[-1] = float("inf")  # the first optimizer's; the second meets none
-            _step(scaler, optimizers, explicit=False, overflow=step == "b")
+            for layer in {"b": model[:1], "B": model}.get(step, ()):  # b: the second optimizer meets none
+                layer.bias.grad.view(-1)[-1] = float("inf")
+            _step(scaler, optimizers, explicit=False, overflow=step in "bB")
             scaler.update()
             scales.append(float(scaler.get_scale()))
         return {"settings": case.settings, "steps": case.steps, "scales": scales}
@@ -419,8 +443,8 @@ class ScaleGrows(ForOptimizers):
         i, got, right = next((i, got, right) for i, (got, right) in enumerate(pairs) if not close(got, right, EXACT))
         settings = ", ".join(f"{name}={value:g}" for name, value in want["settings"].items())
         return (
-            f"{settings}: after the steps {want['steps'][:i]} (g good; b bad: inf in {PLACES['second']}) the scale is "
-            f"{got:g}; it should be {right:g}."
+            f"{settings}: after the steps {want['steps'][:i]} (g good; b bad: inf in {PLACES['second']}"
+            f"{'; B: inf in every optimizer' * ('B' in want['steps'])}) the scale is {got:g}; it should be {right:g}."
         )
 
     @staticmethod

@@ -13,12 +13,12 @@ from ..probing.fingerprint import OTHER_DATA, fingerprint
 from ..probing.measuring_weights import close
 from ..probing.plain import plain
 from .shared import PRECISIONS
-from .training import OTHER_SECONDS, STEP_SECONDS, Pass, Watch, rows_of
+from .training import OTHER_SECONDS, SETTINGS, STEP_SECONDS, UNEVEN, Pass, Watch, rows_of
 
 EPOCHS = {"fp32": 3, "bf16": 1, "fp16": 2}  # 16 bits are slow on a CPU
 BATCH = 64
 EXTRA = 20  # steps more than the epochs have: for the meter, or to take the time of; less than an epoch
-LONG = 1e4  # by which the gradient of one step is multiplied, so that it has to be clipped
+LONG = 1e4  # by which the gradient of one step, and of a metered one, is multiplied, so that it has to be clipped
 OVERFLOW_AT, AFTERWARDS = 15, 12  # the step that overflows, late in an epoch, and after how many the scale is looked at
 
 
@@ -60,7 +60,10 @@ def _run(
     mine = [one for one in watch.passes if _is_of(model, one)]
     updates = [update for update in watch.updates if _updates(update.optimizer, mine)]
     others = [update for update in watch.updates if not _updates(update.optimizer, mine)]
-    norms = [update.norm for update in watch.updates if update.norm is not None]
+    norms: dict[int, list[float]] = {}
+    for update in watch.updates:
+        if update.norm is not None:
+            norms.setdefault(update.number, []).append(update.norm)
     return {
         "accuracy": float(result["accuracy"]),
         "peak": int(result["peak_bytes"]),
@@ -73,7 +76,8 @@ def _run(
         "optimizers": [len({id(update.optimizer) for update in part}) for part in (updates, others)],
         "settings": [setting for update in updates[:1] + updates[-1:] for setting in update.settings],
         "head": [setting for update in others[:1] + others[-1:] for setting in update.settings],
-        "norm": sum(norm**2 for norm in norms) ** 0.5 if norms else None,
+        "held": [update.numbers for update in updates[:1] + others[:1]],
+        "norms": [sum(norm**2 for norm in both) ** 0.5 for both in norms.values()],
         "at": sum(one.step and one.number < watch.at for one in mine),
         "shapes": [list(parameter.shape) for parameter in model.parameters()],
         "dtypes": sorted({str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters()}),
@@ -264,8 +268,11 @@ def _wrong_model(got: Evidence, want: Evidence) -> str | None:
             return f"the optimizer of the {part} is {got[key][0]}; it should be torch.optim.{kind}."
         other = next((one for one in got[key] if one not in (kind, setting)), None)
         if other:
-            words = "learning rate {}, betas {}, eps {}, weight decay {}, amsgrad {}, momentum {}"
-            return f"the optimizer of the {part} has {words.format(*other)}; it should have {words.format(*setting)}."
+            name, a, b = next(three for three in zip(SETTINGS, other, setting, strict=True) if three[1] != three[2])
+            return f"the optimizer of the {part} has {name}={a}; it should have {name}={b}."
+    for seen, right, part in zip(got["held"], want["held"], ("features", "head"), strict=True):
+        if seen != right:
+            return f"the optimizer of the {part} holds {seen:,} numbers; model.{part} has {right:,}."
     return None
 
 
@@ -300,10 +307,12 @@ def _wrong_seconds(seconds: float, true: float) -> str | None:
     if close(seconds, STEP_SECONDS, 0.02) or true / 3 <= seconds <= 3 * true:
         return None
     held = "more than ordinary steps" if seconds > STEP_SECONDS else "less than a whole step"
+    if min(UNEVEN) <= seconds / STEP_SECONDS <= 1.01 * max(UNEVEN):
+        held = "one step, and not the average"
     return (
         f"it reports step_seconds of {seconds:.4g}. For this check, the clock gains {STEP_SECONDS:,.0f} s in a "
-        f"training step, {OTHER_SECONDS:,.0f} s in the first, in a metered one and in an evaluation: the figure "
-        f"contains {held}. Divide the time of ordinary steps by their number."
+        f"training step on average, {OTHER_SECONDS:,.0f} s in the first, in a metered one and in an evaluation: the "
+        f"figure contains {held}. Divide the time of ordinary steps by their number."
     )
 
 
@@ -325,9 +334,10 @@ def _wrong_scaling(fp16: Evidence) -> str | None:
 
 
 def _wrong_clipping(run: Evidence) -> str | None:
-    if run["norm"] is not None and close(run["norm"], 1.0, 0.01):
+    wrong = next((norm for norm in run["norms"] if not close(norm, 1.0, 0.01)), None)
+    if run["norms"] and wrong is None:
         return None
-    norm = "the optimizer did not step" if run["norm"] is None else f"a norm of {run['norm']:.4g} reached the optimizer"
+    norm = "the optimizer did not step" if wrong is None else f"a norm of {wrong:.4g} reached the optimizer"
     return f"train('fp32'): the gradient of one step was made {LONG:,.0f} times as long, and {norm}; max_norm is 1.0."
 
 

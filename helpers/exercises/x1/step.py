@@ -27,6 +27,7 @@ SPOILED: tuple[tuple[tuple[str, float] | None, str], ...] = (  # in each step: a
     (("features.0.weight", float("inf")), f"The features' gradient held inf, and the head's did not: {NEITHER}"),
     (("head.weight", float("nan")), f"The head's gradient held NaN: {NEITHER}"),
 )
+LONG = 1e6  # by which a gradient is multiplied, so that FP16 does not hold its norm
 ASIDE = 0.1  # how far, of its length, a move may lie beside the reference's: what rounding in 16 bits explains
 
 
@@ -264,7 +265,12 @@ class SixteenBitsWithoutScaler(Check):
                 for _ in range(2):
                     train_step(model, optimizers, None, x, y, dtype, max_norm)
                 moved[f"{name}, max_norm={max_norm:g}"] = _move(before, model)
-        return {"moved": moved}
+        model, optimizers, x, y = setting(seed)
+        before = weights(model)
+        for parameter in model.parameters():
+            parameter.register_hook(lambda gradient: LONG * gradient)
+        train_step(model, optimizers, None, x, y, torch.float32, 0.05)
+        return {"moved": moved, "long": _move(before, model)}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -278,6 +284,12 @@ class SixteenBitsWithoutScaler(Check):
                     else "Without a scaler, optimizer.step() must be called directly."
                 )
                 return f"{case}, after two steps: {wrong} {why}"
+        wrong = _wrong_move(seen["long"], expected["long"], 0.02)
+        if wrong:
+            return (
+                f"fp32, max_norm=0.05, a gradient whose norm is about {LONG:,.0f}: {wrong} Clip such a gradient as any "
+                "other, by a norm that is computed in FP32."
+            )
         return None
 
 

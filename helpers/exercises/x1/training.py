@@ -6,6 +6,7 @@ and its loop as it likes.
 
 import functools
 import inspect
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,8 +24,10 @@ from ...core.data import Split
 from ...meter.recorder import MemoryMeter
 from .clock import SetClock
 
-STEP_SECONDS = 1e3  # by which a training step takes longer by the set clock
+STEP_SECONDS = 1e3  # by which a training step takes longer by the set clock, on average
+UNEVEN = (1.0, 0.965, 1.0, 1.035)  # times which, in turn: one step is not the average, two in a row nearly are
 OTHER_SECONDS = 1e6  # by which the first step, a metered step and an evaluation take longer
+SETTINGS = ("lr", "betas", "eps", "weight_decay", "amsgrad", "momentum", "dampening", "nesterov", "maximize")
 _FORWARD = 0.3  # the share of them that passes in the forward pass
 
 
@@ -65,6 +68,8 @@ class Update:
 
     optimizer: torch.optim.Optimizer
     settings: list[Any]
+    numbers: int  # in its parameters
+    number: int  # of the forward pass before it
     norm: float | None  # of the gradient, where it was disturbed
 
 
@@ -73,7 +78,8 @@ class Watch:
 
     Args:
         train, train_step: the answers.
-        disturb: by what the gradient at the outputs is multiplied in one step that no meter looks at.
+        disturb: by what the gradient at the outputs is multiplied in one step that no meter looks at; where it is
+            finite, in those that one looks at as well.
         disturbed: the first step that may be.
     """
 
@@ -83,10 +89,11 @@ class Watch:
         self.passes: list[Pass] = []
         self.blocks: list[Block] = []
         self.updates: list[Update] = []
-        self.at = -1  # the number of the disturbed step
+        self.at = -1  # the number of the disturbed step that no meter looks at
         self.seconds = 0.0  # by the true clock
         self._disturb, self._from = disturb, disturbed
         self._open: list[Block] = []
+        self._metered: set[int] = set()  # the numbers of disturbed steps that a meter looks at
         self._code = getattr(inspect.unwrap(_function(train_step)), "__code__", None)
         self._clock = SetClock(getattr(inspect.unwrap(_function(train)), "__globals__", {}))
         self._ended = ExitStack()
@@ -150,7 +157,7 @@ class Watch:
     @staticmethod
     def _takes(one: Pass) -> float:
         ordinary = one.training and one.number and not one.block
-        return STEP_SECONDS if ordinary else OTHER_SECONDS
+        return STEP_SECONDS * UNEVEN[one.number % len(UNEVEN)] if ordinary else OTHER_SECONDS
 
     def _after(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if not self.passes:
@@ -165,22 +172,26 @@ class Watch:
     def _backward(self, one: Pass, gradient: Tensor) -> Tensor | None:
         one.gradient = gradient.detach().float().cpu().numpy().copy()
         self._clock.ahead += (1 - _FORWARD) * self._takes(one)
-        if self._disturb == 1.0 or self.at >= 0 or one.block or one.number < self._from:
+        if self._disturb == 1.0:
             return None
-        self.at = one.number
+        if one.block and math.isfinite(self._disturb):
+            self._metered.add(one.number)
+        elif not one.block and self.at < 0 and one.number >= self._from:
+            self.at = one.number
+        else:
+            return None
         return gradient * self._disturb
 
     def _update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        names = ("lr", "betas", "eps", "weight_decay", "amsgrad", "momentum")
         settings = [
             type(optimizer).__name__,
-            *([group.get(name) for name in names] for group in optimizer.param_groups),
+            *([group.get(name) for name in SETTINGS] for group in optimizer.param_groups),
         ]
-        norm = None
-        if self.at >= 0 and self.passes[-1].number == self.at:
-            gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-            norm = torch.stack([gradient.norm() for gradient in gradients]).norm().item()
-        self.updates.append(Update(optimizer, settings, norm))
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        number, norm = self.passes[-1].number if self.passes else -1, None
+        if number >= 0 and number in {self.at, *self._metered}:
+            norm = torch.stack([p.grad.norm() for p in held if p.grad is not None]).norm().item()
+        self.updates.append(Update(optimizer, settings, sum(p.numel() for p in held), number, norm))
 
     def _in_train_step(self) -> bool:
         frame = sys._getframe(1)

@@ -19,6 +19,7 @@ from .spy import (
     OLD_GRADIENTS,
     OWN_STATE,
     compared,
+    opposed,
     rows_of_classes,
     smoothed,
     steep,
@@ -67,6 +68,12 @@ STOPPED = {
     "6 micro-batches, told to stop after 9": Case([16] * 6, 3, (9,)),
     "a layer that no micro-batch reaches, with weight decay": Case([16] * 4, 2, (1,), weight_decay=0.5, idle=True),
 }
+CANCELING = "2 micro-batches of nearly opposite gradients, stopped between them"
+STOPPED[CANCELING] = Case([8, 16], 2, (1,), doubled=True, loss_fn=opposed)
+ROUNDED = (
+    f"{CANCELING}: the update or the loss of the group is wrong, and in other groups both are right. Which digits of "
+    "the gradient and of the loss survive in the state? Save both in the dtype that the model computes in."
+)
 NO_GRADIENT = (
     "Only the first of three groups reaches one of the layers, and the updates of the others change its weight, too. A "
     "gradient of zeros lets momentum and weight decay move a parameter: after an update, set gradients to None."
@@ -292,6 +299,8 @@ class GoesOnInMidGroup(Check):
             wrong = _wrong_feed(got, want) or _wrong_ends(got, want) or _wrong_return(got, want)
             if wrong:
                 return f"{name}: {wrong}"
+            if name == CANCELING and (_wrong_gradient(got, want, 0) or _wrong_losses(got, want)):
+                return ROUNDED
             for group in range(len(case.groups)):
                 wrong = _wrong_gradient(got, want, group)
                 if wrong:

@@ -28,6 +28,7 @@ class Case:
         idle: whether the model has a layer that no micro-batch reaches.
         rare: whether it has a layer that only micro-batches with an odd number of rows reach.
         parameter_groups: of the optimizer.
+        doubled: whether the second of two micro-batches has the rows of the first, twice.
     """
 
     sizes: list[int]
@@ -41,6 +42,7 @@ class Case:
     idle: bool = False
     rare: bool = False
     parameter_groups: int = 1
+    doubled: bool = False
     loss_fn: Loss = F.cross_entropy
 
     @property
@@ -129,7 +131,9 @@ def saved(state: Any) -> Any:
 def epoch(train_epoch: Any, seed: int, case: Case) -> Evidence:
     """Run an epoch; after each stop, another process goes on with what was saved."""
     training = Training(seed, case)
-    x, y = rows_of_classes(sum(case.sizes))
+    x, y = rows_of_classes(case.sizes[0] if case.doubled else sum(case.sizes))
+    if case.doubled:
+        x, y = x.repeat(3, 1), y.repeat(3)
     if case.old_gradients:
         leave_gradients(training.model)
     before = weights(training.model)

@@ -109,6 +109,12 @@ def steep(outputs: Tensor, y: Tensor) -> Tensor:
     return 100 * F.cross_entropy(outputs, y)
 
 
+def opposed(outputs: Tensor, y: Tensor) -> Tensor:
+    """Return a mean loss with a large part that cancels over 8 rows and the same rows twice, up to the last digits."""
+    large = 1e6 if len(y) == 8 else -1e6
+    return F.cross_entropy(outputs, y) + large / len(y) * outputs.square().mean()
+
+
 def leave_gradients(model: nn.Module) -> None:
     """Leave gradients behind, as an earlier step would."""
     for p in model.parameters():

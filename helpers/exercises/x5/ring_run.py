@@ -71,16 +71,21 @@ def _kept(given: tuple[Tensor, ...], before: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(given, before, strict=True))
 
 
+def _lists(case: Case) -> tuple[list[list[int]], list[int]]:
+    """Return the order and the lengths, in lists of their own for each call."""
+    return [list(chunks) for chunks in case.order], list(case.lengths)
+
+
 def _call(ring: Ring, shard: tuple[Tensor, ...], case: Case, group: dist.ProcessGroup) -> Any:
-    """Return the output, with lists of its own for each call."""
-    return ring(*shard[:3], [list(chunks) for chunks in case.order], list(case.lengths), group)
+    return ring(*shard[:3], *_lists(case), group)
 
 
 def output(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evidence:
     """One rank: the output."""
-    given = shard_of(seed, case, dist.get_rank(group))[:3]
+    given, lists = shard_of(seed, case, dist.get_rank(group))[:3], _lists(case)
     before = [x.detach().clone() for x in given]
-    return {"output": _in_chunks(_call(ring, given, case, group), case.per), "kept": _kept(given, before)}
+    out = ring(*given, *lists, group)
+    return {"output": _in_chunks(out, case.per), "kept": _kept(given, before) and lists == _lists(case)}
 
 
 def gradients(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Evidence:
@@ -88,11 +93,12 @@ def gradients(ring: Ring, seed: int, case: Case, group: dist.ProcessGroup) -> Ev
     calls = [case, replace(case, lengths=case.lengths[::-1], order=case.order[::-1])]
     shards = [shard_of(seed + i, call, dist.get_rank(group)) for i, call in enumerate(calls)]
     before = [[x.detach().clone() for x in shard] for shard in shards]
-    outputs = [_call(ring, shard, call, group) for shard, call in zip(shards, calls, strict=True)]
+    lists = list(map(_lists, calls))
+    outputs = [ring(*shard[:3], *own, group) for shard, own in zip(shards, lists, strict=True)]
     pairs = list(zip(shards, outputs, strict=True))
     for shard, out in pairs if seed // 100 % 2 else pairs[::-1]:  # in either order: some cases so, some so
         out.backward(shard.grad)
-    kept = all(map(_kept, shards, before))
+    kept = all(map(_kept, shards, before)) and lists == list(map(_lists, calls))
     return {name: _in_chunks(getattr(shards[0], name).grad, case.per) for name in "qkv"} | {"kept": kept}
 
 

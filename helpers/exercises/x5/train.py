@@ -19,18 +19,20 @@ EXACT = 1e-6  # relative, in FP64
 WORDS, WIDTH, LONGEST = 11, 8, 32
 IGNORED = -100
 STEPS, MOVE = 3, 0.2  # of each model, whose weights move between them: what a step leaves must not reach the next
-# Group, rows, tokens of a rank, and what becomes of the targets.
+# Group, rows, tokens of a rank, what becomes of the targets, and whether the model is in training mode.
 CASES = {
-    "2 ranks": (2, 2, 4, "all"),
-    "4 ranks": (4, 2, 4, "all"),
-    "2 ranks, one row, some targets ignored": (2, 1, 6, "some"),
-    "4 ranks, one without targets": (4, 2, 4, "none on rank 1"),
-    "2 ranks, one token each": (2, 1, 1, "all"),
+    "2 ranks": (2, 2, 4, "all", True),
+    "4 ranks": (4, 2, 4, "all", True),
+    "2 ranks, one row, some targets ignored": (2, 1, 6, "some", True),
+    "4 ranks, one without targets": (4, 2, 4, "none on rank 1", True),
+    "2 ranks, one token each": (2, 1, 1, "all", True),
+    # More than BF16 counts one by one, and an odd number.
+    "2 ranks, 259 rows, a model in evaluation mode": (2, 259, 1, "all but one", False),
 }
 
 
 class _Model(nn.Module):
-    """A small causal model in FP64 with tied weights, a frozen scale, and attention over the sequence of a group."""
+    """A small causal model in FP64 with tied weights, a scale that may be frozen, and attention over its group."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         super().__init__()
@@ -59,7 +61,7 @@ def _part(seed: int, case: str, step: int, rank: int) -> tuple[Tensor, Tensor, T
 
     From the second step on some targets are ignored, so that each step has another number of them.
     """
-    ranks, rows, length, kept = CASES[case]
+    ranks, rows, length, kept, _ = CASES[case]
     rng = random.Random(seed)
     order = list(range(ranks * length))
     rng.shuffle(order)
@@ -68,45 +70,49 @@ def _part(seed: int, case: str, step: int, rank: int) -> tuple[Tensor, Tensor, T
     inputs, targets = torch.randint(WORDS, (2, rows, ranks * length), generator=generator).unbind()
     if kept == "some" or step:
         targets[torch.rand(targets.shape, generator=generator) < torch.linspace(0, 0.8, ranks * length)] = IGNORED
+    if kept == "all but one":
+        targets[0, 0] = IGNORED
     inputs, targets = inputs[:, positions], targets[:, positions]
     return inputs, targets.fill_(IGNORED) if kept == "none on rank 1" and rank == 1 else targets, positions
 
 
 def _step(train_step: Callable[..., Any], model: _Model, part: tuple[Tensor, Tensor, Tensor]) -> Evidence:
     """One rank: a step, and what it has done to the model and to what it was given."""
-    given, model.calls, model.modes = [*model.parameters(), *part], 0, []
+    given, mode, model.calls, model.modes = [*model.parameters(), *part], model.training, 0, []
     before = [x.detach().clone() for x in given]
     loss = train_step(model, *part, model.group)
     return {
         "rank": dist.get_rank(model.group),
         "loss": loss if isinstance(loss, float) else type(loss).__name__,
         "calls": model.calls,
-        "training": all(model.modes) and model.training,
+        "kept_mode": {*model.modes, model.training} == {mode},
         "moved": any(not torch.equal(a, b) for a, b in zip(given, before, strict=True)),
         "gradients": {
             name: None if p.grad is None else p.grad.double().flatten().tolist()
             for name, p in model.named_parameters()
             if p.requires_grad
         },
-        "frozen": model.scale.grad is not None,
+        "frozen": not model.scale.requires_grad and model.scale.grad is not None,
     }
 
 
 def _steps(train_step: Callable[..., Any], seed: int) -> dict[str, list[Evidence]]:
     """One rank: the steps of each case it takes part in."""
     seen = {}
-    for number, (case, (ranks, *_)) in enumerate(CASES.items()):
+    for number, (case, (ranks, *_, mode)) in enumerate(CASES.items()):
         group = open_groups(ranks)
         if group is None:
             continue
         here = seed + 100 * number + 10 * dist.get_process_group_ranks(group)[0]  # each group has its own
         torch.manual_seed(here)
         model = _Model(group)
+        model.train(mode)
         for p in model.parameters():  # left behind by an earlier step
             p.grad = torch.full_like(p, 7.0) if p.requires_grad else None
         values = [p.detach().clone() for p in model.parameters()]
         seen[case], moves = [], torch.Generator().manual_seed(here)
         for step in range(STEPS):
+            model.scale.requires_grad_(step == STEPS - 1)  # frozen until then
             seen[case].append(_step(train_step, model, _part(here, case, step, dist.get_rank(group))))
             with torch.no_grad():  # the same moves whatever the gradients are: each check has mistakes of its own
                 for p, value in zip(model.parameters(), values, strict=True):
@@ -151,13 +157,17 @@ class LossIsOfTheWholeSequence(_OnSteps):
         if not isinstance(seen["loss"], float):
             return f"rank {right['rank']} returned a {seen['loss']}; expected a Python float."
         if not abs(seen["loss"] - right["loss"]) <= EXACT * right["loss"]:
-            return (
-                f"rank {right['rank']} returned {seen['loss']:.6g}; over the whole sequence it is {right['loss']:.6g}."
-            )
+            returned, loss = (f"{number:.6g}" for number in (seen["loss"], right["loss"]))
+            if returned == loss:
+                return f"rank {right['rank']} returned {seen['loss']:.9g}, rounded: the loss is {right['loss']:.9g}."
+            return f"rank {right['rank']} returned {returned}; over the whole sequence it is {loss}."
         if seen["calls"] != 1:
             return f"rank {right['rank']} called the model {seen['calls']} times; the contract allows one call."
-        if not seen["training"]:
-            return f"rank {right['rank']} called the model in evaluation mode, or left it there; leave its mode alone."
+        if not seen["kept_mode"]:
+            return (
+                f"rank {right['rank']} changed whether the model is in training mode or in evaluation mode; leave its "
+                "mode as it is."
+            )
         return None
 
 
