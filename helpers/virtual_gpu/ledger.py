@@ -88,6 +88,7 @@ class Ledger:
         self.over = 0
         self.checkpoints = self.fusable = self.updates_in_backward = self.copies_in_bf16 = False
         self._steps_before_refusal = 0
+        self._whole: tuple[int, Counter[tuple[Work, str, bool]]] | None = None  # the step, if it has ended already
         self._graph = True
         self._names: dict[int, str] = {}
         self.updating = self.backward_seen = False
@@ -117,7 +118,8 @@ class Ledger:
         now = len(self.events)
         record = Allocation(index, nbytes, here.line, reference, phase, recomputed, category, now, reserved)
         record.graph = self._builds_graph(here)
-        self.events.append(record)
+        if not self.over:
+            self.events.append(record)
         return record
 
     def stacked(self, rows: Sequence[torch.Tensor], batch: torch.Tensor) -> None:
@@ -138,6 +140,8 @@ class Ledger:
 
     def died(self, record: Allocation) -> None:
         """Note the end of an allocation."""
+        if self.over and record.born >= self.over:
+            return
         record.died, record.ended = len(self.events), self._phase()[0]
         record.unwound = self.ran_out and record.born < self.refusals[-1][0]
         self.events.append(record)
@@ -179,14 +183,33 @@ class Ledger:
             for value in state.values() if isinstance(state, dict) else ():
                 _label(value, "optimizer state")
 
+    def may_end_step(self) -> None:
+        """Note that the step ends here, unless this is called again before `end_step`."""
+        self._whole = len(self.events), self.works[-1].copy()
+        if self.traffic is not None:
+            self.traffic.may_end_step()
+
     def end_step(self) -> None:
-        """Let a new step begin."""
+        """Let a new step begin: where `may_end_step` was called last, or else here."""
         if len(self.marks) < _LABELED:
             self.label_modules()
-        self.marks.append(len(self.events))
-        self.works.append(Counter())
+        mark, works = self._whole or (len(self.events), self.works[-1])
+        self.marks.append(mark)
+        self.works[-1:] = works, self.works[-1] - works
+        self._whole = None
         if self.traffic is not None:
             self.traffic.end_step()
+
+    def end_run(self) -> None:
+        """Forget what was allocated after the last step, and record only what is freed: the program is ended there."""
+        if self.over:
+            return
+        self.over = self.marks[-1]
+        freed = [record for record in self.events[self.over :] if record.born < self.over]
+        del self.events[self.over :]
+        for record in freed:
+            record.died = len(self.events)
+            self.events.append(record)
 
     def label_modules(self) -> dict[int, str]:
         """Learn the parameters and buffers of all models that ran, while they live.
