@@ -90,6 +90,7 @@ def _report(args: argparse.Namespace, dry: DryRun, code: int, files: dict[str, P
     """Print the report and write the files. Returns the exit code of this command for that of the script."""
     if code == 2 and not dry.ledger.events:
         return code
+    dry.caught = code == 0 and dry.ledger.ran_out
     dry.stopped_early = code != 0 and not dry.ledger.marks and not dry.ledger.refusals
     if args.json:
         print(json.dumps(dry.to_json() if dry.ledger.events else {"gpu": dry.gpu, "steps": []}))
@@ -100,7 +101,8 @@ def _report(args: argparse.Namespace, dry: DryRun, code: int, files: dict[str, P
     written = _write(dry, files)
     if dry.ledger.marks and dry.ledger.events:
         return code if written else code or 2
-    words = [f"{args.script} ended without an optimizer step on the GPU."] if code == 0 else []
+    how = "caught an out-of-memory error and ended" if dry.caught else "ended"
+    words = [f"{args.script} {how} without an optimizer step on the GPU."] if code == 0 else []
     if line := not_followed(dry.waits):
         words.append(f"A dry run does not follow the process that it starts at {short(line)}: run what that runs.")
     print(*words, sep=" ", end="\n" if words else "", file=sys.stderr)
