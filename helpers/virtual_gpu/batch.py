@@ -69,11 +69,21 @@ def batch_past_refusal(ledger: Ledger, room: int) -> int | None:
     held = [(fixed, grows), (fixed[-1:] + request[0], grows[-1:] + request[1])]
     if ledger.marks:
         begin, end = ([0, *ledger.marks])[-2:]
-        stayed = (fixed[end - 1] if end else 0.0) - (fixed[begin - 1] if begin else 0.0)
-        held.append((fixed[begin:end] + max(0.0, stayed), grows[begin:end]))
+        held.append((fixed[begin:end] + _came_to_stay(ledger, begin, end), grows[begin:end]))
     overhead = 1 + ABOVE
     each = np.concatenate([part for _, part in held]) * overhead / batch
     return min(batch - 1, _largest(np.concatenate([part for part, _ in held]) * overhead, each, room))
+
+
+def _came_to_stay(ledger: Ledger, begin: int, end: int) -> np.ndarray:
+    """Return the bytes that come after each event of a step and are still there at the last refusal."""
+    place, index, _ = ledger.refusals[-1]
+    stay = np.zeros(end - begin)
+    for at in range(begin, end):
+        record = ledger.events[at]
+        if record.index == index and record.born == at and not 0 <= record.died < place:
+            stay[at - begin] = 0 if category_of(record) in _GROWS else record.nbytes
+    return stay.sum() - stay.cumsum()
 
 
 def batch_at_refusal(ledger: Ledger) -> int | None:

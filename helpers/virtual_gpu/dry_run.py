@@ -231,7 +231,7 @@ class DryRun:
             )
         if self.ledger.turned_on_in_eval and not self.ledger.checkpoints:
             lines.append(
-                "Activation checkpointing is on, but has no effect: the model is in eval mode. Call model.train() first."
+                "Activation checkpointing is on, but has no effect: the model is in eval mode. Call model.train()."
             )
         between = f"{human_bytes(reserved.low)} to {human_bytes(reserved.high)}"
         if self.ledger.ran_out:
