@@ -7,6 +7,7 @@ from typing import Any
 from ..patches import Patches
 from ..waits import Waits
 from . import columns
+from .named import named_columns
 
 ROWS, FEW = 1024, 128  # of the training split, and of the others
 _SHARDS, _AGAIN = 32, 100  # files of a data set that is streamed, and how often its training rows come
@@ -56,6 +57,8 @@ def made_up(title: str, split: Any, streams: bool) -> Any:
     from datasets import Dataset, DatasetDict, Features, Value
 
     kinds, splits = columns.layout_of(title)
+    if missing := named_columns().keys() - kinds.keys():
+        kinds = kinds | {name: kind for name, kind in named_columns().items() if name in missing}
     languages = columns.languages_of(title)
 
     def rows(name: str) -> Any:
@@ -94,12 +97,20 @@ def _features(kinds: dict[str, str], languages: tuple[str, str], features: Any, 
         columns.NUMBER: value("int64"),
         columns.FRACTION: value("float32"),
         columns.IMAGE: Image(),
+        columns.PIXELS: Image(),
+        columns.FILE: value("string"),
+        "side": value("int64"),
         columns.WORDS: [value("string")],
         columns.TAGS: [ClassLabel(names=[f"tag {number}" for number in range(9)])],
         columns.ANSWERS: {"text": [value("string")], "answer_start": [value("int32")]},
         columns.TRUTH: value("bool"),
         columns.ENDINGS: [value("string")],
         columns.TRANSLATION: {language: value("string") for language in languages},
+        columns.OBJECTS: {
+            **{"id": [value("int64")], "area": [value("int64")], "bbox": [[value("float32")]]},
+            "category": [ClassLabel(names=[f"class {number}" for number in range(columns.CLASSES)])],
+        },
+        columns.CLASS_IDS: {f"class {number}": value("int64") for number in range(columns.CLASSES)},
     }
     types |= dict.fromkeys(columns.SOUNDS, Audio())
     chat = [{"role": value("string"), "content": value("string")}]
