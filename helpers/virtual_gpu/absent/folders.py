@@ -47,8 +47,8 @@ def install(patches: Patches, waits: Waits) -> None:
 
     for name, may_be in (("exists", _is_found), ("isfile", is_data), ("isdir", is_named_folder)):
         patches.put(os.path, name, _finding(getattr(os.path, name), may_be))
-    for name in ("exists", "is_dir"):
-        patches.put(Path, name, _finding(getattr(Path, name), is_named_folder))
+    for name, may_be in (("exists", is_named_folder), ("is_dir", is_named_folder), ("is_file", _is_named_picture)):
+        patches.put(Path, name, _finding(getattr(Path, name), may_be))
     patches.put(Path, "iterdir", _each(Path.iterdir, assume))
     patches.put(os, "listdir", _listing(os.listdir, assume))
     for name in ("glob", "iglob"):
@@ -83,6 +83,10 @@ def is_mnist(path: Path) -> bool:
 
 def _is_found(path: Any) -> bool:
     return is_data(path) or is_named_folder(path)
+
+
+def _is_named_picture(path: Path) -> bool:
+    return path.suffix in _PICTURES and is_named_folder(path.parent)
 
 
 def _finding(base: Any, may_be: Any) -> Any:
