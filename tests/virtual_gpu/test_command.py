@@ -278,6 +278,8 @@ def test_its_own_traceback_names_its_own_lines_alone(dry_run):
         (["--timeline", "nowhere/x.svg", __file__], "nowhere is not a folder"),
         (["--timeline", "x.txt", __file__], "--timeline writes .svg, .png and .pdf"),
         (["--trace", FOLDER, __file__], "is a folder. Give the name of a file."),
+        (["--trace", __file__, __file__], "is the script: it would be overwritten."),
+        (["--trace", "a.json", "--snapshot", "./a.json", __file__], "is named twice."),
     ],
 )
 def test_bad_input_is_one_line(capsys, arguments, words):

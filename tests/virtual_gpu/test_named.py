@@ -28,6 +28,27 @@ def test_columns_that_the_arguments_name_are_there(arguments):
     assert {"text", "photo", "stars", "title", "body"} == set(rows.column_names)
 
 
+def test_more_rows_can_be_selected_than_were_made_up(run):
+    pytest.importorskip("datasets")
+    code, out, err = run(SELECTS)
+    assert code == 0, err
+    assert "5000 rows, 1023 rows" in out
+
+
+SELECTS = """
+import torch
+from datasets import load_dataset
+
+rows = load_dataset("someone/reviews", split="train")
+kept = rows.filter(lambda _, row: row > 0, with_indices=True)
+print(len(rows.select(range(5000))), "rows,", len(kept), "rows")
+kept.select(range(5000))
+weight = torch.nn.Parameter(torch.zeros(4, device="cuda"))
+weight.sum().backward()
+torch.optim.SGD([weight], lr=0.1).step()
+"""
+
+
 def test_folders_with_data_are_those_that_an_argument_names(arguments, tmp_path):
     arguments(
         "--data-dir", "/nowhere/dogs", "--output_dir=/nowhere/out", "--train_data", str(tmp_path), "--model", "/m"

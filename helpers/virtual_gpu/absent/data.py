@@ -10,12 +10,14 @@ from . import columns
 from .named import named_columns
 
 ROWS, FEW = 1024, 128  # of the training split, and of the others
+_MADE_UP = "made-up rows"
 _SHARDS, _AGAIN = 32, 100  # files of a data set that is streamed, and how often its training rows come
 
 
 def install(patches: Patches, waits: Waits) -> None:
     """Teach datasets as soon as it is imported."""
     patches.after_import("datasets.load", lambda p, module: _load(p, module, waits))
+    patches.after_import("datasets.arrow_dataset", lambda p, module: _select(p, module.Dataset))
 
 
 def _load(patches: Patches, module: Any, waits: Waits) -> None:
@@ -40,6 +42,22 @@ def _load(patches: Patches, module: Any, waits: Waits) -> None:
             return made_up(str(path), None, False)
 
     patches.put_all(module, {"load_dataset": load_dataset, "load_from_disk": load_from_disk})
+
+
+def _select(patches: Patches, owner: Any) -> None:
+    """Let a program select more rows than were made up: they come again."""
+    base = owner.select
+
+    @functools.wraps(base)
+    def select(self: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return base(self, indices, *args, **kwargs)
+        except IndexError:
+            if not len(self) or _MADE_UP not in (self.info.description or ""):
+                raise
+        return base(self, [index % len(self) for index in indices], *args, **kwargs)
+
+    patches.put(owner, "select", select)
 
 
 def _title(path: str, name: str | None, files: Any) -> str:
@@ -67,6 +85,7 @@ def made_up(title: str, split: Any, streams: bool) -> Any:
         made = {column: [columns.value(kind, row, languages) for row in range(count)] for column, kind in kinds.items()}
         features = _features(kinds, languages, Features, Value)
         part = Dataset.from_dict(made, features=features)
+        part.info.description = _MADE_UP
         part = part.select(range(*_bounds(name, count)))
         return _stream(part, "train" in wanted) if streams else part
 

@@ -114,7 +114,8 @@ def _stand_in(name: Any, kwargs: dict[str, Any]) -> Any:
         return None
     kind = "llama3" if config.model_type == "llama" and size > 100_000 else config.model_type
     special = {**_SPECIAL.get(kind, _OTHERS)}
-    longest = kwargs.get("model_max_length") or getattr(config, "max_position_embeddings", None) or 10**30
+    longest = kwargs.get("model_max_length") or getattr(config, "max_position_embeddings", None) or 0
+    longest = longest if longest > 0 else 10**30  # XLNet says -1
     longest = 512 if kind in (*_READERS, "mpnet", "t5") else longest
     from transformers import PreTrainedTokenizerFast
 
