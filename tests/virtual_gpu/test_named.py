@@ -172,7 +172,9 @@ def test_made_up_objects_and_classes_agree():
     assert all(x + w <= width and y + h <= height for x, y, w, h in objects["bbox"])
     kinds, _ = layout_of("qubvel-hf/ade20k-mini")
     classes = set(value(kinds["semantic_class_to_id"], 0).values())
-    assert set(value(kinds["annotation"], 5).get_flattened_data()) <= classes
+    assert set(value(kinds["annotation"], 5).getchannel(0).tobytes()) <= classes
+    kinds, _ = layout_of("segments/sidewalk-semantic")
+    assert set(value(kinds["label"], 5).tobytes()) <= classes
 
 
 TRACES = """

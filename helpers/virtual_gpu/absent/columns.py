@@ -62,7 +62,8 @@ TEXT, SHORT, LABEL, NUMBER, FRACTION, IMAGE, WORDS, TAGS, ANSWERS, TRUTH, ENDING
     *("text", "short", "label", "number", "fraction"),
     *("image", "words", "tags", "answers", "truth", "endings", "translation", "long"),
 )
-PIXELS, OBJECTS, CLASS_IDS, FILE = "pixels", "objects", "class_ids", "file"  # a picture of classes; a picture's path
+# A picture of classes; one with the numbers of objects in its second channel; boxes; the numbers of classes; a path.
+PIXELS, INSTANCES, OBJECTS, CLASS_IDS, FILE = "pixels", "instances", "objects", "class_ids", "file"
 CHATS = {  # kind of column -> roles of its messages
     "ask": ("user",),
     "reply": ("assistant",),
@@ -123,7 +124,7 @@ fill50k controlnet: image=image conditioning_image=image text=short: train
 instructpix2pix instruct-pix2pix: input_image=image edit_prompt=short edited_image=image: train
 coco_dataset_script: image_id=number caption_id=number caption=short image_path=file: train validation test
 cppe-5 cppe5: image_id=number image=image width=side height=side objects=objects: train test
-ade20k-mini: image=image annotation=pixels semantic_class_to_id=class_ids: train validation
+ade20k-mini: image=image annotation=instances semantic_class_to_id=class_ids: train validation
 scene_parse sidewalk segments/: image=image pixel_values=image annotation=pixels label=pixels: train validation
 amazon_reviews: stars=label review_title=short review_body=text product_category=short: train validation test
 mnist imagenet food101 beans flowers pets image: image=image label=label labels=label: train validation test
@@ -162,6 +163,7 @@ def value(kind: str, row: int, languages: tuple[str, str] = ("de", "en")) -> Any
         FRACTION: lambda: row % 5 / 4,
         IMAGE: lambda: _image(row),
         PIXELS: lambda: _image(row).convert("L").point(lambda level: level % CLASSES),
+        INSTANCES: lambda: _image(row).point(lambda level: 1 + level % (CLASSES - 1)),
         OBJECTS: lambda: {
             **{"id": [*range(_OBJECTS)], "area": [50 * 40] * _OBJECTS, "category": [i % 2 for i in range(_OBJECTS)]},
             "bbox": [[10.0 + 20 * i, 10.0, 50.0, 40.0] for i in range(_OBJECTS)],

@@ -2,6 +2,7 @@
 
 import functools
 import re
+import sys
 from typing import Any
 
 from ..patches import Patches
@@ -41,7 +42,11 @@ def _load(patches: Patches, module: Any, waits: Waits) -> None:
             waits.leave_out("data set", f"{path}: made-up rows")
             return made_up(str(path), None, False)
 
-    patches.put_all(module, {"load_dataset": load_dataset, "load_from_disk": load_from_disk})
+    made = {"load_dataset": load_dataset, "load_from_disk": load_from_disk}
+    patches.put_all(module, made)
+    package = sys.modules.get("datasets")
+    if hasattr(package, "load_dataset"):  # it was imported before, and has taken them over
+        patches.put_all(package, made)
 
 
 def _select(patches: Patches, owner: Any) -> None:
@@ -117,6 +122,7 @@ def _features(kinds: dict[str, str], languages: tuple[str, str], features: Any, 
         columns.FRACTION: value("float32"),
         columns.IMAGE: Image(),
         columns.PIXELS: Image(),
+        columns.INSTANCES: Image(),
         columns.FILE: value("string"),
         "side": value("int64"),
         columns.WORDS: [value("string")],
