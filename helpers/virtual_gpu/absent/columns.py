@@ -126,6 +126,7 @@ coco_dataset_script: image_id=number caption_id=number caption=short image_path=
 cppe-5 cppe5: image_id=number image=image width=side height=side objects=objects: train test
 ade20k-mini: image=image annotation=instances semantic_class_to_id=class_ids: train validation
 scene_parse sidewalk segments/: image=image pixel_values=image annotation=pixels label=pixels: train validation
+amazon_esci: query=short product_title=short relevance_label=label: train validation test
 amazon_reviews: stars=label review_title=short review_body=text product_category=short: train validation test
 mnist imagenet food101 beans flowers pets image: image=image label=label labels=label: train validation test
 """

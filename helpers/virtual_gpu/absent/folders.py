@@ -278,7 +278,9 @@ def _tensors(patches: Patches, module: Any, assume: Any) -> None:
         width, height = size_of(Path(path).name) or (256, 256)
         return torch.full((3, height, width), 128, dtype=torch.uint8)
 
-    patches.put(module, "read_image", read_image)
+    for owner in (module, sys.modules.get("torchvision.io")):
+        if hasattr(owner, "read_image"):  # the package takes it over when it is imported
+            patches.put(owner, "read_image", read_image)
 
 
 def _labels(patches: Patches, module: Any, assume: Any) -> None:
