@@ -12,12 +12,13 @@ import numpy as np
 from ..planner.catalog.gpus import Gpu
 from ..planner.plan import ABOVE
 from .dispatch import NO_BATCH
-from .ledger import FORWARD, Allocation, Ledger
+from .ledger import BACKWARD, FORWARD, Allocation, Ledger
 from .owners import category_of
 
 _GROWS = {"activations", "recomputed activations", "temporaries", "kernel workspace"}
 _SHARE = 0.6  # of the bytes that arrive are of tensors with the batch as their first dimension, at least
 _MOST = 2**20
+_ROUNDED = 2**21  # bytes by which a block may exceed what was asked for
 _PIECES = 1.05  # reserved over allocated in large programs; the segments of small ones say nothing of large batches
 
 
@@ -47,6 +48,49 @@ def largest_batches(ledger: Ledger, index: int, gpus: list[Gpu], overhead: float
     return {gpu.name: _largest(fixed * overhead, grows * overhead / batch, gpu.room) for gpu in gpus}
 
 
+def batch_past_refusal(ledger: Ledger, room: int) -> int | None:
+    """Return the largest batch that fits up to the request that failed last, that included; None where unknown.
+
+    The rest of the step is taken to be as in the step before, with what has stayed since. In the first step it is not
+    known, and may need more.
+
+    Args:
+        ledger: of a program that ran out of memory.
+        room: bytes that the GPU has for the allocator.
+    """
+    batch = batch_at_refusal(ledger)
+    if batch is None or ledger.refused_phase not in (FORWARD, BACKWARD):
+        return None
+    place, index, asked = ledger.refusals[-1]
+    fixed, grows = _held(ledger, index, place)
+    is_gradient = any(0 <= size - asked < _ROUNDED for size in parameter_sizes(ledger))
+    request = np.zeros(2)
+    request[int(ledger.refused_phase == FORWARD or not is_gradient)] = asked
+    held = [(fixed, grows), (fixed[-1:] + request[0], grows[-1:] + request[1])]
+    if ledger.marks:
+        begin, end = ([0, *ledger.marks])[-2:]
+        held.append((fixed[begin:end] + _came_to_stay(ledger, begin, end), grows[begin:end]))
+    overhead = 1 + ABOVE
+    each = np.concatenate([part for _, part in held]) * overhead / batch
+    return min(batch - 1, _largest(np.concatenate([part for part, _ in held]) * overhead, each, room))
+
+
+def _came_to_stay(ledger: Ledger, begin: int, end: int) -> np.ndarray:
+    """Return the bytes that come after each event of a step and are still there at the last refusal."""
+    place, index, _ = ledger.refusals[-1]
+    stay = np.zeros(end - begin)
+    for at in range(begin, end):
+        record = ledger.events[at]
+        if record.index == index and record.born == at and not 0 <= record.died < place:
+            stay[at - begin] = 0 if category_of(record) in _GROWS else record.nbytes
+    return stay.sum() - stay.cumsum()
+
+
+def batch_at_refusal(ledger: Ledger) -> int | None:
+    """Return the batch of a program that ran out of memory, perhaps in its first forward pass; None where unknown."""
+    return batch_of(ledger) or (None if ledger.marks else max(0, ledger.rows_before_forward) or None)
+
+
 def _largest(fixed: np.ndarray, each: np.ndarray, room: int) -> int:
     """Return the largest number n with fixed + n * each <= room everywhere."""
     if (fixed > room).any():
@@ -57,11 +101,12 @@ def _largest(fixed: np.ndarray, each: np.ndarray, room: int) -> int:
     return min(_MOST, int(((room - fixed[growing]) / each[growing]).min()))
 
 
-def _held(ledger: Ledger, index: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bytes that do not grow with the batch and those that do, after each event from the first step on."""
+def _held(ledger: Ledger, index: int, last: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bytes that do not grow with the batch and those that do, after each event before the `last`."""
     sizes = parameter_sizes(ledger)
-    fixed, grows = np.zeros(len(ledger.events)), np.zeros(len(ledger.events))
-    for place, record in enumerate(ledger.events):
+    events = ledger.events[:last]
+    fixed, grows = np.zeros(len(events)), np.zeros(len(events))
+    for place, record in enumerate(events):
         if record.index == index:
             change = record.nbytes if record.born == place else -record.nbytes
             (grows if grows_with_batch(record, sizes) else fixed)[place] = change

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import TextIO
 
 from ..planner import RecipeError
 from ..planner.catalog.gpus import find_gpu
@@ -66,7 +67,9 @@ def run(args: argparse.Namespace) -> int:
     with virtual_gpu(args.gpu, gpus=args.gpus, steps=args.steps, strict=args.strict, world=world) as dry:
 
         def report(code: int) -> int:
-            sys.stdout, sys.stderr = streams  # the script may have put its own in their places
+            sys.stdout, sys.stderr = map(
+                _open_again, streams, (1, 2)
+            )  # the script may have put its own in their places
             sys.stdout.flush()
             return _report(args, dry, code, files)
 
@@ -86,10 +89,16 @@ def run(args: argparse.Namespace) -> int:
     return code if whole else end.without_leftovers(code)
 
 
+def _open_again(stream: TextIO, number: int) -> TextIO:
+    """Return a stream that the script has not closed: this one, or a new one to the same place."""
+    return open(number, "w", encoding="utf-8", closefd=False) if stream.closed else stream
+
+
 def _report(args: argparse.Namespace, dry: DryRun, code: int, files: dict[str, Path]) -> int:
     """Print the report and write the files. Returns the exit code of this command for that of the script."""
     if code == 2 and not dry.ledger.events:
         return code
+    dry.caught = code == 0 and dry.ledger.ran_out
     dry.stopped_early = code != 0 and not dry.ledger.marks and not dry.ledger.refusals
     if args.json:
         print(json.dumps(dry.to_json() if dry.ledger.events else {"gpu": dry.gpu, "steps": []}))
@@ -100,7 +109,8 @@ def _report(args: argparse.Namespace, dry: DryRun, code: int, files: dict[str, P
     written = _write(dry, files)
     if dry.ledger.marks and dry.ledger.events:
         return code if written else code or 2
-    words = [f"{args.script} ended without an optimizer step on the GPU."] if code == 0 else []
+    how = "caught an out-of-memory error and ended" if dry.caught else "ended"
+    words = [f"{args.script} {how} without an optimizer step on the GPU."] if code == 0 else []
     if line := not_followed(dry.waits):
         words.append(f"A dry run does not follow the process that it starts at {short(line)}: run what that runs.")
     print(*words, sep=" ", end="\n" if words else "", file=sys.stderr)
@@ -142,16 +152,21 @@ def _check_files(args: argparse.Namespace) -> None:
     """Refuse files that cannot be written before the script runs.
 
     Raises:
-        RecipeError: there is no such folder, it is a folder itself, it may not be written, or it is a picture in a
-            format that is not drawn.
+        RecipeError: there is no such folder, it is a folder itself, it may not be written, it is the script or named
+            twice, or it is a picture in a format that is not drawn.
     """
-    for name in filter(None, (getattr(args, name) for name in _FILES)):
+    names = list(filter(None, (getattr(args, name) for name in _FILES)))
+    for name in names:
         path = Path(name).resolve()
+        if not args.module and path == Path(args.script).resolve():
+            raise RecipeError(f"{name} is the script: it would be overwritten. Give the name of another file.")
+        if [Path(other).resolve() for other in names].count(path) > 1:
+            raise RecipeError(f"{name} is named twice. Each option writes a file of its own.")
         if not path.parent.is_dir():
             raise RecipeError(f"{Path(name).parent} is not a folder: {name} cannot be written.")
         if path.is_dir():
             raise RecipeError(f"{name} is a folder. Give the name of a file.")
         if not os.access(path if path.exists() else path.parent, os.W_OK):
             raise RecipeError(f"{name} cannot be written: permission denied.")
-    if args.timeline and Path(args.timeline).suffix not in (".svg", ".png", ".pdf"):
+    if args.timeline and Path(args.timeline).suffix.lower() not in (".svg", ".png", ".pdf"):
         raise RecipeError(f"--timeline writes .svg, .png and .pdf, not {args.timeline}.")

@@ -54,6 +54,7 @@ def virtual_gpu(
         with Steps(ledger, steps, lambda: run.ignored()) as counted:
             dry.wrote, dry.stacked = counted.wrote, ledger.stacked
             yield run
+        run.caught = ledger.ran_out
     finally:
         try:
             run.close()

@@ -39,6 +39,7 @@ class _Thread(threading.local):
     destination: int | str | None = None  # where `.to` is moving a tensor: a GPU's index, or "cpu"
     last: int | None = None  # the GPU of the last operation
     arriving = False  # whether a tensor comes from another device
+    arriving_weight = False  # whether that tensor is a parameter, or a vector such as a norm's statistics
     arriving_rows = 0  # the first dimension of that tensor; 0 for a number, NO_BATCH for a single picture
     casting_weights: torch.dtype | None = None  # of the copy that autocast makes and keeps
 
@@ -148,6 +149,7 @@ class Pretence(TorchDispatchMode):
         if destination != "cpu":
             thread.arriving = not any(home_of(tensor) for tensor in _tensors(args[:1]))
             thread.arriving_rows = _rows(result) if thread.arriving else 0
+            thread.arriving_weight = any(map(_is_weight, _tensors(args[:1])))
             try:
                 _place_all(result, destination)
             finally:
@@ -222,6 +224,10 @@ def _rows(arrived: Tensor) -> int:
         return 0
     colored = arrived.dim() == 3 and arrived.is_floating_point() and arrived.shape[0] == _COLORS
     return NO_BATCH if colored and min(arrived.shape[1:]) >= _SIDE else arrived.shape[0]
+
+
+def _is_weight(tensor: Tensor) -> bool:
+    return isinstance(tensor, torch.nn.Parameter) or (tensor.dim() < 2 and tensor.is_floating_point())
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:

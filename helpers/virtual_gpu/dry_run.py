@@ -8,7 +8,7 @@ from ..core.units import human_bytes
 from ..planner.catalog.gpus import Gpu
 from ..planner.forecast import Forecast, seconds_in_words
 from ..planner.grades import DOES_NOT_FIT, FITS, TIGHT
-from .batch import batch_of, largest_batches
+from .batch import batch_at_refusal, batch_of, batch_past_refusal, largest_batches
 from .cures import Cure
 from .fits import Reserved, common_gpus, grade_on, reserved_between
 from .ledger import Ledger
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _ROWS = 8  # of a table in the text; JSON has all
-_UNKNOWN = "The peak of the whole run is unknown: choose a larger --gpu to see it."
+_UNKNOWN = "The peak of the whole run is unknown: choose a larger --gpu to see it, and the largest batch that fits."
+_WHY_TIGHT = " (has room for the tensors, but perhaps not for all that PyTorch reserves)"
 
 
 def _once_an_event(answer: Callable[["DryRun"], Any]) -> property:
@@ -52,12 +53,13 @@ class DryRun:
         world: the ranks of which the program was one; None where there are no others.
         ignored: called when the program goes on after its last step.
         stopped_early: whether an error ended the program before its first optimizer step: its peak came later.
+        caught: whether the program caught the error with which it ran out of memory, and came to its own end.
     """
 
     def __init__(self, gpu: Gpu, ledger: Ledger, waits: Waits, world: World | None = None) -> None:
         self.gpu, self.ledger, self.waits, self.world = gpu.name, ledger, waits, world
         self.ignored: Callable[[], object] = lambda: None
-        self.stopped_early = False
+        self.stopped_early = self.caught = False
         self._gpu = gpu
         self._expandable = expandable_segments()
         self._answers: dict[str, tuple[tuple[int, int], Any]] = {}
@@ -144,9 +146,13 @@ class DryRun:
         """The largest batch for this GPU and the common ones; empty where the program's batch is not recognized."""
         if self.ledger.refusals or self.stopped_early:
             return {}  # it ended before its peak
-        return largest_batches(
+        largest = largest_batches(
             self.ledger, self.index, common_gpus(self._gpu), self._peak_reserved / max(1, self.peak_allocated)
         )
+        batch = batch_of(self.ledger) or 0
+        for name, said in self.grades.items() if largest else ():
+            largest[name] = max(largest[name], batch) if said == FITS else min(largest[name], batch - 1)
+        return largest
 
     @property
     def forecast(self) -> Forecast | None:
@@ -183,6 +189,7 @@ class DryRun:
             },
             "left_behind_bytes": 0 if self.left_behind is None else self.left_behind.nbytes,
             "out_of_memory": bool(self.ledger.refusals),
+            "caught": self.caught or (bool(self.ledger.refusals) and not self.ledger.ran_out),
             "grades": self.grades,
             "fits": self.fits,
             "batch": batch_of(self.ledger),
@@ -222,9 +229,13 @@ class DryRun:
                 f"Each step leaves {human_bytes(left.nbytes)} behind, most of it made at {short(left.line)}: is a loss "
                 "kept with its graph, or a graph after its backward pass?"
             )
+        if self.ledger.turned_on_in_eval and not self.ledger.checkpoints:
+            lines.append(
+                "Activation checkpointing is on, but has no effect: the model is in eval mode. Call model.train()."
+            )
         between = f"{human_bytes(reserved.low)} to {human_bytes(reserved.high)}"
         if self.ledger.ran_out:
-            return [*lines, self._ran_out_line()]
+            return [*lines, *self._ran_out_lines()]
         lines.append(f"Peak: {human_bytes(self.peak_allocated)} allocated, {between} reserved on a real GPU")
         if self.ledger.refusals:
             asked = human_bytes(self.ledger.refusals[-1][2])
@@ -234,24 +245,39 @@ class DryRun:
         for said in (FITS, TIGHT, DOES_NOT_FIT):
             names = [name for name, its in self.grades.items() if its == said]
             if names or said == FITS:
-                lines.append(f"{said.capitalize()}: {', '.join(names) or 'none of the common GPUs'}")
+                why = _WHY_TIGHT if said == TIGHT else ""
+                lines.append(f"{said.capitalize()}: {', '.join(names) or 'none of the common GPUs'}{why}")
         largest = self.largest_batches
         if largest:
             rooms = ", ".join(f"{name} {count:,}" for name, count in largest.items() if count)
-            lines.append(f"Largest batch (here {batch_of(self.ledger):,}), all else equal: {rooms or 'none fits'}")
+            here = f"{batch_of(self.ledger):,}"
+            lines.append(f"Largest batch (here {here}) that fits, all else equal: {rooms or 'not even a batch of 1'}")
         return lines
 
-    def _ran_out_line(self) -> str:
+    def _ran_out_lines(self) -> list[str]:
         held, asked, reserved = self.owners.allocated, self.ledger.refusals[-1][2], self.steps[-1].reserved
-        if held + asked <= self._gpu.room:
-            return (
-                f"Runs out of memory at {human_bytes(held)} allocated, {human_bytes(reserved)} reserved: "
-                f"the program asks for {human_bytes(asked)}, and no free piece is that large. {_UNKNOWN}"
-            )
-        return (
+        line = (
             f"Runs out of memory at {human_bytes(held)} allocated: the program asks for {human_bytes(asked)}, so it "
-            f"needs at least {human_bytes(held + asked)}. {_UNKNOWN}"
+            f"needs at least {human_bytes(held + asked)}."
         )
+        if held + asked <= self._gpu.room:
+            line = (
+                f"Runs out of memory at {human_bytes(held)} allocated, {human_bytes(reserved)} reserved: "
+                f"the program asks for {human_bytes(asked)}, and no free piece is that large."
+            )
+        lines = [f"{line} {_UNKNOWN}"]
+        if self.caught:
+            lines.append("The program catches the error, and takes no optimizer step after it.")
+        largest = batch_past_refusal(self.ledger, self._gpu.room)
+        if largest is not None:
+            here = f"(here {batch_at_refusal(self.ledger):,})"
+            later = "" if self.ledger.marks else " up to this point; what comes later may need more"
+            lines.append(
+                f"A batch of {largest:,} {here} fits, all else equal{later}."
+                if largest
+                else f"Not even a batch of 1 {here} fits, all else equal."
+            )
+        return lines
 
     def _owner_lines(self) -> list[str]:
         owners = self.owners

@@ -67,14 +67,19 @@ class Ledger:
         marks: places in `events` at which an optimizer step ended.
         works: for each step, and the one that has begun, how often each work was done, by phase.
         refusals: (place in `events`, GPU, bytes) of each allocation that did not fit.
+        refused_phase: in which the last of them was asked for.
         traffic: the collectives of one rank of many.
         over: the place in `events` at which the program was ended; 0 where it ended by itself.
         checkpoints: whether the program has used activation checkpointing.
+        turned_on_in_eval: whether a model that trains in eval mode has turned on checkpointing, which transformers
+            then leaves out.
+        mostly_frozen: whether most weights of the models that train are frozen, as with LoRA.
         fusable: whether an optimizer could use a fused kernel, and does not.
         updates_in_backward: whether an optimizer has stepped inside a backward pass.
         copies_in_bf16: whether autocast makes its copies of weights in BF16.
         arrivals: bytes that came from the host in forward passes after the first step, by the first dimension of the
             tensor; early_arrivals: those before, with what is moved only once.
+        rows_before_forward: the first dimension of what came last before the first forward pass; 0 if nothing came.
     """
 
     def __init__(self) -> None:
@@ -82,12 +87,15 @@ class Ledger:
         self.marks: list[int] = []
         self.works: list[Counter[tuple[Work, str, bool]]] = [Counter()]
         self.refusals: list[tuple[int, int, int]] = []
+        self.refused_phase = ""
         self.traffic: Traffic | None = None
         self.arrivals: Counter[int] = Counter()
         self.early_arrivals: Counter[int] = Counter()
-        self.over = 0
+        self.over = self.rows_before_forward = 0
         self.checkpoints = self.fusable = self.updates_in_backward = self.copies_in_bf16 = False
+        self.turned_on_in_eval = self.mostly_frozen = False
         self._steps_before_refusal = 0
+        self._whole: tuple[int, Counter[tuple[Work, str, bool]]] | None = None  # the step, if it has ended already
         self._graph = True
         self._names: dict[int, str] = {}
         self.updating = self.backward_seen = False
@@ -106,6 +114,8 @@ class Ledger:
         self.checkpoints = self.checkpoints or recomputed or "checkpoint" in here.functions
         if phase == FORWARD and thread.arriving_rows:
             (self.arrivals if self.marks else self.early_arrivals)[thread.arriving_rows] += nbytes
+        elif phase == SETUP and thread.arriving_rows and not thread.arriving_weight:
+            self.rows_before_forward = thread.arriving_rows
         if thread.casting_weights is not None:
             category = "weight copies"
             self.copies_in_bf16 = thread.casting_weights is torch.bfloat16
@@ -117,7 +127,8 @@ class Ledger:
         now = len(self.events)
         record = Allocation(index, nbytes, here.line, reference, phase, recomputed, category, now, reserved)
         record.graph = self._builds_graph(here)
-        self.events.append(record)
+        if not self.over:
+            self.events.append(record)
         return record
 
     def stacked(self, rows: Sequence[torch.Tensor], batch: torch.Tensor) -> None:
@@ -138,13 +149,18 @@ class Ledger:
 
     def died(self, record: Allocation) -> None:
         """Note the end of an allocation."""
+        if self.over and record.born >= self.over:
+            return
         record.died, record.ended = len(self.events), self._phase()[0]
         record.unwound = self.ran_out and record.born < self.refusals[-1][0]
         self.events.append(record)
 
     def refused(self, index: int, nbytes: int) -> None:
         """Note that a GPU had no room."""
+        self.refused_phase = self._phase()[0]
         self.label_modules()
+        if torch.is_grad_enabled() or self.refused_phase == BACKWARD:
+            self._look_at_models()
         if self._stepping is not None and (optimizer := self._stepping()) is not None:
             self._label_state(optimizer)
         self.refusals.append((len(self.events), index, nbytes))
@@ -179,14 +195,34 @@ class Ledger:
             for value in state.values() if isinstance(state, dict) else ():
                 _label(value, "optimizer state")
 
+    def may_end_step(self) -> None:
+        """Note that the step ends here, unless this is called again before `end_step`."""
+        self._whole = len(self.events), self.works[-1].copy()
+        if self.traffic is not None:
+            self.traffic.may_end_step()
+
     def end_step(self) -> None:
-        """Let a new step begin."""
+        """Let a new step begin: where `may_end_step` was called last, or else here."""
         if len(self.marks) < _LABELED:
             self.label_modules()
-        self.marks.append(len(self.events))
-        self.works.append(Counter())
+            self._look_at_models()
+        mark, works = self._whole or (len(self.events), self.works[-1])
+        self.marks.append(mark)
+        self.works[-1:] = works, self.works[-1] - works
+        self._whole = None
         if self.traffic is not None:
             self.traffic.end_step()
+
+    def end_run(self) -> None:
+        """Forget what was allocated after the last step, and record only what is freed: the program is ended there."""
+        if self.over:
+            return
+        self.over = self.marks[-1]
+        freed = [record for record in self.events[self.over :] if record.born < self.over]
+        del self.events[self.over :]
+        for record in freed:
+            record.died = len(self.events)
+            self.events.append(record)
 
     def label_modules(self) -> dict[int, str]:
         """Learn the parameters and buffers of all models that ran, while they live.
@@ -205,6 +241,20 @@ class Ledger:
         for module, reference in list(self._references.items()):
             self._names[id(reference)] = names.get(id(module), type(module).__name__)
         return self._names
+
+    def _look_at_models(self) -> None:
+        """Learn how the models that train are set up."""
+        weights: Counter[bool] = Counter()  # elements, by whether they are trained
+        for root in list(self._roots):
+            found: Counter[bool] = Counter()
+            for parameter in root.parameters():
+                found[parameter.requires_grad] += parameter.numel()
+            if found[True]:
+                weights += found
+                self.turned_on_in_eval = self.turned_on_in_eval or any(
+                    vars(module).get("gradient_checkpointing") and not module.training for module in root.modules()
+                )
+        self.mostly_frozen = weights[False] > weights[True]
 
     def with_gradients(self) -> Iterator[torch.Tensor]:
         """Yield the parameters of all models that ran which have gradients."""

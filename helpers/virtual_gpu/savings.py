@@ -57,7 +57,7 @@ class Timeline:
             Cure(changes.EXPANDABLE, 0 if reserved is None else reserved - self._reserved_if_expandable()),
             self._cure(changes.FUSED, self._fused(), up_to=False),
             self._half_batch(),
-            self._cure(changes.CHECKPOINTING, self._checkpointing(), up_to=True),
+            self._cure(self._checkpointing_in_words, self._checkpointing(), up_to=True),
             self._cure(changes.EIGHT_BITS, self._eight_bits(), up_to=False),
             self._in_backward(),
             self._cure(changes.LORA, self._lora(), up_to=True),
@@ -101,6 +101,10 @@ class Timeline:
         extra = np.where(passes, held.max(initial=0) - held + added, 0)
         return self._cure(changes.ACCUMULATED, factors, up_to=False, extra=extra)
 
+    @property
+    def _checkpointing_in_words(self) -> str:
+        return changes.TURNED_ON if self._ledger.turned_on_in_eval else changes.CHECKPOINTING
+
     def _checkpointing(self) -> np.ndarray | float:
         saved = self._of("activations")
         return 1.0 if self._ledger.checkpoints else np.where(saved, changes.CHECKPOINTED, 1.0)
@@ -129,7 +133,9 @@ class Timeline:
         counted = np.bincount([steps[one] for one in starts], minlength=1)
         return bool((counted > 1).any())
 
-    def _lora(self) -> np.ndarray:
+    def _lora(self) -> np.ndarray | float:
+        if self._ledger.mostly_frozen:
+            return 1.0
         return np.where(self._of("optimizer state", "gradients") | self._update_temporaries, 0.0, 1.0)
 
     def _bf16(self) -> Cure:

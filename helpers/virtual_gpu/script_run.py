@@ -55,7 +55,7 @@ def _code_of(error: BaseException, args: argparse.Namespace) -> int:
     if isinstance(error, EnoughStepsError):
         return 0
     if isinstance(error, SystemExit):
-        if isinstance(error.code, str):
+        if error.code is not None and not isinstance(error.code, int):
             print(error.code, file=sys.stderr)
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     if isinstance(error, KeyboardInterrupt):

@@ -28,9 +28,10 @@ class EnoughStepsError(BaseException):
 class Steps:
     """Watches all optimizers while it is entered.
 
-    With one optimizer a step ends when it has stepped. With several (a GAN, an optimizer for each parameter), a step
-    ends when one that has already stepped begins again. Without any, a step ends at the first module that runs after
-    the program itself has written to weights that have gradients.
+    A step ends when every optimizer that the program has made has stepped. Where some have not (a critic that steps
+    five times before the generator, an optimizer that is not used), the step turns out to be over when one that has
+    already stepped begins again: it ended after the last that stepped. Without any optimizer, a step ends at the first
+    module that runs after the program itself has written to weights that have gradients.
 
     Args:
         ledger: is told of updates and of the ends of steps.
@@ -40,9 +41,7 @@ class Steps:
 
     def __init__(self, ledger: Ledger, limit: int | None, ignored: Callable[[], object] = lambda: None) -> None:
         self._ledger, self._limit, self._ignored = ledger, limit, ignored
-        self._alone: bool | None = None  # whether there is one optimizer; None before the first step
-        self._first = 0  # the id of the first optimizer that stepped
-        self._this_step: set[int] = set()
+        self._this_step: set[int] = set()  # ids of the optimizers that have stepped
         self._by_hand: bool | None = None  # whether there is no optimizer; None before the first backward pass
         self._weights: set[int] = set()  # storages
         self._next_forward: RemovableHandle | None = None  # the hook that ends a step by hand
@@ -67,6 +66,8 @@ class Steps:
             handle.remove()
         if self._next_forward is not None:
             self._forget_forward()
+            self._ledger.end_step()
+        elif self._this_step and not self._ledger.ran_out and not self._ledger.over:
             self._ledger.end_step()
         stand_ins.steps = 0
 
@@ -116,11 +117,8 @@ class Steps:
     def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._ledger.after_update(optimizer)
         self._this_step.add(id(optimizer))
-        if self._alone is None:
-            self._alone, self._first = len(self._made) == 1, id(optimizer)
-        elif id(optimizer) != self._first:  # the program has replaced the one that it began with
-            self._alone = False
-        if self._alone:
+        self._ledger.may_end_step()
+        if self._this_step.issuperset(map(id, self._made)):
             self._end()
 
     def _end(self) -> None:
@@ -131,7 +129,7 @@ class Steps:
             self._ledger.end_step()
         if self._limit is not None and self.count >= self._limit:
             self._ledger.label_modules()
-            self._ledger.over = self._ledger.over or len(self._ledger.events)
+            self._ledger.end_run()
             if os.getpid() != self._process:  # forked by the program: it ends by itself, without a traceback
                 raise SystemExit(0)
             if self.count == self._limit + _PATIENCE:

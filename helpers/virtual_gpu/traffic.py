@@ -46,6 +46,7 @@ class Traffic:
         self.calls: Counter[Row] = Counter()
         self.nbytes: Counter[Row] = Counter()
         self.messages: list[Counter[tuple[Row, int]]] = [Counter()]
+        self._whole: Counter[tuple[Row, int]] | None = None  # the step's messages, if it has ended already
 
     def saw(self, func: Any, args: Any, result: Any) -> None:
         """Count an operation of the dispatcher, if it is a collective."""
@@ -64,9 +65,15 @@ class Traffic:
         self.nbytes[row] += size
         self.messages[-1][row, size] += 1
 
+    def may_end_step(self) -> None:
+        """Note that the step ends here, unless this is called again before `end_step`."""
+        self._whole = self.messages[-1].copy()
+
     def end_step(self) -> None:
-        """Let a new step begin."""
-        self.messages.append(Counter())
+        """Let a new step begin: where `may_end_step` was called last, or else here."""
+        whole = self.messages[-1] if self._whole is None else self._whole
+        self.messages[-1:] = whole, self.messages[-1] - whole
+        self._whole = None
 
 
 def group_ranks(args: Any) -> list[int]:

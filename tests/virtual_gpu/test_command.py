@@ -278,6 +278,8 @@ def test_its_own_traceback_names_its_own_lines_alone(dry_run):
         (["--timeline", "nowhere/x.svg", __file__], "nowhere is not a folder"),
         (["--timeline", "x.txt", __file__], "--timeline writes .svg, .png and .pdf"),
         (["--trace", FOLDER, __file__], "is a folder. Give the name of a file."),
+        (["--trace", __file__, __file__], "is the script: it would be overwritten."),
+        (["--trace", "a.json", "--snapshot", "./a.json", __file__], "is named twice."),
     ],
 )
 def test_bad_input_is_one_line(capsys, arguments, words):
@@ -1018,3 +1020,156 @@ def test_what_is_moved_only_once_is_no_batch(dry_run):
     code, out, err = dry_run(text.replace("range(3)", "range(1)"))
     assert code == 0, err
     assert "Largest batch (here 4,096)" in out
+
+
+def test_a_program_that_catches_it_and_takes_no_step_is_said_to(dry_run):
+    script = """
+        import sys
+        import torch
+
+        x = torch.zeros(3, device="cuda", requires_grad=True)
+        optimizer = torch.optim.SGD([x], lr=1)
+        for _ in range(int(sys.argv[1])):
+            x.sum().backward()
+            optimizer.step()
+        try:
+            torch.empty(2**36, device="cuda")
+        except torch.OutOfMemoryError:
+            print("caught")
+    """
+    code, out, err = dry_run(script, "1")
+    assert code == 0, err
+    assert lines_with(out, "Runs out of memory at")
+    assert lines_with(out, "The program catches the error, and takes no optimizer step after it.")
+    code, out, _ = dry_run(script, "1", options=("--gpu", "t4", "--json"))
+    report = json.loads(out.splitlines()[-1])
+    assert (code, report["out_of_memory"], report["caught"]) == (0, True, True)
+    code, _, err = dry_run(script, "0")
+    assert code == 2
+    assert "caught an out-of-memory error and ended without an optimizer step" in err
+
+
+def test_a_smaller_batch_that_gets_further_is_named(dry_run):
+    code, out, _ = dry_run(BATCHED, "40000")
+    assert code == 1
+    named = named_batch(out, "40,000")
+    assert lines_with(out, "what comes later may need more")
+    _, out, _ = dry_run(BATCHED, "16", options=("--gpu", "t4", "--json"))
+    largest = json.loads(out.splitlines()[-1])["largest_batch"]["t4-16gb"]
+    assert 0.9 * largest <= named < 40_000
+
+
+def named_batch(out, here):
+    words = lines_with(out, "A batch of ", f" (here {here}) fits, all else equal")[0]
+    return int(words.split("A batch of ")[1].split()[0].replace(",", ""))
+
+
+GROWS = """
+    import sys
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(nn.Linear(4096, 4096), *(nn.Sequential(nn.ReLU(), nn.Linear(4096, 4096)) for _ in range(40)))
+    model.cuda()
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    for _ in range(3):
+        model(torch.zeros(int(sys.argv[1]), 4096).cuda()).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_the_batch_that_fits_is_named_where_the_first_step_did(dry_run):
+    code, out, _ = dry_run(GROWS, "10000")
+    assert code == 1
+    assert lines_with(out, "     1  ")
+    assert "what comes later" not in out
+    named = named_batch(out, "10,000")
+    _, out, _ = dry_run(GROWS, "4", options=("--gpu", "t4", "--json"))
+    largest = json.loads(out.splitlines()[-1])["largest_batch"]["t4-16gb"]
+    assert 0.8 * largest <= named <= 1.1 * largest
+
+
+def test_a_gpu_too_small_for_the_weights_has_no_batch_that_fits(dry_run):
+    code, out, _ = dry_run(
+        """
+        import torch
+        from torch import nn
+
+        model = nn.Linear(54000, 54000).cuda()
+        x = torch.ones(16, 54000).cuda()
+        torch.optim.Adam(model.parameters())
+        model(x).sum().backward()
+        """
+    )
+    assert code == 1
+    assert lines_with(out, "Not even a batch of 1 (here 16) fits, all else equal.")
+
+
+EVALUATES = """
+    import sys
+    import torch
+    from torch import nn
+    from torch.utils.checkpoint import checkpoint
+
+    class Block(nn.Sequential):
+        gradient_checkpointing = False
+
+        def forward(self, x):
+            if self.gradient_checkpointing and self.training:
+                return checkpoint(super().forward, x, use_reentrant=False)
+            return super().forward(x)
+
+    model = nn.Sequential(*(Block(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)) for _ in range(4))).cuda()
+    model.train(sys.argv[1] == "train")
+    for block in model:
+        block.gradient_checkpointing = True
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.zeros(int(sys.argv[2]), 1024).cuda()).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("rows", [2**10, 2**19])
+def test_checkpointing_that_eval_mode_turns_off_is_named(dry_run, rows):
+    _, out, _ = dry_run(EVALUATES, "evaluate", str(rows))
+    assert lines_with(out, "Activation checkpointing is on, but has no effect: the model is in eval mode.") == [
+        line for line in out.splitlines() if "eval mode" in line
+    ]
+    assert bool(lines_with(out, "model.train(), which makes the activation checkpointing")) == (rows == 2**19)
+    assert "checkpointing of every block" not in out
+    _, out, _ = dry_run(EVALUATES, "train", str(rows))
+    assert "eval mode" not in out
+
+
+@pytest.mark.parametrize("frozen", [0, 5])
+def test_lora_is_not_advised_where_most_weights_are_frozen(dry_run, frozen):
+    code, out, _ = dry_run(
+        """
+        import sys
+        import torch
+        from torch import nn
+
+        model = nn.Sequential(*(nn.Linear(4096, 4096, bias=False) for _ in range(8))).cuda()
+        for layer in model[: int(sys.argv[1])]:
+            layer.requires_grad_(False)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for rows in (1, 1, 2**20):
+            model(torch.zeros(rows, 4096, device="cuda")).sum().backward()
+            optimizer.step()
+        """,
+        str(frozen),
+        options=("--gpu", "t4", "--json"),
+    )
+    assert code == 1
+    cures = " ".join(cure["change"] for cure in json.loads(out.splitlines()[-1])["cures"])
+    assert "8-bit optimizer" in cures
+    assert ("LoRA" in cures) == (frozen == 0)
+
+
+def test_the_largest_batch_agrees_with_the_verdict(dry_run):
+    for batch in (1600, 2600, 3000, 3300):
+        _, out, _ = dry_run(BATCHED, str(batch), options=("--json", "--gpu", "a100-40gb"))
+        report = json.loads(out.splitlines()[-1])
+        for gpu, grade in report["grades"].items():
+            assert (report["largest_batch"][gpu] >= batch) == (grade == "fits")

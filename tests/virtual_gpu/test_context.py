@@ -5,11 +5,13 @@ import copy
 import threading
 import warnings
 from collections import deque
+from itertools import pairwise
 from typing import ClassVar
 
 from helpers.planner import Recipe, RecipeError
 from helpers.planner.plan import plan
 from helpers.virtual_gpu import virtual_gpu
+from helpers.virtual_gpu.steps import EnoughStepsError
 
 import pytest
 import torch
@@ -390,4 +392,32 @@ def test_a_copy_of_an_optimizer_is_a_second_one():
         for _ in range(3):
             first.step()
             second.step()
-        assert len(run.ledger.marks) == 2  # a step ends where the first of two steps again
+        assert len(run.ledger.marks) == 3  # a step ends when both have stepped
+
+
+@pytest.mark.parametrize("used", [2, 1])
+def test_a_step_of_several_optimizers_ends_before_the_next_batch(used):
+    """Where the second is not used, the step turns out to be over only in the next batch, and ended before it."""
+    with virtual_gpu("t4", steps=3) as run, contextlib.suppress(EnoughStepsError):
+        models = [nn.Linear(256, 256, device="cuda") for _ in range(2)]
+        optimizers = [torch.optim.SGD(model.parameters(), 0.1) for model in models]
+        for batch in range(8):
+            inputs = torch.ones(2048 * 4**batch, 256, device="cuda")
+            for model, optimizer in list(zip(models, optimizers, strict=True))[:used]:
+                model(inputs).sum().backward()
+                optimizer.step()
+    assert len(run.steps) == 3
+    for before, after in pairwise(step.allocated for step in run.steps):
+        assert 3 < after / before < 4.5
+    matmuls = [sum(count for (work, *_), count in works.items() if work.flops) for works in run.ledger.works[:3]]
+    assert len(set(matmuls)) == 1
+
+
+def test_the_last_step_of_several_optimizers_counts_where_the_program_ends():
+    with virtual_gpu("t4") as run:
+        models = [nn.Linear(256, 256, device="cuda") for _ in range(2)]
+        optimizers = [torch.optim.SGD(model.parameters(), 0.1) for model in models]
+        models[0](torch.ones(8, 256, device="cuda")).sum().backward()
+        optimizers[0].step()
+    assert len(optimizers) == 2
+    assert len(run.ledger.marks) == 1

@@ -56,12 +56,14 @@ TEXT_WORDS, SHORT_WORDS, CLASSES = 1500, 60, 10  # words of a row's text and of 
 LONG_WORDS = 700  # as many as in the longest answers of Alpaca's file, which some programs do not cut
 
 _SHORT_ROWS = 8
-
+_SIDE, _OBJECTS = 256, 7  # pixels of a picture's side, and what it shows
 
 TEXT, SHORT, LABEL, NUMBER, FRACTION, IMAGE, WORDS, TAGS, ANSWERS, TRUTH, ENDINGS, TRANSLATION, LONG = (
     *("text", "short", "label", "number", "fraction"),
     *("image", "words", "tags", "answers", "truth", "endings", "translation", "long"),
 )
+# A picture of classes; one with the numbers of objects in its second channel; boxes; the numbers of classes; a path.
+PIXELS, INSTANCES, OBJECTS, CLASS_IDS, FILE = "pixels", "instances", "objects", "class_ids", "file"
 CHATS = {  # kind of column -> roles of its messages
     "ask": ("user",),
     "reply": ("assistant",),
@@ -118,6 +120,14 @@ financial_phrasebank: sentence=short label=label: train
 conll wnut ner: tokens=words ner_tags=tags pos_tags=tags chunk_tags=tags: train validation test
 cifar: img=image label=label fine_label=label: train test
 captions dreambooth: image=image text=short: train
+fill50k controlnet: image=image conditioning_image=image text=short: train
+instructpix2pix instruct-pix2pix: input_image=image edit_prompt=short edited_image=image: train
+coco_dataset_script: image_id=number caption_id=number caption=short image_path=file: train validation test
+cppe-5 cppe5: image_id=number image=image width=side height=side objects=objects: train test
+ade20k-mini: image=image annotation=instances semantic_class_to_id=class_ids: train validation
+scene_parse sidewalk segments/: image=image pixel_values=image annotation=pixels label=pixels: train validation
+amazon_esci: query=short product_title=short relevance_label=label: train validation test
+amazon_reviews: stars=label review_title=short review_body=text product_category=short: train validation test
 mnist imagenet food101 beans flowers pets image: image=image label=label labels=label: train validation test
 """
 _PLAIN = {"text": TEXT}
@@ -153,6 +163,15 @@ def value(kind: str, row: int, languages: tuple[str, str] = ("de", "en")) -> Any
         NUMBER: lambda: row,
         FRACTION: lambda: row % 5 / 4,
         IMAGE: lambda: _image(row),
+        PIXELS: lambda: _image(row).convert("L").point(lambda level: level % CLASSES),
+        INSTANCES: lambda: _image(row).point(lambda level: 1 + level % (CLASSES - 1)),
+        OBJECTS: lambda: {
+            **{"id": [*range(_OBJECTS)], "area": [50 * 40] * _OBJECTS, "category": [i % 2 for i in range(_OBJECTS)]},
+            "bbox": [[10.0 + 20 * i, 10.0, 50.0, 40.0] for i in range(_OBJECTS)],
+        },
+        CLASS_IDS: lambda: {f"class {number}": number for number in range(CLASSES)},
+        FILE: lambda: f"/made-up/{row:06d}.jpg",
+        "side": lambda: _SIDE,
         WORDS: lambda: _text(SHORT_WORDS, row).split(),
         TAGS: lambda: [(row + i) % 9 for i in range(SHORT_WORDS)],
         ANSWERS: lambda: {"text": [_text(3, row)], "answer_start": [0]},
@@ -173,4 +192,4 @@ def _text(words: int, row: int) -> str:
 def _image(row: int) -> Any:
     from PIL import Image
 
-    return Image.new("RGB", (256, 256), (row % 256, 3 * row % 256, 7 * row % 256))
+    return Image.new("RGB", (_SIDE, _SIDE), (row % 256, 3 * row % 256, 7 * row % 256))

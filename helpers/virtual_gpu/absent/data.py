@@ -2,19 +2,23 @@
 
 import functools
 import re
+import sys
 from typing import Any
 
 from ..patches import Patches
 from ..waits import Waits
 from . import columns
+from .named import named_columns
 
 ROWS, FEW = 1024, 128  # of the training split, and of the others
+_MADE_UP = "made-up rows"
 _SHARDS, _AGAIN = 32, 100  # files of a data set that is streamed, and how often its training rows come
 
 
 def install(patches: Patches, waits: Waits) -> None:
     """Teach datasets as soon as it is imported."""
     patches.after_import("datasets.load", lambda p, module: _load(p, module, waits))
+    patches.after_import("datasets.arrow_dataset", lambda p, module: _select(p, module.Dataset))
 
 
 def _load(patches: Patches, module: Any, waits: Waits) -> None:
@@ -38,7 +42,27 @@ def _load(patches: Patches, module: Any, waits: Waits) -> None:
             waits.leave_out("data set", f"{path}: made-up rows")
             return made_up(str(path), None, False)
 
-    patches.put_all(module, {"load_dataset": load_dataset, "load_from_disk": load_from_disk})
+    made = {"load_dataset": load_dataset, "load_from_disk": load_from_disk}
+    patches.put_all(module, made)
+    package = sys.modules.get("datasets")
+    if hasattr(package, "load_dataset"):  # it was imported before, and has taken them over
+        patches.put_all(package, made)
+
+
+def _select(patches: Patches, owner: Any) -> None:
+    """Let a program select more rows than were made up: they come again."""
+    base = owner.select
+
+    @functools.wraps(base)
+    def select(self: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return base(self, indices, *args, **kwargs)
+        except IndexError:
+            if not len(self) or _MADE_UP not in (self.info.description or ""):
+                raise
+        return base(self, [index % len(self) for index in indices], *args, **kwargs)
+
+    patches.put(owner, "select", select)
 
 
 def _title(path: str, name: str | None, files: Any) -> str:
@@ -56,6 +80,8 @@ def made_up(title: str, split: Any, streams: bool) -> Any:
     from datasets import Dataset, DatasetDict, Features, Value
 
     kinds, splits = columns.layout_of(title)
+    if missing := named_columns().keys() - kinds.keys():
+        kinds = kinds | {name: kind for name, kind in named_columns().items() if name in missing}
     languages = columns.languages_of(title)
 
     def rows(name: str) -> Any:
@@ -64,6 +90,7 @@ def made_up(title: str, split: Any, streams: bool) -> Any:
         made = {column: [columns.value(kind, row, languages) for row in range(count)] for column, kind in kinds.items()}
         features = _features(kinds, languages, Features, Value)
         part = Dataset.from_dict(made, features=features)
+        part.info.description = _MADE_UP
         part = part.select(range(*_bounds(name, count)))
         return _stream(part, "train" in wanted) if streams else part
 
@@ -94,12 +121,21 @@ def _features(kinds: dict[str, str], languages: tuple[str, str], features: Any, 
         columns.NUMBER: value("int64"),
         columns.FRACTION: value("float32"),
         columns.IMAGE: Image(),
+        columns.PIXELS: Image(),
+        columns.INSTANCES: Image(),
+        columns.FILE: value("string"),
+        "side": value("int64"),
         columns.WORDS: [value("string")],
         columns.TAGS: [ClassLabel(names=[f"tag {number}" for number in range(9)])],
         columns.ANSWERS: {"text": [value("string")], "answer_start": [value("int32")]},
         columns.TRUTH: value("bool"),
         columns.ENDINGS: [value("string")],
         columns.TRANSLATION: {language: value("string") for language in languages},
+        columns.OBJECTS: {
+            **{"id": [value("int64")], "area": [value("int64")], "bbox": [[value("float32")]]},
+            "category": [ClassLabel(names=[f"class {number}" for number in range(columns.CLASSES)])],
+        },
+        columns.CLASS_IDS: {f"class {number}": value("int64") for number in range(columns.CLASSES)},
     }
     types |= dict.fromkeys(columns.SOUNDS, Audio())
     chat = [{"role": value("string"), "content": value("string")}]

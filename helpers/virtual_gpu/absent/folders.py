@@ -14,6 +14,7 @@ import os
 import re
 import struct
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from ..patches import Patches
 from ..user_line import is_users
 from ..waits import Waits
 from .annotations import size_of
-from .columns import TEXT, layout_of, value
+from .columns import CLASSES, TEXT, layout_of, value
+from .named import is_named_folder
 
 _WORDS = """
     train training valid validation val test eval dev data dataset input corpus alpaca sft dpo
@@ -43,8 +45,11 @@ def install(patches: Patches, waits: Waits) -> None:
     def assume(what: Any, words: str) -> None:
         waits.leave_out("file", f"{Path(what).name}: {words}")
 
-    for name in ("exists", "isfile"):
-        patches.put(os.path, name, _finding(getattr(os.path, name)))
+    for name, may_be in (("exists", _is_found), ("isfile", is_data), ("isdir", is_named_folder)):
+        patches.put(os.path, name, _finding(getattr(os.path, name), may_be))
+    for name, may_be in (("exists", is_named_folder), ("is_dir", is_named_folder), ("is_file", _is_named_picture)):
+        patches.put(Path, name, _finding(getattr(Path, name), may_be))
+    patches.put(Path, "iterdir", _each(Path.iterdir, assume))
     patches.put(os, "listdir", _listing(os.listdir, assume))
     for name in ("glob", "iglob"):
         patches.put(glob, name, _matching(getattr(glob, name), assume))
@@ -55,6 +60,8 @@ def install(patches: Patches, waits: Waits) -> None:
     patches.after_import("PIL.Image", lambda p, module: _pictures(p, module, assume))
     patches.after_import("cv2", lambda p, module: _arrays(p, module, assume))
     patches.after_import("pyarrow.parquet", lambda p, module: _tables(p, module, assume))
+    patches.after_import("torchvision.io.image", lambda p, module: _tensors(p, module, assume))
+    patches.after_import("huggingface_hub.file_download", lambda p, module: _labels(p, module, assume))
 
 
 def is_data(path: Any) -> bool:
@@ -74,12 +81,31 @@ def is_mnist(path: Path) -> bool:
     return _IDX.search(path.name.lower().removesuffix(".gz")) is not None
 
 
-def _finding(base: Any) -> Any:
+def _is_found(path: Any) -> bool:
+    return is_data(path) or is_named_folder(path)
+
+
+def _is_named_picture(path: Path) -> bool:
+    return path.suffix in _PICTURES and is_named_folder(path.parent)
+
+
+def _finding(base: Any, may_be: Any) -> Any:
     @functools.wraps(base)
-    def found(path: Any) -> bool:
-        return base(path) or (is_users(sys._getframe(1)) and is_data(path))
+    def found(path: Any, **options: Any) -> bool:
+        return base(path, **options) or (is_users(sys._getframe(1)) and may_be(path))
 
     return found
+
+
+def _each(base: Any, assume: Any) -> Any:
+    @functools.wraps(base)
+    def iterdir(self: Path) -> Any:
+        if is_named_folder(self) and is_users(sys._getframe(1)):
+            assume(self, "a folder of made-up pictures")
+            return iter([self / name for name in _names(_PICTURES[:1])])
+        return base(self)
+
+    return iterdir
 
 
 def _listing(base: Any, assume: Any) -> Any:
@@ -236,6 +262,45 @@ def _pictures(patches: Patches, module: Any, assume: Any) -> None:
             return module.new("RGB", size_of(Path(fp).name) or (256, 256))
 
     patches.put(module, "open", opened)
+
+
+def _tensors(patches: Patches, module: Any, assume: Any) -> None:
+    """Teach torchvision, which reads a picture into a tensor."""
+    import torch
+
+    base = module.read_image
+
+    @functools.wraps(base)
+    def read_image(path: Any, *args: Any, **kwargs: Any) -> Any:
+        if os.path.lexists(path):
+            return base(path, *args, **kwargs)
+        assume(Path(path).parent, "gray images")
+        width, height = size_of(Path(path).name) or (256, 256)
+        return torch.full((3, height, width), 128, dtype=torch.uint8)
+
+    for owner in (module, sys.modules.get("torchvision.io")):
+        if hasattr(owner, "read_image"):  # the package takes it over when it is imported
+            patches.put(owner, "read_image", read_image)
+
+
+def _labels(patches: Patches, module: Any, assume: Any) -> None:
+    """Teach the Hub's client the files with the names of classes that scripts for segmentation download."""
+    base, made = module.hf_hub_download, tempfile.TemporaryDirectory(prefix="labels-")
+    patches.later(made.cleanup)
+
+    @functools.wraps(base)
+    def hf_hub_download(repo_id: str, filename: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return base(repo_id, filename, *args, **kwargs)
+        except OSError:
+            if not filename.endswith("id2label.json"):
+                raise
+        assume(filename, f"{CLASSES} made-up classes")
+        file = Path(made.name) / "id2label.json"
+        file.write_text(json.dumps({number: f"class {number}" for number in range(CLASSES)}), encoding="utf-8")
+        return str(file)
+
+    patches.put(module, "hf_hub_download", hf_hub_download)
 
 
 def _arrays(patches: Patches, module: Any, assume: Any) -> None:

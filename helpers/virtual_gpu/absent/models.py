@@ -19,6 +19,9 @@ _SUFFIXES = (
 _FLOAT32 = {
     *("gpt2", "bert", "distilbert", "roberta", "xlm-roberta", "albert", "electra", "bart", "marian", "t5", "mt5"),
     *("vit", "resnet", "swin", "convnext", "segformer", "clip", "gpt_neo", "gptj", "whisper", "wav2vec2"),
+    *("mpnet", "hubert", "dinov2", "detr", "conditional_detr", "deformable_detr", "mask2former", "pegasus", "mbart"),
+    *("longformer", "xlnet", "mamba", "rwkv", "deberta", "modernbert", "convnextv2", "siglip", "vit_mae"),
+    *("audio-spectrogram-transformer", "clip_text_model"),
 }
 _FLOAT16 = {"opt", "gpt_neox", "bloom", "deberta-v2"}
 
@@ -40,7 +43,8 @@ def _bert(kind: str, vocabulary: int, width: int, layers: int, heads: int, **mor
 
 
 def _t5(width: int, inner: int, kv: int, layers: int, heads: int, **more: Any) -> Any:
-    return "t5", {"d_model": width, "d_ff": inner, "d_kv": kv, "num_layers": layers, "num_heads": heads, **more}
+    shape = {"d_model": width, "d_ff": inner, "d_kv": kv, "num_layers": layers, "num_heads": heads}
+    return "t5", {**shape, "decoder_start_token_id": 0, **more}
 
 
 def _pythia(width: int, layers: int, heads: int, vocabulary: int = 50304) -> Any:
@@ -57,13 +61,21 @@ _TIED, _APART = {"tie_word_embeddings": True}, {"tie_word_embeddings": False}
 _QWEN3 = {"head_dim": 128, "max_position_embeddings": 40960}
 _ROBERTA = {"max_position_embeddings": 514, "type_vocab_size": 1, "pad_token_id": 1, "bos_token_id": 0}
 _GELU_T5 = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
-_CLIP_TEXT = (  # the text encoder of Stable Diffusion's first family
-    "clip_text_model",
-    {
-        **_bert("", 49408, 768, 12, 12)[1],
-        **{"max_position_embeddings": 77, "projection_dim": 768, "architectures": ["CLIPTextModel"]},
-    },
-)
+
+
+def _clip_text(width: int, layers: int, heads: int, projected: int = 768, projects: bool = False) -> Any:
+    """Return the shape of a text encoder of Stable Diffusion."""
+    name = "CLIPTextModelWithProjection" if projects else "CLIPTextModel"
+    shape = {**_bert("", 49408, width, layers, heads)[1], "max_position_embeddings": 77, "projection_dim": projected}
+    return "clip_text_model", {**shape, "architectures": [name]}
+
+
+_CLIP_TEXTS = {  # a word in the name of the model, with its folder -> shape
+    "xl/text_encoder_2": _clip_text(1280, 32, 20, 1280, projects=True),
+    "xl/tokenizer_2": _clip_text(1280, 32, 20, 1280, projects=True),
+    "diffusion-2/": _clip_text(1024, 23, 16, 512),
+    "/": _clip_text(768, 12, 12),
+}
 
 
 def _whisper(width: int, layers: int, heads: int) -> Any:
@@ -83,6 +95,57 @@ def _bart(vocabulary: int, width: int, layers: int, heads: int, inner: int, kind
 def _marian(vocabulary: int) -> Any:
     ids = {"pad_token_id": vocabulary - 1, "decoder_start_token_id": vocabulary - 1}
     return _bart(vocabulary, 512, 6, 8, 2048, "marian", architectures=["MarianMTModel"], **ids)
+
+
+def _minilm(layers: int, vocabulary: int = 30522) -> Any:
+    return _bert("bert", vocabulary, 384, layers, 12)
+
+
+def _mpnet() -> Any:
+    return _bert("mpnet", 30527, 768, 12, 12, max_position_embeddings=514)
+
+
+def _wav2vec2(width: int, layers: int, heads: int, normed: bool = True, **more: Any) -> Any:
+    """Return the shape of a wav2vec 2.0; those that are not `normed` have one norm in their convolutions."""
+    kind = {"feat_extract_norm": "layer", "do_stable_layer_norm": True} if normed else {}
+    return _bert("wav2vec2", 32, width, layers, heads, **kind, **more)
+
+
+def _dinov2(width: int, layers: int, heads: int) -> Any:
+    return "dinov2", {**_bert("", 0, width, layers, heads)[1], "image_size": 518, "patch_size": 14}
+
+
+def _segformer(*depths: int, decoder: int = 768) -> Any:
+    return "segformer", {
+        **{"hidden_sizes": [64, 128, 320, 512], "depths": list(depths), "decoder_hidden_size": decoder},
+        "num_labels": 1000,
+    }
+
+
+def _swin(model_type: str, width: int, depth: int, heads: int, **more: Any) -> Any:
+    shape = {"embed_dim": width, "depths": [2, 2, depth, 2], "num_heads": [heads * 2**stage for stage in range(4)]}
+    return model_type, {**shape, "num_labels": 1000, **more}
+
+
+def _clip(patch: int, text: tuple[int, int, int], vision: tuple[int, int, int]) -> Any:
+    words, pictures = _bert("", 49408, *text)[1], _bert("", 0, *vision)[1]
+    parts = {"text_config": {**words, "projection_dim": text[0]}, "vision_config": {**pictures, "patch_size": patch}}
+    parts["vision_config"]["projection_dim"] = text[0]
+    return "clip", {**parts, "projection_dim": text[0], "architectures": ["CLIPModel"]}
+
+
+def _xlnet(width: int, layers: int, heads: int) -> Any:
+    shape = {"d_model": width, "n_layer": layers, "n_head": heads, "d_inner": 4 * width, "vocab_size": 32000}
+    return "xlnet", shape
+
+
+def _mamba(width: int, layers: int) -> Any:
+    return "mamba", {"vocab_size": 50280, "hidden_size": width, "num_hidden_layers": layers}
+
+
+def _mask2former(depth: int) -> Any:
+    swin = _swin("swin", 96, depth, 3, window_size=7, out_features=["stage1", "stage2", "stage3", "stage4"])[1]
+    return "mask2former", {"backbone_config": {"model_type": "swin", **swin}}
 
 
 def _deberta(width: int, layers: int, heads: int) -> Any:
@@ -168,6 +231,94 @@ _KNOWN: dict[str, tuple[str, dict[str, Any]]] = {
     "swin-tiny-patch4-window7-224": ("swin", {"num_labels": 1000}),
     "convnext-tiny-224": ("convnext", {"num_labels": 1000}),
     "mit-b0": ("segformer", {"num_labels": 1000}),
+    "bert-base-multilingual-cased": _bert("bert", 119547, 768, 12, 12),
+    "bert-base-multilingual-uncased": _bert("bert", 105879, 768, 12, 12),
+    "distilbert-base-multilingual-cased": ("distilbert", {"vocab_size": 119547}),
+    "bert-tiny": _bert("bert", 30522, 128, 2, 2),
+    "bert-mini": _bert("bert", 30522, 256, 4, 4),
+    "bert-small": _bert("bert", 30522, 512, 4, 8),
+    "bert-medium": _bert("bert", 30522, 512, 8, 8),
+    **dict.fromkeys(("all-minilm-l6", "paraphrase-minilm-l6", "multi-qa-minilm-l6-cos"), _minilm(6)),
+    **dict.fromkeys(("all-minilm-l12", "minilm-l12-h384", "bge-small-en", "e5-small", "gte-small"), _minilm(12)),
+    "paraphrase-multilingual-minilm-l12": _minilm(12, 250037),
+    **dict.fromkeys(("all-mpnet", "mpnet", "paraphrase-mpnet", "multi-qa-mpnet-base-dot"), _mpnet()),
+    **dict.fromkeys(("bge-base-en", "e5", "gte"), _bert("bert", 30522, 768, 12, 12)),
+    **dict.fromkeys(("bge-large-en", "e5-large", "gte-large"), _bert("bert", 30522, 1024, 24, 16)),
+    "codebert": _bert("roberta", 50265, 768, 12, 12, **_ROBERTA),
+    "modernbert": ("modernbert", {}),
+    "deberta": _bert(
+        *("deberta", 50265, 768, 12, 12),
+        **{"relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
+        **{"position_biased_input": False, "type_vocab_size": 0},
+    ),
+    "longformer-base-4096": _bert(
+        "longformer", 50265, 768, 12, 12, attention_window=[512] * 12, **{**_ROBERTA, "max_position_embeddings": 4098}
+    ),
+    "xlnet": _xlnet(768, 12, 12),
+    "xlnet-large": _xlnet(1024, 24, 16),
+    "t5-v1_1": _t5(768, 2048, 64, 12, 12, **_GELU_T5),
+    "t5-v1_1-small": _t5(512, 1024, 64, 8, 6, **_GELU_T5),
+    "t5-v1_1-large": _t5(1024, 2816, 64, 24, 16, **_GELU_T5),
+    "t5-11b": _t5(1024, 65536, 128, 24, 128),
+    "byt5-small": _t5(1472, 3584, 64, 12, 6, num_decoder_layers=4, vocab_size=384, **_GELU_T5),
+    "codet5": _t5(768, 3072, 64, 12, 12, vocab_size=32100),
+    **dict.fromkeys(("bart-large-mnli", "bart-large-xsum"), _bart(50265, 1024, 12, 16, 4096)),
+    **dict.fromkeys(
+        ("distilbart-cnn-12-6", "distilbart-xsum-12-6"),
+        ("bart", {**_bart(50264, 1024, 12, 16, 4096)[1], "decoder_layers": 6}),
+    ),
+    **dict.fromkeys(("pegasus-xsum", "pegasus-large"), _bart(96103, 1024, 16, 16, 4096, "pegasus", pad_token_id=0)),
+    "mbart-large-50": _bart(250054, 1024, 12, 16, 4096, "mbart"),
+    "mbart-large-cc25": _bart(250027, 1024, 12, 16, 4096, "mbart"),
+    "hubert-base-ls960": ("hubert", {}),
+    "wav2vec2-base-960h": ("wav2vec2", {}),
+    "wav2vec2-base-v2": _wav2vec2(768, 12, 12),
+    "wav2vec2-large-960h": _wav2vec2(1024, 24, 16, normed=False),
+    **dict.fromkeys(("wav2vec2-large-lv60", "wav2vec2-xls-r-300m", "mms-300m"), _wav2vec2(1024, 24, 16)),
+    **dict.fromkeys(("wav2vec2-xls-r-1b", "mms-1b"), _wav2vec2(1280, 48, 16)),
+    "mms-1b-all": _wav2vec2(1280, 48, 16, adapter_attn_dim=16),
+    "ast-finetuned-audioset-10-10-0.4593": ("audio-spectrogram-transformer", {"num_labels": 527}),
+    "deit-base-patch16-224": ("vit", {"num_labels": 1000}),
+    "deit-small-patch16-224": ("vit", {**_bert("", 0, 384, 12, 6)[1], "num_labels": 1000}),
+    "deit-tiny-patch16-224": ("vit", {**_bert("", 0, 192, 12, 3)[1], "num_labels": 1000}),
+    "vit-mae": ("vit_mae", {}),
+    "dinov2-small": _dinov2(384, 12, 6),
+    "dinov2": _dinov2(768, 12, 12),
+    "dinov2-large": _dinov2(1024, 24, 16),
+    "swin-small-patch4-window7-224": _swin("swin", 96, 18, 3),
+    "swin-base-patch4-window7-224": _swin("swin", 128, 18, 4),
+    "convnextv2-tiny-1k-224": ("convnextv2", {"num_labels": 1000}),
+    "mit-b1": _segformer(2, 2, 2, 2, decoder=256),
+    "mit-b2": _segformer(3, 4, 6, 3),
+    "mit-b3": _segformer(3, 4, 18, 3),
+    "mit-b5": _segformer(3, 6, 40, 3),
+    "segformer-b0-finetuned-ade-512-512": ("segformer", {"num_labels": 150}),
+    "detr-resnet-50": ("detr", {}),
+    "conditional-detr-resnet-50": ("conditional_detr", {}),
+    "deformable-detr": ("deformable_detr", {}),
+    "mask2former-swin-tiny-coco-instance": _mask2former(6),
+    "mask2former-swin-small-coco-instance": _mask2former(18),
+    "clip-vit-base-patch16": _clip(16, (512, 12, 8), (768, 12, 12)),
+    "clip-vit-large-patch14": _clip(14, (768, 12, 12), (1024, 24, 16)),
+    "siglip-base-patch16-224": ("siglip", {}),
+    "mamba-130m": _mamba(768, 24),
+    "mamba-370m": _mamba(1024, 48),
+    "mamba-790m": _mamba(1536, 48),
+    "mamba-1.4b": _mamba(2048, 48),
+    "rwkv-4-169m-pile": ("rwkv", {"hidden_size": 768, "num_hidden_layers": 12, "vocab_size": 50277}),
+    "gemma-3-1b": _llama("gemma3_text", 262144, 1152, 6912, 26, 4, 1, head_dim=256, max_position_embeddings=32768),
+    "phi-3.5-mini": _llama("phi3", 32064, 3072, 8192, 32, 32, 32, max_position_embeddings=131072, **_APART),
+    "phi-4": _llama("phi3", 100352, 5120, 17920, 40, 40, 10, max_position_embeddings=16384, **_APART),
+    "smollm3-3b": _llama("smollm3", 128256, 2048, 11008, 36, 16, 4, max_position_embeddings=65536, **_TIED),
+    "yi-6b": _llama("llama", 64000, 4096, 11008, 32, 32, 4, max_position_embeddings=4096, **_APART),
+    "deepseek-coder-1.3b": _llama("llama", 32256, 2048, 5504, 24, 16, 16, max_position_embeddings=16384, **_APART),
+    "deepseek-r1-distill-qwen-1.5b": _llama(
+        "qwen2", 151936, 1536, 8960, 28, 12, 2, max_position_embeddings=131072, **_APART
+    ),
+    "deepseek-r1-distill-qwen-7b": _llama(
+        "qwen2", 152064, 3584, 18944, 28, 28, 4, max_position_embeddings=131072, **_APART
+    ),
+    "tiny-gpt2": ("gpt2", {"n_embd": 2, "n_layer": 2, "n_head": 2}),
     "smollm-135m": _llama("llama", 49152, 576, 1536, 30, 9, 3, max_position_embeddings=2048, **_TIED),
     "smollm-360m": _llama("llama", 49152, 960, 2560, 32, 15, 5, max_position_embeddings=2048, **_TIED),
     "smollm-1.7b": _llama("llama", 49152, 2048, 8192, 24, 32, 32, max_position_embeddings=2048, **_TIED),
@@ -197,8 +348,8 @@ _KNOWN: dict[str, tuple[str, dict[str, Any]]] = {
 
 def known_config(name: str, subfolder: str | None = None) -> dict[str, Any] | None:
     """Return the config published under `name`, as a `config.json` has it; None where it is not known."""
-    if subfolder in ("text_encoder", "tokenizer"):
-        return _whole(*_CLIP_TEXT)
+    if subfolder in ("text_encoder", "tokenizer", "text_encoder_2", "tokenizer_2"):
+        return _text_encoder(str(name).lower(), subfolder)
     last = str(name).replace("\\", "/").rstrip("/").split("/")[-1].lower()
     sources = {config.source.split("/")[-1].lower(): key for key, config in CONFIGS.items()}
     sources |= {_short(source): key for source, key in sources.items()}
@@ -213,7 +364,17 @@ def known_config(name: str, subfolder: str | None = None) -> dict[str, Any] | No
                 return None
     hub = hub_models().get(known_name(str(name)))
     sizes = copy.deepcopy(hub.config) if hub else {}
-    return _whole(sizes.pop("model_type"), sizes) if sizes else None
+    if sizes:
+        return _whole(sizes.pop("model_type"), sizes)
+    tuned = re.search(r"-((llama|qwen|mistral|gemma|phi)[a-z0-9.-]*-\d+(\.\d+)?b)$", _short(last))
+    return known_config(tuned[1]) if tuned else None
+
+
+def _text_encoder(name: str, subfolder: str) -> dict[str, Any]:
+    """Return the config of the text encoder in a folder of a diffusion model."""
+    name = re.sub(r"(sd|diffusion-)xl[^/]*", "xl", name)
+    name = re.sub(r"stable-diffusion-2[^/]*", "diffusion-2", name)
+    return next(_whole(*shape) for words, shape in _CLIP_TEXTS.items() if words in f"{name}/{subfolder}")
 
 
 def _short(name: str) -> str:

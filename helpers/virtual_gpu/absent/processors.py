@@ -11,6 +11,11 @@ _AUTO = {
     "transformers.models.auto.feature_extraction_auto": ("AutoFeatureExtractor", "FEATURE_EXTRACTOR_MAPPING"),
 }
 
+_OWN = {  # what the classes of the models inherit `from_pretrained` from
+    "transformers.image_processing_base": "ImageProcessingMixin",
+    "transformers.feature_extraction_utils": "FeatureExtractionMixin",
+}
+
 
 def install(patches: Patches, waits: Waits) -> None:
     """Teach transformers as soon as it is imported."""
@@ -20,6 +25,27 @@ def install(patches: Patches, waits: Waits) -> None:
             _auto(p, getattr(module, owner), getattr(module, mapping), waits)
 
         patches.after_import(name, change)
+    for name, mixin in _OWN.items():
+
+        def change_own(p: Patches, module: Any, mixin: str = mixin) -> None:
+            _own(p, getattr(module, mixin), waits)
+
+        patches.after_import(name, change_own)
+
+
+def _own(patches: Patches, owner: Any, waits: Waits) -> None:
+    """Teach the classes that a program names itself, such as `Wav2Vec2FeatureExtractor`."""
+    base = owner.__dict__["from_pretrained"].__func__
+
+    @functools.wraps(base)
+    def from_pretrained(cls: type, name: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return base(cls, name, *args, **kwargs)
+        except OSError:
+            waits.leave_out("processor", f"{name}: {cls.__name__} with its usual settings")
+            return cls()
+
+    patches.put(owner, "from_pretrained", classmethod(from_pretrained))
 
 
 def _auto(patches: Patches, owner: Any, mapping: Any, waits: Waits) -> None:

@@ -11,6 +11,7 @@ from .. import stand_ins
 from ..patches import Patches
 from ..waits import Waits
 from .models import AbsentError
+from .named import single_tokens
 
 _MADE_UP = "_made_up"  # attribute of stand-ins
 _MERGED = 8000  # tokens that are made from text; the rest of the vocabulary has names and is never used
@@ -27,7 +28,14 @@ _BERT = {
     **{"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"},
     **{"mask_token": "[MASK]", "unk_token": "[UNK]"},
 }
-_SPECIAL |= dict.fromkeys(("bert", "distilbert", "roberta"), _BERT)
+_READERS = ("bert", "distilbert", "roberta")  # cut at 512 tokens
+_SPECIAL |= dict.fromkeys(
+    (
+        *(*_READERS, "albert", "electra", "xlm-roberta", "mpnet", "deberta", "deberta-v2", "longformer", "xlnet"),
+        "modernbert",
+    ),
+    _BERT,
+)
 _CHAT = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
     "{% if message['role'] == 'assistant' %}"
@@ -106,8 +114,9 @@ def _stand_in(name: Any, kwargs: dict[str, Any]) -> Any:
         return None
     kind = "llama3" if config.model_type == "llama" and size > 100_000 else config.model_type
     special = {**_SPECIAL.get(kind, _OTHERS)}
-    longest = kwargs.get("model_max_length") or getattr(config, "max_position_embeddings", None) or 10**30
-    longest = 512 if kind in ("bert", "distilbert", "roberta", "t5") else longest
+    longest = kwargs.get("model_max_length") or getattr(config, "max_position_embeddings", None) or 0
+    longest = longest if longest > 0 else 10**30  # XLNet says -1
+    longest = 512 if kind in (*_READERS, "mpnet", "t5") else longest
     from transformers import PreTrainedTokenizerFast
 
     made = PreTrainedTokenizerFast(
@@ -116,6 +125,7 @@ def _stand_in(name: Any, kwargs: dict[str, Any]) -> Any:
         padding_side=kwargs.get("padding_side", "right"),
         **special,
     )
+    made.add_tokens([word for word in single_tokens() if len(made) == size])
     made.chat_template = _CHAT
     made.name_or_path = str(name)
     setattr(made, _MADE_UP, True)
@@ -147,8 +157,9 @@ def trained(size: int, special: tuple[str, ...]) -> Any:
     tokenizer.train_from_iterator(topics.topics.values(), trainer)
     written = json.loads(tokenizer.to_str())
     vocabulary = written["model"]["vocab"]
+    words = iter(word for word in single_tokens() if word not in vocabulary)
     for number in range(len(vocabulary), size):
-        vocabulary[f"<unused {number}>"] = number
+        vocabulary[next(words, f"<unused {number}>")] = number
     written["post_processor"] = _around(special, vocabulary)
     return Tokenizer.from_str(json.dumps(written))
 
