@@ -10,10 +10,10 @@ import gc
 import io
 import sys
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
+from .core.program import program
 from .planner import RecipeError
 from .planner.other_words import option_meant, value_meant
 
@@ -27,8 +27,6 @@ except ModuleNotFoundError:  # another Python than the one that `make` has set u
         file=sys.stderr,
     )
     sys.exit(2)
-
-PROGRAM = "training-at-scale"  # the console script, as pyproject.toml calls it
 
 
 class Command(NamedTuple):
@@ -96,11 +94,6 @@ class _Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, error.message + words) from None
 
 
-def _program() -> str:
-    """Return what the user typed to get here."""
-    return PROGRAM if Path(sys.argv[0]).stem == PROGRAM else "python -m helpers"
-
-
 def _help(prog: str) -> str:
     """Return the help: every command with a line, under those whom it is for."""
     lines = [f"usage: {prog} COMMAND ...", "", "Training at Scale, a lab workbook."]
@@ -111,7 +104,7 @@ def _help(prog: str) -> str:
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = _Parser(prog=_program())
+    parser = _Parser(prog=program())
     parser.format_help = lambda: _help(parser.prog)  # type: ignore[method-assign]
     if not argv:
         parser.exit(2, parser.format_help())

@@ -9,7 +9,7 @@
 # | Time | 110 to 160 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes |
-# | Before this | labs [[#start_here]], [[#sharding]], [[#tensor_parallel]], [[#pipeline]], [[#context_parallel]] and [[#mixture_of_experts]] |
+# | Before this | labs [[#start_here]], [[#sharding]], [[#tensor_parallel]] and [[#pipeline]]; [[#context_parallel]] and [[#mixture_of_experts]] help |
 # | Syllabus | T40, C20 |
 
 # %% name="setup" setup=true

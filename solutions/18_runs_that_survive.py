@@ -9,7 +9,7 @@
 # | Time | 120 to 150 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●● |
 # | Needs | a CPU (2 processes) |
-# | Before this | labs [[#start_here]], [[#tokens]], [[#data_parallel]] and [[#sharding]] |
+# | Before this | labs [[#start_here]], [[#data_parallel]] and [[#sharding]]; [[#tokens]] helps |
 # | Syllabus | T41, C22 |
 
 # %% name="setup" setup=true

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..core.inline_code import inline_code
 from .base import Outcome, Part, Verdict
 
 _WIDTH = 108  # characters of a line of text
@@ -60,10 +61,10 @@ class Report:
             mark = f"<b style='color: {color}'>{_mark(v)} {html.escape(v.check)}</b>"
             lines = [] if v.passed else (v.diagnosis or "").splitlines()
             diagnosis = "".join(
-                f"<div style='font-weight: 600; white-space: pre-wrap'>{html.escape(line)}</div>" for line in lines
+                f"<div style='font-weight: 600; white-space: pre-wrap'>{inline_code(line)}</div>" for line in lines
             )
             style = f"border-left: {_BORDERS[v.outcome]}; margin: 0 0 .4em; padding: .1em .7em"
-            cards.append(f"<div style='{style}'>{mark} {html.escape(v.rule)}{diagnosis}</div>")
+            cards.append(f"<div style='{style}'>{mark} {inline_code(v.rule)}{diagnosis}</div>")
         return "".join(cards)
 
 

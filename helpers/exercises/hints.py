@@ -6,9 +6,7 @@ A notebook shows them folded, each inside the one before it, so that "Run All" g
 prints one more with each call.
 """
 
-import html
-import re
-
+from ..core.inline_code import inline_code
 from ..core.notebook import in_notebook
 from .checking import find_part, last_verdicts
 
@@ -53,6 +51,6 @@ def folded(hints: list[str]) -> str:
     """Return `hints` as HTML: each one unfolds with a click, and shows that there is another."""
     inside = ""
     for number, text in reversed(list(enumerate(hints, 1))):
-        words = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text, quote=False))
-        inside = f"<details><summary>Hint {number} of {len(hints)}</summary><p>{words}</p>{inside}</details>"
+        title = f"Hint {number} of {len(hints)}"
+        inside = f"<details><summary>{title}</summary><p>{inline_code(text)}</p>{inside}</details>"
     return inside

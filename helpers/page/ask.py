@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ..core.program import PROGRAM
 from ..planner import RecipeError
 from ..planner.catalog.clusters import find_cluster
 from ..planner.cli import add_arguments, answer
@@ -17,7 +18,6 @@ from ..planner.named import name_options
 from ..planner.plan import gpus_of
 from .controls import CONTROLS, OWN, Control
 
-PROGRAM = "training-at-scale"
 Emit = Callable[[dict[str, Any]], None]
 """Sends an event to the page; raises where nobody waits for it any more."""
 

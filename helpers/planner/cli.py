@@ -26,6 +26,7 @@ from .catalog.models import check_name, limits, model_names
 from .catalog.this_machine import THIS
 from .config import RecipeError
 from .described import Described, cluster_of, described, no_gpus
+from .grades import DOES_NOT_FIT, FITS, TIGHT
 from .largest import Largest, largest_micro_batch
 from .named import options_named
 from .options import add_arguments as add_arguments
@@ -329,15 +330,16 @@ def _export(asked: Described, cluster: Cluster | None, args: argparse.Namespace,
     path.write_text(text, encoding="utf-8", newline="\n")
     if args.wrap:
         return job
+    start = next((line for line in text.splitlines() if script and line.startswith("Run: ")), "")
     try:
         verdict = _verdict(asked, cluster, args, tell)
     except RecipeError as error:  # the file is written all the same
         verdict = [f"It was not planned: {error}"]
-    return "".join(f"{line}\n" for line in (f"Wrote {path}.", *verdict))
+    return "".join(f"{line}\n" for line in (f"Wrote {path}.", *filter(None, [start]), *verdict))
 
 
 def _verdict(asked: Described, cluster: Cluster | None, args: argparse.Namespace, tell: Tell) -> list[str]:
-    """Return a line for each GPU that was asked about: whether the exported run fits."""
+    """Return whether the exported run fits: the GPU that was asked about, or a line for all that it fits, and so on."""
     if asked.config.by_blocks:
         if cluster is None:
             return ["Without --gpu or --cluster, there is no verdict on whether it fits."]
@@ -347,7 +349,11 @@ def _verdict(asked: Described, cluster: Cluster | None, args: argparse.Namespace
         result = plan_layout(_layout(asked), cluster, rates, tell)
         return [f"{result.layout.ranks} x {cluster.gpu.name}: {result.verdict}"]
     gpus = [cluster.gpu] if cluster else gpus_of(args.gpu, args.budget)
-    return [f"{name}: {said}" for name, said in plan_on(asked.config, gpus).grades.items()]
+    grades = plan_on(asked.config, gpus).grades
+    if len(grades) == 1:
+        return [f"{name}: {said}" for name, said in grades.items()]
+    named = {said: [name for name, each in grades.items() if each == said] for said in (FITS, TIGHT, DOES_NOT_FIT)}
+    return [f"{said}: {', '.join(names)}" for said, names in named.items() if names]
 
 
 # -- around it

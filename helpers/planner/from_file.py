@@ -35,11 +35,14 @@ Tell = Callable[[str], None]
 
 
 class _Planned(NamedTuple):
-    """A run that is planned: plain values, words, and a search for single changes that help, which takes longer."""
+    """A run that is planned: plain values, words, and a search for single changes that help, which takes longer.
+
+    There is no such search where the words already end with what to change so that the run fits: one list is enough.
+    """
 
     values: dict[str, Any]
     text: str
-    changes: Callable[[], list[Change]]
+    changes: Callable[[], list[Change]] | None
 
 
 def print_from(args: argparse.Namespace, tell: Tell) -> None:
@@ -58,12 +61,14 @@ def print_from(args: argparse.Namespace, tell: Tell) -> None:
     tell("")
     if not args.json:
         print("\n".join([*head, planned.text]), flush=True)
-    changes = planned.changes()
+    changes = planned.changes() if planned.changes else []
     tell("")
     if args.json:
         names = {"file": args.from_file, "form": imported.form, "not_understood": imported.unknown}
         listed = {"changes": [change.to_json() for change in changes]}
         print(json.dumps(names | planned.values | listed, indent=2))
+        return
+    if planned.changes is None:
         return
     found = [f"  {number}. {change}" for number, change in enumerate(changes, 1)]
     print("\n".join(["", "Single changes that help most:", *found] if found else ["", "No single change helps."]))
@@ -130,7 +135,7 @@ def _plan_options(imported: Imported, given: Mapping[str, Any], tell: Tell) -> _
     values = {"model": asked.config.model, "assumed": asked.assumed, **result.to_json()}
     variants = of_config(asked.config, now.fits)
     text = "\n".join([asked.heading, str(result)])
-    return _Planned(values, text, lambda: _changes(now, variants, cluster, tell))
+    return _Planned(values, text, None if result.remedies else lambda: _changes(now, variants, cluster, tell))
 
 
 def _plan_blocks(asked: Described, cluster: Cluster, tell: Tell) -> _Planned:

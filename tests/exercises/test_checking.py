@@ -37,6 +37,15 @@ def test_a_report_is_html_in_a_notebook_with_the_same_words_and_nothing_of_the_a
     assert page.index("solid #0072B2") < page.index("double #D55E00")
 
 
+def test_code_between_backticks_is_code_in_a_notebook_and_nothing_of_it_runs():
+    missed = Verdict("triples", "Call `x.triple()`.", 0, 1, Outcome.MISSED, "`<script>` is not `9`.", "")
+    shown = Report(Part("x.y", (), ()), [missed])
+    page = shown._repr_html_()
+    assert "Call <code>x.triple()</code>." in page
+    assert "<code>&lt;script&gt;</code> is not <code>9</code>." in page
+    assert "Call `x.triple()`." in str(shown)
+
+
 def test_where_nothing_was_attempted_one_line_says_what_to_do():
     blank = Verdict("doubles", "It doubles.", 0, 1, Outcome.NOT_ATTEMPTED, "Not attempted yet.", "")
     shown = Report(Part("x.y", (), ()), [blank])

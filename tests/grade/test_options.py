@@ -53,6 +53,20 @@ def test_a_class_one_level_below_is_named(submissions, tmp_path_factory, capsys)
     assert capsys.readouterr().out == ""
 
 
+def test_the_folder_of_one_student_is_recognized(tmp_path, capsys):
+    put(tmp_path / "ada" / NAME, text())
+    put(tmp_path / "ada" / "x2" / "work.ipynb", text(X2))
+    graded(tmp_path)
+    assert capsys.readouterr().out == ""
+    assert {h.student for h in graded(tmp_path / "ada")} == {NAME, "x2"}
+    said = capsys.readouterr().out
+    assert f"Nothing in {tmp_path / 'ada'} has the name of a student" in said
+    assert f"grade the folder above instead: {tmp_path}." in said
+    put(tmp_path / "ada" / f"grace_{NAME}", text())  # as Canvas has it: now there is a student
+    graded(tmp_path / "ada")
+    assert capsys.readouterr().out == ""
+
+
 def test_a_folder_without_a_graded_exercise_is_refused_and_nothing_is_written(tmp_path, capsys):
     folder, out = tmp_path / "docs", tmp_path / "out"
     (folder / "images").mkdir(parents=True)

@@ -310,8 +310,8 @@ def summary(held: Sequence[Score]) -> str:
         base = [_at(_errors(s.baseline for s in mine if s.baseline == s.baseline), 0.5) for mine in sources.values()]
         base = [error for error in base if error == error]
         sentences.append(
-            f"{words}: the median over the sources of each source's median error is {statistics.median(ours):.1%}; of "
-            f"the error that nine in ten of its runs stay within, {statistics.median(ninth):.1%}. With one MFU for all "
+            f"{words}: the median over the sources of each source's median error is {statistics.median(ours):.1%}, and "
+            f"over the 90th percentiles of their errors {statistics.median(ninth):.1%}. With one MFU for all "
             f"runs, the first figure is {statistics.median(base):.1%}."
         )
     return " ".join(sentences)

@@ -70,9 +70,10 @@ def table() -> str:
             lines.append(f"| {source} | {kind} | {len(mine)} | {shares[source]:.0%} |")
         low, high = intervals()[field]
         words.append(
-            f"{kind.capitalize()}: an interval from {low:.2f} to {high:.2f} times the forecast. The {len(errors)} "
-            f"sources promise {promised(len(errors)):.0%} of the runs of a new one; of a source that was left out, "
-            f"{statistics.fmean(shares.values()):.0%} are inside (mean over the sources)."
+            f"{kind.capitalize()}: an interval from {low:.2f} to {high:.2f} times the forecast. With {len(errors)} "
+            f"sources, it should contain {promised(len(errors)):.0%} of the runs of a new source. Computed without "
+            f"a source, it contains {statistics.fmean(shares.values()):.0%} of that source's runs (mean over the "
+            f"sources)."
         )
     return "\n".join([*lines, "", "  \n".join(words)])
 

@@ -127,7 +127,7 @@ def main(path: str, *words: str) -> None:
     planned, refused = plan_cases(cases)
     lines = table(planned)
     lines += [
-        f"{refused.total()} of {len(cases)} cases are refused, each with what is not planned or not known:",
+        f"The planner refuses {refused.total()} of {len(cases)} cases, for these reasons:",
         "",
         "| cases | reason |",
         "|---|---|",

@@ -74,11 +74,15 @@ def test_the_command_exports_the_script_of_the_run_that_it_plans(tmp_path, comma
     path = tmp_path / "train.py"
     run = ["--model", "gpt2", "--seq", "128", "--lora-rank", "8", "--activation-checkpointing", "full"]
     written = command(*run, "--gpu", "rtx-4090", "--export", "pytorch", "--out", str(path))
-    assert (written.returncode, written.stdout) == (0, f"Wrote {path}.\nrtx-4090-24gb: fits\n")
+    assert (written.returncode, written.stdout) == (0, f"Wrote {path}.\nRun: python train.py\nrtx-4090-24gb: fits\n")
     script = path.read_text(encoding="utf-8")
     compile(script, str(path), "exec")
     assert "r=8, lora_alpha=16" in script
     assert "TrainingArguments" in command(*run, "--export", "trainer").stdout
+    many = command(*run, "--micro-batch-size", "256", "--export", "pytorch", "--out", str(path)).stdout.splitlines()
+    assert many[:2] == [f"Wrote {path}.", "Run: python train.py"]  # no GPU was named: one line for all that agree
+    assert [line.partition(":")[0] for line in many[2:]] == ["fits", "tight", "does not fit"]
+    assert "rtx-3060-12gb" in many[-1]
 
 
 def test_an_answer_calls_checkpointing_what_its_option_does(command):

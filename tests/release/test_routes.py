@@ -4,6 +4,7 @@ import re
 
 from helpers.course.build.card import card, minutes
 from helpers.course.build.codes import PITFALLS, TECHNIQUES
+from helpers.course.build.lab_map import needed
 from helpers.course.build.routes import ROUTES, WEEKS
 from helpers.course.build.source import sources
 
@@ -12,16 +13,21 @@ import pytest
 LABS = {source.topic: source for source in sources()}
 
 
-def needed(topic):
-    """The labs that a card asks for; after "helps" or in parentheses come those that it does not."""
-    text = re.split(r";", card(LABS[topic])["Before this"])[0]
-    return set(re.findall(r"\[\[#?(\w+)\]\]", text))
+TOPIC = {source.name: source.topic for source in LABS.values()}
+NEEDED = {TOPIC[name]: {TOPIC[each] for each in names} for name, names in needed(list(LABS.values())).items()}
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.want)
 def test_a_route_goes_through_labs_that_exist(route):
     assert set(route.labs) <= set(LABS)
     assert list(route.labs) == sorted(route.labs, key=list(LABS).index)
+
+
+@pytest.mark.parametrize("names", [*(route.labs for route in ROUTES), tuple(LABS)], ids=lambda names: f"{len(names)}")
+def test_whoever_follows_a_route_has_done_what_each_card_asks_for(names):
+    """The routes, and the whole course from 00 to 21."""
+    for place, topic in enumerate(names):
+        assert NEEDED[topic] <= set(names[:place]), topic
 
 
 def test_ten_weeks_hold_each_lab_once_and_prerequisites_first():
@@ -33,7 +39,7 @@ def test_ten_weeks_hold_each_lab_once_and_prerequisites_first():
     graded = {topic for topic, source in LABS.items() if source.graded}
     assert graded <= set(seen)
     for place, topic in enumerate(seen):
-        assert needed(topic) & set(seen) <= set(seen[:place]), topic
+        assert NEEDED[topic] <= set(seen[:place]), topic
 
 
 @pytest.mark.parametrize("topic", LABS)

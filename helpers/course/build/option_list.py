@@ -3,7 +3,8 @@
 import argparse
 from importlib import import_module
 
-from ...__main__ import COMMANDS, PROGRAM
+from ...__main__ import COMMANDS
+from ...core.program import PROGRAM
 
 
 def option_list() -> str:

@@ -17,6 +17,7 @@ from pygments.formatters import HtmlFormatter
 from traitlets.config import Config
 
 from ...claims.receipt import receipts
+from ...core.inline_code import inline_code
 from ..receipts import by_verdict, cells, claim_results, not_measured
 from .front_page import PARTS, card
 from .lab_map import lab_map, needed, without_detours
@@ -71,7 +72,7 @@ def _short(name: str) -> str:
 
 def _codes(markdown: str) -> Markup:
     """Turn the words between backticks into code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(markdown))))
+    return Markup(inline_code(markdown))
 
 
 def _map(labs: list[Source], pages: list[dict[str, str]]) -> Markup:

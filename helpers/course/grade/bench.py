@@ -20,10 +20,14 @@ class Bench:
 
     The reference of an exercise runs once, before its first submission. It runs on this machine, because figures differ
     from one kind of processor to the next.
+
+    Attributes:
+        seconds: by the exercise's name, how long its reference ran, without the imports.
     """
 
     def __init__(self, conditions: Conditions, servers: WarmServers) -> None:
         self._conditions, self._servers = conditions, servers
+        self.seconds: dict[str, float] = {}
         self._expected: dict[Source, Expected] = {}
         self._locks: dict[Source, threading.Lock] = {}
 
@@ -49,5 +53,5 @@ class Bench:
         """
         with self._locks.setdefault(source, threading.Lock()):
             if source not in self._expected:
-                self._expected[source] = expected_evidence(source, self._conditions, self._servers)
+                self._expected[source] = expected_evidence(source, self._conditions, self._servers, self.seconds)
             return self._expected[source]

@@ -1,7 +1,6 @@
 """One run over the submissions of a class: what has a result keeps it, what is left is run, several at a time."""
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from dataclasses import dataclass, replace
 
@@ -98,12 +97,10 @@ class ClassRun:
             if missing:
                 names = ", ".join(sorted(source.exercise for source in missing))
                 self.console.print(f"The reference answers of {names} run first, which takes a minute or two.")
-                began = time.perf_counter()
                 for reference in [workers.submit(self.bench.expected, source) for source in missing]:
                     reference.result()
-                each = (time.perf_counter() - began) / len(missing)  # a submission does what the reference does
-                many = "submission" if len(to_run) == 1 else "submissions"
-                self.console.print(f"{len(to_run)} {many} will take about {duration(each * len(to_run))}.")
+                exercises = [hand_in.source.exercise for hand_in in to_run.values()]
+                self.console.print(time_needed(exercises, self.bench.seconds, self.options.jobs), highlight=False)
             places = {workers.submit(run, hand_in): place for place, hand_in in to_run.items()}
             for future in as_completed(places):
                 yield places[future], future
@@ -120,6 +117,25 @@ class ClassRun:
         if before:
             self.report.regraded(before, result)
         return result
+
+
+def time_needed(exercises: Sequence[str], seconds: Mapping[str, float], jobs: int) -> str:
+    """Return a sentence about how long some submissions will take.
+
+    Args:
+        exercises: that of each submission.
+        seconds: how long the reference of each exercise ran: a submission does what the reference does.
+        jobs: submissions that run at a time.
+
+    >>> time_needed(["x1", "x1", "x4"], {"x1": 14.2, "x4": 30.0}, 2)
+    '3 submissions will take about 30 s: about 14 s for each x1 and 30 s for each x4, 2 at a time.'
+    """
+    at_once = min(jobs, len(exercises))
+    each = {name: seconds.get(name, 0.0) for name in sorted(set(exercises))}
+    whole = max(sum(each[name] for name in exercises) / at_once, *each.values(), 0.0)
+    many = "1 submission" if len(exercises) == 1 else f"{len(exercises)} submissions"
+    named = " and ".join(f"{time:.0f} s for each {name}" for name, time in each.items())
+    return f"{many} will take about {duration(whole)}: about {named}, {at_once} at a time."
 
 
 def _in_order(results: dict[int, Result]) -> list[Result]:

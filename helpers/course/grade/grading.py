@@ -15,7 +15,7 @@ from rich.text import Text
 from ..build.source import Source
 from .bench import Bench
 from .class_run import ClassRun
-from .intake.collect import class_below, collect
+from .intake.collect import class_below, collect, one_student
 from .intake.hand_in import HandIn
 from .judge.result import Result
 from .options import GradeError, GradingOptions, graded_sources
@@ -104,6 +104,9 @@ def _hand_ins(submissions: Path, exercises: list[Source], settings: GradingOptio
             f"Only one student was found, {below.name}, whose folders hold several submissions for the same exercise."
         )
         print(f"If these are the students, grade {below} instead.")
+    if not settings.watch and hand_ins and one_student(submissions, exercises):
+        print(f"Nothing in {submissions} has the name of a student, so each notebook or folder in it counts as one.")
+        print(f"If it is the folder of one student, grade the folder above instead: {submissions.resolve().parent}.")
     if settings.regrade and not any(settings.regrades(hand_in.student) for hand_in in hand_ins):
         raise GradeError(f"No student's name matches --regrade {settings.regrade!r}.")
     if hand_ins and not (settings.exercise or settings.watch) and all(map(_is_missing, hand_ins)):

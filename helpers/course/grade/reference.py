@@ -11,14 +11,22 @@ from .run.warm import WarmServers
 from .store.conditions import Conditions
 
 
-def expected_evidence(source: Source, conditions: Conditions, servers: WarmServers) -> dict[str, dict[str, Evidence]]:
+def expected_evidence(
+    source: Source, conditions: Conditions, servers: WarmServers, seconds: dict[str, float]
+) -> dict[str, dict[str, Evidence]]:
     """Return the evidence of the reference, by check cell, then by check.
+
+    Args:
+        source, conditions: which exercise, and how its submissions run.
+        servers: where they run.
+        seconds: receives, by the exercise's name, how long the reference ran; a submission does what it does.
 
     Raises:
         GradeError: the reference does not earn full points on this machine, so nobody can be graded.
     """
     hand_in = reference_hand_in(source)
     run = run_hand_in(hand_in, conditions.seed, conditions.timeout, servers)
+    seconds[source.exercise] = run.seconds
     parts = parts_of(hand_in)
     expected = {cell: evidence_of(run, cell) for cell in parts}
     for cell, part in parts.items():

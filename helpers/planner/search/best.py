@@ -185,10 +185,12 @@ def race(state: Search, waiting: list[tuple[float, int]], workers: Workers, tell
 
 
 def _tell_race(state: Search, tell: Tell, values: tuple[float, float]) -> None:
-    """Tell how far the bounds have come towards the last of the best, which they must reach."""
+    """Tell how many of the best there are, then how far the bounds have come towards the last of them."""
     first, now = values
     whole = state.threshold - first
-    done = (now - first) / whole if 0 < whole < float("inf") else 0.0
+    done = len(state.best()) / BEST / 2
+    if 0 < whole < float("inf"):
+        done += (now - first) / whole / 2
     tell(f"{len(state.planned)} planned", max(0.0, min(1.0, done)), 1.0)
 
 

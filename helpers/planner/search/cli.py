@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ...core.program import program
 from ...core.sign_of_life import lines_in_a_log
 from ..catalog.clusters import CLUSTERS, Cluster, find_cluster
 from ..catalog.configs import CONFIGS
@@ -63,12 +64,13 @@ def run(args: argparse.Namespace) -> int:
     with options_named(add_arguments), _bar() as tell:
         tell("importing PyTorch", 0, 0)
         from ..catalog.archs import arch_of
+        from .commands import Asked
         from .kept import answer
         from .words import words
 
         question = Question(arch_of(args.model), cluster, args.gpus, tokens, seq, args.objective, args.precision)
         result = answer(question, min(MOST_PROCESSES, os.cpu_count() or 1), tell)
-    print(words(question, result))
+    print(words(question, result, Asked(args.model, args.gpu, args.gpus_per_node), program()))
     return 0
 
 

@@ -37,6 +37,15 @@ class Found:
         return grade(self.nbytes, self.nbytes * RESERVED[self.layout.engine][1], room)
 
 
+def ties_with(best: Found, other: Found, objective: str = "time") -> bool:
+    """Return whether the interval of `other` reaches down to the forecast of `best`, so that `other` may be as good.
+
+    The intervals are of seconds: where "memory" is the objective, nothing ties.
+    """
+    gpus = other.layout.ranks / best.layout.ranks if objective == "cost" else 1.0
+    return objective != "memory" and gpus * other.low <= best.seconds
+
+
 def found_of(plan: LayoutPlan) -> Found:
     """Return the figures of a plan."""
     return Found(

@@ -13,6 +13,7 @@ from .best import Hear, Tell, search
 from .found import Found
 from .losers import Loser, losers
 from .question import Question
+from .steady import Steady
 from .workers import Workers
 
 MOST = 100  # answers that are kept
@@ -61,7 +62,8 @@ def version() -> str:
 
 
 def _answer(question: Question, sources: str, processes: int, tell: Tell, hear: Hear) -> Answer:
+    steady = Steady(tell)
     with Workers(processes) as workers:
-        state = search(question, workers, tell, hear)
-        others = losers(state, workers, tell)
+        state = search(question, workers, steady, hear)
+        others = losers(state, workers, steady)
     return Answer(state.best(), others, len(state.space), len(state.planned), len(state.refused))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ...core.units import human_bytes
 from ..layout.layout import Layout
 from .best import Search, Tell, probe_one
-from .found import Found
+from .found import Found, ties_with
 from .names import name
 from .workers import Workers
 
@@ -16,10 +16,17 @@ _Test = Callable[[Layout], bool]
 
 @dataclass(frozen=True)
 class Loser:
-    """A family of layouts, and in one line why it loses."""
+    """A family of layouts, and in one line why it loses.
+
+    Attributes:
+        name: of the family.
+        reason: why it loses, with the fastest of its layouts that is known.
+        ties: whether the forecast cannot tell that layout from the best: its error may be larger than the difference.
+    """
 
     name: str
     reason: str
+    ties: bool = False
 
 
 def losers(state: Search, workers: Workers | None = None, tell: Tell = lambda what, done, of: None) -> list[Loser]:
@@ -33,8 +40,11 @@ def losers(state: Search, workers: Workers | None = None, tell: Tell = lambda wh
         if not any(test(found.layout) for found in best)
     ]
     _plan(state, families, workers or Workers(0), tell)
-    found = [(family.name, _reason(state, family, best[0])) for family in families if family.numbers]
-    return [Loser(name, reason) for name, reason in found]
+    return [
+        Loser(family.name, _reason(state, family, best[0]), _ties(state, family, best[0]))
+        for family in families
+        if family.numbers
+    ]
 
 
 class _Family:
@@ -70,17 +80,21 @@ def _plan(state: Search, families: list[_Family], workers: Workers, tell: Tell) 
     """Plan layouts of each family, a round after the other, until one fits."""
     for turn in range(ROUNDS):
         tell("trying common layouts", turn, ROUNDS)
-        asked = set()
+        asked, jobs, done = set(), 0, 0
         for number in {n for family in families if (n := family.next(state)) is not None}:
             plain = state.probe(number)
             if plain is None:
                 state.submit(number, workers)
+                jobs += 1
             elif plain not in asked:  # by several families
                 asked.add(plain)
                 workers.submit(None, probe_one, plain, tag=plain)
+                jobs += 1
         while workers.busy:
             for tag, answer in workers.done():
                 state.enter(tag, answer)
+                done += 1
+                tell("trying common layouts", turn + done / jobs, ROUNDS)
 
 
 def _families(state: Search, best: Layout) -> list[tuple[str, _Test]]:
@@ -128,6 +142,12 @@ def _reason(state: Search, family: _Family, best: Found) -> str:
         least = min(found.nbytes for found in known)
         return f"does not fit: {human_bytes(least)} per GPU where fastest, {human_bytes(least - state.room)} too much"
     return "cannot be simulated: " + next(state.refused[n] for n in family.numbers if n in state.refused)
+
+
+def _ties(state: Search, family: _Family, best: Found) -> bool:
+    """Return whether the fastest layout of a family that was planned, and fits, ties with `best`."""
+    fitting = [found for found in family.known(state) if found.fits]
+    return bool(fitting) and ties_with(best, min(fitting, key=state.value_of), state.question.objective)
 
 
 def _slower(found: Found, best: Found, state: Search) -> str:

@@ -1,17 +1,25 @@
-"""An answer in words: the table of the best layouts, and a line for each that loses."""
+"""An answer in words: the table of the best layouts, their commands, and a line for each that is not among them."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from ...core.table import text_table
 from ...core.units import GiB
-from .found import Found
+from .commands import Asked, plan_command
+from .found import Found, ties_with
 from .kept import Answer
 from .names import name
 from .question import Question
 
 
-def words(question: Question, answer: Answer) -> str:
-    """Return what the command prints."""
+def words(question: Question, answer: Answer, asked: Asked, program: str) -> str:
+    """Return what the command prints.
+
+    Args:
+        question, answer: what was asked, and what was found.
+        asked: the words of the question, which the commands below the table repeat.
+        program: how the user starts the course's program.
+    """
     cluster = question.cluster
     lines = [
         f"{question.arch.count() / 1e9:,.1f}B parameters on {question.gpus} x {cluster.gpu.name} "
@@ -35,15 +43,28 @@ def words(question: Question, answer: Answer) -> str:
                 f"{found.gpu_hours:,.0f}",
             )
         )
-    lines += [text_table(rows), *filter(None, [ties(answer.best), forks(answer.best)])]
-    if answer.losers:
-        lines += ["", "Common layouts that are not among them:"]
-        lines += [f"  {loser.name}: {loser.reason}" for loser in answer.losers]
-    lines += [
-        "",
-        "`plan` with a row's sizes (--tp, --pp, ...) plans it in detail; with --export it writes its settings.",
-    ]
-    return "\n".join(lines)
+    lines += [text_table(rows), *filter(None, [ties(answer.best, question.objective), forks(answer.best)])]
+    return "\n".join([*lines, *others(answer), *commands(answer.best, asked, program)])
+
+
+def others(answer: Answer) -> list[str]:
+    """Return lines about common layouts that are not in the table: those that tie with the best, then the others."""
+    near = [loser for loser in answer.losers if loser.ties]
+    far = [loser for loser in answer.losers if not loser.ties]
+    tied = "Common layouts that are slower by less than the forecast's error, and so may be as good as row 1:"
+    lines = ["", tied] if near else []
+    lines += [f"  {loser.name}: {loser.reason}" for loser in near]
+    lines += ["", "Common layouts that lose:"] if far else []
+    return lines + [f"  {loser.name}: {loser.reason}" for loser in far]
+
+
+def commands(best: Sequence[Found], asked: Asked, program: str) -> list[str]:
+    """Return lines with a command for each row, which plans it in detail, and how to have its settings written."""
+    engines = dict.fromkeys(found.layout.engine for found in best)
+    added = " or ".join(f"--export {engine}" for engine in engines)
+    each = ", whichever its --engine is," if len(engines) > 1 else ""
+    lines = [f"{number:>2}  {plan_command(found.layout, asked, program)}" for number, found in enumerate(best, 1)]
+    return ["", f"These commands plan the rows in detail. With {added}{each} they print a row's settings:", *lines]
 
 
 def forks(best: Sequence[Found]) -> str:
@@ -64,15 +85,16 @@ def forks(best: Sequence[Found]) -> str:
     )
 
 
-def ties(best: Sequence[Found]) -> str:
+def ties(best: Sequence[Found], objective: str = "time") -> str:
     """Say which of the best layouts the forecast cannot tell apart; "" where it is one alone."""
     if len(best) < 2:
         return ""
     first = best[0]
-    alike = [found for found in best if found.low <= first.high]
+    alike = list(takewhile(lambda found: ties_with(first, found, objective), best))
     if len(alike) < 2:
         return ""
-    apart = max(found.seconds for found in alike) / first.seconds - 1
+    values = [found.seconds * (found.layout.ranks if objective == "cost" else 1) for found in alike]
+    apart = max(values) / values[0] - 1
     low, high = (bound / first.seconds - 1 for bound in (first.low, first.high))
     which = f"All {len(best)}" if len(alike) == len(best) else f"The first {len(alike)} of {len(best)}"
     return (

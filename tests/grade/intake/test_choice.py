@@ -26,14 +26,15 @@ from .class_folder import (
 @pytest.mark.parametrize(
     "name", ["Untitled.ipynb", "homework 1.IPYNB", f"{X1.name} (1).ipynb", f"{NAME}.txt", "ü.ipynb"]
 )
-def test_a_notebook_of_another_name_is_taken_and_flagged(tmp_path, name):
+def test_a_renamed_notebook_is_taken_without_a_flag(tmp_path, name):
     put(tmp_path / "ada" / name, text())
-    assert_whole(first(tmp_path), [name])
+    assert_whole(first(tmp_path))
     assert_problem(first(tmp_path, X2), "missing", name, X1.name)
 
 
 def test_names_in_messages_are_on_one_line(tmp_path):
     put(tmp_path / "ada" / "new\nline\x1b[2J\udcff.ipynb", text())
+    put(tmp_path / "ada" / "z.ipynb", changed())
     assert "new\\nline\\x1b[2J\\udcff.ipynb" in first(tmp_path).flags[0]
     assert "new\\nline" in first(tmp_path, X2).problem[1]
 
@@ -70,13 +71,31 @@ def test_copies_with_the_same_answers_are_no_matter(tmp_path):
 def test_a_worked_notebook_goes_before_an_untouched_one(tmp_path):
     put(tmp_path / "ada" / NAME, text(solved=False))
     put(tmp_path / "ada" / f"{X1.name} (1).ipynb", text())
-    assert_whole(first(tmp_path), ["not named", "have other answers"])
+    assert_whole(first(tmp_path), ["have other answers"])
 
 
 def test_an_unreadable_one_gives_way_to_one_that_can_be_read(tmp_path):
     put(tmp_path / "ada" / NAME, text()[:5000])
     put(tmp_path / "ada" / f"old_{NAME}", text())
-    assert_whole(first(tmp_path), ["not named", "breaks off"])
+    assert_whole(first(tmp_path), ["breaks off"])
+
+
+def test_an_unreadable_notebook_of_any_name_may_be_each_exercise(tmp_path):
+    """As with an archive that cannot be opened: nobody knows what is in it, so nothing counts as missing."""
+    put(tmp_path / "ada" / "final.ipynb", text()[:5000])
+    assert_problem(first(tmp_path), "unreadable", "final.ipynb is not a notebook: it breaks off")
+    assert_problem(first(tmp_path, X2), "unreadable", "final.ipynb")
+    put(tmp_path / "ben" / "final.zip", zipped({NAME: text()})[:900])
+    assert_problem(first(tmp_path, X1, "ben"), "unreadable", "final.zip")
+    put(tmp_path / "ada" / NAME, text())
+    assert_whole(first(tmp_path), ["unreadable notebooks: final.ipynb"])
+    assert_problem(first(tmp_path, X2), "unreadable", "final.ipynb")
+
+
+def test_an_unreadable_notebook_that_names_its_exercise_is_no_other(tmp_path):
+    put(tmp_path / "ada" / f"{X2.name}.ipynb", text(X2)[:5000])
+    assert_problem(first(tmp_path), "missing", f"{X2.name}.ipynb")
+    assert_problem(first(tmp_path, X2), "unreadable", "breaks off")
 
 
 def test_checkpoints_and_files_of_macos_are_left_out(tmp_path):
@@ -89,7 +108,7 @@ def test_checkpoints_and_files_of_macos_are_left_out(tmp_path):
 
 def test_another_exercise_under_the_name_counts_for_the_other(tmp_path):
     put(tmp_path / "ada" / NAME, text(X2))
-    assert_whole(first(tmp_path, X2), [NAME])
+    assert_whole(first(tmp_path, X2), [f"{NAME}, which contains {X2.name} under the name of another notebook"])
     assert_problem(first(tmp_path), "missing", f"{NAME} contains {X2.name}")
 
 
@@ -109,7 +128,7 @@ def test_shared_names_do_not_confuse(tmp_path):
     put(tmp_path / "ada" / "a.ipynb", json.dumps(raw))
     hand_in = first(tmp_path, X2)
     assert list(hand_in.answers) == ["step"]
-    assert hand_in.flags[1:] == [f"{n}: the answer cell is missing." for n in ("scaled", "epoch")]
+    assert hand_in.flags == [f"{n}: the answer cell is missing." for n in ("scaled", "epoch")]
     assert_problem(first(tmp_path), "missing")
 
 

@@ -1,16 +1,25 @@
 """`python -m helpers layout`: an answer, kept for the second time; or one line that says what to change."""
 
+import argparse
 import json
+import random
+import shlex
 from types import SimpleNamespace
 
 from helpers.__main__ import main
-from helpers.planner.layout.layout import Layout
+from helpers.planner.catalog.archs import arch_of
+from helpers.planner.described import described
+from helpers.planner.layout.layout import Layout, layout_of
 from helpers.planner.layout.layout_plan import plan_layout
+from helpers.planner.options import add_arguments
 from helpers.planner.search import cli, kept
-from helpers.planner.search.best import Search
+from helpers.planner.search.best import BEST, Search
+from helpers.planner.search.commands import Asked, plan_command, plan_options
 from helpers.planner.search.kept import Answer, answer
-from helpers.planner.search.losers import losers
-from helpers.planner.search.words import forks
+from helpers.planner.search.losers import Loser, losers
+from helpers.planner.search.space import layouts
+from helpers.planner.search.steady import Steady
+from helpers.planner.search.words import forks, others, ties
 
 import pytest
 
@@ -64,13 +73,91 @@ def test_the_best_are_printed_and_kept(command, monkeypatch):
     status, out, err = command(*asked)
     assert (status, err) == (0, "")
     assert "256 tokens per step in sequences of 256" in out  # the model's longest
-    table = out[out.index("    layout") :].splitlines()
+    table = out[out.index("    layout") : out.index("These commands")].splitlines()
     assert table[0].split()[:3] == ["layout", "GiB", "s"]
     rows = [row for row in table[1:] if row[:2].strip().isdigit()]
     assert 3 <= len(rows) <= 10
     assert len({row.split("  ")[1] for row in rows}) == len(rows)  # no two are called alike
     monkeypatch.setattr(kept, "search", None)  # is not called again
     assert command(*asked) == (0, out, "")
+
+
+def test_each_row_has_a_command_that_plans_it(command, tmp_path, capsys):
+    config = tmp_path / "a folder" / "config.json"  # whose name a shell must not split
+    config.parent.mkdir()
+    config.write_text(json.dumps(TINY))
+    asked = ("--gpus", "4", "--gpu", "h100", "--gpus-per-node", "2", "--tokens-per-batch", "2k")
+    status, out, _ = command(*asked, model=str(config))
+    head, _, lines = out.partition("These commands plan the rows in detail.")
+    rows = [row for row in head.splitlines() if row[:2].strip().isdigit()]
+    commands = [line[4:] for line in lines.splitlines()[1:]]
+    assert status == 0
+    assert len(rows) == len(commands) == BEST
+    for row, line in list(zip(rows, commands, strict=True))[:3]:
+        program, arguments = line.split(" plan ")
+        assert program == "python -m helpers"
+        assert main(["plan", *shlex.split(arguments), "--json"]) == 0
+        plan = json.loads(capsys.readouterr().out)
+        assert f" {plan['step_seconds']:.4g} " in row
+        assert f" {plan['peak_allocated_bytes'] / 2**30:.1f} " in row
+        assert (plan["layout"]["engine"] == "megatron") == ("(Megatron)" in row)
+    assert main(["plan", *shlex.split(arguments), "--export", plan["layout"]["engine"]]) == 0
+
+
+@pytest.mark.parametrize(("model", "gpus"), [("llama-3.1-8b", 16), ("mixtral-8x7b", 8)])
+def test_the_options_of_a_row_describe_its_layout(model, gpus):
+    parser, arch = argparse.ArgumentParser(), arch_of(model)
+    add_arguments(parser)
+    space = list(layouts(question(arch=arch, gpus=gpus, tokens=64 * 1024, precision="fp8")))
+    for layout in random.Random(0).sample(space, 300):
+        options = plan_options(layout, Asked(model, "dgx-h100"))
+        assert layout_of(described(vars(parser.parse_args(options))).config, arch) == layout
+        assert options[:4] == ["--model", model, "--cluster", "dgx-h100"]
+    assert " --gpu h100 --gpus-per-node 4 " in plan_command(layout, Asked(model, "h100", 4), "training-at-scale")
+
+
+def test_layouts_that_tie_with_the_best_are_not_called_losers():
+    near, far = Loser("pure FSDP", "7% worse", ties=True), Loser("GPipe", "90% worse")
+    both = others(Answer([], [far, near], 2, 2, 0))
+    assert [line.strip() for line in both if line][1::2] == ["pure FSDP: 7% worse", "GPipe: 90% worse"]
+    assert "may be as good as row 1" in both[1]
+    assert both[4] == "Common layouts that lose:"
+    assert others(Answer([], [far], 2, 2, 0))[1:] == both[4:]
+    assert others(Answer([], [], 2, 2, 0)) == []
+
+
+def test_what_ties_depends_on_the_objective():
+    def found(seconds, ranks):
+        return SimpleNamespace(
+            seconds=seconds, low=0.8 * seconds, high=1.3 * seconds, layout=SimpleNamespace(ranks=ranks)
+        )
+
+    few = [found(1.0, 8), found(1.1, 8), found(1.2, 16)]
+    assert ties(few, "time").startswith(
+        "All 3 tie: they lie within 20.0%, and each forecast may be off by -20% to +30%"
+    )
+    assert ties(few, "cost").startswith(
+        "The first 2 of 3 tie: they lie within 10.0%"
+    )  # the third costs 2.4 times as much
+    assert ties(few, "memory") == ""
+
+
+def test_the_bar_never_goes_back():
+    heard = []
+    steady = Steady(lambda what, done, of: heard.append((what, done, of)))
+    for said in (
+        ("listing layouts", 2000, 0),
+        ("ruling out by bounds", 2000, 4000),
+        ("0 planned", 0.0, 1.0),
+        ("9 planned", 0.8, 1.0),
+        ("12 planned", 0.4, 1.0),
+        ("trying common layouts", 0, 6),
+        ("trying common layouts", 6, 6),
+    ):
+        steady(*said)
+    done = [done for _, done, of in heard if of]
+    assert heard[0] == ("listing layouts", 2000, 0)
+    assert done == pytest.approx([0.05, 0.1, 0.5, 0.5, 0.6, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -147,6 +234,9 @@ def test_an_answer_says_how_much_was_planned(tmp_path, monkeypatch):
     assert 0 < found.planned <= found.layouts
     assert heard[0][0] == "listing layouts"
     assert all(0 <= done <= of or not of for _, done, of in heard)
+    shares = [done for _, done, of in heard if of]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
     best = found.best[0]
     plan = plan_layout(best.layout, CLUSTER)
     assert (plan.seconds, plan.worst.nbytes) == (best.seconds, best.nbytes)

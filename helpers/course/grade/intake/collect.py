@@ -117,6 +117,16 @@ def class_below(submissions: Path, exercises: list[Source]) -> Path | None:
     return folders[0] if max(counts.values(), default=0) > 1 else None
 
 
+def one_student(submissions: Path, exercises: list[Source]) -> bool:
+    """Return whether `submissions` looks like the folder of one student: nothing in it has the name of a student.
+
+    It looks so if all that is in it are notebooks by their own names, or folders and archives named after exercises.
+    """
+    places, _ = _places(submissions, exercises)
+    own = tuple(name for source in exercises for name in (source.name.lower(), f"{source.exercise}.", source.exercise))
+    return bool(places) and all(is_notebook(name) or name.lower().startswith(own) for name in places)
+
+
 def _places(submissions: Path, exercises: list[Source]) -> tuple[dict[str, list[Path]], list[str]]:
     """Map each student to their folder, archive or notebooks; return also the names of what belongs to nobody."""
     places: dict[str, list[Path]] = {}
@@ -198,10 +208,12 @@ def _rank(file: NotebookFile, source: Source) -> int:
 
 
 def _hand_in(student: str, source: Source, notebooks: list[_Notebook], search: Search) -> HandIn:
-    """Choose the notebook for `source` and take its answers."""
-    copies = [notebook for notebook in notebooks if notebook.home == source]
-    broken = [notebook for notebook in copies if notebook.problem]
-    readable = sorted((n for n in copies if not n.problem), key=_Notebook.order)
+    """Choose the notebook for `source` and take its answers.
+
+    A notebook that cannot be read, and whose name does not tell what it is, may be the one for `source`.
+    """
+    broken = [notebook for notebook in notebooks if notebook.problem and notebook.home in (source, None)]
+    readable = sorted((n for n in notebooks if n.home == source and not n.problem), key=_Notebook.order)
     if not readable:
         problem = _unreadable(broken, search) or ("missing", _missing(source, notebooks, search))
         return HandIn(student, source, problem=problem)
@@ -219,10 +231,14 @@ def _hand_in(student: str, source: Source, notebooks: list[_Notebook], search: S
 def _flags_of_choice(
     source: Source, chosen: _Notebook, others: list[_Notebook], broken: list[_Notebook], search: Search
 ) -> list[str]:
-    """Say what speaks against the notebook that was chosen: its name, others beside it, what could not be read."""
+    """Say what speaks against the notebook that was chosen: others beside it, and what could not be read.
+
+    Any name will do, since people and platforms rename files, unless it is the name of another notebook of the course.
+    """
     flags = []
-    if _rank(chosen.file, source):
-        flags.append(f"Taken from {_shown(chosen.path)}, which is not named {source.name}.ipynb.")
+    if any(_rank(chosen.file, other) == 0 for other in sources() if other != source):
+        what = f"contains {source.name} under the name of another notebook"
+        flags.append(f"Taken from {_shown(chosen.path)}, which {what}.")
     differ = [other.path for other in others if other.answers != chosen.answers]
     if differ:
         flags.append(f"Taken from {_shown(chosen.path)}; these notebooks have other answers: {_listed(differ)}.")
@@ -236,7 +252,7 @@ def _flags_of_choice(
 
 def _unreadable(broken: list[_Notebook], search: Search) -> tuple[str, str] | None:
     """Say what could not be read, if the submission may be in it."""
-    broken = sorted(broken, key=lambda n: (_rank(n.file, n.home), n.file.depth, n.path))
+    broken = sorted(broken, key=lambda n: (_rank(n.file, n.home) if n.home else 3, n.file.depth, n.path))
     sentences = [f"{n.path} {n.problem}" for n in broken] + search.closed
     return ("unreadable", f"{_listed(sentences, length=200)}.") if sentences else None
 

@@ -7,7 +7,9 @@ from functools import cache
 from itertools import groupby
 
 import jinja2
+from markupsafe import Markup
 
+from ....core.inline_code import inline_code
 from ....exercises.base import Verdict
 from ....exercises.checking import find_part
 from ...build.source import Source, sources
@@ -16,6 +18,7 @@ from ..judge.result import Result
 from ..store.conditions import Conditions
 
 PAGES = jinja2.Environment(loader=jinja2.PackageLoader(__package__, "."), autoescape=True, trim_blocks=True)
+PAGES.filters["code"] = lambda text: Markup(inline_code(text))
 MOST = 20_000  # characters of an answer that are shown
 
 _RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))}
