@@ -222,7 +222,7 @@ hint("pipeline.gpipe")
 
 # %% name="gpipe_clocked"
 lines = {m: Pipeline.of(gpipe, 4, m) for m in (1, 2, 4, 8, 16)}
-runs = clock_pipelines({f"GPipe, {m} micro-batch(es)": line for m, line in lines.items()})
+runs = clock_pipelines({f"GPipe, m = {m}": line for m, line in lines.items()})
 sweep = dict(zip(lines, runs.values(), strict=True))
 gpipe_guess.reveal(sweep[8].bubble, sweep[8].how)
 print(sweep[8])
@@ -248,7 +248,7 @@ def note(said, subject, run, ideal, rival):
 ideals = {m: 300 / (m + 3) for m in sweep}
 for m, rival in ((1, 2), (8, 16)):
     said = f"bubble of (R - 1) / (m + R - 1) = {ideals[m]:.0f} %"
-    note(said, f"4 ranks, {m} micro-batch(es)", sweep[m], ideals[m], ideals[rival])
+    note(said, f"4 ranks, {m} micro-batch{'es' * (m > 1)}", sweep[m], ideals[m], ideals[rival])
 
 # %% [markdown] name="gpipe_explained"
 # Call one forward plus one backward pass of a micro-batch a *turn*, and let R be the number of ranks. A rank works for m turns and waits for R − 1 turns: rank 0 waits in the middle, the last rank at the start and at the end. So the bubble is **(R − 1) / (m + R − 1)** of the step, if all stages are equally fast. (Some papers divide by the working time instead and write (R − 1) / m.) The excess in the table comes from messages and from timers that wake up late.
