@@ -198,11 +198,12 @@ class RingAttention(torch.autograd.Function):
         rank, ranks, chunk = dist.get_rank(ctx.group), dist.get_world_size(ctx.group), q.shape[2] // len(order[0])
         wide, grad = (x.float().unflatten(1, (k.shape[1], -1)) for x in (q, grad))
         delta = (grad * out).sum(-1, keepdim=True)  # (B, h, g, t, 1)
-        block, dq, arriving = torch.stack([k, v]), torch.zeros_like(wide), None
+        block, dq = torch.stack([k, v]), torch.zeros_like(wide)
+        arriving = None  # waits for the gradients of the block that is here now
         for step in range(ranks):
+            d_block = torch.zeros_like(block, dtype=torch.float32)
             source = (rank - step) % ranks
             wait = pass_on(block, ctx.group) if step < ranks - 1 else None
-            d_block = torch.zeros_like(block, dtype=torch.float32)
             for mine, theirs, sees in pairs(order[rank], order[source], chunk, lengths, q.device):
                 q_, g_, (k_, v_) = wide[..., mine, :], grad[..., mine, :], block[..., theirs, :].float()
                 p = (RingAttention.scores(q_, k_, sees) - lse[..., mine, None]).exp()
