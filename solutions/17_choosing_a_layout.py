@@ -476,9 +476,9 @@ print(f"seconds, formula / planner: {min(time_ratios):.2f} to {max(time_ratios):
 claims.figure("three formulas, longer than the search's best", "worst of the questions, planned", max(slower), "%")
 
 # %% [markdown] name="laws_explained"
-# A few lines choose nearly as well as the simulation. In bytes they miss gathered parameters and other temporaries. In seconds, "half of the peak" stands in for everything that a chip does, and the ratios show that it fits some of these questions better than others. These errors hardly affect the choice here. They would if the formulas erred in opposite directions on two layouts.
+# A few lines come close to the search, and within the planner's own error. In bytes they miss gathered parameters and other temporaries. In seconds, "half of the peak" stands in for everything that a chip does, and the ratios show that it fits some of these questions better than others. These errors hardly affect the choice among the layouts that the formulas cover. They would if the formulas erred in opposite directions on two layouts.
 #
-# Two warnings. A formula that counts too few *bytes* can choose layouts that do not fit, so leave room. And formulas can choose only among what they cover: yours leave out context ranks, engines and selective recomputation.
+# Two warnings. A formula that counts too few *bytes* can choose layouts that do not fit, so leave room. And formulas can choose only among what they cover: yours leave out context ranks, engines, messages that overlap and selective recomputation. The search's best layout for the 70B model uses the first three.
 #
 # ## 6 · Rules of thumb
 #
