@@ -954,9 +954,9 @@ moved = {
 show_table([("bytes moved, by count", ""), *((name, human_bytes(nbytes)) for name, nbytes in moved.items())])
 cast = compare(a.clone, lambda: quantize(a, E4M3, current_scale(a, E4M3)), runs=7)
 print(f"amax and cast, not compiled, take as long as {1 / cast.speedup:.1f} copies of the tensor on this {device.type}")
-bytes_per_second, bf16_products, fp8_products = 3.35e12, 989e12, 1979e12  # data sheet of the H100 SXM
+bytes_a_second, bf16_products, fp8_products = 3.35e12, 989e12, 1979e12  # data sheet of the H100 SXM
 saved = 2 / bf16_products - 2 / fp8_products  # seconds / n^3: a matmul is 2 n^3 operations
-even = casts / n**2 / bytes_per_second / saved  # casts take 10 n^2 bytes: where 10 n^2 / bandwidth = n^3 x saved
+even = casts / n**2 / bytes_a_second / saved  # casts take 10 n^2 bytes: where 10 n^2 / bandwidth = n^3 x saved
 print(f"by an H100's data sheet, two casts cost as much as a matmul of n x n saves at n = {even:,.0f}")
 
 # %% [markdown] name="bytes_explained"

@@ -55,11 +55,11 @@ def batches_of(text: Split, n: int, seed: int) -> list[list[MicroBatch]]:
 
     Labels are the ids, and -100 where a token does not count. Micro-batches of a batch differ in how many count.
     """
-    generator, place = torch.Generator().manual_seed(seed), torch.arange(LENGTH)
-    batches = []
+    generator, of_prompts = (torch.Generator().manual_seed(number) for number in (seed, seed + 1))
+    place, batches = torch.arange(LENGTH), []
     for _ in range(n):
         rows = _windows(text.train_x, ROWS, generator).chunk(MICRO_BATCHES)
-        prompts = [PROMPTS[i] for i in torch.randperm(MICRO_BATCHES, generator=generator)]
+        prompts = [PROMPTS[i] for i in torch.randperm(MICRO_BATCHES, generator=of_prompts)]
         pairs = [(ids, ids.masked_fill(place < prompt, -100)) for ids, prompt in zip(rows, prompts, strict=True)]
         batches.append([(ids.to(pick_device()), labels.to(pick_device())) for ids, labels in pairs])
     return batches
