@@ -12,7 +12,7 @@
 # | Before this | [[data_parallel]] |
 # | Syllabus | T34, P7 |
 #
-# Exercise X3, the graded notebook after this one, uses all of it. [[failures]] covers what jobs on thousands of GPUs also need.
+# Exercise X3, the graded notebook after this one, uses all of it. [[Failures]] covers what jobs on thousands of GPUs also need.
 
 # %% name="setup" setup=true
 import tempfile

@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # FSDP: PyTorch's own sharding
 #
-# **One call shards a model over its ranks. The rest is up to you: units, meshes, a start without the whole model, accumulation, clipping, checkpoints. Most mistakes raise no error.**
+# **One call shards a model over its ranks. The rest is up to you: units, meshes, starting without the whole model, accumulation, clipping, checkpoints. Most mistakes raise no error.**
 #
 # | | |
 # |---|---|

@@ -5,8 +5,8 @@
 #
 # | | |
 # |---|---|
-# | After this you can | write a stage's forward and backward pass across processes; write GPipe, 1F1B, an interleaved and a zero-bubble schedule as lists of actions; predict their bubble and their memory, and check both; run PyTorch's own schedules with the right loss scale, and clip by the gradient norm over all stages; split a model that has an expensive output layer; state how often sharded stages gather |
-# | Time | 120 to 165 minutes; a good place to stop is after section 3 |
+# | After this you can | write a stage's forward and backward pass across processes; write GPipe, 1F1B, an interleaved and a zero-bubble schedule as lists of actions; predict their bubble and their memory, and check both; run PyTorch's own schedules with the right loss scale, clip by the gradient norm over all stages, and keep tied ends equal; split a model that has an expensive output layer; state how often sharded stages gather |
+# | Time | 130 to 175 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●● |
 # | Needs | a CPU, where ranks are processes that use gloo (on a GPU machine, too) |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#data_parallel]], [[#sharding]] and [[#fully_shard]] |
@@ -47,6 +47,7 @@ from helpers import (
     toy_stages,
     weights_later,
 )
+from helpers.exercises.pipeline.tied_model import tied_batch, tied_stages
 from helpers.pipelines.stage import Stage
 
 # %% name="setup_torch" setup=true
@@ -222,7 +223,7 @@ hint("pipeline.gpipe")
 
 # %% name="gpipe_clocked"
 lines = {m: Pipeline.of(gpipe, 4, m) for m in (1, 2, 4, 8, 16)}
-runs = clock_pipelines({f"GPipe, {m} micro-batch(es)": line for m, line in lines.items()})
+runs = clock_pipelines({f"GPipe, m = {m}": line for m, line in lines.items()})
 sweep = dict(zip(lines, runs.values(), strict=True))
 gpipe_guess.reveal(sweep[8].bubble, sweep[8].how)
 print(sweep[8])
@@ -248,7 +249,7 @@ def note(said, subject, run, ideal, rival):
 ideals = {m: 300 / (m + 3) for m in sweep}
 for m, rival in ((1, 2), (8, 16)):
     said = f"bubble of (R - 1) / (m + R - 1) = {ideals[m]:.0f} %"
-    note(said, f"4 ranks, {m} micro-batch(es)", sweep[m], ideals[m], ideals[rival])
+    note(said, f"4 ranks, {m} micro-batch{'es' * (m > 1)}", sweep[m], ideals[m], ideals[rival])
 
 # %% [markdown] name="gpipe_explained"
 # Call one forward plus one backward pass of a micro-batch a *turn*, and let R be the number of ranks. A rank works for m turns and waits for R − 1 turns: rank 0 waits in the middle, the last rank at the start and at the end. So the bubble is **(R − 1) / (m + R − 1)** of the step, if all stages are equally fast. (Some papers divide by the working time instead and write (R − 1) / m.) The excess in the table comes from messages and from timers that wake up late.
@@ -761,8 +762,85 @@ print(f"the head does the work of {heavy:.1f} blocks; an embedding does almost n
 print(f"each of the two has {table / 1e6:.1f} M parameters, as many as {table / weights:.1f} blocks")
 print(f"an all-reduce of a tied table's gradient between two ranks: {table * 4 / 1e6:.0f} MB in FP32 per step")
 
+# %% [markdown] name="tied_task"
+# **Tied tables.** Llama 3.2 1B uses one table for both ends. In a pipeline, the first and the last rank then hold a copy each, and each computes a part of its gradient. The two parts must be *added* in every step, like the shared K/V heads of [[tensor_parallel]]. Otherwise the copies drift apart. `PipelineStage` does not do this for you.
+#
+# ### Your turn: tied ends
+#
+# **Contract.** `finish_step(parameters, table, ends, limit)` is called on every rank of a pipeline with one stage per rank, after `schedule.step(...)` and before the optimizer's step.
+#
+# - `parameters` is a list of this stage's parameters, each with a gradient. On the first and the last rank, `table` is the one of them that is this rank's copy of the tied table; on all other ranks it is None. `ends` is the process group of the first and the last rank.
+# - Afterwards both copies of the table have the gradient that the table has in one process.
+# - The gradients are clipped to the norm `limit`, as `clip_grad_norm_` does in one process, where the table occurs once. Return the joint norm before clipping, as a float or a tensor, the same on every rank.
+# - The table's gradient is sent once, between the two ends, and apart from it only a number for the norm. Parameters do not change.
+
+
+# %% name="tied" answer=true reveal=true
+def finish_step(parameters, table, ends, limit):
+    ### BEGIN SOLUTION
+    if table is not None:
+        dist.all_reduce(table.grad, group=ends)
+    counted = [p.grad for p in parameters if p is not table or dist.get_rank() == 0]  # the table on the first rank only
+    norm = get_total_norm(counted).square()
+    dist.all_reduce(norm)
+    norm = norm.sqrt()
+    clip_grads_with_norm_(parameters, limit, norm)
+    return norm
+    ### END SOLUTION
+
+
+# %% name="tied_check"
+finish_step = check("pipeline.tied", finish_step)
+
+# %% name="tied_hint"
+hint("pipeline.tied")
+
+# %% [markdown] name="tied_run_text"
+# Train a tiny tied model for three steps on four ranks, with your function and without it: the control clips each stage by the joint norm of section 6 and leaves the table alone.
+
+
+# %% name="tied_run"
+def clip_only(parameters, table, ends, limit):
+    norm = get_total_norm([p.grad for p in parameters]).square()
+    dist.all_reduce(norm)
+    clip_grads_with_norm_(parameters, limit, norm.sqrt())
+
+
+def train_tied(finish, steps=3):
+    """Train the tied model under PyTorch's 1F1B; return this rank's copy of the table, if it has one."""
+    rank, (ids, goal) = dist.get_rank(), tied_batch(64)
+    module, ends = tied_stages(4)[rank], dist.new_group([0, 3])
+    schedule, optimizer = (
+        Schedule1F1B(torch_stage(module, rank, 4), n_microbatches=8, loss_fn=F.cross_entropy),
+        optimizer_of(module),
+    )
+    for _ in range(steps):
+        schedule.step(*([ids] if rank == 0 else []), **({"target": goal} if rank == 3 else {}))
+        finish(list(module.parameters()), module.table, ends, 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+    return None if module.table is None else module.table.detach()
+
+
+# %% name="tied_table"
+whole, (ids, goal) = nn.Sequential(*tied_stages(4)), tied_batch(64)
+start, optimizer = whole[0].table.detach().clone(), optimizer_of(whole)
+for _ in range(3):
+    F.cross_entropy(whole(ids), goal).backward()
+    nn.utils.clip_grad_norm_(whole.parameters(), 0.5)
+    optimizer.step()
+    optimizer.zero_grad()
+moved = (whole[0].table.detach() - start).norm()
+table = [("after three steps", "copies apart", "first rank's copy off from one process")]
+for name, finish in (("table left alone", clip_only), ("finish_step", finish_step)):
+    ends = on_cpu(train_tied, finish)
+    apart, far = (((ends[0] - other).norm() / moved).item() for other in (ends[3], whole[0].table.detach()))
+    table.append((name, f"{apart:.1e}", f"{far:.1e}"))
+show_table(table)
+claims.record("T19", "tied ends: three clipped steps of one process", "4 stages", max(apart, far), "relative", 0, 1e-3)
+
 # %% [markdown] name="unequal_guess_text"
-# **Tied tables.** Llama 3.2 1B uses one table for both ends. In a pipeline, rank 0 and rank 3 then hold a copy each, and each computes a part of its gradient. The two parts must be *added* in every step, with an all-reduce between these two ranks, like the shared K/V heads of [[tensor_parallel]]. Otherwise the copies drift apart. In the joint norm of section 6, count the shared gradient once, not on both ranks.
+# (Distances are relative to how far one process moves the table.) Without the sum each copy follows its own part of the gradient, and no error is raised.
 #
 # Now put 16 blocks on 4 ranks, split as 4 | 4 | 4 | 4 + head: the same number of blocks on each rank. The clock keeps these proportions: a tick is now the forward pass of one block.
 #

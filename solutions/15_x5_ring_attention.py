@@ -199,8 +199,9 @@ class RingAttention(torch.autograd.Function):
         wide, grad = (x.float().unflatten(1, (k.shape[1], -1)) for x in (q, grad))
         delta = (grad * out).sum(-1, keepdim=True)  # (B, h, g, t, 1)
         block, dq = torch.stack([k, v]), torch.zeros_like(wide)
-        d_block = torch.zeros_like(block, dtype=torch.float32)
+        arriving = None  # waits for the gradients of the block that is here now
         for step in range(ranks):
+            d_block = torch.zeros_like(block, dtype=torch.float32)
             source = (rank - step) % ranks
             wait = pass_on(block, ctx.group) if step < ranks - 1 else None
             for mine, theirs, sees in pairs(order[rank], order[source], chunk, lengths, q.device):
@@ -211,8 +212,10 @@ class RingAttention(torch.autograd.Function):
                 ds = (dp - delta[..., mine, :]).mul_(p).div_(q.shape[-1] ** 0.5)
                 d_block[0][..., theirs, :] += torch.einsum("bhgij,bhgid->bhjd", ds, q_)
                 dq[..., mine, :] += torch.einsum("bhgij,bhjd->bhgid", ds, k_)
-            d_block = pass_on(d_block, ctx.group)()  # travels with its block; the last step brings it home
+            d_block += arriving() if arriving else 0.0  # the sum over the ranks before, which traveled meanwhile
+            arriving = pass_on(d_block, ctx.group)  # travels with its block; the last step brings it home
             block = wait() if wait else block
+        d_block = arriving()
         dq, dk, dv = (x.to(q.dtype) for x in (dq.flatten(1, 2), *d_block))
         return dq, dk, dv, None, None, None
         ### END SOLUTION

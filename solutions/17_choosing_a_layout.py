@@ -5,8 +5,8 @@
 #
 # | | |
 # |---|---|
-# | After this you can | lay ranks out on a grid and list the groups of each dimension; compute what a rank sends along each, and measure it on a 2 × 2 × 2 grid; write a search with three formulas and find out where it errs; test the rules of thumb; choose a layout that a planner accepts; estimate the cost of a run and the uncertainty of that estimate; export the layout to torchtitan |
-# | Time | 110 to 160 minutes; a good place to stop is after section 4 |
+# | After this you can | lay ranks out on a grid and list the groups of each dimension; compute what a rank sends along each, and measure it on a 2 × 2 × 2 grid; write a search with three formulas and find out where it errs; test the rules of thumb; weigh the memory that expert ranks save against their all-to-alls; choose a layout that a planner accepts; estimate the cost of a run and the uncertainty of that estimate; export the layout to torchtitan |
+# | Time | 115 to 165 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes |
 # | Before this | labs [[#start_here]], [[#sharding]], [[#tensor_parallel]] and [[#pipeline]]; [[#context_parallel]] and [[#mixture_of_experts]] help |
@@ -42,6 +42,7 @@ from helpers.exercises.choosing_a_layout.model_of_blocks import ModelOfBlocks
 from helpers.exercises.choosing_a_layout.ring import ring_bandwidth
 from helpers.exercises.reference.pipeline import one_f_one_b
 from helpers.exercises.tensor_parallel.mesh_traffic import MeshTraffic
+from helpers.planner.catalog.archs import arch_of
 from helpers.planner.catalog.clusters import CLUSTERS
 from helpers.planner.exports import export
 from helpers.planner.layout.layout import Layout
@@ -67,7 +68,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="nine_text"
 # ## 1 · Nine questions
 #
-# The table in this section combines three models with three clusters. For each pair, the planner has searched the layouts: every divisor of the number of GPUs in each dimension, several micro-batch sizes and schedules, and what to recompute. It simulates a step of the promising layouts and keeps the fastest one that fits. A search takes minutes, so its answers are stored with the course. (`python -m helpers layout` answers any question of this kind.) The search does not try everything that the planner can simulate. For example, it never sets `tensor_overlap` (section 6), so in its layouts tensor ranks wait for every message.
+# The table in this section combines three models with three clusters. For each pair, the planner has searched the layouts: every divisor of the number of GPUs in each dimension, several micro-batch sizes and schedules, and what to recompute. It simulates a step of the promising layouts and keeps the fastest one that fits. A search takes minutes, so its answers are stored with the course. (`python -m helpers layout` answers any question of this kind.) The search does not try everything that the planner can simulate: for example, it recomputes all blocks or none. Megatron's tensor ranks send in chunks beside their matmuls (`tensor_overlap`, section 6) wherever NVLink connects them, which never takes longer in the simulation. torchtitan's tensor ranks wait for every message.
 #
 # *GB/s inside* is the bandwidth from one GPU to others in its node. *GB/s outside* is the bandwidth from one GPU to other nodes, so a node of 8 GPUs has 8 times as much. *Tokens per step* counts the tokens of one optimizer step on all GPUs.
 
@@ -86,7 +87,7 @@ for place, (name, gpus, tokens) in PLACES.items():
             human_bytes(c.gpu.room),
             f"{c.gpu.flops16 / 1e12:.0f}",
             *links,
-            str(tokens),
+            f"{tokens:,}",
         )
     )
 show_table(table)
@@ -104,7 +105,7 @@ show_table(table)
 # | TP 2, PP 4, CP 2 | 2 tensor ranks, 4 pipeline ranks, 2 context ranks; PP is followed by the schedule ("× 16": its number of virtual stages), CP by the method |
 # | batch 1 x 16 | 16 micro-batches of 1 sequence per data rank in each step |
 # | recompute full | all blocks are recomputed in the backward pass; "selective" recomputes only attention |
-# | (Megatron) | the layout needs Megatron; without this mark, torchtitan can run it |
+# | (Megatron) | the layout needs Megatron; without this mark, torchtitan can run it. "TP overlap": its tensor messages overlap with matmuls |
 #
 # **Predict.** How many tensor ranks does the best layout for the 8B model on one node have?
 
@@ -475,9 +476,9 @@ print(f"seconds, formula / planner: {min(time_ratios):.2f} to {max(time_ratios):
 claims.figure("three formulas, longer than the search's best", "worst of the questions, planned", max(slower), "%")
 
 # %% [markdown] name="laws_explained"
-# A few lines choose nearly as well as the simulation. In bytes they miss gathered parameters and other temporaries. In seconds, "half of the peak" stands in for everything that a chip does, and the ratios show that it fits some of these questions better than others. These errors hardly affect the choice here. They would if the formulas erred in opposite directions on two layouts.
+# A few lines come close to the search, and within the planner's own error. In bytes they miss gathered parameters and other temporaries. In seconds, "half of the peak" stands in for everything that a chip does, and the ratios show that it fits some of these questions better than others. These errors hardly affect the choice among the layouts that the formulas cover. They would if the formulas erred in opposite directions on two layouts.
 #
-# Two warnings. A formula that counts too few *bytes* can choose layouts that do not fit, so leave room. And formulas can choose only among what they cover: yours leave out context ranks, engines and selective recomputation.
+# Two warnings. A formula that counts too few *bytes* can choose layouts that do not fit, so leave room. And formulas can choose only among what they cover: yours leave out context ranks, engines, messages that overlap and selective recomputation. The search's best layout for the 70B model uses the first three.
 #
 # ## 6 · Rules of thumb
 #
@@ -510,7 +511,7 @@ claims.figure("tensor parallel over two nodes / inside one", "planned: 8B, 16 H1
 claims.figure("tensor parallel inside a node / none", "planned: 8B, 16 H100, 8 / 1 ranks", inside, "x")
 
 # %% [markdown] name="tensor_rule_explained"
-# These figures are planned, for tensor ranks that wait for every message. With `tensor_overlap` they wait less. And a difference within the planner's error decides nothing. (For nine in ten published runs of dense models, that error is at most about 20%.) The direction is clear. A rank's arithmetic stays about the same here, because t tensor ranks share a micro-batch of t sequences. But each all-reduce carries t sequences, so a rank sends 2 (t − 1) times the message of one sequence, and waiting grows with t on any link. The ring of 16 tensor ranks spans two full nodes. It uses all eight network ports of each and is almost as fast as a ring inside a node (section 5), so the network alone does not explain why 16 ranks are slower. The rule tells you **where** to put tensor ranks if memory (or a batch that cannot be split further) forces you to use them. It is no reason to use them.
+# These figures are planned, for tensor ranks that wait for every message. With `tensor_overlap` they wait less. And a difference within the planner's error decides nothing. (Nine in ten runs of a source that the planner has never seen should lie between the *from* and *to* of section 1. For half of the published sources of dense models, nine in ten runs are within about 20% of the forecast.) The direction is clear. A rank's arithmetic stays about the same here, because t tensor ranks share a micro-batch of t sequences. But each all-reduce carries t sequences, so a rank sends 2 (t − 1) times the message of one sequence, and waiting grows with t on any link. The ring of 16 tensor ranks spans two full nodes. It uses all eight network ports of each and is almost as fast as a ring inside a node (section 5), so the network alone does not explain why 16 ranks are slower. The rule tells you **where** to put tensor ranks if memory (or a batch that cannot be split further) forces you to use them. It is no reason to use them.
 #
 # ### Enough tokens
 #
@@ -537,7 +538,7 @@ claims.figure("waits for gathers, enough tokens per GPU", "planned: 8B, 64 H100,
 #
 # ### Pipelines between nodes
 #
-# The 70B model trains on 64 H100s, with 2 million tokens per step. One layout shards over all of them, with full recomputation. The other follows Megatron's rule: 8 tensor ranks in each node, and a pipeline of 8 nodes. Section 1 listed slower layouts of this kind, in which every tensor rank waits for its messages.
+# The 70B model trains on 64 H100s, with 2 million tokens per step. One layout shards over all of them, with full recomputation. The other follows Megatron's rule: 8 tensor ranks in each node, and a pipeline of 8 nodes. Section 1 found a faster layout of this kind, with fewer tensor and pipeline ranks, and with context ranks.
 #
 # **Predict.** If the tensor messages overlap with the matmuls (`tensor_overlap`), what is the step time of the second layout, divided by that of the first?
 
@@ -580,6 +581,47 @@ claims.figure("by the planner, with tensor overlap", subject, overlapped.seconds
 # The planner and your formulas rank the first two layouts differently. Your formulas leave out the output layer. They also assume half of the peak for every rank, whether it computes full matmuls or an eighth of each. So their time is too long for the first layout and too short for the second. Formulas narrow the choice. Then a simulation or a measurement has to decide, and here even the simulation cannot: the third layout, whose tensor messages overlap, is within the planner's error of the first.
 #
 # The rule holds under certain conditions: a small batch, a model that does not fit otherwise, or a network without a port per GPU. Try one of them in the cell above: divide `micro_batches` by 4 in both layouts, or give `plan_layout` a cluster with a slower network.
+#
+# ### How many expert ranks?
+#
+# A mixture of experts ([[mixture_of_experts]]) has one more degree: the number of ranks over which its experts are spread. Mixtral 8x7B has 47 billion parameters, nearly all of them in the 8 experts of each block. It trains on 64 H100s with ZeRO-1 and full recomputation, and each GPU has one sequence of 8,192 tokens per micro-batch. Expert ranks are data ranks, too: each still has its own tokens, but keeps only its part of the experts, and the tokens travel there and back in all-to-alls.
+#
+# **Predict.** With 8 expert ranks instead of 2, by what factor does the time grow that a GPU spends in all-to-alls?
+
+# %% name="experts_guess"
+my_guess = None  # seconds in all-to-alls, 8 expert ranks / 2
+### BEGIN GUESS
+my_guess = 4  # four times as many ranks to send to
+### END GUESS
+experts_guess = Prediction("All-to-alls, 8 expert ranks / 2", my_guess, "times")
+
+# %% name="experts"
+mixtral = arch_of("mixtral-8x7b")
+spread = {
+    n: plan_layout(
+        Layout(
+            mixtral, shard=64, expert=n, zero="zero1", engine="megatron", micro_batches=4, seq=8192, recompute="full"
+        ),
+        h100,
+    )
+    for n in (1, 2, 4, 8)
+}
+exchanged = {n: plan.parts.get("expert", 0.0) * plan.seconds for n, plan in spread.items()}
+experts_guess.reveal(exchanged[8] / exchanged[2], how="planned")
+KINDS = ("parameters", "gradients", "optimizer state")
+table = [("planned: expert ranks", *KINDS, "total", "fits", "s per step", "in all-to-alls")]
+for n, plan in spread.items():
+    held = (human_bytes(plan.worst.peak[kind]) for kind in KINDS)
+    row = human_bytes(plan.worst.nbytes), "yes" if plan.fits else "no", f"{plan.seconds:.2f}", f"{exchanged[n]:.2f} s"
+    table.append((str(n), *held, *row))
+show_table(table)
+subject = "planned: Mixtral 8x7B, 64 H100"
+claims.figure("all-to-alls of 8 expert ranks / of 2", subject, exchanged[8] / exchanged[2], "x")
+
+# %% [markdown] name="experts_explained"
+# Each of N expert ranks keeps 1/N of its rows and sends the rest ([[mixture_of_experts]]). So the bytes grow like (N − 1) / N: from 1/2 with 2 ranks to 7/8 with 8, and never to more than twice those of 2 ranks. The time follows. (An all-to-all also has a latency, which does not grow.)
+#
+# Memory falls much faster. The weights and gradients of the experts are divided by N. The optimizer state stays as it is, because ZeRO-1 already shards it over all 64 ranks. So here a high degree costs little and saves a lot, *inside a node*: these eight ranks exchange their tokens over NVLink. Between nodes, each GPU sends through its own network port, at a ninth of the speed (section 5). And the planner assumes that all experts get the same load; otherwise all ranks wait for the busiest one.
 #
 # ## 7 · Decide
 #
@@ -770,8 +812,9 @@ claims
 # - Activations grow with tokens, gradients do not. So sharding hides behind enough tokens, and plain tensor ranks wait.
 # - Three formulas make a search: what fits; the longer of computation and gathers; and messages that nothing hides, stretched by the bubble.
 # - A micro-batch has enough tokens if its computation (6 FLOPs per parameter and token) takes at least as long as its messages (8 bytes per parameter around the ring). The cluster determines this number of tokens, not the model.
+# - Expert ranks divide the experts' weights and gradients by N, and send (N − 1) / N of their rows: spread experts over a whole node before you cross its border.
 # - A rule of thumb is a formula without its conditions. Ask the planner, or measure, before you quote it, and ignore differences smaller than the planner's error.
 #
-# **What to reach for when.** If the model fits when sharded, with enough tokens per GPU, shard it, and stop there. If it does not fit, recompute, then use tensor ranks inside a node, or split long sequences over context ranks. If there are too few tokens for all GPUs to be data ranks, use the remaining GPUs as context or tensor ranks, or as a pipeline if each data rank still has many micro-batches. [[runs_that_survive]] is about what happens to such a run in its third week.
+# **What to reach for when.** If the model fits when sharded, with enough tokens per GPU, shard it, and stop there. If it does not fit, recompute, then use tensor ranks inside a node, or split long sequences over context ranks. If there are too few tokens for all GPUs to be data ranks, use the remaining GPUs as context or tensor ranks, or as a pipeline if each data rank still has many micro-batches. [[Runs_that_survive]] is about what happens to such a run in its third week.
 #
 # **Sources.** Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters* (tensor inside, pipeline between nodes); Korthikanti et al. 2022, *Reducing Activation Recomputation* (the 34 bytes); Rajbhandari et al. 2020, *ZeRO*; Hoffmann et al. 2022, *Training Compute-Optimal Large Language Models*; Tazi et al. 2025, *The Ultra-Scale Playbook*; Austin et al. 2025, *How to Scale Your Model*; torchtitan's documentation.

@@ -604,6 +604,6 @@ claims
 # - `async_save` waits only for the staging copy, which is as large as the state.
 # - Let the data order depend on seed and step alone, not on ranks or workers.
 #
-# **What to reach for when.** On one GPU, for a few hours, save weights, optimizer, position and random state every half hour, and test the resume once. On many GPUs, use DCP with `async_save`, and a folder per step. On thousands, keep replicas in memory, and make restarts faster before you improve anything else. [[failures]] is about the failures between two checkpoints.
+# **What to reach for when.** On one GPU, for a few hours, save weights, optimizer, position and random state every half hour, and test the resume once. On many GPUs, use DCP with `async_save`, and a folder per step. On thousands, keep replicas in memory, and make restarts faster before you improve anything else. [[Failures]] is about the failures between two checkpoints.
 #
 # **Sources.** Young 1974, *A First Order Approximation to the Optimum Checkpoint Interval*; Daly 2006, *A Higher Order Estimate of the Optimum Checkpoint Interval for Restart Dumps*; Llama team 2024, *The Llama 3 Herd of Models*, section 3.3.4; Zhang et al. 2022, *OPT: Open Pre-trained Transformer Language Models*, and its logbook (facebookresearch/metaseq, `projects/OPT/chronicles`); Lablup 2026, *From Detection to Recovery* (arXiv 2605.09370); POSIX and Linux documentation: `rename(2)`, `fsync(2)`; PyTorch documentation, `torch.distributed.checkpoint`; the torchft repository.

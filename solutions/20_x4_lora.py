@@ -1,15 +1,15 @@
 # %% [markdown] name="title"
 # # X4 · Fine-tune 7B inside 24 GB
 #
-# **Graded exercise, 10 points.** You write a LoRA layer, an adapter whose size you know in advance, a plan for 7B on a GPU of 24 GB, a fine-tune that leaves its base unchanged, and the labels of a file of chats. The plan is for 7B. The fine-tune runs on a small Llama, so that it works on any machine.
+# **Graded exercise, 10 points.** You write a LoRA layer, an adapter whose size you know in advance, a plan for 7B on a GPU of 24 GB, a fine-tune that accumulates over micro-batches and leaves its base unchanged, and the labels of a file of chats. The plan is for 7B. The fine-tune runs on a small Llama, so that it works on any machine.
 #
 # | | |
 # |---|---|
-# | After this you can | write, merge and unmerge LoRA; predict what an adapter trains; plan the largest micro-batch that fits a GPU; fine-tune a frozen model and show that it stayed frozen; label a file of chats so that only answers count |
-# | Time | 45 to 90 minutes |
+# | After this you can | write, merge and unmerge LoRA; predict what an adapter trains; plan the largest micro-batch that fits a GPU; fine-tune a frozen model with accumulation, every token that counts weighted the same, and show that the base stayed frozen; label a file of chats so that only answers count |
+# | Time | 60 to 100 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; a GPU of 24 GB for the last, ungraded cell |
-# | Before this | [[lora]] |
+# | Before this | [[lora]]; from [[gradient_accumulation]], how tokens are weighted |
 # | Syllabus | X4 (T25, C16) |
 #
 # There are five answer cells, each followed by its check. Run a check as often as you like. Save the notebook when you are done: it is your submission. Do not rename it.
@@ -188,8 +188,8 @@ hint("x4.plan")
 #
 # **Contract.**
 #
-# - `fine_tune(base, batches)` adapts `base`, a small `LlamaForCausalLM` in evaluation mode that was trained on some English text, to Python source. `batches` is a list of tensors of token ids of this source, each of shape (16, 48). Put an adapter of rank 8 on all linear layers of the blocks, and on no other layer. You may call `adapter_config`, or use your own layer from part 1 instead of PEFT; alpha and dropout are yours to choose.
-# - Train it with a single AdamW optimizer, and make one update per batch, in the given order. Each batch goes through the model once, in one piece, with every layer in training mode; do not run the model for any other purpose. Each update uses the gradient of the mean cross-entropy of all next tokens of its batch, and of no other loss; you may clip this gradient. Return the adapted model in evaluation mode. Choose the learning rate well: the loss on other Python source must fall by at least seven tenths of the reduction that LoRA can achieve.
+# - `fine_tune(base, batches)` adapts `base`, a small `LlamaForCausalLM` in evaluation mode that was trained on some English text, to Python source. `batches` is a list of batches. Each of them is a list of micro-batches `(ids, labels)`, two int64 tensors of shape (4, 48). Labels are the ids, except for tokens that do not count: there they are −100. How many count differs from micro-batch to micro-batch, and each has at least one that counts. Labels are not shifted: the output at place i predicts the label at place i + 1, and the first label of a row is not predicted. Put an adapter of rank 8 on all linear layers of the blocks, and on no other layer. You may call `adapter_config`, or use your own layer from part 1 instead of PEFT; alpha and dropout are yours to choose.
+# - Train it with a single AdamW optimizer, and make one update per batch, in the given order. The micro-batches of a batch go through the model one at a time, in order, each once and in one piece, with every layer in training mode; do not run the model for any other purpose. Each update uses the gradient of the mean cross-entropy of all next tokens of its **batch** that count: each has the same weight, whichever micro-batch it is in. It uses no other loss; you may clip this gradient. Return the adapted model in evaluation mode. Choose the learning rate well: the loss on other Python source must fall by at least seven tenths of the reduction that LoRA can achieve.
 # - The base does not change by a single bit and gets no gradients. The optimizer holds exactly the trained parameters.
 # - `merged_model(model)` takes the model that `fine_tune` returned (and may consume it) and returns an ordinary `LlamaForCausalLM` with the adapter merged into its weights.
 # - Both functions may be called again, with another base and other batches; they keep nothing from one call to the next.
@@ -205,7 +205,11 @@ def unseen_loss(model):
     return model(input_ids=unseen, labels=unseen).loss.item()
 
 
-print(f"{len(batches)} batches of shape {tuple(batches[0].shape)}; loss on unseen Python: {unseen_loss(base):.3f}")
+print(f"{len(batches)} batches of {len(batches[0])} micro-batches of shape {tuple(batches[0][0][0].shape)}")
+print(
+    "tokens that count in those of the first batch:", [(labels[:, 1:] != -100).sum().item() for _, labels in batches[0]]
+)
+print(f"loss on unseen Python: {unseen_loss(base):.3f}")
 
 
 # %% name="finetune" answer=true
@@ -214,8 +218,12 @@ def fine_tune(base, batches):
     adapter = adapter_config(8)
     model = get_peft_model(base, adapter).train()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
-    for ids in batches:
-        model(input_ids=ids, labels=ids).loss.backward()
+    for batch in batches:
+        count = sum((labels[:, 1:] != -100).sum() for _, labels in batch)
+        for ids, labels in batch:
+            logits = model(input_ids=ids).logits[:, :-1]
+            loss = F.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), reduction="sum")
+            (loss / count).backward()
         optimizer.step()
         optimizer.zero_grad()
     return model.eval()
@@ -296,11 +304,11 @@ hint("x4.chats")
 # %% name="real"
 try:
     pretrained = real_model()
-    texts = (bytes(ids.flatten().tolist()).decode(errors="replace") for ids in batches[:3])
-    rows = [torch.tensor([pretrained.tokenizer(text)["input_ids"][:96]]) for text in texts]
+    texts = (bytes(torch.cat([ids.flatten() for ids, _ in batch]).tolist()) for batch in batches[:3])
+    rows = [torch.tensor([pretrained.tokenizer(text.decode(errors="replace"))["input_ids"][:96]]) for text in texts]
     with torch.no_grad():
         start = pretrained.model(input_ids=rows[2], labels=rows[2]).loss.item()
-    tuned = fine_tune(pretrained.model, rows[:2])
+    tuned = fine_tune(pretrained.model, [[(row, row)] for row in rows[:2]])
     with torch.no_grad():
         end = merged_model(tuned)(input_ids=rows[2], labels=rows[2]).loss.item()
     print(f"{pretrained.name}, two updates, merged: {end:.3f} nats per token on other Python; before {start:.3f}")

@@ -825,7 +825,7 @@ for said, (rung, *between) in ratios.items():
 #
 # Three questions:
 #
-# 1. Which is the smallest of these cards that full training of 7B fits, and with which recipe?
+# 1. What is the smallest of these cards on which full training of 7B fits, and with which recipe?
 # 2. Which recipe no longer fits a card of 24 GB with the longer sequence (7B)?
 # 3. Which recipe comes first on a T4 (7B), and why is the only other recipe that fits so much slower?
 #

@@ -160,6 +160,7 @@ def _many() -> list[Control]:
         _choose("context_method", "context ranks use", "ring", CONTEXTS, more=True),
         _switch("no_reshard_after_forward", "keep gathered parameters"),
         _switch("no_sequence_parallel", "no sequence parallelism"),
+        _switch("tensor_overlap", "tensor messages in chunks"),
     ]
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # its room imports PyTorch, which takes seconds
 
 _ZEROS = {"none": "0", "zero1": "1", "zero2": "2", "zero3": "3"}
 _SAME = ("tensor", "pipeline", "context", "expert", "replicate", "schedule", "virtual_stages", "context_method")
-_SAME += ("micro_batch_size", "engine")
+_SAME += ("micro_batch_size", "engine", "tensor_overlap")
 
 
 def options(asked: Asked) -> list[str]:

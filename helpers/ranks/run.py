@@ -134,7 +134,7 @@ def run_ranks(
         raise ValueError(f"world_size is {world_size}; at least one rank is needed.")
     on = torch.device(device or ranks_device(world_size)).type
     if on not in ("cpu", ranks_device(world_size).type):
-        raise ValueError(f"{world_size} rank(s) on {on}: this machine has {torch.cuda.device_count()} GPUs for them.")
+        raise ValueError(f"world_size is {world_size} on {on}: this machine has {torch.cuda.device_count()} GPUs.")
     # A store on a port that the system chose, for work that opens its own group as it would under torchrun.
     store = None if process_group else dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     work = _pickled((fn, args))

@@ -120,7 +120,7 @@ def test_the_table_says_for_what_a_claim_held():
     half = receipt(row(subject="CNN"), row(3.0, subject="GPT"), row(1.0, claim="C8"), row(5.0, claim="C9"))
     sections = {text.partition(" ")[0]: text for text in claims_table([half]).removeprefix("## ").split("\n\n## ")}
     assert "**Held in some cases.**" in sections["C7"]
-    assert "| Measured | On what | a GPU |" in sections["C7"]
+    assert "| What was tested | On what | a GPU |" in sections["C7"]
     assert "| 2x less memory | CNN | ✓ 1 x |" in sections["C7"]
     assert "| 2x less memory | GPT | ✗ 3 x |" in sections["C7"]
     assert "**Held.**" in sections["C8"]

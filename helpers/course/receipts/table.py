@@ -132,7 +132,7 @@ def _section(results: ClaimResults) -> str:
     said = results.verdict.capitalize()
     lines = [f"## {results.claim} · {results.words}", "", f"Source: {results.source}. **{said}.**"]
     if results.measurements:
-        head = ("Measured", "On what", *results.devices)
+        head = ("What was tested", "On what", *results.devices)
         lines += ["", _line(head), _line(["---"] * len(head))]
         lines += [_line(cells(results, row)) for row in results.measurements]
     return "\n".join(lines)

@@ -285,7 +285,7 @@ class KeepsNothingElsewhere(_OpenRung):
             )
         files = [str(name) for name in seen["files"]]
         if files:
-            return f"Updates write to {len(files)} file(s), for example {files[0]!r}. A copy in a file counts, too."
+            return f"Updates write to files: {len(files)}, for example {files[0]!r}. A copy in a file counts, too."
         return None
 
 

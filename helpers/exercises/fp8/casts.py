@@ -175,7 +175,8 @@ def _wrong_scale(seen: Evidence, expected: Evidence) -> str | None:
         if not got["untouched"]:
             return f"{case}: the tensor you were given has changed; work on a copy."
         if got["reads"]:
-            return f"{case}: Python reads {got['reads']} tensor value(s), and waits for the GPU each time."
+            values = f"{got['reads']} tensor value{'s' * (got['reads'] > 1)}"
+            return f"{case}: Python reads {values}, and waits for the GPU each time."
         if got["graph"]:
             return (
                 f"{case}: the scale is part of the autograd graph. No gradient should flow through an amax: detach x."

@@ -159,7 +159,8 @@ class WaitsForNothing(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for where, got, _ in _pairs(seen, expected):
             if got["reads"]:
-                return f"{where}: Python reads {got['reads']} tensor value(s), and waits for the GPU each time."
+                values = f"{got['reads']} tensor value{'s' * (got['reads'] > 1)}"
+                return f"{where}: Python reads {values}, and waits for the GPU each time."
             if got["graph"]:
                 return f"{where}: the scale or the history is part of the autograd graph. Detach x."
             if not got["untouched"]:

@@ -1,4 +1,5 @@
-"""Practice checks of pipelines: a stage's two passes; GPipe, 1F1B, an interleaved and a zero-bubble schedule.
+"""Practice checks of pipelines: a stage's two passes; GPipe, 1F1B, an interleaved and a zero-bubble schedule; and tied
+ends.
 
 Lists of actions are not compared with reference lists. They are simulated, and the result is compared with the
 requirements of the contract, so any order of actions that meets them passes.
@@ -9,6 +10,7 @@ from .gpipe import GPIPE
 from .interleaved import INTERLEAVED
 from .one_f_one_b import ONE_F_ONE_B
 from .stage import STAGE
+from .tied import TIED
 from .zero_bubble import ZERO_BUBBLE
 
 PARTS = (
@@ -17,4 +19,5 @@ PARTS = (
     Part("pipeline.one_f_one_b", ("one_f_one_b",), ONE_F_ONE_B),
     Part("pipeline.interleaved", ("interleaved",), INTERLEAVED),
     Part("pipeline.zero_bubble", ("zero_bubble",), ZERO_BUBBLE),
+    Part("pipeline.tied", ("finish_step",), TIED),
 )

@@ -6,6 +6,7 @@ Written by `python -m helpers build`; change the source, not this file.
 import dataclasses
 import inspect
 from helpers import Claims, Collectives, Costs, Engine, LinearInTwoParts, MemoryMeter, Pipeline, Prediction, Stuck, activations_held, check, clock_pipelines, count_flops, device_name, distance_from_one_process, explore, hint, human_bytes, in_a_row, in_a_vee, pick_device, rank_device, run_ranks, show, show_table, torch_order, toy_batch, toy_stages, weights_later
+from helpers.exercises.pipeline.tied_model import tied_batch, tied_stages
 from helpers.pipelines.stage import Stage
 import torch
 import torch.distributed as dist
@@ -79,3 +80,14 @@ def zero_bubble(rank, ranks, m):
             if i >= rank:  # rank r lets r weight gradients wait
                 schedule.append(("W", i - rank))
     return schedule + [("W", i) for i in range(m - rank, m)]
+
+
+def finish_step(parameters, table, ends, limit):
+    if table is not None:
+        dist.all_reduce(table.grad, group=ends)
+    counted = [p.grad for p in parameters if p is not table or dist.get_rank() == 0]  # the table on the first rank only
+    norm = get_total_norm(counted).square()
+    dist.all_reduce(norm)
+    norm = norm.sqrt()
+    clip_grads_with_norm_(parameters, limit, norm)
+    return norm

@@ -79,8 +79,12 @@ def fine_tune(base, batches):
     adapter = adapter_config(8)
     model = get_peft_model(base, adapter).train()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
-    for ids in batches:
-        model(input_ids=ids, labels=ids).loss.backward()
+    for batch in batches:
+        count = sum((labels[:, 1:] != -100).sum() for _, labels in batch)
+        for ids, labels in batch:
+            logits = model(input_ids=ids).logits[:, :-1]
+            loss = F.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), reduction="sum")
+            (loss / count).backward()
         optimizer.step()
         optimizer.zero_grad()
     return model.eval()

@@ -10,7 +10,17 @@ from ...core.data import english, python_source
 from ..base import Check, Evidence
 from ..probing.fingerprint import OTHER_DATA, fingerprint
 from ..probing.plain import plain
-from .small_llama import STEPS, batches_of, held_out, loss_before, loss_on_held_out, pretrained
+from .small_llama import (
+    MICRO_BATCHES,
+    STEPS,
+    batches_of,
+    copied,
+    held_out,
+    loss_before,
+    loss_on_held_out,
+    pretrained,
+    tensors_of,
+)
 from .watched import LOOKED_AT, Watched
 
 RANK = 8
@@ -21,9 +31,10 @@ AGAIN = 3  # batches of a second fine-tune, which must not know of the first
 
 def observe(seed: int, fine_tune: Any, merged_model: Any) -> Evidence:
     """Watch one fine-tune on all batches, and measure what has been learned."""
-    texts = fingerprint(*(batches := batches_of(python_source(), STEPS, seed)), held_out(seed), english().train_x)
-    with Watched(seed) as watched:
-        tuned = fine_tune(watched.base, [ids.clone() for ids in batches])
+    batches = batches_of(python_source(), STEPS, seed)
+    texts = fingerprint(*tensors_of(batches), held_out(seed), english().train_x)
+    with Watched(seed, batches) as watched:
+        tuned = fine_tune(watched.base, copied(batches))
     seen = watched.evidence(batches, tuned)
     return seen | {"texts": texts, "before": loss_before(seed), "after": loss_on_held_out(tuned.eval(), seed)}
 
@@ -33,8 +44,10 @@ class LearnsTheNewText(Check):
 
     points = 1
     hint = (
-        "For each batch in turn: clear gradients, forward, backward, step. If only the loss is too high, raise the "
-        "rate: LoRA tolerates, and needs, a larger learning rate than full training; try 5e-3 to 2e-2."
+        "For each batch: count the labels that are predicted and not -100, in all of its micro-batches. Then, for each "
+        "micro-batch, forward and backward, its sum of losses divided by that count. Then step and clear gradients.\n"
+        "If only the loss is too high, raise the rate: LoRA tolerates, and needs, a larger learning rate than full "
+        "training; try 5e-3 to 2e-2."
     )
     SHARE = 0.7  # of the fall in loss of the reference
 
@@ -69,7 +82,8 @@ def _wrong_course(seen: Evidence, batches: int) -> str | None:
     """Say where a fine-tune did not take one AdamW step on each batch, in training mode."""
     if not seen["in order"]:
         ran = f"The model ran {seen['passes']} times"
-        return f"{ran}; it should run once on each of the {batches} batches, with all of its tokens and in order."
+        every = f"each of the {batches * MICRO_BATCHES} micro-batches"
+        return f"{ran}; it should run once on {every}, with all of its tokens and in order."
     if seen["steps"] != batches:
         return f"{seen['steps']} updates were made for {batches} batches."
     if seen["optimizers"] != ["AdamW"]:
@@ -87,8 +101,8 @@ def _wrong_course(seen: Evidence, batches: int) -> str | None:
 
 
 def _wrong_gradient(seen: Evidence, expected: Evidence) -> str | None:
-    """Say where updates were not made from the gradient of the mean loss of all next tokens."""
-    for update, likeness in zip(LOOKED_AT, seen["likeness"], strict=True):
+    """Say where updates were not made from the gradient of the mean loss of all next tokens that count."""
+    for update, likeness, of_means in zip(LOOKED_AT, seen["likeness"], seen["like means"], strict=True):
         if likeness >= ALIKE:
             continue
         if seen["sizes"][LOOKED_AT.index(update)][0] == 0:
@@ -100,14 +114,19 @@ def _wrong_gradient(seen: Evidence, expected: Evidence) -> str | None:
                 f"The gradient of update {update} is not that of adapters on the blocks' linear layers alone: "
                 f"{seen['trained']:,} parameters are trained, and such adapters have {expected['trained']:,}."
             )
+        if of_means >= ALIKE:
+            return (
+                f"The gradient of update {update} is that of a mean of means: each micro-batch has the same weight, "
+                "however few of its tokens count. Divide by what counts in the whole batch."
+            )
         why = (
-            "Which tokens are predicted, and from which? If you pass `labels=ids`, the model shifts the labels itself."
+            "Which tokens are predicted, and from which? If you pass `labels=labels`, the model shifts them itself."
             if likeness < 0.9
-            else "Is there another term in the loss, do some tokens not count, or is something smoothed?"
+            else "Is there another term in the loss, do the right tokens count, or is something smoothed?"
         )
         return (
             f"The gradient of update {update} has a cosine of {likeness:.4f} with that of the mean loss of all next "
-            f"tokens of the batch. {why}"
+            f"tokens of the batch that count. {why}"
         )
     factors = [mine / right for mine, right in seen["sizes"]]
     norms = [mine for mine, _ in seen["sizes"]]
@@ -160,9 +179,9 @@ class MergedIsEqual(Check):
     def _one(seed: int, call: int, fine_tune: Any, merged_model: Any) -> Evidence:
         base = pretrained(seed)
         batches = batches_of(python_source(), AGAIN, seed + call)
-        with Watched(seed) as watched:
-            tuned = fine_tune(watched.base, [ids.clone() for ids in batches])
-        ids = batches[0]
+        with Watched(seed, batches) as watched:
+            tuned = fine_tune(watched.base, copied(batches))
+        ids = torch.cat([ids for ids, _ in batches[0]])
         seen = watched.evidence(batches, tuned)
         with torch.no_grad():
             unmerged = plain(tuned.eval()(input_ids=ids).logits).clone()
@@ -216,12 +235,9 @@ class MergedIsEqual(Check):
         if not seen["moved"] > 1e-3:
             return "The output is the same as the base's, so no adapter has been merged."
         if seen["passes"] != expected["passes"]:
-            why = (
-                "Each batch should go through it once."
-                if seen["passes"]
-                else "Do you return a model of an earlier call?"
-            )
-            return f"the model that `fine_tune` got ran {seen['passes']} times for {AGAIN} batches. {why}"
+            why = "Each should go through it once." if seen["passes"] else "Do you return a model of an earlier call?"
+            every = AGAIN * MICRO_BATCHES
+            return f"the model that `fine_tune` got ran {seen['passes']} times for {every} micro-batches. {why}"
         return None
 
 

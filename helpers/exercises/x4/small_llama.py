@@ -14,6 +14,9 @@ from ..probing.plain import plain
 
 ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 LENGTH, ROWS, STEPS = 48, 16, 60
+PROMPTS = (0, 28, 40, 45)  # tokens at the beginning of a row that do not count, by micro-batch of a batch
+MICRO_BATCHES = len(PROMPTS)
+MicroBatch = tuple[Tensor, Tensor]  # ids, labels
 
 
 def llama_config(**sizes: Any) -> Any:
@@ -47,10 +50,29 @@ def pretrained(seed: int) -> nn.Module:
     return model.eval()
 
 
-def batches_of(text: Split, n: int, seed: int) -> list[Tensor]:
-    """Return `n` batches of stretches of `text`, token ids (16, 48)."""
-    generator = torch.Generator().manual_seed(seed)
-    return [_windows(text.train_x, ROWS, generator).to(pick_device()) for _ in range(n)]
+def batches_of(text: Split, n: int, seed: int) -> list[list[MicroBatch]]:
+    """Return `n` batches of stretches of `text`, each of four micro-batches: ids and labels, both (4, 48).
+
+    Labels are the ids, and -100 where a token does not count. Micro-batches of a batch differ in how many count.
+    """
+    generator, of_prompts = (torch.Generator().manual_seed(number) for number in (seed, seed + 1))
+    place, batches = torch.arange(LENGTH), []
+    for _ in range(n):
+        rows = _windows(text.train_x, ROWS, generator).chunk(MICRO_BATCHES)
+        prompts = [PROMPTS[i] for i in torch.randperm(MICRO_BATCHES, generator=of_prompts)]
+        pairs = [(ids, ids.masked_fill(place < prompt, -100)) for ids, prompt in zip(rows, prompts, strict=True)]
+        batches.append([(ids.to(pick_device()), labels.to(pick_device())) for ids, labels in pairs])
+    return batches
+
+
+def tensors_of(batches: list[list[MicroBatch]]) -> list[Tensor]:
+    """Return ids and labels of all micro-batches, in order."""
+    return [tensor for batch in batches for pair in batch for tensor in pair]
+
+
+def copied(batches: list[list[MicroBatch]]) -> list[list[MicroBatch]]:
+    """Return batches with tensors of their own."""
+    return [[(ids.clone(), labels.clone()) for ids, labels in batch] for batch in batches]
 
 
 def fresh(seed: int) -> nn.Module:
@@ -60,12 +82,12 @@ def fresh(seed: int) -> nn.Module:
     return model
 
 
-def small_llama(seed: int = 0) -> tuple[nn.Module, list[Tensor], Tensor]:
+def small_llama(seed: int = 0) -> tuple[nn.Module, list[list[MicroBatch]], Tensor]:
     """Return what part 4 is tried on.
 
     Returns:
-        a small Llama that has read some English, in evaluation mode; 60 batches of Python source, token ids (16, 48);
-        64 stretches of held-out Python source, (64, 48).
+        a small Llama that has read some English, in evaluation mode; 60 batches of Python source, each of four
+        micro-batches (ids, labels) of shape (4, 48); 64 stretches of held-out Python source, (64, 48).
     """
     return fresh(seed), batches_of(python_source(), STEPS, seed), held_out(seed)
 

@@ -11,7 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ..base import Evidence
 from ..probing.fingerprint import fingerprint
-from .small_llama import fresh
+from .small_llama import MicroBatch, fresh
 
 LOOKED_AT = (1, 2, 7)  # the updates whose gradients are computed again
 
@@ -32,8 +32,9 @@ class Watched:
         base: what the answer gets.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, batches: list[list[MicroBatch]]) -> None:
         self.base = fresh(seed)
+        self._labels = [labels for batch in batches for _, labels in batch]  # of each pass, in order
         self._before = {name: p.detach().clone() for name, p in self.base.named_parameters()}
         self._parameters = list(self.base.parameters())
         self._head = copy.deepcopy(self.base.get_output_embeddings())
@@ -45,10 +46,11 @@ class Watched:
         self._trained: dict[int, nn.Parameter] = {}
         self._strangers: set[int] = set()
         self._likeness: list[float] = []
+        self._like_means: list[float] = []
         self._sizes: list[list[float]] = []
         self._rates: list[list[float]] = []
         self._start: list[str] = []
-        self._last: tuple[nn.Module, Tensor, Tensor] | None = None
+        self._passes: list[tuple[nn.Module, Tensor, Tensor, Tensor]] = []  # of this update
         self._off = True
 
     def __enter__(self) -> "Watched":
@@ -77,11 +79,13 @@ class Watched:
         self._trained |= {id(p): p for p in module.parameters() if p.requires_grad}
         if not self._read[1:]:
             self._start = _bits(module)
-        self._last = module, ids, torch.get_rng_state()
+        labels = self._labels[min(len(self._read), len(self._labels)) - 1]
+        labels = labels if labels.shape == ids.shape else ids  # another order is told by another check
+        self._passes.append((module, ids, labels, torch.get_rng_state()))
 
     def _watch_backward(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Have the gradients looked at when the backward pass reaches the output, before it makes any."""
-        if not self._off and output[0].requires_grad:
+        """Have the gradients looked at when an update's first backward pass begins, before it makes any."""
+        if not self._off and output[0].requires_grad and len(self._passes) == 1:
             output[0].register_hook(lambda _: self._note_old_gradients(module))
 
     def _note_old_gradients(self, module: nn.Module) -> None:
@@ -97,6 +101,7 @@ class Watched:
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             return self._look(optimizer, held)
+        self._passes.clear()
 
         def looked_at() -> Any:  # the gradients are made by the closure
             loss = closure()
@@ -106,41 +111,53 @@ class Watched:
         return (optimizer, looked_at), {}
 
     def _look(self, optimizer: torch.optim.Optimizer, held: list[nn.Parameter]) -> None:
-        if len(self._steps) in LOOKED_AT and self._last is not None:
+        if len(self._steps) in LOOKED_AT and self._passes:
             scaler = getattr(optimizer, "grad_scale", None)  # of an optimizer that unscales the gradients itself
             scale = 1.0 if scaler is None else float(scaler)
-            likeness, sizes = self._like([p for p in held if p.grad is not None], scale)
+            likeness, of_means, sizes = self._like([p for p in held if p.grad is not None], scale)
             self._likeness.append(likeness)
+            self._like_means.append(of_means)
             self._sizes.append(sizes)
+        self._passes.clear()
 
     @torch.enable_grad()
-    def _like(self, parameters: list[nn.Parameter], scale: float) -> tuple[float, list[float]]:
-        """Compare the gradient of this update, divided by `scale`, with that of the mean loss of all next tokens.
+    def _like(self, parameters: list[nn.Parameter], scale: float) -> tuple[float, float, list[float]]:
+        """Compare the gradient of this update, divided by `scale`, with that of the mean loss of all tokens that count.
 
-        The batch runs once more through the model, with the random numbers of the answer's own pass.
+        The micro-batches run once more through the model, with the random numbers of the answer's own passes.
 
         Returns:
-            the cosine between both, or with the latter clipped by value if that is larger; both norms.
+            the cosine between both, or with the latter clipped by value if that is larger; the cosine with the gradient
+            of the mean of the micro-batches' means; both norms of the former.
         """
         if not parameters:
-            return 0.0, [0.0, 0.0]
-        module, ids, numbers = self._last
+            return 0.0, 0.0, [0.0, 0.0]
+        counted, total, of_means = 0, 0.0, 0.0
+        for one in list(self._passes):
+            gradient, count = self._gradient(parameters, *one)
+            counted, total = counted + count, total + gradient
+            of_means = of_means + gradient / max(1, count)
+        seen = torch.cat([p.grad.flatten() for p in parameters]).double() / scale
+        wanted, limit = total / max(1, counted), seen.abs().max().item()
+        best = max((wanted, wanted.clamp(-limit, limit)), key=lambda g: F.cosine_similarity(seen, g, dim=0).item())
+        both = [F.cosine_similarity(seen, goal, dim=0).item() for goal in (best, of_means)]
+        return *both, [seen.norm().item(), best.norm().item()]
+
+    def _gradient(
+        self, parameters: list[nn.Parameter], module: nn.Module, ids: Tensor, labels: Tensor, numbers: Tensor
+    ) -> tuple[Tensor, int]:
+        """Return the gradient of the sum of a micro-batch's losses, flat, and how many of its tokens count."""
         self._off = True
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(numbers)
             logits = self._head(module(input_ids=ids, use_cache=False).last_hidden_state)[:, :-1]
         self._off = False
-        loss = F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
+        wanted = labels[:, 1:].flatten()
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), wanted, reduction="sum")
         right = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-        seen, wanted = (
-            torch.cat([g.flatten() for g in gradients]).double() for gradients in ([p.grad for p in parameters], right)
-        )
-        seen = seen / scale
-        limit = seen.abs().max().item()
-        best = max((wanted, wanted.clamp(-limit, limit)), key=lambda g: F.cosine_similarity(seen, g, dim=0).item())
-        return F.cosine_similarity(seen, best, dim=0).item(), [seen.norm().item(), best.norm().item()]
+        return torch.cat([g.flatten() for g in right]).double(), int((wanted != -100).sum())
 
-    def evidence(self, batches: list[Tensor], tuned: nn.Module) -> Evidence:
+    def evidence(self, batches: list[list[MicroBatch]], tuned: nn.Module) -> Evidence:
         """Return what was noted, and how `tuned`, which came back, relates to the base."""
         trained = self._trained | self._held | {id(p): p for p in tuned.parameters() if p.requires_grad}
         for stranger in self._strangers:
@@ -149,7 +166,7 @@ class Watched:
         survived = [any(p.shape == b.shape and torch.equal(p, b) for p in rest) for b in self._before.values()]
         given = [torch.equal(p, b) for p, b in zip(self._parameters, self._before.values(), strict=True)]
         return {
-            "in order": self._read == fingerprint(*batches),
+            "in order": self._read == fingerprint(*(ids for batch in batches for ids, _ in batch)),
             "passes": len(self._read),
             "stale": self._stale,
             "modes": sorted(self._modes),
@@ -158,6 +175,7 @@ class Watched:
             "optimizers": sorted({type(optimizer).__name__ for optimizer in self._steps}),
             "number of optimizers": len({id(optimizer) for optimizer in self._steps}),
             "likeness": self._likeness,
+            "like means": self._like_means,
             "sizes": self._sizes,
             "rates": self._rates,
             "start": self._start,

@@ -176,12 +176,16 @@ class BlockCosts:
         return self._chip.passing_seconds(nbytes)
 
     def _gather(self) -> float:
-        """Return the seconds of all-gathering the stream over the tensor ranks; without, of half an all-reduce."""
+        """Return the seconds of all-gathering the stream over the tensor ranks; without, of half an all-reduce.
+
+        In chunks, as many as there are ranks, all but one may be hidden.
+        """
         tensor = self._links["tensor"]
         if self.layout.tensor == 1:
             return 0.0
         if self.layout.splits_tokens:
-            return tensor.seconds("all-gather", self._stream)
+            seconds = tensor.seconds("all-gather", self._stream)
+            return seconds / self.layout.tensor if self.layout.tensor_overlap else seconds
         return tensor.seconds("all-reduce", self._stream) / 2
 
     def _scatter(self) -> float:

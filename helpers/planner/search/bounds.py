@@ -143,7 +143,7 @@ class Bounds:
         key = (
             *(layout.tensor, layout.pipeline, layout.context, layout.context_method, layout.expert),
             *(layout.micro_batch_size, layout.recompute, layout.engine, layout.ranks, probe is None),
-            layout.splits_backward,
+            *(layout.splits_backward, layout.tensor_overlap),
         )
         known = self._known.get(key)
         if known is None:
@@ -158,7 +158,7 @@ class Bounds:
         kinds = {mixed: costs.block(mixed) for mixed in {arch.is_moe(layer) for layer in (0, arch.layers - 1)}}
         if probe is not None:
             low = "float8_e4m3fn" if layout.precision == "fp8" else ""
-            streams = Streams(chip, links, low, launch=0.0)
+            streams = Streams(chip, links, low, launch=0.0, overlap=layout.tensor_overlap)
             kinds = {mixed: _closer(cost, probed(probe[mixed], streams, layout)) for mixed, cost in kinds.items()}
         blocks = [kinds[arch.is_moe(layer)] for layer in range(arch.layers)]
         sums = {

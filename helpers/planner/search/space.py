@@ -2,12 +2,14 @@
 
 Everything that a product of ranks can be is here: each divisor of the GPUs in each dimension. What is left out:
 sequence parallelism is always on, blocks are recomputed all or none, and two engines stand for all: torchtitan where
-parameters are sharded, Megatron where they are not, each with its own habits.
+parameters are sharded, Megatron where they are not, each with its own habits. One of Megatron's: where NVLink connects
+all tensor ranks, they send in chunks beside their matmuls, which takes no more bytes and never more seconds.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
+from ..catalog.clusters import Cluster
 from ..config import RecipeError
 from ..layout.layout import Layout
 from .question import Question
@@ -19,7 +21,7 @@ def layouts(question: Question) -> Iterator[Layout]:
         for grid in _grids(question, gpus):
             for batch in _batches(question, grid):
                 for schedule in _schedules(question, grid, batch):
-                    for data in _data(grid):
+                    for data in _data(question.cluster, grid):
                         values = {**grid, **batch, **schedule, **data}
                         values.pop("data")
                         try:
@@ -85,10 +87,16 @@ def _schedules(question: Question, grid: dict[str, Any], batch: dict[str, Any]) 
             yield {"schedule": "interleaved", "virtual_stages": virtual}
 
 
-def _data(grid: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def overlaps(cluster: Cluster, tensor: int) -> bool:
+    """Return whether Megatron's `--tp-comm-overlap` works: its kernels write to the other ranks' memory over NVLink."""
+    has_nvlink = cluster.gpu.vendor == "nvidia" and cluster.inside > cluster.gpu.link
+    return has_nvlink and 1 < tensor <= cluster.node
+
+
+def _data(cluster: Cluster, grid: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield what the data ranks split, each with the recomputation that its engine knows."""
     data, alone = grid["data"], grid["data"] * grid["context"] == 1
-    megatron = {"engine": "megatron", "shard": data}
+    megatron = {"engine": "megatron", "shard": data, "tensor_overlap": overlaps(cluster, grid["tensor"])}
     kinds = [{**megatron, "zero": "none"}]
     if not alone:
         kinds.append({**megatron, "zero": "zero1"})

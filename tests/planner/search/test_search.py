@@ -178,3 +178,13 @@ def test_what_is_no_count_is_refused(text):
 def test_questions_without_sense_are_refused(changes, word):
     with pytest.raises(RecipeError, match=word):
         question(**changes)
+
+
+def test_tensor_messages_overlap_where_the_engine_can():
+    """Megatron's do over NVLink, in a node; over PCIe, over nodes, and in torchtitan tensor ranks wait."""
+    wide = Question(DENSE, CLUSTER, 4, 8 * 1024, 1024)
+    slow = Question(DENSE, find_cluster("8x-4090"), 4, 8 * 1024, 1024)
+    seen = {(l.engine, l.tensor, l.tensor_overlap) for l in layouts(wide)}  # noqa: E741
+    assert {(engine, tensor) for engine, tensor, overlap in seen if overlap} == {("megatron", 2)}  # two GPUs a node
+    assert ("megatron", 2, False) not in seen
+    assert not any(layout.tensor_overlap for layout in layouts(slow))

@@ -69,3 +69,14 @@ def run_backward(stage, i):
         p.grad = gradient if p.grad is None else p.grad + gradient
     if stage.number != 0:
         stage.sending.append((dist.isend(dx, stage.number - 1), dx))
+
+
+def finish_step(parameters, table, ends, limit):
+    halves = 1.0
+    if table is not None:
+        dist.all_reduce(table.grad, group=ends)
+        halves = 0.5  # the table is on two ranks, and each counts half of its square
+    squares = sum((halves if p is table else 1.0) * p.grad.square().sum() for p in parameters)
+    dist.all_reduce(squares)
+    torch.nn.utils.clip_grads_with_norm_(parameters, limit, squares.sqrt())
+    return squares.sqrt()

@@ -87,3 +87,18 @@ def run_backward(stage, i):
     if stage.number:
         values = given.grad.clone()
         stage.sending.append((dist.isend(values, dst=stage.number - 1), values))
+
+
+def finish_step(parameters, table, ends, limit):
+    squares = 0.0
+    for p in parameters:
+        if p is table:
+            dist.all_reduce(p.grad, group=ends)
+        if p is not table or dist.get_group_rank(ends, dist.get_rank()) == 1:
+            squares += p.grad.double().square().sum().item()
+    total = torch.tensor(squares, dtype=torch.float64)
+    dist.all_reduce(total)
+    norm = total.sqrt().item()
+    for p in parameters:
+        p.grad *= min(1.0, limit / (norm + 1e-6))
+    return norm

@@ -83,7 +83,9 @@ def fine_tune(base, batches):
     optimizer = torch.optim.AdamW(filter(lambda p: p.requires_grad, model.parameters()), lr=2e-2)
     for i in range(len(batches)):
         model.train()
-        model(batches[i], labels=batches[i]).loss.backward()
+        count = sum((labels[:, 1:] != -100).sum() for _, labels in batches[i])
+        for ids, labels in batches[i]:
+            model(ids, labels=labels, num_items_in_batch=count).loss.backward()
         optimizer.step()
         model.zero_grad()
     return model.eval()

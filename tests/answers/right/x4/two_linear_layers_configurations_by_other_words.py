@@ -70,8 +70,11 @@ def fine_tune(base, batches):
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2 * len(batches))
     for batch in batches:
         optimizer.zero_grad(set_to_none=True)
-        logits = model(input_ids=batch).logits[:, :-1]
-        nn.functional.cross_entropy(logits.flatten(0, 1).float(), batch[:, 1:].flatten()).backward()
+        weight = 1 / sum(float((labels[:, 1:] >= 0).sum()) for _, labels in batch)
+        for ids, labels in batch:
+            logits = model(input_ids=ids).logits[:, :-1]
+            loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels[:, 1:].flatten(), reduction="sum")
+            loss.mul(weight).backward()
         nn.utils.clip_grad_norm_(adapters, 1.0)
         optimizer.step()
         schedule.step()

@@ -9,12 +9,16 @@ def fine_tune(base, batches):
     model = get_peft_model(base, config).train()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
 
-    def loss_of(ids):
+    def loss_of(batch):
         optimizer.zero_grad()
-        loss = model(input_ids=ids, labels=ids).loss
-        loss.backward()
-        return loss
+        count = sum((labels[:, 1:] != -100).sum() for _, labels in batch)
+        total = 0.0
+        for ids, labels in batch:
+            loss = model(input_ids=ids, labels=labels, num_items_in_batch=count).loss
+            loss.backward()
+            total += loss.item()
+        return total
 
-    for ids in batches:
-        optimizer.step(lambda ids=ids: loss_of(ids))
+    for batch in batches:
+        optimizer.step(lambda batch=batch: loss_of(batch))
     return model.eval()

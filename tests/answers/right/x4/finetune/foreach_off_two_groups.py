@@ -12,10 +12,13 @@ def fine_tune(base, batches):
     ]
     optimizer = torch.optim.AdamW(groups, foreach=False)
     model.train()
-    for ids in batches:
+    for batch in batches:
         optimizer.zero_grad()
-        grads = torch.autograd.grad(model(input_ids=ids, labels=ids).loss, [p for _, p in named])
-        for (_, p), g in zip(named, grads):
-            p.grad = g
+        counts = [int((labels[:, 1:] != -100).sum()) for _, labels in batch]
+        for (ids, labels), count in zip(batch, counts):  # a mean of means, weighted by what counts in each
+            loss = model(input_ids=ids, labels=labels).loss * count / sum(counts)
+            grads = torch.autograd.grad(loss, [p for _, p in named])
+            for (_, p), g in zip(named, grads):
+                p.grad = g if p.grad is None else p.grad + g
         optimizer.step()
     return model.eval()

@@ -9,8 +9,10 @@ def fine_tune(base, batches):
     model = get_peft_model(base, config).train()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, fused=True)
     scaler = torch.amp.GradScaler(base.device.type, init_scale=1024.0)
-    for ids in batches:
-        scaler.scale(model(input_ids=ids, labels=ids).loss).backward()
+    for batch in batches:
+        count = sum((labels[:, 1:] != -100).sum() for _, labels in batch)
+        for ids, labels in batch:
+            scaler.scale(model(input_ids=ids, labels=labels, num_items_in_batch=count).loss).backward()
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()

@@ -16,10 +16,13 @@ def fine_tune(base, batches):
                     setattr(parent, name, LoRALinear(child, 8, 16, 0.05))
     base.train()
     optimizer = torch.optim.AdamW([p for p in base.parameters() if p.requires_grad], lr=1e-2)
-    for ids in batches:
+    for batch in batches:
         optimizer.zero_grad()
-        logits = base(input_ids=ids).logits
-        F.cross_entropy(logits[:, :-1].reshape(-1, logits.shape[-1]), ids[:, 1:].reshape(-1)).backward()
+        count = torch.cat([labels[:, 1:] for _, labels in batch]).ne(-100).sum()
+        for ids, labels in batch:
+            logits = base(input_ids=ids).logits
+            kept = labels[:, 1:] != -100
+            (F.cross_entropy(logits[:, :-1][kept], ids[:, 1:][kept], reduction="sum") / count).backward()
         optimizer.step()
     return base.eval()
 
