@@ -195,8 +195,8 @@ time_guess.reveal(timing.speedup)
 print(timing)
 
 # %% [markdown] name="time_explained"
-# The answer is rarely 16. A call has costs that do not grow with the batch, such as starting the operation and reading the weights. If your figure is
-# below 16, a row takes less time in the large batch. That is one reason to want more memory.
+# The answer need not be 16. A call has costs that do not grow with the batch, such as starting the operation and reading the weights. If your figure is
+# below 16, a row takes less time in the large batch. That is one reason to want more memory. The next cell computes how much of it the weights of a 7B model take.
 
 # %% name="bytes_of_a_7b"
 print("7 billion parameters in FP32:", human_bytes(7e9 * 4), "in 16 bits:", human_bytes(7e9 * 2))

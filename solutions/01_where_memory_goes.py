@@ -227,7 +227,7 @@ show(
 # is a temporary of Adam's `foreach` implementation, which works on all parameters at once. This is fast, but at its peak it holds the square roots of all
 # second moments. (Without `foreach`, Adam goes parameter by parameter and needs temporaries for only one at a time. [[Lean_optimizers]] gets rid of these copies.)
 #
-# Large models with small batches behave like batch 1; convolutional networks with large images behave like batch 32. Advice that helped
+# Large models with small batches behave like batch 1 (section 5 plans one), and convolutional networks with many pixels behave like batch 32 (section 6 measures one). Advice that helped
 # one model may therefore do nothing for yours. First measure what fills your memory.
 #
 # ## 4 · Bytes per parameter
@@ -644,7 +644,7 @@ else:
     print("This machine has a real GPU: train SmallGPT(**xl_sizes) on it with train_step, and see which line fails.")
 
 # %% [markdown] name="virtual_explained"
-# The first forward and backward passes stay below 13 GiB: Adam has no state yet, and activations are freed while gradients appear. Adam creates its moments in the first `optimizer.step()`.
+# In the graph, the first forward and backward passes stay below 13 GiB: Adam has no state yet, and activations are freed while gradients appear. Adam creates its moments in the first `optimizer.step()`.
 # They are as large as parameters and gradients together, and the graph shows them growing, tensor by tensor, until one does not fit. So **a first backward pass that succeeds does not show that the run fits.**
 #
 # On the larger GPU the peak is in the optimizer step, too, and includes `foreach`'s temporaries. It is a little above what `gpt_peak` returns, because PyTorch's CUDA allocator hands out blocks that are larger than the tensors in them

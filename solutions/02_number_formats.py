@@ -420,7 +420,7 @@ for beta_2 in (0.999, 0.99, 0.95):
 # %% [markdown] name="second_moment_explained"
 # With β₂ = 0.999, the second moment in BF16 rises with large gradients but cannot fall: a decay of 0.1% is less than half a gap, so 0.999 v rounds back to v. Adam divides by
 # the square root of v, so its steps stay too small for the rest of the run. With β₂ = 0.99 the decay of 1% is only one to three gaps, so rounding distorts it, and v gets stuck at almost three times FP32's value. With 0.95, v falls almost
-# as in FP32. A short run with steady gradients does not show any of this. A run whose gradients start large, or spike once, does. With the default β₂, keep the second moment in FP32 or
+# as in FP32. A short run with steady gradients would not show this, because its second moment has no reason to fall. Large gradients at the start, or a single spike, would. With the default β₂, keep the second moment in FP32 or
 # round it stochastically.
 #
 # Sums of gradients have the same problem. `.grad` has the parameter's dtype, so with BF16 weights a sum over many micro-batches is a BF16 sum. PyTorch 2.10 and later

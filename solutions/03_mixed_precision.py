@@ -428,7 +428,7 @@ show_table(category_table(cnn))
 # - **Parameters, gradients, optimizer state** do not change by a byte: autocast leaves them in FP32.
 # - **Weight copies** are new: autocast's 16-bit casts of the weights, cached until the region ends and saved for the backward pass.
 # - **Temporaries** halve as well. **Kernel workspace** depends on the device. A CPU without BF16 hardware converts
-#   inside each convolution: there the workspace grows, and the peak may move to it (a share nearer to 0.85 than to 0.55).
+#   inside each convolution: there the workspace grows, and the peak may move to it.
 #
 # Here is what autograd saves for 64 images, by dtype (a tensor that two operations save counts twice):
 
@@ -991,7 +991,7 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Autocast is a list of operations and a cast of their inputs. Operations on no list follow their inputs, so a residual stream
+# - Autocast is a list of operations and a cast of their inputs. Operations that are on neither list follow their inputs, so a residual stream
 #   that begins in FP32 stays there.
 # - Mixed precision saves **activations** and temporaries. Weights, gradients and optimizer state stay FP32 under autocast, and 16-bit weight
 #   copies are added.

@@ -235,8 +235,8 @@ hint("x1.compare")
 # ## Your table
 #
 # The cell below runs your experiment once per format and prints the results. Which columns did mixed precision change? Accuracies of different seeds differ by a
-# point or more ([[mixed_precision]], section 4), so a difference of that size between the rows says nothing about the formats. (On a GPU the network is too small for the
-# speed column to show more than kernel launches.)
+# point or more ([[mixed_precision]], section 4), so a difference of that size between the rows says nothing about the formats. The speed column
+# gets no verdict on any device: the promise of 2x is about the matrix units of a GPU, and this network is too small to keep them busy. (Section 6 of [[mixed_precision]] times a larger one.)
 
 # %% name="table"
 try:

@@ -646,7 +646,7 @@ print(f"all matmuls, within the step: {of_step:.2f} x the roofline's time")
 # %% [markdown] name="residue_explained"
 # The table shows where the prediction falls short. The last two lines separate two causes. If a matmul *alone* takes longer than the roofline says, the machine is slower now than when its roofline was measured, or the shape lies between the measured shapes. If matmuls take longer *within the step* than alone, the step is the cause: the roofline repeats one matmul on the same inputs, which stay in the cache, and a step reads other tensors in between.
 #
-# Transposed operands, as in the backward pass, are not a cause: the roofline measures them too, where they matter. The dispatcher's share of a small operation is a cause, however: it is a *gap* in the profile, but part of the operation in the roofline.
+# The roofline includes transposed operands, as in the backward pass, so they should not be a cause. The dispatcher's share of a small operation is a cause, however: it is a *gap* in the profile, but part of the operation in the roofline.
 #
 # ## 7 · MFU and HFU
 #

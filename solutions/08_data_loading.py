@@ -115,7 +115,7 @@ sample_guess.reveal(1e6 * costs["full sample"])
 print(f"decoding, then rotating, without the rest of a sample: {1e6 * both:.0f} µs")
 
 # %% [markdown] name="step_text"
-# A full sample may cost less than the sum of its two parts.
+# Two timings of parts do not add up to the timing of the whole.
 #
 # - A full sample also draws an angle and writes the log.
 # - The two parts may take longer together than apart. Alone in a loop, each has the core's caches to itself; when they alternate, each finds them full of the other's data. Compare the last line with the sum of the two costs.
@@ -444,9 +444,9 @@ show_table(table)
 # %% [markdown] name="scaling_explained"
 # - Workers hide **waiting** beyond the number of cores, because a worker that waits needs no core.
 # - **Computing** has to be divided among the cores, and the main process needs one too.
-# - Other programs on this machine take their share, so `files` may stay below the number of cores. It may also exceed it a little: the main process spreads small calls over several threads, which slows them, and a worker computes with one.
+# - Other programs take their share, so `files` may stay below the number of cores; it may also exceed it a little (see *sharing* in section 3).
 #
-# Combine this with section 3:
+# So
 #
 # > **workers ≥ (seconds one worker needs per batch) / (seconds per step)**, and if the workers compute, no more than there are cores.
 #
@@ -464,9 +464,9 @@ for gpu, speed in (("one GPU", 1), ("a GPU three times as fast", 3)):
     claims.record("C10", "4 to 8 workers per GPU", f"far, {gpu}", count, "workers", 4, 8)
 
 # %% [markdown] name="advice_explained"
-# The rule of thumb does not know how long your step takes. It holds when a worker needs as much time for a batch as 4 to 8 steps take; with the same files and a GPU three times as fast, it does not hold. PyTorch itself warns as soon as there are more workers than cores, because it does not know that workers may only wait. So compute the quotient instead.
+# The rule of thumb does not know how long your step takes: a GPU three times as fast asks for three times the workers. (Without a GPU the step is a stand-in, so the table of claims records the number of workers without a verdict.) Nor does it know that a worker may only wait: PyTorch warns as soon as there are more workers than cores. So compute the quotient.
 #
-# Now run the loop itself with as many workers as the quotient asks for, and compare it with the formula of section 3.
+# Now the loop itself, with as many workers as the quotient asks for:
 
 # %% name="fed"
 workers = min(math.ceil(needed["far"]), 16)
@@ -532,11 +532,8 @@ for (prefetch, every), (idle, model_idle) in shares.items():
     print(f"{prefetch} in flight, every {every}th slow: the device idles {idle:.0%}; the model says {model_idle:.0%}")
 
 # %% [markdown] name="prefetch_explained"
-# Line by line:
-#
 # - **1 in flight.** While a slow batch is made (120 ms), the device has two steps left: batch 2, just taken, and batch 3, already finished. Then it waits. The other six steps of the eight take 6 × 15 = 90 ms. That makes 8 × 15 = 120 ms of work in 120 + 90 = 210 ms: idle for 43%, and a little more for the first fill.
-# - **4 in flight**: the idle share falls.
-# - **8 in flight**: there is no further gain, and the length of the queue is not the reason. Batches are dealt **in turn**, so with two workers batches 4, 12 and 20 all go to the same one. It is still working on them long after the other has finished, however long the queue is.
+# - **4, then 8 in flight.** The idle share falls and then stops falling, for a reason other than the length of the queue: batches are dealt **in turn**, so with two workers batches 4, 12 and 20 all go to the same one.
 # - **Every seventh slow**: the same work, but now both workers share the slow batches, and the device idles less.
 #
 # ### Explore
@@ -564,7 +561,7 @@ explore(
 )
 
 # %% [markdown] name="play_explained"
-# Four divides eight, so batches 4, 12 and 20 all go to the same worker, which then works longer than any worker of three would. With every seventh batch slow, the slow ones are spread out again, and four are better than three; now seven workers have the problem that four had.
+# Four divides eight, so one of four workers makes all the slow batches and works longer than any worker of three would. Every seventh batch spreads them out again, and now seven workers have that problem.
 
 # %% [markdown] name="cost_text"
 # ## 6 · What workers cost
@@ -580,7 +577,7 @@ for n in (2, 16):
     print(f"{n} workers: first batch after {1e3 * got[0]:.0f} ms, all after {1e3 * got[-1]:.0f} ms")
 
 # %% [markdown] name="memory_text"
-# Workers are started one after the other, and each makes complete batches. With many workers on few cores, *all* of them work on *their* first batch at once, and all are late: compare the first batches.
+# With many workers on few cores, *all* of them work on *their* first batch at once, and all are late: compare the first batches.
 #
 # ### Memory
 #
@@ -600,7 +597,7 @@ print(f"{waiting:.0f} batches wait, {human_bytes(a_batch)} each: {human_bytes(wa
 del batches
 
 # %% [markdown] name="waiting_explained"
-# Workers × `prefetch_factor`: when one is taken, the next is requested.
+# That is workers × `prefetch_factor`.
 #
 # - For real images, compute this before you choose. A batch of 64 × 3 × 224 × 224 × 4 bytes is 36.75 MiB, so 8 workers with 4 batches each hold 1.15 GiB.
 # - On Linux they are in `/dev/shm`, which in a Docker container is 64 MiB unless `--shm-size` changes it. A worker that dies of a *bus error* has usually hit that limit.
@@ -648,19 +645,14 @@ del names, packed
 # %% [markdown] name="copies_explained"
 # Python counts references *inside* each object. So reading an object writes to it, and the page that it is on is copied.
 #
-# - A name of 20 characters takes 69 bytes, which Python's allocator rounds up to 80; times 400,000, that is 30.5 MiB. (From Python 3.12 on, it takes 61 bytes, rounded up to 64: 24.4 MiB.)
-# - The list itself, 3 MiB of pointers, is only read and stays shared.
+# - A name of 20 characters takes 69 bytes, which Python's allocator rounds up to 80; times 400,000, that is 30.5 MiB. (From Python 3.12 on, it takes 61 bytes, rounded up to 64: 24.4 MiB.) The list itself, 3 MiB of pointers, stays shared.
 # - With 8 workers per GPU and 8 GPUs, each with its own main process, such a list exists 8 × 9 times. It looks like a leak: memory grows during the epoch.
 #
 # Keep large data in one array or tensor. (A tensor is better still: it travels to workers in shared memory, however they were started.)
 #
 # ## 7 · Spawned workers
 #
-# - `fork` copies a running process. It is the default on Linux up to Python 3.13, and it is unsafe once the process has threads that hold locks.
-# - `spawn` (macOS, Windows) starts a new Python, which imports what it needs and receives the data set by pickle.
-# - `forkserver` (Linux, from Python 3.14) pickles too.
-#
-# So the following matters on every system; with `multiprocessing_context="spawn"` you can see it on any of them.
+# So far workers may have been *forked*, as copies of a running process. That is the default on Linux up to Python 3.13, and it is unsafe once the process has threads that hold locks. `spawn` (macOS, Windows) starts a new Python that receives the data set by pickle, and `forkserver` (Linux, from Python 3.14) pickles too. With `multiprocessing_context="spawn"` you can try this on any system.
 #
 # ### What can be sent
 #
@@ -683,8 +675,8 @@ except Exception as error:
 
 # %% [markdown] name="cures_text"
 # - Put data sets and functions into a **module**, a `.py` file that both notebook and workers import. `DigitFiles` is in `helpers/loading/digit_files.py` for that reason. A class defined in a *cell* has a name, but its module is the notebook, which a new process cannot import.
-# - In a notebook, send the code itself: `cloudpickle` stores the code instead of the name. The course's `PickledByValue` does it for a data set or a function; section 5 used it for `Waits`.
-# - In a script, put everything that *runs* something under `if __name__ == "__main__":`. A spawned process imports the script again. Without that guard it would start workers itself, which Python refuses with an error.
+# - In a notebook, send the code itself: `cloudpickle` stores the code instead of the name. The course's `PickledByValue` does it for a data set or a function, as for `Waits` in section 5.
+# - In a script, put everything that *runs* something under `if __name__ == "__main__":`. A spawned process imports the script again, and without that guard it would start workers itself, which Python refuses.
 #
 # ### What the start costs
 #
@@ -701,7 +693,7 @@ for name, (start, again) in starts.items():
     print(f"{name}: the epoch that starts the worker {start:.2f} s, the next, which finds it running, {again:.2f} s")
 
 # %% [markdown] name="spawn_explained"
-# Without `persistent_workers` every epoch is like the first: it starts all workers again. So does a validation loader after each epoch. With `persistent_workers=True` the workers stay, and so does their memory.
+# Without `persistent_workers=True`, every epoch starts all workers again, and so does every pass over a validation loader. With it the workers stay, and so does their memory.
 #
 # ## 8 · Random numbers in workers
 #

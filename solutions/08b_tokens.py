@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | read tokens from a mapped file and count what that reads from the disk; pack documents with their end-of-document tokens, and keep them apart with masks and positions; share an epoch's blocks among ranks and workers; stop in the middle of an epoch and continue with the very next batch |
+# | After this you can | read tokens from a mapped file and count the bytes that this takes from the disk; pack documents with their end-of-document tokens, and keep them apart with masks and positions; share an epoch's blocks among ranks and workers; stop in the middle of an epoch and continue with the very next batch |
 # | Time | 90 to 100 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU (for worker processes) |

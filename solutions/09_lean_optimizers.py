@@ -540,7 +540,7 @@ show_table(table)
 # *Apart* is the distance between a loss curve and the FP32 one, in units of the distance between two FP32 seeds.
 #
 # - Your 8-bit Adam is as good as FP32 at either rate: a change of seed matters more.
-# - At the best rate, so is the 4-bit version. At a rate that is too small they are worse with both seeds. So a verdict on a format holds only at the learning rate tested.
+# - At the best rate, so is the 4-bit version. At a rate that is too small, the 4-bit version is worse with both seeds. So a verdict on a format holds only at the learning rate tested.
 #
 # This is a small network on an easy task. 8 bits also work on large models (Dettmers et al. 2022), with one exception: keep the embedding's state in 32 bits.
 #

@@ -302,7 +302,7 @@ for reason in explained.break_reasons:
     print(f"  {reason.user_stack[-1].line.strip()!r:45} {reason.reason.splitlines()[0]}")
 
 # %% [markdown] name="fullgraph_text"
-# The reasons are in the compiler's words: a jump (an `if`) that depends on a tensor; a call to a builtin function (`print`) that cannot be recorded; a number taken out of a tensor.
+# The reasons are in the compiler's words: a jump (an `if`) that depends on a tensor; a call to a builtin function (`print`) that cannot be recorded; a Python number read from a tensor.
 #
 # `fullgraph=True` turns a silent break into an error. Use it on everything that you intend to compile. For a large program, set `TORCH_TRACE=FOLDER` and run the tool `tlparse` on that folder: it writes a page with every graph, break, guard and recompilation.
 
@@ -1208,7 +1208,7 @@ chunks = human_bytes(2 * 4 * 512 * vocabulary)
 print(f"planned without logits {human_bytes(without)}; two copies of a chunk of 512 rows: {chunks}")
 
 # %% [markdown] name="llama_explained"
-# Without the logits the planned peak falls by a third, and the step fits a smaller GPU. (That is less than the three copies: without them, another moment of the step sets the peak.) The logits also grow with the length of the sequences. That is why most fine-tuning libraries have or use such a kernel: `liger-kernel`, Unsloth, `cut-cross-entropy` (which does not store even a chunk of logits in memory), and, since 2.13, PyTorch itself.
+# Without the logits the planned peak falls by a third, and the step fits a smaller GPU. (That is less than the three copies, so without them the peak must be at another moment of the step.) The logits also grow with the length of the sequences. That is why most fine-tuning libraries have or use such a kernel: `liger-kernel`, Unsloth, `cut-cross-entropy` (which does not store even a chunk of logits in memory), and, since 2.13, PyTorch itself.
 #
 # ## 9 · Claims and measurements
 
@@ -1219,7 +1219,7 @@ claims
 # ## Recap
 #
 # - Pointwise operations and norms do little arithmetic per byte. Fusing leaves only the first read and the last write: 18n became 2n, 10n became 4n.
-# - The speedup is a different figure. A tanh stays, a cache may already have saved the traffic, and on a CPU new memory for each result can cost more than moving the bytes.
+# - The speedup is a different figure. The tanh remains, a cache may already have saved the traffic, and on a CPU new memory for each result can cost more than moving the bytes.
 # - `torch.compile`: slow first call, fused kernels, fewer saved activations. Check for graph breaks (`fullgraph=True`) and recompilations before you trust a timing.
 # - Past the recompile limit, known shapes still run compiled and new ones run eagerly. `mark_dynamic` avoids the limit.
 # - One compiled backward pass returns all gradients at once, so with accumulation or a step in the backward pass the peak rises. Compile block by block.

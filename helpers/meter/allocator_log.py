@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+import warnings
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -39,8 +40,12 @@ class AllocatorLog:
 
     def start(self) -> None:
         """Begin recording. No other profiler may be running."""
-        self._profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
-        self._profiler.__enter__()
+        # Without acc_events: with it, the profiler turns its records into Python events at once. That takes longer than
+        # all the rest, and nobody reads them here.
+        self._profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        with warnings.catch_warnings():  # PyTorch 2.10 to 2.12 warn that these events are not kept
+            warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
+            self._profiler.__enter__()
         # The profiler hands out trees of events, and drops a tree whose root is an event of a GPU, as each release
         # between two operations would be. So all events get a root on the CPU.
         self._root = torch._C._profiler._RecordFunctionFast("MemoryMeter")

@@ -2,6 +2,7 @@
 
 import threading
 import time
+import warnings
 
 from helpers import MemoryMeter, MiB, SmallGPT
 from helpers.meter.allocator_log import AllocatorLog
@@ -209,6 +210,30 @@ def test_all_of_the_log_hangs_below_one_event_of_the_cpu(monkeypatch):
         torch.ones(10)
     assert profile.method == "allocator"
     assert [root.name for root in roots if root.start_tid == roots[0].start_tid] == ["MemoryMeter"]
+
+
+def test_reading_the_log_makes_no_python_events(monkeypatch):
+    """They take longer than all the rest of a measurement, and nobody reads them."""
+    parsed = []
+    monkeypatch.setattr(torch.autograd.profiler.profile, "_ensure_function_events", parsed.append)
+    with MemoryMeter(device=CPU) as meter:
+        a = torch.empty(MiB, dtype=torch.uint8)
+    assert (meter.method, meter.peak_bytes, parsed) == ("allocator", MiB, [])
+    del a
+
+
+def test_a_profiler_that_warns_of_lost_events_warns_nobody(monkeypatch, recwarn):
+    start = torch.autograd.profiler.profile._prepare_trace
+
+    def warns(profiler):
+        warnings.warn("Warning: Profiler clears events at the end of each cycle.", stacklevel=2)
+        start(profiler)
+
+    monkeypatch.setattr(torch.autograd.profiler.profile, "_prepare_trace", warns)  # as in PyTorch 2.10 to 2.12
+    with MemoryMeter(device=CPU) as meter:
+        a = torch.empty(MiB, dtype=torch.uint8)
+    assert (meter.peak_bytes, [str(warning.message) for warning in recwarn]) == (MiB, [])
+    del a
 
 
 def test_a_machine_that_is_busy_while_the_clocks_are_aligned_shifts_nothing(monkeypatch):
