@@ -31,7 +31,7 @@ def test_every_choice_of_every_control_is_one_that_the_command_takes(kind):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"seq": "many"}, "invalid int"),
+        ({"seq": "many"}, "not a whole number"),
         ({"no_such": 1}, "no control no_such"),
         ({"precision": "fp4"}, "cannot be 'fp4'"),
         ({"model": OWN}, "Paste the model's config.json"),
@@ -50,7 +50,7 @@ def test_a_refusal_calls_the_controls_what_the_page_calls_them():
     assert ask.in_words("no kind", words) == words
     with pytest.raises(RecipeError) as error:
         ask.Asked("one", {"seq": 1.5}).parsed()
-    assert ask.in_words("one", str(error.value)).startswith('"sequence length, tokens": invalid int')
+    assert ask.in_words("one", str(error.value)).startswith("\"sequence length, tokens\": '1.5' is not a")
 
 
 @pytest.mark.parametrize(("settings", "words"), [({"tensor": 3}, "not a multiple of .* = 3"), ({"seq": ""}, "needs")])

@@ -1,7 +1,7 @@
 """Models of huggingface.co beyond `CONFIGS`, and all models of the catalog under the names that people type.
 
-`hub.json` has a line for each: its repository, the parameters that are published of it, other names, and what its
-`config.json` says that differs from transformers' defaults. A model of this file is read as its config file would be.
+`hub.json` has a line for each: its repository, its published number of parameters (where known), other names, and
+what its `config.json` says that differs from transformers' defaults. It is read as its config file would be.
 """
 
 import json
@@ -26,14 +26,14 @@ class HubModel:
 
     Attributes:
         source: its repository.
-        parameters: as published, some of them rounded to three digits.
         config: its config, with the `model_type`.
+        parameters: as published on its page; None where no count is known.
         also: other names of it, or of models of equal sizes.
     """
 
     source: str
-    parameters: int
     config: dict[str, Any]
+    parameters: int | None = None
     also: list[str] = field(default_factory=list)
 
     @property
