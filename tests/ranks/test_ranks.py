@@ -132,7 +132,7 @@ def test_a_deadlock_is_reported_in_time_with_ranks_and_collective():
     start = time.monotonic()
     with pytest.raises(RankError) as error:
         run_ranks(work, 2, timeout=1)
-    assert time.monotonic() - start < 30  # far below gloo's own half hour
+    assert time.monotonic() - start < 300  # far below gloo's own half hour; most of it is the start of the ranks
     text = str(error.value)
     assert "rank 0 has not come back within 1 s" in text
     assert "rank 0: in broadcast" in text
@@ -309,7 +309,7 @@ SLEEPER = """
 """
 
 
-def wait_for(condition, seconds=60):
+def wait_for(condition, seconds=240):  # a script that imports PyTorch takes a minute where the machine is very busy
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "it did not happen in time"
