@@ -7,7 +7,9 @@ a mask with a mean of 1/8 selects an eighth of the rows.
 """
 
 import itertools
+import linecache
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +31,9 @@ _FEW = 64  # numbers in a tensor of which each is known or not for itself
 _FINITE = {"isnan": 0.0, "isinf": 0.0, "isposinf": 0.0, "isneginf": 0.0, "isfinite": 1.0}
 steps = 0  # optimizer steps so far: losses fall with them
 _PATIENCE = 100  # times that a line gets the same answer, before a loop that waits for the other one gets that
+_LBFGS = "torch/optim/lbfgs.py"
+_LBFGS_GOES_ON = ("ys >", "c2 *")  # conditions under which it keeps a direction and ends a line search; others end it
+_NEAR = 12  # frames between a line that asks and here
 _asked: Counter[str] = Counter()  # line -> how often it has asked whether something unknown is true
 _script: list[bool] = []  # the answers that are known beforehand, the next one first
 
@@ -68,12 +73,30 @@ def decided(tensor: Tensor, line: str) -> float | int | bool:
         tensor: with one element.
         line: of the program.
     """
+    asks = _line_of_lbfgs()
+    if asks and tensor.dtype is torch.bool:
+        return any(word in asks for word in _LBFGS_GOES_ON)
+    if asks and tensor.dtype.is_floating_point:
+        _asked[_LBFGS] += 1
+        return 1.0 / (1 + steps + _asked[_LBFGS])
     if tensor.dtype is not torch.bool or hint(tensor, "mean") is not None:
         return number(tensor)
     if _script:
         return _script.pop(0)
     _asked[line] += 1
     return _asked[line] % (_PATIENCE + 1) != 0
+
+
+def _line_of_lbfgs() -> str:
+    """Return the line of `torch.optim.LBFGS` that asks for a value; "" where something else asks."""
+    frame = sys._getframe(2)
+    for _ in range(_NEAR):
+        if frame is None:
+            break
+        if frame.f_code.co_filename.replace("\\", "/").endswith(_LBFGS):
+            return linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return ""
 
 
 def fill(tensor: Tensor, source: Tensor) -> Tensor:

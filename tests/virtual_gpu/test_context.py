@@ -413,6 +413,30 @@ def test_a_step_of_several_optimizers_ends_before_the_next_batch(used):
     assert len(set(matmuls)) == 1
 
 
+@pytest.mark.parametrize(("search", "least"), [(None, 24), ("strong_wolfe", 24)])
+def test_lbfgs_goes_on_and_keeps_its_history(search, least):
+    """What it asks of values lets it end early; with real ones it takes all of its iterations here."""
+    calls = 0
+    with virtual_gpu("t4") as run:
+        model = nn.Linear(256, 256, device="cuda")
+        optimizer = torch.optim.LBFGS(model.parameters(), 0.1, max_iter=8, history_size=5, line_search_fn=search)
+
+        def closure():
+            nonlocal calls
+            calls += 1
+            optimizer.zero_grad()
+            loss = model(torch.ones(8, 256, device="cuda")).square().mean()
+            loss.backward()
+            return loss
+
+        for _ in range(3):
+            optimizer.step(closure)
+        history = optimizer.state[next(model.parameters())]["old_dirs"]
+    assert calls >= least
+    assert len(history) == 5
+    assert run.peak_allocated > 10 * 256 * 257 * 4
+
+
 def test_the_last_step_of_several_optimizers_counts_where_the_program_ends():
     with virtual_gpu("t4") as run:
         models = [nn.Linear(256, 256, device="cuda") for _ in range(2)]

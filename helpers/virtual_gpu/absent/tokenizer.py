@@ -125,7 +125,7 @@ def _stand_in(name: Any, kwargs: dict[str, Any]) -> Any:
         padding_side=kwargs.get("padding_side", "right"),
         **special,
     )
-    made.add_tokens([word for word in single_tokens() if len(made) == size])
+    made.add_tokens([word for word in single_tokens() if word in made.get_vocab()])  # which it holds already, unused
     made.chat_template = _CHAT
     made.name_or_path = str(name)
     setattr(made, _MADE_UP, True)
