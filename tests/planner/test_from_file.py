@@ -416,6 +416,20 @@ def command(monkeypatch, capsys):
     return run
 
 
+@pytest.mark.parametrize(("size", "heading"), [(4096, "  what to change, easiest first"), (8, "Single changes that")])
+def test_there_is_one_list_of_changes(command, tmp_path, size, heading):
+    """What makes a run fit is the planner's own list; single changes are tried where it fits already."""
+    path = tmp_path / "ds_config.json"
+    path.write_text(json.dumps({"train_micro_batch_size_per_gpu": size, "fp16": {"enabled": True}}))
+    status, out, _ = command("--from", str(path), "--model", "small-gpt", "--seq", "128", "--gpu", "t4")
+    assert status == 0
+    assert ("does not fit" in out.partition("parameters")[0]) == (size > 8)
+    assert [line for line in out.splitlines() if "what to change" in line or "ingle change" in line] == [
+        line for line in out.splitlines() if line.startswith(heading)
+    ]
+    assert out.count(heading) == 1
+
+
 def test_the_command_plans_a_file_as_it_stands(command, tmp_path):
     path = tmp_path / "test.yaml"
     path.write_text(FILES_AS_PEOPLE_WRITE_THEM["test.yaml"].replace("--num-layers: 12", "--num-layers: 3"))
