@@ -129,7 +129,7 @@ for (model, place), answer in answers.items():
 show_table(table)
 
 # %% [markdown] name="losers_text"
-# Which layouts might you have tried instead, and why do they lose? The next cell lists them for three of the pairs, and then the ten best layouts of the first pair.
+# Which layouts might you have tried instead, and what makes them slower or too large? The next cell lists them for three of the pairs, and then the ten best layouts of the first pair.
 
 # %% name="losers"
 for pair in (("llama-3.1-8b", "one node"), ("llama-3.1-8b", "4090s"), ("llama-3.1-70b", "eight nodes")):
@@ -144,7 +144,7 @@ for found in answers["llama-3.1-8b", "one node"].best:
 show_table(table)
 
 # %% [markdown] name="losers_explained"
-# Memory rules out many layouts before any timing: all layouts of the 405B model, all layouts of the 70B model on eight GPUs, and every layout that keeps all parameters, gradients and optimizer state on each GPU. For the 8B model on one node, the ten best layouts differ by less than the planner's own error (*from* and *to*), so treat them as equals. On the 4090s every block is recomputed, because nothing fits without recomputation.
+# Memory rules out many layouts before any timing: all layouts of the 405B model, all layouts of the 70B model on eight GPUs, and every layout that keeps all parameters, gradients and optimizer state on each GPU. For the 8B model on one node, the ten best layouts differ by less than the planner's own error (*from* and *to*), so treat them as equals. Common layouts that are only a few percent worse, such as pure FSDP, are equals, too. On the 4090s every block is recomputed, because nothing fits without recomputation.
 #
 # The rest of this lab builds the parts of such an answer: where the ranks are, what they send, what fits, and how long a step takes.
 #

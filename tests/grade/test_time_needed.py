@@ -10,13 +10,13 @@ SECONDS = {"x1": 14.2, "x4": 30.0}
 @pytest.mark.parametrize(
     ("exercises", "jobs", "said"),
     [
-        (["x1"], 8, "1 submission will take about 20 s: about 14 s for each x1, 1 at a time."),
-        (["x1"] * 40, 2, "40 submissions will take about 5 min: about 14 s for each x1, 2 at a time."),
-        (["x1"] * 40, 1, "40 submissions will take about 10 min: about 14 s for each x1, 1 at a time."),
+        (["x1"], 8, "1 submission will take about 20 s: 14 s for each x1, 1 at a time."),
+        (["x1"] * 40, 2, "40 submissions will take about 5 min: 14 s for each x1, 2 at a time."),
+        (["x1"] * 40, 1, "40 submissions will take about 10 min: 14 s for each x1, 1 at a time."),
         (
             ["x1", "x4"],
             8,
-            "2 submissions will take about 30 s: about 14 s for each x1 and 30 s for each x4, 2 at a time.",
+            "2 submissions will take about 30 s: 14 s for each x1 and 30 s for each x4, 2 at a time.",
         ),
     ],
 )

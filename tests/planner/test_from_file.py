@@ -4,10 +4,12 @@ import json
 import random
 import re
 from dataclasses import asdict, replace
+from importlib import import_module
 
 from helpers.__main__ import main
 from helpers.core.files import ROOT
-from helpers.planner import plan
+from helpers.core.units import GiB
+from helpers.planner import from_file, plan
 from helpers.planner.catalog.archs import arch_of
 from helpers.planner.catalog.clusters import find_cluster
 from helpers.planner.changes import (
@@ -417,6 +419,32 @@ def command(monkeypatch, capsys):
         return status, printed.out, printed.err
 
     return run
+
+
+@pytest.mark.parametrize("remedies", [["--seq 128"], []])
+def test_where_a_plan_lists_what_to_change_no_second_list_follows(command, tmp_path, monkeypatch, remedies):
+    class Planned:
+        def __init__(self):
+            self.remedies = remedies
+
+        def __str__(self):
+            return "\n".join(["the plan", *self.remedies])
+
+        def to_json(self):
+            return {}
+
+    asked = []
+    now = Outcome(10 * GiB, 1.0, not remedies)
+    monkeypatch.setattr(import_module("helpers.planner.plan"), "plan", lambda *args, **options: Planned())
+    monkeypatch.setattr(from_file, "outcome_of_recipe", lambda plan, cluster: now)
+    monkeypatch.setattr(from_file, "_changes", lambda *args: asked.append(args) or [])
+    path = tmp_path / "axolotl.yaml"
+    path.write_text("base_model: openai-community/gpt2\nsequence_len: 256\nmicro_batch_size: 1\nbf16: true\n")
+    status, out, _ = command("--from", str(path), "--gpu", "a100-40gb")
+    assert status == 0
+    assert ("No single change helps." in out) == (not remedies)
+    assert len(asked) == (not remedies)  # the search for single changes takes a minute
+    assert command("--from", str(path), "--gpu", "a100-40gb", "--json")[0] == 0
 
 
 def test_the_command_plans_a_file_as_it_stands(command, tmp_path):

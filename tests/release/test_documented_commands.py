@@ -25,7 +25,7 @@ PAGES = [
 _COMMAND = re.compile(  # between backticks, or on a line of its own
     r"(?:`|^)(?:[\w./]*bin/)?(?:python3? -m helpers|training-at-scale) +([a-z][^`\n|]*)", flags=re.MULTILINE
 )
-_MAKE = re.compile(r"`make ([a-z][\w-]*)")
+_MAKE = re.compile(r"(?:`|^)make ([a-z][\w-]*)", flags=re.MULTILINE)  # between backticks, or at the head of a line
 # What takes minutes, or writes into the checkout; the test that runs it, or why none does.
 NOT_RUN = {
     "build": "writes the notebooks of the checkout; test_build.py",

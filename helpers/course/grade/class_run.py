@@ -128,14 +128,14 @@ def time_needed(exercises: Sequence[str], seconds: Mapping[str, float], jobs: in
         jobs: submissions that run at a time.
 
     >>> time_needed(["x1", "x1", "x4"], {"x1": 14.2, "x4": 30.0}, 2)
-    '3 submissions will take about 30 s: about 14 s for each x1 and 30 s for each x4, 2 at a time.'
+    '3 submissions will take about 30 s: 14 s for each x1 and 30 s for each x4, 2 at a time.'
     """
     at_once = min(jobs, len(exercises))
     each = {name: seconds.get(name, 0.0) for name in sorted(set(exercises))}
     whole = max(sum(each[name] for name in exercises) / at_once, *each.values(), 0.0)
     many = "1 submission" if len(exercises) == 1 else f"{len(exercises)} submissions"
     named = " and ".join(f"{time:.0f} s for each {name}" for name, time in each.items())
-    return f"{many} will take about {duration(whole)}: about {named}, {at_once} at a time."
+    return f"{many} will take about {duration(whole)}: {named}, {at_once} at a time."
 
 
 def _in_order(results: dict[int, Result]) -> list[Result]:
