@@ -540,7 +540,7 @@ show_table(table)
 # *Apart* is the distance between a loss curve and the FP32 one, in units of the distance between two FP32 seeds.
 #
 # - Your 8-bit Adam is as good as FP32 at either rate: a change of seed matters more.
-# - At the best rate, so is the 4-bit version. At a rate that is too small they are worse with both seeds. So a verdict on a format holds only at the learning rate tested.
+# - At the best rate, so is the 4-bit version. At a rate that is too small, the 4-bit version is worse with both seeds. So a verdict on a format holds only at the learning rate tested.
 #
 # This is a small network on an easy task. 8 bits also work on large models (Dettmers et al. 2022), with one exception: keep the embedding's state in 32 bits.
 #
@@ -993,7 +993,7 @@ for name, matrix_of in (
 #
 # Does a model train as well with less state? We train three models: a convolutional network and a vision transformer on the digits, with SGD and AdamW, and **a language model** on English text, with Muon, Adafactor and AdamW. Each optimizer gets its own learning rate for each network, the best of three by the loss on held-out data, with one seed. Then each trains again, with three seeds on the digits and with two new ones on the text. (Muon is for matrices, and a convolution's weight is not a matrix. It runs here with your `orthogonalize`, in FP32: BF16 matmuls are slow on many CPUs.)
 #
-# A short run can mislead in two ways. If the learning rate falls early, an optimizer that starts slowly stays behind. So on the text the rate stays constant after the warm-up, and falls only over the last 30% of the 200 steps. And two models may be compared before either has learned much. So the lines below the table also give the **unigram loss**, which a model that knows only each token's frequency would reach, and the step at which a run gets clearly below it.
+# A short run can mislead in two ways. If the learning rate falls early, an optimizer that starts slowly stays behind. So on the text the rate stays constant after the warm-up, and falls only over the last 30% of the 160 steps. And two models may be compared before either has learned much. So the lines below the table also give the **unigram loss**, which a model that knows only each token's frequency would reach, and the step at which a run gets clearly below it.
 #
 # **Predict** how much higher the language model's test loss is with Adafactor than with AdamW (negative: lower).
 
@@ -1042,9 +1042,9 @@ RATES_OF = {
     ("CNN", "AdamW"): (0.01, 0.03, 0.1),
     ("GPT", "Muon"): (0.01, 0.03, 0.1),
     ("GPT", "Adafactor"): (0.03, 0.1, 0.3),
-    ("GPT", "AdamW"): (0.001, 0.0015, 0.003),
+    ("GPT", "AdamW"): (0.0005, 0.001, 0.002),
 }
-EPOCHS, LM_STEPS, LM_ROWS, LM_LENGTH = 6, 200, 8, 64
+EPOCHS, LM_STEPS, LM_ROWS, LM_LENGTH = 6, 160, 4, 64
 frequency = torch.bincount(text.train_x, minlength=256).add(1).double()
 UNIGRAM = -(frequency / frequency.sum()).log()  # loss of each token, if only the frequencies are known
 
@@ -1138,11 +1138,11 @@ adafactor_behind.reveal(behind["GPT", "Adafactor"])
 #
 # - **Convolutional network.** There is no clear difference between SGD and AdamW.
 # - **Vision transformer.** SGD with momentum is far behind AdamW in so few steps, and its seeds are far apart.
-# - **Language model.** Muon, with half of AdamW's state, and Adafactor, with almost none, get below the unigram loss many steps before AdamW (last lines), and after 200 steps their test loss is still lower. Part of the gap may be this head start.
+# - **Language model.** Muon, with half of AdamW's state, and Adafactor, with almost none, get below the unigram loss many steps before AdamW (last lines), and after 160 steps their test loss is still lower. Part of the gap may be this head start.
 #
 # One explanation for SGD on the vision transformer: the parts of a transformer differ in curvature far more than the layers of a convolutional network, so one learning rate does not fit all of them. Adam's second moment gives each weight its own step size.
 #
-# What do these results support? The advice "SGD instead of Adam" comes from convolutional vision models. For a language model, Muon, Adafactor and 8 bits are worth a trial. This run does not rank them: a head start may count for less in a longer run, so 200 steps of a tiny model show which optimizer is fast at the start, not which ends lower. PyTorch's Adafactor has no momentum by design. Rates come from one seed; where the line says *at the edge*, a rate beyond that edge might do better. Muon's price is its matmuls, and it needs full matrices, which a sharded model has to gather first ([[sharding]]).
+# What do these results support? The advice "SGD instead of Adam" comes from convolutional vision models. For a language model, Muon, Adafactor and 8 bits are worth a trial. This run does not rank them: a head start may count for less in a longer run, so 160 steps of a tiny model show which optimizer is fast at the start, not which ends lower. PyTorch's Adafactor has no momentum by design. Rates come from one seed; where the line says *at the edge*, a rate beyond that edge might do better. Muon's price is its matmuls, and it needs full matrices, which a sharded model has to gather first ([[sharding]]).
 #
 # ## 6 · Gradients between two steps
 #
