@@ -4,7 +4,7 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 import time
-from helpers import MemoryMeter, SmallCNN, check, device_name, digits, hint, human_bytes, pick_device
+from helpers import MemoryMeter, SmallCNN, check, compare, device_name, digits, fp32_computed_as, hint, human_bytes, pick_device
 import torch
 import torch.nn.functional as F
 
