@@ -91,7 +91,7 @@ def test_each_row_has_a_command_that_plans_it(command, tmp_path, capsys):
     asked = ("--gpus", "2", "--gpu", "h100", "--gpus-per-node", "1", "--tokens-per-batch", "512")
     status, out, _ = command(*asked, model=str(config))
     head, _, lines = out.partition("These commands plan the rows in detail.")
-    rows = [row for row in head.splitlines() if row[:2].strip().isdigit()]
+    rows = [row for row in head[head.index("    layout") :].splitlines() if row[:2].strip().isdigit()]
     commands = [line[4:] for line in lines.splitlines()[1:]]
     assert status == 0
     assert 3 <= len(rows) == len(commands) <= BEST
@@ -103,7 +103,6 @@ def test_each_row_has_a_command_that_plans_it(command, tmp_path, capsys):
         assert f" {plan['step_seconds']:.4g} " in row
         assert f" {plan['peak_allocated_bytes'] / 2**30:.1f} " in row
         assert (plan["layout"]["engine"] == "megatron") == ("(Megatron)" in row)
-    assert main(["plan", *shlex.split(arguments), "--export", plan["layout"]["engine"]]) == 0
 
 
 @pytest.mark.parametrize(("model", "gpus"), [("llama-3.1-8b", 16), ("mixtral-8x7b", 8)])
