@@ -12,7 +12,9 @@ SHARDINGS = {  # what the controls call it: the values of a layout that it stand
     "FSDP": {"engine": "torchtitan", "zero": "zero3"},
     "FSDP, not resharded": {"engine": "torchtitan", "zero": "zero3", "reshard_after_forward": False},
     "ZeRO-1 (Megatron)": {"engine": "megatron", "zero": "zero1"},
+    "ZeRO-1 (Megatron, TP overlap)": {"engine": "megatron", "zero": "zero1", "tensor_overlap": True},
     "nothing (Megatron)": {"engine": "megatron", "zero": "none"},
+    "nothing (Megatron, TP overlap)": {"engine": "megatron", "zero": "none", "tensor_overlap": True},
     "nothing": {"engine": "torchtitan", "zero": "none"},
 }
 _POWERS = tuple(2**n for n in range(11))
@@ -87,8 +89,9 @@ class Settings:
     def of(self, layout: Layout) -> "Settings | None":
         """Return these settings with another layout of the same question; None if the controls cannot say it."""
         values = {name: getattr(layout, name) for name in _SAME}
-        kept = {"engine": layout.engine, "zero": layout.zero, "reshard_after_forward": layout.reshard_after_forward}
-        sharding = next((name for name, how in SHARDINGS.items() if {"reshard_after_forward": True} | how == kept), "")
+        usual = {"reshard_after_forward": True, "tensor_overlap": False}
+        kept = {name: getattr(layout, name) for name in ("engine", "zero", *usual)}
+        sharding = next((name for name, how in SHARDINGS.items() if usual | how == kept), "")
         try:
             other = replace(self, **values, gpus=layout.ranks, replicate=layout.replicate, sharding=sharding)
         except RecipeError:

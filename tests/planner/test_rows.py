@@ -193,10 +193,9 @@ def test_gpus_are_known_by_their_drivers_names(said, named):
     assert read_line({"framework": "nemo", "arch": _SMALL, "gpu": said}).cluster.gpu.name == named
 
 
-def test_other_chips_of_a_name_are_refused():
-    for said in ("H100 PCIe", "h100-nvl"):
-        with pytest.raises(RecipeError, match="is not in the catalog"):
-            read_line({"framework": "nemo", "arch": _SMALL, "gpu": said})
+def test_other_chips_of_a_name_are_told_apart():
+    for said, named in (("H100 PCIe", "h100-pcie-80gb"), ("h100-nvl", "h100-nvl-94gb"), ("H100 SXM", "h100-80gb")):
+        assert read_line({"framework": "nemo", "arch": _SMALL, "gpu": said}).cluster.gpu.name == named
 
 
 @pytest.mark.parametrize("said", ["null", "None", False, {"granularity": "null", "method": "null"}])

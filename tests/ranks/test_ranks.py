@@ -207,7 +207,7 @@ def test_ranks_on_the_cpu_see_no_gpu():
 
 def test_ranks_without_a_gpu_each_are_refused_where_gpus_are_asked_for():
     ranks = torch.cuda.device_count() + 1
-    with pytest.raises(ValueError, match=f"{ranks} rank.s. on cuda"):
+    with pytest.raises(ValueError, match=f"world_size is {ranks} on cuda"):
         run_ranks(sum_of_ranks, ranks, 0, device="cuda")
 
 

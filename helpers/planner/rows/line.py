@@ -331,7 +331,7 @@ def _cluster(read: _Reader, habits: Habits) -> Cluster:
     node = read("gpus_per_node", note=False)
     words = gpu_words(name)
     known = next((cluster for parts, cluster in _GPUS if f"{'-'.join(words)}-".startswith(f"{parts}-")), None)
-    if words[:1] == ["h100"] and {"pcie", "nvl"} & set(words):  # other chips than the SXM's; the catalog has neither
+    if words[:1] == ["h100"] and {"pcie", "nvl"} & set(words):  # other chips than the SXM's
         known = None
     if known == "dgx-h100" and habits.slow_h100:
         known = read.assumed["gpu"] = "h100-96gb"

@@ -49,6 +49,7 @@ def plan_options(layout: Layout, asked: Asked) -> list[str]:
     words += ["--context-method", layout.context_method] if layout.context > 1 else []
     words += ["--activation-checkpointing", layout.recompute] if layout.recompute != "none" else []
     words += [] if layout.reshard_after_forward else ["--no-reshard-after-forward"]
+    words += ["--tensor-overlap"] if layout.tensor_overlap else []
     return words
 
 

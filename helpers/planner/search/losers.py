@@ -95,6 +95,7 @@ def _plan(state: Search, families: list[_Family], workers: Workers, tell: Tell) 
                 state.enter(tag, answer)
                 done += 1
                 tell("trying common layouts", turn + done / jobs, ROUNDS)
+    tell("trying common layouts", ROUNDS, ROUNDS)  # the last rounds may have nothing to plan
 
 
 def _families(state: Search, best: Layout) -> list[tuple[str, _Test]]:
