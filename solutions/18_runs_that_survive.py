@@ -371,7 +371,7 @@ hint("runs_that_survive.order")
 # %% name="order_shown"
 order = DataOrder(12, 6, seed=0)
 for ranks in (1, 2, 3):
-    print(f"step 1 on {ranks} rank(s):", *(order.rows(1, rank, ranks) for rank in range(ranks)))
+    print(f"step 1 on {ranks} rank{'s' * (ranks > 1)}:", *(order.rows(1, rank, ranks) for rank in range(ranks)))
 
 # %% [markdown] name="torn_text"
 # ## 4 · A checkpoint that survives a kill at any moment
