@@ -711,7 +711,8 @@ for tell, (first_rank, second_rank) in orders.items():
         print(f"  epoch {epoch}: rank 0 {a}, rank 1 {b}")
     different = len({tuple(part) for part in first_rank})
     said = f"{'with' if tell else 'without'} set_epoch: {'a new order each epoch' if tell else 'always the same order'}"
-    claims.record("P7", said, "3 epochs", different, "orders" if different > 1 else "order", *((3, 3) if tell else (1, 1)))
+    unit = "orders" if different > 1 else "order"
+    claims.record("P7", said, "3 epochs", different, unit, *((3, 3) if tell else (1, 1)))
 
 # %% [markdown] name="sampler_explained"
 # The order depends on `seed + epoch`, and only you can tell the sampler the epoch. Without `set_epoch` every epoch goes through the rows in the same order, and rank 0 never sees rank 1's rows. Nothing crashes; each rank just sees the same half of the data in every epoch. Look for the call in any script that you inherit.
