@@ -1,6 +1,7 @@
 """What prepares images and sound for a model: with the settings that transformers has for the type of model."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from ..patches import Patches
@@ -22,19 +23,20 @@ def install(patches: Patches, waits: Waits) -> None:
     for name, (owner, mapping) in _AUTO.items():
 
         def change(p: Patches, module: Any, owner: str = owner, mapping: str = mapping) -> None:
-            _auto(p, getattr(module, owner), getattr(module, mapping), waits)
+            kinds = getattr(module, mapping)
+            _teach(p, getattr(module, owner), lambda cls, model: _class_for(model, kinds), waits)
 
         patches.after_import(name, change)
     for name, mixin in _OWN.items():
 
         def change_own(p: Patches, module: Any, mixin: str = mixin) -> None:
-            _own(p, getattr(module, mixin), waits)
+            _teach(p, getattr(module, mixin), lambda cls, model: cls, waits)
 
         patches.after_import(name, change_own)
 
 
-def _own(patches: Patches, owner: Any, waits: Waits) -> None:
-    """Teach the classes that a program names itself, such as `Wav2Vec2FeatureExtractor`."""
+def _teach(patches: Patches, owner: Any, class_for: Callable[[type, Any], Any], waits: Waits) -> None:
+    """Make what cannot be read as `class_for` says, from the class that the program asks and the model's name."""
     base = owner.__dict__["from_pretrained"].__func__
 
     @functools.wraps(base)
@@ -42,21 +44,7 @@ def _own(patches: Patches, owner: Any, waits: Waits) -> None:
         try:
             return base(cls, name, *args, **kwargs)
         except OSError:
-            waits.leave_out("processor", f"{name}: {cls.__name__} with its usual settings")
-            return cls()
-
-    patches.put(owner, "from_pretrained", classmethod(from_pretrained))
-
-
-def _auto(patches: Patches, owner: Any, mapping: Any, waits: Waits) -> None:
-    base = owner.__dict__["from_pretrained"].__func__
-
-    @functools.wraps(base)
-    def from_pretrained(cls: type, name: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return base(cls, name, *args, **kwargs)
-        except OSError:
-            made = _class_for(name, mapping)
+            made = class_for(cls, name)
             if made is None:
                 raise
         waits.leave_out("processor", f"{name}: {made.__name__} with its usual settings")
