@@ -40,8 +40,8 @@ class AllocatorLog:
 
     def start(self) -> None:
         """Begin recording. No other profiler may be running."""
-        # Without acc_events: with it, the profiler turns its records into Python events at once. That takes longer than
-        # all the rest, and nobody reads them here.
+        # Without acc_events: with it, the profiler makes a Python event of every record, which takes longer than the
+        # rest of the measurement. The meter does not use these events.
         self._profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
         with warnings.catch_warnings():  # PyTorch 2.10 to 2.12 warn that these events are not kept
             warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)

@@ -25,7 +25,7 @@ from ...meter.recorder import MemoryMeter
 from .clock import SetClock
 
 STEP_SECONDS = 1e3  # by which a training step takes longer by the set clock, on average
-UNEVEN = (1.0, 0.965, 1.0, 1.035)  # times which, in turn: one step is not the average, two in a row nearly are
+UNEVEN = (1.0, 0.965, 1.0, 1.035)  # factors, step by step: one step differs from the mean, two in a row hardly do
 OTHER_SECONDS = 1e6  # by which the first step, a metered step and an evaluation take longer
 SETTINGS = ("lr", "betas", "eps", "weight_decay", "amsgrad", "momentum", "dampening", "nesterov", "maximize")
 _FORWARD = 0.3  # the share of them that passes in the forward pass

@@ -178,7 +178,7 @@ def find_gpu(name: str) -> Gpu:
     if name.endswith(".toml"):
         return gpu_of(read_sheet(Path(name)))
     asked = gpu_words(name)
-    matches = [gpu for gpu in GPUS.values() if _is_called(gpu, asked)]
+    matches = [gpu for gpu in GPUS.values() if _is_called(gpu, "".join(asked))]
     matches = matches or [gpu for gpu in GPUS.values() if _is_called(gpu, _kernel(asked))] or _of_nearly_the_size(name)
     common = [gpu for gpu in matches if gpu.common]
     whole = [gpu for gpu in matches if _kernel(gpu.name.split("-")[:-1]) == _kernel(asked)]
@@ -199,7 +199,7 @@ def _of_nearly_the_size(name: str) -> list[Gpu]:
     if not parts or not re.fullmatch(r"\d+gb", last):
         return []
     sizes = {gpu.name: gpu.name.rpartition("-")[2].removesuffix("gb") for gpu in GPUS.values()}
-    called = [gpu for gpu in GPUS.values() if sizes[gpu.name].isdecimal() and _is_called(gpu, parts)]
+    called = [gpu for gpu in GPUS.values() if sizes[gpu.name].isdecimal() and _is_called(gpu, "".join(parts))]
     return [gpu for gpu in called if abs(int(last[:-2]) / int(sizes[gpu.name]) - 1) <= _ANOTHER_SIZE]
 
 
@@ -236,9 +236,9 @@ def _kernel(parts: list[str]) -> str:
     return "".join(part for part in parts if part != _SERIES).removeprefix(_SERIES)
 
 
-def _is_called(gpu: Gpu, query: list[str] | str) -> bool:
-    """Return whether the parts of `query` are consecutive parts of the GPU's name, or one part when joined."""
-    parts, joined = gpu.name.split("-"), "".join(query)
+def _is_called(gpu: Gpu, joined: str) -> bool:
+    """Return whether consecutive parts of the GPU's name make `joined`, the joined parts of what was asked."""
+    parts = gpu.name.split("-")
     runs = [(parts[i:j], parts[j : j + 1]) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1)]
     names = ["".join(run) for run, after in runs if not set(after) & set(_OTHERS)]
     return bool(joined) and any(joined in (name, name.removesuffix("gb")) for name in names)

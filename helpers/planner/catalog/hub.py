@@ -65,7 +65,7 @@ def _plain(name: str) -> str:
 
 
 def known_name(typed: str) -> str:
-    """Return the catalog's name of a model that somebody types, or its repository on huggingface.co; "" if none has it.
+    """Return the catalog's name of a model, given a name or a repository on huggingface.co; "" if it is unknown.
 
     A copy that was fine-tuned or quantized in 4 bits has the sizes of the model whose name it bears.
     """

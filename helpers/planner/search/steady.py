@@ -19,7 +19,7 @@ class Steady:
         self._tell, self._done = tell, 0.0
 
     def __call__(self, what: str, done: float, of: float) -> None:
-        """Tell what is going on, how much of the stage is done, and of how much; `of` is 0 where nobody knows."""
+        """Report that `done` of `of` parts of the stage `what` are done; `of` is 0 while their number is unknown."""
         if not of:
             self._tell(what, done, of)
             return
