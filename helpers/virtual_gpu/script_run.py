@@ -1,6 +1,7 @@
 """Runs a training script as Python would, until it ends or has taken enough steps, and prints its errors."""
 
 import argparse
+import linecache
 import os
 import runpy
 import sys
@@ -80,10 +81,12 @@ def _run_text(text: str) -> None:
     """Run a script that has no file."""
     before, module = sys.modules["__main__"], types.ModuleType("__main__")
     sys.modules["__main__"] = module
+    linecache.cache["<stdin>"] = len(text), None, text.splitlines(keepends=True), "<stdin>"
     try:
         exec(compile(text, "<stdin>", "exec"), vars(module))
     finally:
         sys.modules["__main__"] = before
+        linecache.cache.pop("<stdin>", None)
 
 
 @contextmanager

@@ -86,6 +86,11 @@ def is_inside(path: str) -> bool:
     return _kind(path) in (_OWN, _CALL, _FUNCTION)
 
 
+def is_course_file(path: str) -> bool:
+    """Say whether a file is in `helpers`, which started the script."""
+    return path.startswith(_HELPERS)
+
+
 @functools.cache
 def _named(path: str) -> str:
     """Return the name of a cell for the file that Jupyter pretends it to be; of real files the path."""

@@ -1,9 +1,12 @@
 """What stands in for data and models because the script's arguments, or their names, say what they are."""
 
+import io
 import sys
 import textwrap
+from pathlib import Path
 
 from helpers.__main__ import main
+from helpers.virtual_gpu.absent import asked
 from helpers.virtual_gpu.absent.columns import layout_of, value
 from helpers.virtual_gpu.absent.models import known_config
 from helpers.virtual_gpu.absent.named import is_named_folder, named_columns, single_tokens
@@ -26,6 +29,61 @@ def test_columns_that_the_arguments_name_are_there(arguments):
     rows = made_up("someone/reviews", "train", False)
     assert isinstance(rows, datasets.Dataset)
     assert {"text", "photo", "stars", "title", "body"} == set(rows.column_names)
+
+
+READS = """
+def prepare(row, config, tokenizer):
+    batch = tokenizer(row["review"], row['Star rating'], f"{row['title']}")
+    batch["labels"], batch["extra"] = row["label"], 1
+    loss = model(**batch)["loss"]
+    return {"text": [turn["from"] + turn["value"] for turn in row["conversations"]], "extra": batch["extra"]}
+
+data = load_dataset(config["path"], token=os.environ["HF_TOKEN"])["train"].rename_column("old", "new")
+data = data.map(prepare, remove_columns=["id", "photo"]).with_format("torch", columns=["input_ids", "wave"])
+"""
+
+
+def test_columns_are_there_that_the_code_reads():
+    found = asked._columns_of(READS)
+    assert found == {
+        **{"review": "text", "Star rating": "label", "title": "short", "label": "label", "conversations": "shared"},
+        **{"old": "text", "id": "text", "photo": "image", "wave": "speech"},
+    }
+    assert [turn["from"] for turn in value("shared", 0)] == ["human", "gpt"] * 2
+    assert asked._columns_of("%matplotlib inline") == {}
+
+
+FILES = """
+import csv, json, torch
+
+rows = list(csv.DictReader(open("data/train.csv")))
+pairs = json.load(open("data/train_pairs.json"))
+print(len(rows), len(rows[0]["headline"].split()), int(rows[1]["label"]), pairs[0]["source"][:9], list(pairs[0]))
+weight = torch.nn.Parameter(torch.zeros(4, device="cuda"))
+weight.sum().backward()
+torch.optim.SGD([weight], lr=0.1).step()
+"""
+
+
+@pytest.mark.parametrize("source", ["train.py", "-"])
+def test_files_have_the_columns_that_the_code_reads(source, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(FILES))
+    Path("train.py").write_text(FILES)
+    code = main(["dry-run", "--gpu", "t4", "--fake-data", source])
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    assert "1024 1500 1 the model ['text', 'headline', 'label', 'source']" in out
+    assert "train.csv: made-up rows with headline, label, source, which the script reads" in out
+
+
+def test_what_a_data_set_is_known_to_have_is_not_guessed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(FILES.replace("train_pairs", "alpaca_data").replace("source", "input"))
+    main(["dry-run", "--gpu", "t4", "--fake-data", "train.py"])
+    out = capsys.readouterr().out
+    assert "['instruction', 'input', 'output', 'text']" in out
+    assert "alpaca_data.json: made-up rows\n" in out
 
 
 def test_more_rows_can_be_selected_than_were_made_up(run):

@@ -7,6 +7,7 @@
     processors.py  what prepares images and sound for a model
     tokenizer.py   a tokenizer with the vocabulary of the model; token_files.py: SentencePiece's and tiktoken's files
     data.py        `load_dataset` without the data set; columns.py: what its columns are called
+    asked.py       columns that the program's code reads by name; named.py: those that its arguments name
     metrics.py     evaluate's metrics
     images.py      torchvision's and timm's data sets without files; annotations.py: COCO's and VOC's
     sound.py       sound without files; graphs.py: torch_geometric's data sets

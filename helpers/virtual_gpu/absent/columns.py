@@ -70,6 +70,7 @@ CHATS = {  # kind of column -> roles of its messages
     "turn": ("user", "assistant"),
     "talk": ("user", "assistant", "user", "assistant"),
 }
+SHARED = "shared"  # a chat as ShareGPT's files have it: "from" and "value" instead of "role" and "content"
 SOUNDS = {"speech": 19, "word": 1, "song": 30}  # kind of column -> seconds; many scripts cut at 20
 # Words of which one is in the name of the data set: columns with their kinds: splits.
 _LAYOUTS = """
@@ -153,6 +154,8 @@ def value(kind: str, row: int, languages: tuple[str, str] = ("de", "en")) -> Any
     if kind in CHATS:
         roles = CHATS[kind]
         return [{"role": role, "content": _text(TEXT_WORDS // len(roles), row + i)} for i, role in enumerate(roles)]
+    if kind == SHARED:
+        return [{"from": ("human", "gpt")[i % 2], "value": _text(TEXT_WORDS // 4, row + i)} for i in range(4)]
     if kind in SOUNDS:
         return {"bytes": None, "path": sound_path(SOUNDS[kind], row)}
     makers = {

@@ -8,10 +8,9 @@ from typing import Any
 from ..patches import Patches
 from ..waits import Waits
 from . import columns
-from .named import named_columns
+from .asked import MADE_UP, layout_for, rows_of
 
 ROWS, FEW = 1024, 128  # of the training split, and of the others
-_MADE_UP = "made-up rows"
 _SHARDS, _AGAIN = 32, 100  # files of a data set that is streamed, and how often its training rows come
 
 
@@ -31,7 +30,7 @@ def _load(patches: Patches, module: Any, waits: Waits) -> None:
         except Exception:
             split, streams = kwargs.get("split"), kwargs.get("streaming", False)
             title = _title(path, name, kwargs.get("data_files"))
-            waits.leave_out("data set", f"{title}: made-up rows")
+            waits.leave_out("data set", f"{title}: {rows_of(title)}")
             return made_up(title, split, streams)
 
     @functools.wraps(from_disk)
@@ -39,7 +38,7 @@ def _load(patches: Patches, module: Any, waits: Waits) -> None:
         try:
             return from_disk(path, *args, **kwargs)
         except OSError:
-            waits.leave_out("data set", f"{path}: made-up rows")
+            waits.leave_out("data set", f"{path}: {rows_of(str(path))}")
             return made_up(str(path), None, False)
 
     made = {"load_dataset": load_dataset, "load_from_disk": load_from_disk}
@@ -58,7 +57,7 @@ def _select(patches: Patches, owner: Any) -> None:
         try:
             return base(self, indices, *args, **kwargs)
         except IndexError:
-            if not len(self) or _MADE_UP not in (self.info.description or ""):
+            if not len(self) or MADE_UP not in (self.info.description or ""):
                 raise
         return base(self, [index % len(self) for index in indices], *args, **kwargs)
 
@@ -79,9 +78,7 @@ def made_up(title: str, split: Any, streams: bool) -> Any:
     """
     from datasets import Dataset, DatasetDict, Features, Value
 
-    kinds, splits = columns.layout_of(title)
-    if missing := named_columns().keys() - kinds.keys():
-        kinds = kinds | {name: kind for name, kind in named_columns().items() if name in missing}
+    kinds, splits = layout_for(title)
     languages = columns.languages_of(title)
 
     def rows(name: str) -> Any:
@@ -90,7 +87,7 @@ def made_up(title: str, split: Any, streams: bool) -> Any:
         made = {column: [columns.value(kind, row, languages) for row in range(count)] for column, kind in kinds.items()}
         features = _features(kinds, languages, Features, Value)
         part = Dataset.from_dict(made, features=features)
-        part.info.description = _MADE_UP
+        part.info.description = MADE_UP
         part = part.select(range(*_bounds(name, count)))
         return _stream(part, "train" in wanted) if streams else part
 
@@ -135,6 +132,7 @@ def _features(kinds: dict[str, str], languages: tuple[str, str], features: Any, 
             **{"id": [value("int64")], "area": [value("int64")], "bbox": [[value("float32")]]},
             "category": [ClassLabel(names=[f"class {number}" for number in range(columns.CLASSES)])],
         },
+        columns.SHARED: [{"from": value("string"), "value": value("string")}],
         columns.CLASS_IDS: {f"class {number}": value("int64") for number in range(columns.CLASSES)},
     }
     types |= dict.fromkeys(columns.SOUNDS, Audio())

@@ -22,7 +22,8 @@ from ..patches import Patches
 from ..user_line import is_users
 from ..waits import Waits
 from .annotations import size_of
-from .columns import CLASSES, TEXT, layout_of, value
+from .asked import MADE_UP, layout_for, rows_of
+from .columns import CLASSES, FILE, IMAGE, TEXT, value
 from .named import is_named_folder
 
 _WORDS = """
@@ -31,6 +32,7 @@ _WORDS = """
 """
 _DATA_WORDS = set(_WORDS.split())
 _READ_AS_DATA = (".txt", ".json", ".jsonl", ".csv", ".tsv", ".bin", ".npy", ".parquet")
+_TABLES = (".json", ".jsonl", ".csv", ".tsv", ".parquet")  # with rows that have names
 _SPLITS = ("train", "val", "test")
 _PICTURES, _ARRAYS = (".jpg", ".png"), (".npy", ".bin", ".txt", ".json", ".jsonl", ".csv", ".parquet")
 _ROWS, _FEW, _IMAGES = 1024, 128, 128  # _FEW: rows of a file to evaluate on; some programs want 100 images
@@ -174,10 +176,16 @@ def _opening(base: Any, assume: Any) -> Any:
             made = content_of(Path(file))
             if made is None or ("b" not in mode and Path(file).suffix == ".bin"):
                 raise
-        assume(file, "made-up rows" if Path(file).suffix != ".bin" else "made-up tokens, after llm.c's header")
+        assume(file, _words(Path(file)))
         return io.BytesIO(made) if "b" in mode else io.StringIO(made.decode())
 
     return read
+
+
+def _words(path: Path) -> str:
+    if path.suffix == ".bin":
+        return "made-up tokens, after llm.c's header"
+    return rows_of(path.stem) if path.suffix in _TABLES else MADE_UP
 
 
 def content_of(path: Path) -> bytes | None:
@@ -193,7 +201,7 @@ def content_of(path: Path) -> bytes | None:
         header = np.zeros(256, dtype=np.int32)
         header[: len(_LLM_C)] = _LLM_C
         return header.tobytes() + (np.arange(_LLM_C[2]) % 256).astype(np.uint16).tobytes()
-    kinds, _ = layout_of(path.stem)
+    kinds = {name: FILE if kind == IMAGE else kind for name, kind in layout_for(path.stem)[0].items()}
     count = _FEW if re.search("val|test|dev", path.stem.lower()) else _ROWS
     rows = [{name: value(kind, row) for name, kind in kinds.items()} for row in range(count)]
     if path.suffix == ".parquet":

@@ -40,11 +40,12 @@ def named_columns() -> dict[str, str]:
     found = {}
     for option, given in _options():
         if re.search(r"column(_?names?)?$", option):
-            found |= {name: _kind(name, option) for name in given.split(",") if name}
+            found |= {name: kind_of(name, option) for name in given.split(",") if name}
     return found
 
 
-def _kind(name: str, option: str) -> str:
+def kind_of(name: str, option: str = "") -> str:
+    """Return what a column of this name holds; `option` is that of the script that names it."""
     for text in (option, name):  # the option says more: `--caption_column file`
         for words, kind in _KINDS:
             if any(word in text.lower() for word in words):

@@ -15,7 +15,7 @@ import numpy as np
 from ..patches import Patches
 from ..user_line import is_users
 from ..waits import Waits
-from .columns import layout_of
+from .asked import layout_for, rows_of
 from .folders import content_of, is_data, unpacked
 
 _ROWS, _OF_AN_ID = 1024, 16  # rows, and how many of them begin with the same number
@@ -106,7 +106,7 @@ def _frame(base: Callable[..., Any], ending: str, assume: Any) -> Callable[..., 
     def read(file: Any, *args: Any, **kwargs: Any) -> Any:
         if not _is_missing(file):
             return base(file, *args, **kwargs)
-        assume(file, "made-up rows")
+        assume(file, rows_of(Path(file).stem))
         return base(io.BytesIO(_rows(Path(file), ending, kwargs)), *args, **kwargs)
 
     return read
@@ -125,7 +125,7 @@ def _rows(file: Path, ending: str, asked: dict[str, Any]) -> bytes:
             return numbers(count, mark).encode()
         if found := next((size for word, size in _SERIES.items() if file.stem.lower().startswith(word)), None):
             return _series(*found, mark)
-        known, _ = layout_of(file.stem)
+        known, _ = layout_for(file.stem)
         if given and not set(given) <= set(known) and not all(name.isdecimal() for name in given):
             return f"{mark.join(given)}\n{numbers(len(given), mark)}".encode()
         return content_of(Path(file.stem + (".tsv" if mark == "\t" else ".csv"))) or b""
