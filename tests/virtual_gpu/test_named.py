@@ -53,6 +53,25 @@ def test_columns_are_there_that_the_code_reads():
     assert asked._columns_of("%matplotlib inline") == {}
 
 
+CHOICES = """
+labels = {"bad": 0, "good": 1}
+y = [labels[row["mood"]], {"a": 1, "b": 2}[row["part"].strip()], row["spam"].lower() == "ham"]
+z = row["tone"] in ("x", "y")
+frame["target"] = frame["sentiment"].map({"positive": 1, "negative": 0})
+"""
+
+
+def test_a_column_holds_the_words_that_the_code_compares_it_with():
+    found = {name: [value(kind, row) for row in range(3)] for name, kind in asked._columns_of(CHOICES).items()}
+    assert found == {
+        "mood": ["bad", "good", "bad"],
+        "part": ["a", "b", "a"],
+        "sentiment": ["positive", "negative", "positive"],
+        "spam": ["ham", "other", "ham"],
+        "tone": ["x", "y", "x"],
+    }
+
+
 FILES = """
 import csv, json, torch
 

@@ -12,7 +12,7 @@ import re
 import sys
 
 from ..user_line import is_course_file, is_user_file, is_users
-from .columns import SHARED, layout_of
+from .columns import SHARED, layout_of, one_of
 from .named import kind_of, named_columns
 
 _NO_ROWS = re.compile(  # what a subscript is taken of that holds no rows
@@ -29,6 +29,7 @@ _OUTPUTS = {  # of tokenizers, processors and models
 _IN_COLUMNS = {"role", "content", "from", "value"}  # of a chat
 MADE_UP = "made-up rows"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_ -]{0,29}")
+_MAPPED = ("map", "replace")  # pandas' methods that take {"good": 1}
 _REMOVED = ("rename_column", "remove_columns", "select_columns", "class_encode_column")
 
 
@@ -94,7 +95,36 @@ def _columns_of(source: str) -> dict[str, str]:
     names = [name for name in read if _NAME.fullmatch(name) and not name.isupper()]
     none = written | _SPLITS | _OUTPUTS | _IN_COLUMNS
     kinds = {name: kind_of(name) for name in sorted(names) if name not in none}
-    return {name: SHARED if inner and name.startswith("conversation") else kind for name, kind in kinds.items()}
+    shared = {name: SHARED for name in kinds if inner and name.startswith("conversation")}
+    return kinds | shared | {name: one_of(words) for name, words in _choices(tree).items() if name in kinds}
+
+
+def _choices(tree: ast.AST) -> dict[str, list[str]]:
+    """Return the texts with which the code compares a column: `row["mood"] == "good"`, `{"good": 1}[row["mood"]]`."""
+    literals = {
+        node.targets[0].id: node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and isinstance(node.value, ast.Dict)
+    }
+    found: dict[str, list[str]] = {}
+
+    def note(column: ast.AST, words: ast.AST) -> None:
+        while isinstance(column, ast.Call) and isinstance(column.func, ast.Attribute):  # row["mood"].strip().lower()
+            column = column.func.value
+        words = literals.get(words.id, words) if isinstance(words, ast.Name) else words
+        keys = [text for key in words.keys if key for text in _strings(key)] if isinstance(words, ast.Dict) else None
+        if isinstance(column, ast.Subscript) and (texts := _strings(words) if keys is None else keys):
+            for name in _strings(column.slice):
+                found[name] = found.get(name, []) + [text for text in texts if text not in found.get(name, [])]
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Eq, ast.In)):
+            note(node.left, node.comparators[0])
+        elif isinstance(node, ast.Subscript):
+            note(node.slice, node.value)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MAPPED:
+            note(node.func.value, node.args[0] if node.args else node)
+    return found
 
 
 def _strings(node: ast.AST) -> list[str]:

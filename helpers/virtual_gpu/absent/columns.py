@@ -1,5 +1,6 @@
 """What the columns of published data sets are called: by words in the name of the data set."""
 
+import json
 import re
 from typing import Any
 
@@ -71,6 +72,7 @@ CHATS = {  # kind of column -> roles of its messages
     "talk": ("user", "assistant", "user", "assistant"),
 }
 SHARED = "shared"  # a chat as ShareGPT's files have it: "from" and "value" instead of "role" and "content"
+_ONE_OF = "one of "  # before the JSON of the texts of which a row has one
 SOUNDS = {"speech": 19, "word": 1, "song": 30}  # kind of column -> seconds; many scripts cut at 20
 # Words of which one is in the name of the data set: columns with their kinds: splits.
 _LAYOUTS = """
@@ -149,11 +151,24 @@ def languages_of(name: str) -> tuple[str, str]:
     return (found[1], found[2]) if found else ("de", "en")
 
 
+def one_of(texts: list[str]) -> str:
+    """Return the kind of a column that holds one of these texts; one text alone may also be absent."""
+    return _ONE_OF + json.dumps(texts if len(texts) > 1 else [*texts, "other"])
+
+
+def is_one_of(kind: str) -> bool:
+    """Say whether a kind comes from `one_of`."""
+    return kind.startswith(_ONE_OF)
+
+
 def value(kind: str, row: int, languages: tuple[str, str] = ("de", "en")) -> Any:
     """Return what stands in a column of this kind, in this row; a translation is in two languages."""
     if kind in CHATS:
         roles = CHATS[kind]
         return [{"role": role, "content": _text(TEXT_WORDS // len(roles), row + i)} for i, role in enumerate(roles)]
+    if is_one_of(kind):
+        texts = json.loads(kind.removeprefix(_ONE_OF))
+        return texts[row % len(texts)]
     if kind == SHARED:
         return [{"from": ("human", "gpt")[i % 2], "value": _text(TEXT_WORDS // 4, row + i)} for i in range(4)]
     if kind in SOUNDS:

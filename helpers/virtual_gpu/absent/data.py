@@ -137,6 +137,7 @@ def _features(kinds: dict[str, str], languages: tuple[str, str], features: Any, 
     }
     types |= dict.fromkeys(columns.SOUNDS, Audio())
     chat = [{"role": value("string"), "content": value("string")}]
+    types |= {kind: value("string") for kind in kinds.values() if columns.is_one_of(kind)}
     return features({name: chat if kind in columns.CHATS else types[kind] for name, kind in kinds.items()})
 
 
