@@ -96,6 +96,33 @@ def test_files_have_the_columns_that_the_code_reads(source, tmp_path, monkeypatc
     assert "train.csv: made-up rows with headline, label, source, which the script reads" in out
 
 
+PATHS = """
+import json, sys, torch
+from pathlib import Path
+
+rows = [json.loads(line) for line in Path(sys.argv[2]).read_text().splitlines()]
+print(len(rows), rows[0]["answer"][:9], len(open("support.csv").readlines()))
+try:
+    open("settings.json")
+except FileNotFoundError:
+    print("no settings")
+weight = torch.nn.Parameter(torch.zeros(4, device="cuda"))
+weight.sum().backward()
+torch.optim.SGD([weight], lr=0.1).step()
+"""
+
+
+def test_files_are_made_up_that_arguments_name_or_that_hold_rows(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(PATHS)
+    code = main(["dry-run", "--gpu", "t4", "--fake-data", "train.py", "--train_file", "support.jsonl"])
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    assert "1024 the model 1025\nno settings" in out
+    assert main(["dry-run", "--gpu", "t4", "train.py", "--train_file", "support.jsonl"]) == 1
+    assert "FileNotFoundError" in capsys.readouterr().err
+
+
 def test_what_a_data_set_is_known_to_have_is_not_guessed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(FILES.replace("train_pairs", "alpaca_data").replace("source", "input"))

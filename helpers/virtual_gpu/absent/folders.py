@@ -24,7 +24,7 @@ from ..waits import Waits
 from .annotations import size_of
 from .asked import MADE_UP, layout_for, rows_of
 from .columns import CLASSES, FILE, IMAGE, TEXT, value
-from .named import is_named_folder
+from .named import is_named_file, is_named_folder
 
 _WORDS = """
     train training valid validation val test eval dev data dataset input corpus alpaca sft dpo
@@ -75,7 +75,21 @@ def is_data(path: Any) -> bool:
     if is_mnist(Path(name)):
         return True
     known = ending in _READ_AS_DATA or (not ending and name.endswith(".gz"))
-    return known and bool(_DATA_WORDS & set(re.split(r"[^a-z0-9]+|(?<=[a-z])\d+", stem)))
+    words = set(re.split(r"[^a-z0-9]+|(?<=[a-z])\d+", stem))
+    return known and (bool(_DATA_WORDS & words) or is_named_file(path))
+
+
+def _is_asked_by_user() -> bool:
+    """Say whether the program's own code opens a file, itself or with pathlib."""
+    frame = sys._getframe(2)
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith("pathlib"):
+        frame = frame.f_back
+    return is_users(frame)
+
+
+def _is_of_rows(path: Any) -> bool:
+    """Say whether a file is of a kind that hardly holds anything but data: whoever opens it needs its rows."""
+    return isinstance(path, (str, os.PathLike)) and Path(path).suffix in (".csv", ".tsv", ".jsonl")
 
 
 def is_mnist(path: Path) -> bool:
@@ -171,7 +185,7 @@ def _opening(base: Any, assume: Any) -> Any:
         try:
             return base(file, mode, *args, **kwargs)
         except FileNotFoundError:
-            if not is_users(sys._getframe(1)) or not is_data(file) or mode not in ("r", "rt", "rb"):
+            if mode not in ("r", "rt", "rb") or not _is_asked_by_user() or not (is_data(file) or _is_of_rows(file)):
                 raise
             made = content_of(Path(file))
             if made is None or ("b" not in mode and Path(file).suffix == ".bin"):

@@ -19,7 +19,7 @@ _KINDS = (  # words in the name of a column, or of the option that names it -> w
     (("caption", "prompt", "title", "question", "summary", "highlights", "sentence", "answer"), columns.SHORT),
 )
 _OTHERS = re.compile(r"out|log|save|cache|ckpt|checkpoint|model|resume|result|class_data")  # folders that hold no data
-_DATA = re.compile(r"data|image|img|root|train|val|src|source")
+_DATA = re.compile(r"data|image|img|root|train|val|test|src|source|file|corpus|input|text|json|csv")
 _TOKENS = ("ktn", "pll", "ucd", "sks")  # rare words that diffusers' examples take as one token
 
 
@@ -64,6 +64,15 @@ def is_named_folder(path: Any) -> bool:
             if not os.path.lexists(folder) and (asked == folder or asked.startswith(folder + os.sep)):
                 return True
     return False
+
+
+def is_named_file(path: str | os.PathLike[str]) -> bool:
+    """Say whether `path` is a file that an argument names as one with data, such as `--train_file support.jsonl`."""
+    asked = os.path.abspath(os.fspath(path))
+    return any(
+        os.path.abspath(given) == asked and (not option or (_DATA.search(option) and not _OTHERS.search(option)))
+        for option, given in _options()
+    )
 
 
 def single_tokens() -> tuple[str, ...]:
