@@ -212,9 +212,19 @@ print(f"per parameter and token: {counted / (n * tokens):.2f}")
 # ## 3 · A smaller batch
 #
 # Which categories are at the peak if the batch is a single sequence? And if it is 32?
+#
+# **Predict.** How many times as large as the peak with one sequence is the peak with 32?
+
+# %% name="guess_batch"
+my_guess = None  # peak with batch 32 / peak with batch 1
+### BEGIN GUESS
+my_guess = 20  # most of it is activations, which grow with the batch
+### END GUESS
+batch_guess = Prediction("Peak with 32 sequences / with one", my_guess, "times")
 
 # %% name="moment"
 runs = {f"batch {batch}": measured_step(batch=batch) for batch in (1, 8, 32)}
+batch_guess.reveal(runs["batch 32"].peak_bytes / runs["batch 1"].peak_bytes)
 for name, meter in runs.items():
     print(f"{name:9} peak {human_bytes(meter.peak_bytes):>10} in {meter.peak_at}")
 show(
@@ -226,6 +236,9 @@ show(
 # With batch 1 the peak has moved into the optimizer step. It holds parameters, gradients, two moments and **one more** set of tensors of the same size. That fifth set
 # is a temporary of Adam's `foreach` implementation, which works on all parameters at once. This is fast, but at its peak it holds the square roots of all
 # second moments. (Without `foreach`, Adam goes parameter by parameter and needs temporaries for only one at a time. [[Lean_optimizers]] gets rid of these copies.)
+#
+# With 32 sequences the activations are 32 times as large, and the peak is not: parameters and optimizer state stay the same, and the peak with one sequence holds gradients
+# and a fifth set in place of activations.
 #
 # Large models with small batches behave like batch 1 (section 5 plans one), and convolutional networks with many pixels behave like batch 32 (section 6 measures one). Advice that helped
 # one model may therefore do nothing for yours. First measure what fills your memory.
@@ -372,7 +385,7 @@ for words, low, high, measured in (
     ("and 84 GB with the FP32 master copy", 80, 88, 3 * 4 * n7 / 1e9),
 ):
     claims.record("C3", words, "Llama-2-7B, counted", measured, "GB", low, high)
-print(claims)
+claims
 
 # %% [markdown] name="stays_task"
 # ### Your turn: what a parameter costs

@@ -599,6 +599,8 @@ for step in (0, 10, 20, 30, 39):
 show_table(rows)
 
 # %% [markdown] name="tune_explained"
+# Three effects are at work:
+#
 # - A new AdamW divides each gradient by its own size, so its first updates are about as large as the learning rate. The update of section 4 came after 60
 #   steps, when the second moment still contained larger gradients.
 # - A weight that moves at all moves by a whole number of gaps, which can be more than the update asked for, or less.

@@ -248,8 +248,8 @@ hint("x1.compare")
 # The cell below runs your experiment once per format and prints the results. Which columns did mixed precision change? Accuracies of different seeds differ by a
 # point or more ([[mixed_precision]], section 4), so a difference of that size between the rows says nothing about the formats.
 #
-# A step of this network is too short for a verdict on speed: most of it goes into starting operations. So on a GPU the speed column comes from your `train_step` on a network with 256 channels and 1,024
-# larger images. On a CPU the column gives no verdict.
+# On a GPU, most of a step of this network goes into starting operations. So there the speed column comes from your `train_step` on a network with 256 channels and 1,024
+# larger images. On a CPU the time depends on whether the CPU has instructions for the format, and the column gives no verdict.
 
 
 # %% name="table"
@@ -283,6 +283,12 @@ else:
             f"{precision:6}{r['accuracy']:>10.1%}{human_bytes(r['peak_bytes']):>14}{memory:>9.0%}"
             f"{r['step_seconds'] * 1e3:>13.1f}{speed_of(precision):>12}"
         )
+
+# %% [markdown] name="explain"
+# **Explain the memory column.** Double-click this cell and answer in two or three sentences. Which categories of memory shrank in 16 bits, and which did not?
+# Why does no peak fall to half of FP32's? (Print the meter's profile in `train` to see the categories.) The grader does not read your answer; it is for you and your instructor.
+#
+# *Your answer:*
 
 # %% [markdown] name="submit"
 # ## Submit

@@ -741,7 +741,7 @@ dist.destroy_process_group()
 # Accumulation allows any batch size. But its micro-batches run one after the other, so a step on twice the rows takes twice the time. Doubling the batch
 # pays only if it halves the number of steps.
 #
-# A larger batch gives a gradient with less noise. Once there is little noise left, more rows change nothing. McCandlish et al. (2018) fitted a simple formula for
+# A larger batch gives a gradient with less noise. Once there is little noise left, more rows hardly help. McCandlish et al. (2018) fitted a simple formula for
 # the number of rows needed to reach a given loss, with a learning rate tuned for each batch size B:
 #
 # $$\text{rows}(B) = \text{rows}_\text{min} \cdot \left(1 + \frac{B}{B_\text{crit}}\right)$$

@@ -561,8 +561,8 @@ print(f"sum: {100 * (again - skipped + own_cost) / whole:+.0f}% time; measured {
 # %% [markdown] name="segments_text"
 # The three parts were timed in separate runs. If their sum is far from the measured figure, other programs disturbed one of the runs: run the cell again.
 #
-# - The forward pass of the blocks runs again. It is about a third of a plain step in FLOPs. The first printed line gives its share of the time. Norms, GELU and sums take a good part of that time,
-#   with almost no FLOPs.
+# - The forward pass of the blocks runs again. It is about a third of a plain step in FLOPs. The first line below the table gives its share of the time. Norms, GELU and sums take a good part of that time,
+#   with almost no FLOPs: they read and write large tensors, and that takes time, too.
 # - `checkpoint` handles **every saved tensor** in Python: hooks pack it in the forward pass, again in the second one, and unpack it in the backward pass. This cost does
 #   not depend on the size of the tensor, so it weighs most heavily on small blocks.
 # - Early stop skips a quarter of the recomputed FLOPs, but in one large matmul, which runs at a high FLOP rate, so it saves less than a quarter of the time.
@@ -1222,7 +1222,7 @@ head_guess.reveal(left)
 # be off. In recent releases of version 5 the switch is called `activation_checkpointing_enable` (before, `gradient_checkpointing_enable`), and two options cover sections 4 and 6:
 #
 # - `every_n_layers=2` checkpoints every second block;
-# - `offload=True` also moves the saved inputs of the blocks to pinned host memory. On a CPU it does nothing.
+# - `offload=True` also moves the saved inputs of the blocks to pinned host memory. It needs a GPU: without one, PyTorch cannot pin memory, and the first step raises an error.
 
 # %% name="hugging_face"
 held = {}

@@ -1,4 +1,4 @@
-"""What the labs show, put together with as little thought as it takes to run, earns no part of X2, X5, X6 or X7."""
+"""What the labs show, put together with as little thought as it takes to run, earns no part of X1, X2, X5, X6 or X7."""
 
 import importlib
 
@@ -6,7 +6,71 @@ import pytest
 
 from ..mutants import run_answers, verdicts
 
-PARTS, X5 = ([part.name for part in importlib.import_module(f"helpers.exercises.{x}").PARTS] for x in ("x2", "x5"))
+X1, X2, X5 = (
+    [part.name for part in importlib.import_module(f"helpers.exercises.{x}").PARTS] for x in ("x1", "x2", "x5")
+)
+
+# Lab 03's scaler, its step with the line order of its section on clipping, and its loop.
+OF_LAB_03 = """
+import time
+import torch
+import torch.nn.functional as F
+from helpers import MemoryMeter, SmallCNN, digits, pick_device
+from helpers.exercises.reference.mixed_precision import LossScaler as DynamicLossScaler
+
+device = pick_device()
+
+
+def train_step(model, optimizers, scaler, images, labels, dtype, max_norm):
+    scaler = scaler or torch.amp.GradScaler(images.device.type, enabled=False)
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    with torch.autocast(images.device.type, dtype=dtype, enabled=dtype != torch.float32):
+        logits = model(images)
+    loss = F.cross_entropy(logits.float().flatten(0, -2), labels.flatten())
+    scaler.scale(loss).backward()
+    for optimizer in optimizers:
+        scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    for optimizer in optimizers:
+        scaler.step(optimizer)
+    scaler.update()
+    return loss.detach()
+
+
+def train(precision, seed=0, epochs=4):
+    data = digits(device)
+    torch.manual_seed(seed)
+    model = SmallCNN(16).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
+
+    def step(index):
+        train_step(model, [optimizer], scaler, data.train_x[index], data.train_y[index], dtype, 1.0)
+
+    start, steps = time.perf_counter(), 0
+    for _ in range(epochs):
+        for index in torch.randperm(len(data.train_x)).split(128):
+            step(index)
+            steps += 1
+    seconds = (time.perf_counter() - start) / steps
+    with MemoryMeter(model, optimizer) as meter:
+        step(index)
+    model.eval()
+    with torch.no_grad():
+        right = model(data.test_x).argmax(1) == data.test_y
+    accuracy = right.float().mean().item()
+    return {"model": model, "accuracy": accuracy, "peak_bytes": meter.peak_bytes, "step_seconds": seconds}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", X1)
+def test_what_lab_03_shows_earns_no_part_of_x1(part):
+    found = verdicts(part, run_answers(OF_LAB_03))
+    assert not all(verdict.passed for verdict in found)
+
 
 LABS = """
 import torch
@@ -107,7 +171,7 @@ def train_epoch(model, optimizer, scheduler, loss_fn, loader, accumulate, state=
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", X2)
 @pytest.mark.parametrize("answers", [ONE_PROCESS, AVERAGED], ids=["one process", "averaged over ranks"])
 def test_what_the_labs_show_earns_no_part(part, answers):
     found = verdicts(part, run_answers(LABS + answers))

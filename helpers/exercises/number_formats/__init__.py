@@ -1,4 +1,4 @@
-"""Practice checks of number formats: gaps between numbers, rounding to the nearest, by chance, and with a remainder."""
+"""Practice checks of number formats: gaps, rounding to nearest, stochastic rounding, compensated sums."""
 
 from ..base import Part
 from .gap import GAP

@@ -10,5 +10,5 @@ def plain(tensor: Tensor) -> Tensor:
         TypeError: it is of a subclass, whose methods could answer a check as they like.
     """
     if type(tensor) not in (Tensor, nn.Parameter):
-        raise TypeError(f"a plain tensor is wanted, and this is a {type(tensor).__name__}")
+        raise TypeError(f"expected a plain tensor; this is a {type(tensor).__name__}")
     return tensor
