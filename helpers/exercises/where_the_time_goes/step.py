@@ -119,7 +119,7 @@ class WaitsForAValue(_Timed):
 class HandlesNoOperations(_Timed):
     """A step without operations takes no time and is never idle: (0, 0)."""
 
-    hint = "No seconds cannot be divided by. What are both results for an empty list?"
+    hint = "A division by zero seconds fails. What are both results for an empty list?"
     look = "There is nothing to launch."
 
     @staticmethod
