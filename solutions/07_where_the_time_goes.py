@@ -675,7 +675,7 @@ print(f"all matmuls, within the step: {of_step:.2f} x the roofline's time")
 #
 # ### The same step on an H100
 #
-# With the figures of a data sheet, `step_time` predicts a step on a GPU that you do not have. An H100's promises 989 TFLOP/s for BF16 matmuls; compare that with the peak of this machine (section 1). Assume a fast host, which takes 10 µs per operation, Python and autograd included.
+# With the figures of a data sheet, `step_time` predicts a step on a GPU that you do not have. The H100's data sheet promises 989 TFLOP/s for BF16 matmuls. Compare that with the peak of this machine (section 1). Assume a fast host, which takes 10 µs per operation, Python and autograd included.
 #
 # **Predict.** By what factor is the step of this GPT (width 128) faster on the H100?
 
@@ -1093,7 +1093,7 @@ show(
 # %% [markdown] name="gpu_traces_text"
 # ### Two traces from real GPUs
 #
-# A GPU's trace has more lanes: the host's threads (the backward pass has its own) and the GPU's streams. The course includes one training step each of two [published traces](https://github.com/facebookresearch/HolisticTraceAnalysis). Both train a convolutional network in FP32. Here is the first, through your functions:
+# A GPU's trace has more lanes: the host's threads (the backward pass has its own) and the GPU's streams. The course includes one training step each of two [published traces](https://github.com/facebookresearch/HolisticTraceAnalysis). Both train a convolutional network. Here is the first, through your functions:
 
 
 # %% name="gpu_traces"
@@ -1111,12 +1111,14 @@ of_v100, v100_ms = read_trace("v100")
 on_host = self_times([e for e in of_v100 if e["cat"] == "cuda_runtime"])
 for name in sorted(on_host, key=on_host.get, reverse=True)[:2]:
     print(f"   the host spends {on_host[name] / 1e3:.1f} ms in {name}")
+waits = sorted(e["dur"] for e in of_v100 if e["name"] == "cudaLaunchKernel")
+print(f"   half of its launches take at most {waits[len(waits) // 2]:.1f} µs, the longest {waits[-1]:,.0f} µs")
 kernels_of = {gpu: [e["dur"] / 1e3 for e in gpu_trace(gpu) if e["cat"] == "kernel"] for gpu in ("v100", "a100")}
 for gpu, durations in kernels_of.items():
     print(f"{gpu}: {len(durations)} kernels, together {sum(durations):.1f} ms")
 
 # %% [markdown] name="gpu_traces_guess_text"
-# The V100 is busy nearly all the time. The host's time in `cudaLaunchKernel` is *not* launch overhead: the queue is full, and a launch has to wait for a free place in it.
+# The V100 is busy nearly all the time. Most of the host's time in `cudaLaunchKernel` is *not* launch overhead. A few launches take a hundred times as long as the others: the queue is full, and they wait for a free place in it.
 #
 # The second trace is from a faster GPU, an A100. Its step runs about as many kernels in much less time (last line).
 #
