@@ -1118,7 +1118,7 @@ for gpu, durations in kernels_of.items():
     print(f"{gpu}: {len(durations)} kernels, together {sum(durations):.1f} ms")
 
 # %% [markdown] name="gpu_traces_guess_text"
-# The V100 is busy nearly all the time. Most of the host's time in `cudaLaunchKernel` is *not* launch overhead. A few launches take a hundred times as long as the others: the queue is full, and they wait for a free place in it.
+# The V100 is busy nearly all the time. Most of the host's time in `cudaLaunchKernel` is *not* launch overhead. A few launches take more than a hundred times as long as the others: the queue is full, and they wait for a free place in it.
 #
 # The second trace is from a faster GPU, an A100. Its step runs about as many kernels in much less time (last line).
 #
@@ -1138,7 +1138,8 @@ figure = Figure(figsize=(9, 3.6), layout="constrained")
 both = figure.subplots(2, 1, sharex=True)
 for axes, gpu, chart in zip(both, ("V100", "A100"), (of_v100, of_a100), strict=True):
     for lane, category in enumerate(("cpu_op", "kernel")):
-        spans = [(e["ts"] / 1e3, e["dur"] / 1e3) for e in chart if e["cat"] == category and 40e3 < e["ts"] < 45e3]
+        shown = (e for e in chart if e["cat"] == category and e["ts"] < 45e3 and e["ts"] + e["dur"] > 40e3)
+        spans = [(e["ts"] / 1e3, e["dur"] / 1e3) for e in shown]
         axes.broken_barh(spans, (lane - 0.4, 0.8), color=COLORS[4 * lane])
     axes.set(title=gpu, yticks=(0, 1), yticklabels=("host", "kernels"), xlim=(40, 45))
 both[1].set(xlabel="milliseconds of the step")
@@ -1233,7 +1234,7 @@ def layer_on(gpu, width, batch):
     flops, nbytes = 2 * batch * width**2, 2 * (width**2 + 2 * batch * width)
     figure = Figure(figsize=(7.5, 3.6), layout="constrained")
     axes = figure.add_subplot()
-    along = [2.0**k for k in range(-2, 14)]
+    along = sorted([*(2.0**k for k in range(-2, 14)), sheet.flops16 / sheet.bandwidth])
     roof = [min(sheet.flops16, sheet.bandwidth * i) for i in along]
     axes.loglog(along, [r / 1e12 for r in roof], color=COLORS[0], label="data sheet")
     reached = min(sheet.flops16, sheet.bandwidth * flops / nbytes)
