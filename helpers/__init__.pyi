@@ -107,6 +107,8 @@ from .loading.token_file import TokenFile as TokenFile
 from .meter.categories import CATEGORIES as CATEGORIES
 from .meter.figures import category_bars as category_bars
 from .meter.flops import count_flops as count_flops
+from .meter.gpu_trace import gpu_trace as gpu_trace
+from .meter.gpu_trace import gpu_trace_source as gpu_trace_source
 from .meter.optimizer_state import state_bytes as state_bytes
 from .meter.profile import MemoryProfile as MemoryProfile
 from .meter.recorder import MemoryMeter as MemoryMeter

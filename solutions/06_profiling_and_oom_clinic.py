@@ -49,6 +49,7 @@ from helpers import (
 
 # %% name="setup_torch" setup=true
 from helpers.virtual_gpu import virtual_gpu
+from helpers.virtual_gpu.written import write_snapshot
 
 import torch
 import torch.nn.functional as F
@@ -992,6 +993,34 @@ if device.type != "cuda":
 #
 # Nearly all of that memory was allocated by line 5 of patient A's cell, `loss = ...`, where the forward pass saved its tensors. The line that keeps them alive, `history.append(loss)`, is not in the list. A
 # snapshot shows *where memory was allocated*. It does not show which reference keeps it alive; you have to find that one.
+#
+# Section 3 recommended a snapshot *at* the error. Here is one: of patient A's last moment on the virtual GPU or, on a real GPU, of a loop that keeps 64 MiB in each round. Your `still_there` reads both.
+
+# %% name="oom_snapshot"
+oom_path = folder / "oom.pickle"
+if device.type == "cuda":
+    held, limit = [], (torch.cuda.memory_reserved() + 512 * MiB) / torch.cuda.mem_get_info()[1]
+    torch.cuda.set_per_process_memory_fraction(min(1.0, limit))
+    torch.cuda.memory._record_memory_history(stacks="python", max_entries=100_000)
+    try:
+        for _ in range(100):
+            held.append(torch.empty(64 * MiB, dtype=torch.uint8, device=device))
+    except torch.OutOfMemoryError:
+        torch.cuda.memory._dump_snapshot(str(oom_path))
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)
+        torch.cuda.set_per_process_memory_fraction(1.0)
+else:
+    write_snapshot(oom_path, life.ledger)
+at_error = trace_of(oom_path)
+refused = [human_bytes(event["size"]) for event in at_error if event["action"] == "oom"]
+print(f"{len(at_error):,} events; refused: {', '.join(refused)}")
+for place, size in sorted(still_there(at_error, since=0).items(), key=lambda item: -item[1])[:3]:
+    print(f"{human_bytes(size):>12} alive at the error: {place}")
+held = None
+
+# %% [markdown] name="oom_snapshot_explained"
+# The event `oom` records the size of the request that failed. Everything that was alive at that moment is in the file, so you can diagnose a run that died overnight.
 
 # %% [markdown] name="patient_b_text"
 # ### Patient B

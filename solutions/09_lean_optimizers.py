@@ -1146,7 +1146,16 @@ adafactor_behind.reveal(behind["GPT", "Adafactor"])
 #
 # ## 6 · Gradients between two steps
 #
-# `zero_grad()` sets gradients to None, which frees their memory. `zero_grad(set_to_none=False)` fills them with zeros, and they stay alive through the next forward pass, as for patient F of [[profiling_and_oom_clinic]]. Here is what that costs for the GPT:
+# `zero_grad()` sets gradients to None, which frees their memory. `zero_grad(set_to_none=False)` fills them with zeros, and they stay alive through the next forward pass, as for patient F of [[profiling_and_oom_clinic]].
+#
+# **Predict.** The GPT trains on 16 tokens, with fused AdamW. By how much does `set_to_none=False` raise the peak of two steps, in copies of the weights?
+
+# %% name="guess_zeros"
+my_guess = None  # copies of the weights
+### BEGIN GUESS
+my_guess = 1  # a full set of gradients is alive when it need not be
+### END GUESS
+zeros_guess = Prediction("Zeros kept, 16 tokens: peak higher by", my_guess, "copies of the weights")
 
 
 # %% name="set_to_none"
@@ -1166,6 +1175,8 @@ for n in (16, 512):
     pair = [two_steps(x, y, to_none) for to_none in (True, False)]
     more = (pair[1].peak_bytes - pair[0].peak_bytes) / (4 * phi)
     freed, zeroed = (human_bytes(meter.peak_bytes) for meter in pair)
+    if n == 16:
+        zeros_guess.reveal(more)
     print(f"GPT, {n:3} tokens: peak {freed}, with zeros kept {zeroed}: {more:.2f} copies of the weights more")
 show(
     pair[0].plot("Two steps, gradients set to None"),
@@ -1177,7 +1188,7 @@ show(
 )
 
 # %% [markdown] name="set_to_none_explained"
-# If activations set the peak, the remaining gradients add a full extra copy of the weights to it. If the peak is at a moment when all gradients exist anyway, keeping them costs little.
+# With few tokens the peak comes when all gradients exist anyway, so keeping the old ones costs little. With many, the activations set the peak, and the old gradients add a full copy of the weights to it.
 #
 # None is the default, and a good one. (The training is not quite the same: an optimizer skips a parameter whose gradient is None, but moves one whose gradient is zero, by momentum and weight decay.)
 #

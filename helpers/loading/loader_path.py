@@ -8,7 +8,7 @@ _BOXES = (  # center, text, color
     ((1.1, 1.5), "main process:\ndraws the order", COLORS[7]),
     ((4.6, 2.5), "worker 0:\nreads, decodes, stacks", COLORS[1]),
     ((4.6, 0.5), "worker 1:\nreads, decodes, stacks", COLORS[1]),
-    ((8.0, 1.5), "shared memory:\nbatches in hand", COLORS[4]),
+    ((8.0, 1.5), "shared memory:\nfinished batches", COLORS[4]),
     ((10.8, 1.5), "thread: pins\n(for a GPU)", COLORS[7]),
     ((13.3, 1.5), "the loop:\ntakes in order", COLORS[2]),
 )

@@ -11,7 +11,7 @@ from .allocator import Block
 _LOOKS = {
     "in use": {"facecolor": COLORS[0], "edgecolor": "white"},
     "free": {"facecolor": "#DDDDDD", "edgecolor": "white"},
-    "never bought": {"facecolor": "white", "edgecolor": "#BBBBBB", "hatch": "///"},
+    "never reserved": {"facecolor": "white", "edgecolor": "#BBBBBB", "hatch": "///"},
     "wanted": {"facecolor": COLORS[1], "edgecolor": "white"},
 }
 
@@ -35,7 +35,7 @@ def segments_figure(pools: Mapping[str, Sequence[Block]], capacity: int, wanted:
 
     Args:
         pools: name: the blocks in use. A segment without one is not drawn.
-        capacity: bytes of the GPU; what no segment covers was never bought.
+        capacity: bytes of the GPU; what no segment covers was never reserved.
         wanted: bytes of the request.
     """
     figure = Figure(figsize=(8, 1.3 + 0.5 * len(pools)), layout="constrained")
@@ -53,7 +53,7 @@ def segments_figure(pools: Mapping[str, Sequence[Block]], capacity: int, wanted:
             for block in blocks:
                 bar(row, start, block.size, "in use" if block.used else "free")
                 start += block.size
-        bar(row, start, capacity - start, "never bought")
+        bar(row, start, capacity - start, "never reserved")
     bar(len(pools), 0, wanted, "wanted")
     axes.set(xlim=(0, capacity / MiB), xlabel="MiB (a black line: a segment begins)")
     axes.set_yticks(range(len(names)), names)

@@ -149,12 +149,12 @@ class Splits(OnScripts):
 
     fields, look = (
         ("at", "allocated"),
-        "A rest of at least 512 bytes (small pool) or more than 1 MiB (large pool) is split off. A smaller one stays "
-        "part of the block, and `allocated` counts it.",
+        "A remainder of at least 512 bytes (small pool) or more than 1 MiB (large pool) is split off. A smaller one "
+        "stays part of the block, and `allocated` counts it.",
     )
     hint = (
         "The request gets the beginning of the block; the rest becomes a free block of the same segment.\n"
-        "A rest that is too small stays part of the block: `allocated` counts it. Check a rest of exactly 1 MiB."
+        "A remainder that is too small stays part of the block: `allocated` counts it. What about one of exactly 1 MiB?"
     )
 
     @classmethod

@@ -5,6 +5,7 @@ Written by `python -m helpers build`; change the source, not this file.
 
 import importlib.util
 import io
+import logging
 import math
 import os
 import tempfile

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from helpers import COLORS, CachingAllocator, Claims, MemoryMeter, OutOfMemory, Prediction, PretendGPU, SmallGPT, check, compare, device_name, explore, explore_timelines, hint, human_bytes, peak_table, pick_device, segments_figure, show, show_table, sign_of_life, stage_table
 from helpers.virtual_gpu import virtual_gpu
+from helpers.virtual_gpu.written import write_snapshot
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
-from helpers import COLORS, Claims, Prediction, SmallGPT, benchmark, check, compare, count_flops, device_name, english, explore, find_gpu, hint, kept_roofline, measure_roofline, model_flops, numbers_beyond_cache, pick_device, profile_step, roofline_figure, show, show_table, works_of
+from helpers import COLORS, Claims, Prediction, SmallGPT, benchmark, check, compare, count_flops, device_name, english, explore, find_gpu, gpu_trace, gpu_trace_source, hint, kept_roofline, measure_roofline, model_flops, numbers_beyond_cache, pick_device, profile_step, roofline_figure, show, show_table, works_of
 from helpers.core.device import synchronize
 import torch
 import torch.nn.functional as F
@@ -62,6 +62,17 @@ def self_times(events):
             own[name] -= minus
             around.append((start - minus, name))
     return {name: nanoseconds / 1000 for name, nanoseconds in own.items()}
+
+
+def step_time(operations, launch, queued):
+    host = done = busy = 0.0  # when the host can launch again; when the processor has done all of its work so far
+    for seconds, waits in operations:
+        host += launch
+        done = max(done, host) + seconds
+        busy += seconds
+        if waits or not queued:
+            host = done
+    return done, 1 - busy / done if done else 0.0
 
 
 def utilization(parameters, layers, width, length, tokens, seconds, peak, recomputed):

@@ -110,6 +110,23 @@ def diagnose(signs):
     return next((word for word, true in words.items() if true), "tiny")
 
 
+def step_time(operations, launch, queued):
+    spans, free = [], 0.0  # spans of work; when the host may launch again
+    for seconds, waits in operations:
+        launched = free + launch
+        start = launched if not spans else max(launched, spans[-1][1])
+        spans.append((start, start + seconds))
+        if not queued or waits:
+            free = start + seconds
+        else:
+            free = launched
+    if not spans:
+        return [0.0, 0.0]
+    end = spans[-1][1]
+    gaps = spans[0][0] + sum(b[0] - a[1] for a, b in zip(spans, spans[1:]))
+    return [end, gaps / end if end else 0.0]
+
+
 def utilization(parameters, layers, width, length, tokens, seconds, peak, recomputed):
     sequences = tokens / length
     attention = 3 * layers * sequences * 2 * (2 * length * length * width)

@@ -79,6 +79,22 @@ def diagnose(signs):
     return "healthy"
 
 
+def step_time(operations, launch, queued):
+    if not operations:
+        return 0, 0
+    seconds, waits = (np.array(column) for column in zip(*operations))
+    if not queued:
+        total = seconds.sum() + launch * len(seconds)
+        return total, 1 - seconds.sum() / total
+    end, at = 0.0, 0
+    for part in np.split(np.arange(len(seconds)), np.flatnonzero(waits) + 1):  # the host waits between two parts
+        launched = end + launch * np.arange(1, len(part) + 1)
+        before = np.concatenate([[0.0], np.cumsum(seconds[part])])
+        if len(part):  # the last operation ends as late as any launch and all work after it demand
+            end = (launched + before[-1] - before[:-1]).max()
+    return end, 1 - seconds.sum() / end
+
+
 def utilization(parameters, layers, width, length, tokens, seconds, peak, recomputed):
     per_token = np.array([6, 12 * layers]) @ np.array([parameters, width * length], dtype=float)
     could = seconds * peak
