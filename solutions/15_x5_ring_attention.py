@@ -313,7 +313,8 @@ def read(text, steps):
 # %% name="run"
 text, steps = english().train_x, 4
 try:
-    runs = {ranks: run_ranks(read, ranks, text[: 1024 * steps], steps, device=where) for ranks in (1, 2, 4)}
+    given = text[: 1024 * steps], steps
+    runs = {ranks: run_ranks(read, ranks, *given, device=where, timeout=300) for ranks in (1, 2, 4)}
     alone = runs[1].results[0]
     print(f"{'ranks':>5}{'peak of a rank':>16}   loss of each step")
     for ranks, run in runs.items():

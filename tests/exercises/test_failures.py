@@ -20,6 +20,7 @@ from helpers.planner.goodput import goodput
 import psutil
 import pytest
 import torch
+import torch.distributed as dist
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -86,6 +87,29 @@ def test_torchrun_starts_again_after_a_kill(tmp_path):
     assert job.exit_codes(0, 2) == {0: -15, 1: -9}
     assert job.exit_codes(1, 2) == {0: 0, 1: 0}
     assert (tmp_path / "1-1").exists()
+    assert not running("torch.distributed.run")
+
+
+def loses_a_node(folder: str) -> None:
+    rank, ranks, attempt = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"))
+    dist.init_process_group("gloo")
+    Path(folder, f"{attempt}-{rank}-{ranks}").touch()
+    dist.barrier()
+    if ranks == 2:
+        if rank == 1:
+            break_here("lose node", "before", torch.nn.Linear(1, 1))
+        dist.barrier()  # never comes back, or raises: the other rank is gone
+        raise RuntimeError("the barrier was passed by a rank that is gone")
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_torchrun_goes_on_with_one_node_when_the_other_is_lost(tmp_path):
+    job = torchrun_job(loses_a_node, 1, str(tmp_path), restarts=2, nodes=2)
+    assert job.code == 0, job.everything
+    done = sorted(path.name for path in tmp_path.iterdir())  # attempt, rank, ranks
+    assert {name[2:] for name in done} >= {"0-2", "1-2", "0-1"}, done  # both nodes, and one
+    assert done[-1].endswith("0-1"), done  # in the end one
     assert not running("torch.distributed.run")
 
 

@@ -43,9 +43,9 @@ def test_nothing_is_simulated_and_time_grows_with_the_batch(monkeypatch):
 
 def test_the_optimizer_comes_once_an_update_however_many_sequences():
     """With one short sequence an update is bound by moving weights and state; with many, by arithmetic."""
-    whole = "whole, BF16 autocast, checkpointing"
+    full = "full, BF16 autocast, checkpointing"
     one, two, many = (
-        next(c for c in choose("h200-141gb", "llama-2-7b", 512, batch) if c.name == whole).seconds
+        next(c for c in choose("h200-141gb", "llama-2-7b", 512, batch) if c.name == full).seconds
         for batch in (1, 2, 64)
     )
     assert two < 1.9 * one  # traffic of weights doubles, that of gradients and state does not
@@ -60,18 +60,18 @@ def test_bf16_on_a_card_without_it_is_said_and_slower():
     assert not any(c.emulated for c in choose("rtx-4090-24gb", "llama-2-7b", 512, 16))
 
 
-def test_the_answers_that_lab_15_gives():
+def test_the_answers_that_the_capstone_gives():
     """What stands behind `Answers` in the lab's section on the chooser."""
 
     def fitting(gpu, tokens):
         return [c.name for c in choose(gpu, "llama-2-7b", tokens, 16) if c.fits]
 
     cards = ("rtx-3060-12gb", "t4-16gb", "rtx-4090-24gb", "a100-40gb", "h100-80gb")
-    first = next(gpu for gpu in cards if any("whole" in name for name in fitting(gpu, 512)))
+    first = next(gpu for gpu in cards if any(name.startswith("full, ") for name in fitting(gpu, 512)))
     assert first == "a100-40gb"
-    assert [n for n in fitting(first, 512) if "whole" in n] == ["whole, BF16 weights, SGD, checkpointing"]
-    assert "whole, BF16 weights" in fitting("h100-80gb", 512)
-    assert "whole, BF16 weights, checkpointing" not in fitting(first, 512)
+    assert [n for n in fitting(first, 512) if n.startswith("full, ")] == ["full, BF16 weights, SGD, checkpointing"]
+    assert "full, BF16 weights" in fitting("h100-80gb", 512)
+    assert "full, BF16 weights, checkpointing" not in fitting(first, 512)
     assert set(fitting("rtx-4090-24gb", 512)) - set(fitting("rtx-4090-24gb", 2048)) == {"LoRA r=16"}
     assert fitting("t4-16gb", 512)[0] == "QLoRA r=16, FP16 autocast, checkpointing"
 

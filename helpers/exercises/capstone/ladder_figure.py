@@ -28,6 +28,6 @@ def ladder_figure(rungs: dict[str, MemoryProfile]) -> "Figure":
         if width.max() >= 1:
             right.barh(names, width, left=start, color=color, label=category)
             start += width
-    right.set(title="Whose bytes make up the peak", xlabel="% of that rung's peak", xlim=(0, 100))
+    right.set(title="What the peak consists of", xlabel="% of that rung's peak", xlim=(0, 100))
     figure.legend(loc="outside lower center", ncols=4, frameon=False)
     return figure

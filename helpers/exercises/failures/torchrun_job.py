@@ -1,15 +1,18 @@
 """A job under `torchrun`, with restarts: a function of a notebook cell becomes the program of each rank."""
 
+import contextlib
 import os
 import re
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
+from torch.distributed import TCPStore
 
 from ...core.files import ROOT
 from ...core.limited_process import run_limited
@@ -23,6 +26,8 @@ work, arguments = cloudpickle.loads(Path(sys.argv[1]).read_bytes())
 work(*arguments)
 """
 QUIET = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR", "RES_OPTIONS": "timeout:1 attempts:1"}
+# A launcher that has given no sign for 2 s is lost; those that are left wait 5 s for another one.
+ELASTIC = "is_host=0,join_timeout=60,keep_alive_interval=1,keep_alive_max_attempt=2,last_call_timeout=5"
 # By default the ranks of a new attempt meet in the store of the last one and read addresses of processes that are dead.
 NEW_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
@@ -54,30 +59,44 @@ class TorchrunJob:
 
 
 def torchrun_job(
-    work: Callable[..., None], ranks: int, *arguments: Any, restarts: int = 0, limit: float = 180.0
+    work: Callable[..., None], ranks: int, *arguments: Any, restarts: int = 0, limit: float = 180.0, nodes: int = 1
 ) -> TorchrunJob:
     """Run `work(*arguments)` on each rank: `torchrun --standalone --nproc-per-node=RANKS --max-restarts=RESTARTS`.
 
     Args:
         work: the whole program of a rank; it opens the process group. It may be defined in a cell.
-        ranks: how many.
+        ranks: how many on each node.
         arguments: for every rank.
         restarts: how often all ranks are started again after one has failed.
         limit: seconds; then everything is ended.
+        nodes: launchers, all on this machine. More than one: `--nnodes=1:NODES`, so the job goes on with those that are
+            left, and is finished if one of them says so.
     """
     with tempfile.TemporaryDirectory(prefix="torchrun-", ignore_cleanup_errors=True) as folder:
-        program, payload, log = Path(folder, "train.py"), Path(folder, "work.pickle"), Path(folder, "log.txt")
+        program, payload = Path(folder, "train.py"), Path(folder, "work.pickle")
         program.write_text(PROGRAM, encoding="utf-8")
         payload.write_bytes(cloudpickle.dumps((work, arguments)))
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        command += [f"--max-restarts={restarts}", "--monitor-interval=0.1", str(program), str(payload)]
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         environment = os.environ | QUIET | NEW_STORE | {"PYTHONPATH": path}
         if sys.platform in LOOPBACK:
             environment["GLOO_SOCKET_IFNAME"] = LOOPBACK[sys.platform]
-        with log.open("w", encoding="utf-8") as output, sign_of_life("torchrun"):
-            code = run_limited(command, environment, limit, output)
-        said = log.read_text(encoding="utf-8", errors="replace")
+        # Where several launchers meet is kept in this process, so that it outlives each of them.
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if nodes > 1 else None
+        meeting = _elastic(nodes, store.port) if store else ["--standalone"]
+        command = [sys.executable, "-m", "torch.distributed.run", *meeting, f"--nproc-per-node={ranks}"]
+        command += [f"--max-restarts={restarts}", "--monitor-interval=0.1", str(program), str(payload)]
+        logs = [Path(folder, f"log-{node}.txt") for node in range(nodes)]
+        with sign_of_life("torchrun"), contextlib.ExitStack() as opened, ThreadPoolExecutor(nodes) as threads:
+            outputs = [opened.enter_context(log.open("w", encoding="utf-8")) for log in logs]
+            codes = list(threads.map(lambda output: run_limited(command, environment, limit, output), outputs))
+        code = 0 if 0 in codes else codes[0]
+        said = "".join(log.read_text(encoding="utf-8", errors="replace") for log in logs)
     failures = [(int(exit_code), int(rank)) for exit_code, rank in _FAILED.findall(said)]
     printed = "\n".join(line for line in said.splitlines() if line and not _LOUD.match(line))
     return TorchrunJob(code, printed.partition("\nRoot Cause")[0], failures, said)
+
+
+def _elastic(nodes: int, port: int) -> list[str]:
+    """Return the options of each of up to `nodes` launchers that meet at this port."""
+    meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=elastic"]
+    return [f"--nnodes=1:{nodes}", *meeting, f"--rdzv-conf={ELASTIC}"]

@@ -206,7 +206,7 @@ class EachBlockIsAUnit(_OnBuild):
 
     hint = (
         "fully_shard on each block first, then on the model. Two blocks in one call are one unit.\n"
-        "reshard_after_forward says whether, and among how many ranks, a unit is sharded again after its forward pass."
+        "reshard_after_forward sets whether a unit is sharded again after its forward pass, and among how many ranks."
     )
 
     @classmethod
