@@ -54,7 +54,9 @@ class Receipt:
 
     def rows(self) -> list[tuple[str, Measurement]]:
         """Return all measurements, each with the name of its step; claims in the words that labs use now."""
-        return [(name, replace(row, said=reworded(row.said))) for name, step in self.steps.items() for row in step["rows"]]
+        return [
+            (name, replace(row, said=reworded(row.said))) for name, step in self.steps.items() for row in step["rows"]
+        ]
 
     def find(self, like: Measurement) -> Measurement | None:
         """Return what this machine measured for the same claim on the same subject."""

@@ -12,7 +12,7 @@ import pytest
 
 from ..virtual_gpu import against_gpu, test_exported_scripts, test_random_programs
 
-WORDS = "zero one two three four five six seven eight nine ten eleven twelve".split()
+WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 
 
 def graded() -> int:
@@ -21,6 +21,11 @@ def graded() -> int:
 
 def models_of_the_hub() -> int:
     return len(json.loads((ROOT / "helpers/planner/catalog/hub.json").read_text(encoding="utf-8")))
+
+
+def models_of_dry_runs_alone() -> int:
+    hub = json.loads((ROOT / "helpers/planner/catalog/hub.json").read_text(encoding="utf-8"))
+    return len(set(models._KNOWN) - set(hub))
 
 
 def programs_on_a_gpu() -> int:
@@ -37,7 +42,7 @@ COUNTS = [
     ("CHANGELOG.md", r"and (\w+) programs beside their dry runs", programs_on_a_gpu),
     ("CHANGELOG.md", r"`plan` knows (\w+) more models", models_of_the_hub),
     ("docs/dry_run.md", r"Tests compare (\w+) small random programs", random_programs),
-    ("docs/dry_run.md", r"the planner's catalog and (\w+) other models", lambda: len(models._KNOWN)),
+    ("docs/dry_run.md", r"the planner's catalog and (\w+) other models", models_of_dry_runs_alone),
     ("docs/dry_run.md", r"the dry runs of (\w+) exported scripts", lambda: len(test_exported_scripts.RECIPES)),
     ("docs/paths.md", r"and a (\w+)-week syllabus", lambda: len(WEEKS)),
     ("docs/paths.md", r"## (\w+) weeks", lambda: len(WEEKS)),
