@@ -58,3 +58,15 @@ def test_an_older_receipt_is_found_under_the_words_of_today(old, now):
     assert [said.said for _, said in receipt.rows()] == [now]
     assert receipt.find(replace(row, said=now)).measured == 16.0
     assert old in receipt.text()  # the file keeps what the run wrote, and its digest
+
+
+def test_printed_lines_are_no_wider_than_a_cell_and_a_narrow_table_keeps_other_machines(monkeypatch):
+    claims = Claims()
+    claims.record("C2", "a claim in so many words that they fill a third of a line", "a model", 16, "bytes", 15, 17)
+    old = Receipt("a machine with a very long name, as drivers give them", "cpu", {"lab": {"rows": claims.rows}})
+    monkeypatch.setattr("helpers.claims.claims.receipts_elsewhere", lambda: [old])
+    assert max(map(len, str(claims).splitlines())) <= 118
+    assert "very long name" not in str(claims)
+    assert "very long name" in claims._repr_html_()
+    monkeypatch.setattr("helpers.claims.claims.receipts_elsewhere", lambda: [replace(old, device="b")])
+    assert str(claims).splitlines()[0].endswith("on b")
