@@ -38,7 +38,7 @@ def random_programs() -> int:
 
 # (page, the words around the count, what counts it)
 COUNTS = [
-    ("README.md", r"compared with (\w+) real runs on an H100", programs_on_a_gpu),
+    ("README.md", r"compared with (\w+) runs on an H100", programs_on_a_gpu),
     ("CHANGELOG.md", r"and (\w+) programs beside their dry runs", programs_on_a_gpu),
     ("CHANGELOG.md", r"`plan` knows (\w+) more models", models_of_the_hub),
     ("docs/dry_run.md", r"Tests compare (\w+) small random programs", random_programs),
