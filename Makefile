@@ -16,9 +16,11 @@ unexport PYTHONDONTWRITEBYTECODE
 READY := .venv/.ready
 # In a terminal pip names what it downloads and shows its progress; in a log it is quiet.
 PIP_INSTALL = quiet=; test -t 1 || quiet=--quiet; $(BIN)/python -m pip install $$quiet --disable-pip-version-check
-# JupyterLab's question about news, which would lie over the first lab, is answered for this environment.
+# For this environment, JupyterLab's question about news, which would lie over the first lab, is answered, and a page of
+# docs/ opens as it reads, not as its text.
 SETTINGS := .venv/share/jupyter/lab/settings
-QUIET := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}
+QUIET := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}, \
+  "@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Markdown Preview"}}}
 NBVAL = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbval-lax --nbval-cell-timeout=600 solutions
 
 .PHONY: help setup lab port lint test notebooks test-fast test-changed test-all test-oldest lines install-deepspeed deepspeed install-triton triton install-real real graders attacks receipts gpu gpu-wheels planner site build format clean

@@ -103,6 +103,10 @@ def _help(prog: str) -> str:
     return "\n".join([*lines, "", f"{prog} COMMAND --help shows the options of a command.", ""])
 
 
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}."
+
+
 def _parse(argv: list[str]) -> argparse.Namespace:
     parser = _Parser(prog=program())
     parser.format_help = lambda: _help(parser.prog)  # type: ignore[method-assign]
@@ -114,7 +118,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     asked = parser
     for name, command in COMMANDS.items():
-        command_parser = parsers.add_parser(name, help=command.help)
+        command_parser = parsers.add_parser(name, help=command.help, description=_sentence(command.help))
         if name in argv[:1]:
             asked = command_parser
             _module(name).add_arguments(command_parser)

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     import torch
 
 
+WIDTH = 118  # characters of a line of text below a cell, in a window of 1,440 pixels
+OWN = 5  # columns about this run; those after them are of other machines
+
+
 @dataclass(repr=False)
 class Claims:
     """The claims that a lab has tested, as a table that displays itself.
@@ -77,7 +81,9 @@ class Claims:
     def __str__(self) -> str:
         table = self._table()
         widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
-        lines = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in table]
+        if sum(widths) + 2 * (len(widths) - 1) > WIDTH:  # a notebook would break each line; its HTML has all columns
+            widths = widths[:OWN]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=False)).rstrip() for line in table]
         return "\n".join(lines)
 
     __repr__ = __str__

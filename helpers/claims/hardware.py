@@ -28,7 +28,7 @@ class Needs:
 
 NEEDS = {
     "C7": Needs(r"faster|speed", "a GPU with 16-bit matrix units"),
-    "C9": Needs(r"slower|for 10 to 15 %", "a GPU"),
+    "C9": Needs(r"slower|for 10 to 15 ?%", "a GPU"),
     "C10": Needs(r"pinned|asynchronous|workers", "a GPU and the processor that feeds it"),
     "C12": Needs(r"time", "a GPU"),
     "C13": Needs(r"speed|overlap", "two GPUs or more"),

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,11 @@ from ..core.files import ROOT
 from .measurement import Measurement
 
 _NUMBERS = ("measured", "low", "high")
+# Words in which older labs stated a claim, and those of today's. A receipt keeps its own words under its digest.
+_REWORDED = (
+    (re.compile(r"(?<=\d) %"), "%"),
+    (re.compile(r"\b(bytes|B|workers|tokens) a (parameter|GPU)\b"), r"\1 per \2"),
+)
 FOLDER = ROOT / "receipts"
 
 
@@ -48,12 +53,14 @@ class Receipt:
         return Path(re.sub(r"[^a-z0-9]+", "-", self.device.lower()).strip("-") + ".json")
 
     def rows(self) -> list[tuple[str, Measurement]]:
-        """Return all measurements, each with the name of its step."""
-        return [(name, row) for name, step in self.steps.items() for row in step["rows"]]
+        """Return all measurements, each with the name of its step; claims in the words that labs use now."""
+        return [
+            (name, replace(row, said=reworded(row.said))) for name, step in self.steps.items() for row in step["rows"]
+        ]
 
     def find(self, like: Measurement) -> Measurement | None:
         """Return what this machine measured for the same claim on the same subject."""
-        key = (like.claim, like.said, like.subject)
+        key = (like.claim, reworded(like.said), like.subject)
         return next((row for _, row in self.rows() if (row.claim, row.said, row.subject) == key), None)
 
     def text(self) -> str:
@@ -82,6 +89,13 @@ class Receipt:
         if digest != _digest(body):
             raise ReceiptError(f"{path.name} was changed by hand: its digest does not match. Run: make receipts")
         return receipt
+
+
+def reworded(said: str) -> str:
+    """Return a claim in the words that labs use now: "16 bytes a parameter" as "16 bytes per parameter"."""
+    for old, new in _REWORDED:
+        said = old.sub(new, said)
+    return said
 
 
 def _digest(body: dict[str, Any]) -> str:

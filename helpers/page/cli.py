@@ -6,13 +6,14 @@ import threading
 import webbrowser
 
 from ..planner import RecipeError
+from ..planner.amounts import whole
 
 PORT = 8866
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the options of the command."""
-    parser.add_argument("--port", type=int, default=PORT, metavar="N", help=f"port on 127.0.0.1 (default {PORT})")
+    parser.add_argument("--port", type=whole(), default=PORT, metavar="N", help=f"port on 127.0.0.1 (default {PORT})")
     parser.add_argument("--no-browser", action="store_true", help="only serve the page")
 
 

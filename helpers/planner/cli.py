@@ -20,7 +20,7 @@ from ..core.table import text_table
 from ..core.units import GiB, human_bytes
 from .catalog.clusters import CLUSTERS, Cluster
 from .catalog.configs import CONFIGS
-from .catalog.gpus import GIGA, GPUS
+from .catalog.gpus import GIGA, GPUS, Gpu
 from .catalog.hub import catalog_or_path, hub_models
 from .catalog.models import check_name, limits, model_names
 from .catalog.this_machine import THIS
@@ -158,6 +158,8 @@ def _answer_whole(
     gpu = None if cluster else args.gpu
     result = plan(config, gpu, args.budget, tell, cluster, early=lambda first: early(values(first)))
     answer, lines = values(result), [asked.heading, str(result)]
+    if cluster or args.gpu or args.budget:
+        lines += _emulation(cluster.gpu if cluster else gpus_of(args.gpu, args.budget)[0], config.precision)
     if args.roles:
         held = f"{result.peak_allocated_bytes / GiB:.2f}"
         lines += ["", text_table([("rank", "peak GiB", "at"), (_all(config.ranks), held, result.peak_at)])]
@@ -198,6 +200,14 @@ def _rates(result: Plan, ranks: int) -> tuple[int, float, tuple[float, float, fl
     (each,) = result.forecasts.values()
     factors = (1.0, each.seconds / each.high, each.seconds / each.low)
     return ranks, result.parameters, tuple(ranks * each.per_second * factor for factor in factors)
+
+
+def _emulation(gpu: Gpu, precision: str) -> list[str]:
+    """Return a line for a GPU that has no units for BF16, or none."""
+    if gpu.bf16 or not precision.startswith("bf16"):
+        return []
+    faster = "; --precision fp16-amp is faster" if gpu.flops16 > gpu.flops32 else ""
+    return [f"  {gpu.name} has no BF16 units, so BF16 runs at the rate of FP32{faster}"]
 
 
 def _answer_by_blocks(

@@ -149,7 +149,7 @@ def _add_ranks(group: _Group) -> None:
 def _add_hardware(group: _Group) -> None:
     group.option(
         "--gpu",
-        "a GPU from the catalog, or this machine (one-GPU default: common ones)",
+        "a GPU from the catalog, or this machine (default on one GPU: common ones)",
         metavar="NAME|this",
     )
     group.option("--budget", "a GPU with this much memory", type=gib, metavar="GiB")

@@ -1,9 +1,13 @@
 """The table of claims: verdicts that follow from the figures."""
 
 import math
+from dataclasses import replace
 
 from helpers import Claims
+from helpers.claims.measurement import Measurement
+from helpers.claims.receipt import Receipt
 
+import pytest
 import torch
 
 
@@ -37,3 +41,32 @@ def test_a_claim_that_cannot_be_measured_is_not_hidden_and_has_no_verdict():
     assert line.endswith(" not measured here")
     assert "did not hold" not in line
     assert "product: no FP8 units here" in claims._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("old", "now"),
+    [
+        ("Adam in mixed precision: 16 bytes a parameter", "Adam in mixed precision: 16 bytes per parameter"),
+        ("4-bit Adam: state of 1 B a parameter", "4-bit Adam: state of 1 B per parameter"),
+        ("every 2nd or 3rd: for 10 to 15 %", "every 2nd or 3rd: for 10 to 15%"),
+        ("DDP: traffic of a GPU stays below twice that of 2 GPUs",) * 2,
+    ],
+)
+def test_an_older_receipt_is_found_under_the_words_of_today(old, now):
+    row = Measurement("C2", old, "a model", 16.0, "bytes", 15.5, 16.5, "old machine")
+    receipt = Receipt("old machine", "cpu", {"a_lab": {"status": "done", "rows": [row]}})
+    assert [said.said for _, said in receipt.rows()] == [now]
+    assert receipt.find(replace(row, said=now)).measured == 16.0
+    assert old in receipt.text()  # the file keeps what the run wrote, and its digest
+
+
+def test_printed_lines_are_no_wider_than_a_cell_and_a_narrow_table_keeps_other_machines(monkeypatch):
+    claims = Claims()
+    claims.record("C2", "a claim in so many words that they fill a third of a line", "a model", 16, "bytes", 15, 17)
+    old = Receipt("a machine with a very long name, as drivers give them", "cpu", {"lab": {"rows": claims.rows}})
+    monkeypatch.setattr("helpers.claims.claims.receipts_elsewhere", lambda: [old])
+    assert max(map(len, str(claims).splitlines())) <= 118
+    assert "very long name" not in str(claims)
+    assert "very long name" in claims._repr_html_()
+    monkeypatch.setattr("helpers.claims.claims.receipts_elsewhere", lambda: [replace(old, device="b")])
+    assert str(claims).splitlines()[0].endswith("on b")

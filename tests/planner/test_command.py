@@ -89,6 +89,7 @@ def test_an_answer_calls_checkpointing_what_its_option_does(command):
     answer = command("--model", "small-gpt", "--gpu", "t4", "--activation-checkpointing", "full").stdout
     assert ", full checkpointing\n" in answer
     assert "every" not in answer
+    assert "t4-16gb has no BF16 units, so BF16 runs at the rate of FP32; --precision fp16-amp is faster" in answer
     answer = command("--model", "small-gpt", "--gpu", "t4", "--activation-checkpointing", "every-2").stdout
     assert ", checkpointing every-2\n" in answer
 

@@ -37,7 +37,7 @@ def make_notebook(source: Source, solved: bool) -> NotebookNode:
     title, _, rest = cells[0].source.partition("\n")
     if not source.graded:
         title = f"# {source.number} · {title.removeprefix('# ')}"
-    cells[0].source = f"{title}\n\n{_badge(source.name)}\n{rest}"
+    cells[0].source = f"{title}\n\n{_badge(source.name)}\n{_with_codes(rest)}"
     cells.append(new_markdown_cell(_next(source), id="next", metadata={}))
     for cell in cells:
         metadata = _metadata(cell)
@@ -111,6 +111,11 @@ def _metadata(cell: NotebookNode) -> NotebookNode:
     if collapsed(cell):
         metadata.jupyter = {"source_hidden": True}
     return metadata
+
+
+def _with_codes(text: str) -> str:
+    """Link the card's row of codes to the page that explains them."""
+    return text.replace("\n| Syllabus |", "\n| [Syllabus](../docs/codes.md) |")
 
 
 def _next(source: Source) -> str:

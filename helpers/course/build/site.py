@@ -102,6 +102,7 @@ def _for_reading(notebook: NotebookNode) -> NotebookNode:
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = re.sub(r"\]\(([\w/.]+)\.ipynb", r"](\1.html", badge.sub("", cell.source))
+            cell.source = cell.source.replace("](../docs/", f"]({repository()}/blob/main/docs/")
         for output in cell.get("outputs", []):
             if "image/png" in output.get("data", {}):
                 output.metadata.setdefault("image/png", {})["alt"] = str(output.data.get("text/plain", ""))

@@ -92,7 +92,8 @@ def _choose(names: tuple[str, ...], on_cpu: bool) -> list[Step]:
         or step.name.removeprefix("labs/").startswith(begun)
     ]
     if not chosen:
-        raise ReceiptsError("No such step." if names else "The labs' sources are not here: run this in a checkout.")
+        unknown = f"No such step: {', '.join(names)}. A step is a measurement or the topic of a lab: mixed_precision."
+        raise ReceiptsError(unknown if names else "The labs' sources are not here: run this in a checkout.")
     if on_cpu and not names:  # exercises record no claims; on a GPU it is worth knowing that they run
         chosen = [step for step in chosen if not step.exercise]
     return chosen

@@ -191,7 +191,7 @@ def _tell_race(state: Search, tell: Tell, values: tuple[float, float]) -> None:
     done = len(state.best()) / BEST / 2
     if 0 < whole < float("inf"):
         done += (now - first) / whole / 2
-    tell(f"{len(state.planned)} planned", max(0.0, min(1.0, done)), 1.0)
+    tell(f"{len(state.planned)} planned so far", max(0.0, min(1.0, done)), 1.0)
 
 
 def plan_one(layout: Layout, cluster: Cluster) -> "Found | str":
