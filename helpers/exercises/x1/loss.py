@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ...meter.operations_seen import OperationWatch
 from ..base import Check, Evidence
+from ..probing.on_forward import on_forward
 from .shared import CLIP_OFF, PRECISIONS, scaler_for, setting
 
 ROUNDING = {"float32": 1e-4, "bfloat16": 2.0**-7, "float16": 2.0**-10}  # of a gradient of this dtype: twice its own
@@ -51,7 +52,7 @@ def _one_loss(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) 
             caught["logits"] = logits.detach().cpu().double().tolist()
             logits.register_hook(lambda gradient: caught.update(gradient=gradient.detach().cpu().double().tolist()))
 
-    model.register_forward_hook(keep)
+    on_forward(model, after=keep)
     with _Roots() as roots:
         loss = train_step(model, optimizers, _watched(scaler_for(dtype), roots), x, y, dtype, CLIP_OFF)
     return {

@@ -36,7 +36,7 @@ class Block:
     """What ran in the `with` block of a MemoryMeter."""
 
     profile: Any
-    optimizer: bool  # whether the meter was given one
+    optimizers: int  # that the meter was given
     passes: list["Pass"] = field(default_factory=list)
 
 
@@ -121,7 +121,7 @@ class Watch:
 
         def begun(meter: MemoryMeter) -> Any:
             profile = begin(meter)
-            self._open.append(Block(profile, bool(meter._optimizers)))
+            self._open.append(Block(profile, len(meter._optimizers)))
             self.blocks.append(self._open[-1])
             return profile
 

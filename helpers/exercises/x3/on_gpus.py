@@ -69,7 +69,7 @@ def opened_on_gpus(worker: Callable[..., Any], folder: str, local_ranks: int) ->
     init = dist.init_process_group
 
     def open_group(backend: str | None = None, *args: Any, device_id: Any = None, **options: Any) -> None:
-        seen.update(opened=True, backend=backend and str(backend))
+        seen.update(opened=True, backend=backend and str(backend), at_opening=seen["current"])
         seen["device_id"] = None if device_id is None else _gpu(device_id)
         store = dist.FileStore(str(Path(folder) / f"on_gpus_{local_ranks}"), 2)
         init("gloo", store=store, rank=rank, world_size=2)
