@@ -55,7 +55,7 @@ def setting(
     model = kind(width=8).to(device)
     features = list(model.features.parameters())
     others = [p for name, p in model.named_parameters() if not name.startswith("features.")]
-    groups = [{"params": features[:3]}, {"params": features[3:]}]
+    groups = [{"params": features[3:]}, {"params": features[:3]}]  # the first layer is in the second
     optimizers: list[torch.optim.Optimizer] = [
         torch.optim.SGD(groups, lr=lr, momentum=momentum),
         torch.optim.SGD(others, lr=lr, momentum=momentum),

@@ -292,11 +292,12 @@ class OneSynchronizationPerUpdate(Check):
                     return f"{times} per update; it should be 1. Which micro-batches of a group need none?"
                 if got["sent"] < updates * once:
                     return f"{times} per update; it should be 1. Without it, each rank trains alone."
-                if not got["synchronizes"]:
-                    return (
-                        f"{case}: rank {rank} left the gradient synchronization of DDP switched off; whoever trains "
-                        "this model next trains each rank alone. Use model.no_sync() as a `with` block."
-                    )
+        for case in _names(TABLE):
+            if not all(got["synchronizes"] for got in seen[case]):
+                return (
+                    f"{case}: the gradient synchronization of DDP was left switched off; whoever trains this model "
+                    "next trains each rank alone. Use model.no_sync() as a `with` block."
+                )
         return None
 
 
