@@ -22,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ...core.data import Split
 from ...meter.recorder import MemoryMeter
-from .clock import SetClock
+from ..probing.set_clock import SetClock
 
 STEP_SECONDS = 1e3  # by which a training step takes longer by the set clock, on average
 UNEVEN = (1.0, 0.965, 1.0, 1.035)  # factors, step by step: one step differs from the mean, two in a row hardly do

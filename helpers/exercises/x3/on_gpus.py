@@ -48,7 +48,7 @@ def _job(model: type[nn.Linear], stop: Callable[..., None], folder: str) -> Simp
 
 
 @contextlib.contextmanager
-def _patched(worker: Callable[..., Any], fakes: Mapping[tuple[ModuleType, str], Any]) -> Iterator[None]:
+def patched(worker: Callable[..., Any], fakes: Mapping[tuple[ModuleType, str], Any]) -> Iterator[None]:
     """Put `fakes` in the place of functions of modules, also where `worker` has imported them by name."""
     with contextlib.ExitStack() as stack:
         for (module, name), fake in fakes.items():
@@ -108,7 +108,7 @@ def opened_on_gpus(worker: Callable[..., Any], folder: str, local_ranks: int) ->
         (dist, "init_process_group"): open_group,
     }
     environment = dict(os.environ) | {"LOCAL_RANK": str(1 - rank), "LOCAL_WORLD_SIZE": str(local_ranks)}
-    with _patched(worker, fakes), mock.patch.dict(os.environ, environment):
+    with patched(worker, fakes), mock.patch.dict(os.environ, environment):
         try:
             worker(job)
             seen["ended"] = None

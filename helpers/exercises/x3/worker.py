@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -21,8 +20,9 @@ from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
 from ..probing.distance import relative_distance
 from ..probing.on_ranks import on_ranks
+from ..probing.set_clock import SetClock
 from .material import EXACT, Net, Rows, as_measured, weights
-from .on_gpus import opened_on_gpus
+from .on_gpus import opened_on_gpus, patched
 
 ROWS = 36  # divides by 2 and by 3
 LOCAL_RANKS = (2, 4)  # of a machine with two GPUs: with four ranks, they run on the CPU
@@ -79,10 +79,11 @@ def _train_simply(log: list[Evidence], trained: list[nn.Module], data: Rows) -> 
 
 
 @contextlib.contextmanager
-def _slow_files() -> Iterator[list[str]]:
+def _slow_files(worker: Callable[..., Any]) -> Iterator[list[str]]:
     """Let `torch.save` pause between the two halves of a file, and let no rank wait by sleeping.
 
-    The list fills with the names of the files.
+    A sleep takes no time, and sets the clock forward: who waits for a file with a limit soon gives up. The list fills
+    with the names of the files.
     """
     save, files = torch.save, []
 
@@ -98,8 +99,13 @@ def _slow_files() -> Iterator[list[str]]:
                 file.flush()
                 _sleep(LATE / 2)
 
-    with mock.patch.object(torch, "save", slowly), mock.patch.object(time, "sleep"):
-        yield files
+    with SetClock(getattr(worker, "__globals__", {})) as clock:
+
+        def sleep(seconds: float) -> None:
+            clock.ahead += seconds
+
+        with patched(worker, {(torch, "save"): slowly, (time, "sleep"): sleep}):
+            yield files
 
 
 def _read(path: Path) -> Any:
@@ -181,7 +187,7 @@ def _worker(worker: Callable[..., Any], seed: int, epochs: int, folder: str) -> 
         train_epoch=_train_simply(log, trained, train),
         evaluate=evaluate,
     )
-    with _slow_files() as files:
+    with _slow_files(worker) as files:
         model, history = _both(worker(job))
     complete = _read(paths[0]) is not None  # at the moment at which the worker returns
     return {
