@@ -20,7 +20,7 @@ from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
 from ..probing.distance import relative_distance
 from ..probing.on_ranks import on_ranks
-from ..probing.set_clock import SetClock
+from ..probing.set_clock import sleepless
 from .material import EXACT, Net, Rows, as_measured, weights
 from .on_gpus import opened_on_gpus, patched
 
@@ -82,8 +82,7 @@ def _train_simply(log: list[Evidence], trained: list[nn.Module], data: Rows) -> 
 def _slow_files(worker: Callable[..., Any]) -> Iterator[list[str]]:
     """Let `torch.save` pause between the two halves of a file, and let no rank wait by sleeping.
 
-    A sleep takes no time, and sets the clock forward: who waits for a file with a limit soon gives up. The list fills
-    with the names of the files.
+    The list fills with the names of the files.
     """
     save, files = torch.save, []
 
@@ -99,13 +98,8 @@ def _slow_files(worker: Callable[..., Any]) -> Iterator[list[str]]:
                 file.flush()
                 _sleep(LATE / 2)
 
-    with SetClock(getattr(worker, "__globals__", {})) as clock:
-
-        def sleep(seconds: float) -> None:
-            clock.ahead += seconds
-
-        with patched(worker, {(torch, "save"): slowly, (time, "sleep"): sleep}):
-            yield files
+    with sleepless(getattr(worker, "__globals__", {})), patched(worker, {(torch, "save"): slowly}):
+        yield files
 
 
 def _read(path: Path) -> Any:
