@@ -126,7 +126,7 @@ hint("x1.scaler")
 #
 # **Contract.** `train_step(model, optimizers, scaler, images, labels, dtype, max_norm)` takes one step with all optimizers and returns the loss. It calls the model once.
 #
-# - `images` (B, 1, H, H) in FP32 and `labels` (B,) of int64 are on the model's device. `optimizers` is a list of two; each owns a part of the model's parameters, and together they own all of them.
+# - `images` (B, 1, H, H) in FP32 and `labels` (B,) of int64 are on the model's device, and stay as they are. `optimizers` is a list of two; each owns a part of the model's parameters, and together they own all of them.
 # - `dtype` is `torch.float32`, `torch.bfloat16` or `torch.float16`: what convolutions and linear layers compute in. The
 #   weights stay FP32. Autocast is off again when the step ends.
 # - The model arrives in training mode and stays in it.

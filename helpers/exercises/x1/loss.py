@@ -53,13 +53,15 @@ def _one_loss(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) 
             logits.register_hook(lambda gradient: caught.update(gradient=gradient.detach().cpu().double().tolist()))
 
     on_forward(model, after=keep)
+    images, labels = x.clone(), y.clone()
     with _Roots() as roots:
         loss = train_step(model, optimizers, _watched(scaler_for(dtype), roots), x, y, dtype, CLIP_OFF)
     return {
         "dtype": caught.get("dtype"),
         "logits": caught.get("logits"),
         "gradient": caught.get("gradient"),
-        "labels": y.tolist(),
+        "labels": labels.tolist(),
+        "kept": torch.equal(x, images) and torch.equal(y, labels),
         "roots": sorted(roots.dtypes),
         "loss": torch.as_tensor(loss).detach().item(),
         "kind": [
@@ -124,6 +126,8 @@ class LossInFp32(Check):
         rows, images = len(batches[0]["logits"]), len(batches[0]["labels"])
         if rows != images:
             return f"the model was called with {rows} rows, but the batch has {images}."
+        if not all(one["kept"] for one in batches):
+            return "train_step changed the images or the labels that it was given; they are the caller's."
         roots = {root for one in batches for root in one["roots"]} - {"float32"}
         if roots:
             return f"backward() starts from a loss in {', '.join(sorted(roots))}; it should be float32."
