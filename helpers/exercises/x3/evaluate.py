@@ -96,7 +96,9 @@ def _evaluation(evaluate: Callable[..., Any], seed: int, case: _Case) -> Evidenc
     }
     with torch.no_grad():
         inner.head.weight.neg_()  # training goes on
-    return seen | {"later": _measured(evaluate(model, rows, BATCH))}
+    later = _measured(evaluate(model, rows, BATCH))
+    torch.set_grad_enabled(True)  # for the next case
+    return seen | {"later": later}
 
 
 def _measured(metrics: Any) -> dict[str, Any]:
