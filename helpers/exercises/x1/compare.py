@@ -69,7 +69,7 @@ def _run(
         "peak": int(result["peak_bytes"]),
         "seconds": float(result["step_seconds"]),
         "true_seconds": watch.seconds / max(1, len(watch.passes)),
-        "evaluated": any(not one.training and not one.step for one in watch.passes),
+        "evaluated": _evaluated(watch.passes),
         "weight": next((one.weight for one in mine if one.weight), 0.0),
         "steps": [_step(one, data) for one in mine if one.step],
         "blocks": [_block(block, model) for block in watch.blocks],
@@ -83,6 +83,15 @@ def _run(
         "dtypes": sorted({str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters()}),
         **_accuracy(model, data, PRECISIONS[precision]),
     }
+
+
+def _evaluated(passes: list[Pass]) -> int:
+    """Return how many images went through a model in evaluation mode between two training steps, at most."""
+    images: dict[int, int] = {}
+    for one in passes:
+        if not one.training and not one.step:
+            images[one.number] = images.get(one.number, 0) + len(one.images)
+    return max(images.values(), default=0)
 
 
 def _is_of(model: nn.Module, one: Pass) -> bool:
@@ -301,6 +310,8 @@ def _wrong_accuracy(name: str, got: Evidence, want: Evidence) -> str | None:
         )
     if not got["evaluated"]:
         return "the model was never called in evaluation mode: call model.eval() before the test images."
+    if got["evaluated"] < got["tests"]:
+        return f"only {got['evaluated']} of {got['tests']} test images went through the model in evaluation mode."
     return None
 
 
