@@ -704,9 +704,9 @@ for exponent, error in errors.items():
 # - `get_scale()` returns the current scale, a float.
 # - `scale(loss)` returns the loss times the scale. `loss` is a scalar (0-dimensional) tensor.
 # - `unscale_(optimizer)` divides the gradients of all the optimizer's parameters by the scale, in place, and records whether any element is inf or
-#   NaN. It skips parameters whose `.grad` is None; at least one has a gradient. It also divides gradients that contain inf.
+#   NaN. It skips parameters whose `.grad` is None, and no others, frozen or not; at least one has a gradient. It also divides gradients that contain inf.
 # - `step(optimizer)` calls `unscale_` unless you have called it since the last `update()`. Then it calls `optimizer.step()` if all gradients are
-#   finite. It returns True if it stepped and False if it skipped.
+#   finite. It returns True if it stepped and False if it skipped, and leaves the gradients where they are.
 # - `update()` is called once after each step, and nothing else changes the scale. After a skipped step it multiplies the scale by `backoff_factor`. After `growth_interval` good steps in
 #   a row it multiplies the scale by `growth_factor`. Both restart the count of good steps.
 

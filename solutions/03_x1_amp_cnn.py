@@ -49,11 +49,11 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
 # - `get_scale()` returns the current scale, a float.
 # - `scale(loss)` returns the loss times the scale. `loss` is a scalar (0-dimensional) tensor.
 # - `unscale_(optimizer)` divides the gradients of all this optimizer's parameters by the scale, in place, and records whether any element is inf or
-#   NaN. It skips parameters whose `.grad` is None; at least one has a gradient. It also divides gradients that contain inf. It is called at most once per optimizer
+#   NaN. It skips parameters whose `.grad` is None, and no others, frozen or not; at least one has a gradient. It also divides gradients that contain inf. It is called at most once per optimizer
 #   between two updates. Checking a sum or a norm of the gradient in FP32 instead of its elements is allowed.
 # - `step(optimizer)` calls `unscale_(optimizer)` unless it was called for this optimizer since the last `update()`. Then it calls `optimizer.step()`, unless an inf or NaN has been found since
-#   the last `update()` in the gradients of **any** optimizer. (The caller therefore calls `unscale_` for all optimizers before the first `step`.) It returns True if it stepped and False if it skipped.
-# - `update()` is called once after the steps of all optimizers, and nothing else changes the scale, which has no upper or lower limit. If an inf or NaN was found, it multiplies the scale by `backoff_factor`. After `growth_interval`
+#   the last `update()` in the gradients of **any** optimizer. (The caller therefore calls `unscale_` for all optimizers before the first `step`.) It returns True if it stepped and False if it skipped, and leaves the gradients where they are.
+# - `update()` is called once after one step of each optimizer, and nothing else changes the scale, which has no upper or lower limit. If an inf or NaN was found, it multiplies the scale by `backoff_factor`. After `growth_interval`
 #   updates in a row without one, it multiplies the scale by `growth_factor`. Both restart the count.
 
 
@@ -126,12 +126,12 @@ hint("x1.scaler")
 #
 # **Contract.** `train_step(model, optimizers, scaler, images, labels, dtype, max_norm)` takes one step with all optimizers and returns the loss. It calls the model once.
 #
-# - `images` (B, 1, H, H) in FP32 and `labels` (B,) of int64 are on the model's device. `optimizers` is a list of two; each owns a part of the model's parameters, and together they own all of them.
+# - `images` (B, 1, H, H) in FP32 and `labels` (B,) of int64 are on the model's device, and stay as they are. `optimizers` is a list of two; each owns a part of the model's parameters, and together they own all of them.
 # - `dtype` is `torch.float32`, `torch.bfloat16` or `torch.float16`: what convolutions and linear layers compute in. The
 #   weights stay FP32. Autocast is off again when the step ends.
 # - The model arrives in training mode and stays in it.
-# - The loss is cross-entropy in FP32, and `backward()` starts from this FP32 loss, inside autocast or after it.
-# - The **true** gradient (not the scaled one) is clipped to the norm `max_norm` over all parameters of the model together.
+# - The loss is cross-entropy in FP32 of the logits, which are converted once, and `backward()` starts from this FP32 loss, inside autocast or after it.
+# - The **true** gradient (not the scaled one) is clipped to the norm `max_norm` over all parameters of the model together; it may have other parts than a `SmallCNN`.
 # - `scaler` is None or a `torch.amp.GradScaler`, of which the step may use `scale`, `unscale_`, `step` and `update`. With a scaler, `backward()` starts from the scaled loss, and `update` is called once. If the gradient of either optimizer contains inf or NaN,
 #   neither optimizer steps, and neither optimizer's state changes.
 # - Gradients from earlier steps must not leak into this one. An optimizer may have several groups of parameters.

@@ -86,7 +86,7 @@ hint("x7.build")
 # - `micro_batches` is a list of pairs `(tokens, targets)`, both of shape (n, T) and dtype int64; n may differ from pair to pair. The list has the same length on every rank. `model(tokens)` returns logits (n, T, vocabulary); targets of -100 do not count. A micro-batch may have no target that counts, and a rank may have none in all of its micro-batches, but at least one rank has some.
 # - The update equals the update of one process with the micro-batches of all ranks: each target that counts has the same weight, the gradient is clipped to the norm `max_norm` over the **whole** model, and the optimizer steps once.
 # - Each unit's gradient is reduced once per call, after the last micro-batch. Activations of only one micro-batch are held at a time, and at most one full gradient of the model.
-# - Gradients from before the call do not count. After it, gradient synchronization is on; gradients may remain.
+# - Gradients from before the call do not count, in any of the optimizer's groups. After it, gradient synchronization is on; gradients may remain.
 # - `loss` is the mean loss over the targets that count on all ranks, before the step, and `norm` is the norm of the whole gradient before clipping. Both are floats, the same on every rank.
 
 

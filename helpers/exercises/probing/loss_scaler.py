@@ -30,7 +30,7 @@ def _toy(kind: type[torch.optim.Optimizer], lr: float, optimizers: int) -> tuple
     The first has two groups of parameters, and before them one parameter that never gets a gradient.
     """
     device = pick_device()
-    model = nn.Sequential(*[nn.Linear(6, 3), nn.Linear(3, 2), nn.Linear(2, 2)][:optimizers]).to(device)
+    model = nn.Sequential(*[nn.Linear(6, 3), nn.Linear(3, 2), nn.Linear(2, 1)][:optimizers]).to(device)
     unused = nn.Parameter(torch.ones(2, device=device))
     groups = [{"params": [unused, model[0].weight]}, {"params": [model[0].bias]}]
     return model, [kind(groups, lr=lr), *(kind(layer.parameters(), lr=lr) for layer in model[1:])]
@@ -58,6 +58,7 @@ def _fill(model: nn.Module, value: float) -> None:
         parameter.grad = torch.full_like(parameter, value)
 
 
+FROZEN = "0.bias"
 UNSCALED = ((1000.0, False), (1000.0, True), (0.75, False))  # the scale, and whether an element is inf
 
 
@@ -166,6 +167,7 @@ class GradientIsUnscaled(ForOptimizers):
         views = {}
         for name, parameter in model.named_parameters():
             parameter.grad = given[name].clone()
+            parameter.requires_grad_(name != FROZEN)  # it was frozen after its gradient came
             views[name] = parameter.grad.detach()  # another tensor on the same memory
         for optimizer in optimizers:
             scaler.unscale_(optimizer)
@@ -239,6 +241,11 @@ class GradientIsUnscaled(ForOptimizers):
         for name, one in got.items():
             group = "second group" if name == "0.bias" else "first group" if name == "0.weight" else "second optimizer"
             if not _divided(one["grad"], one["given"], scale):
+                if name == FROZEN and one["grad"] == one["given"]:
+                    return (
+                        "unscale_() leaves out a parameter that has a gradient and is frozen by now. What counts is "
+                        "whether .grad is None."
+                    )
                 return (
                     f"Gradients between 1e-12 and 1e9{among} are not divided by the scale of {scale:g}: see the "
                     f"{group} of parameters. unscale_(optimizer) divides every element of every gradient, in its dtype."
@@ -267,7 +274,7 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
         model, optimizers = _toy(torch.optim.Adam, 0.1, cls.optimizers)
         scaler = scaler_class(init_scale=2.0 ** drawn.randrange(8, 13), backoff_factor=0.5)
         log: list[Any] = []
-        steps = [0] * len(optimizers)
+        steps, left = [0] * len(optimizers), []
         for number, optimizer in enumerate(optimizers):
             optimizer.register_step_post_hook(partial(_count, steps, number))
         names = ("first", "last" if cls.optimizers > 1 else "second", "second")
@@ -282,12 +289,13 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
             finite = bad is None or bad == large
             stepped = _step(scaler, optimizers, explicit, not finite)
             between = float(scaler.get_scale())
+            left.append(all(p.grad is not None and bool(p.grad.any()) for p in model.parameters()))
             scaler.update()
             moved = not torch.equal(before, weights(model))
             returned = [None if one is None else bool(one) for one in stepped]
             number = "" if bad is None else f"{bad:g}"
             log.append([moved, list(steps), returned, float(scaler.get_scale()), between, finite, number, place])
-        return {"log": log, "alone": cls._alone(scaler_class), "two": cls._two(scaler_class)}
+        return {"log": log, "left": left, "alone": cls._alone(scaler_class), "two": cls._two(scaler_class)}
 
     @staticmethod
     def _alone(scaler_class: Any) -> list[bool]:
@@ -300,8 +308,11 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
         return [not torch.equal(before, weights(model)), returned]
 
     @classmethod
-    def _two(cls, scaler_class: Any) -> list[bool]:
-        """Return which of two scalers steps when one has met an overflow and the other then has not."""
+    def _two(cls, scaler_class: Any) -> list[float]:
+        """Return how far each of two scalers moves the weights, when one has met an overflow and the other has not.
+
+        The first has its update() before the second steps.
+        """
         pairs = []
         for value in (float("inf"), 1.0):
             model, optimizers = _toy(torch.optim.SGD, 1.0, cls.optimizers)
@@ -313,7 +324,8 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
                 scaler.unscale_(optimizer)
         for scaler, _, optimizers, _ in pairs:
             _step(scaler, optimizers, explicit=False)
-        return [not torch.equal(before, weights(model)) for _, model, _, before in pairs]
+            scaler.update()
+        return [(weights(model) - before).abs().max().item() for _, model, _, before in pairs]
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -337,6 +349,11 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
                 )
             if got[3] != want[3]:
                 return f"After {step} the scale is {got[3]:g}; it should be {want[3]:g}. Look at update()."
+            if not seen["left"][i - 1]:
+                return (
+                    f"After step() of {step} a gradient is gone or zero. step() leaves them: the caller clears them, "
+                    "when it no longer needs them."
+                )
             previous = got[3]
         if seen["alone"] != expected["alone"]:
             moved, returned = seen["alone"]
@@ -345,10 +362,10 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
                 f"{'moved' if moved else 'did not move'} and step() returned {returned}. step() has to unscale before "
                 "it decides whether to step."
             )
-        if seen["two"] != expected["two"]:
+        if not all(close(got, want, EXACT) for got, want in zip(seen["two"], expected["two"], strict=True)):
             return (
                 "Two scalers at work, one with an inf gradient and one without: each must use what it "
-                "found itself. Keep that in self, not in the class."
+                "found itself, and know which optimizers it has unscaled. Keep that in self, not in the class."
             )
         return None
 

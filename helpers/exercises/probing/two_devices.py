@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from .on_forward import on_forward
+
 
 class _Marked(Tensor):
     """A tensor that knows where it would be on a machine with GPUs."""
@@ -62,8 +64,7 @@ def watch_devices(model: nn.Module) -> list[str]:
             _Marked.met.append("forward")
         return tuple(plain_again(x) for x in args)
 
-    model.register_forward_pre_hook(comes_in)
-    model.register_forward_hook(lambda _, args, output: output.as_subclass(OnRank))
+    on_forward(model, comes_in, lambda _, args, output: output.as_subclass(OnRank))
     return _Marked.met
 
 

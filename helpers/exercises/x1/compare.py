@@ -69,10 +69,10 @@ def _run(
         "peak": int(result["peak_bytes"]),
         "seconds": float(result["step_seconds"]),
         "true_seconds": watch.seconds / max(1, len(watch.passes)),
-        "evaluated": any(not one.training and not one.step for one in watch.passes),
+        "evaluated": _evaluated(watch.passes),
         "weight": next((one.weight for one in mine if one.weight), 0.0),
         "steps": [_step(one, data) for one in mine if one.step],
-        "blocks": [_block(block) for block in watch.blocks],
+        "blocks": [_block(block, model) for block in watch.blocks],
         "optimizers": [len({id(update.optimizer) for update in part}) for part in (updates, others)],
         "settings": [setting for update in updates[:1] + updates[-1:] for setting in update.settings],
         "head": [setting for update in others[:1] + others[-1:] for setting in update.settings],
@@ -83,6 +83,15 @@ def _run(
         "dtypes": sorted({str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters()}),
         **_accuracy(model, data, PRECISIONS[precision]),
     }
+
+
+def _evaluated(passes: list[Pass]) -> int:
+    """Return how many images went through a model in evaluation mode between two training steps, at most."""
+    images: dict[int, int] = {}
+    for one in passes:
+        if not one.training and not one.step:
+            images[one.number] = images.get(one.number, 0) + len(one.images)
+    return max(images.values(), default=0)
 
 
 def _is_of(model: nn.Module, one: Pass) -> bool:
@@ -114,13 +123,14 @@ def _step(one: Pass, data: Split) -> Evidence:
     }
 
 
-def _block(block: Any) -> Evidence:
-    """Describe what a meter has measured."""
+def _block(block: Any, model: nn.Module) -> Evidence:
+    """Describe what a meter has measured; `model` is the one that was trained."""
     steps = [one for one in block.passes if one.step]
     return {
         "peak": block.profile.peak_bytes,
         "activations": block.profile.largest["activations"],
-        "optimizer": block.optimizer,
+        "optimizers": block.optimizers,
+        "own": all(_is_of(model, one) for one in block.passes),
         "passes": len(block.passes),
         "steps": len(steps),
         "rows": sum(len(one.images) for one in steps),
@@ -172,10 +182,11 @@ def _wrong_peak(name: str, got: Evidence, want: Evidence) -> str | None:
         return f"the meter measured a step with {block['rows']} images; a full batch has {BATCH}."
     if block["first"]:
         return "the meter measured the first step, in which Adam creates its state. Measure a later one."
-    if not block["optimizer"]:
-        return (
-            "the meter was made without the optimizers: MemoryMeter(model, optimizers) can tell whose bytes are whose."
-        )
+    if not block["own"]:
+        return "the meter measured a step of another model than the one that was trained."
+    if block["optimizers"] < 2:
+        how = "with one of the optimizers" if block["optimizers"] else "without the optimizers"
+        return f"the meter was made {how}: MemoryMeter(model, optimizers) can tell whose bytes are whose."
     right = want["blocks"][0]
     if block["activations"] > 1.1 * right["activations"]:
         why = "Is it SmallCNN(width=16)?" if name == "fp32" else "Does the forward pass run under autocast, once?"
@@ -299,6 +310,8 @@ def _wrong_accuracy(name: str, got: Evidence, want: Evidence) -> str | None:
         )
     if not got["evaluated"]:
         return "the model was never called in evaluation mode: call model.eval() before the test images."
+    if got["evaluated"] < got["tests"]:
+        return f"only {got['evaluated']} of {got['tests']} test images went through the model in evaluation mode."
     return None
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ...meter.operations_seen import OperationWatch
 from ..base import Check, Evidence
+from ..probing.on_forward import on_forward
 from .shared import CLIP_OFF, PRECISIONS, scaler_for, setting
 
 ROUNDING = {"float32": 1e-4, "bfloat16": 2.0**-7, "float16": 2.0**-10}  # of a gradient of this dtype: twice its own
@@ -51,14 +52,16 @@ def _one_loss(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) 
             caught["logits"] = logits.detach().cpu().double().tolist()
             logits.register_hook(lambda gradient: caught.update(gradient=gradient.detach().cpu().double().tolist()))
 
-    model.register_forward_hook(keep)
+    on_forward(model, after=keep)
+    images, labels = x.clone(), y.clone()
     with _Roots() as roots:
         loss = train_step(model, optimizers, _watched(scaler_for(dtype), roots), x, y, dtype, CLIP_OFF)
     return {
         "dtype": caught.get("dtype"),
         "logits": caught.get("logits"),
         "gradient": caught.get("gradient"),
-        "labels": y.tolist(),
+        "labels": labels.tolist(),
+        "kept": torch.equal(x, images) and torch.equal(y, labels),
         "roots": sorted(roots.dtypes),
         "loss": torch.as_tensor(loss).detach().item(),
         "kind": [
@@ -123,6 +126,8 @@ class LossInFp32(Check):
         rows, images = len(batches[0]["logits"]), len(batches[0]["labels"])
         if rows != images:
             return f"the model was called with {rows} rows, but the batch has {images}."
+        if not all(one["kept"] for one in batches):
+            return "train_step changed the images or the labels that it was given; they are the caller's."
         roots = {root for one in batches for root in one["roots"]} - {"float32"}
         if roots:
             return f"backward() starts from a loss in {', '.join(sorted(roots))}; it should be float32."

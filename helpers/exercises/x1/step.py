@@ -12,7 +12,7 @@ from ...core.device import pick_device
 from ..base import Check, Evidence
 from ..probing.measuring_weights import close, weights
 from .loss import LossInFp32
-from .shared import CLIP_OFF, PRECISIONS, CountingScaler, scaler_for, setting
+from .shared import CLIP_OFF, PRECISIONS, CountingScaler, Shifted, scaler_for, setting
 
 EVERY = 13  # weights: one is sent as evidence
 NOT_UPDATED = (
@@ -21,7 +21,11 @@ NOT_UPDATED = (
 )
 NEITHER = "neither optimizer may step, not even by its momentum."
 SPOILED: tuple[tuple[tuple[str, float] | None, str], ...] = (  # in each step: a gradient, its value; what to look at
-    (None, "Were the gradients of earlier steps cleared, in both? Is one norm clipped, over all groups of both?"),
+    (
+        None,
+        "Were the gradients of earlier steps cleared, in both? Is one norm clipped, over model.parameters(): all "
+        "groups of both, whatever the model's parts are called?",
+    ),
     (("head.bias", float("inf")), f"The head's gradient held inf: {NEITHER}"),
     (None, "Were the old gradients cleared (zero_grad) before the new ones came?"),
     (("features.0.weight", float("inf")), f"The features' gradient held inf, and the head's did not: {NEITHER}"),
@@ -54,6 +58,28 @@ def _wrong_move(seen: Evidence, right: Evidence, tolerance: float, aside: float 
     return None
 
 
+def _ran(model: nn.Module) -> dict[str, list[str]]:
+    """Return a dictionary that fills with the dtypes of what layers return, by the kind of layer."""
+    ran: dict[str, list[str]] = {}
+
+    def record(layer: nn.Module, _: Any, output: Tensor) -> None:
+        ran.setdefault(type(layer).__name__, []).append(str(output.dtype).removeprefix("torch."))
+
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            layer.register_forward_hook(record)
+    return ran
+
+
+def _wrong_dtype(got: dict[str, list[str]], want: dict[str, list[str]]) -> str | None:
+    """Say which kind of layer ran in another dtype than the reference's."""
+    for layer, dtypes in want.items():
+        other = next((dtype for dtype in got.get(layer, []) if dtype != dtypes[0]), None)
+        if other:
+            return f"{layer} ran in {other}; it should run in {dtypes[0]}."
+    return None
+
+
 def _updated_too_often(updates: int) -> str:
     return (
         f"scaler.update() was called {updates} times in one step. It forgets which optimizers were unscaled, and which "
@@ -72,14 +98,7 @@ class ForwardInLowPrecision(Check):
         seen = {}
         for name, dtype in PRECISIONS.items():
             model, optimizers, x, y = setting(seed)
-            ran: dict[str, list[str]] = {}
-
-            def record(layer: nn.Module, _: Any, output: Tensor, ran: dict[str, list[str]] = ran) -> None:
-                ran.setdefault(type(layer).__name__, []).append(str(output.dtype).removeprefix("torch."))
-
-            for layer in model.modules():
-                if isinstance(layer, nn.Conv2d | nn.Linear):
-                    layer.register_forward_hook(record)
+            ran = _ran(model)
             try:
                 train_step(model, optimizers, scaler_for(dtype), x, y, dtype, CLIP_OFF)
             except ValueError:  # GradScaler refuses 16-bit gradients; that the weights are 16-bit says it better
@@ -96,11 +115,11 @@ class ForwardInLowPrecision(Check):
             got, want = seen[name], expected[name]
             if got["weights"] != want["weights"]:
                 return f"dtype={name}: the model's weights became {', '.join(got['weights'])}; they must stay float32."
+            wrong = _wrong_dtype(got["layers"], want["layers"])
+            if wrong:
+                return f"dtype={name}: {wrong}"
             for layer, dtypes in want["layers"].items():
                 ran = got["layers"].get(layer, [])
-                other = next((dtype for dtype in ran if dtype != dtypes[0]), None)
-                if other:
-                    return f"dtype={name}: {layer} ran in {other}; it should run in {dtypes[0]}."
                 if len(ran) != len(dtypes):
                     return (
                         f"dtype={name}: {layer} layers ran {len(ran)} times; one forward pass makes {len(dtypes)}. "
@@ -126,7 +145,7 @@ class ClipsTrueGradient(Check):
             scaler = scaler_for(torch.float16)
             train_step(model, optimizers, scaler, x, y, torch.float16, max_norm)
             moved[str(max_norm)] = (weights(model) - before).tolist()
-        model, optimizers, x, y = setting(seed)
+        model, optimizers, x, y = setting(seed, rows=70)
         before = weights(model)
         train_step(model, optimizers, scaler_for(torch.float16, 2.0), x, y, torch.float32, CLIP_OFF)
         return {
@@ -168,7 +187,10 @@ class ClipsTrueGradient(Check):
             )
         wrong = _wrong_move(seen["doubled"], expected["doubled"], 0.02)
         if wrong:
-            return f"FP32, a scale of 2, unclipped: {wrong} Does anything but the scaled loss go into the gradient?"
+            return (
+                f"FP32, a scale of 2, unclipped, 70 images: {wrong} Does the scaled loss of all images go into the "
+                "gradient, and nothing else?"
+            )
         wrong = _wrong_move(seen["small"], expected["small"], 0.05, ASIDE / 2)
         if wrong and not seen["small"]["length"]:
             return (
@@ -176,7 +198,10 @@ class ClipsTrueGradient(Check):
                 "unscaled gradients are zero in FP16. Are both in FP32?"
             )
         if wrong:
-            return f"Gradients too small for FP16 before they are scaled: {wrong} Keep the unscaled gradients in FP32."
+            return (
+                f"Gradients too small for FP16 before they are scaled: {wrong} Keep the unscaled gradients in FP32, "
+                "and convert the logits to FP32 once: what comes back through two conversions is added in FP16."
+            )
         return None
 
 
@@ -196,11 +221,12 @@ class StepsInARow(Check):
     @staticmethod
     def _steps(seed: int, train_step: Callable[..., Tensor], dtype: torch.dtype) -> list[Evidence]:
         """Return by what the weights moved in each step, and the scale and the model's mode after it."""
-        model, optimizers, x, y = setting(seed, lr=0.05, momentum=0.9)
+        model, optimizers, x, y = setting(seed, lr=0.05, momentum=0.9, kind=Shifted)
         scaler = CountingScaler(pick_device().type, init_scale=2.0**10)
         four = SimpleNamespace(scale=scaler.scale, unscale_=scaler.unscale_, step=scaler.step, update=scaler.update)
         _leave_gradients(model, scale=scaler.get_scale())
         log = []
+        ran = _ran(model)
         for spoiled, _ in SPOILED:
             before = weights(model)
             spoil = None
@@ -220,6 +246,7 @@ class StepsInARow(Check):
                     "moved": _move(before, model),
                     "scale": float(scaler.get_scale()),
                     "updates": scaler.updates,
+                    "layers": {layer: sorted(set(dtypes)) for layer, dtypes in ran.items()},
                     "training": all(module.training for module in model.modules()),
                 }
             )
@@ -239,6 +266,9 @@ class StepsInARow(Check):
                     return f"{where}: {NOT_UPDATED}"
                 if not got["training"]:
                     return f"{where}: the model, or a part of it, is in evaluation mode afterwards; leave its mode."
+                wrong = _wrong_dtype(got["layers"], want["layers"])
+                if wrong:
+                    return f"{where}: {wrong} That does not depend on whether there is a scaler."
                 wrong = _wrong_move(got["moved"], want["moved"], 0.02)
                 if wrong:
                     return f"{where}: {wrong} {SPOILED[i][1]}"
@@ -259,12 +289,15 @@ class SixteenBitsWithoutScaler(Check):
         moved = {}
         for name, dtype in PRECISIONS.items():
             for max_norm in (CLIP_OFF, 0.05):
-                model, optimizers, x, y = setting(seed)
-                before = weights(model)
+                model, optimizers, x, y = setting(seed, kind=Shifted)
+                before, ran, arrived = weights(model), _ran(model), []
+                model.head.bias.register_hook(lambda gradient, arrived=arrived: arrived.append(gradient.norm().item()))
                 _leave_gradients(model, scale=1.0)
                 for _ in range(2):
                     train_step(model, optimizers, None, x, y, dtype, max_norm)
-                moved[f"{name}, max_norm={max_norm:g}"] = _move(before, model)
+                layers = {layer: sorted(set(dtypes)) for layer, dtypes in ran.items()}
+                one = {**_move(before, model), "layers": layers, "arrived": arrived[:1]}
+                moved[f"{name}, max_norm={max_norm:g}"] = one
         model, optimizers, x, y = setting(seed)
         before = weights(model)
         for parameter in model.parameters():
@@ -276,6 +309,15 @@ class SixteenBitsWithoutScaler(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case, want in expected["moved"].items():
             got = seen["moved"][case]
+            wrong = _wrong_dtype(got["layers"], want["layers"])
+            if wrong:
+                return f"{case}, no scaler: {wrong} That does not depend on whether there is a scaler."
+            for a, b in zip(got["arrived"], want["arrived"], strict=False):
+                if not close(a, b, 0.05):
+                    return (
+                        f"{case}, no scaler: the gradient that arrives at the head is {a / b:.4g} times as long as the "
+                        "reference's. Without a scaler, backward() starts from the mean loss itself."
+                    )
             wrong = _wrong_move(got, want, 0.05)
             if wrong:
                 why = (

@@ -22,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ...core.data import Split
 from ...meter.recorder import MemoryMeter
-from .clock import SetClock
+from ..probing.set_clock import SetClock
 
 STEP_SECONDS = 1e3  # by which a training step takes longer by the set clock, on average
 UNEVEN = (1.0, 0.965, 1.0, 1.035)  # factors, step by step: one step differs from the mean, two in a row hardly do
@@ -36,7 +36,7 @@ class Block:
     """What ran in the `with` block of a MemoryMeter."""
 
     profile: Any
-    optimizer: bool  # whether the meter was given one
+    optimizers: int  # that the meter was given
     passes: list["Pass"] = field(default_factory=list)
 
 
@@ -121,7 +121,7 @@ class Watch:
 
         def begun(meter: MemoryMeter) -> Any:
             profile = begin(meter)
-            self._open.append(Block(profile, bool(meter._optimizers)))
+            self._open.append(Block(profile, len(meter._optimizers)))
             self.blocks.append(self._open[-1])
             return profile
 

@@ -138,7 +138,8 @@ def _epochs(train_epoch: Callable[..., Any], seed: int, case: _Case) -> Evidence
     model = DistributedDataParallel(inner)
     trained = [p for p in inner.parameters() if p.requires_grad]
     frozen = [p for p in inner.parameters() if not p.requires_grad]
-    optimizer = torch.optim.SGD(trained, lr=case.lr, weight_decay=0.1)  # decay tells a gradient from a rate
+    groups = [{"params": trained[::2]}, {"params": trained[1::2]}]
+    optimizer = torch.optim.SGD(groups, lr=case.lr, weight_decay=0.1)  # decay tells a gradient from a rate
     updates = []
     optimizer.register_step_post_hook(lambda *_: updates.append(None))
     watch, met = _Watch(inner), watch_devices(inner)
@@ -148,6 +149,7 @@ def _epochs(train_epoch: Callable[..., Any], seed: int, case: _Case) -> Evidence
     before = weights(inner)
     for p in trained:
         p.grad = torch.full_like(p, 7.0) if case.left else None
+    torch.manual_seed(seed + dist.get_rank())  # ranks need not draw the same numbers
     orders, losses = [], []
     with Collectives() as collectives, watch.saving:
         for epoch in case.epochs:
@@ -171,6 +173,7 @@ def _epochs(train_epoch: Callable[..., Any], seed: int, case: _Case) -> Evidence
         "losses": losses,
         "sent": collectives.volume,
         "gradients": sum(p.nbytes for p in trained),
+        "synchronizes": model.require_backward_grad_sync,
     }
 
 
@@ -289,6 +292,12 @@ class OneSynchronizationPerUpdate(Check):
                     return f"{times} per update; it should be 1. Which micro-batches of a group need none?"
                 if got["sent"] < updates * once:
                     return f"{times} per update; it should be 1. Without it, each rank trains alone."
+        for case in _names(TABLE):
+            if not all(got["synchronizes"] for got in seen[case]):
+                return (
+                    f"{case}: the gradient synchronization of DDP was left switched off; whoever trains this model "
+                    "next trains each rank alone. Use model.no_sync() as a `with` block."
+                )
         return None
 
 

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ...core.device import rank_device
 from ..base import Check, Evidence
 from ..probing.cases import case_name, cases_on_ranks
+from ..probing.on_forward import on_forward
 from ..probing.two_devices import watch_devices
 from .material import Net, Rows, as_measured, near
 
@@ -65,10 +66,12 @@ def _evaluation(evaluate: Callable[..., Any], seed: int, case: _Case) -> Evidenc
     inner.wide[1].train(case.training and not case.frozen)  # within another module
     rows = Rows(seed, case.rows)
     calls: list[tuple[int, bool, bool]] = []
-    inner.register_forward_hook(
-        lambda module, args, output: calls.append((len(args[0]), module.norm.training, output.requires_grad))
+    on_forward(
+        inner,
+        after=lambda module, args, output: calls.append((len(args[0]), module.norm.training, output.requires_grad)),
     )
-    met, before = watch_devices(inner), _state(inner)
+    met, before, held = watch_devices(inner), _state(inner), [*inner.parameters(), *inner.buffers()]
+    torch.manual_seed(seed + dist.get_rank())  # ranks need not draw the same numbers
     torch.set_grad_enabled(case.recording)
     metrics = evaluate(model, rows, BATCH)
     records = torch.is_grad_enabled()
@@ -81,7 +84,7 @@ def _evaluation(evaluate: Callable[..., Any], seed: int, case: _Case) -> Evidenc
     seen = {
         "metrics": _measured(metrics),
         "rows": [rows for rows, _, _ in calls],
-        "read": len(set(rows.asked)),
+        "read": len(rows.asked),
         "train mode": any(mode for _, mode, _ in calls),
         "graph": any(graph for _, _, graph in calls),
         "unmoved": sorted(set(met)),
@@ -89,10 +92,13 @@ def _evaluation(evaluate: Callable[..., Any], seed: int, case: _Case) -> Evidenc
         "wrapper after": model.training,
         "records": records,
         "changed": [name for name, kept in same.items() if not kept],
+        "replaced": any(a is not b for a, b in zip(held, [*inner.parameters(), *inner.buffers()], strict=False)),
     }
     with torch.no_grad():
         inner.head.weight.neg_()  # training goes on
-    return seen | {"later": _measured(evaluate(model, rows, BATCH))}
+    later = _measured(evaluate(model, rows, BATCH))
+    torch.set_grad_enabled(True)  # for the next case
+    return seen | {"later": later}
 
 
 def _measured(metrics: Any) -> dict[str, Any]:
@@ -179,7 +185,7 @@ def _wrong_work(got: Evidence, most: int) -> str | None:
     if sum(got["rows"]) > most:
         return f"ran {sum(got['rows'])} rows through the model; its part has at most {most}. Which rows does it take?"
     if got["read"] > most:
-        return f"read {got['read']} rows of the data set; its part has at most {most}."
+        return f"read {got['read']} rows of the data set; its part has at most {most}, each read once."
     if max(got["rows"], default=0) > BATCH:
         return f"ran {max(got['rows'])} rows at once; batch_size is {BATCH}."
     if got["train mode"]:
@@ -206,6 +212,8 @@ def _wrong_after(got: Evidence, right: Evidence, training: bool) -> str | None:
         return "left graph recording switched off, so later training gets no gradients."
     if got["records"] and not right["records"]:
         return "was called where graph recording was off, and switched it on. Leave it as it was: use torch.no_grad()."
+    if got["replaced"]:
+        return "put other tensors in the place of the model's; an optimizer then goes on with those it knows."
     if got["changed"]:
         return f"changed the model's {' and '.join(got['changed'])}; an evaluation leaves them as they are."
     return None

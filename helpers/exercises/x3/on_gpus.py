@@ -48,7 +48,7 @@ def _job(model: type[nn.Linear], stop: Callable[..., None], folder: str) -> Simp
 
 
 @contextlib.contextmanager
-def _patched(worker: Callable[..., Any], fakes: Mapping[tuple[ModuleType, str], Any]) -> Iterator[None]:
+def patched(worker: Callable[..., Any], fakes: Mapping[tuple[ModuleType, str], Any]) -> Iterator[None]:
     """Put `fakes` in the place of functions of modules, also where `worker` has imported them by name."""
     with contextlib.ExitStack() as stack:
         for (module, name), fake in fakes.items():
@@ -69,7 +69,7 @@ def opened_on_gpus(worker: Callable[..., Any], folder: str, local_ranks: int) ->
     init = dist.init_process_group
 
     def open_group(backend: str | None = None, *args: Any, device_id: Any = None, **options: Any) -> None:
-        seen.update(opened=True, backend=backend and str(backend))
+        seen.update(opened=True, backend=backend and str(backend), at_opening=seen["current"])
         seen["device_id"] = None if device_id is None else _gpu(device_id)
         store = dist.FileStore(str(Path(folder) / f"on_gpus_{local_ranks}"), 2)
         init("gloo", store=store, rank=rank, world_size=2)
@@ -108,7 +108,7 @@ def opened_on_gpus(worker: Callable[..., Any], folder: str, local_ranks: int) ->
         (dist, "init_process_group"): open_group,
     }
     environment = dict(os.environ) | {"LOCAL_RANK": str(1 - rank), "LOCAL_WORLD_SIZE": str(local_ranks)}
-    with _patched(worker, fakes), mock.patch.dict(os.environ, environment):
+    with patched(worker, fakes), mock.patch.dict(os.environ, environment):
         try:
             worker(job)
             seen["ended"] = None

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -21,8 +20,9 @@ from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
 from ..probing.distance import relative_distance
 from ..probing.on_ranks import on_ranks
+from ..probing.set_clock import sleepless
 from .material import EXACT, Net, Rows, as_measured, weights
-from .on_gpus import opened_on_gpus
+from .on_gpus import opened_on_gpus, patched
 
 ROWS = 36  # divides by 2 and by 3
 LOCAL_RANKS = (2, 4)  # of a machine with two GPUs: with four ranks, they run on the CPU
@@ -79,22 +79,27 @@ def _train_simply(log: list[Evidence], trained: list[nn.Module], data: Rows) -> 
 
 
 @contextlib.contextmanager
-def _slow_files() -> Iterator[None]:
-    """Let `torch.save` pause between the two halves of a file, and let no rank wait by sleeping."""
-    save = torch.save
+def _slow_files(worker: Callable[..., Any]) -> Iterator[list[str]]:
+    """Let `torch.save` pause between the two halves of a file, and let no rank wait by sleeping.
+
+    The list fills with the names of the files.
+    """
+    save, files = torch.save, []
 
     def slowly(obj: Any, f: Any, *args: Any, **options: Any) -> None:
         whole = io.BytesIO()
         save(obj, whole, *args, **options)
         data = whole.getvalue()
+        if not isinstance(f, io.BytesIO):
+            files.append(Path(str(getattr(f, "name", f))).name)
         with contextlib.nullcontext(f) if hasattr(f, "write") else open(f, "wb") as file:
             for half in (data[: len(data) // 2], data[len(data) // 2 :]):
                 file.write(half)
                 file.flush()
                 _sleep(LATE / 2)
 
-    with mock.patch.object(torch, "save", slowly), mock.patch.object(time, "sleep"):
-        yield
+    with sleepless(getattr(worker, "__globals__", {})), patched(worker, {(torch, "save"): slowly}):
+        yield files
 
 
 def _read(path: Path) -> Any:
@@ -176,7 +181,7 @@ def _worker(worker: Callable[..., Any], seed: int, epochs: int, folder: str) -> 
         train_epoch=_train_simply(log, trained, train),
         evaluate=evaluate,
     )
-    with _slow_files():
+    with _slow_files(worker) as files:
         model, history = _both(worker(job))
     complete = _read(paths[0]) is not None  # at the moment at which the worker returns
     return {
@@ -189,6 +194,7 @@ def _worker(worker: Callable[..., Any], seed: int, epochs: int, folder: str) -> 
         "thawed": [p.requires_grad for p in model.parameters()] != [p.requires_grad for p in _Counting().parameters()],
         "saved": _loaded(paths[rank]),
         "there": complete,
+        "files": files[:3],
         "open": dist.is_initialized(),
         "on gpus": on_gpus,
         "history": [{name: as_measured(value) for name, value in dict(entry).items()} for entry in history],
@@ -295,6 +301,8 @@ class Rank0SavesForAll(Check):
             for rank, got in enumerate(seen[case]):
                 if rank and got["saved"] is not None:
                     return f"{case}: rank {rank} also saved a checkpoint; only rank 0 of the job may.{alone}"
+                if rank and got["files"]:
+                    return f"{case}: rank {rank} also saved {', '.join(got['files'])}; only rank 0 of the job saves."
                 if not rank and got["saved"] is None:
                     return f"{case}: rank 0 saved no file at job.checkpoint."
                 if not got["there"]:
@@ -366,6 +374,8 @@ def _wrong_on_gpus(got: Evidence, right: Evidence) -> str | None:
         return f"opened the process group with device_id={got['device_id']}; {gpu} is its GPU."
     if got["current"] != gpu:
         return f"has {got['current']} as the current device; {gpu} is its GPU (torch.cuda.set_device)."
+    if got["at_opening"] != gpu:
+        return f"makes {gpu} the current device after it has opened the process group; do that first."
     if got["moved"] != gpu:
         return f"has moved the model to {got['moved']}; {gpu} is its GPU."
     return None

@@ -90,9 +90,11 @@ def _short(number: float) -> float:
 
 
 def _optimizer(model: nn.Module, adam: bool) -> torch.optim.Optimizer:
+    parameters = list(model.parameters())
+    groups = [{"params": parameters[::2]}, {"params": parameters[1::2]}]
     if adam:
-        return torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
-    return torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
+        return torch.optim.AdamW(groups, lr=0.01, weight_decay=0.1)
+    return torch.optim.SGD(groups, lr=1.0, momentum=0.9)
 
 
 def _one(train_step: Callable[..., Any], seed: int, case: _Case) -> Evidence:

@@ -2,8 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
@@ -48,3 +48,20 @@ class SetClock:
         self._patches.enter_context(mock.patch.object(time, name, later))
         for own in [own for own, value in self._names.items() if value is clock]:
             self._patches.enter_context(mock.patch.dict(self._names, {own: later}))
+
+
+@contextmanager
+def sleepless(names: dict[str, Any]) -> Iterator[None]:
+    """Have a sleep take no time and set the clocks forward: who waits for a file with a limit soon gives up.
+
+    Args:
+        names: of an answer, as for `SetClock`.
+    """
+    with SetClock(names) as clock:
+
+        def sleep(seconds: float) -> None:
+            clock.ahead += seconds
+
+        own = {key: sleep for key, value in names.items() if value is time.sleep}
+        with mock.patch.object(time, "sleep", sleep), mock.patch.dict(names, own):
+            yield
