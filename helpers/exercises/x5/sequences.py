@@ -133,7 +133,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def traffic_cases(seed: int) -> list[Case]:
-    """Return sequences of many chunks of which most do not meet, beside one long document; of 4 ranks, of 2 and of 1."""
+    """Return sequences of many chunks of which most do not meet, beside one long document: of 4 ranks, 2, and 1."""
     rng = random.Random(seed)
     found = []
     for ranks in (4, 2, 1):
