@@ -240,8 +240,8 @@ hint("x5.ring")
 #
 # 1. `model(inputs, positions)` returns logits `(B, t, V)` for the rank's tokens, `(B, t)`. Its attention sees the whole sequence, forward and backward, as yours does. Every rank calls the model once. The parameters are the same on all ranks, and every trained parameter is used on every rank. (The check brings its own attention, so that a mistake above costs nothing here.)
 # 2. The loss is the mean cross-entropy over the targets of **all** ranks of the group. A target of -100 does not count. Ranks may have different numbers of targets that count, and a rank may have none.
-# 3. Afterwards each parameter's `.grad`, on every rank, is the gradient of that loss in one process. Frozen parameters (`requires_grad=False`) get none; which ones are frozen may change between steps.
-# 4. A model takes many steps: gradients, hooks and counts left by earlier steps must not affect later ones. Parameters, inputs and the model's mode do not change.
+# 3. Afterwards each parameter's `.grad`, on every rank, is the gradient of that loss in one process. Frozen parameters (`requires_grad=False`) get none (one from an earlier step may stay there); which ones are frozen may change between steps.
+# 4. A model takes many steps: gradients, hooks and counts left by earlier steps must not affect later ones. Parameters and their `requires_grad`, inputs, and the modes of the model and its parts do not change.
 # 5. It returns the loss, a Python float, the same on every rank.
 
 

@@ -133,10 +133,10 @@ def cases(seed: int) -> list[Case]:
 
 
 def traffic_cases(seed: int) -> list[Case]:
-    """Return sequences of many chunks of which most do not meet, beside one long document; of 4 ranks, and of 2."""
+    """Return sequences of many chunks of which most do not meet, beside one long document: of 4 ranks, 2, and 1."""
     rng = random.Random(seed)
     found = []
-    for ranks in (4, 2):
+    for ranks in (4, 2, 1):
         chunk, width = rng.randint(8, 10), rng.choice((16, 24))
         length = ranks * 4 * chunk
         short = [rng.randint(chunk // 2, 3 * chunk // 2) for _ in range(2 * ranks)]

@@ -1,11 +1,15 @@
 """Check of part 1: which chunks a rank gets, and which tokens it then holds."""
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
+from ...meter.operations_seen import OperationWatch
 from ..base import Check, Evidence
 from ..probing.plain import plain
 from .sequences import cut_anywhere
@@ -25,6 +29,9 @@ DEALT = {  # ranks, chunk, lengths
     "2 ranks, long before short": (2, 2, (8, 4, 1, 3, 1, 3)),
     # a rank has as much work as a higher one, and more chunks
     "2 ranks, a tie": (2, 2, (2, 4, 9, 2, 2, 1)),
+    # the rank with the least work has its share: of the others, the one with the least work is not the first, and
+    # neither the one before that rank nor the one behind it
+    "4 ranks, one with its share": (4, 2, (2, 2, 2, 6, 4)),
 }
 UNEVEN = (  # ranks, chunk, lengths: over are a token, 3, half a chunk, a chunk for 2 ranks, 2 for 4, 1 for 3
     (2, 4, (9, 8)),
@@ -69,6 +76,43 @@ def _refusal(deal: Any, ranks: int, chunk: int, lengths: tuple[int, ...]) -> str
     return ""
 
 
+class _Calls(OperationWatch):
+    """Notes which functions of `torch.distributed` send or wait for something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if func.namespace in ("c10d", "_c10d_functional"):
+            self.names.append(func._schema.name.partition("::")[2].strip("_"))
+
+
+@contextmanager
+def _rank_without_others(ranks: int) -> Iterator[None]:
+    """Make this process rank 0 of `ranks`, of which the others are not there: what it sends goes nowhere."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if dist.is_initialized():  # a group of the notebook's own; it is left alone
+        yield
+        return
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _communicates(deal: Any, shard: Any) -> list[str]:
+    """Return which communication `deal` and `shard` start where there is a process group."""
+    order, tokens = [[0, 3], [1, 2]], torch.arange(8).view(1, 8)
+    with _rank_without_others(2), _Calls() as calls:
+        for ask in (lambda: deal([3, 5], 2, 2), lambda: shard(tokens, [3, 5], order, 0)):
+            with suppress(Exception):  # without the others it may fail; what it does otherwise is seen below
+                ask()
+    return calls.names
+
+
 class ChunksAreDealtByWork(Check):
     """Chunks are dealt by the keys that their queries see; each rank gets its inputs, targets and positions."""
 
@@ -84,6 +128,7 @@ class ChunksAreDealtByWork(Check):
     @staticmethod
     def probe(seed: int, deal: Any, shard: Any) -> Evidence:
         rng = random.Random(seed)
+        calls, refused = _communicates(deal, shard)[:3], [_refusal(deal, *uneven) for uneven in UNEVEN]
         seen: Evidence = {}
         for number, (case, (ranks, per, documents, one_row, short)) in enumerate(CASES.items()):
             batch, chunk = 1 if one_row else rng.randint(2, 3), 1 if short else rng.randint(3, 6)
@@ -101,10 +146,12 @@ class ChunksAreDealtByWork(Check):
             } | _dealt(deal, ranks, chunk, lengths)
         for case, (ranks, chunk, fixed) in DEALT.items():
             seen[case] = {"parts": [], "kept": True} | _dealt(deal, ranks, chunk, fixed)
-        return {"cases": seen, "refused": [_refusal(deal, *uneven) for uneven in UNEVEN]}
+        return {"cases": seen, "refused": refused, "calls": calls}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if seen["calls"]:
+            return f"deal or shard calls torch.distributed ({seen['calls'][0]}); each rank finds out for itself."
         for case, want in expected["cases"].items():
             got = seen["cases"][case]
             if got["order"] != want["order"]:

@@ -42,13 +42,18 @@ class _Model(nn.Module):
         self.head = nn.Linear(WIDTH, WORDS, bias=False)
         self.head.weight = self.tokens.weight  # one parameter that has two names
         self.group, self.calls = group, 0
-        self.modes: list[bool] = []
+        self.modes_seen: list[list[bool]] = []
         self.double()
+
+    @property
+    def modes(self) -> list[bool]:
+        """Whether it and its parts are in training mode."""
+        return [module.training for module in self.modules()]
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Return logits (B, t, WORDS) for `tokens` (B, t) at `positions` (t,)."""
         self.calls += 1
-        self.modes.append(self.training)
+        self.modes_seen.append(self.modes)
         x = self.tokens(tokens) + self.places(positions)
         for layer in self.qkv:
             q, k, v = layer(x).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)  # (B, 2 heads, t, WIDTH / 2)
@@ -78,14 +83,15 @@ def _part(seed: int, case: str, step: int, rank: int) -> tuple[Tensor, Tensor, T
 
 def _step(train_step: Callable[..., Any], model: _Model, part: tuple[Tensor, Tensor, Tensor]) -> Evidence:
     """One rank: a step, and what it has done to the model and to what it was given."""
-    given, mode, model.calls, model.modes = [*model.parameters(), *part], model.training, 0, []
-    before = [x.detach().clone() for x in given]
+    given, modes, model.calls, model.modes_seen = [*model.parameters(), *part], model.modes, 0, []
+    before, trained = [x.detach().clone() for x in given], [p.requires_grad for p in model.parameters()]
     loss = train_step(model, *part, model.group)
     return {
         "rank": dist.get_rank(model.group),
         "loss": loss if isinstance(loss, float) else type(loss).__name__,
         "calls": model.calls,
-        "kept_mode": {*model.modes, model.training} == {mode},
+        "kept_modes": all(seen == modes for seen in (*model.modes_seen, model.modes)),
+        "kept_frozen": [p.requires_grad for p in model.parameters()] == trained,
         "moved": any(not torch.equal(a, b) for a, b in zip(given, before, strict=True)),
         "gradients": {
             name: None if p.grad is None else p.grad.double().flatten().tolist()
@@ -107,6 +113,7 @@ def _steps(train_step: Callable[..., Any], seed: int) -> dict[str, list[Evidence
         torch.manual_seed(here)
         model = _Model(group)
         model.train(mode)
+        model.qkv[0].train(not mode)  # as a part that is frozen, or one that is measured
         for p in model.parameters():  # left behind by an earlier step
             p.grad = torch.full_like(p, 7.0) if p.requires_grad else None
         values = [p.detach().clone() for p in model.parameters()]
@@ -163,10 +170,10 @@ class LossIsOfTheWholeSequence(_OnSteps):
             return f"rank {right['rank']} returned {returned}; over the whole sequence it is {loss}."
         if seen["calls"] != 1:
             return f"rank {right['rank']} called the model {seen['calls']} times; the contract allows one call."
-        if not seen["kept_mode"]:
+        if not seen["kept_modes"]:
             return (
-                f"rank {right['rank']} changed whether the model is in training mode or in evaluation mode; leave its "
-                "mode as it is."
+                f"rank {right['rank']} changed whether the model, or a part of it, is in training mode or in "
+                "evaluation mode; leave its mode as it is."
             )
         return None
 
@@ -182,6 +189,8 @@ class GradientsAreOfTheWholeSequence(_OnSteps):
 
     @classmethod
     def wrong(cls, seen: Evidence, right: Evidence) -> str | None:
+        if not seen["kept_frozen"]:
+            return f"rank {right['rank']} changed which parameters are frozen (requires_grad=False)."
         if seen["frozen"]:
             return f"rank {right['rank']} gave the frozen parameter a gradient."
         if seen["moved"]:

@@ -104,7 +104,7 @@ class NewestComesBack(OneObservation):
                 return f"{where}: {_found(found)}; step {step} is the newest."
             if not _is(found, kind, step, expected):
                 return f"{where}: load returned a state that differs from the saved one."
-        if not _is(loads["twice"][0], "again", 9, expected):
+        if not _is(loads["saved twice"][0], "again", 9, expected):
             return f"step 9 was saved twice, with other values: {_found(loads['twice'][0])}; expected the later state."
         (mixed,) = loads["mixed"]
         for place, value in expected["print"].items():
@@ -136,7 +136,7 @@ class SurvivesKillAndPowerCut(OneObservation):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return _not_saved(seen, *BEFORE, "set back") or _killed(seen, expected) or _power_cut(seen)
+        return _not_saved(seen, *BEFORE, "set back", "twice") or _killed(seen, expected) or _power_cut(seen)
 
 
 def _killed(seen: Evidence, expected: Evidence) -> str | None:
@@ -146,7 +146,24 @@ def _killed(seen: Evidence, expected: Evidence) -> str | None:
         wrong = wrong or _lost(seen, expected, scene, old)
         if wrong:
             return wrong
-    return _lost_when_set_back(seen, expected)
+    return _lost_when_set_back(seen, expected) or _torn_when_replaced(seen, expected)
+
+
+def _torn_when_replaced(seen: Evidence, expected: Evidence) -> str | None:
+    """Say what is incomplete, or lost, while a step that is there is saved again with other values."""
+    for step, found in zip(seen["alone"]["twice"], seen["loads"]["alone twice"], strict=True):
+        if not any(_is(found, kind, step, expected) for kind in ("small", "again")):
+            return (
+                f"while step 9 was saved again, with other values, an entry step-{step} was neither the old checkpoint "
+                f"nor the new one ({_found(found)} from it alone)."
+            )
+    for steps, found in zip(seen["photographs"]["twice"], seen["loads"]["twice"], strict=True):
+        if not any(_is(found, *state, expected) for state in (("small", 8), ("small", 9), ("again", 9))):
+            return (
+                f"killed while step 9 was saved again, with other values ({_listed(steps)} there): {_found(found)}; "
+                "step 8, or one of the two steps 9, must come back."
+            )
+    return None
 
 
 def _lost_when_set_back(seen: Evidence, expected: Evidence) -> str | None:

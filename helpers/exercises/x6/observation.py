@@ -29,7 +29,7 @@ FIRST = (
     Scene("large", (("small", 9), ("large", 10)), 2),
     Scene("mixed", (("mixed", 7),), 1),
     Scene("series", tuple(("small", step) for step in SERIES), 3),
-    Scene("twice", (("small", 8), ("small", 9), ("again", 9)), 2),
+    Scene("twice", (("small", 8), ("small", 9), ("again", 9)), 2, watched=True),
     Scene("five", tuple(("small", step) for step in (1, 2, 3, 4, 6, 7, 8)), 5),
 )
 SECOND = (  # each begins with what `_begin_second` puts there
@@ -117,7 +117,7 @@ def _folders(place: Place) -> dict[str, list[Path]]:
         "series": [place.after("series", number) for number in range(1, len(SERIES) + 1)],
         "mixed": [place.after("mixed", 1)],
         "dates": [place.scratch / "dates"],
-        "twice": [place.after("twice", 3)],
+        "saved twice": [place.after("twice", 3)],
         "empty": [empty],
         "absent": [place.scratch / "absent"],
     }

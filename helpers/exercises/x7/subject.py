@@ -9,7 +9,7 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -100,8 +100,10 @@ def in_one_process(seed: int, model: nn.Module | None = None) -> nn.Module:
 
 
 def mesh_of(shape: tuple[int, ...]) -> DeviceMesh:
-    """Return a mesh of all ranks: shards, or replicas x shards."""
-    return init_device_mesh("cpu", shape, mesh_dim_names=("replicas", "shards")[-len(shape) :])
+    """Return a mesh of all ranks: shards, or replicas x shards, in which the ranks that share a copy are apart."""
+    ranks = torch.arange(math.prod(shape)).view(shape[::-1])
+    rows = ranks.mT.tolist() if len(shape) > 1 else ranks.tolist()
+    return DeviceMesh("cpu", rows, mesh_dim_names=("replicas", "shards")[-len(shape) :])
 
 
 def sharded(seed: int, mesh: DeviceMesh, width: int = WIDTH) -> nn.Module:
