@@ -164,6 +164,8 @@ class TrainingConfig:
         dora: adapters change directions, and lengths are trained beside them (arXiv 2402.09353).
         modules_to_save: modules that are trained whole beside adapters.
         quantize: the format of the frozen base's linear layers.
+        quantized_inputs: layers of 4 bits keep their inputs for the backward pass, as bitsandbytes did before 0.43.2;
+            those of 8 bits still do.
         attention: "sdpa" (fused); "eager" (the scores are materialized); or "fused-2023", FlashAttention-2, which is
             half as fast on GPUs after Ampere as kernels made for them (arXiv 2407.08608).
         checkpointing: which blocks are recomputed: "none", "every" (or "full"), "every-2", "every-3" and so on, in
@@ -221,6 +223,7 @@ class TrainingConfig:
     train_only: Sequence[str] = ()
     channels_last: bool = False
     tf32: bool = False
+    quantized_inputs: bool = False
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
 
     def __post_init__(self) -> None:
@@ -278,6 +281,10 @@ class TrainingConfig:
             *(
                 (not lora and getattr(self, name) != value, f"{name} was given without adapters: set lora_rank.")
                 for name, value in plain.items()
+            ),
+            (
+                self.quantized_inputs and not self.quantize.startswith("nf4"),
+                "quantized_inputs is about layers of 4 bits: set quantize to nf4 or nf4-dq.",
             ),
             (lora and bool(self.train_only), "Adapters train what they name: use modules_to_save for more."),
         ]

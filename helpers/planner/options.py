@@ -114,6 +114,8 @@ def _add_memory(group: _Group) -> None:
         "--modules-to-save", "modules trained in full, in addition to the adapters", type=_names, metavar="A,B"
     )
     group.option("--quantize", "format of the frozen base", choices=QUANTIZATIONS)
+    kept = "4-bit layers keep their inputs, as bitsandbytes did before 0.43.2"
+    group.switch("--quantized-inputs", kept)
     group.option("--offload", "what is kept in the host's memory", choices=OFFLOADS)
     group.switch("--step-in-backward", "update parameters during the backward pass")
     zeroed = "zero gradients in place instead of freeing them, as PyTorch before 2.0"
