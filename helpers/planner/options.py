@@ -67,6 +67,7 @@ def _add_training(group: _Group) -> None:
     group.number("--gradient-accumulation-steps", steps, "--accumulate", "--micro-batches")
     group.number("--seq", "tokens in a sequence")
     group.number("--image-size", "pixels per side (default: the model's own)")
+    group.number("--target-seq", "tokens that an encoder-decoder writes (default: as many as it reads)")
     each = "tokens in the longest sequence of each micro-batch, in order"
     group.option("--lengths", each, type=_numbers, metavar="A,B")
     group.number("--packed", "tokens in each document of a packed sequence; documents do not attend to each other")

@@ -60,7 +60,7 @@ def _rasbt(said: float, precision: str, batch: int, miss: str = "", **more: obje
 _QKVO = {"lora_rank": 16, "lora_targets": ("q_proj", "k_proj", "v_proj", "o_proj"), "lora_dropout": 0.1}
 _QV8 = {"lora_rank": 8, "lora_targets": ("q_proj", "v_proj"), "seq": 1304}
 _QV32 = {"lora_rank": 32, "lora_targets": ("q_proj", "v_proj")}
-_OLD_4BIT = "litgpt's own 4-bit layers on bitsandbytes 0.41; what else they hold is unknown"
+_OLD = {"quantized_inputs": True}  # of bitsandbytes 0.41
 
 FIGURES = (
     _ibm(72_434_853_376, 4),
@@ -104,12 +104,12 @@ FIGURES = (
         TUTORIAL,
     ),
     Figure(
-        Recipe("llama-2-7b", quantize="nf4", **_QV8), 14.14e9, "allocated", "litgpt, torch 2.1, A100", LITGPT_TABLES,
-        miss=_OLD_4BIT,
+        Recipe("llama-2-7b", quantize="nf4", **_OLD, **_QV8), 14.14e9, "allocated", "litgpt, torch 2.1, A100",
+        LITGPT_TABLES,
     ),
     Figure(
-        Recipe("llama-2-13b", quantize="nf4-dq", **_QV8), 22.55e9, "allocated", "litgpt, torch 2.1, A100",
-        LITGPT_TABLES, miss=_OLD_4BIT,
+        Recipe("llama-2-13b", quantize="nf4-dq", **_OLD, **_QV8), 22.55e9, "allocated", "litgpt, torch 2.1, A100",
+        LITGPT_TABLES,
     ),
     _rasbt(26.79, "fp32", 64),
     _rasbt(18.21, "fp16-amp", 64),

@@ -410,6 +410,8 @@ def spec_of(recipe: TrainingConfig) -> ModelSpec:
         raise RecipeError(f"{spec.name} takes at most {spec.context} tokens; seq is {recipe.seq}.")
     if spec.images and (recipe.packed or recipe.lengths):
         raise RecipeError(f"{spec.name} takes images, which have no lengths: leave packed and lengths out.")
+    if recipe.target_seq and spec.kind != "Seq2SeqLM":
+        raise RecipeError(f"{spec.name} has no encoder for texts: leave target_seq out.")
     if recipe.channels_last and not spec.side:
         raise RecipeError(f"{spec.name} reads text: channels_last is for images.")
     if spec.config is None and recipe.dropout:

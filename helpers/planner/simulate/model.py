@@ -148,6 +148,8 @@ def make_micro_batch(recipe: TrainingConfig, spec: ModelSpec, seq: int) -> dict[
         return {"input_ids": ids, "pixel_values": pixels, "labels": torch.zeros_like(ids)} | types
     if spec.kind == "QuestionAnswering":
         return {"input_ids": ids, **{f"{end}_positions": torch.zeros(size, dtype=long) for end in ("start", "end")}}
+    if recipe.target_seq:
+        return {"input_ids": ids, "labels": torch.zeros(size, recipe.target_seq, dtype=long)}
     return {
         "input_ids": ids,
         "labels": torch.zeros(size, dtype=long) if spec.kind == "SequenceClassification" else torch.zeros_like(ids),
