@@ -37,7 +37,8 @@ def test_the_experts_are_kept_in_4_bits_and_each_works(config, model_type):
     grown = more.at_peak["parameters"] - answer.at_peak["parameters"]
     # A block more: experts and attention in 4 bits with their scales; norms, the router and adapters in full.
     packed = (number / 3 + 64 * (64 + 32 + 32 + 64)) * (0.5 + 4 / 64)
-    assert packed < grown < packed + 20_000
+    rounding = 1024 * (3 * EXPERTS[model_type][0] + 4)  # scales and a code book for each layer, in 512 bytes or more
+    assert packed < grown < packed + rounding + 10_000
 
 
 def test_a_token_pays_for_the_experts_that_it_goes_to(config):
