@@ -179,9 +179,10 @@ def headline(plans: list[Plan]) -> str:
     allocated = [pair for pair in pairs if pair[0].metric == "allocated"]
     misses = [abs(error(*pair)) for pair in allocated if verdict(*pair)]
     reserved = [error(*pair) for pair in pairs if pair[0].metric == "reserved"]
+    missed = f"the planner misses {len(misses)}, by up to {max(misses):.1%}. For the others, its" if misses else "the"
     return (
-        f"Compared with {len(allocated)} published peaks of allocated memory, the planner misses {len(misses)}, by up "
-        f"to {max(misses):.1%}. For the others, its median error is {median:.1%} and its largest {largest:.1%}. "
+        f"Compared with {len(allocated)} published peaks of allocated memory, {missed} median error is {median:.1%} "
+        f"and {'its' if misses else 'the'} largest {largest:.1%}. "
         f"Of {len(reserved)} published figures for reserved memory, {reserved.count(0)} fall inside the predicted "
         "interval. All figures are in a table, with the causes of the misses where known."
     )
