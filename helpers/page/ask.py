@@ -45,6 +45,8 @@ def arguments(kind: str, settings: Mapping[str, Any]) -> list[str]:
 def _option(control: Control, value: Any, settings: Mapping[str, Any]) -> list[str]:
     if value is None or value is False or value == "" or (control.name == "lora_rank" and not int(value)):
         return []
+    if control.name == "lora_targets" and not int(settings.get("lora_rank", 1) or 0):
+        return []
     if control.choices and str(value) not in [str(choice) for choice, _ in control.choices]:
         raise RecipeError(f"{control.label} cannot be {value!r}.")
     if control.switch:

@@ -135,7 +135,8 @@ class TrainingConfig:
     Attributes:
         model: a name of the catalog, or the path of a Hugging Face `config.json`.
         micro_batch_size: sequences or images in a micro-batch of one data rank.
-        seq: tokens in a sequence (language models); of an encoder-decoder, on both sides.
+        seq: tokens in a sequence (language models); of an encoder-decoder, on both sides unless `target_seq` says else.
+        target_seq: tokens in what the decoder of an encoder-decoder writes; 0 for as many as `seq`.
         image_size: pixels a side (image classifiers); 0 takes the model's own.
         lengths: tokens in the sequences of one micro-batch after the other, each padded to its own longest; instead of
             `seq`, which is then the longest of all.
@@ -164,6 +165,8 @@ class TrainingConfig:
         dora: adapters change directions, and lengths are trained beside them (arXiv 2402.09353).
         modules_to_save: modules that are trained whole beside adapters.
         quantize: the format of the frozen base's linear layers.
+        quantized_inputs: layers of 4 bits keep their inputs for the backward pass, as bitsandbytes did before 0.43.2;
+            those of 8 bits still do.
         attention: "sdpa" (fused); "eager" (the scores are materialized); or "fused-2023", FlashAttention-2, which is
             half as fast on GPUs after Ampere as kernels made for them (arXiv 2407.08608).
         checkpointing: which blocks are recomputed: "none", "every" (or "full"), "every-2", "every-3" and so on, in
@@ -221,6 +224,8 @@ class TrainingConfig:
     train_only: Sequence[str] = ()
     channels_last: bool = False
     tf32: bool = False
+    quantized_inputs: bool = False
+    target_seq: int = 0
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
 
     def __post_init__(self) -> None:
@@ -254,7 +259,7 @@ class TrainingConfig:
             )
         at_least_one = ("micro_batch_size", "seq", "gradient_accumulation_steps")
         check_range(self, {**dict.fromkeys((*at_least_one, "galore_rank"), 1), "lora_rank": 0, "image_size": 0})
-        check_range(self, {"packed": 0})
+        check_range(self, {"packed": 0, "target_seq": 0})
         if min(self.lengths, default=1) < 1:
             raise RecipeError(f"lengths are {', '.join(map(str, self.lengths))}; each must be at least 1.")
         if self.dropout is not None and not 0 <= self.dropout < 1:
@@ -278,6 +283,10 @@ class TrainingConfig:
             *(
                 (not lora and getattr(self, name) != value, f"{name} was given without adapters: set lora_rank.")
                 for name, value in plain.items()
+            ),
+            (
+                self.quantized_inputs and not self.quantize.startswith("nf4"),
+                "quantized_inputs is about layers of 4 bits: set quantize to nf4 or nf4-dq.",
             ),
             (lora and bool(self.train_only), "Adapters train what they name: use modules_to_save for more."),
         ]
@@ -303,6 +312,10 @@ class TrainingConfig:
             (self.master_weights and self.step_in_backward, "The step in the backward pass keeps no master_weights."),
             (self.method != "sft" and self.loss != "full", f"{self.method} reads all logits: use loss full."),
             (self.method == "sft" and not self.reference, "Only dpo and grpo have a reference: set method."),
+            (
+                self.target_seq > 0 and bool(self.lengths or self.packed),
+                "target_seq is one length: leave lengths and packed out.",
+            ),
             (self.packed > 0 and bool(self.lengths), "Packed sequences are all as long: give packed or lengths."),
             (
                 self.packed > 0 and (self.seq % self.packed > 0 or self.attention == "eager"),
@@ -414,7 +427,7 @@ class TrainingConfig:
         parts += [f"only {', '.join(self.train_only)}"] if self.train_only else []
         parts += ["full training"] if not (self.lora_rank or self.train_only or self.freeze) else []
         parts += [f"without {', '.join(self.freeze)}"] if self.freeze else []
-        parts += [self.quantize] if self.quantize != "none" else []
+        parts += [self.quantize + " with kept inputs" * self.quantized_inputs] if self.quantize != "none" else []
         parts += [self.optimizer if self.optimizer_impl == "foreach" else f"{self.optimizer} {self.optimizer_impl}"]
         parts += ["FP32 masters"] if self.master_weights else []
         parts += [f"{self.loss} loss"] if self.loss != "full" else []
@@ -433,6 +446,7 @@ _PLAIN = {  # what engines for many GPUs do, as they are planned: field -> its v
     **dict.fromkeys(("step_in_backward", "expandable_segments", "master_weights", "channels_last", "dora"), False),
     "tf32": False,
     **dict.fromkeys(("lengths", "freeze", "train_only", "modules_to_save"), ()),
+    **{"quantized_inputs": False, "target_seq": 0},
     **{"set_to_none": True, "image_size": 0, "optimizer": "adamw", "offload": "none", "quantize": "none"},
     **{"method": "sft", "loss": "full", "packed": 0, "dropout": None},
 }

@@ -13,7 +13,7 @@ from typing import Any
 from .catalog.clusters import CLUSTERS, Cluster, find_cluster
 from .catalog.gpus import GIGA
 from .catalog.hub import catalog_or_path
-from .catalog.models import find_context, is_mixture
+from .catalog.models import IMAGE_MODELS, find_context, is_mixture, read_config
 from .catalog.this_machine import THIS
 from .config import ParallelConfig, RecipeError, TrainingConfig
 
@@ -46,6 +46,15 @@ class Described:
         return f"{config.model}, {config.precision}, {reads}{program}\n  assumed: {assumed or 'nothing'}"
 
 
+def _usual_targets(model: str) -> str:
+    """Return which layers get adapters where none are named; importing PEFT takes a second or two."""
+    from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as USUAL
+
+    if model in (*IMAGE_MODELS, "small-gpt") or read_config(model)[0] in USUAL:
+        return "PEFT's choice"
+    return "all linear layers, since PEFT has no choice for this type of model"
+
+
 def _word(value: Any) -> str:
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
@@ -68,11 +77,6 @@ def described(options: Mapping[str, Any]) -> Described:
             raise RecipeError("--recompute-every needs --activation-checkpointing full.")
         given["checkpointing"] = f"every-{given['recompute_every']}"
     given["model"] = catalog_or_path(given["model"])
-    mixture = is_mixture(given["model"])  # an unknown name is refused before anything else
-    if mixture and given.get("quantize", "none") != "none":
-        raise RecipeError(
-            f"{given['model']} is a mixture of experts; quantized bases are planned only for dense models."
-        )
     context, extends = find_context(given["model"])
     ranks = {name: given[name] for name in _OF_RANKS if name in given}
     ranks |= fill(given.get("gpus"), {name: ranks[name] for name in DIMENSIONS if name in ranks})
@@ -98,7 +102,7 @@ def described(options: Mapping[str, Any]) -> Described:
         if not needed:
             assumed.pop(name, None)
     if "lora_targets" in assumed:
-        assumed["lora_targets"] = "of attention" if config.by_blocks else "PEFT's choice"
+        assumed["lora_targets"] = "of attention" if config.by_blocks else _usual_targets(config.model)
     if config.method == "grpo":
         assumed["generation"] = "elsewhere: neither its bytes nor its seconds are part of this"
     if context and config.seq > context:
@@ -111,7 +115,7 @@ def described(options: Mapping[str, Any]) -> Described:
 def _for_engines(training: Mapping[str, Any], ranks: Mapping[str, Any]) -> bool:
     """Return whether an engine for many GPUs would train this: a decoder, whole, on several of them or in its way."""
     config = TrainingConfig(**training, parallel=ParallelConfig(**{"zero": "none", **ranks}))
-    if config.by_blocks or is_mixture(config.model):
+    if config.by_blocks or (config.quantize == "none" and is_mixture(config.model)):
         return True
     fused = training.get("optimizer_impl", "fused") == "fused" and config.checkpointing != "sqrt"
     return config.ranks > 1 and config.whole and fused and _is_decoder(config.model)

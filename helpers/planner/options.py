@@ -67,6 +67,7 @@ def _add_training(group: _Group) -> None:
     group.number("--gradient-accumulation-steps", steps, "--accumulate", "--micro-batches")
     group.number("--seq", "tokens in a sequence")
     group.number("--image-size", "pixels per side (default: the model's own)")
+    group.number("--target-seq", "tokens that an encoder-decoder writes (default: as many as it reads)")
     each = "tokens in the longest sequence of each micro-batch, in order"
     group.option("--lengths", each, type=_numbers, metavar="A,B")
     group.number("--packed", "tokens in each document of a packed sequence; documents do not attend to each other")
@@ -114,6 +115,8 @@ def _add_memory(group: _Group) -> None:
         "--modules-to-save", "modules trained in full, in addition to the adapters", type=_names, metavar="A,B"
     )
     group.option("--quantize", "format of the frozen base", choices=QUANTIZATIONS)
+    kept = "4-bit layers keep their inputs, as bitsandbytes did before 0.43.2"
+    group.switch("--quantized-inputs", kept)
     group.option("--offload", "what is kept in the host's memory", choices=OFFLOADS)
     group.switch("--step-in-backward", "update parameters during the backward pass")
     zeroed = "zero gradients in place instead of freeing them, as PyTorch before 2.0"

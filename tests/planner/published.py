@@ -60,7 +60,7 @@ def _rasbt(said: float, precision: str, batch: int, miss: str = "", **more: obje
 _QKVO = {"lora_rank": 16, "lora_targets": ("q_proj", "k_proj", "v_proj", "o_proj"), "lora_dropout": 0.1}
 _QV8 = {"lora_rank": 8, "lora_targets": ("q_proj", "v_proj"), "seq": 1304}
 _QV32 = {"lora_rank": 32, "lora_targets": ("q_proj", "v_proj")}
-_OLD_4BIT = "litgpt's own 4-bit layers on bitsandbytes 0.41; what else they hold is unknown"
+_OLD = {"quantized_inputs": True}  # of bitsandbytes 0.41
 
 FIGURES = (
     _ibm(72_434_853_376, 4),
@@ -104,12 +104,12 @@ FIGURES = (
         TUTORIAL,
     ),
     Figure(
-        Recipe("llama-2-7b", quantize="nf4", **_QV8), 14.14e9, "allocated", "litgpt, torch 2.1, A100", LITGPT_TABLES,
-        miss=_OLD_4BIT,
+        Recipe("llama-2-7b", quantize="nf4", **_OLD, **_QV8), 14.14e9, "allocated", "litgpt, torch 2.1, A100",
+        LITGPT_TABLES,
     ),
     Figure(
-        Recipe("llama-2-13b", quantize="nf4-dq", **_QV8), 22.55e9, "allocated", "litgpt, torch 2.1, A100",
-        LITGPT_TABLES, miss=_OLD_4BIT,
+        Recipe("llama-2-13b", quantize="nf4-dq", **_OLD, **_QV8), 22.55e9, "allocated", "litgpt, torch 2.1, A100",
+        LITGPT_TABLES,
     ),
     _rasbt(26.79, "fp32", 64),
     _rasbt(18.21, "fp16-amp", 64),
@@ -179,9 +179,10 @@ def headline(plans: list[Plan]) -> str:
     allocated = [pair for pair in pairs if pair[0].metric == "allocated"]
     misses = [abs(error(*pair)) for pair in allocated if verdict(*pair)]
     reserved = [error(*pair) for pair in pairs if pair[0].metric == "reserved"]
+    missed = f"the planner misses {len(misses)}, by up to {max(misses):.1%}. For the others, its" if misses else "the"
     return (
-        f"Compared with {len(allocated)} published peaks of allocated memory, the planner misses {len(misses)}, by up "
-        f"to {max(misses):.1%}. For the others, its median error is {median:.1%} and its largest {largest:.1%}. "
+        f"Compared with {len(allocated)} published peaks of allocated memory, {missed} median error is {median:.1%} "
+        f"and {'its' if misses else 'the'} largest {largest:.1%}. "
         f"Of {len(reserved)} published figures for reserved memory, {reserved.count(0)} fall inside the predicted "
         "interval. All figures are in a table, with the causes of the misses where known."
     )

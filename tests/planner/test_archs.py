@@ -2,11 +2,11 @@
 
 import json
 
-from helpers.planner import RecipeError
-from helpers.planner.catalog import find_model, model_names
+from helpers.planner import RecipeError, TrainingConfig
+from helpers.planner.catalog import model_names
 from helpers.planner.catalog.archs import arch_names, arch_of
 from helpers.planner.catalog.configs import CONFIGS
-from helpers.planner.catalog.models import _context, find_context, kind_of, make_config
+from helpers.planner.catalog.models import _context, find_context, kind_of, make_config, spec_of
 from helpers.planner.layout.arch import arch_of_config
 
 import pytest
@@ -58,7 +58,7 @@ def test_every_mixture_is_refused_by_recipes_and_known_to_layouts():
     for name in MIXTURES:
         assert arch_of(name).experts > 1
         with pytest.raises(RecipeError, match="mixture of experts"):
-            find_model(name)
+            spec_of(TrainingConfig(name))
 
 
 def test_latent_attention_and_dense_blocks_are_read():

@@ -136,6 +136,19 @@ def test_quantized_bases():
         assert saved == pytest.approx(linear * (2 - bytes_each), rel=0.03)
 
 
+def test_layers_of_4_bits_may_keep_their_inputs():
+    base = Recipe(LLAMA, lora_rank=8, lora_targets=("q_proj",), lora_dtype="weights", seq=256, quantize="nf4")
+    kept = replace(base, quantized_inputs=True)
+    grown = plan(kept).peak_allocated_bytes - plan(base).peak_allocated_bytes
+    # What nothing else keeps, in each of two blocks: inputs of the MLP, and of its way down.
+    assert 2 * 256 * (4096 + 11008) < grown < 2 * 2 * 256 * (4096 + 11008)
+    recomputed = [replace(each, checkpointing="every") for each in (base, kept)]
+    assert plan(recomputed[0]).at_peak["parameters"] == plan(recomputed[1]).at_peak["parameters"]
+    for quantize in ("none", "int8"):
+        with pytest.raises(RecipeError, match="4 bits"):
+            replace(kept, quantize=quantize)
+
+
 def test_gpt2s_turned_layers_are_quantized_too():
     base = Recipe(GPT2, lora_rank=8, seq=64)
     assert plan(replace(base, quantize="nf4")).at_peak["parameters"] < 0.75 * plan(base).at_peak["parameters"]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from helpers.planner import Recipe, RecipeError, plan
 from helpers.planner.catalog.archs import arch_of
 from helpers.planner.catalog.models import find_model
+from helpers.planner.described import described
 from helpers.planner.measure import measure_recipe
 from helpers.planner.simulate.blocks import find_blocks
 
@@ -89,6 +90,38 @@ def test_the_blocks_of_encoder_and_decoder_are_recomputed(config, named):
     plain, recomputed = (plan(replace(recipe, checkpointing=which)) for which in ("none", "every"))
     assert recomputed.peak_allocated_bytes < plain.peak_allocated_bytes
     assert recomputed.recomputed_share > 0
+
+
+def test_a_decoder_may_write_less_than_its_encoder_reads(config):
+    model = config(*PLANNED["T5ForConditionalGeneration"], "T5ForConditionalGeneration")
+    recipe = Recipe(model, precision="fp32", micro_batch_size=16, seq=256)
+    short = replace(recipe, target_seq=32)
+    answers = plan(recipe), plan(short)
+    assert answers[1].flops < 0.7 * answers[0].flops
+    assert answers[1].peak_allocated_bytes < answers[0].peak_allocated_bytes
+    assert plan(replace(recipe, target_seq=256)).peak_allocated_bytes == answers[0].peak_allocated_bytes
+    with pytest.raises(RecipeError, match="leave target_seq out"):
+        plan(Recipe("small-gpt", target_seq=8))
+
+
+def test_no_block_is_left_out_at_random(config):
+    sizes = {"d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "vocab_size": 500}
+    sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 64}
+    flops = [
+        plan(Recipe(config("bart", sizes | {"encoder_layerdrop": drop, "decoder_layerdrop": drop}, ""), seq=64)).flops
+        for drop in (0.0, 0.5)
+    ]
+    assert flops[0] == flops[1]
+
+
+@pytest.mark.parametrize("model_type", ["phi3", "olmo2", "granite", "glm4", "smollm3"])
+def test_where_peft_has_no_choice_all_linear_layers_get_adapters(config, model_type):
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = config(model_type, sizes | {"num_key_value_heads": 2, "vocab_size": 500, "pad_token_id": 0}, "")
+    recipe = Recipe(model, lora_rank=4, seq=64)
+    assert plan(recipe).trained == plan(replace(recipe, lora_targets=("all-linear",))).trained > 0
+    assert "all linear layers, since PEFT has no choice" in described({"model": model, "lora_rank": 4}).heading
+    assert "lora targets PEFT's choice" in described({"model": "gpt2", "lora_rank": 4}).heading
 
 
 @pytest.mark.parametrize("named", SEES)

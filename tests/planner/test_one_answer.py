@@ -94,9 +94,14 @@ def drawn(chance):
         ("--packed", ("32",)),
         ("--dropout", ("0", "0.1")),
         ("--freeze", ("embed_tokens",)),
+        ("--lora-targets", ("all-linear", "q_proj,v_proj")),
+        ("--target-seq", ("32",)),
     ):
         if chance.random() < 0.1:
             options += [flag, chance.choice(values)]
+    for flag in ("--quantized-inputs", "--tf32", "--master-weights", "--cuda-graphs", "--no-set-to-none", "--dora"):
+        if chance.random() < 0.05:
+            options.append(flag)
     return options + chance.choice(([], ["--compile"], ["--no-compile"], ["--expandable-segments"]))
 
 

@@ -34,7 +34,19 @@ OPT |= {"num_attention_heads": 4, "word_embed_proj_dim": 64, "max_position_embed
 ROBERTA = BERT | {"model_type": "roberta", "architectures": ["RobertaForSequenceClassification"]}
 VIT = {"model_type": "vit", "image_size": 32, "patch_size": 8, "hidden_size": 64, "intermediate_size": 96}
 VIT |= {"num_hidden_layers": 9, "num_attention_heads": 4}
+# An encoder and a decoder of as many blocks, and experts.
+T5 = {"model_type": "t5", "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 8, "num_heads": 4, "vocab_size": 512}
+BART = {"model_type": "bart", "d_model": 64, "encoder_ffn_dim": 96, "decoder_ffn_dim": 96, "vocab_size": 512}
+BART |= {"encoder_layers": 8, "decoder_layers": 8, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+BART |= {"max_position_embeddings": 128}
+WHISPER = BART | {"model_type": "whisper", "max_source_positions": 32, "max_target_positions": 128, "pad_token_id": 0}
+MIXTRAL = LLAMA | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 2}
 OTHERS = [
+    (T5, {"precision": "bf16", "checkpointing": "every"}),
+    (T5, {"parallel": SHARDED, "target_seq": 16}),
+    (BART, {"precision": "fp16-amp", "optimizer_impl": "fused"}),
+    (WHISPER, {"precision": "fp16-amp", "checkpointing": "every"}),
+    (MIXTRAL, {"precision": "bf16", "quantize": "nf4", "lora_rank": 4, "quantized_inputs": True}),
     (GEMMA, {"precision": "bf16", "checkpointing": "every"}),
     (GEMMA2, {"precision": "bf16", "lora_rank": 4}),
     (GEMMA2, {"checkpointing": "every", "optimizer": "adamw-8bit", "attention": "eager"}),

@@ -53,6 +53,9 @@ SCANS += ("falcon_h1", "nemotron_h", "qwen3_next", "qwen3_5", "qwen3_5_moe", "ol
 VISION = ("llava", "paligemma", "gemma3", "internvl")  # others cut images into pieces whose number depends on the image
 
 
+_DECODERS = ("num_decoder_layers", "decoder_layers")  # how configs of encoder-decoders call the decoder's depth
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """A model of the catalog, ready to be built.
@@ -88,6 +91,14 @@ class ModelSpec:
             return 0
         return getattr(self.config, "num_hidden_layers", 0)
 
+    @property
+    def pair(self) -> bool:
+        """Whether it is an encoder and a decoder of as many blocks each."""
+        if not getattr(self.config, "is_encoder_decoder", False):
+            return False
+        depths = [getattr(self.config, name) for name in _DECODERS if hasattr(self.config, name)]
+        return bool(depths) and set(depths) == {self.layers}
+
     def with_layers(self, layers: int) -> "ModelSpec":
         """Return the same model with another number of blocks."""
         config = copy.deepcopy(self.config)
@@ -95,7 +106,16 @@ class ModelSpec:
             if getattr(config, "layer_types", None):
                 config.layer_types = config.layer_types[:layers]
             config.num_hidden_layers = layers
+            for name in _DECODERS if self.pair else ():
+                if hasattr(config, name):
+                    setattr(config, name, layers)
         return replace(self, config=config, depth=layers)
+
+    @property
+    def mixture(self) -> bool:
+        """Whether it is a mixture of experts."""
+        parts = () if self.config is None else (self.config, self.config.get_text_config())
+        return any(getattr(part, experts, 0) for part in parts for experts in EXPERTS)
 
     @property
     def images(self) -> bool:
@@ -130,6 +150,9 @@ class ModelSpec:
         for part in (config, getattr(config, "vision_config", None)):
             if recipe.image_size and hasattr(part, "image_size"):
                 part.image_size = recipe.image_size
+        for name in ("layerdrop", "encoder_layerdrop", "decoder_layerdrop"):
+            if getattr(config, name, 0):
+                setattr(config, name, 0.0)  # the step with the most memory leaves no layer out
         for part in (config, config.get_text_config()) if recipe.dropout is not None else ():
             for name, value in vars(part).items():
                 if isinstance(value, int | float) and ("dropout" in name or name.endswith("pdrop")):
@@ -220,11 +243,6 @@ def find_model(name: str) -> ModelSpec:
     model_type, sizes = read_config(name)
     config = make_config(name, model_type, sizes)
     kind, called = kind_of(name, config, model_type)
-    for part in (config, config.get_text_config()):
-        if any(getattr(part, experts, 0) for experts in EXPERTS):
-            raise RecipeError(
-                f"{name} is a mixture of experts, which is not planned for a plain PyTorch loop: use another engine."
-            )
     if kind == "ImageClassification":
         side, patch = _side(getattr(config, "image_size", None) or 224), _side(getattr(config, "patch_size", None) or 1)
         channels = getattr(config, "num_channels", 3)
@@ -379,6 +397,11 @@ def spec_of(recipe: TrainingConfig) -> ModelSpec:
         RecipeError: there is no such model, or it cannot use one of the options.
     """
     spec = find_model(recipe.model)
+    if spec.mixture and recipe.quantize == "none":
+        raise RecipeError(
+            f"{spec.name} is a mixture of experts: a plain PyTorch loop is planned only with its base quantized, "
+            "so use another engine."
+        )
     if not spec.side and recipe.image_size:
         raise RecipeError(f"{spec.name} reads text: leave image_size out.")
     if recipe.image_size % spec.patch:
@@ -387,6 +410,8 @@ def spec_of(recipe: TrainingConfig) -> ModelSpec:
         raise RecipeError(f"{spec.name} takes at most {spec.context} tokens; seq is {recipe.seq}.")
     if spec.images and (recipe.packed or recipe.lengths):
         raise RecipeError(f"{spec.name} takes images, which have no lengths: leave packed and lengths out.")
+    if recipe.target_seq and spec.kind != "Seq2SeqLM":
+        raise RecipeError(f"{spec.name} has no encoder for texts: leave target_seq out.")
     if recipe.channels_last and not spec.side:
         raise RecipeError(f"{spec.name} reads text: channels_last is for images.")
     if spec.config is None and recipe.dropout:

@@ -45,13 +45,22 @@ def _repeats(kinds: list[_Kind], period: int) -> bool:
 
 
 def _kinds(recipe: TrainingConfig, spec: ModelSpec) -> list[_Kind]:
-    """Return what each block of a model is made of; nothing where it has no list of so many blocks, or several."""
+    """Return what each block of a model is made of; nothing where it has no list of so many blocks, or several.
+
+    The blocks of an encoder and its decoder of equal depth are counted in pairs.
+    """
     try:
         model = spec.build(recipe, torch.float32)
     except Exception:  # model classes raise anything; what runs the model reports it
         return []
-    lists = [each for each in model.modules() if isinstance(each, nn.ModuleList) and len(each) == spec.layers]
-    return [_kind(block) for block in lists[0]] if len(lists) == 1 else []
+    lists: list[nn.ModuleList] = []
+    for each in model.modules():
+        within = any(each is part for outer in lists for part in outer.modules())  # a block's own few parts
+        if isinstance(each, nn.ModuleList) and len(each) == spec.layers and not within:
+            lists.append(each)
+    if len(lists) != (2 if spec.pair else 1):
+        return []
+    return [tuple(part for block in blocks for part in _kind(block)) for blocks in zip(*lists, strict=True)]
 
 
 def _kind(block: nn.Module) -> _Kind:

@@ -1,13 +1,18 @@
 """The model of a recipe: built on the meta device, given memory, fed with a micro-batch."""
 
+from contextlib import AbstractContextManager, nullcontext
+from unittest.mock import patch
+
 import torch
 from torch import Tensor, nn
 
 from ..catalog.models import ModelSpec
 from ..config import RecipeError, TrainingConfig
 from .blocks import Contexts, checkpoint_blocks, find_blocks
+from .experts import spread_experts
 from .quantized import quantize_linears
 
+ALL_LINEAR = "all-linear"  # PEFT's word for all linear layers but the output head
 _TYPED = ("paligemma", "gemma3")  # tell images and texts apart by a type of each token
 
 
@@ -23,7 +28,10 @@ def build(recipe: TrainingConfig, spec: ModelSpec, contexts: Contexts) -> nn.Mod
         RecipeError: the model has no layers for one of these.
     """
     model = spec.build(recipe, recipe.weight_dtype)
-    if recipe.quantize != "none" and not quantize_linears(model, recipe.quantize):
+    quantized = recipe.quantize != "none"
+    if quantized and spec.mixture:
+        spread_experts(model, recipe.model)
+    if quantized and not quantize_linears(model, recipe.quantize, recipe.quantized_inputs):
         raise RecipeError(f"{recipe.model} has no linear layers to quantize.")
     if recipe.lora_rank:
         model = _add_adapters(model, recipe)
@@ -44,21 +52,36 @@ def _add_adapters(model: nn.Module, recipe: TrainingConfig) -> nn.Module:
         r=recipe.lora_rank,
         lora_alpha=recipe.lora_alpha or 2 * recipe.lora_rank,
         lora_dropout=recipe.lora_dropout,
-        # None: PEFT's own choice for the architecture
-        target_modules="all-linear" if recipe.lora_targets == ("all-linear",) else list(recipe.lora_targets) or None,
+        target_modules=_targets(model, recipe),
         use_dora=recipe.dora,
         modules_to_save=list(recipe.modules_to_save) or None,
     )
     for name in recipe.modules_to_save:
         _named(model, name)
     try:
-        return get_peft_model(model, config, autocast_adapter_dtype=recipe.lora_dtype == "fp32")
+        with _experts_as_they_are():
+            return get_peft_model(model, config, autocast_adapter_dtype=recipe.lora_dtype == "fp32")
     except (ValueError, KeyError) as error:
         linear = {name.rpartition(".")[2] for name, m in model.named_modules() if isinstance(m, nn.Linear)}
         missing = f"LoRA found no layer called {', '.join(recipe.lora_targets)} in {recipe.model}"
-        if not recipe.lora_targets:
-            missing = f"PEFT has no choice of layers for {recipe.model}, name some as lora_targets"
         raise RecipeError(f"{missing}; its linear layers: {', '.join(sorted(linear))}.") from error
+
+
+def _targets(model: nn.Module, recipe: TrainingConfig) -> str | list[str]:
+    """Return which layers get adapters: those that the recipe names, PEFT's for the type of model, or all linear."""
+    from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as USUAL
+
+    names = recipe.lora_targets or USUAL.get(model.config.model_type) or (ALL_LINEAR,)
+    return names if isinstance(names, str) else ALL_LINEAR if tuple(names) == (ALL_LINEAR,) else list(names)
+
+
+def _experts_as_they_are() -> AbstractContextManager:
+    """Keep PEFT from looking for a mixture's experts where transformers 5 has them: here they are linear layers."""
+    try:
+        from peft.utils import transformers_weight_conversion as conversion
+    except ImportError:  # before transformers 5
+        return nullcontext()
+    return patch.object(conversion, "convert_peft_config_for_transformers", lambda *_, **__: None)
 
 
 def _named(model: nn.Module, name: str) -> nn.Module:
@@ -125,6 +148,8 @@ def make_micro_batch(recipe: TrainingConfig, spec: ModelSpec, seq: int) -> dict[
         return {"input_ids": ids, "pixel_values": pixels, "labels": torch.zeros_like(ids)} | types
     if spec.kind == "QuestionAnswering":
         return {"input_ids": ids, **{f"{end}_positions": torch.zeros(size, dtype=long) for end in ("start", "end")}}
+    if recipe.target_seq:
+        return {"input_ids": ids, "labels": torch.zeros(size, recipe.target_seq, dtype=long)}
     return {
         "input_ids": ids,
         "labels": torch.zeros(size, dtype=long) if spec.kind == "SequenceClassification" else torch.zeros_like(ids),

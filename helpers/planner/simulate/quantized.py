@@ -21,8 +21,7 @@ class _FrozenProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: "QuantizedLinear", bias: Tensor | None) -> Tensor:
         ctx.layer = layer
-        if layer.bits == 8:
-            # bitsandbytes keeps the input, although a frozen weight does not need it; a checkpointed block does not.
+        if layer.keeps_inputs:  # although a frozen weight does not need it; a checkpointed block does not
             ctx.save_for_backward(x)
         return F.linear(x, layer.unpacked(x.dtype), bias)
 
@@ -37,14 +36,16 @@ class QuantizedLinear(nn.Linear):
     Args:
         layer: the layer to stand for.
         kind: how its weight is kept.
+        keeps_inputs: for the backward pass, as bitsandbytes does in 8 bits, and before 0.43.2 did in 4 bits, too.
     """
 
-    def __init__(self, layer: nn.Linear, kind: str) -> None:
+    def __init__(self, layer: nn.Linear, kind: str, keeps_inputs: bool = False) -> None:
         nn.Module.__init__(self)
         turned = not isinstance(layer, nn.Linear)  # GPT-2's Conv1D is a linear layer with its weight transposed
         self.in_features = layer.nx if turned else layer.in_features
         self.out_features = layer.nf if turned else layer.out_features
         self.bits = 8 if kind == "int8" else 4
+        self.keeps_inputs = keeps_inputs or self.bits == 8
         n, device, self.dtype = layer.weight.numel(), layer.weight.device, layer.weight.dtype
         self.weight = nn.Parameter(torch.empty(n * self.bits // 8, dtype=torch.uint8, device=device), False)
         self.weight.numbers = n  # type: ignore[attr-defined]  # packed, two of 4 bits are one element
@@ -84,7 +85,7 @@ class QuantizedLinear(nn.Linear):
         return _FrozenProduct.apply(x, self, self.bias)
 
 
-def quantize_linears(model: nn.Module, kind: str) -> int:
+def quantize_linears(model: nn.Module, kind: str, keeps_inputs: bool = False) -> int:
     """Replace linear layers of `model` as `BitsAndBytesConfig` does; returns how many.
 
     The output head stays as it is, and what transformers wants to keep in FP32, such as T5's `wo`.
@@ -94,6 +95,6 @@ def quantize_linears(model: nn.Module, kind: str) -> int:
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if type(child).__name__ in LINEAR and child is not head and name not in kept:
-                setattr(module, name, QuantizedLinear(child, kind))
+                setattr(module, name, QuantizedLinear(child, kind, keeps_inputs))
                 replaced += 1
     return replaced
