@@ -50,6 +50,8 @@ class Layout(ParallelConfig):
         head_dummy: whether a head whose matmuls wait returns a dummy gradient of Transformer Engine, as Megatron's has
             done since its commit e7c55de99e. Where nothing waits, its weight's gradient stands for the dummy.
         narrow_gradients: whether megatron adds up gradients in 16 bits, and widens them for the update.
+        buffer_passes: whether megatron goes through the whole buffer of a rank's gradients in each step to set it to
+            zero, to look for NaN, and, before ranks add theirs up, to divide it by their number.
         loss: of megatron: "in-place"; "fused", whose compiled parts do not work in place; or "te": Transformer Engine's
             kernel, which leaves the gradient in the place of the logits.
         deferred_logits: of so many micro-batches, megatron's last stage keeps the gradients of the logits until all
@@ -97,6 +99,7 @@ class Layout(ParallelConfig):
     packed: bool = False
     head_dummy: bool = False
     narrow_gradients: bool = False
+    buffer_passes: bool = False
     loss: str = "in-place"
     deferred_logits: int = 0
     micro_batch_group: int = 0

@@ -13,6 +13,7 @@ from helpers.planner.layout.layout_plan import plan_layout
 
 import pytest
 
+from tests.planner.layout.small import DENSE
 from tests.sampling import sample_with_quick
 
 RATES = replace(layout_rates(), products={}, attention={}, fused=1.0, eager=1.0, depth=0.0, power=0.0)
@@ -116,3 +117,13 @@ def test_no_step_is_faster_than_its_products(zero, micro_batches):
     fastest = Chip(cluster.gpu, RATES, case).product_rate("bfloat16")
     assert plan.flops / fastest < plan.seconds < 5 * plan.flops / fastest
     assert sum(plan.parts.values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("shard", "passes"), [(1, 2), (4, 4)])
+def test_megatron_goes_through_its_gradients_before_they_are_sent(shard, passes):
+    plain = Layout(DENSE, engine="megatron", zero="zero1", shard=shard, seq=32)
+    cluster, rates = find_cluster("dgx-h100"), replace(layout_rates(), kernel=0.0, launch=0.0)
+    before, after = (plan_layout(replace(plain, buffer_passes=each), cluster, rates) for each in (False, True))
+    passing = Chip(cluster.gpu, rates, plain).passing_seconds(passes * 4 * DENSE.count())  # FP32
+    assert after.seconds - before.seconds == pytest.approx(passing, rel=0.01)
+    assert [rank.nbytes for rank in after.ranks] == [rank.nbytes for rank in before.ranks]
