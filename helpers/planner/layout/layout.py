@@ -43,6 +43,8 @@ class Layout(ParallelConfig):
         lora_rank: of adapters, which alone are trained; 0 trains the whole model.
         lora_targets: which layers have one: those of "attention", or "all" of a block.
         lora_dropout: in front of each adapter; keeps a mask.
+        four_bits: whether the matmuls of an 8-bit precision run in 4 bits (NVFP4, MXFP4) on a GPU that has units for
+            that; memory is planned as in 8 bits.
         fp8_params: whether the blocks' weights, which are then not trained, have one byte each.
         own_modules: whether megatron runs its own layers in place of Transformer Engine's.
         packed: whether queries, keys and values come from one layer, as in Megatron, and gate and up; their tensors
@@ -95,6 +97,7 @@ class Layout(ParallelConfig):
     lora_targets: str = "attention"
     lora_dropout: float = 0.0
     fp8_params: bool = False
+    four_bits: bool = False
     own_modules: bool = False
     packed: bool = False
     head_dummy: bool = False
