@@ -109,7 +109,9 @@ def _of_mlperf(row: Mapping[str, Any]) -> dict[str, Any]:
     lora = "lora" in str(row.get("task", "")).lower()
     line = {"framework": "mlperf", "arch": _arch(row["model"]), "gpu": _gpu(row["gpu"]), **_ranks(row)}
     line |= {"gradient_accumulation_steps": row["micro_batches"]}
-    said = next((word for word in ("nvfp4", "mxfp4", "fp4", "fp8", "bf16") if word in str(row.get("precision")).lower()), "")
+    said = next(
+        (word for word in ("nvfp4", "mxfp4", "fp4", "fp8", "bf16") if word in str(row.get("precision")).lower()), ""
+    )
     line |= {"precision": said} if said else {}  # where a log does not say, it is the framework's
     if row.get("sequence_parallel") is not None:
         line["sequence_parallel"] = row["sequence_parallel"]
