@@ -1,9 +1,10 @@
 """Fit how fast matmuls of Hopper and Blackwell are in a step to runs of MLPerf, NVIDIA's dgxc-benchmarking and SimuMax.
 
 Run `python -m tests.planner.calibrate_outside`: it changes the rates of matmuls in layout_rates.json and writes the
-table of docs/accuracy.md; with `--intervals` it sets the intervals alone (`coverage.py`). `outside_layouts.jsonl` has
-runs of several models, precisions and machines of the three. Sources count alike, however many runs they have; a
-forecast of the table is made without its source where another one has such matmuls.
+table of docs/accuracy.md; with `--table` it writes the table alone, with `--intervals` it sets the intervals alone
+(`coverage.py`). `outside_layouts.jsonl` has runs of several models, precisions and machines of the three. Sources count
+alike, however many runs they have; a forecast of the table is made without its source where another one has such
+matmuls.
 """
 
 import json
@@ -121,9 +122,12 @@ def note_errors(known: Sequence[Reply]) -> None:
 
 
 def main(*words: str) -> None:
-    """Plan the runs, and fit and write; with `--intervals`, set the intervals alone."""
+    """Plan the runs, and fit and write; with `--table` write the table, with `--intervals` set the intervals alone."""
     lines = [json.loads(line) for line in RUNS.read_text(encoding="utf-8").splitlines()]
     known = [reply(line) for line in lines]
+    if words == ("--table",):
+        write_between(TABLE_PAGE, MARKS, table(known))
+        return
     (note_errors if words == ("--intervals",) else write)(known)
 
 

@@ -39,12 +39,16 @@ ARCHS: dict[str, dict[str, Any]] = {
     r"nemotron4? 340b": {"layers": 96, "hidden": 18432, "heads": 96, "kv_heads": 8, "ffn": 73728} | _NEMOTRON,
 }
 _GPUS = (
-    ("NVL", "h200-nvl"),
+    ("H200-NVL", "h200-nvl"),
+    ("H200 NVL", "h200-nvl"),
+    ("H100 NVL", "h100-nvl"),
+    ("H100-NVL", "h100-nvl"),
     ("H100", "h100"),
     ("H200", "h200"),
     ("L40S", "l40s"),
     ("MI325X", "mi325x"),
     ("MI300X", "mi300x"),
+    ("MI350X", "mi350x"),
     ("MI355X", "mi355x"),
     ("GB300", "gb300"),
     ("GB200", "gb200"),
@@ -87,7 +91,7 @@ def _ranks(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _gpu(name: str) -> str:
     known = next((gpu for word, gpu in _GPUS if word in name), None)
-    if known is None or known == "h200-nvl":
+    if known is None:
         raise Unusable(f"a GPU that the catalog has not: {name}")
     return known
 
@@ -105,8 +109,10 @@ def _of_mlperf(row: Mapping[str, Any]) -> dict[str, Any]:
     lora = "lora" in str(row.get("task", "")).lower()
     line = {"framework": "mlperf", "arch": _arch(row["model"]), "gpu": _gpu(row["gpu"]), **_ranks(row)}
     line |= {"gradient_accumulation_steps": row["micro_batches"]}
-    if "fp8" in str(row.get("precision")):  # where a log does not say, it is the framework's
-        line["precision"] = "fp8"
+    said = next(
+        (word for word in ("nvfp4", "mxfp4", "fp4", "fp8", "bf16") if word in str(row.get("precision")).lower()), ""
+    )
+    line |= {"precision": said} if said else {}  # where a log does not say, it is the framework's
     if row.get("sequence_parallel") is not None:
         line["sequence_parallel"] = row["sequence_parallel"]
     if row.get("recompute"):

@@ -18,7 +18,7 @@ from tests.planner.layout.small import DENSE
 from tests.planner.support import SMALL
 
 FILES = sorted(HARDWARE.glob("*.toml"))
-EXPECTED = "h20 l40 l40s l4 a10 rtx-5090 rtx-pro-6000 b200 b300 gb200 gb300 mi300x mi325x mi355x"
+EXPECTED = "h20 l40 l40s l4 a10 rtx-5090 rtx-pro-6000 b200 b300 gb200 gb300 mi300x mi325x mi350x mi355x h200-nvl"
 MINE = """
 name = "x1-48gb"
 sources = ["a test"]
@@ -67,7 +67,7 @@ def test_a_file_describes_the_gpu_of_its_name(path):
     assert 50 < gpu.watts < 2000
     assert 7 < gpu.total / 2**30 < float(gpu.name.rpartition("-")[2].removesuffix("gb"))  # less than on the box
     assert gpu.flops16 > gpu.flops32 or gpu.capability < (7, 0)  # no units for 16 bits
-    assert gpu.flops16 <= (gpu.flops8 or gpu.flops16)
+    assert gpu.flops16 <= (gpu.flops8 or gpu.flops16) <= (gpu.flops4 or gpu.flops8 or gpu.flops16)
     assert gpu.bandwidth > 4 * gpu.link > 0
     assert not gpu.like or gpu.like in GPUS
     assert bool(gpu.rates) != bool(gpu.like) or gpu.name == "l40-48gb"  # measured, or kin to one that is
@@ -143,6 +143,9 @@ def test_what_people_ask_for_is_known():
         ("NVIDIA H100 80GB HBM3", "h100-80gb"),
         ("NVIDIA Blackwell GPU (GB200)", "gb200-186gb"),
         ("AMD Instinct MI355X 288GB HBM3e", "mi355x-288gb"),
+        ("AMD Instinct MI350X 288GB HBM3e", "mi350x-288gb"),
+        ("NVIDIA H200-NVL-141GB", "h200-nvl-141gb"),
+        ("NVIDIA H200-SXM5-141GB", "h200-141gb"),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000-96gb"),
         ("B200-SXM-180GB", "b200-192gb"),
         ("B300-SXM-270GB", "b300-288gb"),

@@ -169,7 +169,7 @@ def test_what_nemo_trains_where_a_line_does_not_say(sizes, length, gated):
         ("mlperf", "bf16", "bf16-amp"),
         ("bigscience", "fp16", "fp16-amp"),
         ("torchtune", "bf16", "bf16"),
-        ("mlperf", "NVFP4", "fp8"),
+        ("mlperf", "NVFP4", "fp8"),  # on an H100, which has no units for it
         ("mlperf", "mxfp8", "fp8"),
         ("nemo", "bf16-mixed", "bf16-amp"),
         ("megatron-bridge", "FP8_MX", "fp8"),
@@ -194,7 +194,8 @@ def test_gpus_are_known_by_their_drivers_names(said, named):
 
 
 def test_other_chips_of_a_name_are_told_apart():
-    for said, named in (("H100 PCIe", "h100-pcie-80gb"), ("h100-nvl", "h100-nvl-94gb"), ("H100 SXM", "h100-80gb")):
+    known = {"H100 PCIe": "h100-pcie-80gb", "h100-nvl": "h100-nvl-94gb", "H100 SXM": "h100-80gb"}
+    for said, named in (known | {"H200 NVL": "h200-nvl-141gb", "H200": "h200-141gb"}).items():
         assert read_line({"framework": "nemo", "arch": _SMALL, "gpu": said}).cluster.gpu.name == named
 
 

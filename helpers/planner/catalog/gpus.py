@@ -33,8 +33,8 @@ class Gpu:
     Attributes:
         total: bytes that `torch.cuda.get_device_properties` reports as its memory; less than what the box says.
         flops16, flops32: dense peak FLOP/s in 16-bit and in FP32 arithmetic.
-        tf32, flops8: dense peak FLOP/s in TF32 and in FP8; 0 where it has no units for them. Where a vendor gives two
-            rates, it is the one that accumulates in FP32, as training does.
+        tf32, flops8, flops4: dense peak FLOP/s in TF32, in FP8 and in FP4; 0 where it has no units for them. Where a
+            vendor gives two rates, it is the one that accumulates in FP32, as training does.
         bandwidth: bytes/s of its memory.
         capability: compute capability (developer.nvidia.com/cuda-gpus); None for a GPU that is only a size.
         source: where its figures come from.
@@ -59,6 +59,7 @@ class Gpu:
     context: int = GiB // 2
     tf32: float = 0.0
     flops8: float = 0.0
+    flops4: float = 0.0
     link: float = 0.0
     vendor: str = "nvidia"
     multiprocessors: int = 0
@@ -123,7 +124,7 @@ class Gpu:
 _NEEDED = {"name", "sources", "capability", "multiprocessors", "watts", "usable_gib", "memory_gb_s", "host_gb_s"}
 _OPTIONAL = {"vendor", "like", "attention_share", "common", "skypilot", "clusters", "fitted"}
 _AS_THEY_ARE = ("vendor", "multiprocessors", "watts", "like", "attention_share", "common", "skypilot")
-_PEAKS = {"sixteen_bits": "flops16", "float32": "flops32", "tf32": "tf32", "float8": "flops8"}
+_PEAKS = {"sixteen_bits": "flops16", "float32": "flops32", "tf32": "tf32", "float8": "flops8", "float4": "flops4"}
 
 
 def read_sheet(path: Path) -> dict[str, Any]:
@@ -142,7 +143,7 @@ def read_sheet(path: Path) -> dict[str, Any]:
         words = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has unknown {', '.join(unknown)}"] * bool(unknown)
         raise RecipeError(f"{path.name} {' and '.join(words)}.")
     if not {"sixteen_bits", "float32"} <= set(sheet["peak_tflops"]) <= set(_PEAKS):
-        raise RecipeError(f"{path.name}: peak_tflops has sixteen_bits, float32 and perhaps tf32 and float8.")
+        raise RecipeError(f"{path.name}: peak_tflops has sixteen_bits, float32 and perhaps tf32, float8 and float4.")
     return sheet
 
 

@@ -5,7 +5,8 @@ as long as 216 would (NVIDIA, Matrix Multiplication Background User's Guide, "wa
 pipeline before its first step and writes its result after the last one, so short loops are slow (the same guide, on K).
 Everything else reads and writes. A kernel needs some microseconds besides, to begin and to end.
 
-Busy chips run as fast as their power lets them: kin of a GPU with another limit have other clocks.
+Busy chips run as fast as their power lets them: kin of a GPU with another limit have other clocks. A short kernel that
+was measured alone ran before the power's limit was felt: in a step it is no faster than long ones were.
 """
 
 import math
@@ -19,17 +20,23 @@ from .layout import Layout
 
 # Compute capabilities whose matmuls come in these tiles: those of the data centre's GPUs.
 _TILED = ((8, 0), (9, 0), (10, 0), (10, 3))
-_WIDTHS = {"float32": 4, "float8_e4m3fn": 1}
+_WIDTHS = {"float32": 4, "float8_e4m3fn": 1, "float4_e2m1fn_x2": 0.5}
 _TILES = ((256, 128), (128, 256), (128, 128))  # the usual ones of 16-bit products; the best fitting is taken
 _SIXTEEN = ("float16", "bfloat16")
-EIGHT = "float8_e4m3fn"
+EIGHT, FOUR = "float8_e4m3fn", "float4_e2m1fn_x2"
 # Bytes read and written for each number of an 8-bit product's operands. Transformer Engine reads 16 bits and writes 8
 # twice, by rows and by columns, or the second alone where a norm has written the first; others read 16 bits and write
 # 8, and read once more to look for the largest.
 _CAST, _TURNED, _SCALED = 4, 2, 5
+# The same in 4 bits: 16 bits are read to look for the largest, then again to write half a byte by rows and by columns,
+# with a scale of one byte for each 16 numbers.
+_FOURTHS = 2 + 2 + 2 * (0.5 + 1 / 16)
 # cuDNN's fused attention, which Transformer Engine takes, over FlashAttention-2 on Hopper: figures 5 and 6 of arXiv
 # 2407.08608, causal, heads of 128, 8k tokens.
 _CUDNN = 1.5
+# A kernel among others over the same kernel alone, where the user's own table has its very shape. Where it has not,
+# `in_step` also counts what other shapes lose. SimuMax's two machines meet their steps at 0.94 (B200) and 0.99 (A100).
+_AMONG_OTHERS = 0.95
 
 
 def takes_cudnn(layout: Layout, gpu: Gpu) -> bool:
@@ -69,7 +76,7 @@ class Chip:
     def seconds(self, work: Work) -> tuple[float, str]:
         """Return how long an operation takes, and what bounds it: "compute" or "memory"."""
         passing, casting, multiplying = self.passing_seconds(work.bytes), 0.0, 0.0
-        if work.dtype == EIGHT and work.flops:
+        if work.dtype in (EIGHT, FOUR) and work.flops:
             casting = self.passing_seconds(self._cast_bytes(work))
         if work.kind == "attention":
             multiplying = self._measured_attention(work) or self.attention_seconds(work.flops, work.dtype)
@@ -87,6 +94,8 @@ class Chip:
         An input that a norm has made leaves it in 8 bits (`LayerNormLinear`), and is only turned.
         """
         m, n, k = work.shape[-3:]
+        if work.dtype == FOUR:
+            return 0.0 if work.layout == "tn" else _FOURTHS * (m * k + (work.layout == "nt") * self._of_weights * n * k)
         if not self._keeps_casts:
             return _SCALED * (m + n) * k
         if work.layout == "tn":  # of the weight: both operands were cast for the other two
@@ -100,13 +109,21 @@ class Chip:
         if self._measured is None or len(work.shape) < 3:
             return 0.0
         rate = self._measured.matmul_rate(work, self.catalog_rate)
-        return 2.0 * math.prod(work.shape) / (self._rates.in_step * rate) if rate else 0.0
+        if not rate:
+            return 0.0
+        known = any((each.shape, each.dtype) == (work.shape, work.dtype) for each in self._measured.matmuls)
+        return 2.0 * math.prod(work.shape) / self._among_others(rate, known, work.dtype)
 
     def _measured_attention(self, work: Work) -> float:
         if self._measured is None or work.dtype not in _SIXTEEN:
             return 0.0
         rate = self._measured.attention_rate(work.shape, work.name.endswith("_backward"))
-        return work.flops / (self._rates.in_step * rate) if rate else 0.0
+        return work.flops / self._among_others(rate, True, work.dtype) if rate else 0.0
+
+    def _among_others(self, rate: float, known: bool, dtype: str) -> float:
+        """Return the FLOP/s in a step of what has `rate` alone; `known`: by a measurement of this very shape."""
+        most = self._measured.sustained(dtype) if self._measured else math.inf
+        return (_AMONG_OTHERS if known else self._rates.in_step) * min(rate, most)
 
     def catalog_rate(self, shape: tuple[int, ...], dtype: str) -> float:
         """Return the forecast's FLOP/s of a matmul alone, as a table has it."""
@@ -143,7 +160,18 @@ class Chip:
 
     @cached_property
     def _products(self) -> dict[str, float]:
-        """FLOP/s of large products by dtype, as training steps reach them."""
+        """FLOP/s of large products by dtype, as training steps reach them.
+
+        No run in 4 bits is among those that rates were fitted to: such products reach the share of their sheet that
+        those in 8 bits reach.
+        """
+        reached = self._of_wider
+        if self._gpu.flops4 and EIGHT in reached:
+            reached[FOUR] = reached[EIGHT] * self._gpu.flops4 / self._gpu.flops8
+        return reached
+
+    @property
+    def _of_wider(self) -> dict[str, float]:
         return {
             dtype: rate * self._rates.share(f"{self._gpu.generation} {dtype}", self._engine)
             for dtype, rate in matmul_rates(self._gpu, fitted_rates(), self._rates.power).items()

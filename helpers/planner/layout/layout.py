@@ -43,6 +43,8 @@ class Layout(ParallelConfig):
         lora_rank: of adapters, which alone are trained; 0 trains the whole model.
         lora_targets: which layers have one: those of "attention", or "all" of a block.
         lora_dropout: in front of each adapter; keeps a mask.
+        four_bits: whether the matmuls of an 8-bit precision run in 4 bits (NVFP4, MXFP4) on a GPU that has units for
+            that; memory is planned as in 8 bits.
         fp8_params: whether the blocks' weights, which are then not trained, have one byte each.
         own_modules: whether megatron runs its own layers in place of Transformer Engine's.
         packed: whether queries, keys and values come from one layer, as in Megatron, and gate and up; their tensors
@@ -50,6 +52,8 @@ class Layout(ParallelConfig):
         head_dummy: whether a head whose matmuls wait returns a dummy gradient of Transformer Engine, as Megatron's has
             done since its commit e7c55de99e. Where nothing waits, its weight's gradient stands for the dummy.
         narrow_gradients: whether megatron adds up gradients in 16 bits, and widens them for the update.
+        buffer_passes: whether megatron goes through the whole buffer of a rank's gradients in each step to set it to
+            zero, to look for NaN, and, before ranks add theirs up, to divide it by their number.
         loss: of megatron: "in-place"; "fused", whose compiled parts do not work in place; or "te": Transformer Engine's
             kernel, which leaves the gradient in the place of the logits.
         deferred_logits: of so many micro-batches, megatron's last stage keeps the gradients of the logits until all
@@ -93,10 +97,12 @@ class Layout(ParallelConfig):
     lora_targets: str = "attention"
     lora_dropout: float = 0.0
     fp8_params: bool = False
+    four_bits: bool = False
     own_modules: bool = False
     packed: bool = False
     head_dummy: bool = False
     narrow_gradients: bool = False
+    buffer_passes: bool = False
     loss: str = "in-place"
     deferred_logits: int = 0
     micro_batch_group: int = 0

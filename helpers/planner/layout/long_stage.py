@@ -25,8 +25,9 @@ def run_key(layout: Layout) -> Layout:
     """Return the plainest layout whose stages run like those of `layout`.
 
     Neither the schedule (but for GPipe's, and one that splits the backward passes of sharded parameters), nor
-    micro-batches beyond three, nor their groups, nor stages beyond two, nor workspaces change what a stage does; nor
-    does the number of replicas beyond two where none of them holds experts of its own.
+    micro-batches beyond three, nor their groups, nor stages beyond two, nor workspaces, nor passes over the buffer of
+    gradients, nor matmuls in four bits change what a stage does; nor does the number of replicas beyond two where none
+    of them holds experts of its own.
     """
     own = layout.schedule == "gpipe" or (layout.splits_backward and layout.zero == "zero3")
     plain = replace(
@@ -40,6 +41,8 @@ def run_key(layout: Layout) -> Layout:
         ends_as_blocks=False,
         stage_sizes=(),
         large_workspace=False,
+        buffer_passes=False,
+        four_bits=False,
     )
     if layout.arch.experts:
         return plain

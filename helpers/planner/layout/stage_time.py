@@ -9,6 +9,7 @@ stages are gathered while its first one runs (Megatron-LM, `--overlap-grad-reduc
 
 from dataclasses import replace
 
+from ...meter.work import Work
 from ...pipelines.play import FOR_INPUT, FOR_WEIGHTS, Pass
 from . import stage_run as runs
 from .layout import Layout
@@ -50,6 +51,8 @@ class StageTime:
                         self.gathering = len(places) * streams.sending(_weights(layout, run, len(places)))
                     else:
                         places = _gathering(layout, run, places)
+            if key[0] == runs.UPDATE and layout.buffer_passes:
+                places = [replace(places[0], events=[*_passes(layout, run), *places[0].events]), *places[1:]]
             goes_on = layout.pipeline > 1 and key == (runs.BACKWARD, runs.LAST)
             self.timings[key] = streams.run(places, waits=not goes_on)
 
@@ -80,6 +83,14 @@ def _reductions(layout: Layout, run: StageRun, places: int) -> list[Message]:
         return _messages(run, "reduce-scatter", "data", each)
     messages = _messages(run, "reduce-scatter", "shard", each)  # then added up over the groups that have each share
     return [*messages, Message("all-reduce", "replicate", int(run.parameters * each / layout.shards), False)]
+
+
+def _passes(layout: Layout, run: StageRun) -> list[Event]:
+    """Return the passes over the buffer of gradients; the update counts them, as nothing is sent beside them."""
+    nbytes = (2 if layout.narrow_gradients else 4) * (run.parameters + run.expert_parameters)
+    moved = {"aten.zero_": nbytes, "aten.linalg_vector_norm": nbytes}
+    moved |= {"aten.mul_": 2 * nbytes} if layout.data * layout.context > 1 else {}
+    return [Work(name, "pointwise", 0, each, "float32", ()) for name, each in moved.items()]
 
 
 def _reducing(layout: Layout, run: StageRun, places: list[Place]) -> list[Place]:

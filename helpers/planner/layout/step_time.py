@@ -8,7 +8,7 @@ from ...pipelines.play import FOR_WEIGHTS, FORWARD, Pass, Span, play
 from ..catalog.clusters import Cluster
 from ..catalog.layout_rates import LayoutRates
 from . import stage_run as runs
-from .chip import Chip
+from .chip import EIGHT, FOUR, Chip
 from .layout import Layout
 from .links import Links
 from .rank_memory import action_key
@@ -44,7 +44,8 @@ class StepTime:
     ) -> None:
         self._layout, self._order, self._stages = layout, order, stages
         links = Links(layout, cluster, rates)
-        low = "float8_e4m3fn" if layout.precision == "fp8" else ""
+        narrow = FOUR if layout.four_bits and cluster.gpu.flops4 else EIGHT
+        low = narrow if layout.precision == "fp8" else ""
         launch = 0.0 if layout.cuda_graphs else rates.launch_seconds
         if layout.engine == "torchtitan" and layout.tensor > 1 and not layout.compile:
             launch = max(launch, DTENSOR_LAUNCH)

@@ -16,6 +16,7 @@ PASSES = (FORWARD, OF_INPUT, OF_WEIGHT)
 ATTENTION = ("forward", "backward")
 _PLAIN = {"nt": FORWARD, "nn": OF_INPUT, "tn": OF_WEIGHT}
 _GROUPED = {"nn": FORWARD, "nt": OF_INPUT, "tn": OF_WEIGHT}
+_LONG, _SEVERAL = 1e-3, 3  # seconds from which on the power's limit slows a kernel, and matmuls that show how far
 _POWER = 4  # how fast a point's weight falls with its distance: enough for the nearest to decide
 
 
@@ -30,6 +31,11 @@ class Matmul:
     dtype: str = "bfloat16"
     which: str = ""
     groups: int = 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As a `Work` has it."""
+        return (self.groups,) * (self.groups > 1) + (self.m, self.n, self.k)
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,17 @@ class Measured:
         moved = self.moved(catalog)
         other = moved.get(work.dtype) or (statistics.median(moved.values()) if moved and not grouped else None)
         return None if other is None else other * catalog(work.shape, work.dtype)
+
+    def sustained(self, dtype: str) -> float:
+        """Return the FLOP/s that a chip keeps up: the median of the matmuls that take long; infinity if few do.
+
+        A GPU that is busy for a millisecond slows down to what its power allows.
+        """
+        if dtype not in self._known:
+            alike = [each for each in self.matmuls if each.groups == 1 and each.dtype == dtype]
+            long = [each.rate for each in alike if 2.0 * each.m * each.n * each.k >= _LONG * each.rate]
+            self._known[dtype] = statistics.median(long) if len(long) >= _SEVERAL else math.inf
+        return self._known[dtype] or math.inf
 
     def moved(self, catalog: Callable[[tuple[int, ...], str], float]) -> dict[str, float]:
         """Return measured / forecast of the matmuls by dtype: the median over the shapes. Grouped ones do not count."""

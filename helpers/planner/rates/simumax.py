@@ -3,7 +3,8 @@
 Two shapes of file: a list of rows with `system`, `op`, `shape` and `tflops`, or the system's own JSON with
 `accelerator.op.*.accurate_efficient_factor`. SimuMax counts attention by its full square, with two matmuls forward and
 four backward; here causal attention counts by half, with two forward and five backward, three of them as wide as keys
-(its simumax/core/transformer/dense_module.py). Its links have a latency for each step of a ring, and GiB (config.py).
+(its simumax/core/transformer/dense_module.py). Its links have a latency for each step of a ring; bytes/s of links and
+of memory are in GiB (config.py).
 """
 
 import re
@@ -22,7 +23,7 @@ _COLLECTIVES = {
     "all2all": "all-to-all",
     "p2p": "send",
 }
-_MICRO, _TERA, _GIGA = 1e-6, 1e12, 1e9
+_MICRO, _TERA = 1e-6, 1e12
 _STEPS = {"all-reduce": lambda ranks: 2 * (ranks - 1), "send": lambda ranks: 1}
 
 
@@ -58,7 +59,7 @@ def _measured(rows: Sequence[Mapping[str, Any]]) -> Measured:
             attention.append(_attention(_words(row["shape"]), row["tflops"] * _TERA, row["op"]))
         elif row.get("bandwidth"):
             usual = row["bandwidth"]["default"]
-            memory, kernel = usual["efficient_factor"] * usual["gbps"] * _GIGA, usual["latency_us"] * _MICRO
+            memory, kernel = usual["efficient_factor"] * usual["gbps"] * GiB, usual["latency_us"] * _MICRO
             wires = list(_wires(row.get("networks") or {}))
     narrow = [each for each in matmuls if each is not None]
     return Measured(narrow, attention, wires, memory, kernel)

@@ -20,7 +20,7 @@ class Habits:
             "unless selective".
         compiles_fp8: whether it compiles 8-bit runs, of which nothing else is said.
         spreads_experts: whether all ranks of a stage split the experts, up to 64.
-        tensor_overlap, accumulate_whole, plain_ends, cuda_graphs, packed, head_dummy: see `Layout`.
+        tensor_overlap, accumulate_whole, plain_ends, cuda_graphs, packed, head_dummy, buffer_passes: see `Layout`.
         casts_weights: whether its mixed precision casts weights and optimizer's state, too.
         logs: whose memory its log has: "fullest" for the fullest rank's, "first" or "last" for that pipeline stage's.
         dropout, attention_mask: see `Layout`.
@@ -64,6 +64,7 @@ class Habits:
     cuda_graphs: bool = False
     packed: bool = False
     head_dummy: bool = False
+    buffer_passes: bool = False
     plain_tokens: str = ""
     compiles_fp8: bool = False
     spreads_experts: bool = False
@@ -108,7 +109,9 @@ _DEEPSPEED = replace(
 )
 
 # megatron/training/global_vars.py: the last rank writes the log; transformer_config.py: dropout is 0.1;
-# arguments.py: the data loader makes attention masks; no communication is hidden unless an argument says so.
+# arguments.py: the data loader makes attention masks; no communication is hidden unless an argument says so; and
+# core/distributed/param_and_grad_buffer.py goes through the gradients before they are sent (`check_grads`,
+# `gradient_scaling_factor`).
 _MEGATRON_LM = replace(
     _MEGATRON,
     logs="last",
@@ -119,6 +122,7 @@ _MEGATRON_LM = replace(
     data_overlap=False,
     packed=True,
     head_dummy=True,
+    buffer_passes=True,
 )
 
 # By the `framework` of a line.
@@ -191,7 +195,9 @@ HABITS = {
     # MLPerf's submissions train with NeMo; their adapters are those of attention, with dropout.
     "mlperf": replace(_LLAMA, lora_dropout=0.1),
     "dgxc-benchmarking": _LLAMA,
-    "simumax": replace(_MEGATRON, tensor_overlap=False, data_overlap=False, packed=True, fused_loss="te"),
+    "simumax": replace(
+        _MEGATRON, tensor_overlap=False, data_overlap=False, packed=True, fused_loss="te", buffer_passes=True
+    ),
     "internevo": Habits("megatron", "bf16-amp", "zero1", fused=False, vocab=103168, network=6.25),
     "colossalai": Habits("torchtitan", "bf16-amp", "zero1", fused=False, vocab=32000),
     "easycontext": Habits("torchtitan", "bf16", "zero3", "full", fused=False, vocab=32000),

@@ -23,7 +23,7 @@ from .habits import GENERIC, Habits, habits_of
 
 _PRECISIONS = ("fp32", "bf16", "bf16-amp", "fp16-amp", "fp8")
 _MIXED = {"bf16": "bf16-amp", "bfloat16": "bf16-amp", "fp16": "fp16-amp", "float16": "fp16-amp"}
-_AS_EIGHT_BITS = ("mxfp8", "nvfp4", "mxfp4", "fp4")  # no run with four bits is among those that rates were fitted to
+_FOUR_BITS = ("nvfp4", "mxfp4", "fp4")
 _LLAMA_3 = 128256  # the vocabulary of a family whose perceptrons have gates, and which trains on 8,192 tokens
 _GPUS = (  # whole parts at the beginning of a GPU's name -> its cluster; the first that matches
     ("a100-pcie", "pcie-8x-a100"),
@@ -127,6 +127,7 @@ def read_line(line: Mapping[str, Any]) -> Question:
     schedule = _schedule(read, habits, sizes["pipeline"], virtual)
     recompute, every = _recompute(read, habits, arch)
     precision, engine = _precision(read, habits), _engine(habits, zero)
+    four_bits = _four_bits(read, cluster)
     piped = sizes["pipeline"] > 1
     whole = {"in pipelines": piped, "unless selective": recompute != "selective"}
     splits = habits.sequence_parallel and not whole.get(habits.plain_tokens, False)
@@ -149,6 +150,7 @@ def read_line(line: Mapping[str, Any]) -> Question:
         micro_batches=micro_batches,
         seq=_length(read, arch, habits),
         precision=precision,
+        four_bits=four_bits,
         recompute=recompute,
         recompute_every=every,
         attention=_attention(read, habits, cluster),
@@ -222,6 +224,7 @@ def _of_megatron(read: _Reader, habits: Habits, precision: str) -> dict[str, Any
         "own_modules": own == "local",
         "packed": bool(read("packed", habits.packed, note=False)),
         "head_dummy": bool(read("head_dummy", habits.head_dummy, note=False)),
+        "buffer_passes": habits.buffer_passes,
         "narrow_gradients": not read("wide_gradients", not (habits.deepspeed and precision == "fp16-amp"), note=False),
         "loss": _loss(read("fused_loss", False, note=False), habits),
         "deferred_logits": _whole(read("deferred_logits", 0, note=False), "deferred_logits", -1),
@@ -431,7 +434,7 @@ def _precision(read: _Reader, habits: Habits) -> str:
     said = str(read("precision", habits.precision)).lower().removesuffix("-mixed").removesuffix("_mixed")
     if habits.engine == "megatron" and said in _MIXED and not habits.as_command:
         read.assumed["precision"] = said = _MIXED[said]  # Megatron's --bf16 and --fp16 keep FP32 masters
-    if said in _AS_EIGHT_BITS or re.fullmatch(r"fp8[-_]\w+", said):  # whatever scales its numbers
+    if said == "mxfp8" or said in _FOUR_BITS or re.fullmatch(r"fp8[-_]\w+", said):  # whatever scales its numbers
         read.assumed["precision"] = f"fp8, in place of {said}"
         said = "fp8"
     if said not in _PRECISIONS:
@@ -440,6 +443,15 @@ def _precision(read: _Reader, habits: Habits) -> str:
         read.assumed["precision"] = "bf16: weights and optimizer's state are cast, too"
         return "bf16"
     return said
+
+
+def _four_bits(read: _Reader, cluster: Cluster) -> bool:
+    """Return whether matmuls run in four bits: a line says so, and its GPU has units for that."""
+    said = str(read("precision", "", note=False)).lower()
+    if said not in _FOUR_BITS or not cluster.gpu.flops4:
+        return False
+    read.assumed["precision"] = f"{said}: matmuls at the share of the data sheet that 8 bits reach, memory as in fp8"
+    return True
 
 
 def _length(read: _Reader, arch: Arch, habits: Habits) -> int | None:

@@ -7,12 +7,14 @@ from helpers.meter.work import Work
 from helpers.planner.catalog.clusters import CLUSTERS, find_cluster
 from helpers.planner.catalog.layout_rates import layout_rates
 from helpers.planner.layout.arch import Arch
-from helpers.planner.layout.chip import Chip
+from helpers.planner.layout.chip import EIGHT, FOUR, Chip
 from helpers.planner.layout.layout import Layout
 from helpers.planner.layout.layout_plan import plan_layout
+from helpers.planner.rows.line import read_line
 
 import pytest
 
+from tests.planner.layout.small import DENSE
 from tests.sampling import sample_with_quick
 
 RATES = replace(layout_rates(), products={}, attention={}, fused=1.0, eager=1.0, depth=0.0, power=0.0)
@@ -116,3 +118,36 @@ def test_no_step_is_faster_than_its_products(zero, micro_batches):
     fastest = Chip(cluster.gpu, RATES, case).product_rate("bfloat16")
     assert plan.flops / fastest < plan.seconds < 5 * plan.flops / fastest
     assert sum(plan.parts.values()) == pytest.approx(1)
+
+
+def test_four_bits_reach_the_share_of_their_sheet_that_eight_reach():
+    gpu, layout = find_cluster("dgx-b200").gpu, Layout(MODEL, engine="megatron", zero="zero1", micro_batches=4)
+    chip = Chip(gpu, layout_rates(), layout)
+    shape = (8192, 8192, 8192)
+    assert chip.product_rate(FOUR) / chip.product_rate(EIGHT) == pytest.approx(gpu.flops4 / gpu.flops8)
+    without = Chip(find_cluster("dgx-h100").gpu, layout_rates(), layout)
+    assert without.product_seconds(shape, FOUR) > without.product_seconds(shape, EIGHT)  # no units: as in FP32
+    cast = chip.seconds(product(*shape, dtype=FOUR))[0] - chip.product_seconds(shape, FOUR)
+    assert cast > chip.passing_seconds(4 * 8192 * 8192)  # 16 bits are read twice
+
+
+@pytest.mark.parametrize(("gpu", "seconds"), [("gb300", 4.43), ("gb200", 6.69)])
+def test_a_published_step_in_four_bits(gpu, seconds):
+    """Megatron Bridge's Llama 3 70B in NVFP4 on 64 GPUs; no rate was fitted to it."""
+    sizes = {"tensor": 2 if gpu == "gb200" else 1, "pipeline": 4, "virtual_stages": 5, "gpus": 64, "seq": 8192}
+    line = {"framework": "megatron-bridge", "model": "llama-3.1-70b", "gpu": gpu, "global_batch_size": 256} | sizes
+    asked = read_line(line | {"precision": "nvfp4"})
+    assert "4" in asked.assumed["precision"]
+    assert plan_layout(asked.layout, asked.cluster).seconds == pytest.approx(seconds, rel=0.12)
+    eight = read_line(line | {"precision": "fp8"})
+    assert plan_layout(eight.layout, eight.cluster).seconds > 1.2 * seconds
+
+
+@pytest.mark.parametrize(("shard", "passes"), [(1, 2), (4, 4)])
+def test_megatron_goes_through_its_gradients_before_they_are_sent(shard, passes):
+    plain = Layout(DENSE, engine="megatron", zero="zero1", shard=shard, seq=32)
+    cluster, rates = find_cluster("dgx-h100"), replace(layout_rates(), kernel=0.0, launch=0.0)
+    before, after = (plan_layout(replace(plain, buffer_passes=each), cluster, rates) for each in (False, True))
+    passing = Chip(cluster.gpu, rates, plain).passing_seconds(passes * 4 * DENSE.count())  # FP32
+    assert after.seconds - before.seconds == pytest.approx(passing, rel=0.01)
+    assert [rank.nbytes for rank in after.ranks] == [rank.nbytes for rank in before.ranks]

@@ -10,7 +10,7 @@ from helpers.planner.catalog.clusters import find_cluster
 from helpers.planner.catalog.layout_rates import layout_rates
 from helpers.planner.config import RecipeError
 from helpers.planner.layout.arch import Arch
-from helpers.planner.layout.chip import Chip
+from helpers.planner.layout.chip import _AMONG_OTHERS, Chip
 from helpers.planner.layout.layout import Layout
 from helpers.planner.layout.links import Links
 from helpers.planner.rates.applied import Applied
@@ -53,10 +53,10 @@ def rates_of(path, cluster=H100):
     return Applied(read_rates(path)).rates(cluster)
 
 
-def reached(path, work, cluster=H100):
+def reached(path, work, cluster=H100, slower=_AMONG_OTHERS):
     """Return the FLOP/s of a large matmul alone, by the rates of a file: in a step it is slower."""
     chip = Chip(cluster.gpu, replace(rates_of(path, cluster), kernel=0.0), CASE)
-    return work.flops / chip.seconds(work)[0] / layout_rates().in_step
+    return work.flops / chip.seconds(work)[0] / slower
 
 
 def row(tflops, **more):
@@ -100,8 +100,24 @@ def usual_rate(chip, dtype):
 
 def test_between_measured_shapes_the_nearest_decide(written):
     near, far = row(600), {"m": 256, "n": 256, "k": 256, "tflops": 100}
-    found = reached(written([near, far]), matmul(shape=(4096, 8192, 6144)))
+    found = reached(written([near, far]), matmul(shape=(4096, 8192, 6144)), slower=layout_rates().in_step)
     assert 5.5e14 < found < 6e14
+
+
+def test_no_matmul_is_faster_in_a_step_than_long_ones_were(written):
+    long = [row(500, m=8192, n=size, k=16384) for size in (8192, 16384, 32768)]  # four milliseconds and more
+    short, slow = row(650, m=1024, n=1024), row(300, m=2048, n=1024)
+    path = written([*long, short, slow])
+    assert reached(path, matmul(shape=(1024, 1024, 8192))) == pytest.approx(5e14)
+    assert reached(path, matmul(shape=(2048, 1024, 8192))) == pytest.approx(3e14)
+    few = written([*long[:2], short])  # which do not show what the chip keeps up
+    assert reached(few, matmul(shape=(1024, 1024, 8192))) == pytest.approx(6.5e14)
+
+
+def test_simumax_counts_the_bytes_of_memory_in_gib(written):
+    usual = {"efficient_factor": 0.5, "gbps": 2000, "latency_us": 10}
+    path = written({"rows": [{"system": "h100_x", "bandwidth": {"default": usual}, "networks": {}}]})
+    assert read_rates(path).systems["h100_x"].memory == 1000 * (1 << 30)
 
 
 def test_nccl_tests_give_the_links(written):
