@@ -516,6 +516,15 @@ claims
 # **Time** grows more than arithmetic does. Why? Three explanations can be measured one by one: which operations run again and how long they
 # take, what early stop skips, and what `checkpoint` itself costs in Python. The last one is measured on two tokens, where there is hardly any arithmetic: take
 # the time of a checkpointed run, minus that of a plain run, minus that of the second forward pass.
+#
+# **Predict.** A block's norms, GELU and residual sums do almost none of its FLOPs. What percentage of the time of its forward pass do they take?
+
+# %% name="guess_light"
+my_guess = None  # %
+### BEGIN GUESS
+my_guess = 5  # they touch each number once
+### END GUESS
+light_guess = Prediction("Norms, GELU and sums: share of a block's forward pass", my_guess, "%")
 
 # %% name="where_time"
 block, x = deep.blocks[0], torch.randn(BATCH, LENGTH, WIDTH, device=device, requires_grad=True)
@@ -544,6 +553,7 @@ with sign_of_life("one operation after the other"):
         },
         15,
     )
+light_guess.reveal(100 * sum(lasts[name] for name in ("2 norms", "GELU", "2 residual sums")) / sum(lasts.values()))
 work = {name: count_flops(operation) for name, operation in operations.items()}
 table = [("forward pass of a block", "of its FLOPs", "of its time")]
 for name, seconds in lasts.items():

@@ -1128,7 +1128,7 @@ for rival in ("Muon", "Adafactor", "AdamW"):
     left = [found["GPT", rival, rate["GPT", rival], seed][1] for seed in seeds_of["GPT", rival]]
     print(f"   {rival}: clearly below the unigram loss from step " + " and ".join(f"{step:g}" for step in left))
 for net in ("CNN", "ViT"):
-    claims.record("T13", "SGD trains as well as AdamW", f"{net}, {EPOCHS} epochs, 3 seeds, behind by", behind[net, "SGD"], "points", -math.inf, 1)  # fmt: skip
+    claims.figure("SGD, test accuracy below AdamW's", f"{net}, {EPOCHS} epochs, 3 seeds", behind[net, "SGD"], "points")
 for rival in ("Muon", "Adafactor"):
     claims.figure(f"{rival}'s test loss above AdamW's", f"GPT, {LM_STEPS} steps, 2 seeds", behind["GPT", rival], "")
 adafactor_behind.reveal(behind["GPT", "Adafactor"])

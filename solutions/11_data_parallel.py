@@ -470,7 +470,7 @@ hint("data_parallel.overlap")
 # %% [markdown] name="guess_overlap_text"
 # ### On a timeline
 #
-# Take the GPT, whose gradients fill ten buckets of 1 MiB. A log records when each all-reduce starts and when its result arrives. (This runs over gloo on every machine, because the log reads the clock of the CPU. Between GPUs use `torch.profiler`: in its trace, NCCL kernels run on a stream of their own beside the backward pass's kernels.)
+# Take the GPT, whose gradients fill ten buckets of 1 MiB. PyTorch's profiler records the backward pass, and each all-reduce from its call until its result arrives. `AllReduceLog` runs the profiler and reads these times from its trace. (This runs over gloo on every machine. In a trace between GPUs, NCCL kernels run on a stream of their own beside the backward pass's kernels.)
 
 # %% name="timeline"
 ids = torch.randint(256, (8, 129), generator=torch.Generator().manual_seed(0))
@@ -489,7 +489,6 @@ def logged_step():
         loss = gpt_loss(model, part)
         with AllReduceLog() as log:
             loss.backward()
-            log.note_computed()
             buckets.finish()
     return log, gradient_of(model)
 

@@ -17,6 +17,7 @@ import copy
 import math
 import os
 import random
+import re
 import signal
 import statistics
 import tempfile
@@ -208,7 +209,8 @@ def survive(folder, faults, steps):
             parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "order": order.state_dict()}
             manager.save(step + 1, parts)
     if rank == 0:
-        print(f"attempt {attempt}, {ranks} ranks: steps {begin} to {steps}, weights {checksum(model.parameters()):08x}")
+        done = f"{ranks} rank{'s' * (ranks > 1)}: steps {begin} to {steps}, last loss {losses[-1]:.9g}"
+        print(f"attempt {attempt}, {done}, weights {checksum(model.parameters()):08x}")
     dist.barrier()
     dist.destroy_process_group()
     return losses
@@ -254,7 +256,9 @@ else:
 #
 # ### With a different number of ranks
 #
-# Suppose that the broken machine does not come back, or that more machines become free. Below, two ranks train for 16 steps. Then one, two or three ranks continue from that checkpoint to step 32.
+# Suppose that the broken machine does not come back, or that more machines become free. Below, two ranks train for 16 steps. Then two or three ranks continue from that checkpoint to step 32.
+#
+# A third job loses a node while it runs, under `torchrun --nnodes=1:2`. Two launchers on this machine stand for two nodes of one rank each. In step 20 one launcher and its rank get SIGKILL. The other launcher notices that the heartbeats stop, waits five seconds for a replacement, and starts its rank again, alone.
 #
 # **Predict.** By how much does the last loss on one or three ranks differ from the last loss on two, as a fraction of the loss on two?
 
@@ -273,15 +277,24 @@ def on_ranks(ranks, folder, steps, faults=None):
 
 
 losses = {}
-for ranks in (1, 2, 3):
+for ranks in (2, 3):
     with tempfile.TemporaryDirectory() as folder:
         on_ranks(2, folder, 16)
-        losses[ranks] = on_ranks(ranks, folder, 32)
-furthest = max(abs(losses[ranks][-1] / losses[2][-1] - 1) for ranks in (1, 3))
-for ranks, after in losses.items():
-    print(f"resumed on {ranks}: {' '.join(f'{loss:.6f}' for loss in after[-6:])}")
-fewer_guess.reveal(furthest)
-claims.record("T41", "resumed on other ranks: same losses", "2 to 1 and 3 ranks", furthest, "relative", 0, 1e-4)
+        losses[ranks] = on_ranks(ranks, folder, 32)[-1]
+    print(f"resumed on {ranks} ranks: last loss {losses[ranks]:.9g}")
+with tempfile.TemporaryDirectory() as folder:
+    elastic = torchrun_job(survive, 1, folder, {(0, 1, 20): "lose node"}, 32, restarts=2, nodes=2)
+print(f"one of two nodes lost: {elastic.printed}")
+alone = re.search(r"1 rank: steps 16 .* loss ([\d.]+),", elastic.printed)
+said, subject = "resumed on other ranks: same losses", "2 to 1 and 3 ranks"
+if elastic.code == 0 and alone:
+    losses[1] = float(alone[1])
+    furthest = max(abs(losses[ranks] / losses[2] - 1) for ranks in (1, 3))
+    fewer_guess.reveal(furthest)
+    claims.record("T41", said, subject, furthest, "relative", 0, 1e-4)
+else:
+    print("This machine is too busy at the moment: the two nodes did not start together.")
+    claims.not_measured("T41", said, f"{subject}; this machine was too busy")
 
 # %% [markdown] name="fewer_explained"
 # The global batch is the same because `DataOrder` does not depend on the number of ranks. If each rank had kept *its* 24 rows, one rank would have continued with a batch of 24, and the run would have been a different one. Here the same numbers are only summed in another order, so the last bits may differ.

@@ -7,6 +7,7 @@ import copy
 import math
 import os
 import random
+import re
 import signal
 import statistics
 import tempfile
