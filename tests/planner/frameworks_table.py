@@ -38,7 +38,14 @@ STATED = {  # every field that a framework has a default of, said
     **{"precision": "bf16-amp", "zero": 1, "checkpointing": "none", "schedule": "interleaved", "virtual_stages": 2},
     **{"compile": True, "sequence_parallel": True, "attention": "flash", "tensor_overlap": False, "dropout": 0},
     **{"accumulate_whole": False, "plain_ends": False, "attention_mask": False, "cuda_graphs": False, "packed": False},
-    **{"head_dummy": False, "data_overlap": True, "seq": 512, "fused_loss": "te", "ends_as_blocks": False},
+    **{
+        "head_dummy": False,
+        "buffer_passes": False,
+        "data_overlap": True,
+        "seq": 512,
+        "fused_loss": "te",
+        "ends_as_blocks": False,
+    },
     **{
         "micro_batch_size": 2,
         "gradient_accumulation_steps": 4,

@@ -15,7 +15,7 @@ from tests.planner.published import shown
 def test_every_measured_gpu_has_a_rate_for_the_dtypes_that_it_has():
     rates = calibrate.product_rates()
     unmeasured = {name for name in GPUS if name not in rates}
-    assert unmeasured == {name for name, gpu in GPUS.items() if gpu.like} | {"l40-48gb"}
+    assert unmeasured == {name for name, gpu in GPUS.items() if gpu.like}
     for name, mine in rates.items():
         known = set(GPUS[name].peaks) | {"bfloat16"}
         of_amd = {"float32"} if GPUS[name].vendor == "amd" else set()  # nobody has published it

@@ -81,7 +81,11 @@ def random_layouts(engine, count, seed=0):
 def plain(layout):
     """Return a layout without what nobody can see of it: whose ranks split what, where nothing is split, and so on."""
     alone = {} if layout.pipeline > 1 else {"schedule": "1f1b", "reshard_after_forward": layout.reshard_after_forward}
-    alone |= {"packed": False, "head_dummy": False}  # which are Megatron's ways, and no arguments
+    alone |= {
+        "packed": False,
+        "head_dummy": False,
+        "buffer_passes": False,
+    }  # which are Megatron's ways, and no arguments
     alone |= {} if layout.tensor > 1 else {"sequence_parallel": True}
     alone |= {} if layout.context > 1 else {"context_method": "ring"}
     alone |= {} if layout.zero != "none" and layout.data > 1 else {"zero": "none", "shard": layout.data, "replicate": 1}

@@ -70,7 +70,7 @@ def test_a_file_describes_the_gpu_of_its_name(path):
     assert gpu.flops16 <= (gpu.flops8 or gpu.flops16) <= (gpu.flops4 or gpu.flops8 or gpu.flops16)
     assert gpu.bandwidth > 4 * gpu.link > 0
     assert not gpu.like or gpu.like in GPUS
-    assert bool(gpu.rates) != bool(gpu.like) or gpu.name == "l40-48gb"  # measured, or kin to one that is
+    assert bool(gpu.rates) != bool(gpu.like)  # measured, or kin to one that is
 
 
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=lambda gpu: gpu.name)
@@ -202,7 +202,7 @@ def test_one_file_is_all_that_a_gpu_needs(mine, step):
         (("watts = 500", ""), "lacks watts"),
         (("watts = 500", "watts = 500\ntdp = 3"), "has unknown tdp"),
         (("float32 = 50", ""), "sixteen_bits, float32"),
-        (("float32 = 50", "float32 = 50\nfloat4 = 1"), "sixteen_bits, float32"),
+        (("float32 = 50", "float32 = 50\nfloat2 = 1"), "sixteen_bits, float32"),
         (("node_gb_s = 200", ""), "a cluster has"),
         (("gpus_per_node = 4", "gpus_per_node = 0"), "at least one GPU"),
         (("[peak_tflops]", "[peak"), "cannot be read"),

@@ -224,7 +224,7 @@ def _of_megatron(read: _Reader, habits: Habits, precision: str) -> dict[str, Any
         "own_modules": own == "local",
         "packed": bool(read("packed", habits.packed, note=False)),
         "head_dummy": bool(read("head_dummy", habits.head_dummy, note=False)),
-        "buffer_passes": habits.buffer_passes,
+        "buffer_passes": bool(read("buffer_passes", habits.buffer_passes, note=False)),
         "narrow_gradients": not read("wide_gradients", not (habits.deepspeed and precision == "fp16-amp"), note=False),
         "loss": _loss(read("fused_loss", False, note=False), habits),
         "deferred_logits": _whole(read("deferred_logits", 0, note=False), "deferred_logits", -1),

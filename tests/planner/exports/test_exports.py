@@ -52,7 +52,7 @@ CHANGES = {
 OF_ROWS = {"dropout", "wgrad_fusion", "attention_mask", "deterministic", "transformer_engine"}
 OF_ROWS |= {"data_overlap", "own_modules", "narrow_gradients", "loss", "deferred_logits", "micro_batch_group"}
 OF_ROWS |= {"deepspeed", "packed", "ends_as_blocks", "dispatcher", "expert_tensor", "grouped_experts"}
-OF_ROWS |= {"large_workspace", "head_dummy", "stage_sizes", "softmax_fusion"}
+OF_ROWS |= {"large_workspace", "head_dummy", "buffer_passes", "stage_sizes", "softmax_fusion"}
 SAME_HABITS = {"torchtitan", "pytorch"}  # planned alike
 
 
