@@ -131,7 +131,7 @@ hint("x1.scaler")
 #   weights stay FP32. Autocast is off again when the step ends.
 # - The model arrives in training mode and stays in it.
 # - The loss is cross-entropy in FP32 of the logits, which are converted once, and `backward()` starts from this FP32 loss, inside autocast or after it.
-# - The **true** gradient (not the scaled one) is clipped to the norm `max_norm` over all parameters of the model together; it may have other parts than a `SmallCNN`.
+# - The **true** gradient (not the scaled one) is clipped to the norm `max_norm` over all parameters of the model together; the parts of `model` may differ from those of a `SmallCNN`.
 # - `scaler` is None or a `torch.amp.GradScaler`, of which the step may use `scale`, `unscale_`, `step` and `update`. With a scaler, `backward()` starts from the scaled loss, and `update` is called once. If the gradient of either optimizer contains inf or NaN,
 #   neither optimizer steps, and neither optimizer's state changes.
 # - Gradients from earlier steps must not leak into this one. An optimizer may have several groups of parameters.

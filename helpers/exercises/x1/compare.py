@@ -183,7 +183,7 @@ def _wrong_peak(name: str, got: Evidence, want: Evidence) -> str | None:
     if block["first"]:
         return "the meter measured the first step, in which Adam creates its state. Measure a later one."
     if not block["own"]:
-        return "the meter measured a step of another model than the one that was trained."
+        return "the meter measured a step of a model that is not the one you trained."
     if block["optimizers"] < 2:
         how = "with one of the optimizers" if block["optimizers"] else "without the optimizers"
         return f"the meter was made {how}: MemoryMeter(model, optimizers) can tell whose bytes are whose."

@@ -72,7 +72,7 @@ def _ran(model: nn.Module) -> dict[str, list[str]]:
 
 
 def _wrong_dtype(got: dict[str, list[str]], want: dict[str, list[str]]) -> str | None:
-    """Say which kind of layer ran in another dtype than the reference's."""
+    """Return the kind of layer that ran in a different dtype from the reference's."""
     for layer, dtypes in want.items():
         other = next((dtype for dtype in got.get(layer, []) if dtype != dtypes[0]), None)
         if other:

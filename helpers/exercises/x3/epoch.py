@@ -295,8 +295,8 @@ class OneSynchronizationPerUpdate(Check):
         for case in _names(TABLE):
             if not all(got["synchronizes"] for got in seen[case]):
                 return (
-                    f"{case}: the gradient synchronization of DDP was left switched off; whoever trains this model "
-                    "next trains each rank alone. Use model.no_sync() as a `with` block."
+                    f"{case}: DDP's gradient synchronization was left switched off, so in the next epoch each rank "
+                    "would train alone. Use model.no_sync() as a `with` block."
                 )
         return None
 

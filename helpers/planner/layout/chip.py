@@ -6,7 +6,7 @@ pipeline before its first step and writes its result after the last one, so shor
 Everything else reads and writes. A kernel needs some microseconds besides, to begin and to end.
 
 Busy chips run as fast as their power lets them: kin of a GPU with another limit have other clocks. A short kernel that
-was measured alone ran before the power's limit was felt: in a step it is no faster than long ones were.
+was measured alone ended before the power limit took effect. In a step, it is not faster than long kernels are.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""Columns that the program's own code reads by name: `row["review"]` says that there is a column called so.
+"""Columns that the program's own code reads by name: `row["review"]` implies a column `review`.
 
-A data set that nobody has heard of is made up after the code that reads it. What the code reads by name and does not
-write itself is a column, unless it is known to be something else: a split, a tokenizer's output, a configuration's key.
+If the name of a data set is unknown, its columns are taken from the code that reads it. A key that the code reads and
+does not write is a column, unless it is known to be a split, a tokenizer's output or a key of a configuration.
 """
 
 import ast

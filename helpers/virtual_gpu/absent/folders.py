@@ -88,7 +88,7 @@ def _is_asked_by_user() -> bool:
 
 
 def _is_of_rows(path: Any) -> bool:
-    """Say whether a file is of a kind that hardly holds anything but data: whoever opens it needs its rows."""
+    """Return whether a file's ending is one that almost only data files have, so that the program needs its rows."""
     return isinstance(path, (str, os.PathLike)) and Path(path).suffix in (".csv", ".tsv", ".jsonl")
 
 
