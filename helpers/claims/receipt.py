@@ -53,7 +53,7 @@ class Receipt:
         return Path(re.sub(r"[^a-z0-9]+", "-", self.device.lower()).strip("-") + ".json")
 
     def rows(self) -> list[tuple[str, Measurement]]:
-        """Return all measurements, each with the name of its step; claims in the words that labs use now."""
+        """Return all measurements, each with the name of its step; claims have today's wording."""
         return [
             (name, replace(row, said=reworded(row.said))) for name, step in self.steps.items() for row in step["rows"]
         ]
@@ -92,7 +92,7 @@ class Receipt:
 
 
 def reworded(said: str) -> str:
-    """Return a claim in the words that labs use now: "16 bytes a parameter" as "16 bytes per parameter"."""
+    """Return a claim of an older receipt in today's wording, in which bytes are per parameter or per GPU."""
     for old, new in _REWORDED:
         said = old.sub(new, said)
     return said

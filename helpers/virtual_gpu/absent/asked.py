@@ -112,8 +112,9 @@ def _choices(tree: ast.AST) -> dict[str, list[str]]:
         while isinstance(column, ast.Call) and isinstance(column.func, ast.Attribute):  # row["mood"].strip().lower()
             column = column.func.value
         words = literals.get(words.id, words) if isinstance(words, ast.Name) else words
-        keys = [text for key in words.keys if key for text in _strings(key)] if isinstance(words, ast.Dict) else None
-        if isinstance(column, ast.Subscript) and (texts := _strings(words) if keys is None else keys):
+        keys = words.keys if isinstance(words, ast.Dict) else [words]
+        texts = [text for key in keys if key for text in _strings(key)]
+        if isinstance(column, ast.Subscript) and texts:
             for name in _strings(column.slice):
                 found[name] = found.get(name, []) + [text for text in texts if text not in found.get(name, [])]
 
