@@ -121,7 +121,7 @@ for name, form in FORMATS.items():
     print(f"{name}: {beyond:.4g} becomes {form.decode(form.encode(beyond))}")
 
 # %% [markdown] name="overflow_explained"
-# All but E4M3 go to infinity, which a loss scaler can detect ([[mixed_precision]]). E4M3 has no infinity. This version of PyTorch saturates at the maximum
+# All but E4M3 go to infinity, which a loss scaler can detect ([[loss_scaling]]). E4M3 has no infinity. This version of PyTorch saturates at the maximum
 # representable value; others have returned NaN. Eight-bit training therefore scales first and does not rely on overflow behavior.
 
 # %% [markdown] name="gap_text"
@@ -761,7 +761,7 @@ claims
 # - **Underflow**: anything below half the smallest number becomes zero. Fixes: a scale, or BF16.
 # - Weights and activations need precision, gradients need range, second moments need a great deal of range.
 #
-# **What to reach for when.** BF16 by default on hardware that supports it; FP16 with loss scaling elsewhere ([[mixed_precision]]); eight bits, with
+# **What to reach for when.** BF16 by default on hardware that supports it; FP16 with loss scaling elsewhere ([[loss_scaling]]); eight bits, with
 # scales, for matmuls ([[fp8]]). Pure BF16 halves the memory of weights, gradients and moments. At small learning rates, combine it with
 # stochastic rounding or Kahan compensation.
 #

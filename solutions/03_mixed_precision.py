@@ -1,26 +1,22 @@
 # %% [markdown] name="title"
 # # Mixed precision
 #
-# **Mixed precision computes in 16 bits and updates the weights in FP32. You measure what that saves in memory and time, what it costs in accuracy, and what
-# each 16-bit format needs to train correctly.**
+# **Mixed precision computes in 16 bits and updates the weights in FP32. You measure what that saves in memory and time, and what it costs in accuracy.**
 #
 # | | |
 # |---|---|
-# | After this you can | say which bytes mixed precision saves and which it does not; write your own autocast, and say what it leaves in FP32; tell FP32 from TF32; write a dynamic loss scaler, and use `GradScaler`; choose between autocast, master weights and FSDP's policy |
-# | Time | 135 minutes, in two sittings: sections 1 to 6, then 7 to 12 |
+# | After this you can | say which bytes mixed precision saves and which it does not; write your own autocast, and say what it leaves in FP32; tell FP32 from TF32; measure whether 16 bits pay on your device |
+# | Time | 80 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU if there is one |
 # | Before this | [[start_here]], [[number_formats]] |
-# | Syllabus | T3 (in short), T4, T5, T6, T7, C7, P1, P2, P3 |
-#
-# Exercise X1, the graded notebook after this one, builds on all of it.
+# | Syllabus | T3 (in short), T4, C7, P1 |
 
 # %% name="setup" setup=true
 import math
 
 from helpers import (
     CATEGORIES,
-    COLORS,
     Claims,
     MemoryMeter,
     Prediction,
@@ -35,7 +31,6 @@ from helpers import (
     device_name,
     digits,
     english,
-    explore_loss_scale,
     fp32_computed_as,
     fp32_precision,
     has_tf32,
@@ -51,7 +46,6 @@ from helpers import (
 # %% name="setup_torch" setup=true
 import torch
 import torch.nn.functional as F
-from matplotlib.figure import Figure
 from torch import nn
 
 device = pick_device()
@@ -90,14 +84,14 @@ print(SmallCNN(32).features)
 
 
 # %% name="measure_fp32"
-def measured_step(make_model, x, y, dtype, step=train_step):
+def measured_step(make_model, x, y, dtype):
     """Measure the second step; in the first, Adam still has to create its state."""
     torch.manual_seed(0)
     model = make_model().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    step(model, optimizer, x, y, dtype)
+    train_step(model, optimizer, x, y, dtype)
     with MemoryMeter(model, optimizer) as meter:
-        step(model, optimizer, x, y, dtype)
+        train_step(model, optimizer, x, y, dtype)
     return meter
 
 
@@ -241,16 +235,13 @@ subjects = {
 }
 
 
-def gradient_of(make_model, x, y, region, inside=False):
-    """Return the gradient of a fresh model; `backward()` runs inside of the region, or outside."""
+def gradient_of(make_model, x, y, region):
+    """Return the gradient of a fresh model whose forward pass runs in `region`."""
     torch.manual_seed(0)
     model = make_model().to(device)
     with region:
         loss = F.cross_entropy(model(x).flatten(0, -2), y.flatten())
-        if inside:
-            loss.backward()
-    if not inside:
-        loss.backward()
+    loss.backward()
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
@@ -364,19 +355,19 @@ print("Adam's moments", {state["exp_avg"].dtype for state in optimizer.state.val
 # %% [markdown] name="equivalence_text"
 # ## 4 · First, does it still train?
 #
-# Before you ask what 16 bits save, check that the model still trains. The next cell trains it from three seeds, each in FP32 and in 16 bits, with the same initial weights and batches.
+# Before you ask what 16 bits save, check that the model still trains. The cells below train it from three seeds, each in FP32 and in 16 bits, with the same initial weights and batches.
 
 # %% name="train_cnn"
 small = digits(device)  # 8 x 8 pixels: a quarter of the work
 
 
-def train_cnn(dtype, seed=0, epochs=4):
-    """Train and return (losses, test accuracy)."""
+def train_cnn(dtype, seed):
+    """Train for four epochs; return (losses, test accuracy)."""
     torch.manual_seed(seed)
     model = SmallCNN(16).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses = []
-    for _ in range(epochs):
+    for _ in range(4):
         for index in torch.randperm(len(small.train_x)).split(128):
             losses.append(train_step(model, optimizer, small.train_x[index], small.train_y[index], dtype).item())
     model.eval()
@@ -385,12 +376,25 @@ def train_cnn(dtype, seed=0, epochs=4):
     return losses, right.float().mean().item()
 
 
+print(f"{len(small.train_x):,} digits to train on, {len(small.test_x)} to test")
+
+# %% [markdown] name="seeds_text"
+# **Predict.** By how many points do the accuracies of the three FP32 runs differ, the best from the worst?
+
+# %% name="guess_seeds"
+my_guess = None  # percentage points
+### BEGIN GUESS
+my_guess = 0.2  # the same model, the same digits
+### END GUESS
+seeds_guess = Prediction("FP32, accuracy of the best seed minus the worst", my_guess, "points")
+
 # %% name="equivalence"
 jobs = [(name, seed) for name in (HALF, "FP32") for seed in range(3)]
 with sign_of_life("six trainings, two at a time"):
     trained = parallel_map(lambda job: train_cnn(half if job[0] == HALF else FP32, job[1]), jobs)
 curves = dict(zip(jobs, trained, strict=True))
 accuracy = {name: [100 * curves[name, seed][1] for seed in range(3)] for name in ("FP32", HALF)}
+seeds_guess.reveal(max(accuracy["FP32"]) - min(accuracy["FP32"]))
 for name, figures in accuracy.items():
     print(f"{name}: accuracy {', '.join(f'{figure:.1f}%' for figure in figures)}")
 gap = max(abs(a - b) for a, b in zip(curves["FP32", 0][0], curves[HALF, 0][0], strict=True))
@@ -399,7 +403,7 @@ points = (sum(accuracy[HALF]) - sum(accuracy["FP32"])) / 3
 claims.figure("accuracy, 16 bits minus FP32", f"CNN, 4 epochs, mean of 3 seeds, {HALF}", points, "points")
 
 # %% [markdown] name="memory_text"
-# The loss curves stay close. The accuracies of the three seeds differ by about a point, so a gap of a point between the formats could come from the
+# The loss curves stay close. A gap between the formats that is no larger than the one between seeds can come from the
 # seeds alone. That is why the cell records a figure and gives no verdict on the accuracy.
 #
 # ## 5 · Memory
@@ -560,430 +564,8 @@ print(
 # `torch.backends.cuda.matmul.fp32_precision = "tf32"` for matmuls and `torch.backends.cudnn.conv.fp32_precision` for convolutions. Use one generation of names: reading
 # an old one after setting a new one can raise an error.
 
-# %% [markdown] name="underflow_text"
-# ## 7 · Small gradients in FP16
-#
-# In FP16, a number of 2⁻²⁵ or less becomes zero. Are real gradients that small? It depends on how the loss is averaged. Take a network that removes noise
-# from the digits. Its loss is a mean over all pixels of a batch, and in a model with several tasks such a term often gets a small weight, here 0.0001. Each
-# pixel's share of the loss is tiny, and so is its gradient.
-
-
-# %% name="denoiser"
-def make_denoiser(width=8):
-    torch.manual_seed(0)
-    layers = [nn.Conv2d(1, width, 3, padding=1), nn.GELU(), nn.Conv2d(width, width, 3, padding=1), nn.GELU()]
-    return nn.Sequential(*layers, nn.Conv2d(width, 1, 3, padding=1)).to(device)
-
-
-def denoise_loss(model, x, dtype, weight=1e-4):
-    """Return the weighted loss of one term among several, and the plain error, for noisy images `x`."""
-    noisy = x + 0.5 * torch.randn_like(x)
-    with torch.autocast(device.type, dtype=dtype, enabled=dtype != FP32):
-        clean = model(noisy)
-    error = F.mse_loss(clean.float(), x)
-    return weight * error, error.item()
-
-
-def activation_gradients(model, x):
-    """Return the gradients of all layers' outputs in one FP32 backward pass, as one flat tensor."""
-    found = []
-
-    def watch(layer, inputs, output):
-        output.register_hook(lambda gradient: found.append(gradient.detach().flatten()))
-
-    hooks = [layer.register_forward_hook(watch) for layer in model]
-    denoise_loss(model, x, FP32)[0].backward()
-    for hook in hooks:
-        hook.remove()
-    return torch.cat(found)
-
-
-gradients = activation_gradients(make_denoiser(), data.train_x[:128])
-size = gradients.abs()
-print(f"{size.numel():,} gradients, median magnitude {size.median():.1e}, largest {size.max():.1e}")
-
-# %% name="underflow"
-nonzero = gradients[gradients != 0]
-lost = {2**n: 100 * ((nonzero * 2.0**n).half() == 0).float().mean().item() for n in (0, 4, 8, 12, 16)}
-print("become zero in FP16:", {f"times {scale:,}": f"{share:.1f}%" for scale, share in lost.items()})
-
-# %% [markdown] name="control_text"
-# ### Three runs, side by side
-#
-# Train the denoiser in FP16 without any precautions. For comparison, train the same network in FP32 and in BF16.
-
-
-# %% name="train_denoiser"
-def train_denoiser(dtype, scaler=None, epochs=3):
-    """Train; return the mean error of the first and the last epoch, and the share of zeros among gradients, in %."""
-    model = make_denoiser()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    if scaler is None:
-        scaler = torch.amp.GradScaler(device.type, enabled=False)
-    errors, zeros = [], []
-    for _ in range(epochs):
-        for index in torch.randperm(len(data.train_x)).split(128):
-            optimizer.zero_grad()
-            loss, error = denoise_loss(model, data.train_x[index], dtype)
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            errors.append(error)
-            zeros.append((torch.cat([p.grad.flatten() for p in model.parameters()]) == 0).float().mean().item())
-    epoch = len(errors) // epochs
-    return sum(errors[:epoch]) / epoch, sum(errors[-epoch:]) / epoch, 100 * sum(zeros) / len(zeros)
-
-
-def print_run(name, run):
-    first, last, zeros = run
-    print(f"{name:22} error, first and last epoch: {first:.3f} -> {last:.3f}   zero gradients: {zeros:.1f}%")
-
-
-# %% name="control"
-with sign_of_life("three trainings"):
-    runs = {name: train_denoiser(dtype) for name, dtype in {"FP32": FP32, "BF16": BF16, "FP16": FP16}.items()}
-for name, run in runs.items():
-    print_run(name, run)
-
-# %% [markdown] name="control_explained"
-# FP16 does not learn, because all its gradients are zero, and it raises no error and produces no NaN. BF16 has FP32's range and needs no precautions.
-#
-# Does the same happen to the digits classifier in FP16, without a scaler?
-
-# %% name="survivor"
-with sign_of_life("two epochs in FP32 and in FP16"):
-    survivors = {name: train_cnn(dtype, epochs=2) for name, dtype in {"FP32": FP32, "FP16, no scaler": FP16}.items()}
-for name, (losses, accuracy) in survivors.items():
-    print(f"{name:16} loss {losses[0]:.4f} -> {losses[-1]:.4f}, accuracy {accuracy:.1%}")
-
-# %% [markdown] name="survivor_explained"
-# With a plain mean over 128 images the gradients are large enough, and nothing goes wrong. This makes the mistake hard to find: the same training code that works for
-# this loss fails for the denoiser's, which is averaged over more elements and has a smaller weight.
-
-# %% [markdown] name="explorer_text"
-# ### Explore: find the right loss scale
-#
-# The histogram shows the denoiser's real gradients. Move the slider until nothing is lost and nothing overflows. How much
-# room is there, in powers of two? (A loss scaler will find less room: weight gradients are sums over many of these and overflow sooner.)
-
-# %% name="explorer"
-explore_loss_scale(gradients, log2_scale=0)
-
-# %% [markdown] name="scaling_text"
-# ## 8 · Loss scaling, by hand and automatic
-#
-# The gradient is linear in the loss. Multiply the loss by S, and every gradient in the backward pass is S times as large and stays above FP16's minimum. Divide the FP32 weight gradients
-# by S, and the update is the one you wanted. Below, the scale goes from 2⁰ to 2⁴⁰.
-
-# %% name="scaling_by_hand"
-x = data.train_x[:128]
-
-
-def weight_gradient(dtype, scale):
-    """Return the denoiser's weight gradients with the loss multiplied by `scale` and divided out again."""
-    model = make_denoiser()
-    torch.manual_seed(1)  # the same noise each time
-    (scale * denoise_loss(model, x, dtype)[0]).backward()
-    return torch.cat([p.grad.flatten() / scale for p in model.parameters()])
-
-
-true = weight_gradient(FP32, 1.0)
-errors = {n: ((weight_gradient(FP16, 2.0**n) - true).norm() / true.norm()).item() for n in (0, 8, 16, 24, 40)}
-for exponent, error in errors.items():
-    print(f"FP16, loss scale 2^{exponent:<3} relative error of the gradient: {error:.4f}")
-
-# %% [markdown] name="dynamic_text"
-# A scale that is too small loses gradients, and one that is too large turns them into inf. In between is a wide plateau on which all scales are equally good, so there is no need
-# to search for the best one. Start high. If an inf or NaN appears, skip that step and halve the scale. After many consecutive good steps, double it. This is
-# **dynamic loss scaling**.
-#
-# ### Your turn: a dynamic loss scaler
-#
-# **Contract.** `LossScaler(init_scale, growth_factor, backoff_factor, growth_interval)` has the main methods of `torch.amp.GradScaler` and serves one optimizer:
-#
-# - `get_scale()` returns the current scale, a float.
-# - `scale(loss)` returns the loss times the scale. `loss` is a scalar (0-dimensional) tensor.
-# - `unscale_(optimizer)` divides the gradients of all the optimizer's parameters by the scale, in place, and records whether any element is inf or
-#   NaN. It skips parameters whose `.grad` is None, and no others, frozen or not; at least one has a gradient. It also divides gradients that contain inf.
-# - `step(optimizer)` calls `unscale_` unless you have called it since the last `update()`. Then it calls `optimizer.step()` if all gradients are
-#   finite. It returns True if it stepped and False if it skipped, and leaves the gradients where they are.
-# - `update()` is called once after each step, and nothing else changes the scale. After a skipped step it multiplies the scale by `backoff_factor`. After `growth_interval` good steps in
-#   a row it multiplies the scale by `growth_factor`. Both restart the count of good steps.
-
-
-# %% name="scaler" answer=true reveal=true
-class LossScaler:
-    """Finds a loss scale that does not overflow, while training."""
-
-    def __init__(self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000):
-        self.current_scale = init_scale
-        self.growth_factor = growth_factor
-        self.backoff_factor = backoff_factor
-        self.growth_interval = growth_interval
-        self.good_steps = 0
-        self.overflowed = None  # None: unscale_ has not run since the last update
-
-    def get_scale(self):
-        return self.current_scale
-
-    def scale(self, loss):
-        ### BEGIN SOLUTION
-        return loss * self.current_scale
-        ### END SOLUTION
-
-    def unscale_(self, optimizer):
-        ### BEGIN SOLUTION
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        for gradient in gradients:
-            gradient.div_(self.current_scale)
-        self.overflowed = not all(torch.isfinite(gradient).all() for gradient in gradients)
-        ### END SOLUTION
-
-    def step(self, optimizer):
-        ### BEGIN SOLUTION
-        if self.overflowed is None:
-            self.unscale_(optimizer)
-        if not self.overflowed:
-            optimizer.step()
-        return not self.overflowed
-        ### END SOLUTION
-
-    def update(self):
-        ### BEGIN SOLUTION
-        if self.overflowed:
-            self.current_scale *= self.backoff_factor
-            self.good_steps = 0
-        else:
-            self.good_steps += 1
-            if self.good_steps == self.growth_interval:
-                self.current_scale *= self.growth_factor
-                self.good_steps = 0
-        self.overflowed = None
-        ### END SOLUTION
-
-
-# %% name="scaler_check"
-LossScaler = check("mixed_precision.scaler", LossScaler)
-
-# %% name="scaler_hint"
-hint("mixed_precision.scaler")
-
-# %% [markdown] name="scaler_own"
-# **Compare with PyTorch's own.** Train the denoiser with `LossScaler` and with `GradScaler`. Then start both at 2⁴⁴, far too high, let them grow after 12 good steps, and compare their scales.
-
-# %% name="scaler_defaults"
-with sign_of_life("two trainings in FP16"):
-    for name, scaler in {"LossScaler": LossScaler(), "GradScaler": torch.amp.GradScaler(device.type)}.items():
-        print_run(f"FP16, {name}", train_denoiser(FP16, scaler))
-print(f"GradScaler: start {scaler.get_scale():g}, back off x{scaler.get_backoff_factor():g},", end=" ")
-print(f"grow x{scaler.get_growth_factor():g} after {scaler.get_growth_interval()} good steps")
-
-
-# %% name="scaler_at_work"
-def scales_of(scaler, steps=60):
-    """Train the denoiser in FP16; return the scale of each step, and which steps were skipped."""
-    model = make_denoiser()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    scales, skipped = [], []
-    for step in range(steps):
-        optimizer.zero_grad()
-        loss, _ = denoise_loss(model, data.train_x[:64], FP16)
-        scales.append(scaler.get_scale())  # before `update` may change it
-        scaler.scale(loss).backward()
-        before = model[0].weight.detach().clone()
-        scaler.step(optimizer)
-        scaler.update()
-        if (before == model[0].weight).all():
-            skipped.append(step)
-    return scales, skipped
-
-
-with sign_of_life("60 steps in FP16, twice"):
-    settings = {"init_scale": 2.0**44, "growth_interval": 12}
-    scales, skipped = scales_of(torch.amp.GradScaler(device.type, **settings))
-    own_scales, _ = scales_of(LossScaler(**settings))
-print("LossScaler's and GradScaler's scales agree in every step:", own_scales == scales)
-
-# %% name="plot_scaler"
-figure = Figure(figsize=(7, 3), layout="constrained")
-axes = figure.add_subplot()
-axes.step(range(60), [math.log2(scale) for scale in scales], where="post", color=COLORS[0], label="scale")
-axes.plot(skipped, [math.log2(scales[step]) for step in skipped], "x", color=COLORS[4], label="step skipped")
-axes.set(title="GradScaler at work", xlabel="step", ylabel="log2 of the scale")
-axes.legend(frameon=False)
-show(figure, "The scale halves at every step until the gradients fit, then rises now and then and is pushed back.")
-print("steps skipped:", *skipped)
-
-# %% [markdown] name="dynamic_explained"
-# The first steps are skipped, each halving the scale, until the gradients fit. After that the scale rises from time to time and is halved again. A
-# skipped step moves no weights. (A learning-rate scheduler that steps anyway gets ahead of the weights by one step.)
-
-# %% [markdown] name="clipping_text"
-# ## 9 · Clipping
-#
-# Gradient clipping limits the norm of the gradient. With a scaler, `.grad` holds the gradient times the scale. If you clip it in this state, to
-# norm 0.01, and let the scaler divide, SGD takes a step that is too short by a factor equal to the scale, 65,536. Adam, however, normalizes its gradients.
-#
-# **Predict.** By what factor is Adam's step too short?
-
-# %% name="guess_clipping"
-my_guess = None
-### BEGIN GUESS
-my_guess = 1  # it divides each gradient by its own size
-### END GUESS
-adam_guess = Prediction("Adam: right step / step when clipped without unscaling", my_guess, "")
-
-
-# %% name="clipping"
-def clipped_update(make_optimizer, unscale_first):
-    """Take one FP16 step with clipping at norm 0.01; return how far the weights moved."""
-    model = make_denoiser()
-    optimizer = make_optimizer(model.parameters())
-    scaler = torch.amp.GradScaler(device.type)
-    before = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
-    loss, _ = denoise_loss(model, x, FP16, weight=1.0)
-    scaler.scale(loss).backward()
-    if unscale_first:
-        scaler.unscale_(optimizer)
-    nn.utils.clip_grad_norm_(model.parameters(), 0.01)
-    scaler.step(optimizer)
-    scaler.update()
-    return (nn.utils.parameters_to_vector(model.parameters()) - before).norm().item()
-
-
-makers = {
-    "SGD, lr 1": lambda parameters: torch.optim.SGD(parameters, lr=1.0),
-    "Adam, lr 0.001": lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
-    "Adam, eps 1e-20": lambda parameters: torch.optim.Adam(parameters, lr=1e-3, eps=1e-20),
-}
-steps = {name: [clipped_update(make, first) for first in (True, False)] for name, make in makers.items()}
-adam_guess.reveal(steps["Adam, lr 0.001"][0] / steps["Adam, lr 0.001"][1])
-for name, (right, wrong) in steps.items():
-    print(f"{name:15} unscale_, then clip: moved by {right:.2g}   clip without unscaling: moved by {wrong:.2g}")
-
-# %% [markdown] name="clipping_explained"
-# SGD hardly moves. Adam divides each gradient by its own size, so it still moves, and the mistake is easy to
-# miss. The difference that remains comes from `eps`, the small number that prevents division by zero: with a smaller `eps` it disappears.
-#
-# The order is `scale(loss).backward()` → `unscale_(optimizer)` → clip → `step(optimizer)` → `update()`. Under `DistributedDataParallel`
-# nothing changes: the ranks exchange scaled gradients, with the same scale on every rank, and an inf on one rank becomes an inf on
-# all, so all of them skip together ([[data_parallel]] shows it).
-
-# %% [markdown] name="bf16_text"
-# ## 10 · What large models use instead
-#
-# Autocast decides operation by operation. Training code for language models mostly casts whole models, in one of two ways. Both use BF16, which needs no scaler.
-#
-# - **BF16 weights with FP32 master weights**, as in section 2: the model exists in BF16, the optimizer owns an FP32 copy.
-# - **A mixed-precision policy**, as in FSDP2: `MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)` keeps the FP32 weights, casts each block's weights and
-#   inputs to BF16 before it runs, and adds up the ranks' gradients in FP32 ([[fully_shard]]).
-#
-# In both, norms and the residual stream are in BF16, too. The cell below casts all weights at once, with `functional_call`, and keeps the copies up to the backward pass. (FSDP2
-# casts block by block and frees each block's copies after use, so it holds fewer of them at a time.)
-#
-# The error of a gradient is its distance from FP32's.
-#
-# **Predict.** By what factor is the error of the GPT's gradient larger with all weights cast than under autocast?
-
-# %% name="guess_policy"
-my_guess = None
-### BEGIN GUESS
-my_guess = 1  # the matmuls are in BF16 in both
-### END GUESS
-policy_guess = Prediction("Error of the gradient, all weights cast / autocast", my_guess, "times")
-
-
-# %% name="policy"
-def policy_step(model, optimizer, x, y, dtype):
-    """One step with FP32 weights that are cast before the forward pass, all of them."""
-    optimizer.zero_grad()
-    cast = {name: p.to(dtype) for name, p in model.named_parameters()}
-    logits = torch.func.functional_call(model, cast, (x,))
-    del cast
-    loss = F.cross_entropy(logits.float().flatten(0, -2), y.flatten())
-    loss.backward()
-    optimizer.step()
-
-
-def gradient_error(step, dtype):
-    """Return how far a first step's gradient is from FP32's, relatively."""
-    found = []
-    for take, kind in ((train_step, FP32), (step, dtype)):
-        torch.manual_seed(0)
-        model = SmallGPT().to(device)
-        take(model, torch.optim.SGD(model.parameters(), lr=0.0), ids, next_ids, kind)
-        found.append(torch.cat([p.grad.flatten().float() for p in model.parameters()]))
-    return ((found[1] - found[0]).norm() / found[0].norm()).item()
-
-
-gpt["policy"] = measured_step(SmallGPT, ids, next_ids, half, step=policy_step)
-errors = {name: gradient_error(step, half) for name, step in {"autocast": train_step, "policy": policy_step}.items()}
-policy_guess.reveal(errors["policy"] / errors["autocast"])
-show_table(category_table(gpt))
-for name, error in errors.items():
-    print(f"{name:10} gradient off by {error:.1e}")
-
-# %% [markdown] name="policy_explained"
-# The policy needs fewer bytes for activations than autocast, because the residual stream is in 16 bits as well. Its gradient is less accurate:
-# compare the last two lines. Only a trial shows which one your model tolerates; large runs keep sensitive parts, such as the loss or a router,
-# in FP32.
-
-# %% [markdown] name="loss_text"
-# ## 11 · The loss, and where to call backward()
-#
-# **The loss in 16 bits.** Take a cross-entropy over a vocabulary of 50,000, averaged over 64 rows. The logits, and every result
-# from the log-softmax to the mean, are rounded to one format: FP32, BF16 or FP16.
-#
-# **Predict.** What is the relative error of the loss in BF16?
-
-# %% name="guess_loss"
-my_guess = None
-### BEGIN GUESS
-my_guess = 1e-3  # one BF16 rounding is up to 1 in 256, and the mean of 64 rows evens out
-### END GUESS
-loss_guess = Prediction("BF16: loss off by, relatively", my_guess, "")
-
-# %% name="loss_in_16_bits"
-torch.manual_seed(0)
-logits, target = 2 * torch.randn(64, 50_000, device=device), torch.randint(50_000, (64,), device=device)
-exact = F.cross_entropy(logits.cpu().double(), target.cpu()).item()  # not every GPU has FP64
-for name, dtype in {"FP32": FP32, "BF16": BF16, "FP16": FP16}.items():
-    loss = F.cross_entropy(logits.to(dtype), target)
-    if name == "BF16":
-        loss_guess.reveal(abs(loss.item() - exact) / exact)
-    print(f"{name}: loss {loss.item():.5f}, off by {abs(loss.item() - exact) / exact:.1e}")
-
-# %% [markdown] name="loss_explained"
-# BF16 gets the third digit of the loss wrong. Keep losses in FP32: `F.cross_entropy(logits.float(), target)`.
-#
-# **`backward()` inside autocast.** PyTorch's documentation advises against it.
-#
-# **Predict.** How far apart, in relative terms, are the gradients with `backward()` inside and outside the region?
-
-# %% name="guess_inside"
-my_guess = None
-### BEGIN GUESS
-my_guess = 1e-3  # as large as 16-bit noise, if the advice has a reason
-### END GUESS
-inside_guess = Prediction("GPT: gradients with backward() inside and outside", my_guess, "")
-
-# %% name="backward_inside"
-for subject, (make_model, x, y) in subjects.items():
-    outside, again = (gradient_of(make_model, x[:2], y[:2], theirs()) for _ in range(2))
-    inside = gradient_of(make_model, x[:2], y[:2], theirs(), inside=True)
-    equal = f"outside twice: {torch.equal(outside, again)}; inside and outside: {torch.equal(outside, inside)}"
-    print(f"{subject[:3]}: gradients bitwise equal, {equal}")
-inside_guess.reveal(((inside - outside).norm() / outside.norm()).item())
-
-# %% [markdown] name="inside_explained"
-# With PyTorch's own operations it makes no difference. (If even the same gradient computed twice differs, the GPU added the numbers in a different order.)
-# Autograd has recorded each operation with its casts, and the backward formulas take their dtypes from there. A `torch.autograd.Function` of **your
-# own** has no such record: decorate its `forward` with `torch.amp.custom_fwd` and its `backward` with `torch.amp.custom_bwd`. They make `backward` run under
-# the autocast state of `forward`; without them it runs under whatever state is active when you call `backward()`.
-
 # %% [markdown] name="table_text"
-# ## 12 · Claims and measurements
+# ## 7 · Claims and measurements
 
 # %% name="claims_table"
 claims
@@ -997,19 +579,12 @@ claims
 #   copies are added.
 # - "2x less memory" is the limit for a model that is all activations; measure yours.
 # - "2x faster" depends on the hardware. Check that your device has units for the format and that the model is large enough.
-# - FP16 needs loss scaling and can fail silently without it. BF16 does not need it.
-# - Order: scale, backward, unscale, clip, step, update. Keep the loss in FP32.
-# - FSDP's policy and BF16 weights with FP32 masters cast whole models, residual stream included.
 # - Say what "FP32" means: on recent NVIDIA GPUs it may be TF32.
 #
-# | Your device | Reach for |
-# |---|---|
-# | Ampere GPU or newer, TPU, recent CPU | BF16, no scaler |
-# | T4, V100, older GPUs | FP16 autocast with `GradScaler` |
-# | Apple GPU | measure BF16 and FP16; keep FP32 if neither helps |
-# | weights too large for FP32 | other tools: labs [[#lean_optimizers]], [[#sharding]] and [[#lora]] |
+# **What to reach for when.** On an Ampere GPU or newer, a TPU or a recent CPU: BF16 autocast. On a T4, a V100 or an older GPU: FP16 autocast, with the scaler of
+# [[loss_scaling]]. On an Apple GPU: measure both, and keep FP32 if neither helps. If the weights are too large in FP32, use other tools: labs [[#lean_optimizers]], [[#sharding]] and [[#lora]].
 #
 # **Sources.** Micikevicius et al., *Mixed Precision Training* (2018), arXiv:1710.03740 · Kalamkar et al., *A Study of BFLOAT16 for Deep Learning Training* (2019), arXiv:1905.12322 ·
-# PyTorch documentation: *Automatic Mixed Precision package*, *Automatic Mixed Precision examples*, *fully_shard*, *CUDA semantics* (TensorFloat-32).
+# PyTorch documentation: *Automatic Mixed Precision package*, *CUDA semantics* (TensorFloat-32).
 #
-# Next: **03_x1_amp_cnn**, the graded exercise.
+# Next: [[loss_scaling]], what FP16 needs to train correctly, and what large models use instead of autocast.

@@ -10,7 +10,7 @@
 # | Time | 90 to 140 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU |
-# | Before this | [[gradient_accumulation]]; from [[mixed_precision]], `GradScaler` and the order of clipping |
+# | Before this | [[gradient_accumulation]]; from [[loss_scaling]], `GradScaler` and the order of clipping |
 # | Syllabus | X2 (T8, C8, P4) |
 #
 # There are three answer cells, each followed by its check. A check prints what it found and where to look; run it as often as you like. When you are done, save the

@@ -359,7 +359,7 @@ accumulate_guess = Prediction("Peak with sync off, minus peak with a reduction e
 # %% [markdown] name="clip_text"
 # ## 4 · Clipping across ranks
 #
-# Clipping scales the gradient down so that its norm is at most a limit ([[mixed_precision]]). But a rank has only part of the gradient. Suppose that each of 4 ranks takes the norm of its own part and scales that part to the limit.
+# Clipping scales the gradient down so that its norm is at most a limit ([[loss_scaling]]). But a rank has only part of the gradient. Suppose that each of 4 ranks takes the norm of its own part and scales that part to the limit.
 #
 # **Predict.** What is the norm of the joint gradient after that, in units of the limit?
 
@@ -603,7 +603,7 @@ claims.record("T21", "HSDP: between machines, the gradients of a shard", "2 x 2"
 #
 # Each of 1,024 ranks runs the same program as each of 4. The planner ([[where_memory_goes]]) runs PyTorch's own `fully_shard` on a fake process group, so it can count bytes for any number of ranks (`python -m helpers plan --model llama-2-70b --gpus 8 --engine pytorch ...`). Planning all 80 layers of Llama-2-70B takes a while, but a plan is the same on every machine. So this lab's plans were made beforehand: `planned` looks them up, and makes any that are missing.
 #
-# **Predict.** Llama-2-70B has 69 billion parameters. BF16 with AdamW in BF16 takes 8 bytes per parameter ([[mixed_precision]]). Each rank has one sequence of 2,048 tokens, and every layer is checkpointed. What is the allocated peak on each of 8 ranks, in GiB? (An "80 GB" GPU has 79.1 GiB.)
+# **Predict.** Llama-2-70B has 69 billion parameters. BF16 with AdamW in BF16 takes 8 bytes per parameter ([[number_formats]]). Each rank has one sequence of 2,048 tokens, and every layer is checkpointed. What is the allocated peak on each of 8 ranks, in GiB? (An "80 GB" GPU has 79.1 GiB.)
 
 # %% name="guess_70b"
 my_guess = None  # GiB per rank

@@ -1039,7 +1039,7 @@ for said, name, gpu in (
 # - **Checkpointing** removes most of the activations. **Accumulation** builds a batch of 32 out of micro-batches of one. It costs almost nothing: only the adapters' gradients stay in memory until the update.
 # - **NF4** shrinks most of what is left, the frozen weights. Embedding and head stay in 16 bits in these plans; `prepare_model_for_kbit_training` would cast them to FP32.
 # - **Llama-3.1-8B** shares each head of keys and values among four query heads (grouped-query attention), but has 128,256 tokens in its vocabulary. Embedding and head hold an eighth of its parameters, and NF4 does not quantize them. The logits of 512 tokens are four times as large as those of Llama-2.
-# - A **T4**, Colab's free GPU, has no BF16, so it needs FP16 autocast with a scaler ([[mixed_precision]]), and adapters in FP32.
+# - A **T4**, Colab's free GPU, has no BF16, so it needs FP16 autocast with a scaler ([[loss_scaling]]), and adapters in FP32.
 #
 # (Older guides set `bnb_4bit_quant_storage` because FSDP1's flat parameters can hold only one dtype. `fully_shard` accepts mixed dtypes.)
 #

@@ -723,7 +723,7 @@ for line, (card, recipe) in GUIDE.items():
 #
 # "80 GB: 7B" holds only in pure BF16, where small updates are lost ([[number_formats]]). With FP32 weights, 7B fits only if the optimizer state moves to the host, and then with little to spare. 70B on 8 cards is at the edge with one sequence per rank; on 16 cards it fits.
 #
-# > **Note:** the common 16 GB cards, T4 and V100, **do not support BF16**: it is emulated in FP32, at an eighth of the speed of FP16. The plans of the "16 GB" lines are for a card that supports it (RTX 4080, A4000). On a T4 or V100 use FP16 autocast with a scaler ([[mixed_precision]]); pure FP16 weights do not train. The line marked "no BF16" is planned for such a card, and its recipe fits.
+# > **Note:** the common 16 GB cards, T4 and V100, **do not support BF16**: it is emulated in FP32, at an eighth of the speed of FP16. The plans of the "16 GB" lines are for a card that supports it (RTX 4080, A4000). On a T4 or V100 use FP16 autocast with a scaler ([[loss_scaling]]); pure FP16 weights do not train. The line marked "no BF16" is planned for such a card, and its recipe fits.
 #
 # ## 6 · The summary table
 #

@@ -59,7 +59,7 @@ def test_every_solution_runs_and_every_control_changes_its_picture(lab, name):
 
 def test_the_path_of_a_learner_through_x1(lab):
     """Untouched, then wrong, then right: each time the check says the next thing to know."""
-    path = "03_x1_amp_cnn"
+    path = "03b_x1_amp_cnn"
     cells = cells_of(ROOT / "labs" / f"{path}.ipynb")
     right = next(cell.source for cell in cells_of(ROOT / "solutions" / f"{path}.ipynb") if cell.id == "step")
     answer, check = number_of(cells, "step"), number_of(cells, "step_check")

@@ -37,7 +37,7 @@ def result(student="ada", source=X1, missed=(), status="graded", reason="As an e
     return Result(student, source.exercise, status, reason, verdicts, answers, list(flags), 12.3)
 
 
-def missing(student="ada", source=X1, status="missing", reason="03_x1_amp_cnn.ipynb was not submitted; no notebook."):
+def missing(student="ada", source=X1, status="missing", reason="03b_x1_amp_cnn.ipynb was not submitted; no notebook."):
     return not_run(HandIn(student, source, {}, (status, reason)))
 
 

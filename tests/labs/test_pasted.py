@@ -10,13 +10,13 @@ X1, X2, X5 = (
     [part.name for part in importlib.import_module(f"helpers.exercises.{x}").PARTS] for x in ("x1", "x2", "x5")
 )
 
-# Lab 03's scaler, its step with the line order of its section on clipping, and its loop.
-OF_LAB_03 = """
+# Lab 03b's scaler, a step with the line order of its section on clipping, and lab 03's loop.
+OF_LAB_03B = """
 import time
 import torch
 import torch.nn.functional as F
 from helpers import MemoryMeter, SmallCNN, digits, pick_device
-from helpers.exercises.reference.mixed_precision import LossScaler as DynamicLossScaler
+from helpers.exercises.reference.loss_scaling import LossScaler as DynamicLossScaler
 
 device = pick_device()
 
@@ -67,8 +67,8 @@ def train(precision, seed=0, epochs=4):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", X1)
-def test_what_lab_03_shows_earns_no_part_of_x1(part):
-    found = verdicts(part, run_answers(OF_LAB_03))
+def test_what_lab_03b_shows_earns_no_part_of_x1(part):
+    found = verdicts(part, run_answers(OF_LAB_03B))
     assert not all(verdict.passed for verdict in found)
 
 

@@ -26,7 +26,14 @@ ROUTES = (
     Route(
         "fine-tune a 7B model on one GPU",
         (
-            *(*_START, "number_formats", "mixed_precision", "gradient_accumulation", "activation_checkpointing"),
+            *(
+                *_START,
+                "number_formats",
+                "mixed_precision",
+                "loss_scaling",
+                "gradient_accumulation",
+                "activation_checkpointing",
+            ),
             *("profiling_and_oom_clinic", "lora", "x4_lora"),
         ),
         "`make lab`",
@@ -34,7 +41,14 @@ ROUTES = (
     Route(
         "train on many GPUs",
         (
-            *(*_START, "number_formats", "mixed_precision", "gradient_accumulation", "activation_checkpointing"),
+            *(
+                *_START,
+                "number_formats",
+                "mixed_precision",
+                "loss_scaling",
+                "gradient_accumulation",
+                "activation_checkpointing",
+            ),
             *(
                 "data_parallel",
                 "when_ranks_go_wrong",
@@ -64,7 +78,7 @@ ROUTES = (
 # Ten weeks: what each is about, and its labs. A graded exercise is what the week hands in.
 WEEKS = (
     ("What fills memory", (*_START, "number_formats")),
-    ("Training in 16 bits", ("mixed_precision", "x1_amp_cnn")),
+    ("Training in 16 bits", ("mixed_precision", "loss_scaling", "x1_amp_cnn")),
     ("Large batches", ("gradient_accumulation", "x2_batch_256")),
     ("Fewer activations, and finding leaks", ("activation_checkpointing", "profiling_and_oom_clinic")),
     ("Where the time goes", ("where_the_time_goes", "compilation_and_fusion")),

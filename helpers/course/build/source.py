@@ -41,7 +41,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """Return the name all its notebooks share, e.g. "03_x1_amp_cnn"."""
+        """Return the name all its notebooks share, e.g. "03b_x1_amp_cnn"."""
         return self.path.stem
 
     @property
@@ -56,7 +56,7 @@ class Source:
 
     @property
     def exercise(self) -> str:
-        """Return the module of its checks: "x1" for "03_x1_amp_cnn", "mixed_precision" for "03_mixed_precision"."""
+        """Return the module of its checks: "x1" for "03b_x1_amp_cnn", "mixed_precision" for "03_mixed_precision"."""
         return self.topic.partition("_")[0] if self.graded else self.topic
 
     @property

@@ -23,6 +23,7 @@ _LABS = (
     "where_memory_goes",
     "number_formats",
     "mixed_precision",
+    "loss_scaling",
     "gradient_accumulation",
     "activation_checkpointing",
     "profiling_and_oom_clinic",

@@ -1,4 +1,4 @@
-"""The reference answers of solutions/03_x1_amp_cnn.py, which `check` compares with.
+"""The reference answers of solutions/03b_x1_amp_cnn.py, which `check` compares with.
 
 Written by `python -m helpers build`; change the source, not this file.
 """

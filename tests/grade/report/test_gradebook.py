@@ -26,7 +26,7 @@ def test_the_gradebook_has_every_point_and_where_it_came_from():
     assert first["sandbox"] == "yes"
     (alone,) = rows_of(gradebook([result()], replace(CONDITIONS, sandbox=False)))
     assert "untrusted" in alone["sandbox"]
-    assert (second["status"], second["reason"]) == ("missing", "03_x1_amp_cnn.ipynb was not submitted; no notebook.")
+    assert (second["status"], second["reason"]) == ("missing", "03b_x1_amp_cnn.ipynb was not submitted; no notebook.")
     assert second["total"] == second["x1.scale_grows"] == ""  # no grade, as in the files for learning platforms
 
 

@@ -37,7 +37,7 @@ class NotebookFile:
     """A file that should be a notebook, by its name.
 
     Attributes:
-        path: where it lies, below the student's folder, e.g. "work.zip/src/03_x1_amp_cnn.ipynb".
+        path: where it lies, below the student's folder, e.g. "work.zip/src/03b_x1_amp_cnn.ipynb".
         depth: folders and archives around it.
         modified: seconds since 1970.
         data: its bytes; empty when there is a problem.

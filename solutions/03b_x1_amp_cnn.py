@@ -10,7 +10,7 @@
 # | Time | 60 to 90 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU if there is one |
-# | Before this | [[mixed_precision]] |
+# | Before this | [[mixed_precision]] and [[loss_scaling]] |
 # | Syllabus | X1 (T4, T5, T6, T7, C7, P2, P3) |
 #
 # There are three answer cells, each followed by its check. A check prints what it found and where to look; run it as often as you like. When you are done, save the
@@ -293,7 +293,7 @@ else:
 # %% [markdown] name="submit"
 # ## Submit
 #
-# Save this notebook under its current name. Your instructor collects it as `YOUR_NAME/03_x1_amp_cnn.ipynb` and grades it with
+# Save this notebook under its current name. Your instructor collects it as `YOUR_NAME/03b_x1_amp_cnn.ipynb` and grades it with
 #
 # ```
 # python -m helpers grade SUBMISSIONS --out GRADES
