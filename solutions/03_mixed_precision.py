@@ -581,10 +581,7 @@ claims
 # - "2x faster" depends on the hardware. Check that your device has units for the format and that the model is large enough.
 # - Say what "FP32" means: on recent NVIDIA GPUs it may be TF32.
 #
-# **What to reach for when.** On an Ampere GPU or newer, a TPU or a recent CPU: BF16 autocast. On a T4, a V100 or an older GPU: FP16 autocast, with the scaler of
-# [[loss_scaling]]. On an Apple GPU: measure both, and keep FP32 if neither helps. If the weights are too large in FP32, use other tools: labs [[#lean_optimizers]], [[#sharding]] and [[#lora]].
+# **What to reach for when.** If your device has hardware for BF16, use BF16 autocast. If it has hardware for FP16 only, use FP16 autocast with the scaler of [[loss_scaling]], which also
+# shows what large models use in place of autocast. If the weights are too large in FP32, use other tools: labs [[#lean_optimizers]], [[#sharding]] and [[#lora]].
 #
-# **Sources.** Micikevicius et al., *Mixed Precision Training* (2018), arXiv:1710.03740 · Kalamkar et al., *A Study of BFLOAT16 for Deep Learning Training* (2019), arXiv:1905.12322 ·
-# PyTorch documentation: *Automatic Mixed Precision package*, *CUDA semantics* (TensorFloat-32).
-#
-# Next: [[loss_scaling]], what FP16 needs to train correctly, and what large models use instead of autocast.
+# **Sources.** Micikevicius et al., *Mixed Precision Training* (2018), arXiv:1710.03740 · PyTorch documentation: *Automatic Mixed Precision package*, *CUDA semantics* (TensorFloat-32).

@@ -159,9 +159,9 @@ larger_guess.reveal(run[1])
 print_run("FP16, weight 0.001", run)
 
 # %% [markdown] name="larger_explained"
-# The run learns. A weight's gradient is a sum over many pixels, so it survives if a few of its terms do, and Adam divides each gradient by its own size, so
-# small ones count as well. The share of zeros is the only sign that most of the signal is lost. This makes the mistake hard to find: the same
-# training code works for one loss and fails for another that is a little smaller.
+# The run learns: compare it with FP32's above. A weight's gradient is a sum over many pixels, so it survives if a few of its terms do, and Adam divides each
+# gradient by its own size, so small ones count as well. Only the share of zeros shows that most of the signal is lost. This makes the mistake hard to find: the same
+# training code works for one loss and fails for another that is ten times smaller.
 
 # %% [markdown] name="explorer_text"
 # ### Explore: find the right loss scale
@@ -390,7 +390,7 @@ for name, (right, wrong) in steps.items():
 #
 # The error of a gradient is its distance from FP32's.
 #
-# **Predict.** By what factor is the error of the GPT's gradient larger with all weights cast than under autocast?
+# **Predict.** By what factor is the error of a small GPT's gradient larger with all weights cast than under autocast?
 
 # %% name="guess_policy"
 my_guess = None
@@ -532,5 +532,3 @@ print(
 #
 # **Sources.** Micikevicius et al., *Mixed Precision Training* (2018), arXiv:1710.03740 · Kalamkar et al., *A Study of BFLOAT16 for Deep Learning Training* (2019), arXiv:1905.12322 ·
 # PyTorch documentation: *Automatic Mixed Precision examples*, *fully_shard*.
-#
-# Next: **03b_x1_amp_cnn**, the graded exercise.
