@@ -27,7 +27,7 @@ ROUTES = (
         "fine-tune a 7B model on one GPU",
         (
             *(*_START, "number_formats", "mixed_precision", "gradient_accumulation", "activation_checkpointing"),
-            *("profiling_and_oom_clinic", "lora", "x4_lora"),
+            *("selective_checkpointing", "profiling_and_oom_clinic", "lora", "x4_lora"),
         ),
         "`make lab`",
     ),
@@ -66,7 +66,10 @@ WEEKS = (
     ("What fills memory", (*_START, "number_formats")),
     ("Training in 16 bits", ("mixed_precision", "x1_amp_cnn")),
     ("Large batches", ("gradient_accumulation", "x2_batch_256")),
-    ("Fewer activations, and finding leaks", ("activation_checkpointing", "profiling_and_oom_clinic")),
+    (
+        "Fewer activations, and finding leaks",
+        ("activation_checkpointing", "selective_checkpointing", "profiling_and_oom_clinic"),
+    ),
     ("Where the time goes", ("where_the_time_goes", "compilation_and_fusion")),
     ("Lean optimizers, and 7B in 24 GB", ("lean_optimizers", "lora", "x4_lora")),
     ("Data, and many ranks", ("data_loading", "tokens", "data_parallel", "when_ranks_go_wrong", "x3_ddp")),

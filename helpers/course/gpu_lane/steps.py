@@ -25,6 +25,7 @@ _LABS = (
     "mixed_precision",
     "gradient_accumulation",
     "activation_checkpointing",
+    "selective_checkpointing",
     "profiling_and_oom_clinic",
     "data_loading",
     "tokens",
