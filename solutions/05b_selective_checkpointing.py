@@ -1,5 +1,5 @@
 # %% [markdown] name="title"
-# # Selective checkpointing: keep, recompute or move
+# # Selective checkpointing
 #
 # **A checkpointed block does not have to forget everything. You can choose operation by operation what to keep, what to recompute and what to move elsewhere,
 # or let the compiler choose.**
