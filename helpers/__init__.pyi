@@ -78,6 +78,7 @@ from .exercises.runs_that_survive.pictures import parts_figure as parts_figure
 from .exercises.runs_that_survive.published import PUBLISHED_RUNS as PUBLISHED_RUNS
 from .exercises.runs_that_survive.torn import torn_files as torn_files
 from .exercises.runs_that_survive.training import Training as Training
+from .exercises.selective_checkpointing.elsewhere import Elsewhere as Elsewhere
 from .exercises.when_ranks_go_wrong.flight import calls_in as calls_in
 from .exercises.when_ranks_go_wrong.flight import flight_report as flight_report
 from .exercises.when_ranks_go_wrong.flight import write_flight_record as write_flight_record
@@ -127,6 +128,7 @@ from .meter.tables import stage_table as stage_table
 from .meter.timing import benchmark as benchmark
 from .meter.timing import compare as compare
 from .meter.traffic import traffic as traffic
+from .meter.turns import in_turns as in_turns
 from .meter.utilization import hfu as hfu
 from .meter.utilization import mfu as mfu
 from .meter.utilization import model_flops as model_flops

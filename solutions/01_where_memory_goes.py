@@ -550,7 +550,7 @@ for life in rest:
 # %% [markdown] name="ledger_explained"
 # The list follows the block's forward pass: the first norm's output (1); q, k and v (3); attention's output (1); its sum with the block's input, which the
 # second norm saves (1); that norm's output (1); the MLP before and after GELU (4 + 4); and the block's own
-# output, which the next norm saves (1). **Sixteen.** This is the ledger of this GPT; [[activation_checkpointing]] has one for a Llama block. Outside the blocks, the
+# output, which the next norm saves (1). **Sixteen.** This is the ledger of this GPT; [[selective_checkpointing]] has one for a Llama block. Outside the blocks, the
 # first norm saves its input and the head saves the last norm's output. (Entries of 0.01 are a mean and an inverse standard deviation per token; the 0.03 entry comes from
 # attention.)
 #

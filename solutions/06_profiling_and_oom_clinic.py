@@ -1057,7 +1057,7 @@ show_table(peak_table(meter_b, rows=4))
 # %% [markdown] name="task_b"
 # Three: the log-softmax, its gradient, and the gradient of the logits. The logits themselves have been freed, because no variable refers to them, and the
 # backward pass needs only the log-softmax. Checkpointing the whole head would not lower the peak, because it recomputes all logits at this
-# very moment ([[activation_checkpointing]]). But rows are independent, so you can process them in chunks and checkpoint each chunk.
+# very moment ([[selective_checkpointing]]). But rows are independent, so you can process them in chunks and checkpoint each chunk.
 #
 # **Contract.** `head_loss(head, hidden, targets)` returns the mean cross-entropy over all rows as a scalar tensor. The caller may multiply it by a number before it calls `backward()`.
 #

@@ -415,7 +415,7 @@ for line in log.getvalue().splitlines():
 #
 # ## 4 · What compiling does to the peak
 #
-# Fused operations keep their intermediate results in registers. They do not write them to memory, and *do not save them for the backward pass*. The compiler sees the forward and the backward pass together and chooses what to save. It can recompute a pointwise result from a saved tensor inside a kernel that waits for memory anyway, so that costs almost nothing. This is activation checkpointing ([[activation_checkpointing]]) at the level of operations.
+# Fused operations keep their intermediate results in registers. They do not write them to memory, and *do not save them for the backward pass*. The compiler sees the forward and the backward pass together and chooses what to save. It can recompute a pointwise result from a saved tensor inside a kernel that waits for memory anyway, so that costs almost nothing. This is checkpointing at the level of operations ([[selective_checkpointing]]).
 
 
 # %% name="block"

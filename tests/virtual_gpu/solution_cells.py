@@ -15,7 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SMALLER = {  # sizes for a GPU that a CPU does not compute in time
     "04_gradient_accumulation": {'256 if device.type == "cuda" else 32': "32"},
-    "05_activation_checkpointing": {
+    "05_activation_checkpointing": {'(512, 4) if device.type == "cuda" else (64, 4)': "(64, 4)"},
+    "05b_selective_checkpointing": {
         '(512, 4) if device.type == "cuda" else (64, 4)': "(64, 4)",
         '(2048, 1024, 4) if device.type == "cuda" else (512, 256, 1)': "(64, 128, 1)",
     },

@@ -25,6 +25,7 @@ LABS = {
     "04_gradient_accumulation": "",
     "04_x2_batch_256": "table",
     "05_activation_checkpointing": "",
+    "05b_selective_checkpointing": "",
     "06_profiling_and_oom_clinic": "inference",
     "07_where_the_time_goes": "launch",
     "08_data_loading": "guess_thread",  # then a thread loads ahead, in every run another number of batches

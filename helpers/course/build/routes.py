@@ -22,18 +22,15 @@ class Route(NamedTuple):
 
 
 _START = ("start_here", "where_memory_goes")
+_ONE_GPU = (
+    *(*_START, "number_formats", "mixed_precision", "loss_scaling"),
+    *("gradient_accumulation", "activation_checkpointing"),
+)
 ROUTES = (
     Route(
         "fine-tune a 7B model on one GPU",
         (
-            *(
-                *_START,
-                "number_formats",
-                "mixed_precision",
-                "loss_scaling",
-                "gradient_accumulation",
-                "activation_checkpointing",
-            ),
+            *(*_ONE_GPU, "selective_checkpointing"),
             *("profiling_and_oom_clinic", "lora", "x4_lora"),
         ),
         "`make lab`",
@@ -41,14 +38,7 @@ ROUTES = (
     Route(
         "train on many GPUs",
         (
-            *(
-                *_START,
-                "number_formats",
-                "mixed_precision",
-                "loss_scaling",
-                "gradient_accumulation",
-                "activation_checkpointing",
-            ),
+            *_ONE_GPU,
             *(
                 "data_parallel",
                 "when_ranks_go_wrong",
@@ -80,12 +70,15 @@ WEEKS = (
     ("What fills memory", (*_START, "number_formats")),
     ("Training in 16 bits", ("mixed_precision", "loss_scaling", "x1_amp_cnn")),
     ("Large batches", ("gradient_accumulation", "x2_batch_256")),
-    ("Fewer activations, and finding leaks", ("activation_checkpointing", "profiling_and_oom_clinic")),
-    ("Where the time goes", ("where_the_time_goes", "compilation_and_fusion")),
-    ("Lean optimizers, and 7B in 24 GB", ("lean_optimizers", "lora", "x4_lora")),
+    (
+        "Fewer activations, and finding leaks",
+        ("activation_checkpointing", "selective_checkpointing", "profiling_and_oom_clinic"),
+    ),
+    ("Where the time goes", ("where_the_time_goes", "traces", "compilation_and_fusion", "fused_kernels")),
+    ("Lean optimizers, and 7B in 24 GB", ("lean_optimizers", "muon_and_in_place", "lora", "x4_lora")),
     ("Data, and many ranks", ("data_loading", "tokens", "data_parallel", "when_ranks_go_wrong", "x3_ddp")),
     ("Splitting state and layers", ("sharding", "fully_shard", "x7_fits_on_no_rank", "tensor_parallel")),
-    ("Pipelines and long sequences", ("pipeline", "context_parallel", "x5_ring_attention")),
+    ("Pipelines and long sequences", ("pipeline", "context_parallel", "balance_and_documents", "x5_ring_attention")),
     ("Choosing a layout, and runs that survive", ("choosing_a_layout", "runs_that_survive", "failures", "x6_survive")),
 )
 

@@ -26,6 +26,7 @@ _LABS = (
     "loss_scaling",
     "gradient_accumulation",
     "activation_checkpointing",
+    "selective_checkpointing",
     "profiling_and_oom_clinic",
     "data_loading",
     "tokens",

@@ -3,28 +3,20 @@
 Written by `python -m helpers build`; change the source, not this file.
 """
 
-import contextlib
 import functools
-import itertools
 import math
-import tempfile
 import textwrap
 import warnings
-from helpers import COLORS, Claims, MemoryMeter, Prediction, SmallGPT, benchmark, check, count_flops, device_name, english, explore, hint, human_bytes, kept_over_time, pick_device, saved_tensor_bytes, show, show_table, sign_of_life
-from helpers.virtual_gpu import virtual_gpu
+from helpers import COLORS, Claims, MemoryMeter, Prediction, SmallGPT, benchmark, check, count_flops, device_name, english, explore, hint, human_bytes, in_turns, kept_over_time, pick_device, show, show_table, sign_of_life
 import numpy as np
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import nn
-from torch._functorch import config as partitioner
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, checkpoint_sequential, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 device = pick_device()
 claims = Claims()
-aten = torch.ops.aten
-MiB = 2 ** 20
 
 
 class Recompute(torch.autograd.Function):
@@ -75,39 +67,3 @@ def repeatable(run):
         return y
 
     return again
-
-
-FACTOR = {aten.mm.default: 0, aten.bmm.default: 0, aten.addmm.default: 1, aten.linear.default: 0}
-
-
-def is_attention(op):
-    return op.name().startswith("aten::_scaled_dot_product")
-
-
-def keep_costly(least):
-    def flops_per_element(op, args):
-        if op in FACTOR:
-            return 2 * args[FACTOR[op]].shape[-1]
-        return 4 * args[1].shape[-2] if is_attention(op) else 0
-
-    def policy(context, op, *args, **kwargs):
-        worth_it = flops_per_element(op, args) >= least
-        return CheckpointPolicy.MUST_SAVE if worth_it else CheckpointPolicy.PREFER_RECOMPUTE
-
-    return functools.partial(create_selective_checkpoint_contexts, policy)
-
-
-def moved(parameters, put, get, least):
-    there = {p.untyped_storage().data_ptr() for p in parameters}
-
-    def pack(tensor):
-        exists = tensor.untyped_storage().data_ptr() in there
-        if exists or tensor.nbytes < least or not tensor.is_floating_point():
-            return False, tensor.detach()
-        return True, put(tensor)
-
-    def unpack(packed):
-        away, kept = packed
-        return get(kept) if away else kept
-
-    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
