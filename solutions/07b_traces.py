@@ -157,8 +157,8 @@ update_guess = Prediction("Operations of the step in AdamW's update", my_guess, 
 # %% name="longest"
 whole = next(e for e in events if e["name"] == "step" and e["cat"] == "user_annotation")
 spans = [e for e in events if e["ph"] == "X" and (e["pid"], e["tid"]) == (whole["pid"], whole["tid"])]
-own = self_times(spans)
-for what, total in (("durations", sum(e["dur"] for e in spans)), ("self times", sum(own.values()))):
+own = self_times(events)
+for what, total in (("durations", sum(e["dur"] for e in spans)), ("self times", sum(self_times(spans).values()))):
     print(f"the sum of all {what} on the step's thread: {total / whole['dur']:.2f} x the step")
 print("the largest self times:")
 for name in sorted((name for name in own if name.startswith("aten::")), key=own.get, reverse=True)[:3]:
@@ -479,19 +479,21 @@ else:
     claims.figure("three signs tell slow programs apart", "four programs on a CPU, right diagnoses", agreed, "of 4")
 
 # %% [markdown] name="ward_line_text"
-# Choose a program, and look for its sign in the timeline: copies, reads of values, or gaps between short operations.
+# On a CPU, patient A's idle share is close to the limit of 0.3. On a busy machine it may fall below it, and A then counts as healthy.
+#
+# Choose a program, and look in its timeline for what its signs say: copies, many short operations, gaps.
 
 # %% name="ward_line"
 explore(
-    lambda patient, milliseconds: time_line(charts[patient], f"{patient}: the beginning of the step", milliseconds),
+    lambda patient, milliseconds: time_line(
+        charts[patient], f"{patient}: the first {milliseconds} ms of the step", milliseconds
+    ),
     "Timeline of the chosen program, one row for each level of nesting. Patient C: first one longer operation, which cuts a batch into images, then a steady run of very short operations with gaps between them.",
     patient=("C", tuple(charts)),
     milliseconds=(3, (1, 3, 10)),
 )
 
 # %% [markdown] name="cure_task"
-# (On a CPU, patient A's idle share is close to the limit of 0.3. On a busy machine it may fall below it, and A then counts as healthy.)
-#
 # ### Your turn: fix patient A
 #
 # **Contract.** `accuracy(model, batches)` returns the fraction of samples for which the model's largest logit is at the label, as a Python number.
