@@ -46,5 +46,5 @@ def time_line(events: list[dict[str, Any]], title: str, until: float = math.inf)
         axes.legend(frameon=False, loc="lower right")
     deepest = max((depth for _, depth in bars), default=0)
     axes.set(title=title, xlabel="milliseconds, under the profiler", ylabel="level of nesting")
-    axes.set(ylim=(deepest + 0.6, -0.6), yticks=range(deepest + 1))
+    axes.set(xlim=(0, end / 1e3), ylim=(deepest + 0.6, -0.6), yticks=range(deepest + 1))
     return figure
