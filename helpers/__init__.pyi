@@ -79,6 +79,7 @@ from .exercises.runs_that_survive.published import PUBLISHED_RUNS as PUBLISHED_R
 from .exercises.runs_that_survive.torn import torn_files as torn_files
 from .exercises.runs_that_survive.training import Training as Training
 from .exercises.selective_checkpointing.elsewhere import Elsewhere as Elsewhere
+from .exercises.traces.pictures import time_line as time_line
 from .exercises.when_ranks_go_wrong.flight import calls_in as calls_in
 from .exercises.when_ranks_go_wrong.flight import flight_report as flight_report
 from .exercises.when_ranks_go_wrong.flight import write_flight_record as write_flight_record

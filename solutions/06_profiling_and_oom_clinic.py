@@ -880,7 +880,7 @@ for expandable in (False, True):
 #
 # There are six patients. For each of them, **find the moment of the peak, the operation and the category** before you read on. Then write the cure. The check runs your
 # code under the meter. Your code must use no more memory than healthy code, and it must **compute the same numbers**. None of the cures needs `.item()`,
-# which would make Python wait for the GPU in every step ([[where_the_time_goes]]).
+# which would make Python wait for the GPU in every step ([[traces]]).
 #
 # ### Patient A
 #

@@ -5,21 +5,16 @@
 #
 # | | |
 # |---|---|
-# | After this you can | estimate how long an operation, and a training step, takes from FLOPs, bytes and launches; say what bounds a layer and at what batch size that changes; count the FLOPs of a transformer by both conventions; read a profiler's trace, also one of a real GPU; compute MFU and HFU; compare the speed of two programs correctly; diagnose a slow loop from its trace |
-# | Time | 150 to 200 minutes; a good place to stop is after section 6 |
+# | After this you can | estimate how long an operation, and a training step, takes from FLOPs, bytes and launches; say what bounds a layer and at what batch size that changes; count the FLOPs of a transformer by both conventions; compute MFU and HFU, and say what each leaves out |
+# | Time | 80 to 105 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU if there is one |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]] and [[#activation_checkpointing]] |
-# | Syllabus | T29, T30, C24 |
+# | Syllabus | T29, C24 |
 
 # %% name="setup" setup=true
-import functools
-import json
 import math
-import tempfile
-import time
-from collections import Counter, defaultdict
-from pathlib import Path
+from collections import Counter
 
 from helpers import (
     COLORS,
@@ -34,8 +29,6 @@ from helpers import (
     english,
     explore,
     find_gpu,
-    gpu_trace,
-    gpu_trace_source,
     hint,
     kept_roofline,
     measure_roofline,
@@ -48,14 +41,12 @@ from helpers import (
     show_table,
     works_of,
 )
-from helpers.core.device import synchronize
 
 # %% name="setup_torch" setup=true
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import nn
-from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from torch.utils.checkpoint import checkpoint
 
 device = pick_device()
@@ -248,7 +239,7 @@ show(
 #
 # The model has a sharp corner; the machine does not. A matmul of a few rows is *skinny*. Libraries first copy the weights into an order that suits their kernels. This *packing* (Goto and van de Geijn 2008) pays off only over many rows, and libraries skip it for a single row. The first line above the plot shows what the second row costs here. Packing also makes the turning point hard to predict: compare the measured one with the formula's in the last line above the plot.
 #
-# A GPU's corner for 16-bit formats lies farther right, because its tensor cores multiply much faster than its memory delivers. The explorer in section 10 includes several GPUs.
+# A GPU's corner for 16-bit formats lies farther right, because its tensor cores multiply much faster than its memory delivers. The explorer in section 7 includes several GPUs.
 #
 # ## 3 · Small layers
 #
@@ -413,7 +404,7 @@ for width in (128, 1024, 4096):
 # %% [markdown] name="six_explained"
 # With T below about half of W, 6·N·D is within 10%. At 8,192 tokens it is off by a third even at the width of an 8B model. In such cases count, or add 12·T·W per token and layer for the full square.
 #
-# Make one prediction now. Section 6 will check it.
+# Make one prediction now. Section 5 will check it.
 #
 # **Predict** how many milliseconds a full step of this GPT takes. The simplest model is FLOPs over peak. (Run `print(1e3 * step_flops / peak)` in a new cell to see its figure.)
 
@@ -424,165 +415,8 @@ my_guess = 1e3 * step_flops / peak  # leaves out everything but matmuls: too low
 ### END GUESS
 simple_guess = Prediction("A training step", my_guess, "ms")
 
-# %% [markdown] name="traced_text"
-# ## 5 · Reading a trace
-#
-# PyTorch's **profiler** records when each operation starts and ends. Its trace is a list of events in Chrome's format, which [ui.perfetto.dev](https://ui.perfetto.dev) draws. Here you read the list yourself.
-
-
-# %% name="traced"
-def traced(fn):
-    """Run `fn` twice, the second time in the profiler, as "step"; return the events of the trace."""
-    fn()
-    synchronize(device)
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
-    with profile(activities=activities) as recorded, record_function("step"):
-        fn()
-        synchronize(device)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "trace.json")
-        recorded.export_chrome_trace(str(path))
-        return json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-
-
-events = traced(step)
-print(len(events), "events:", dict(Counter(event["ph"] for event in events)))
-for event in [e for e in events if e["ph"] == "X" and e["name"] in ("step", "aten::linear", "aten::addmm")][:3]:
-    print({key: event.get(key) for key in ("ph", "cat", "name", "pid", "tid", "ts", "dur")})
-
-# %% [markdown] name="trace_task"
-# ### Your turn
-#
-# `ts` is when an event starts and `dur` how long it lasts, both in microseconds. `aten::linear` calls `aten::addmm`, so the same microseconds are in the trace twice, and the sum of all durations is too large. What you need is each operation's **self time**: its duration minus that of the events directly inside it.
-#
-# **Contract.** `self_times(events)` returns a dictionary: name → self time in microseconds, summed over all events of this name.
-#
-# - Only complete events are spans: those with `event["ph"] == "X"`. Other events mark moments or name threads, and may lack `ts` or `dur`. A trace may have no spans, or no events at all: then the dictionary is empty.
-# - A span is inside another if both are on the same thread, the same `(pid, tid)`, and its interval is within the other's. Events of the same name may be nested.
-# - Events come in any order. Of two that start together, the longer one is outside. No two events of a thread have both the same start and the same end.
-# - A span may start in the very nanosecond in which the one before it ends. Then the two are side by side, not nested. Careful: the profiler counts whole nanoseconds and `ts` is large, so `ts + dur` is rounded and may be slightly later than the `ts` of the next event.
-# - Do not change the events.
-
-
-# %% name="trace" answer=true reveal=true
-def self_times(events):
-    ### BEGIN SOLUTION
-    threads = defaultdict(list)  # (pid, tid) -> (start, -duration, name) in nanoseconds
-    for event in events:
-        if event["ph"] == "X":
-            start, duration = round(1000 * event["ts"]), round(1000 * event["dur"])
-            threads[event["pid"], event["tid"]].append((start, -duration, event["name"]))
-    own = Counter()
-    for spans in threads.values():
-        around = []  # (end, name) of the spans that are open, the innermost last
-        for start, minus, name in sorted(spans):
-            while around and around[-1][0] <= start:
-                around.pop()
-            if around:
-                own[around[-1][1]] += minus
-            own[name] -= minus
-            around.append((start - minus, name))
-    return {name: nanoseconds / 1000 for name, nanoseconds in own.items()}
-    ### END SOLUTION
-
-
-# %% name="trace_check"
-self_times = check("where_the_time_goes.trace", self_times)
-
-# %% name="trace_hint"
-hint("where_the_time_goes.trace")
-
-# %% [markdown] name="longest_text"
-# Now apply it to the step of the GPT. Which operations have the largest self time, summed over all calls?
-
-# %% name="longest"
-whole = next(e for e in events if e["name"] == "step" and e["cat"] == "user_annotation")
-own = self_times(events)
-for name in sorted((name for name in own if name.startswith("aten::")), key=own.get, reverse=True)[:3]:
-    print(f"{name:24} {own[name] / 1e3:8.2f} ms, {own[name] / whole['dur']:.0%} of the step")
-
-# %% [markdown] name="schedule_text"
-# ### The profiler in a real loop
-#
-# A trace of every step would fill the disk, and the first steps are not typical. `torch.profiler.schedule` skips some steps, warms up, and records a few. `key_averages()` adds up self times by operation, as you just did. On a GPU, sort it by `self_device_time_total`.
-#
-# `record_function("name")` marks a range of your own. For NVIDIA's Nsight Systems, mark ranges with `torch.cuda.nvtx.range("name")` and run `nsys profile python train.py`: its timeline also shows CUDA calls, NCCL and other processes.
-
-# %% name="schedule"
-activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
-with profile(activities=activities, schedule=schedule(wait=2, warmup=1, active=2)) as profiler:
-    for _ in range(5):
-        step()
-        profiler.step()  # tells the schedule that a step has ended
-sort_by = "self_device_time_total" if device.type == "cuda" else "self_cpu_time_total"
-for row in profiler.key_averages().table(sort_by=sort_by, row_limit=4).splitlines()[:8]:
-    print(row[:120])
-
-# %% [markdown] name="profile_text"
-# `profile_step` adds up self times by the **phase** of the step in which an operation ran (columns) and by its **kind** (rows).
-#
-# - *gap* is time in which no operation runs: Python and the dispatcher.
-# - Recording an event takes time. So the step is also timed without the profiler, and the cost of recording is subtracted from the parts.
-# - *unexplained* is the difference between that step and the sum of the parts. It may be negative, because the steps with and without the profiler are different runs.
-#
-# The trace is saved for Perfetto.
-
-# %% name="profile"
-trace_file = Path(tempfile.gettempdir(), "where_the_time_goes.json.gz")
-profiled = profile_step(step, trace=trace_file)
-print(profiled)
-for part in profiled.largest(3):
-    print(part)
-print(f"saved as {trace_file.name} in the folder for temporary files; ui.perfetto.dev opens it")
-
-# %% name="profile_figure"
-show(
-    profiled.figure(),
-    "A bar for each phase of the step, made of kinds of operation: matmuls fill most of forward and backward.",
-)
-
-# %% [markdown] name="line_text"
-# Here is the same trace as a timeline. Each row is a level of nesting: an operation was called by the one above it.
-
-
-# %% name="line"
-def time_line(events, title, until=math.inf):
-    """Draw the spans of the step's thread, nested, as far as they begin before `until` (ms)."""
-    step = next(e for e in events if e["name"] == "step" and e["cat"] == "user_annotation")
-    mine = [e for e in events if e["ph"] == "X" and (e["pid"], e["tid"]) == (step["pid"], step["tid"])]
-    end = min(step["dur"], 1e3 * until)
-    around, bars = [], defaultdict(list)
-    for event in sorted(mine, key=lambda e: (e["ts"], -e["dur"])):
-        start = event["ts"] - step["ts"]
-        if not 0 <= start < end or event is step:
-            continue
-        while around and around[-1][0] <= start + 1e-2:
-            around.pop()
-        phase = next((p for word, p in PHASES.items() if word in event["name"]), around[-1][1] if around else "forward")
-        bars[phase, len(around)].append((start / 1e3, event["dur"] / 1e3))
-        around.append((start + event["dur"], phase))
-    figure = Figure(figsize=(9, 3.4), layout="constrained")
-    axes = figure.add_subplot()
-    colors = dict(zip(("forward", *PHASES.values()), COLORS, strict=False))
-    for (phase, depth), pieces in bars.items():
-        axes.broken_barh(pieces, (depth - 0.45, 0.9), color=colors[phase], edgecolor="white", lw=0.3)
-    for phase in dict.fromkeys(phase for phase, _ in bars):
-        axes.plot([], [], "s", color=colors[phase], label=phase)
-    deepest = max(depth for _, depth in bars)
-    axes.set(title=title, xlabel="milliseconds, under the profiler", ylabel="level of nesting")
-    axes.set(ylim=(deepest + 0.6, -0.6), yticks=range(deepest + 1))
-    axes.legend(frameon=False, loc="lower right")
-    return figure
-
-
-PHASES = {"autograd::engine": "backward", "Optimizer.step": "optimizer"}
-show(
-    time_line(events, "One training step"),
-    "Timeline of a step: forward pass, then the backward pass, the longest part, then many small operations of the optimizer.",
-)
-
 # %% [markdown] name="predict_text"
-# ## 6 · Predict a whole step
+# ## 5 · Predict a whole step
 #
 # A step is a list of operations. Each has its FLOPs, bytes and shape, and the roofline gives the seconds of each. How long they take together depends on who waits for what:
 #
@@ -647,7 +481,28 @@ else:
     claims.record("T29", said, subject, off, "%", -25, 25)
 
 # %% [markdown] name="residue_text"
-# On a quiet machine, FLOPs over peak explains only a part of the step. That model leaves out three things: matmuls slower than the peak, memory-bound operations, and launches. What does the roofline itself miss? Compare prediction and profile, kind by kind:
+# On a quiet machine, FLOPs over peak explains only a part of the step. That model leaves out three things: matmuls slower than the peak, memory-bound operations, and launches.
+#
+# What does the roofline itself miss? PyTorch's **profiler** records when each operation starts and ends ([[traces]]). `profile_step` adds up these times by the **phase** of the step (columns) and by the **kind** of operation (rows).
+#
+# - *gap* is time in which no operation runs: Python and the dispatcher.
+# - Recording an event takes time. So the step is also timed without the profiler, and the cost of recording is subtracted from the parts.
+# - *unexplained* is the difference between that step and the sum of the parts. It may be negative, because the steps with and without the profiler are different runs.
+
+# %% name="profile"
+profiled = profile_step(step)
+print(profiled)
+for part in profiled.largest(3):
+    print(part)
+
+# %% name="profile_figure"
+show(
+    profiled.figure(),
+    "A bar for each phase of the step, made of kinds of operation: matmuls fill most of forward and backward.",
+)
+
+# %% [markdown] name="kinds_text"
+# Now compare prediction and profile, kind by kind:
 
 # %% name="residue"
 measured_kinds = profiled.by_kind()
@@ -715,7 +570,7 @@ show_table(table)
 #
 # The last two columns show what it costs to read values. A narrow model hides the reads, because the GPU is idle anyway. In a wide model the host is far ahead of the GPU, and each read takes that lead away: the GPU is idle until the next launch. The wider the model, the less such a launch matters.
 #
-# ## 7 · MFU and HFU
+# ## 6 · MFU and HFU
 #
 # **Model FLOPs utilization** (MFU; Chowdhery et al. 2022) measures how well a machine is used. It is the number of FLOPs that the model *needs*, one forward and one backward pass, divided by what the machine could have done in that time. **Hardware FLOPs utilization** (HFU) counts all FLOPs that were *executed*. The two differ by what activation checkpointing recomputes ([[activation_checkpointing]]).
 #
@@ -831,399 +686,8 @@ else:
     share, _ = utilization(weights_used, *big.values(), took.median, sheet.flops16, 0)
     print(f"{took}; MFU {share:.0%} of {sheet.flops16 / 1e12:.0f} TFLOP/s, the data sheet of {sheet.name}")
 
-# %% [markdown] name="clock_text"
-# ## 8 · Comparing times correctly
-#
-# All of this depends on correct timing. Here are three mistakes, two of which reverse the result.
-#
-# ### The first call
-#
-# Two versions of a layer multiply by a table of cosines. One computes, in every call, the part of the table that it needs. The other computes a long table once and keeps it, as real models do. Which is faster?
-
-# %% name="first_call"
-POSITIONS, NEEDED, FREQUENCIES = 2**15, 256, 256
-signal = torch.randn(NEEDED, FREQUENCIES, device=device)
-
-
-def cosines(positions):
-    angles = torch.outer(torch.arange(positions, device=device), torch.logspace(0, -4, FREQUENCIES, device=device))
-    return torch.cos(angles)
-
-
-@functools.cache
-def long_table():
-    return cosines(POSITIONS)
-
-
-def computed(x=signal):
-    return x * cosines(NEEDED)
-
-
-def kept(x=signal):
-    return x * long_table()[:NEEDED]
-
-
-def once(fn):
-    synchronize(device)  # nothing from before is timed
-    start = time.perf_counter()
-    fn()
-    synchronize(device)
-    return time.perf_counter() - start
-
-
-computed()  # it is not the first operation on this device; only `kept` has something left to do
-naive = once(computed) / once(kept)
-honest = compare(computed, kept)
-print(f"one call each: the stored table takes {1 / naive:.1f} times as long")
-print(f"after a warm-up, alternately: {honest}")
-claims.figure("a single cold call", "kept table, naive / honest speed", naive / honest.speedup, "times")
-
-# %% [markdown] name="drift_text"
-# Here the first call computed the long table. In general, a first call maps memory, chooses kernels, fills caches and compiles. Its time is real, but it is not the time of the other calls. So warm up first.
-#
-# ### The order
-#
-# Laptops get hot and slow down, and on a shared machine other jobs start. The next cell simulates such a machine: after each call it sleeps, a little longer each time. Two matmuls are timed on it. The second does half the work of the first. First, all runs of one are timed and then all runs of the other; after that, the two alternate.
-
-
-# %% name="drift"
-class Warming:
-    """A machine that gets slower: call number i takes 1 + i times as long."""
-
-    def __init__(self):
-        self.calls = 0
-
-    def run(self, fn):
-        seconds = once(fn)
-        time.sleep(self.calls * seconds)
-        self.calls += 1
-
-
-left, narrow = a[: side // 2], half[:, : side // 4].contiguous()
-more_work, less_work = (lambda: left @ half), (lambda: left @ narrow)
-
-machine = Warming()
-blocks = [benchmark(lambda fn=fn: machine.run(fn), runs=8, warmup=0).median for fn in (more_work, less_work)]
-machine = Warming()
-paired = compare(lambda: machine.run(more_work), lambda: machine.run(less_work), runs=8, warmup=1)
-print(f"one after the other: the smaller matmul is {blocks[0] / blocks[1]:.2f} times as fast")
-print(f"alternately: {paired.speedup:.2f} times; by its FLOPs it should be 2")
-subject = "drift simulated, smaller product"
-claims.figure("timed one after the other", subject, blocks[0] / blocks[1], "times as fast")
-if blocks[0] > blocks[1]:
-    print("Other programs outweighed the simulated drift: no verdict.")
-else:
-    claims.record("T29", "timing in pairs finds the faster", subject, paired.speedup, "times as fast", 1, math.inf)
-
-# %% [markdown] name="drift_explained"
-# One after the other, the matmul with *less* work appears slower, because it runs later. In pairs, both see nearly the same machine. `compare` works this way, and prints the middle half of the pairs: if it contains 1, do not claim a difference. `compare` takes the median, because a single slow run would distort the mean. The minimum describes the machine when it is idle. That suits a cost model but is too optimistic for a plan.
-#
-# ### The queue
-#
-# On a GPU there is a third mistake. An operation returns as soon as it is *queued*, so a clock that stops then has timed only the queueing. `benchmark` and `compare` synchronize before they read the clock. The first figure below is taken without that wait. With an NVIDIA GPU, a third figure comes from **CUDA events**: the GPU itself records two time stamps in its queue, and the host waits only once, at the end.
-
-# %% name="queue"
-honest_matmul = benchmark(lambda: a @ b, runs=5).median
-synchronize(device)
-start = time.perf_counter()
-a @ b
-queued = time.perf_counter() - start
-synchronize(device)
-print(f"without waiting {1e3 * queued:.3f} ms, with {1e3 * honest_matmul:.3f} ms")
-said = "a clock that does not wait measures only the queueing"
-if device.type == "cpu":
-    print("On a CPU an operation returns when it is done: there is no queue, and there are no CUDA events.")
-    claims.not_measured("T29", said, "a matmul, needs a GPU")
-else:
-    if device.type == "cuda":
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        a @ b
-        end.record()
-        end.synchronize()
-        print(f"by CUDA events {begin.elapsed_time(end):.3f} ms")
-    claims.record("T29", said, "a matmul, queued / done", queued / honest_matmul, "times", 0, 0.5)
-
-# %% [markdown] name="clinic_text"
-# ## 9 · The trace clinic
-#
-# Here are three slow evaluation loops. They evaluate a classifier on 2,000 small images.
-
-# %% name="ward_data"
-SAMPLES, PIXELS = 2_000, 1_024
-generator = torch.Generator().manual_seed(0)
-images = torch.randint(256, (SAMPLES, PIXELS), generator=generator, dtype=torch.uint8)  # in the host's memory
-labels = torch.randint(10, (SAMPLES,), generator=generator)
-torch.manual_seed(0)
-net = nn.Sequential(nn.Linear(PIXELS, 16), nn.ReLU(), nn.Linear(16, 10)).to(device).eval()
-pairs = zip(images.split(250), labels.split(250), strict=True)
-loaded = [(x.to(device, torch.float32), y.to(device)) for x, y in pairs]
-
-# %% name="patients"
-
-
-@torch.no_grad()
-def patient_a():
-    right = 0
-    for x, y in loaded:
-        for guess, label in zip(net(x).argmax(1), y, strict=True):
-            if guess == label:
-                right += 1
-    return right / SAMPLES
-
-
-@torch.no_grad()
-def patient_b():
-    right = torch.zeros((), device=device)
-    for rows in torch.arange(SAMPLES).split(50):
-        everything = images.to(device, torch.float32)
-        right += (net(everything[rows]).argmax(1) == labels[rows].to(device)).sum()
-    return right.item() / SAMPLES
-
-
-@torch.no_grad()
-def patient_c():
-    right = torch.zeros((), device=device)
-    for x, y in loaded:
-        guesses = torch.stack([net(image).argmax() for image in x])
-        right += (guesses == y).sum()
-    return right.item() / SAMPLES
-
-
-patients = {"A": patient_a, "B": patient_b, "C": patient_c}
-charts = {name: traced(patient) for name, patient in patients.items()}
-for name, patient in patients.items():
-    print(f"patient {name}: {benchmark(patient, runs=3, warmup=0)}, accuracy {patient():.3f}")
-
-# %% [markdown] name="clinic_task"
-# Before you go on, look at the code alone and write down what is wrong with A, with B and with C.
-#
-# ### Your turn
-#
-# Three signs tell these problems apart. The first question is always whether the processor is idle. If it is busy with useful work, there is nothing to fix in the loop: a few reads or copies that hide behind running kernels cost nothing.
-#
-# - **idle**: the fraction of the step in which the processor does no useful work. On a GPU: no kernel runs. On a CPU: no operation runs other than copies and reads of values.
-# - **items**: how often Python waits to read the value of a tensor. `if`, `float()`, `print` and `.item()` all end in `aten::item`. On a GPU, reading a value there waits until everything queued before it is done, and in the meantime nothing new is queued; the trace then shows `cudaStreamSynchronize` inside `aten::item`. A value in host memory is read without waiting: AdamW keeps its step counters there and reads one per parameter. On a CPU each read costs only Python overhead.
-# - **copying**: the fraction of the step in which a copy runs and no kernel does.
-#
-# **Contract.** `signs(events)` returns a dictionary with these three, for the step in the trace. Do not change the events.
-#
-# - The step is the event named `step` of the category (`event["cat"]`) `user_annotation`; a GPU's trace has another event of that name. Fractions are of its `dur`. Events outside it do not count, and no event straddles its boundaries. Only complete events (`ph` is `X`) are spans.
-# - *Operations* are the events on the step's thread whose name starts with `aten::`. *Kernels* are the events of the category `kernel` inside the step, on any stream. Wherever several events run at once, or inside each other, that time counts once.
-# - `items`: the number of operations named `aten::item`. If there are kernels, only those count during which an event named `cudaStreamSynchronize` starts on the step's thread.
-# - `copying`: the time in which an operation named `aten::copy_` or an event of the category `gpu_memcpy` runs and no kernel does.
-# - `idle`: if there are kernels, the time in which none of them runs. Otherwise, the time in which no operation runs or an `aten::copy_` or `aten::item` does. If nothing runs, `idle` is 1.
-#
-# `diagnose(signs)` takes that dictionary and returns a word. If `idle` is at most 0.3, there is nothing to fix: `"healthy"`. Otherwise it is the first that is true: `"synchronizes"` (more than 10 items), `"copies"` (copying above 0.3), `"tiny"` (many small operations).
-
-
-# %% name="clinic" answer=true reveal=true
-def signs(events):
-    ### BEGIN SOLUTION
-    spans = [event for event in events if event["ph"] == "X"]
-    step = next(e for e in spans if e["name"] == "step" and e.get("cat") == "user_annotation")
-    end = step["ts"] + step["dur"]
-    inside = [e for e in spans if step["ts"] <= e["ts"] < end]
-    mine = [e for e in inside if (e["pid"], e["tid"]) == (step["pid"], step["tid"])]
-    operations = [e for e in mine if e["name"].startswith("aten::")]
-    kernels = [e for e in inside if e.get("cat") == "kernel"]
-    copies = [e for e in operations if e["name"] == "aten::copy_"]
-    reads = [e for e in operations if e["name"] == "aten::item"]
-    transfers = [e for e in inside if e.get("cat") == "gpu_memcpy"]
-    waits = [e["ts"] for e in mine if e["name"] == "cudaStreamSynchronize"]
-    if kernels:  # a value in host memory is read without waiting
-        reads = [e for e in reads if any(e["ts"] <= at < e["ts"] + e["dur"] for at in waits)]
-
-    def covered(some):  # microseconds in which at least one of them runs
-        total, reached = 0, -math.inf
-        for event in sorted(some, key=lambda e: e["ts"]):
-            until = event["ts"] + event["dur"]
-            total += max(0, until - max(event["ts"], reached))
-            reached = max(reached, until)
-        return total
-
-    useful = covered(kernels) if kernels else covered(operations) - covered(copies + reads)
-    return {
-        "items": len(reads),
-        "copying": (covered(copies + transfers + kernels) - covered(kernels)) / step["dur"],
-        "idle": 1 - useful / step["dur"],
-    }
-    ### END SOLUTION
-
-
-def diagnose(signs):
-    ### BEGIN SOLUTION
-    if signs["idle"] <= 0.3:
-        return "healthy"
-    if signs["items"] > 10:
-        return "synchronizes"
-    return "copies" if signs["copying"] > 0.3 else "tiny"
-    ### END SOLUTION
-
-
-# %% name="clinic_check"
-signs, diagnose = check("where_the_time_goes.clinic", signs, diagnose)
-
-# %% name="clinic_hint"
-hint("where_the_time_goes.clinic")
-
-# %% [markdown] name="ward_text"
-# Now the real programs, and a healthy one: the large matmul.
-
-# %% name="ward"
-planted = {"A": "synchronizes", "B": "copies", "C": "tiny", "a matmul": "healthy"}
-charts["a matmul"] = traced(lambda: a @ b)
-found = {}
-for name, chart in charts.items():
-    seen = signs(chart)
-    found[name] = diagnose(seen)
-    print(f"{name:10} items {seen['items']:5}, copying {seen['copying']:4.0%}, idle {seen['idle']:4.0%}: {found[name]}")
-agreed = sum(found[name] == illness for name, illness in planted.items())
-if device.type == "cuda":
-    claims.record("T30", "three signs tell slow programs apart", "four programs, right diagnoses", agreed, "of 4", 4, 4)
-else:
-    claims.figure("three signs tell slow programs apart", "four programs on a CPU, right diagnoses", agreed, "of 4")
-
-# %% name="ward_line"
-show(
-    time_line(charts["C"], "Patient C: the first three milliseconds of the step", until=3),
-    "Timeline of patient C: first one longer operation, which cuts a batch into images, then a steady run of very short operations with gaps between them.",
-)
-
-# %% [markdown] name="gpu_traces_text"
-# ### Two traces from real GPUs
-#
-# A GPU's trace has more lanes: the host's threads (the backward pass has its own) and the GPU's streams. The course includes one training step each of two [published traces](https://github.com/facebookresearch/HolisticTraceAnalysis). Both train a convolutional network. Here is the first, through your functions:
-
-
-# %% name="gpu_traces"
-def read_trace(gpu):
-    """Print what your functions find in a trace of a real GPU; return its events and the milliseconds of its step."""
-    events = gpu_trace(gpu)
-    took = next(e["dur"] for e in events if e["name"] == "step" and e["cat"] == "user_annotation") / 1e3
-    seen = signs(events)
-    found = f"items {seen['items']}, copying {seen['copying']:.0%}, idle {seen['idle']:.0%}: {diagnose(seen)}"
-    print(f"{gpu_trace_source(gpu)}\nstep {took:.1f} ms; {found}")
-    return events, took
-
-
-of_v100, v100_ms = read_trace("v100")
-on_host = self_times([e for e in of_v100 if e["cat"] == "cuda_runtime"])
-for name in sorted(on_host, key=on_host.get, reverse=True)[:2]:
-    print(f"   the host spends {on_host[name] / 1e3:.1f} ms in {name}")
-waits = sorted(e["dur"] for e in of_v100 if e["name"] == "cudaLaunchKernel")
-print(f"   half of its launches take at most {waits[len(waits) // 2]:.1f} µs, the longest {waits[-1]:,.0f} µs")
-kernels_of = {gpu: [e["dur"] / 1e3 for e in gpu_trace(gpu) if e["cat"] == "kernel"] for gpu in ("v100", "a100")}
-for gpu, durations in kernels_of.items():
-    print(f"{gpu}: {len(durations)} kernels, together {sum(durations):.1f} ms")
-
-# %% [markdown] name="gpu_traces_guess_text"
-# The V100 is busy nearly all the time. Most of the host's time in `cudaLaunchKernel` is *not* launch overhead. A few launches take more than a hundred times as long as the others: the queue is full, and they wait for a free place in it.
-#
-# The second trace is from a faster GPU, an A100. Its step runs about as many kernels in much less time (last line).
-#
-# **Predict.** How long is the A100's step, relative to the V100's?
-
-# %% name="gpu_traces_guess"
-my_guess = None  # step on the A100 / step on the V100
-### BEGIN GUESS
-my_guess = sum(kernels_of["a100"]) / v100_ms  # as long as its kernels
-### END GUESS
-a100_guess = Prediction("Step on the A100 / step on the V100", my_guess, "times")
-
-# %% name="gpu_traces_lanes"
-of_a100, a100_ms = read_trace("a100")
-a100_guess.reveal(a100_ms / v100_ms, "published")
-figure = Figure(figsize=(9, 3.6), layout="constrained")
-both = figure.subplots(2, 1, sharex=True)
-for axes, gpu, chart in zip(both, ("V100", "A100"), (of_v100, of_a100), strict=True):
-    for lane, category in enumerate(("cpu_op", "kernel")):
-        shown = (e for e in chart if e["cat"] == category and e["ts"] < 45e3 and e["ts"] + e["dur"] > 40e3)
-        spans = [(e["ts"] / 1e3, e["dur"] / 1e3) for e in shown]
-        axes.broken_barh(spans, (lane - 0.4, 0.8), color=COLORS[4 * lane])
-    axes.set(title=gpu, yticks=(0, 1), yticklabels=("host", "kernels"), xlim=(40, 45))
-both[1].set(xlabel="milliseconds of the step")
-show(
-    figure,
-    "Five milliseconds of both steps. On the V100 the lane of kernels is full; on the A100 short kernels alternate with gaps.",
-)
-
-# %% [markdown] name="gpu_traces_explained"
-# The faster GPU has the slower step. Its kernels are done before the host has launched the next ones, so the host sets the pace, as for the narrow GPT in section 6. The trace does not say why this host is slow: its profiler may record more, or other processes may share the CPU. It does say that a faster GPU would not help.
-
-# %% [markdown] name="cure_task"
-# (On a CPU, patient A's idle share is close to the limit of 0.3. On a busy machine it may fall below it, and A then counts as healthy.)
-#
-# ### Your turn: fix patient A
-#
-# **Contract.** `accuracy(model, batches)` returns the fraction of samples for which the model's largest logit is at the label, as a Python number.
-#
-# - `batches` is a list of pairs (inputs (B, ...), labels (B,)), which may differ in size; `model(inputs)` returns logits (B, classes).
-# - Each batch goes through the model once, as a whole.
-# - Python reads **one** value at most, after the last batch: no `.item()`, `if`, `float()`, `.tolist()` or `.cpu()` before. `.nonzero()` and a mask as an index count, too, because the size of their result is a value.
-# - Autograd records nothing, and its state is the same afterwards as before. The model arrives in evaluation mode. Do not change its mode or the batches.
-
-
-# %% name="cure" answer=true reveal=true
-def accuracy(model, batches):
-    ### BEGIN SOLUTION
-    right = samples = 0
-    with torch.no_grad():
-        for inputs, labels in batches:
-            right = right + (model(inputs).argmax(1) == labels).sum()  # stays a tensor: nothing waits for it
-            samples += len(labels)
-    return right.item() / samples
-    ### END SOLUTION
-
-
-# %% name="cure_check"
-accuracy = check("where_the_time_goes.cure", accuracy)
-
-# %% name="cure_hint"
-hint("where_the_time_goes.cure")
-
-# %% [markdown] name="cures_text"
-# The same function fixes patient C, whose batches are already complete. Patient B needs a different fix: select the rows first, then convert only those.
-#
-# **Predict.** By what factor is patient B faster after the fix?
-
-# %% name="cures_guess"
-my_guess = None  # times as fast
-### BEGIN GUESS
-my_guess = 1 / (1 - signs(charts["B"])["copying"])  # all of its copying saved
-### END GUESS
-cure_guess = Prediction("Patient B, cured", my_guess, "times as fast")
-
-
-# %% name="cures"
-@torch.no_grad()
-def cured_b():
-    right = torch.zeros((), device=device)
-    for rows in torch.arange(SAMPLES).split(50):
-        picked = images[rows].to(device, torch.float32)
-        right += (net(picked).argmax(1) == labels[rows].to(device)).sum()
-    return right.item() / SAMPLES
-
-
-cures = {"A": lambda: accuracy(net, loaded), "B": cured_b, "C": lambda: accuracy(net, loaded)}
-for name, cured in cures.items():
-    gain = compare(patients[name], cured, runs=5, warmup=1)
-    print(f"patient {name}: {gain}; the same accuracy: {math.isclose(patients[name](), cured())}")
-    claims.record("T30", "the cure makes it faster", f"patient {name}", gain.speedup, "times", 1.2, math.inf)
-    if name == "B":
-        cure_guess.reveal(gain.speedup)
-for when, chart in (("before", charts["B"]), ("after", traced(cured_b))):
-    seen = signs(chart)
-    took = next(e for e in chart if e["name"] == "step" and e["cat"] == "user_annotation")["dur"] / 1e3
-    rest = seen["idle"] - seen["copying"]
-    print(f"B {when}: {took:.1f} ms, copying {took * seen['copying']:.1f}, other idle time {took * rest:.1f}")
-
-# %% [markdown] name="cures_explained"
-# The last two lines show where patient B's time went. It had copied all 2,000 images for every batch of 50, so the fix removes most of the copying. The gain can exceed 1 / (1 − copying): each round also allocated and freed the converted images of the whole set, and read them from memory instead of the cache. (Each trace is a single run, so on a busy machine it need not agree with the timed gain.)
-#
-# On a CPU, patient A goes through Python for every sample. On a GPU the same line also stops the queue: each `if` copies a value to the host and waits (PyTorch's *Performance Tuning Guide*), and nothing new is queued in the meantime. In a GPU's trace of patient A, look for `cudaStreamSynchronize` inside `aten::item`, and for wide gaps between kernels. (`torch.cuda.set_sync_debug_mode("warn")` warns at such lines.) For patient B look for `Memcpy HtoD`, for patient C for gaps longer than the kernels.
-#
-# ## 10 · Explore
+# %% [markdown] name="play_text"
+# ## 7 · Explore
 #
 # This figure shows a linear layer in 16 bits on several GPUs, according to their data sheets. Choose width, batch and GPU. At what batch size does a layer of width 1,024 become compute-bound on an H100, and at what batch on a T4? What happens to a layer of width 64?
 
@@ -1258,7 +722,7 @@ explore(
 # %% [markdown] name="play_explained"
 # A narrow layer never becomes compute-bound. With W small, inputs and outputs are most of its bytes, and its intensity cannot exceed W / 2, whatever the batch. That is why LoRA's thin matrices take more time than their FLOPs suggest ([[lora]]).
 #
-# ## 11 · Claims and measurements
+# ## 8 · Claims and measurements
 #
 # The table shows this run alongside those of the machines whose figures are stored in `receipts/`. A run on a busy machine records no verdict for the whole step.
 
@@ -1272,8 +736,7 @@ claims
 # - A layer turns from memory-bound to compute-bound at a batch that depends on the machine more than on the model. Below it, the rows of a batch share the cost of reading the weights.
 # - A training step costs three forward passes: 6·N·D FLOPs plus attention. State the convention.
 # - MFU counts what the model needs, HFU what was executed. Recomputation lowers MFU more than HFU.
-# - Warm up, wait for the queue, time in pairs, and check the spread.
 #
-# **What to reach for when.** First ask whether the GPU is idle. If it is not and MFU is high, you need more machines ([[data_parallel]]). If it is not and MFU is low, find what is memory-bound, and fuse it or use fewer bits ([[mixed_precision]]). If it is idle with many calls to `aten::item`, keep values in tensors. Idle with long copies: move less data, or move it in the background ([[data_loading]]). Idle with thousands of operations: larger batches, or compile ([[compilation_and_fusion]]).
+# **What to reach for when.** Compute the MFU first. If it is high, a faster run needs more machines ([[data_parallel]]). If it is low, predict the step and see which term is largest. Memory traffic: fuse operations or use fewer bits ([[compilation_and_fusion]], [[mixed_precision]]). Launches: larger batches, or compile. If the step takes much longer than predicted, read its trace: that is the subject of [[traces]].
 #
-# **Sources.** Williams, Waterman and Patterson 2009, *Roofline*; Kaplan et al. 2020, *Scaling Laws for Neural Language Models* (6ND); Goto and van de Geijn 2008, *Anatomy of High-Performance Matrix Multiplication* (packing); Chowdhery et al. 2022, *PaLM* (MFU); Korthikanti et al. 2022, *Reducing Activation Recomputation* (HFU); PyTorch documentation, `torch.profiler` and *Performance Tuning Guide*; Perfetto documentation, *Trace Event Format*.
+# **Sources.** Williams, Waterman and Patterson 2009, *Roofline*; Kaplan et al. 2020, *Scaling Laws for Neural Language Models* (6ND); Goto and van de Geijn 2008, *Anatomy of High-Performance Matrix Multiplication* (packing); Chowdhery et al. 2022, *PaLM* (MFU); Korthikanti et al. 2022, *Reducing Activation Recomputation* (HFU); NVIDIA, *H100 Tensor Core GPU* data sheet; PyTorch documentation, `torch.profiler`.

@@ -156,7 +156,7 @@ show_table(table)
 # %% [markdown] name="program_text"
 # Without the flag the job loses everything since the last periodic checkpoint. With it, the job loses nothing, provided that one step and one save fit into the grace period. Measure both before you rely on it.
 #
-# On a GPU, the all-reduce may still be running when `agreed` reads its result, so the host waits in every step ([[where_the_time_goes]]). Read the previous step's total instead, or the total of every tenth step.
+# On a GPU, the all-reduce may still be running when `agreed` reads its result, so the host waits in every step ([[traces]]). Read the previous step's total instead, or the total of every tenth step.
 #
 # ## 2 · Restarted by `torchrun`
 #

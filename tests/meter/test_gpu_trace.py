@@ -1,6 +1,6 @@
 """The published traces: one step each, as the profiler exports it, in which one GPU is busy and the other is not."""
 
-from helpers.exercises.reference.where_the_time_goes import diagnose, self_times, signs
+from helpers.exercises.reference.traces import diagnose, self_times, signs
 from helpers.meter.gpu_trace import gpu_trace, gpu_trace_source
 
 import pytest

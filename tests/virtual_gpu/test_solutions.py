@@ -28,6 +28,7 @@ LABS = {
     "05b_selective_checkpointing": "",
     "06_profiling_and_oom_clinic": "inference",
     "07_where_the_time_goes": "launch",
+    "07b_traces": "first_call",
     "08_data_loading": "guess_thread",  # then a thread loads ahead, in every run another number of batches
     "09_lean_optimizers": "search",
     "10_compilation_and_fusion": "softmax_picture",

@@ -243,7 +243,7 @@ class ChangesNothing(Check):
         return "Your function changed the list of events, or an event in it." if seen["changed"] else None
 
 
-READER = (
+SELF_TIMES = (
     SumsWhatEachSpendsItself,
     CountsCompleteEventsOnly,
     KeepsThreadsApart,
