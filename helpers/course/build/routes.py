@@ -68,7 +68,7 @@ WEEKS = (
     ("Large batches", ("gradient_accumulation", "x2_batch_256")),
     ("Fewer activations, and finding leaks", ("activation_checkpointing", "profiling_and_oom_clinic")),
     ("Where the time goes", ("where_the_time_goes", "compilation_and_fusion")),
-    ("Lean optimizers, and 7B in 24 GB", ("lean_optimizers", "lora", "x4_lora")),
+    ("Lean optimizers, and 7B in 24 GB", ("lean_optimizers", "muon_and_in_place", "lora", "x4_lora")),
     ("Data, and many ranks", ("data_loading", "tokens", "data_parallel", "when_ranks_go_wrong", "x3_ddp")),
     ("Splitting state and layers", ("sharding", "fully_shard", "x7_fits_on_no_rank", "tensor_parallel")),
     ("Pipelines and long sequences", ("pipeline", "context_parallel", "x5_ring_attention")),
