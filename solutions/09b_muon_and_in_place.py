@@ -5,8 +5,8 @@
 #
 # | | |
 # |---|---|
-# | After this you can | write Muon's orthogonalization and its step; compare optimizers fairly, each at its best learning rate and beside a trivial model; say which in-place operations save memory, and which break a gradient; write an in-place activation that autograd accepts |
-# | Time | 80 to 100 minutes; a good place to stop is after section 3 |
+# | After this you can | write Muon's orthogonalization and its step; compare optimizers fairly, each at its best learning rate and with a trivial model as a yardstick; say which in-place operations save memory, and which break a gradient; write an in-place activation that autograd accepts |
+# | Time | 90 to 110 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU if there is one |
 # | Before this | [[lean_optimizers]] |
@@ -40,6 +40,7 @@ from helpers import (
     sign_of_life,
     state_bytes,
 )
+from helpers.exercises.muon_and_in_place.eight_bits import adam8
 
 # %% name="setup_torch" setup=true
 import torch
@@ -220,11 +221,20 @@ Muon = check("muon_and_in_place.muon", Muon)
 hint("muon_and_in_place.muon")
 
 # %% [markdown] name="same_text"
-# PyTorch has `torch.optim.Muon`. `adjust_lr_fn="match_rms_adamw"` selects the factor above. Muon is only for matrices: `MatricesAndRest` gives it the matrices of a model, and all other parameters to AdamW. (The usual recipe also leaves the embedding and the output layer to AdamW. Here Muon gets every matrix.) Both take twenty steps on the same batches:
+# PyTorch has `torch.optim.Muon`, which multiplies in BF16. `adjust_lr_fn="match_rms_adamw"` selects the factor above. Muon is only for matrices: `MatricesAndRest` gives it the matrices of a model, and all other parameters to AdamW. (The usual recipe also leaves the embedding and the output layer to AdamW. Here Muon gets every matrix.) Both take twenty steps on the same batches.
+#
+# **Predict.** How far are the two results apart, for the matrix of section 1, as a percentage of the way that it went?
+
+# %% name="guess_same"
+my_guess = None  # percent
+### BEGIN GUESS
+my_guess = 10  # BF16 rounds by up to 0.4%, and twenty steps pass the difference on
+### END GUESS
+same_guess = Prediction("Your Muon and PyTorch's after twenty steps", my_guess, "% apart")
 
 # %% name="muon_same"
-FIVE = {"lr": 0.01, "weight_decay": 0, "adjust_lr_fn": "match_rms_adamw"}
-MUONS = {"yours": lambda ps: Muon(ps, 0.01), "PyTorch's": lambda ps: torch.optim.Muon(ps, **FIVE)}
+SETTINGS = {"lr": 0.01, "weight_decay": 0, "adjust_lr_fn": "match_rms_adamw"}
+MUONS = {"yours": lambda ps: Muon(ps, 0.01), "PyTorch's": lambda ps: torch.optim.Muon(ps, **SETTINGS)}
 
 
 def twenty_steps(make_muon):
@@ -247,14 +257,20 @@ with sign_of_life("twenty steps with each"):
 for name, (_, loss, kept) in went.items():
     print(f"{name:10} last training loss {loss:.3f}, state {kept:.2f} bytes per parameter")
 mine, theirs = (moved for moved, *_ in went.values())
-print(f"after twenty steps the matrix of section 1 differs by {(mine - theirs).norm() / theirs.norm():.0%} of its way")
+same_guess.reveal(100 * ((mine - theirs).norm() / theirs.norm()).item())
 
 # %% [markdown] name="rivals_text"
-# The steps differ because PyTorch's version multiplies in BF16, and because each difference changes the next gradient. The losses hardly differ.
+# The distance results from BF16, and from gradients that differ once the weights do. The losses hardly differ.
 #
 # ## 3 · Does leaner cost quality?
 #
-# We train three models: a convolutional network and a vision transformer on handwritten digits, with SGD and AdamW, and a **language model** on English text, with your Muon, Adafactor and AdamW. Each optimizer gets its own learning rate for each network: the best of three by the loss on held-out data, with one seed. Then it trains again, with three seeds on the digits and with two new ones on the text.
+# We train four models:
+#
+# - an MLP on handwritten digits, with Adam and with the 8-bit Adam of [[lean_optimizers]];
+# - a convolutional network and a vision transformer on the digits, with SGD and AdamW;
+# - a **language model** on English text, with your Muon, Adafactor and AdamW.
+#
+# Each optimizer gets its own learning rate for each network: the best of three by the loss on held-out data, with one seed. Only 8-bit Adam takes Adam's, which it is meant to replace. Then each trains again, with three seeds on the digits and with two new ones on the text.
 #
 # A short run can mislead in two ways:
 #
@@ -279,12 +295,18 @@ RIVALS = {
 RIVALS["Muon"] = lambda ps, lr: MatricesAndRest(
     ps, lambda matrices: Muon(matrices, lr), lambda rest: RIVALS["AdamW"](rest, lr)
 )
+RIVALS["Adam"] = lambda ps, lr: torch.optim.Adam(ps, lr=lr, fused=True)
+RIVALS["Adam8"] = adam8
 NETS = {
+    "MLP": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
+    ),
     "CNN": lambda: SmallCNN(8),
     "ViT": lambda: ViT(side=8, patch=2, layers=2, width=32, heads=2, inner=64),
     "GPT": lambda: SmallGPT(context=LM_LENGTH, layers=2, width=64),
 }
 RATES_OF = {
+    ("MLP", "Adam"): (0.01, 0.03, 0.1),
     ("ViT", "SGD"): (0.03, 0.1, 0.3),
     ("ViT", "AdamW"): (0.01, 0.03, 0.1),
     ("CNN", "SGD"): (0.1, 0.3, 1.0),
@@ -377,23 +399,25 @@ for pair, rates in RATES_OF.items():
     edge = "" if rate[pair] == rates[1] else ", at the edge"
     line = ", ".join(f"{lr:g}: {loss:.3f}" for lr, loss in losses.items())
     print(f"{pair[0]} {pair[1]:9} loss by rate {line:36} chosen: {rate[pair]:g}{edge}")
+rate["MLP", "Adam8"] = rate["MLP", "Adam"]  # 8 bits replace 32 at the same rate
 
 # %% name="compete_table"
-seeds_of = {pair: range(1, 3) if pair[0] == "GPT" else range(3) for pair in RATES_OF}
-jobs = [(*pair, rate[pair], seed) for pair in RATES_OF for seed in seeds_of[pair]]
+seeds_of = {pair: range(1, 3) if pair[0] == "GPT" else range(3) for pair in rate}
+jobs = [(*pair, rate[pair], seed) for pair in rate for seed in seeds_of[pair]]
 found = train_all(jobs, data, text.test_x)
 behind = {}
-table = [("model, optimizer", "accuracy (%) or test loss, by seed", "mean", "behind AdamW")]
-for net, rival in RATES_OF:
+table = [("model, optimizer", "accuracy (%) or test loss, by seed", "mean", "behind Adam(W)")]
+for net, rival in rate:
+    base = "Adam" if net == "MLP" else "AdamW"
     column = 0 if net == "GPT" else 1  # a loss is better if it is lower, an accuracy if it is higher
-    scores, adamw = (
-        [found[net, name, rate[net, name], seed][column] for seed in seeds_of[net, name]] for name in (rival, "AdamW")
+    scores, others = (
+        [found[net, name, rate[net, name], seed][column] for seed in seeds_of[net, name]] for name in (rival, base)
     )
     sign = 1 if net == "GPT" else -1
-    behind[net, rival] = sign * (statistics.mean(scores) - statistics.mean(adamw))
-    error = math.sqrt((statistics.variance(adamw) + statistics.variance(scores)) / len(scores))
+    behind[net, rival] = sign * (statistics.mean(scores) - statistics.mean(others))
+    error = math.sqrt((statistics.variance(others) + statistics.variance(scores)) / len(scores))
     digits_shown = 3 if net == "GPT" else 1
-    gap = "" if rival == "AdamW" else f"{behind[net, rival]:.{digits_shown}f} ± {error:.{digits_shown}f}"
+    gap = "" if rival == base else f"{behind[net, rival]:.{digits_shown}f} ± {error:.{digits_shown}f}"
     by_seed = "  ".join(f"{score:.{digits_shown}f}" for score in scores)
     table.append((f"{net}, {rival}", by_seed, f"{statistics.mean(scores):.{digits_shown}f}", gap))
 show_table(table)
@@ -402,6 +426,10 @@ print(f"GPT's test ids: unigram loss {unigram:.3f}")
 for rival in ("Muon", "Adafactor", "AdamW"):
     left = [found["GPT", rival, rate["GPT", rival], seed][1] for seed in seeds_of["GPT", rival]]
     print(f"   {rival}: clearly below the unigram loss from step " + " and ".join(f"{step:g}" for step in left))
+eight, full = (
+    statistics.mean(found["MLP", n, rate["MLP", n], seed][0] for seed in range(3)) for n in ("Adam8", "Adam")
+)
+claims.record("T13", "fewer bits, as good a test loss", "MLP, 8-bit Adam, 3 seeds", eight / full, "of FP32's", 0, 1.15)
 for net in ("CNN", "ViT"):
     claims.figure("SGD, test accuracy below AdamW's", f"{net}, {EPOCHS} epochs, 3 seeds", behind[net, "SGD"], "points")
 for rival in ("Muon", "Adafactor"):
@@ -409,8 +437,9 @@ for rival in ("Muon", "Adafactor"):
 adafactor_behind.reveal(behind["GPT", "Adafactor"])
 
 # %% [markdown] name="sgd_explained"
-# The figure after the ± is the standard error of the gap, from the spread between seeds. A gap of less than two standard errors is not a finding. With two or three seeds the error itself is rough.
+# *Behind Adam(W)* is in points of accuracy for the digits, and in test loss for the text. The figure after the ± is the standard error of the gap, from the spread between seeds. A gap of less than two standard errors is not a finding. With two or three seeds the error itself is rough.
 #
+# - **MLP.** 8 bits make no clear difference.
 # - **Convolutional network.** There is no clear difference between SGD and AdamW.
 # - **Vision transformer.** SGD with momentum is far behind AdamW in so few steps, and its seeds are far apart.
 # - **Language model.** Muon, with half of AdamW's state, and Adafactor, with almost none, get below the unigram loss many steps before AdamW (last lines), and after 160 steps their test loss is still lower. Part of the gap may be this head start.
@@ -600,7 +629,7 @@ _ = attempt("through .detach(), which shares the version", lambda w: (y := w.exp
 #
 # ### Your turn: Hardtanh in place
 #
-# **Contract.** `forward(ctx, x)` limits `x` in place and returns it. `backward(ctx, gradient)` returns the gradient of the input. Learners and layers call `HardtanhInPlace.apply(x)`.
+# **Contract.** `forward(ctx, x)` limits `x` in place and returns it. `backward(ctx, gradient)` returns the gradient of the input. A layer calls `HardtanhInPlace.apply(x)`.
 #
 # - Results and gradients equal those of `F.hardtanh`, also at exactly -1 and 1. `gradient` is not changed.
 # - `forward` allocates nothing of the size of `x`, not even a mask.
@@ -654,6 +683,8 @@ for name, kind in {"PyTorch's, in place": nn.Hardtanh, "yours": Own}.items():
     print(f"{name:20} kept {kept} tensors; peak {human_bytes(meter.peak_bytes)}")
 
 # %% [markdown] name="summary_text"
+# Yours keeps one tensor per layer, which the next layer saves anyway. Its peak includes the temporaries of your backward pass.
+#
 # ## 8 · What this run found
 
 # %% name="summary"
@@ -664,7 +695,7 @@ claims
 #
 # - Muon's step comes from a few matmuls (Newton-Schulz), and its state is one momentum per matrix. Very small singular values stay small.
 # - A verdict on an optimizer holds only for a model, a learning rate, its schedule and a number of steps. Give each optimizer its best rate, repeat with other seeds, and ask what a trivial model reaches.
-# - SGD with momentum matches AdamW on a small convolutional network, and not on a vision transformer.
+# - 8-bit Adam matches Adam on a small MLP. SGD with momentum matches AdamW on a small convolutional network, and not on a vision transformer.
 # - Zeroed gradients raise the peak by up to a copy of the weights. With None they do not.
 # - An in-place activation saves memory if its derivative follows from the output and the input would otherwise have been saved.
 # - A saved tensor must not change. Never write through `.data`.

@@ -7,7 +7,7 @@ import gc
 import importlib.util
 import math
 import weakref
-from helpers import CATEGORIES, COLORS, Claims, GiB, MatricesAndRest, MemoryMeter, MiB, Prediction, Recipe, SmallGPT, category_bars, check, compare, device_name, digits, english, explore, hint, human_bytes, pick_device, planned, show, show_table, sign_of_life, state_bytes, static_bars
+from helpers import CATEGORIES, COLORS, Claims, GiB, MatricesAndRest, MemoryMeter, MiB, Prediction, Recipe, SmallGPT, category_bars, check, compare, device_name, english, explore, hint, human_bytes, pick_device, planned, show, show_table, sign_of_life, state_bytes, static_bars
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
