@@ -425,7 +425,7 @@ show(
 #
 # ### The same bytes, the other codebook
 #
-# Both codebooks take the same bytes. Train the GPT for ten steps with each. A uniform guess over 256 bytes has a loss of ln 256, which is 5.5.
+# Train the GPT for ten steps with each codebook. A uniform guess over 256 bytes has a loss of ln 256, which is 5.5.
 
 # %% name="control"
 for name, books in BOOKS.items():
@@ -434,9 +434,9 @@ for name, books in BOOKS.items():
     print(f"   afterwards, the largest matrix has numbers up to {weights.abs().max():.3g}")
 
 # %% [markdown] name="moment_idea_text"
-# A few percent of the second moments decode to zero. The next step adds only (1 − β₂)·g² to such a zero. If that gradient is zero, too (for example because a token does not occur in that batch), the update divides *m*, which is not zero, by ε alone, and ε is 10⁻⁸. Such an update moves a weight much too far. The median error did not show this.
+# A few percent of the second moments decode to zero. The next step adds only (1 − β₂)·g² to such a zero. If that gradient is zero, too (for example because a token does not occur in that batch), the update divides *m*, which is not zero, by ε alone, and ε is 10⁻⁸. Such an update moves a weight much too far: some grow to thousands, and the loss rises again. The median error did not show this.
 #
-# With equal factors the losses fall. [[Muon_and_in_place]] trains with your optimizer for longer, and compares it with FP32. 8 bits also work on large models (Dettmers et al. 2022), with one exception: keep the embedding's state in 32 bits.
+# With equal factors the losses fall. [[Muon_and_in_place]] trains such an optimizer for longer and compares it with FP32 Adam. 8 bits also work on large models (Dettmers et al. 2022), with one exception: keep the embedding's state in 32 bits.
 #
 # ## 3 · Temporaries of the step
 #

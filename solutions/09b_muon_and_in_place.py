@@ -223,7 +223,7 @@ hint("muon_and_in_place.muon")
 # %% [markdown] name="same_text"
 # PyTorch has `torch.optim.Muon`, which multiplies in BF16. `adjust_lr_fn="match_rms_adamw"` selects the factor above. Muon is only for matrices: `MatricesAndRest` gives it the matrices of a model, and all other parameters to AdamW. (The usual recipe also leaves the embedding and the output layer to AdamW. Here Muon gets every matrix.) Both take twenty steps on the same batches.
 #
-# **Predict.** How far are the two results apart, for the matrix of section 1, as a percentage of the way that it went?
+# **Predict.** How far apart are the two results for the matrix of section 1, as a percentage of the distance that it has moved?
 
 # %% name="guess_same"
 my_guess = None  # percent
@@ -270,7 +270,7 @@ same_guess.reveal(100 * ((mine - theirs).norm() / theirs.norm()).item())
 # - a convolutional network and a vision transformer on the digits, with SGD and AdamW;
 # - a **language model** on English text, with your Muon, Adafactor and AdamW.
 #
-# Each optimizer gets its own learning rate for each network: the best of three by the loss on held-out data, with one seed. Only 8-bit Adam takes Adam's, which it is meant to replace. Then each trains again, with three seeds on the digits and with two new ones on the text.
+# Each optimizer gets its own learning rate for each network: the best of three by the loss on held-out data, with one seed. Only 8-bit Adam takes over Adam's rate, because it is meant to replace Adam. Then each trains again, with three seeds on the digits and with two new ones on the text.
 #
 # A short run can mislead in two ways:
 #
@@ -694,7 +694,7 @@ claims
 # ## Recap
 #
 # - Muon's step comes from a few matmuls (Newton-Schulz), and its state is one momentum per matrix. Very small singular values stay small.
-# - A verdict on an optimizer holds only for a model, a learning rate, its schedule and a number of steps. Give each optimizer its best rate, repeat with other seeds, and ask what a trivial model reaches.
+# - A verdict on an optimizer holds only for a model, a schedule and a number of steps. Give each optimizer its best rate, repeat with other seeds, and ask what a trivial model reaches.
 # - 8-bit Adam matches Adam on a small MLP. SGD with momentum matches AdamW on a small convolutional network, and not on a vision transformer.
 # - Zeroed gradients raise the peak by up to a copy of the weights. With None they do not.
 # - An in-place activation saves memory if its derivative follows from the output and the input would otherwise have been saved.
