@@ -1,22 +1,23 @@
 # %% [markdown] name="title"
-# # Lean optimizers and in-place operations
+# # Lean optimizers
 #
 # **An optimizer's state, the temporaries of its step, and the lifetime of gradients are three separate memory costs, and you can lower each on its own.**
 #
 # | | |
 # |---|---|
-# | After this you can | predict an optimizer's bytes; store its moments in 8 bits, block by block, and say which codebook works; choose between for-loop, foreach and fused; take the step inside the backward pass and say what that rules out; write Muon's orthogonalization; say which in-place operations save memory and which break a gradient |
-# | Time | 150 to 200 minutes; a good place to stop is after section 4 |
+# | After this you can | predict the bytes of an optimizer's state; store its moments in 8 bits, block by block, and say which codebook works; choose between for-loop, foreach and fused; take the step inside the backward pass, and say what that rules out |
+# | Time | 100 to 120 minutes; a good place to stop is after section 2 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU if there is one. bitsandbytes and torchao are optional |
 # | Before this | labs [[#start_here]] and [[#where_memory_goes]]; [[number_formats]] helps |
-# | Syllabus | T12, T13, C11 |
+# | Syllabus | T13, C11 |
+#
+# This lab counts bytes. [[Muon_and_in_place]] asks whether a model trains as well with a leaner optimizer.
 
 # %% name="setup" setup=true
 import gc
 import importlib.util
 import math
-import statistics
 import weakref
 
 from helpers import (
@@ -29,19 +30,15 @@ from helpers import (
     MiB,
     Prediction,
     Recipe,
-    SmallCNN,
     SmallGPT,
-    ViT,
     category_bars,
     check,
     compare,
     device_name,
-    digits,
     english,
     explore,
     hint,
     human_bytes,
-    parallel_map,
     pick_device,
     planned,
     show,
@@ -70,7 +67,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # - **Adam** also keeps a running average of the squared gradient, so that the size of a step hardly depends on the size of the gradient: two numbers per weight.
 # - **Adafactor** has no momentum here, and replaces Adam's second number with one mean per row of a matrix and one per column.
 # - **GaLore** projects the gradient of a matrix onto *k* directions and keeps Adam's two numbers there.
-# - **Muon** keeps only momentum, and turns the momentum of a matrix into a step in which no direction dominates (section 5). Parameters that are not matrices go to AdamW.
+# - **Muon** keeps only momentum, and turns the momentum of a matrix into a step in which no direction dominates ([[muon_and_in_place]]). Parameters that are not matrices go to AdamW.
 #
 # Each number takes 4 bytes in FP32 and stays in memory for the whole training run. Together they are the *optimizer state*. AdamW's takes 8 bytes per parameter ([[where_memory_goes]]).
 #
@@ -84,9 +81,9 @@ my_guess = 0.03  # 4 x (256 + 1,024) bytes for a matrix of 256 x 1,024 numbers i
 adafactor_guess = Prediction("State of Adafactor", my_guess, "bytes per parameter")
 
 # %% [markdown] name="state_text"
-# `MatricesAndRest` gives matrices to Muon and the other parameters to AdamW. (`adjust_lr_fn` makes Muon's steps as large as AdamW's, so that one learning rate serves both. The usual recipe also leaves the embedding and the output layer to AdamW; here Muon gets every matrix.)
+# `MatricesAndRest` gives matrices to Muon and the other parameters to AdamW. (The usual recipe also leaves the embedding and the output layer to AdamW; here Muon gets every matrix.) `state_bytes` adds up what an optimizer keeps.
 #
-# The GPT gets 16 tokens, so weights dominate and activations are small. `state_bytes` adds up what an optimizer keeps. (`foreach` is the subject of section 3 and does not change the state.) Lion and GaLore are not part of PyTorch, so the table has only their formulas.
+# The GPT gets 16 tokens, so weights dominate and activations are small. `foreach` is the subject of section 3 and does not change the state. Lion and GaLore are not part of PyTorch, so the table has only their formulas.
 
 # %% name="state"
 OPTIMIZERS = {
@@ -96,9 +93,7 @@ OPTIMIZERS = {
     "Adafactor": lambda ps: torch.optim.Adafactor(ps, lr=1e-2, foreach=False),
     "Muon and AdamW": lambda ps: MatricesAndRest(
         ps,
-        lambda matrices: torch.optim.Muon(
-            matrices, adjust_lr_fn="match_rms_adamw", ns_steps=1
-        ),  # the state does not depend on the number of steps
+        lambda matrices: torch.optim.Muon(matrices, ns_steps=1),  # the state does not depend on this number
         lambda rest: torch.optim.AdamW(rest, lr=1e-3, foreach=False),
     ),
 }
@@ -114,7 +109,9 @@ def make_gpt():
 
 
 def backward(model, x, y):
-    F.cross_entropy(model(x).flatten(0, -2), y.flatten()).backward()
+    loss = F.cross_entropy(model(x).flatten(0, -2), y.flatten())
+    loss.backward()
+    return loss.detach()
 
 
 # %% name="state_measured"
@@ -155,55 +152,23 @@ print(f"of Adafactor's state, biases and norms, which it does not factor: {unfac
 # The formulas agree with the measured figures in every digit shown.
 #
 # - Adafactor reconstructs the second moment from the means of its rows and columns. For a matrix of *r* × *c* it keeps *r* + *c* numbers, which is almost nothing, where Adam keeps 2·*r*·*c*. Parameters that are not matrices are not factored, and they make up nearly half of its state here.
-# - Muon costs as much as momentum. Most of a transformer's parameters are in matrices, so it halves Adam's state.
+# - Muon needs as much as momentum. Most of a transformer's parameters are in matrices, so this is half of Adam's state.
 #
 # ### "SGD instead of Adam saves two thirds of the optimizer memory"
 #
-# Many articles claim this. Two thirds of what? There are three ways to count:
-#
-# - **state only**, as above;
-# - **with the master weights**: in classic mixed precision the weights are 16-bit, and the FP32 copy that the optimizer updates counts as the optimizer's ([[where_memory_goes]]);
-# - **everything static**: FP32 weights, gradients and state together.
-#
-# And two optimizers are called SGD: one with momentum and one without. **Predict**: in how many of the six cases is the saving two thirds?
-
-# %% name="guess_count"
-my_guess = None  # of 6
-### BEGIN GUESS
-my_guess = 1  # plain SGD with the master weights: 4 of 12
-### END GUESS
-count_guess = Prediction("Cases in which SGD saves two thirds", my_guess, "of 6")
+# Many articles claim this. Two thirds of what? You can count the state alone, the state with the FP32 master weights of mixed precision ([[where_memory_goes]]), or everything static: FP32 weights, gradients and state. And two optimizers are called SGD, one with momentum and one without.
+# That makes six cases:
 
 # %% name="count_ways"
-ways = {"state only": {}, "with master weights": {}, "weights, gradients, state": {}}
-for name in ("AdamW", "SGD, momentum", "SGD"):
-    model = make_gpt().to(torch.bfloat16)
-    masters = [p.detach().float() for p in model.parameters()]  # what the optimizer updates
-    optimizer = OPTIMIZERS[name](masters)
-    backward(model, ids, next_ids)
-    for master, p in zip(masters, model.parameters(), strict=True):
-        master.grad = p.grad.float()
-    optimizer.step()
-    kept = state_bytes(optimizer)
-    weights, gradients = (sum(t.nbytes for t in ts) for ts in (masters, [m.grad for m in masters]))
-    for way, nbytes in zip(ways, (kept, weights + kept, weights + gradients + kept), strict=True):
-        ways[way][name] = nbytes / phi
-table = [("bytes per parameter", *ways["state only"])]
-show_table(table + [(way, *(f"{nbytes:.2f}" for nbytes in row.values())) for way, row in ways.items()])
-thirds = 0
-for way, row in ways.items():
+COUNTED = {"state only": 0, "with master weights": 4, "weights, gradients, state": 8}  # bytes besides the state
+for way, more in COUNTED.items():
     for name in ("SGD", "SGD, momentum"):
-        saved = 100 * (1 - row[name] / row["AdamW"])
-        thirds += 63 <= saved <= 70
+        saved = 100 * (1 - (more + state[name]) / (more + state["AdamW"]))
         claims.record("C11", "SGD saves two thirds of the optimizer memory", f"{name}, {way}", saved, "%", 63, 70)
-count_guess.reveal(thirds)
+print(claims)
 
 # %% [markdown] name="count_explained"
-# - Two thirds is right for *plain* SGD if you count the master weights: 4 is a third of 12.
-# - By state alone, plain SGD saves all of it. SGD with momentum, which is what people usually mean by SGD, saves half.
-# - Of everything static, plain SGD saves a half, and SGD with momentum a quarter.
-#
-# So give bytes per parameter, not a percentage.
+# (C11 is the claim's number in this course's list; a claim *holds* here between 63% and 70%.) Two thirds is right in one case, *plain* SGD with the master weights: 4 is a third of 12. SGD with momentum, which is what people usually mean by SGD, saves half of the state, and a quarter of everything static. So give bytes per parameter, not a percentage.
 #
 # ## 2 · The same state in fewer bits
 #
@@ -319,19 +284,20 @@ zero_guess = Prediction("Second moments that decode to zero, equal steps", my_gu
 
 
 # %% name="books_compared"
-def second_moment():
-    """Return Adam's second moment of the GPT's largest matrix, after ten steps."""
-    model = make_gpt()
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+def ten_steps(make_optimizer):
+    """Train the GPT for ten steps; return its largest matrix, the optimizer and the losses."""
+    model, losses = make_gpt(), []
+    optimizer = make_optimizer(model.parameters())
     for start in range(0, 640, 64):
         x, y = (t[start : start + 64].clone()[None] for t in (text.train_x, text.train_y))
-        backward(model, x, y)
+        losses.append(backward(model, x, y).item())
         optimizer.step()
         optimizer.zero_grad()
-    return optimizer.state[max(model.parameters(), key=torch.numel)]["exp_avg_sq"]
+    return max(model.parameters(), key=torch.numel), optimizer, losses
 
 
-v = second_moment()
+largest, optimizer, _ = ten_steps(lambda ps: torch.optim.AdamW(ps, fused=True))
+v = optimizer.state[largest]["exp_avg_sq"]
 lost = {}
 table = [("codebook", "block", "bytes per number", "decode to 0", "median error")]
 for name, (_, book) in BOOKS.items():
@@ -455,105 +421,22 @@ show(
 )
 
 # %% [markdown] name="quality_text"
-# So the average is a little above 2 × (1 + 4/256) bytes. It would be much higher for a network of many small tensors.
-#
-# ### Is it as good?
-#
-# Bytes are only half of the question. Train an MLP on handwritten digits: same seeds, same batches, same learning rate. The schedule is the lower of two curves: a linear warm-up that would reach the full rate after a third of the steps, and a **cosine** decay to zero over all of them.
-#
-# The distance between *seeds* is the unit: a much smaller difference does not matter. We search for the learning rate with FP32 Adam and one seed, on 300 *training* images held out for it.
-
-# %% name="train"
-data = digits()
-
-
-def make_mlp():
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
-    )
-
-
-def train(make_net, make_optimizer, lr, seed, epochs, split=data):
-    """Train from `seed`; return the training losses, and the loss and accuracy (%) on `split`'s test images."""
-    torch.manual_seed(seed)
-    net = make_net().to(device)
-    optimizer = make_optimizer(net.parameters(), lr)
-    steps = epochs * math.ceil(len(split.train_x) / 64)
-    rise = steps // 3
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda i: min((i + 1) / rise, 0.5 * (1 + math.cos(math.pi * i / steps)))
-    )
-    losses = []
-    for _ in range(epochs):
-        for index in torch.randperm(len(split.train_x)).split(64):
-            loss = F.cross_entropy(net(split.train_x[index].to(device)), split.train_y[index].to(device))
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
-            losses.append(loss.item())
-    with torch.no_grad():
-        logits = net.eval()(split.test_x.to(device)).cpu()
-    accuracy = 100 * (logits.argmax(1) == split.test_y).float().mean().item()
-    return losses, F.cross_entropy(logits, split.test_y).item(), accuracy
-
-
-# %% name="rates"
-held_out = data._replace(
-    train_x=data.train_x[300:], train_y=data.train_y[300:], test_x=data.train_x[:300], test_y=data.train_y[:300]
-)
-SEEDS, RATES = (0, 1), (3e-3, 1e-2, 3e-2, 1e-1)
-LOW = {
-    "Adam, FP32": lambda ps, lr: torch.optim.Adam(ps, lr=lr),
-    "Adam8, yours": lambda ps, lr: Adam8(ps, BOOKS["equal factors"], lr),
-}
-if HAS_TORCHAO:
-    LOW["Adam 4-bit, torchao"] = lambda ps, lr: low_bit.Adam4bit(ps, lr=lr)
-
-
-loss_at = {lr: train(make_mlp, LOW["Adam, FP32"], lr, 0, 4, held_out)[1] for lr in RATES}
-best = min(loss_at, key=loss_at.get)
-print("loss on held-out images, by rate:", ", ".join(f"{lr:g}: {loss:.3f}" for lr, loss in loss_at.items()))
-
-
-# %% name="quality_table"
-def apart(a, b):
-    """Mean distance between two loss curves."""
-    return sum(abs(x - y) for x, y in zip(a[0], b[0], strict=True)) / len(a[0])
-
-
-table = [("optimizer", "rate", "apart, in seeds", "test loss, seed 0", "seed 1", "accuracy, seed 0", "seed 1")]
-for lr in (best, RATES[0]):
-    with sign_of_life(f"{len(SEEDS) * len(LOW)} trainings at a rate of {lr:g}"):
-        runs = {name: [train(make_mlp, make, lr, seed, epochs=4) for seed in SEEDS] for name, make in LOW.items()}
-    exact = runs["Adam, FP32"]
-    for name, (one, two) in runs.items():
-        off = sum(map(apart, (one, two), exact)) / 2 / apart(*exact)
-        scores = [f"{run[1]:.3f}" for run in (one, two)] + [f"{run[2]:.1f}%" for run in (one, two)]
-        table.append((name, f"{lr:g}", f"{off:.2f}", *scores))
-        if name != "Adam, FP32":
-            worse = (one[1] + two[1]) / sum(run[1] for run in exact)
-            claims.record("T13", "fewer bits, as good a test loss", f"MLP, {name}, rate {lr:g}", worse, "of FP32's", 0, 1.15)  # fmt: skip
-show_table(table)
-
-# %% [markdown] name="quality_explained"
-# *Apart* is the distance between a loss curve and the FP32 one, in units of the distance between two FP32 seeds.
-#
-# - Your 8-bit Adam is as good as FP32 at either rate: a change of seed matters more.
-# - At the best rate, so is the 4-bit version. At a rate that is too small, the 4-bit version is worse with both seeds. So a verdict on a format holds only at the learning rate tested.
-#
-# This is a small network on an easy task. 8 bits also work on large models (Dettmers et al. 2022), with one exception: keep the embedding's state in 32 bits.
+# The average of 8-bit Adam is a little above 2 × (1 + 4/256) bytes. It would be much higher for a network of many small tensors.
 #
 # ### The same bytes, the other codebook
 #
-# Now train the same optimizer with the codebook of equal steps. A uniform guess over ten digits has loss ln 10, which is 2.3. The next cell prints the losses of the first six steps.
+# Train the GPT for ten steps with each codebook. A uniform guess over 256 bytes has a loss of ln 256, which is 5.5.
 
 # %% name="control"
-losses, *_ = train(make_mlp, lambda ps, lr: Adam8(ps, BOOKS["equal steps"], lr), best, seed=0, epochs=1)
-print("losses with equal steps: " + ", ".join(f"{loss:.3g}" for loss in losses[:6]), f"... {losses[-1]:.3g}")
+for name, books in BOOKS.items():
+    weights, _, losses = ten_steps(lambda ps, books=books: Adam8(ps, books))
+    print(f"losses with {name:14}" + ", ".join(f"{loss:.2f}" for loss in losses))
+    print(f"   afterwards, the largest matrix has numbers up to {weights.abs().max():.3g}")
 
 # %% [markdown] name="moment_idea_text"
-# A few percent of the second moments decode to zero. The next step adds only (1 − β₂)·g² to such a zero. If that gradient is zero, too (for example because a pixel is blank in that batch), the update divides *m*, which is not zero, by ε alone, and ε is 10⁻⁸. Such an update can raise the loss by orders of magnitude. The median error did not show this.
+# A few percent of the second moments decode to zero. The next step adds only (1 − β₂)·g² to such a zero. If that gradient is zero, too (for example because a token does not occur in that batch), the update divides *m*, which is not zero, by ε alone, and ε is 10⁻⁸. Such an update moves a weight much too far: some grow to thousands, and the loss rises again. The median error did not show this.
+#
+# With equal factors the losses fall. [[Muon_and_in_place]] trains such an optimizer for longer and compares it with FP32 Adam. 8 bits also work on large models (Dettmers et al. 2022), with one exception: keep the embedding's state in 32 bits.
 #
 # ## 3 · Temporaries of the step
 #
@@ -563,7 +446,7 @@ print("losses with equal steps: " + ", ".join(f"{loss:.3g}" for loss in losses[:
 # - **foreach**: each operation for *all* parameters at once; the default on a GPU;
 # - **fused**: the full update in one kernel.
 #
-# They compute the same numbers up to rounding. Patient D of [[profiling_and_oom_clinic]] showed what `foreach` adds to the peak. Here are all three, for a full training step. Weights, gradients and two moments are 16 bytes per parameter.
+# They compute the same numbers up to rounding. Here are all three, for a full training step. Weights, gradients and two moments are 16 bytes per parameter.
 
 
 # %% name="metered"
@@ -697,22 +580,14 @@ for name, meter in peaks.items():
     table.append((name, *(f"{figure:.2f}" for figure in figures), meter.peak_at))
 show_table(table)
 
-# %% [markdown] name="moment_text"
-# *Transient* memory is alive at the peak and freed after it. Here it is, again by operation:
-
-# %% name="moment_named"
-for name in ("Muon and AdamW", *FEW_BITS):
-    print(name)
-    print_moment(peaks[name])
-
 # %% [markdown] name="peaks_explained"
-# The peak falls less than the state. To update a parameter, its moments are decoded to FP32 and encoded again afterwards:
+# *Transient* memory is alive at the peak and freed after it. Because of it, the peak falls less than the state. To update a parameter, its moments are decoded to FP32 and encoded again afterwards:
 #
 # - On a GPU, **bitsandbytes** does both inside its kernel. Its CPU version holds several FP32 copies of the parameter.
-# - In **yours** and in uncompiled **torchao** you can see every temporary: the new moments, their roots, the scaled numbers, codes as wide integers. Compiled, most of them stay in registers ([[compilation_and_fusion]]).
+# - **Yours** and uncompiled **torchao** hold the new moments, their roots, the scaled numbers, and codes as wide integers. Compiled, most of them stay in registers ([[compilation_and_fusion]]).
 # - **Muon** holds the new momentum and a few BF16 matrices, each at most half as large.
 #
-# So **fewer bits with a poor kernel can peak above more bits with a better one** (compare the 4-bit with the 8-bit optimizers, if torchao is installed). These temporaries exist for **one parameter at a time**. That is a lot here, where the largest matrix is a twelfth of the model, and little in a model of a hundred layers. (SGD's temporaries are in the backward pass, where the embedding adds up its two gradients.)
+# So **fewer bits with a poor kernel can peak above more bits with a better one** (compare the 4-bit with the 8-bit optimizers, if torchao is installed). These temporaries exist for **one parameter at a time**. That is a lot here, where the largest matrix is a twelfth of the model, and little in a model of a hundred layers.
 #
 # With plain SGD, **gradients** are about half of the memory that is left.
 #
@@ -917,406 +792,8 @@ print(f"two micro-batches: the update is off by {(wrong - right).norm() / right.
 #
 # Under `DistributedDataParallel`, a gradient that is used before it is averaged belongs to one process only, and the copies of the model diverge. Use the framework's own support there.
 
-# %% [markdown] name="sgd_text"
-# ## 5 · Does leaner cost quality?
-#
-# SGD with momentum and Muon both keep half as much state as Adam. Muon moves the **singular values** of the step toward 1, so that directions in which gradients are small still move. It needs only a few matmuls, no decomposition (Newton-Schulz). For a matrix *X* whose singular values are at most 1, one step is
-#
-# $$A = X X^\top \qquad X \leftarrow a X + (b A + c A^2)\,X \qquad a = 3.4445,\ b = -4.7750,\ c = 2.0315$$
-#
-# It maps each singular value *s* to *as + bs³ + cs⁵* and keeps the singular vectors. These coefficients (Jordan et al. 2024) raise small values fast, and settle for values *near* 1.
-#
-# ### Your turn: Newton-Schulz
-#
-# **Contract.** `orthogonalize(matrix, steps)` returns a new FP32 matrix of the same shape, after that many steps.
-#
-# - First divide by the Frobenius norm (plus 1e-7), so that no singular value is above 1. Then it does not matter how large the numbers of `matrix` are, and zeros give zeros.
-# - `matrix` is FP32, square, wide or tall, and is not changed.
-# - No intermediate has more numbers than `matrix`: for a tall matrix (more rows than columns), work with the transpose, and transpose the result.
-
-
-# %% name="newton" answer=true reveal=true
-def orthogonalize(matrix, steps):
-    ### BEGIN SOLUTION
-    a, b, c = 3.4445, -4.7750, 2.0315
-    x = matrix / (matrix.norm() + 1e-7)
-    tall = len(x) > x.shape[1]
-    x = x.mT if tall else x
-    for _ in range(steps):
-        square = x @ x.mT
-        x = a * x + (b * square + c * square @ square) @ x
-    return x.mT if tall else x
-    ### END SOLUTION
-
-
-# %% name="newton_check"
-orthogonalize = check("lean_optimizers.newton", orthogonalize)
-
-# %% name="newton_hint"
-hint("lean_optimizers.newton")
-
-# %% [markdown] name="guess_muon_text"
-# Apply it to the gradient of one matrix of 256 × 256, and compare with PyTorch's Muon, which does the same steps in BF16.
-#
-# **Predict.** After five steps, how many of the 256 singular values are above a tenth of the largest?
-
-# %% name="guess_muon"
-my_guess = None  # of 256
-### BEGIN GUESS
-my_guess = 256  # all of them near 1
-### END GUESS
-step_guess = Prediction("Singular values above a tenth, after five steps", my_guess, "of 256")
-
-# %% name="muon_step"
-model = make_gpt()
-weight = model.blocks[0].out.weight
-before = weight.detach().clone()
-muon = torch.optim.Muon([weight], lr=1.0, weight_decay=0)
-backward(model, *(t[:512].clone().view(-1, 64) for t in (text.train_x, text.train_y)))
-muon.step()
-mine = orthogonalize(weight.grad.float(), 5)
-for name, matrix_of in (
-    ("gradient", weight.grad),
-    ("yours, five steps", mine),
-    ("Muon's step", before - weight.detach()),
-):
-    singular = torch.linalg.svdvals(matrix_of.cpu().float())
-    above = int((singular > singular[0] / 10).sum())
-    print(
-        f"{name:18} above a tenth of the largest: {above:3} of 256; largest {singular[0]:.3g}, median {singular.median():.3g}"
-    )
-    if name == "yours, five steps":
-        step_guess.reveal(above)
-
-# %% [markdown] name="rivals_text"
-# The gradient of this layer has only a few large singular values. Five steps multiply a small one by at most 3.4445⁵ ≈ 485. So those below about a 4,000th of the norm cannot reach a tenth of the largest.
-#
-# Does a model train as well with less state? We train three models: a convolutional network and a vision transformer on the digits, with SGD and AdamW, and **a language model** on English text, with Muon, Adafactor and AdamW. Each optimizer gets its own learning rate for each network, the best of three by the loss on held-out data, with one seed. Then each trains again, with three seeds on the digits and with two new ones on the text. (Muon is for matrices, and a convolution's weight is not a matrix. It runs here with your `orthogonalize`, in FP32: BF16 matmuls are slow on many CPUs.)
-#
-# A short run can mislead in two ways. If the learning rate falls early, an optimizer that starts slowly stays behind. So on the text the rate stays constant after the warm-up, and falls only over the last 30% of the 160 steps. And two models may be compared before either has learned much. So the lines below the table also give the **unigram loss**, which a model that knows only each token's frequency would reach, and the step at which a run gets clearly below it.
-#
-# **Predict** how much higher the language model's test loss is with Adafactor than with AdamW (negative: lower).
-
-# %% name="guess_sgd"
-my_guess = None  # test loss above AdamW's; negative: below
-### BEGIN GUESS
-my_guess = 0.1
-### END GUESS
-adafactor_behind = Prediction("Language model, Adafactor's test loss above AdamW's", my_guess, "", difference=True)
-
-
-# %% name="your_muon"
-class YourMuon(torch.optim.Optimizer):
-    """Muon for matrices, with your `orthogonalize`."""
-
-    def __init__(self, matrices, lr):
-        super().__init__(matrices, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self):
-        (matrices,) = self.param_groups
-        for p in matrices["params"]:
-            momentum = self.state[p].setdefault("momentum", torch.zeros_like(p))
-            momentum.lerp_(p.grad, 0.05)
-            step = orthogonalize(p.grad.lerp(momentum, 0.95), 5)  # Nesterov's momentum looks one step ahead
-            p.sub_(step, alpha=0.2 * math.sqrt(max(p.shape)) * matrices["lr"])  # as large as AdamW's steps
-
-
-# %% name="rivals"
-RIVALS = {
-    "SGD": lambda ps, lr: torch.optim.SGD(ps, lr=lr, momentum=0.9, fused=True),
-    "Adafactor": lambda ps, lr: torch.optim.Adafactor(ps, lr=lr, foreach=False),
-    "AdamW": lambda ps, lr: torch.optim.AdamW(ps, lr=lr, fused=True),
-}
-RIVALS["Muon"] = lambda ps, lr: MatricesAndRest(
-    ps, lambda matrices: YourMuon(matrices, lr), lambda rest: RIVALS["AdamW"](rest, lr)
-)
-NETS = {
-    "CNN": lambda: SmallCNN(8),
-    "ViT": lambda: ViT(side=8, patch=2, layers=2, width=32, heads=2, inner=64),
-}
-RATES_OF = {
-    ("ViT", "SGD"): (0.03, 0.1, 0.3),
-    ("ViT", "AdamW"): (0.01, 0.03, 0.1),
-    ("CNN", "SGD"): (0.1, 0.3, 1.0),
-    ("CNN", "AdamW"): (0.01, 0.03, 0.1),
-    ("GPT", "Muon"): (0.01, 0.03, 0.1),
-    ("GPT", "Adafactor"): (0.03, 0.1, 0.3),
-    ("GPT", "AdamW"): (0.0005, 0.001, 0.002),
-}
-EPOCHS, LM_STEPS, LM_ROWS, LM_LENGTH = 6, 160, 4, 64
-frequency = torch.bincount(text.train_x, minlength=256).add(1).double()
-UNIGRAM = -(frequency / frequency.sum()).log()  # loss of each token, if only the frequencies are known
-
-
-# %% name="train_gpt"
-def train_gpt(make_optimizer, lr, seed, test):
-    """Train a small language model from `seed`; return its loss on `test`, and the first step of a low training loss.
-
-    Low is a running mean that is 0.1 below the unigram loss of the text.
-    """
-    torch.manual_seed(seed)
-    net = SmallGPT(context=LM_LENGTH, layers=2, width=64).to(device)
-    optimizer = make_optimizer(net.parameters(), lr)
-    rise, fall = LM_STEPS // 10, 0.3 * LM_STEPS
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min((i + 1) / rise, 1, (LM_STEPS - i) / fall))
-    draw, low, left = torch.Generator().manual_seed(seed), UNIGRAM[text.train_x.cpu()].mean() - 0.1, math.inf
-    mean = math.log(256)
-    for i in range(LM_STEPS):
-        places = torch.randint(len(text.train_x) - LM_LENGTH - 1, (LM_ROWS, 1), generator=draw)
-        rows = text.train_x[(places + torch.arange(LM_LENGTH + 1)).to(device)]
-        loss = F.cross_entropy(net(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        mean = 0.9 * mean + 0.1 * loss.item()
-        left = min(left, i) if mean < low else left
-    rows = test[: 64 * LM_LENGTH + 1].unfold(0, LM_LENGTH + 1, LM_LENGTH)
-    with torch.no_grad():
-        return F.cross_entropy(net(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten()).item(), left
-
-
-def run_job(job, split, test):
-    """Run (net, rival, rate, seed); return the test loss and the accuracy, or a language model's step."""
-    net, rival, lr, seed = job
-    if net == "GPT":
-        return train_gpt(RIVALS[rival], lr, seed, test)
-    return train(NETS[net], RIVALS[rival], lr, seed, EPOCHS, split)[1:]
-
-
-def train_all(jobs, split, test):
-    """Run `jobs` in two processes; return {job: what `run_job` returns}."""
-    with sign_of_life(f"{len(jobs)} trainings in two processes"):
-        runs = parallel_map(lambda job: run_job(job, split, test), jobs)
-    return dict(zip(jobs, runs, strict=True))
-
-
-# %% name="search"
-jobs = [(*pair, lr, 0) for pair, rates in RATES_OF.items() for lr in rates]
-tried = train_all(jobs, held_out, text.test_x[len(text.test_x) // 2 :])  # the other half is for the table
-rate = {}
-for pair, rates in RATES_OF.items():
-    losses = {lr: tried[(*pair, lr, 0)][0] for lr in rates}
-    rate[pair] = min(losses, key=lambda lr: (math.isnan(losses[lr]), losses[lr]))
-    edge = "" if rate[pair] == rates[1] else ", at the edge"
-    line = ", ".join(f"{lr:g}: {loss:.3f}" for lr, loss in losses.items())
-    print(f"{pair[0]} {pair[1]:9} loss by rate {line:36} chosen: {rate[pair]:g}{edge}")
-
-# %% name="compete_table"
-seeds_of = {pair: range(1, 3) if pair[0] == "GPT" else range(3) for pair in RATES_OF}
-jobs = [(*pair, rate[pair], seed) for pair in RATES_OF for seed in seeds_of[pair]]
-found = train_all(jobs, data, text.test_x)
-behind = {}
-table = [("model, optimizer", "accuracy (%) or test loss, by seed", "mean", "behind AdamW")]
-for net, rival in RATES_OF:
-    column = 0 if net == "GPT" else 1  # a loss is better if it is lower, an accuracy if it is higher
-    scores, adamw = (
-        [found[net, name, rate[net, name], seed][column] for seed in seeds_of[net, name]] for name in (rival, "AdamW")
-    )
-    sign = 1 if net == "GPT" else -1
-    behind[net, rival] = sign * (statistics.mean(scores) - statistics.mean(adamw))
-    error = math.sqrt((statistics.variance(adamw) + statistics.variance(scores)) / len(scores))
-    digits_shown = 3 if net == "GPT" else 1
-    gap = "" if rival == "AdamW" else f"{behind[net, rival]:.{digits_shown}f} ± {error:.{digits_shown}f}"
-    by_seed = "  ".join(f"{score:.{digits_shown}f}" for score in scores)
-    table.append((f"{net}, {rival}", by_seed, f"{statistics.mean(scores):.{digits_shown}f}", gap))
-show_table(table)
-unigram = UNIGRAM[text.test_x[1 : 64 * LM_LENGTH + 1].cpu()].mean().item()
-print(f"GPT's test ids: unigram loss {unigram:.3f}")
-for rival in ("Muon", "Adafactor", "AdamW"):
-    left = [found["GPT", rival, rate["GPT", rival], seed][1] for seed in seeds_of["GPT", rival]]
-    print(f"   {rival}: clearly below the unigram loss from step " + " and ".join(f"{step:g}" for step in left))
-for net in ("CNN", "ViT"):
-    claims.figure("SGD, test accuracy below AdamW's", f"{net}, {EPOCHS} epochs, 3 seeds", behind[net, "SGD"], "points")
-for rival in ("Muon", "Adafactor"):
-    claims.figure(f"{rival}'s test loss above AdamW's", f"GPT, {LM_STEPS} steps, 2 seeds", behind["GPT", rival], "")
-adafactor_behind.reveal(behind["GPT", "Adafactor"])
-
-# %% [markdown] name="sgd_explained"
-# The figure after the ± is the standard error of the gap, from the spread between seeds. A gap of less than two standard errors is not a finding. With two or three seeds the error itself is rough.
-#
-# - **Convolutional network.** There is no clear difference between SGD and AdamW.
-# - **Vision transformer.** SGD with momentum is far behind AdamW in so few steps, and its seeds are far apart.
-# - **Language model.** Muon, with half of AdamW's state, and Adafactor, with almost none, get below the unigram loss many steps before AdamW (last lines), and after 160 steps their test loss is still lower. Part of the gap may be this head start.
-#
-# One explanation for SGD on the vision transformer: the parts of a transformer differ in curvature far more than the layers of a convolutional network, so one learning rate does not fit all of them. Adam's second moment gives each weight its own step size.
-#
-# What do these results support? The advice "SGD instead of Adam" comes from convolutional vision models. For a language model, Muon, Adafactor and 8 bits are worth a trial. This run does not rank them: a head start may count for less in a longer run, so 160 steps of a tiny model show which optimizer is fast at the start, not which ends lower. PyTorch's Adafactor has no momentum by design. Rates come from one seed; where the line says *at the edge*, a rate beyond that edge might do better. Muon's price is its matmuls, and it needs full matrices, which a sharded model has to gather first ([[sharding]]).
-#
-# ## 6 · Gradients between two steps
-#
-# `zero_grad()` sets gradients to None, which frees their memory. `zero_grad(set_to_none=False)` fills them with zeros, and they stay alive through the next forward pass, as for patient F of [[profiling_and_oom_clinic]].
-#
-# **Predict.** The GPT trains on 16 tokens, with fused AdamW. By how much does `set_to_none=False` raise the peak of two steps, in copies of the weights?
-
-# %% name="guess_zeros"
-my_guess = None  # copies of the weights
-### BEGIN GUESS
-my_guess = 1  # a full set of gradients is alive when it need not be
-### END GUESS
-zeros_guess = Prediction("Zeros kept, 16 tokens: peak higher by", my_guess, "copies of the weights")
-
-
-# %% name="set_to_none"
-def two_steps(x, y, to_none):
-    model = make_gpt()
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    with MemoryMeter(model, optimizer) as meter:
-        for _ in range(2):
-            backward(model, x, y)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=to_none)
-    return meter
-
-
-for n in (16, 512):
-    x, y = tokens(n)
-    pair = [two_steps(x, y, to_none) for to_none in (True, False)]
-    more = (pair[1].peak_bytes - pair[0].peak_bytes) / (4 * phi)
-    freed, zeroed = (human_bytes(meter.peak_bytes) for meter in pair)
-    if n == 16:
-        zeros_guess.reveal(more)
-    print(f"GPT, {n:3} tokens: peak {freed}, with zeros kept {zeroed}: {more:.2f} copies of the weights more")
-show(
-    pair[0].plot("Two steps, gradients set to None"),
-    "Memory over two steps, by category: the gradients end with each step.",
-)
-show(
-    pair[1].plot("Two steps, gradients set to zero"),
-    "The same with zeros: the gradients of the first step are still there during the second forward pass.",
-)
-
-# %% [markdown] name="set_to_none_explained"
-# With few tokens the peak comes when all gradients exist anyway, so keeping the old ones costs little. With many, the activations set the peak, and the old gradients add a full copy of the weights to it.
-#
-# None is the default, and a good one. (The training is not quite the same: an optimizer skips a parameter whose gradient is None, but moves one whose gradient is zero, by momentum and weight decay.)
-#
-# ## 7 · In place
-#
-# `x.relu_()` and `nn.ReLU(inplace=True)` overwrite their input with the result, so one tensor seems to be enough instead of two. **Predict** for four linear layers and four ReLUs: how many of the tensors saved for the backward pass does `inplace=True` avoid?
-
-# %% name="guess_inplace"
-my_guess = None  # tensors
-### BEGIN GUESS
-my_guess = 4  # one per ReLU, it would seem
-### END GUESS
-inplace_guess = Prediction("Saved tensors avoided by ReLU(inplace=True)", my_guess, "tensors")
-
-# %% name="inplace_kept"
-rows = torch.randn(2048, 64, device=device)
-
-
-def kept_by(kind, inplace):
-    layers = [layer for _ in range(4) for layer in (nn.Linear(64, 64), kind(inplace=inplace))]
-    net = nn.Sequential(*layers, nn.Linear(64, 1)).to(device)
-    with MemoryMeter(net) as meter:
-        net(rows).sum().backward()
-    return meter
-
-
-for kind in (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SiLU, nn.Hardtanh):
-    pair = [kept_by(kind, inplace) for inplace in (False, True)]
-    kept = [round(meter.largest["activations"] / rows.nbytes) for meter in pair]
-    peaks_of = [meter.peak_bytes for meter in pair]
-    print(
-        f"{kind.__name__:10} kept {kept[0]} tensors, in place {kept[1]}; peak {' -> '.join(map(human_bytes, peaks_of))}"
-    )
-    if kind in (nn.ReLU, nn.LeakyReLU):
-        claims.record("T12", "in place saves memory", f"training, 4 layers, {kind.__name__}", peaks_of[0] / peaks_of[1], "times", 1.1, math.inf)  # fmt: skip
-    if kind is nn.ReLU:
-        relu_spared = kept[0] - kept[1]
-    if kind is nn.LeakyReLU:
-        show(pair[0].plot("LeakyReLU"), "Memory over forward and backward pass: eight steps up, two for each layer.")
-        show(pair[1].plot("LeakyReLU in place"), "The same in place: four steps up, one for each layer.")
-inplace_guess.reveal(relu_spared)
-
-# %% [markdown] name="inplace_explained"
-# It depends on what the backward pass needs:
-#
-# - **ReLU**: its derivative follows from its *output*, which the next layer saves anyway. Its input is freed at once, in place or not, so nothing is gained.
-# - **LeakyReLU, ELU**: out of place they save their *input*; in place they work from the *output*. That halves what is saved.
-# - **SiLU, Hardtanh**: PyTorch needs the input in any case, so it copies it before overwriting it. Nothing is gained.
-#
-# Without a backward pass nothing is saved, and the widest moment counts:
-
-# %% name="inplace_inference"
-widest = []
-for inplace in (False, True):
-    net = nn.Sequential(nn.Linear(64, 512), nn.SiLU(inplace=inplace), nn.Linear(512, 64)).to(device)
-    with MemoryMeter(net) as meter, torch.no_grad():
-        net(rows)
-    widest.append(meter.peak_bytes)
-print(f"inference, 64 -> 512 -> 64: peak {' -> '.join(map(human_bytes, widest))}")
-claims.record("T12", "in place saves memory", "inference, SiLU, 8 times as wide inside", widest[0] / widest[1], "times", 1.1, math.inf)  # fmt: skip
-
-# %% [markdown] name="versions_text"
-# ### When autograd forbids it
-#
-# Each tensor has a **version**, which every in-place operation increases by one. Autograd saves a tensor together with its version. If the version has changed when the tensor is needed, autograd raises an error, because the gradient would be wrong.
-#
-# **Predict** which of these six pass. `w` requires a gradient. For each operation, ask what it saved: its input, its output, or nothing.
-
-
-# %% name="guess_versions"
-def input_changed(w):
-    x = w * 1
-    y = x.sin()
-    x.add_(1)
-    return y
-
-
-CASES = {
-    "(w * 2).add_(1)": lambda w: (w * 2).add_(1),
-    "w.sin().add_(1)": lambda w: w.sin().add_(1),
-    "x.sin(), then x.add_(1)": input_changed,
-    "w.exp().add_(1)": lambda w: w.exp().add_(1),
-    "dropout in place after relu": lambda w: F.dropout(w.relu(), 0.5, inplace=True),
-    "w.add_(1)": lambda w: w.add_(1),
-}
-my_guess = None  # six letters in the order of the cases: p passes, r is refused
-### BEGIN GUESS
-my_guess = "pprrrr"
-### END GUESS
-versions_guess = my_guess
-
-
-# %% name="versions"
-def attempt(words, program):
-    w = torch.linspace(0.5, 2, 4, device=device, requires_grad=True)
-    try:
-        program(w).sum().backward()
-        print(f"passes   {words}")
-        return "p"
-    except RuntimeError as error:
-        print(f"REFUSED  {words}\n           {str(error).splitlines()[0][:96]} ...")
-        return "r"
-
-
-found = "".join(attempt(words, program) for words, program in CASES.items())
-if versions_guess:
-    print(f"You guessed {sum(map(str.__eq__, versions_guess, found))} of {len(found)} right.")
-
-# %% [markdown] name="silent_text"
-# Multiplying by a number saves nothing of its result, and the sine saves its input, so changing their output does no harm. exp and relu save their *output*. A leaf that requires a gradient must not be changed in place at all, except under `torch.no_grad()`, as in an optimizer's step.
-#
-# The rule: **a saved tensor must not change.** The error comes late, in the backward pass. `torch.autograd.set_detect_anomaly(True)` names the forward operation.
-#
-# ### Writes that autograd does not see
-#
-# Old code writes through `.data`, which has its own version, so autograd does not detect the change. The gradient of eʷ + 1 is eʷ:
-
-# %% name="silent"
-w = torch.linspace(0.5, 2, 4, device=device, requires_grad=True)
-y = w.exp()
-y.data.add_(1)
-y.sum().backward()
-off = ((w.grad - w.detach().exp()).norm() / w.detach().exp().norm()).item()
-print(f"through .data: no error, and the gradient is off by {off:.0%}")
-_ = attempt("through .detach(), which shares the version", lambda w: (y := w.exp(), y.detach().add_(1))[0])
-
 # %% [markdown] name="seven_text"
-# ## 8 · The same for a 7B model
+# ## 5 · The same for a 7B model
 #
 # The planner ([[where_memory_goes]]) runs a 7B Llama on fake tensors, which take no memory: FP32 weights, one sequence of 512 tokens, every block checkpointed, so that the static part dominates. `planned` looks up plans that come with the course. A recipe that you change is planned when you run the cell.
 
@@ -1351,7 +828,7 @@ print(f"4 + 4 bytes per parameter over a bus of 25 GB/s: {8 * count / 25e9:.1f} 
 # On a CPU there is no second place for the state, so this lab measures neither; [[sharding]] runs DeepSpeed's version.
 
 # %% [markdown] name="play_text"
-# ## 9 · Explore
+# ## 6 · Explore
 #
 # Choose the optimizer, the number of tokens, and the step inside or after. Find the number of tokens beyond which the step inside no longer helps `fused`. Estimate it first: it is about where the activations take as much as all gradients, and section 4 printed both.
 
@@ -1374,7 +851,7 @@ explore(
 )
 
 # %% [markdown] name="summary_text"
-# ## 10 · Before and after
+# ## 7 · Before and after
 
 # %% name="summary"
 peaks |= {name: meters[0] for name, meters in sweep.items() if "inside" in name}  # at 16 tokens
@@ -1388,18 +865,15 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - State in bytes per parameter: SGD 0, momentum, Lion and Muon 4, Adam 8, 8-bit Adam a little over 2, 4-bit a little over 1, Adafactor almost 0. "Two thirds" is right in one of the six cases.
+# - State in bytes per parameter: SGD 0, momentum, Lion and Muon 4, Adam 8, 8-bit Adam a little over 2, 4-bit a little over 1, Adafactor almost 0.
 # - A second moment in BF16 stops decaying far too early. 8 bits need blocks, a scale for each, and a codebook with equal *factors*: a second moment that rounds to zero is a division by almost zero.
-# - A verdict on a format or an optimizer holds only for a learning rate, its schedule and a number of steps. Before you compare two losses, ask what a trivial model reaches.
 # - `foreach` holds one more copy of the weights in its step; `fused` does not.
 # - The step inside the backward pass gives the same numbers without a full set of gradients, but rules out accumulation, joint clipping and loss scaling.
-# - Muon's step comes from a few matmuls (Newton-Schulz).
-# - In place helps if the derivative follows from the output and the input would otherwise have been saved. Never write through `.data`.
 #
 # | Your peak | Reach for |
 # |---|---|
 # | in the optimizer step | `fused=True`: costs nothing |
-# | state, throughout | 8-bit AdamW; Muon or Adafactor after a comparison of your own, each at its best rate, over enough steps |
+# | state, throughout | 8-bit AdamW; [[muon_and_in_place]] tries Muon and Adafactor |
 # | gradients, and you need no accumulation | the step inside the backward pass |
 # | where activations are highest | other labs: [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]] |
 #
@@ -1408,6 +882,4 @@ claims
 # - Shazeer and Stern 2018, *Adafactor*; Chen et al. 2023, *Symbolic Discovery of Optimization Algorithms* (Lion); Zhao et al. 2024, *GaLore*
 # - Dettmers et al. 2022, *8-bit Optimizers via Block-wise Quantization*; Li et al. 2023, *Memory Efficient Optimizers with 4-bit States*
 # - Lv et al. 2023, *Full Parameter Fine-tuning for Large Language Models with Limited Resources* (LOMO)
-# - Zhang et al. 2024, *Why Transformers Need Adam*
-# - Jordan et al. 2024, *Muon*; Liu et al. 2025, *Muon is Scalable for LLM Training* (the size of its steps)
-# - PyTorch tutorial *How to save memory by fusing the optimizer step into the backward pass*; PyTorch documentation: `torch.optim`, *Autograd mechanics* (in-place operations)
+# - PyTorch tutorial *How to save memory by fusing the optimizer step into the backward pass*; PyTorch documentation: `torch.optim`

@@ -30,7 +30,8 @@ LABS = {
     "07_where_the_time_goes": "launch",
     "07b_traces": "first_call",
     "08_data_loading": "guess_thread",  # then a thread loads ahead, in every run another number of batches
-    "09_lean_optimizers": "search",
+    "09_lean_optimizers": "",
+    "09b_muon_and_in_place": "search",
     "10_compilation_and_fusion": "softmax_picture",
     "15_context_parallel": "plan",
     "16_mixture_of_experts": "kernel_run",

@@ -19,7 +19,7 @@ TECHNIQUES = {
     "T10": "Reentrant and non-reentrant checkpointing",
     "T11": "Data loading: workers, pinned memory, prefetching, and how to tell that the loader is the limit",
     "T12": "In-place operations: what they save, and when autograd forbids them",
-    "T13": "Lean optimizers: SGD, 8-bit Adam, fused and foreach, the step inside the backward pass",
+    "T13": "Lean optimizers: SGD, Muon, Adafactor, 8-bit Adam, fused and foreach, the step inside the backward pass",
     "T14": "Memory profiling: counters, snapshots, and a profile of each stage",
     "T15": "The OOM clinic: read the error, find the peak and its owner, choose the remedy",
     "T16": "TorchScript, which is deprecated, and what replaced it",

@@ -31,6 +31,7 @@ _LABS = (
     "data_loading",
     "tokens",
     "lean_optimizers",
+    "muon_and_in_place",
     "compilation_and_fusion",
     "fp8",
     "lora",

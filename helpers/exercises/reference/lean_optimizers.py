@@ -6,9 +6,8 @@ Written by `python -m helpers build`; change the source, not this file.
 import gc
 import importlib.util
 import math
-import statistics
 import weakref
-from helpers import CATEGORIES, COLORS, Claims, GiB, MatricesAndRest, MemoryMeter, MiB, Prediction, Recipe, SmallCNN, SmallGPT, ViT, category_bars, check, compare, device_name, digits, english, explore, hint, human_bytes, parallel_map, pick_device, planned, show, show_table, sign_of_life, state_bytes, static_bars
+from helpers import CATEGORIES, COLORS, Claims, GiB, MatricesAndRest, MemoryMeter, MiB, Prediction, Recipe, SmallGPT, category_bars, check, compare, device_name, english, explore, hint, human_bytes, pick_device, planned, show, show_table, sign_of_life, state_bytes, static_bars
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
@@ -76,14 +75,3 @@ def step_in_backward(parameters, make_optimizer):
         optimizers.append(optimizer)
         handles.append(parameter.register_post_accumulate_grad_hook(step))
     return optimizers, handles
-
-
-def orthogonalize(matrix, steps):
-    a, b, c = 3.4445, -4.7750, 2.0315
-    x = matrix / (matrix.norm() + 1e-7)
-    tall = len(x) > x.shape[1]
-    x = x.mT if tall else x
-    for _ in range(steps):
-        square = x @ x.mT
-        x = a * x + (b * square + c * square @ square) @ x
-    return x.mT if tall else x

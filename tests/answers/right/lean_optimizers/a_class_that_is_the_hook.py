@@ -65,15 +65,3 @@ def step_in_backward(parameters, make_optimizer):
             seen.add(p)
             steppers.append(Stepper(p, make_optimizer))
     return tuple(s.optimizer for s in steppers), [s.handle for s in steppers]
-
-
-def orthogonalize(matrix, steps):
-    a, b, c = 3.4445, -4.7750, 2.0315
-    turned = matrix.T if matrix.size(0) > matrix.size(1) else matrix
-    x = torch.nn.functional.normalize(turned.flatten(), dim=0, eps=1e-12).view(turned.shape)
-    while steps:
-        gram = x @ x.T
-        ax = gram @ x
-        x = a * x + b * ax + c * (gram @ ax)
-        steps -= 1
-    return x.T if turned is not matrix else x

@@ -61,13 +61,3 @@ def step_in_backward(parameters, make_optimizer):
         optimizers.append(make_optimizer([p]))
         handles.append(p.register_post_accumulate_grad_hook(hook_for(optimizers[-1])))
     return optimizers, handles
-
-
-def orthogonalize(matrix, steps):
-    x = matrix / (torch.linalg.matrix_norm(matrix) + 1e-7)
-    tall = x.shape[0] > x.shape[1]
-    for _ in range(steps):
-        gram = x.mT @ x if tall else x @ x.mT
-        factor = -4.7750 * gram + 2.0315 * gram @ gram
-        x = 3.4445 * x + (x @ factor if tall else factor @ x)
-    return x

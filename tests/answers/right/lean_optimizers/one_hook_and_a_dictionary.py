@@ -69,16 +69,3 @@ def step_in_backward(parameters, make_optimizer):
         optimizer_of[id(p)] = make_optimizer([p])
         handles.append(p.register_post_accumulate_grad_hook(hook))
     return list(optimizer_of.values()), handles
-
-
-def orthogonalize(matrix, steps):
-    if len(matrix) > len(matrix[0]):
-        return orthogonalize(matrix.t().contiguous(), steps).t()
-    norm = matrix.square().sum().sqrt()
-    x = matrix.clone()
-    if norm > 0:
-        x /= norm
-    for _ in range(steps):
-        a = torch.einsum("ij,kj->ik", x, x)
-        x = torch.addmm(x, torch.addmm(a, a, a, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
-    return x

@@ -32,11 +32,11 @@ def _numbers(result: Any, shape: tuple[int, ...]) -> Evidence:
 
 
 class BringsSingularValuesNearOne(Check):
-    """The result is that of `steps` Newton-Schulz steps, for square, wide and tall matrices of any size."""
+    """The result is that of so many Newton-Schulz iterations, for square, wide and tall matrices of any size."""
 
     hint = (
         "Divide by the Frobenius norm first: then no singular value is above 1.\n"
-        "One step: A = X Xᵀ, then X = a·X + (b·A + c·A²) X. Print the singular values after each step.\n"
+        "One iteration: A = X Xᵀ, then X = a·X + (b·A + c·A²) X. Print the singular values after each.\n"
         "If there are more rows than columns, work with the transpose, and transpose the result."
     )
 
@@ -44,9 +44,9 @@ class BringsSingularValuesNearOne(Check):
     def probe(seed: int, orthogonalize: Orthogonalize) -> Evidence:
         seen: Evidence = {}
         for name, shape in SHAPES.items():
-            for steps, size in ((1, 1.0), (5, 1e-3), (5, 300.0)):
-                case = f"{name}, largest singular value {size:g}, {steps} step{'s' * (steps > 1)}"
-                seen[case] = _numbers(orthogonalize(_matrix(seed, *shape, size), steps), shape)
+            for iterations, size in ((1, 1.0), (5, 1e-3), (5, 300.0)):
+                case = f"{name}, largest singular value {size:g}, {iterations} iteration{'s' * (iterations > 1)}"
+                seen[case] = _numbers(orthogonalize(_matrix(seed, *shape, size), iterations), shape)
         return seen
 
     @staticmethod
@@ -61,7 +61,7 @@ class BringsSingularValuesNearOne(Check):
             if not off <= SAME:
                 return (
                     f"{case}: your result differs from the correct one by {off:.2g} of its norm. Is the matrix divided "
-                    "by its norm first, and does each step use the X of the step before?"
+                    "by its norm first, and does each iteration use the X of the one before?"
                 )
         return None
 
