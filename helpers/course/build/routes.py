@@ -67,7 +67,7 @@ WEEKS = (
     ("Training in 16 bits", ("mixed_precision", "x1_amp_cnn")),
     ("Large batches", ("gradient_accumulation", "x2_batch_256")),
     ("Fewer activations, and finding leaks", ("activation_checkpointing", "profiling_and_oom_clinic")),
-    ("Where the time goes", ("where_the_time_goes", "compilation_and_fusion")),
+    ("Where the time goes", ("where_the_time_goes", "compilation_and_fusion", "fused_kernels")),
     ("Lean optimizers, and 7B in 24 GB", ("lean_optimizers", "lora", "x4_lora")),
     ("Data, and many ranks", ("data_loading", "tokens", "data_parallel", "when_ranks_go_wrong", "x3_ddp")),
     ("Splitting state and layers", ("sharding", "fully_shard", "x7_fits_on_no_rank", "tensor_parallel")),

@@ -30,6 +30,7 @@ _LABS = (
     "tokens",
     "lean_optimizers",
     "compilation_and_fusion",
+    "fused_kernels",
     "fp8",
     "lora",
     "capstone",
