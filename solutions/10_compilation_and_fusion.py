@@ -412,7 +412,7 @@ print(f"PyTorch's limit: {torch._dynamo.config.recompile_limit} graphs per funct
 
 # %% [markdown] name="shapes_explained"
 # - **`dynamic=False`** makes a graph per length, up to the limit. After that, PyTorch compiles no new graphs, but keeps those that it has: known lengths still run compiled, and new lengths run eagerly. The only sign is a warning in the log (muted here).
-# - **The default** makes the length a variable when it sees a second length, and that graph serves all others.
+# - **The default** makes the length a variable when it sees a second length, and that graph serves all others (in the second round the first length, too).
 # - **`mark_dynamic(tensor, dim)`** makes it a variable from the start, for this dimension only. (`dynamic=True` does so for all dimensions.)
 #
 # ### Why was it recompiled?
@@ -494,7 +494,7 @@ for name, row in seen.items():
 # %% [markdown] name="kept_explained"
 # Inductor recomputes pointwise results. It saves each matmul's *input* (for the gradient of its weight) and GELU's input (for GELU's derivative): 2 + 8 + 8 MiB. It could even recompute the input of `down` from that of GELU, which would save another 8 MiB. It does not, because a matmul reads its input from memory. If only the backend `aot_eager` can run, the figure is higher.
 #
-# (The two figures come from different sources. Autograd reports what it saves. The meter, with `by_category=False`, reads the allocator's log, which includes what compiled graphs allocate. To count by category, the meter has to see single operations, so it would run compiled code uncompiled.)
+# (The two figures come from different sources. Autograd reports what it saves. The meter, with `by_category=False`, reads the allocator, which includes what compiled graphs allocate. To tell all categories apart, the meter has to see single operations, so it would run compiled code uncompiled.)
 
 # %% name="kept_claims"
 less = seen["eager"]["peak"] / seen["compiled"]["peak"]
@@ -574,14 +574,17 @@ less = peaks["eager"] / peaks["as a whole"]
 claims.record("T17", "compiling lowers the peak", "8 layers, accumulating, whole", less, "times", 1.1, math.inf)
 
 # %% [markdown] name="rise_explained"
-# Explore the memory over time: where do the three curves differ?
+# Compare the memory over time. In which of the three runs do new gradients (among the temporaries here) pile up?
 
 # %% name="rise_picture"
-explore(
-    lambda how: over_time[how].plot(f"Second micro-batch, {how}: peak {peaks[how]:.2f} P"),
-    "Memory over time: compiled as a whole, it rises step by step to the end; otherwise it rises and falls with each layer.",
-    how=("as a whole", tuple(over_time)),
-)
+if over_time["eager"].timeline:
+    explore(
+        lambda how: over_time[how].plot(f"Second micro-batch, {how}: peak {peaks[how]:.2f} P"),
+        "Memory over time: compiled as a whole, temporaries rise layer by layer; otherwise only one layer's exist at a time.",
+        how=("as a whole", tuple(over_time)),
+    )
+else:
+    print("On this device the meter reads only the peak, so it has no curve to show.")
 
 # %% [markdown] name="rise_cause"
 # The peak is higher by nearly a full P. For a 7B model in BF16, P is 14 GB. Eager mode makes the new gradients one by one, adds each to `.grad`, and frees it before it makes the next. To autograd, a compiled backward pass is *one* operation, which returns all gradients at once. The same happens to an optimizer step in the backward pass ([[lean_optimizers]]): with one compiled graph, all gradients exist before the first step.
@@ -670,6 +673,20 @@ for checkpointed in (False, True):
         how = f"{'checkpointed' if checkpointed else 'plain':13}{'compiled' if compiled else 'eager':9}"
         print(f"{how} saved {human_bytes(kept):>10}, graphs: {graphs_made()}")
 
+# %% [markdown] name="guess_autocast_text"
+# Checkpointing goes into the same graph: nothing breaks, and the compiled module saves as little as in eager mode.
+#
+# Next, a compiled tower is called under autocast, then without autocast, then under autocast again. The shapes stay the same.
+#
+# **Predict.** How many graphs does the compiler make?
+
+# %% name="guess_autocast"
+my_guess = None  # graphs
+### BEGIN GUESS
+my_guess = 1  # the code and the shapes are the same
+### END GUESS
+autocast_guess = Prediction("Graphs for autocast on, off, on", my_guess, "graphs", difference=True)
+
 # %% name="under_autocast"
 fresh_compiler()
 tower = Tower(checkpointed=False).to(device)
@@ -679,10 +696,10 @@ for on in (True, False, True):
         call(data)
         dtype = tower.parts[0](data).dtype
     print(f"autocast {on!s:6} a part returns {dtype}; graphs so far: {graphs_made()}")
+autocast_guess.reveal(graphs_made(), "counted")
 
 # %% [markdown] name="together_explained"
-# - **Checkpointing** goes into the same graph: nothing breaks, and the compiled module saves as little as in eager mode.
-# - The graph is specialized on the state of **autocast**. Called without autocast, the module gets a second graph, and both stay valid. So evaluate under the same autocast that you train under, or pay for one more compilation.
+# A graph is specialized on the state of autocast. Called without autocast, the module gets a second graph, and both stay valid. So evaluate under the same autocast that you train under, or pay for one more compilation.
 #
 # ## 5 · TorchScript is history; `torch.export` ships a graph
 #

@@ -1,20 +1,25 @@
 # %% [markdown] name="title"
 # # Fused kernels
 #
-# **A fused kernel reads its inputs once and writes its result once. Attention's scores and a language model's logits are not part of any result, so they never have to be stored in full.**
+# **A fused kernel reads its inputs once and writes its result once. Attention's scores and a language model's logits are only intermediate results, so they never have to be stored in full.**
 #
 # | | |
 # |---|---|
 # | After this you can | say when a fused kernel is faster; read a Triton kernel, and write the core of one; write attention that never stores all its scores; compute a language model's loss without storing its logits |
-# | Time | 90 to 120 minutes |
-# | Difficulty | ●●● |
+# | Time | 95 to 120 minutes; a good place to stop is after section 2 |
+# | Difficulty | ●●○ |
 # | Needs | a CPU, with a C++ compiler for one cell; the same cells use a GPU if there is one. Triton is optional; without a GPU its interpreter runs the kernels |
 # | Before this | labs [[#where_memory_goes]] and [[#compilation_and_fusion]]; [[#profiling_and_oom_clinic]] helps |
 # | Syllabus | T17, T31 |
 #
-# In eager mode each operation writes its result to memory, where the next one reads it. One *kernel* for several operations keeps intermediate results in registers: it *fuses* them. `torch.compile` does this for chains of pointwise operations.
+# From [[compilation_and_fusion]] you need four things:
 #
-# You need no more than this from [[compilation_and_fusion]]. Here you follow a norm down to the kernel's loads and stores. Then you write two fusions that need a new algorithm first: attention and the loss.
+# - In eager mode each operation writes its result to memory, where the next one reads it.
+# - Most operations other than matmuls do so little arithmetic per byte that they wait for memory. They are *memory-bound*.
+# - One *kernel* for several operations keeps intermediate results in registers. It *fuses* the operations.
+# - `torch.compile` writes such kernels for chains of pointwise operations.
+#
+# First you follow a norm down to a kernel's loads and stores. Then you write two fusions that need a new algorithm: attention and the loss.
 
 # %% name="setup" setup=true
 import importlib.util
@@ -337,7 +342,7 @@ for name in ("tiled, yours", "PyTorch's own"):
 # - **The peak** falls to a few tiles.
 # - **The traffic does not fall.** The loop skips nearly half of the scores and still moves more bytes than the plain version. Its matmul writes a tile, the next operations read it one after the other, and each tile also rescales the two sums. In eager mode a tile goes to memory between two operations, as a full matrix does.
 # - On a CPU this does not have to cost time: a tile fits into a cache, which `traffic` does not know about. Compare the milliseconds above.
-# - PyTorch's own version moves q, k, v and the result, and nothing else that the dispatcher could see. It is **one kernel**: a tile stays in registers (on a CPU, in the cache) until the maximum and the two sums of its rows are updated. That is the idea of FlashAttention: your loop, fused. Inside, it reads keys and values once per row of tiles, which this count leaves out and the one below includes.
+# - PyTorch's own version moves q, k, v and the result, and nothing else that `traffic` could see. It is **one kernel**: a tile stays in registers (on a CPU, in the cache) until the maximum and the two sums of its rows are updated. That is the idea of FlashAttention: your loop, fused. Inside, it reads keys and values once per row of tiles, which this count leaves out and the one below includes.
 #
 # The backward pass needs the weights again. FlashAttention does not save them. It saves one number per row, largest + log total, and recomputes each tile.
 #
@@ -455,9 +460,9 @@ print(f"peak / a tensor of N x V: {plain_run[0].peak_bytes / (4 * N * V):.2f}")
 print(plain_run[0])
 
 # %% [markdown] name="chunked_text"
-# The peak is in the backward pass of the log-softmax, with the three tensors of N × V that you know from patient B of [[profiling_and_oom_clinic]].
+# The peak is in the backward pass of the log-softmax, with three tensors of N × V at once (patient B of [[profiling_and_oom_clinic]]).
 #
-# Rows are independent, so take `chunk` rows at a time. That lab checkpointed each chunk, which is correct but computes every chunk's logits twice. This fusion computes them once, because the gradient of a row's loss is known **in the forward pass**:
+# Rows are independent, so take `chunk` rows at a time. You could checkpoint each chunk, as for that patient, but then every chunk's logits are computed twice. This fusion computes them once, because the gradient of a row's loss is known **in the forward pass**:
 #
 # $$\frac{\partial\, \text{loss}}{\partial\, \text{logits}_{ij}} = \frac{\text{softmax}(\text{logits}_i)_j - [j = \text{label}_i]}{\text{rows that count}}$$
 #
@@ -613,7 +618,7 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Fusing residual and norm turns 10n into 4n. The time follows only where the traffic was to memory, not to a cache.
+# - Fusing residual and norm turns 10n into 4n. The time need not follow: traffic to a cache costs less than traffic to memory.
 # - In Triton a program works on a row or a tile, and its loads and stores are all of its traffic.
 # - Attention does not need to store T × T scores, only a maximum and two sums per row, which are rescaled when the maximum changes. Tiles lower the peak. The traffic falls only when one kernel keeps a tile in registers.
 # - With a large vocabulary, compute the loss in chunks, and its gradient while the logits exist.
