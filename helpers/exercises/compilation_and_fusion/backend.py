@@ -137,6 +137,8 @@ class ReturnsTheSameNumbers(Check):
             if len(got) != len(want):
                 return f"The results of the {call} call have lost their gradients. Does the callable run the graph?"
             for name, mine, right in zip(("first result", "second result", "gradient"), got, want, strict=True):
+                if len(mine) != len(right):
+                    return f"The {name} of the {call} call should have {len(right)} numbers; it has {len(mine)}."
                 far = max(abs(a - b) for a, b in zip(mine, right, strict=True))
                 if not far <= SAME * max(abs(b) for b in right):
                     return f"The {name} of the {call} call is off by up to {far:.2g}. Is each graph given its inputs?"
