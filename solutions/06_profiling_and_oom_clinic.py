@@ -1064,7 +1064,7 @@ show_table(peak_table(meter_b, rows=4))
 # - `hidden` is (rows, width) and `targets` is (rows,). Every row counts. The number of rows need not be a multiple of 128.
 # - At most 128 rows of logits exist at a time, in the backward pass too.
 #
-# (Once you know how it works, use PyTorch's: 2.13 has `F.linear_cross_entropy` with chunking, see [[compilation_and_fusion]].)
+# (Once you know how it works, use PyTorch's: 2.13 has `F.linear_cross_entropy` with chunking, see [[fused_kernels]].)
 
 
 # %% name="head" answer=true reveal=true

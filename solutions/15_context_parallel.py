@@ -9,7 +9,7 @@
 # | Time | 150 to 210 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●● |
 # | Needs | a CPU, where ranks are processes that use gloo; if there is one GPU per rank, the cells use NCCL, which has not been tested yet |
-# | Before this | labs [[#where_memory_goes]], [[#compilation_and_fusion]] (the online softmax), [[#data_parallel]] and [[#tensor_parallel]] |
+# | Before this | labs [[#where_memory_goes]], [[#fused_kernels]] (the online softmax), [[#data_parallel]] and [[#tensor_parallel]] |
 # | Syllabus | T38, C17, C18 |
 
 # %% name="setup" setup=true
@@ -64,7 +64,7 @@ print(f"ranks: on {'GPUs, over NCCL' if where.type == 'cuda' else 'the CPU, over
 # %% [markdown] name="grows_text"
 # ## 1 · What grows with the sequence
 #
-# Parameters, gradients and optimizer state do not depend on the sequence length. Activations do. The cell below runs a small decoder with two kinds of attention. `plain` saves its scores: one number per head and pair of tokens. `fused` is PyTorch's own attention, which recomputes the scores in the backward pass ([[compilation_and_fusion]]).
+# Parameters, gradients and optimizer state do not depend on the sequence length. Activations do. The cell below runs a small decoder with two kinds of attention. `plain` saves its scores: one number per head and pair of tokens. `fused` is PyTorch's own attention, which recomputes the scores in the backward pass ([[fused_kernels]]).
 #
 # **Predict.** With plain attention, by what factor do the bytes saved for the backward pass grow if the sequence has 1,024 tokens instead of 256?
 
@@ -132,13 +132,13 @@ show_table(table)
 print(f"blocks recomputed and almost no logits: {human_bytes(no_logits)}; with twice the tokens {human_bytes(doubled)}")
 
 # %% [markdown] name="plan_explained"
-# Sharding the parameters does not help here: without recomputation, one sequence is far too large for one GPU. If each block is recomputed ([[activation_checkpointing]]), two large parts remain: the blocks' inputs (32 GiB, linear in the length), and the logits and their gradients, each with 131,072 × 128,256 elements. The line under the table shows the same case with almost no logits, which a chunked loss comes close to ([[compilation_and_fusion]]). Then recomputation alone is enough to make the sequence fit. But recomputation costs a second forward pass, and a sequence twice as long still does not fit. The alternative is to split the **sequence**, so that each of N ranks keeps T/N of the T tokens. This is *context parallelism*.
+# Sharding the parameters does not help here: without recomputation, one sequence is far too large for one GPU. If each block is recomputed ([[activation_checkpointing]]), two large parts remain: the blocks' inputs (32 GiB, linear in the length), and the logits and their gradients, each with 131,072 × 128,256 elements. The line under the table shows the same case with almost no logits, which a chunked loss comes close to ([[fused_kernels]]). Then recomputation alone is enough to make the sequence fit. But recomputation costs a second forward pass, and a sequence twice as long still does not fit. The alternative is to split the **sequence**, so that each of N ranks keeps T/N of the T tokens. This is *context parallelism*.
 #
 # Embedding, norms, projections, MLP and loss work on one token at a time. Attention is the exception. A query needs the keys and values of all earlier tokens, and some of them are on other ranks. A rank can get them in two ways: gather all keys and values before attention, or receive them in blocks, one at a time. This lab builds the second method and compares it with the first in section 7.
 #
 # ## 2 · Merging partial attention
 #
-# In [[compilation_and_fusion]] you kept three running results per row of scores (the maximum, the sum of the exponentials and the weighted sum), and updated them tile by tile. The same idea has a simpler form. Attention of a row over **some** of the columns gives
+# In [[fused_kernels]] you kept three running results per row of scores (the maximum, the sum of the exponentials and the weighted sum), and updated them tile by tile. The same idea has a simpler form. Attention of a row over **some** of the columns gives
 #
 # - `out`, the mean of their values, weighted by the softmax of their scores;
 # - `lse`, the logarithm of the sum of the exponentials of their scores (*log-sum-exp*).

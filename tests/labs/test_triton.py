@@ -1,4 +1,4 @@
-"""The Triton kernels of the lab on compilation, as they are in its source, where Triton is installed."""
+"""The Triton kernels of the lab on fused kernels, as they are in its source, where Triton is installed."""
 
 import importlib.util
 import os
@@ -43,7 +43,7 @@ print("done")
 
 
 def test_the_kernels_of_the_lab_give_the_right_numbers(tmp_path):
-    (source,) = (source for source in sources() if source.exercise == "compilation_and_fusion")
+    (source,) = (source for source in sources() if source.exercise == "fused_kernels")
     cells = {cell.metadata.get("name"): cell.source for cell in source.cells()}
     script = tmp_path / "kernels.py"  # a file: Triton reads the text of a kernel
     kernels = [cells[name] for name in ("norm", "triton_kernel", "merge", "triton_attention")]

@@ -21,7 +21,7 @@ REASONS: dict[tuple[str, str], str] = {
         "def _wrong_on_gpus(got: Evidence | None, right: Evidence | None) -> str | None:",
     ): _X3,
     (
-        "solutions/10_compilation_and_fusion.py",
+        "solutions/10b_fused_kernels.py",
         "if HAS_TRITON:",
     ): "Triton's kernels need a real GPU; its interpreter runs them on the CPU only.",
     (

@@ -16,7 +16,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 MANY_PARAMETERS = {
     "claims/claims.py: record": "the columns of a table, which every lab fills in",
     "core/models.py: __init__": "the sizes of a vision transformer",
-    "exercises/compilation_and_fusion/triton_tile.py: _kernel": "a kernel is given addresses and sizes one by one",
+    "exercises/fused_kernels/triton_tile.py: _kernel": "a kernel is given addresses and sizes one by one",
     "exercises/mixed_precision/autocast.py: _wrong": "evidence on both sides, and the words of one clause",
     "exercises/x1/compare.py: _run": "what a training is given, and by how much it is disturbed",
     "exercises/x6/saving.py: _save_scene": "the two answers, and where and when they run",

@@ -32,7 +32,8 @@ LABS = {
     "08_data_loading": "guess_thread",  # then a thread loads ahead, in every run another number of batches
     "09_lean_optimizers": "",
     "09b_muon_and_in_place": "search",
-    "10_compilation_and_fusion": "softmax_picture",
+    "10_compilation_and_fusion": "",
+    "10b_fused_kernels": "softmax_picture",
     "15_context_parallel": "plan",
     "16_mixture_of_experts": "kernel_run",
     "19_fp8": "train_compare",

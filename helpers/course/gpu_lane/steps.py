@@ -33,6 +33,7 @@ _LABS = (
     "lean_optimizers",
     "muon_and_in_place",
     "compilation_and_fusion",
+    "fused_kernels",
     "fp8",
     "lora",
     "capstone",

@@ -3,12 +3,6 @@
 import torch
 
 
-def repaired(x):
-    doubled = 2 * x
-    shifted = doubled - (doubled.mean() > 0).to(doubled.dtype)
-    return shifted / torch.linalg.vector_norm(shifted, ord=float("inf"))
-
-
 def online_softmax(state, scores, values):
     top = scores.max(dim=-1).values
     if state is None:

@@ -4,19 +4,6 @@ import torch
 from torch.autograd.function import once_differentiable
 
 
-class Normalized:
-    def __init__(self, y):
-        self.y = y
-
-    def scaled(self):
-        return self.y.div(self.y.abs().amax())
-
-
-def repaired(x):
-    y = x + x
-    return Normalized(torch.stack([y, y - 1]).index_select(0, (y.mean() > 0).long().view(1))[0]).scaled()
-
-
 class Running:
     def __init__(self, state):
         self.largest, self.total, self.weighted = state
