@@ -1,5 +1,5 @@
 # %% [markdown] name="title"
-# # Long sequences: balance, documents, all-to-all
+# # Balance and documents
 #
 # **Ring attention gives the right result, but not every way to distribute the tokens keeps all ranks busy, and labels, positions and documents go wrong without an error. You fix both, and compare the ring with two other methods.**
 #
