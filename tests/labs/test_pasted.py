@@ -258,13 +258,15 @@ def test_the_preemption_of_lab_18b_passes_no_check_of_x6():
     assert "the device had nothing to do" in found[0].diagnosis
 
 
-# Lab 15's cells with the group in the place of the world. Its tiles know one document and add up in the inputs' dtype.
+# The cells of labs 15 and 15b with the group in the place of the world. The tiles know one document and add up in the
+# inputs' dtype.
 RING = """
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from helpers.exercises.context_parallel.attend import attend, attend_backward
-from helpers.exercises.reference.context_parallel import cut, merge, shift as shift_in_the_world, zigzag
+from helpers.exercises.reference.balance_and_documents import cut, zigzag
+from helpers.exercises.reference.context_parallel import merge, shift as shift_in_the_world
 
 
 def deal(lengths, ranks, chunk):

@@ -1,8 +1,7 @@
-"""Practice checks of context parallel: merging, the exchange round a ring, ring attention both ways, fair pieces."""
+"""Practice checks of context parallelism: merging, messages around a ring, ring attention forward and backward."""
 
 from ..base import Part
 from .backward import BACKWARD
-from .cut import CUT
 from .forward import FORWARD
 from .merge import MERGE
 from .shift import SHIFT
@@ -12,5 +11,4 @@ PARTS = (
     Part("context_parallel.shift", ("shift",), SHIFT),
     Part("context_parallel.forward", ("ring_forward",), FORWARD),
     Part("context_parallel.backward", ("ring_backward",), BACKWARD),
-    Part("context_parallel.cut", ("zigzag", "cut"), CUT),
 )

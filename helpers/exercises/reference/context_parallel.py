@@ -4,24 +4,19 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 from dataclasses import replace
-from functools import partial
-from helpers import Claims, Collectives, MemoryMeter, Prediction, RankError, check, device_name, explore, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks, saved_tensor_bytes, show, show_table
+from helpers import Claims, Collectives, MemoryMeter, Prediction, RankError, check, device_name, hint, human_bytes, pick_device, ranks_device, run_ranks, saved_tensor_bytes, show, show_table
 from helpers.core.progress_line import progress_line
 from helpers.exercises.context_parallel.attend import attend, attend_backward
 from helpers.exercises.context_parallel.attention_trial import AttentionTrial
-from helpers.exercises.context_parallel.clock import clock_rings
 from helpers.exercises.context_parallel.model import LongModel
-from helpers.exercises.context_parallel.pictures import ring_picture, scores_picture, timeline_picture
+from helpers.exercises.context_parallel.pictures import ring_picture
 from helpers.planner.catalog.archs import arch_of
 from helpers.planner.catalog.clusters import find_cluster
 from helpers.planner.layout.layout import Layout
 from helpers.planner.layout.layout_plan import plan_layout
-from helpers.planner.recipe import RecipeError
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor.experimental import context_parallel
 
 device = pick_device()
 RANKS = 4
@@ -97,13 +92,3 @@ def ring_backward(gradient, inputs, results, order):
             visiting = arriving
     land()
     return dq, *coming
-
-
-def zigzag(ranks):
-    return [[rank, 2 * ranks - 1 - rank] for rank in range(ranks)]  # a cheap one and an expensive one
-
-
-def cut(tokens, order, rank):
-    chunks = torch.arange(tokens.shape[1] - 1, device=tokens.device).chunk(sum(map(len, order)))
-    positions = torch.cat([chunks[number] for number in order[rank]])
-    return tokens[:, positions], tokens[:, positions + 1], positions

@@ -1,4 +1,4 @@
-"""The reference answers of solutions/15_x5_ring_attention.py, which `check` compares with.
+"""The reference answers of solutions/15b_x5_ring_attention.py, which `check` compares with.
 
 Written by `python -m helpers build`; change the source, not this file.
 """

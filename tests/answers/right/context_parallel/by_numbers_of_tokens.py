@@ -74,14 +74,3 @@ def ring_backward(gradient, inputs, results, order):
         totals[1:], wait = shift(*totals[1:])
         wait()
     return tuple(totals)
-
-
-def zigzag(ranks):
-    half = torch.arange(ranks)
-    return torch.stack((half, 2 * ranks - 1 - half), 1).tolist()
-
-
-def cut(tokens, order, rank):
-    grid = torch.arange(tokens.shape[1] - 1, device=tokens.device).view(sum(map(len, order)), -1)
-    positions = grid[order[rank]].flatten()
-    return tokens[:, :-1].index_select(1, positions), tokens[:, 1:].index_select(1, positions), positions

@@ -82,17 +82,3 @@ def ring_backward(gradient, inputs, results, order):
         (dkv,), done = shift(dkv)
         done()
     return dq, dkv[0], dkv[1]
-
-
-def zigzag(ranks):
-    pieces = list(range(2 * ranks))
-    return [[pieces[i], pieces[-1 - i]] for i in range(ranks)]
-
-
-def cut(tokens, order, rank):
-    n = sum(len(held) for held in order)
-    inputs, labels = tokens[:, :-1].chunk(n, 1), tokens[:, 1:].chunk(n, 1)
-    size = inputs[0].shape[1]
-    positions = torch.tensor([piece * size + i for piece in order[rank] for i in range(size)], device=tokens.device)
-    ids, wanted = (torch.cat([parts[piece] for piece in order[rank]], 1) for parts in (inputs, labels))
-    return ids, wanted, positions

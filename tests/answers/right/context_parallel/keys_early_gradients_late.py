@@ -85,18 +85,3 @@ def ring_backward(gradient, inputs, results, order):
     (dk, dv), done = coming
     done()
     return torch.cat(dqs, 2), dk, dv
-
-
-def zigzag(ranks):
-    order = []
-    for rank in range(ranks):
-        order.append(sorted((rank, 2 * ranks - rank - 1)))
-    return order
-
-
-def cut(tokens, order, rank):
-    size = (tokens.shape[1] - 1) // sum(map(len, order))
-    spans = [slice(piece * size, (piece + 1) * size) for piece in order[rank]]
-    where = torch.arange(tokens.shape[1] - 1, device=tokens.device)
-    pick = lambda t: torch.cat([t[..., span] for span in spans], -1)
-    return pick(tokens[:, :-1]), pick(tokens[:, 1:]), pick(where)

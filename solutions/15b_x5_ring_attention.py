@@ -9,7 +9,7 @@
 # | Time | 90 to 120 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (4 processes) |
-# | Before this | [[context_parallel]] |
+# | Before this | [[context_parallel]] and [[balance_and_documents]] |
 # | Syllabus | X5 |
 #
 # There are four answer cells, each followed by its check. Most checks start four or five real ranks (over gloo on the CPU, so that every machine gives the same verdict), in groups of 1 to 5 ranks, each with its own sequence. Run them as often as you like. If ranks wait for each other, the check reports it within half a minute, and shows the line of code that each rank has reached. Save the notebook when you are done: it is your submission, and its name must not change.
@@ -331,7 +331,7 @@ except RuntimeError as error:  # NotImplementedError is one, too
 # %% [markdown] name="submit"
 # ## Submit
 #
-# Save this notebook under its current name. Your instructor collects it as `YOUR_NAME/15_x5_ring_attention.ipynb` and grades it with
+# Save this notebook under its current name. Your instructor collects it as `YOUR_NAME/15b_x5_ring_attention.ipynb` and grades it with
 #
 # ```
 # python -m helpers grade SUBMISSIONS --out GRADES

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from ...core.progress_line import progress_line
 from ...ranks.run import run_ranks
-from .block_log import BlockLog, Entry
+from ..context_parallel.block_log import BlockLog, Entry
 
 STEP = 1.0  # seconds of work for the rank that has most of it
 TRIES = 3
