@@ -37,7 +37,9 @@ def factors(rates: Rates, speeds: Mapping[str, Any]) -> dict[str, float]:
 def _head_factor(pair: Mapping[str, Any], rates: Rates) -> float:
     """Return how much longer the three matmuls of a head take whose vocabulary is not padded."""
     flops = 3 * 2 * pair["rows"] * pair["vocabulary"] * pair["width"]
-    return 1 + (pair["seconds"] - pair["padded_seconds"]) / (flops / (rates.step * rates.products[pair["gpu"]]["bfloat16"]))
+    return 1 + (pair["seconds"] - pair["padded_seconds"]) / (
+        flops / (rates.step * rates.products[pair["gpu"]]["bfloat16"])
+    )
 
 
 def _factor(trait: str, image_step: Mapping[str, Any], rates: Rates) -> float | None:
