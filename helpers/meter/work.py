@@ -35,8 +35,9 @@ class Work:
             places in the filter; the FLOPs say how many groups there are. Of attention (batch × heads, queries, keys,
             numbers in a head). Else (). A backward operation has the shape of its forward one, and the FLOPs of more
             products.
-        layout: of a product, how its two matrices lie in memory: "n" by rows or "t" by columns (transposed). A linear
-            layer's forward pass is "nt", its gradients are "nn" and "tn". Else "".
+        layout: how the operands lie in memory. Of a product its two matrices, each "n" by rows or "t" by columns
+            (transposed): a linear layer's forward pass is "nt", its gradients are "nn" and "tn". Of a convolution of
+            images "nchw", or "nhwc" in PyTorch's memory format `channels_last`. Else "".
     """
 
     name: str
@@ -63,8 +64,7 @@ def work_of(func: Any, args: Any, kwargs: Any, result: Any) -> Work | None:
     flops = flops_of(func, args, kwargs, result, "causal half")
     moved = sum(bytes_moved(func, args, kwargs, result))
     shape = _shape(name[1], kind, args, result) if flops else ()
-    layout = "".join(map(_lies, _factors(name[1], args))) if kind == "matmul" and shape else ""
-    return Work(name[1], kind, flops, moved, _dtype(args, result), shape, layout)
+    return Work(name[1], kind, flops, moved, _dtype(args, result), shape, _layout(name[1], kind, args) if shape else "")
 
 
 def works_of(fn: Callable[[], object]) -> list[Work]:
@@ -129,6 +129,17 @@ def _factors(name: str, args: Any) -> tuple[Tensor, Tensor]:
     """Return the two tensors that a product multiplies; addmm takes first what it adds to."""
     left, right = args[1:3] if "add" in name else args[:2]
     return left, right
+
+
+def _layout(name: str, kind: Kind, args: Any) -> str:
+    """Return how the operands of a product or a convolution lie in memory."""
+    if kind == "matmul":
+        return "".join(map(_lies, _factors(name, args)))
+    if kind == "convolution":
+        x = args[1] if name.endswith("_backward") else args[0]
+        if x.dim() == 4:
+            return "nchw" if x.is_contiguous() else "nhwc"
+    return ""
 
 
 def _lies(matrix: Tensor) -> str:

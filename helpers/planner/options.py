@@ -93,9 +93,8 @@ def _add_training(group: _Group) -> None:
     group.switch("--channels-last", "store images and filters with the channels last (NHWC)")
     group.option("--compile", "torch.compile fuses chains of operations", action=argparse.BooleanOptionalAction)
     group.switch("--cuda-graphs", "the host launches recorded graphs")
-    group.option(
-        "--engine", "the training program: a plain PyTorch loop around the whole model, or an engine", choices=ENGINES
-    )
+    program = "the training program: a plain PyTorch loop around the whole model, or an engine"
+    group.option("--engine", program, type=_engine, choices=ENGINES)
 
 
 def _add_memory(group: _Group) -> None:
@@ -203,6 +202,15 @@ def _add_whole_run(group: _Group) -> None:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _engine(text: str) -> str:
+    if text == "deepspeed":
+        raise argparse.ArgumentTypeError(
+            "DeepSpeed's buffers, and the gradients that it moves to the host, are not modeled. Plan its ZeRO stage "
+            "with PyTorch's sharding (--zero-stage), or write its configuration with --export deepspeed."
+        )
+    return text
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -321,7 +321,7 @@ def _plan_of(simulation: "Simulation", gpus: Sequence[Gpu]) -> Plan:
         peak_at=str(played.op),
         reserved_bytes=(low, _highest_reserved(played.peak_reserved)),
         reserved_because=_reasons(recipe, played.peak_reserved),
-        floor_bytes=_floor(simulation, strategy),
+        floor_bytes=simulation.floor_bytes,
         grades={gpu.name: _grade(simulation, played, gpu) for gpu in gpus},
         room_bytes={gpu.name: gpu.room for gpu in gpus},
         roofline_seconds={
@@ -387,8 +387,3 @@ def _precision(simulation: "Simulation", gpu: Gpu) -> str:
     quick = in_tf32(simulation.recipe, gpu)
     some = simulation.recipe.precision == "fp32" and any(step.work.kind in quick for step in simulation.works)
     return "tf32" if some else simulation.recipe.precision
-
-
-def _floor(simulation: "Simulation", strategy: "Strategy") -> int:
-    """Return what stays in memory through a whole step."""
-    return strategy.static_bytes(simulation.parameter_bytes, simulation.trained_bytes) + simulation.state_bytes

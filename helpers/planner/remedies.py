@@ -23,6 +23,7 @@ MOST_PLANS = 2  # of the whole step, in a search
 
 
 _OF_TOKENS = ("activations", "recomputed activations", "temporaries", "kernel workspace", "inputs and other")
+_UPDATE = "optimizer step"  # the phase
 _OF_UPDATES = ("optimizer state", "temporaries")
 
 
@@ -36,6 +37,7 @@ class Change:
         fields: of the recipe.
         saves: categories whose bytes it can save; () for any.
         trains_all: whether the whole model is still trained, on sequences as long.
+        updates: whether it can lower what an update needs, and not only what the passes need.
     """
 
     option: str
@@ -43,6 +45,7 @@ class Change:
     fields: Mapping[str, Any]
     saves: tuple[str, ...] = ()
     trains_all: bool = True
+    updates: bool = True
 
 
 def candidates(recipe: TrainingConfig, bf16: bool = True) -> Iterator[Change]:
@@ -53,20 +56,23 @@ def candidates(recipe: TrainingConfig, bf16: bool = True) -> Iterator[Change]:
         bf16: whether the GPUs compute in BF16; those before Ampere emulate it, which takes several times as long.
     """
     if recipe.attention == "eager":
-        yield Change("--attention sdpa", "same numbers", {"attention": "sdpa"}, _OF_TOKENS)
+        yield Change("--attention sdpa", "same numbers", {"attention": "sdpa"}, _OF_TOKENS, updates=False)
     if recipe.optimizer in ("adamw", "adam") and recipe.optimizer_impl == "foreach":
         yield Change("--optimizer-impl fused", "same numbers", {"optimizer_impl": "fused"}, ("temporaries",))
     if recipe.checkpointing != "every":
         saves = (*_OF_TOKENS, "weight copies")
-        yield Change("--activation-checkpointing full", "same gradient", {"checkpointing": "every"}, saves)
+        fields = {"checkpointing": "every"}
+        yield Change("--activation-checkpointing full", "same gradient", fields, saves, updates=False)
     if recipe.gradient_accumulation_steps == 1 and recipe.set_to_none:
         fields, saves = {"step_in_backward": True}, ("gradients", *_OF_UPDATES)
         yield Change("--step-in-backward", "same numbers, no gradient clipping", fields, saves)
     if recipe.loss == "full" and recipe.method == "sft":
-        yield Change("--loss fused", "Liger's kernel, which never writes the logits", {"loss": "fused"}, _OF_TOKENS)
+        meaning = "Liger's kernel, which never writes the logits"
+        yield Change("--loss fused", meaning, {"loss": "fused"}, _OF_TOKENS, updates=False)
     if recipe.precision == "fp32":
         mixed = "bf16-amp" if bf16 else "fp16-amp"
-        yield Change(f"--precision {mixed}", "16-bit activations", {"precision": mixed}, _OF_TOKENS)
+        fields = {"precision": mixed}
+        yield Change(f"--precision {mixed}", "16-bit activations", fields, _OF_TOKENS, updates=False)
     if recipe.optimizer in ("adamw", "adam") and not recipe.lora_rank:
         fields = {"optimizer": "adamw-8bit", "optimizer_impl": "foreach"}
         yield Change("--optimizer adamw-8bit", "8-bit moments", fields, _OF_UPDATES)
@@ -87,7 +93,7 @@ def candidates(recipe: TrainingConfig, bf16: bool = True) -> Iterator[Change]:
         yield Change("--quantize nf4-dq", "a 4-bit base", {"quantize": "nf4-dq"}, trains_all=False)
     if recipe.seq >= 2 * LEAST_SEQ:
         seq = recipe.seq // 2
-        yield Change(f"--seq {seq}", "shorter sequences", {"seq": seq}, _OF_TOKENS, trains_all=False)
+        yield Change(f"--seq {seq}", "shorter sequences", {"seq": seq}, _OF_TOKENS, False, updates=False)
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,8 @@ class Remedy:
         fits: whether every GPU asked about has room for it.
         seconds: of a step, where they are forecast.
         slower: by which the time for each token or image grows; of FLOPs where no seconds are forecast.
+        floor: bytes that stay in memory through a whole step, however small the micro-batch is.
+        in_update: whether the most is allocated while the optimizer steps.
     """
 
     changes: tuple[Change, ...]
@@ -110,6 +118,8 @@ class Remedy:
     fits: bool
     seconds: float | None
     slower: float
+    floor: int
+    in_update: bool
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values; `change` says it in words."""
@@ -154,7 +164,7 @@ class RemedySearch:
         changes = [change for change in candidates(recipe, self._bf16) if not (self._images and "seq" in change.fields)]
         found = [self.largest_micro_batch(()), *(self.tried((each,)) for each in changes if self._may_suffice(each))]
         pair = tuple(change for change in changes if "checkpointing" in change.fields)
-        if pair and recipe.micro_batch_size > 1 and not _fits(self.tried(pair)):
+        if pair and recipe.micro_batch_size > 1 and self._may_lower(pair[0]) and not _fits(self.tried(pair)):
             found.append(self.largest_micro_batch(pair))
         if not any(_fits(remedy) and remedy.changes[0].trains_all for remedy in found):
             whole = [change for change in changes if change.trains_all]
@@ -166,9 +176,17 @@ class RemedySearch:
 
     def _may_suffice(self, change: Change) -> bool:
         """Return whether there would be room if all went that the change can save at the peak."""
+        return self._may_lower(change) and self._base.peak_allocated_bytes - self._most_saved(change) <= self._room
+
+    def _may_lower(self, change: Change) -> bool:
+        """Return whether the change can lower the peak: if all went there that it can save."""
+        whole = self._base.peak_allocated_bytes
+        helps = change.updates or not self._base.peak_at.startswith(_UPDATE)
+        return helps and whole - self._most_saved(change) < WORTHWHILE * whole
+
+    def _most_saved(self, change: Change) -> int:
         held = self._base.at_peak
-        saved = sum(held.get(category, 0) for category in change.saves or held)
-        return self._base.peak_allocated_bytes - saved <= self._room
+        return sum(held.get(category, 0) for category in change.saves or held)
 
     def tried(self, changes: tuple[Change, ...]) -> Remedy | None:
         """Return what the changes do; None where they cannot be combined, or do not lower the peak."""
@@ -203,11 +221,19 @@ class RemedySearch:
             slower = before.per_second / forecast.per_second - 1
         else:
             slower = (guess.simulation.flops / _tokens(recipe)) / (self._base.flops / _tokens(self._base.recipe)) - 1
-        return Remedy(changes, recipe, allocated, reserved, fits, forecast and forecast.seconds, slower)
+        seconds, floor = forecast and forecast.seconds, guess.simulation.floor_bytes
+        in_update = guess.phase.startswith(_UPDATE)
+        return Remedy(changes, recipe, allocated, reserved, fits, seconds, slower, floor, in_update)
 
     def largest_micro_batch(self, changes: tuple[Change, ...]) -> Remedy | None:
-        """Return the largest micro-batch that fits and divides the batch of a step; the smallest where none does."""
+        """Return the largest micro-batch that fits and divides the batch of a step; the smallest where none does.
+
+        None is tried where even parameters, gradients and state are too large.
+        """
         recipe = self._base.recipe
+        changed = self.tried(changes) if changes else None
+        if (changed.floor if changed else self._base.floor_bytes) > self._room:
+            return None
         batch = recipe.micro_batch_size * recipe.gradient_accumulation_steps
         sizes = [size for size in range(1, recipe.micro_batch_size) if batch % size == 0]
         if not sizes:
@@ -220,7 +246,7 @@ class RemedySearch:
         if not _fits(best):
             return best
         # Bytes grow about in proportion: look first where the line to the whole micro-batch leaves the room.
-        whole = self.tried(changes).allocated if changes and self.tried(changes) else self._base.peak_allocated_bytes
+        whole = changed.allocated if changed else self._base.peak_allocated_bytes
         each = max(1.0, (whole - best.allocated) / (recipe.micro_batch_size - 1))
         guess = 1 + (SURELY * self._room - best.allocated) / each
         low, high = 0, len(sizes)  # of `sizes`: the first fits, and what would come after the last does not
@@ -244,19 +270,25 @@ class RemedySearch:
         """Return the first changes of `order`, one more at a time, that suffice together; without needless ones."""
         kept: tuple[Change, ...] = ()
         waiting, seen, peak = list(order), {change.option for change in order}, self._base.peak_allocated_bytes
+        in_update, later = self._base.peak_at.startswith(_UPDATE), []  # what lowers the passes alone has to wait
         while waiting:
             change = waiting.pop(0)
+            if in_update and not change.updates:
+                later.append(change)
+                continue
             others = tuple(each for each in kept if not set(each.fields) & set(change.fields))
             tried = self.tried((*others, change))
             if tried is None or tried.allocated >= WORTHWHILE * peak:
                 continue
-            kept, peak = tried.changes, tried.allocated
+            kept, peak, in_update = tried.changes, tried.allocated, tried.in_update
             done = tried if tried.fits else self.largest_micro_batch(kept)
             if _fits(done):
                 return self._without_needless(done)
             new = [each for each in candidates(tried.recipe, self._bf16) if each.option not in seen]
             seen |= {each.option for each in new}
             waiting += [each for each in new if each.trains_all or not all(one.trains_all for one in order)]
+            if not in_update:
+                waiting, later = later + waiting, []
         return None
 
     def _without_needless(self, remedy: Remedy) -> Remedy:

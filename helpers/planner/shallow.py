@@ -33,12 +33,14 @@ class Estimate:
         allocated, reserved: bytes at the peaks.
         simulation: the step's work and sizes; without blocks where it was estimated.
         exact: whether the whole model was run.
+        phase: of the step, in which the most is allocated; "" where the whole model was run.
     """
 
     allocated: int
     reserved: int
     simulation: Simulation
     exact: bool
+    phase: str = ""
 
 
 def estimate(recipe: TrainingConfig) -> Estimate:
@@ -115,7 +117,7 @@ def _at(few: _Shallow, more: _Shallow, further: int) -> Estimate:
     def line(one: float, other: float) -> int:
         return round(one + further * (other - one))
 
-    places = max(line(peak, more.peaks[place]) for place, peak in few.peaks.items())
+    places, phase = max((line(peak, more.peaks[place]), place[1]) for place, peak in few.peaks.items())
     # An allocator's block may be a little larger than what was asked for.
     allocated = round(places * more.allocated / max(more.peaks.values()))
     reserved = max(allocated, line(few.reserved, more.reserved))
@@ -124,7 +126,7 @@ def _at(few: _Shallow, more: _Shallow, further: int) -> Estimate:
     a, b = few.simulation, more.simulation
     values = {name: line(getattr(a, name), getattr(b, name)) for name in numbers}
     simulation = replace(a, blocks=[], works=_works(a.works, b.works, further), seconds=a.seconds + b.seconds, **values)
-    return Estimate(allocated, reserved, simulation, False)
+    return Estimate(allocated, reserved, simulation, False, phase)
 
 
 def _works(few: Sequence[RepeatedWork], more: Sequence[RepeatedWork], further: int) -> list[RepeatedWork]:

@@ -25,6 +25,7 @@ from helpers.planner.costs import needed_flops, paging_seconds, seconds_by_bound
 from helpers.planner.replay import replay
 from helpers.planner.simulate import Simulation, simulate
 
+from tests.planner import traits
 from tests.planner.published import TABLE_PAGE, write_between
 
 SPEEDS = Path(__file__).with_name("published_speeds.json")
@@ -144,7 +145,7 @@ def predicted(row: Row, rates: Rates) -> float:
 def fitted(known: list[Row]) -> Rates:
     """Return the rates with which forecasts of `known` are off least; each source counts once, and no suspect row."""
     attention = {str(row["capability"]): statistics.mean(row["shares"]) for row in speeds()["attention"]}
-    rates = Rates(product_rates(), attention, bandwidth(), latency(), 1.0, (1.0, 1.0))
+    rates = Rates(product_rates(), attention, bandwidth(), latency(), 1.0, {}, (1.0, 1.0))
 
     def misfit(step: float) -> float:
         tried = replace(rates, step=step)
@@ -153,7 +154,8 @@ def fitted(known: list[Row]) -> Rates:
             squares.setdefault(row.source, []).append(math.log(predicted(row, tried) / row.seconds) ** 2)
         return statistics.mean(map(statistics.mean, squares.values()))
 
-    return replace(rates, step=_lowest(misfit))
+    rates = replace(rates, step=_lowest(misfit))
+    return replace(rates, factors=traits.factors(rates, speeds()))
 
 
 def _lowest(misfit: Callable[[float], float]) -> float:

@@ -16,19 +16,12 @@ MISSED = {
     "torchtitan887": [
         "reserved_gb"
     ],  # 38.7 GB beside 59 to 68: what the run recomputed is not stated; with full 39 to 45
-    "touchnet13_fsdp": ["seconds"],  # 1.34 s beside 2, which the source has rounded
     "axolotl814_b1": ["reserved_gb"],  # 53.7 to 60.3 GB beside 69.3; what the run recomputed is not stated
-    "t5": ["reserved_gb"],  # 47.7 to 54.6 GB beside 37.4: all gradients stay on the GPU; DeepSpeed is no engine here
     "hf_bert_fp16": ["seconds"],  # 0.27 s beside 0.40: a V100 in fp16, with PyTorch 1.10 and its loss scaling
     "lg_falcon_qlora": ["allocated_gb"],  # 7.1 GB beside 9.4; litgpt also quantizes the head, and unpacks it: likewise
     "lg_gemma7b_qlora": ["allocated_gb"],  # 15.2 GB beside 17.2, a head of 256,000 rows
     "sw_qwen18b_512": ["reserved_gb"],  # 4.9 to 5.6 GB beside 7.5, in a run whose sequences had many lengths
     "tt_c": ["allocated_gb"],  # 46.7 GB beside 54.8: torchtune compiles the loss by itself, so FP32 logits are written
-    "timm_efficientnet_b0": ["seconds"],  # 0.16 s beside 0.26: depthwise convolutions are slower than their traffic
-    "timm_mobilenetv2": ["seconds"],  # 0.19 s beside 0.28, likewise
-    "timm_resnet152_nhwc": ["seconds"],  # 0.51 s beside 0.38: convolutions have one rate for both memory formats
-    "rl_flash": ["seconds"],  # 0.059 s beside 0.089: 50,257 rows of logits are aligned to nothing, and matmuls slow
-    "rl_compile": ["seconds"],  # 0.046 s beside 0.073, likewise; with 50,304 rows within 30 %
     "lf4133": ["verdict"],  # 36.9 to 41.5 GB of 41.8, in the update; DeepSpeed's buffer is freed before it
 }
 
@@ -42,7 +35,10 @@ def test_a_report_is_met_or_its_miss_is_known(name, tmp_path, capsys):
         path = tmp_path / "config.json"
         path.write_text(json.dumps(model), encoding="utf-8")
         model = str(path)
-    status = main(["plan", "--model", model, *case["options"].split(), "--json"])
+    try:
+        status = main(["plan", "--model", model, *case["options"].split(), "--json"])
+    except SystemExit as refused:  # by argparse: an option's value
+        status = refused.code
     if "refused" in case:
         assert status == 2
         assert case["refused"] in capsys.readouterr().err
@@ -60,16 +56,21 @@ def misses(stated, answer):
     met = {
         "allocated_gb": lambda gb: abs(answer["peak_allocated_bytes"] / 1e9 / gb - 1) <= BYTES,
         "reserved_gb": lambda gb: low / 1e9 / gb - 1 <= BYTES and 1 - high / 1e9 / gb <= BYTES,
-        "seconds": lambda s: abs(forecast["seconds"] / s - 1) <= SECONDS,
+        "seconds": lambda s: _off(forecast["seconds"], s) <= SECONDS,
         "verdict": lambda word: grade != ("does not fit" if word == "runs" else "fits"),
     }
     return [name for name, figure in stated.items() if not met[name](figure)]
 
 
-def test_197_of_212_figures_are_met():
-    # 92.9 %, not the 95 % that are wanted. Of the 15 misses, four are of programs that are not plain PyTorch (litgpt's
-    # quantized head, torchtune's loss, DeepSpeed), two of runs whose recomputation is not stated, three of the seconds
-    # of convolutions, two of matmuls of an odd size; one is of sequences of many lengths, one of a rounded figure, one
-    # of old software.
+def _off(forecast, stated):
+    """Return how far a forecast is off; from the nearer end, where the source has rounded and two ends are stated."""
+    low, high = stated if isinstance(stated, list) else (stated, stated)
+    return max(1 - forecast / low, forecast / high - 1, 0.0)
+
+
+def test_202_of_210_figures_are_met():
+    # 96.2 %. Of the 8 misses, four are of programs that are not plain PyTorch (litgpt's quantized head, torchtune's
+    # loss, DeepSpeed), two of runs whose recomputation is not stated, one of sequences of many lengths, one of old
+    # software.
     figures = sum(len(case.get("stated", ())) for case in CASES.values())
-    assert (figures - sum(map(len, MISSED.values())), figures) == (197, 212)
+    assert (figures - sum(map(len, MISSED.values())), figures) == (202, 210)

@@ -35,19 +35,35 @@ def nbytes(recipe, sizes):
     return {name: int(share * sizes.get(name, 0)) for name, share in parts.items()}
 
 
-def search(monkeypatch, recipe=BASE, batch_norm=False, **sizes):
+def floor(parts):
+    """What no micro-batch changes."""
+    return sum(parts[name] for name in ("parameters", "gradients", "optimizer state"))
+
+
+def search(monkeypatch, recipe=BASE, batch_norm=False, in_update=False, **sizes):
     """A search that adds sizes up instead of running steps."""
     seen = []
 
     def estimated(self, changes, changed):
         seen.append(changed)
-        peak = sum(nbytes(changed, sizes).values())
+        parts = nbytes(changed, sizes)
+        peak = sum(parts.values())
+        if peak >= before:
+            return None
         fits = peak <= SURELY * ROOM
-        return Remedy(changes, changed, peak, (peak, peak), fits, None, 0.0) if peak < before else None
+        return Remedy(changes, changed, peak, (peak, peak), fits, None, 0.0, floor(parts), in_update)
 
     held = nbytes(recipe, sizes)
     before = sum(held.values())
-    base = SimpleNamespace(recipe=recipe, at_peak=held, peak_allocated_bytes=before, forecasts={}, flops=1)
+    base = SimpleNamespace(
+        recipe=recipe,
+        at_peak=held,
+        peak_at="optimizer step: aten.mul" if in_update else "backward: aten.mm",
+        peak_allocated_bytes=before,
+        floor_bytes=floor(held),
+        forecasts={},
+        flops=1,
+    )
     monkeypatch.setattr(RemedySearch, "_estimated", estimated)
     result = RemedySearch(base, [GPU], None, batch_norm)
     result.seen = seen
@@ -92,6 +108,21 @@ def test_changes_that_cannot_suffice_are_not_tried(monkeypatch):
     looking.remedies()
     alone = [recipe for recipe in looking.seen if recipe.checkpointing == "none" and recipe.micro_batch_size == 12]
     assert {recipe.optimizer for recipe in alone} == {"adamw"}
+
+
+def test_no_micro_batch_is_tried_where_the_weights_alone_are_too_large(monkeypatch):
+    looking = search(monkeypatch, parameters=1100, activations=50)
+    assert looking.largest_micro_batch(()) is None
+    assert not looking.seen
+
+
+def test_what_lowers_the_passes_waits_while_the_peak_is_in_the_update(monkeypatch):
+    """With the peak in the passes, recomputation comes first; in the update, it could not help."""
+    sizes = {"parameters": 400, "optimizer state": 800, "activations": 1, "temporaries": 800}
+    for in_update in (False, True):
+        looking = search(monkeypatch, in_update=in_update, **sizes)
+        looking.remedies()
+        assert any(recipe.checkpointing == "every" for recipe in looking.seen) != in_update
 
 
 def test_changes_are_combined_where_none_suffices(monkeypatch):

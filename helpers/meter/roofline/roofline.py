@@ -17,6 +17,7 @@ from ..work import Work
 from .interpolation import Curve, Rates, near_rates, on_curve
 from .link import Link
 from .rows import roofline_rows
+from .traits import trait_of
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Roofline:
     recording: float = 0.0
     kernels: Mapping[str, Mapping[str, Rates]] = field(default_factory=dict)
     passes: Mapping[str, Mapping[str, Curve]] = field(default_factory=dict)
+    factors: Mapping[str, float] = field(default_factory=dict)
     host_copy: Link | None = None
     pageable_copy: Link | None = None
     link: Link | None = None
@@ -88,9 +90,13 @@ class Roofline:
         could (GELU).
         """
         parts = {"compute": self._multiplying(work), "memory": self._passing(work)}
-        slower = max(parts.values())
+        slower = max(parts.values()) * self._factor(work)
         bound = max({**parts, "launch": self.launch}.items(), key=lambda part: part[1])[0]
         return slower + self.launch, bound
+
+    def _factor(self, work: Work) -> float:
+        trait = trait_of(work) if self.factors else None
+        return self.factors.get(trait, 1.0) if trait else 1.0
 
     def _multiplying(self, work: Work) -> float:
         if not work.flops:

@@ -39,6 +39,7 @@ class Rates:
         bandwidth: share of the sheet's bandwidth.
         latency: seconds in which an operation comes from the host to the chip, and fills and drains it.
         step: speed of products in a training step, as a multiple of `products`: in other shapes, beside other kernels.
+        factors: how much longer operations take that have a trait of `meter/roofline/traits.py`.
         interval: how far published steps lay from forecasts, as (least, greatest) measured / predicted, each forecast
             made without the source of its own step.
     """
@@ -48,6 +49,7 @@ class Rates:
     bandwidth: float
     latency: float
     step: float
+    factors: Mapping[str, float]
     interval: tuple[float, float]
 
 
@@ -72,7 +74,7 @@ def roofline_of(gpu: Gpu, rates: Rates | None = None) -> "Roofline":
     one = {dtype: [(1, 1, 1, attention_rate(gpu, dtype, rates))] for dtype in ("float32", *_SIXTEEN)}
     kernels = {name + direction: one for name in (_FLASH, _EFFICIENT) for direction in ("", "_backward")}
     bandwidth = [(1.0, rates.bandwidth * gpu.bandwidth)]
-    return Roofline(gpu.name, "cuda", products, bandwidth, rates.latency, kernels=kernels)
+    return Roofline(gpu.name, "cuda", products, bandwidth, rates.latency, kernels=kernels, factors=rates.factors)
 
 
 def _rate(side: int, largest: float, latency: float) -> float:

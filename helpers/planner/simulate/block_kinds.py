@@ -15,6 +15,8 @@ from ..config import TrainingConfig
 FEW = 3  # blocks of the shallower copy: the first, the last, and one between them, since the ends differ
 MOST = 8  # the longest period that is looked for
 _NUMBERS = ("idx", "layer_id", "layer_number")  # parts of the names under which a block keeps its own number
+# T5's blocks share a bias whose gradients are added up; in the backward pass, the second block has none to free yet.
+_SHARED = "relative_attention_num_buckets"
 _Kind = tuple[Any, ...]
 
 
@@ -29,7 +31,8 @@ def compared_depths(recipe: TrainingConfig, spec: ModelSpec) -> tuple[int, int] 
     period = next((n for n in range(1, MOST + 1) if kinds and _repeats(kinds, n)), 0)
     if not period:
         return None
-    few = FEW + (spec.layers - FEW) % period
+    least = FEW + hasattr(spec.config, _SHARED)
+    few = least + (spec.layers - least) % period
     if 2 * few + period >= spec.layers:  # nothing would be saved
         return None
     for layers in (few, few + period):

@@ -18,6 +18,7 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...meter.count import Block
+from ..allocator import ROUNDING
 from ..catalog.models import ModelSpec
 from ..config import TrainingConfig
 from ..replay import in_order
@@ -142,7 +143,9 @@ def _read(*records: Sequence[Block]) -> list[list[_Event]]:
         events = []
         for ends, block in _settled(blocks):
             op = block.op
-            described = block.nbytes, block.category, op.phase, op.name, _parts(op.module)[0], block.recomputed
+            # In the allocator's rounding: PyTorch's cache of fake results may cut the padding off the end of one.
+            size = -(-block.nbytes // ROUNDING)
+            described = size, block.category, op.phase, op.name, _parts(op.module)[0], block.recomputed
             kind = kinds.setdefault(described, len(kinds))
             if not ends:
                 alive[kind].append(id(block))

@@ -73,6 +73,12 @@ class Simulation:
     batch_norm: bool
     seconds: float
 
+    @property
+    def floor_bytes(self) -> int:
+        """What stays in memory through a whole step, however small the micro-batch is."""
+        lasting = strategy_of(self.recipe).static_bytes(self.parameter_bytes, self.trained_bytes)
+        return lasting + self.state_bytes
+
 
 def simulate(
     recipe: TrainingConfig,
