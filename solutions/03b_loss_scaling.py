@@ -210,8 +210,8 @@ for exponent, error in errors.items():
 #   NaN. It skips parameters whose `.grad` is None, and no others, frozen or not; at least one has a gradient. It also divides gradients that contain inf.
 # - `step(optimizer)` calls `unscale_` unless you have called it since the last `update()`. Then it calls `optimizer.step()` if all gradients are
 #   finite. It returns True if it stepped and False if it skipped, and leaves the gradients where they are.
-# - `update()` is called once after each step, and nothing else changes the scale. After a skipped step it multiplies the scale by `backoff_factor`. After `growth_interval` good steps in
-#   a row it multiplies the scale by `growth_factor`. Both restart the count of good steps.
+# - `update()` is called once after each step, and nothing else changes the scale. After a skipped step it multiplies the scale by `backoff_factor`. After `growth_interval` consecutive
+#   good steps it multiplies the scale by `growth_factor`. Both restart the count of good steps.
 
 
 # %% name="scaler" answer=true reveal=true

@@ -54,7 +54,7 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
 # - `step(optimizer)` calls `unscale_(optimizer)` unless it was called for this optimizer since the last `update()`. Then it calls `optimizer.step()`, unless an inf or NaN has been found since
 #   the last `update()` in the gradients of **any** optimizer. (The caller therefore calls `unscale_` for all optimizers before the first `step`.) It returns True if it stepped and False if it skipped, and leaves the gradients where they are.
 # - `update()` is called once after one step of each optimizer, and nothing else changes the scale, which has no upper or lower limit. If an inf or NaN was found, it multiplies the scale by `backoff_factor`. After `growth_interval`
-#   updates in a row without one, it multiplies the scale by `growth_factor`. Both restart the count.
+#   consecutive updates without one, it multiplies the scale by `growth_factor`. Both restart the count.
 
 
 # %% name="scaler" answer=true

@@ -233,7 +233,7 @@ show(
 # - `scores` (..., R, C) and `values` (..., C, d) are the tile, contiguous or not: R rows, C columns. `state` is what the last call returned, or None at first. Tiles may differ in C.
 # - `largest` (..., R), `total` (..., R) and `weighted` (..., R, d) are defined as in the list above, over all columns so far.
 # - Scores of several thousand must not produce an infinity or a NaN.
-# - A score of -inf contributes nothing. In a row that has seen only such scores, `total` and `weighted` are 0 (and `largest` is -inf).
+# - A score of -inf contributes nothing. If all scores of a row so far are -inf, its `total` and `weighted` are 0 and its `largest` is -inf.
 # - The arguments are not changed.
 
 

@@ -179,12 +179,13 @@ class RemedySearch:
         return self._may_lower(change) and self._base.peak_allocated_bytes - self._most_saved(change) <= self._room
 
     def _may_lower(self, change: Change) -> bool:
-        """Return whether the change can lower the peak: if all went there that it can save."""
+        """Return whether the change can lower the peak enough, if everything that it can save went."""
         whole = self._base.peak_allocated_bytes
         helps = change.updates or not self._base.peak_at.startswith(_UPDATE)
         return helps and whole - self._most_saved(change) < WORTHWHILE * whole
 
     def _most_saved(self, change: Change) -> int:
+        """Return the bytes at the peak of all categories that the change can save."""
         held = self._base.at_peak
         return sum(held.get(category, 0) for category in change.saves or held)
 

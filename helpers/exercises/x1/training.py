@@ -25,12 +25,8 @@ from ...meter.recorder import MemoryMeter
 from ..probing.set_clock import SetClock
 
 STEP_SECONDS = 1e3  # by which a training step takes longer by the set clock, on average
-UNEVEN = (
-    1.0,
-    0.965,
-    1.0,
-    1.035,
-)  # factors, step by step: one step differs from the mean, two consecutive steps hardly do
+# Factors, step by step: one step differs from the mean, two consecutive steps hardly do.
+UNEVEN = (1.0, 0.965, 1.0, 1.035)
 OTHER_SECONDS = 1e6  # by which the first step, a metered step and an evaluation take longer
 SETTINGS = ("lr", "betas", "eps", "weight_decay", "amsgrad", "momentum", "dampening", "nesterov", "maximize")
 _FORWARD = 0.3  # the share of them that passes in the forward pass
