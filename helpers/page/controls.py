@@ -87,7 +87,7 @@ def _flag(name: str) -> str:
 _GPU_NAMES = [(name, name) for name in GPUS]
 _CLUSTER_NAMES = [(name, name) for name in CLUSTERS]
 _LORA = [(0, "full training"), *((rank, f"LoRA, rank {rank}") for rank in (4, 8, 16, 32, 64, 128, 256))]
-_TARGETS = [("", "PEFT's choice: most often queries, values"), ("all-linear", "all linear layers, as in lab 20")]
+_TARGETS = [("", "PEFT's choice: most often queries, values"), ("all-linear", "all linear layers, as QLoRA does")]
 _PRECISION = [
     (name, words)
     for name, words in (

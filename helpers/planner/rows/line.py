@@ -112,14 +112,7 @@ def read_line(line: Mapping[str, Any]) -> Question:
     habits = habits_of(str(read("framework", GENERIC)), read("engine", note=False))
     arch = _arch(read, habits)
     cluster = _cluster(read, habits)
-    sizes = {name: read.whole(name, 1, note=False) for name in ("tensor", "pipeline", "context", "expert")}
-    gpus = read.whole("gpus", 1)
-    if habits.spreads_experts and arch.experts and line.get("expert") is None:
-        ranks = max(1, gpus // max(1, sizes["pipeline"]))
-        sizes["expert"] = read("expert", math.gcd(arch.experts, ranks, _MOST_EXPERT_RANKS))
-    data = gpus // (sizes["tensor"] * sizes["pipeline"] * sizes["context"])
-    if data < 1 or data * sizes["tensor"] * sizes["pipeline"] * sizes["context"] != gpus:
-        raise RecipeError(f"tensor x pipeline x context does not divide {gpus} GPUs.")
+    sizes, data = _sizes(read, habits, arch.experts)
     zero, shard, replicate = _sharding(read, habits, data)
     micro_batch = read.whole("micro_batch_size", 1)
     micro_batches = _micro_batches(read, micro_batch, data, _usual_count(habits, sizes["pipeline"]))
@@ -164,6 +157,20 @@ def read_line(line: Mapping[str, Any]) -> Question:
         **dispatch_of(read),
     )
     return _question(read, habits, layout, cluster)
+
+
+def _sizes(read: _Reader, habits: Habits, experts: int) -> tuple[dict[str, int], int]:
+    """Return the ranks along each dimension that splits the model, and those that are left for data."""
+    sizes = {name: read.whole(name, 1, note=False) for name in ("tensor", "pipeline", "context", "expert")}
+    gpus = read.whole("gpus", 1)
+    if habits.spreads_experts and experts and read("expert", note=False) is None:
+        ranks = max(1, gpus // max(1, sizes["pipeline"]))
+        sizes["expert"] = read("expert", math.gcd(experts, ranks, _MOST_EXPERT_RANKS))
+    split = sizes["tensor"] * sizes["pipeline"] * sizes["context"]
+    data = gpus // split
+    if data < 1 or data * split != gpus:
+        raise RecipeError(f"tensor x pipeline x context does not divide {gpus} GPUs.")
+    return sizes, data
 
 
 def _question(read: _Reader, habits: Habits, layout: Layout, cluster: Cluster) -> Question:
