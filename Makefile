@@ -21,6 +21,9 @@ PIP_INSTALL = quiet=; test -t 1 || quiet=--quiet; $(BIN)/python -m pip install $
 SETTINGS := .venv/share/jupyter/lab/settings
 QUIET := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}, \
   "@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Markdown Preview"}}}
+# A test that hangs fails after this many seconds, with the stack of each thread. The longest take one minute on a quiet machine.
+HUNG := 900
+PYTEST = -m pytest -n $(JOBS) --dist loadfile --timeout $(HUNG)
 NBVAL = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbval-lax --nbval-cell-timeout=600 solutions
 
 .PHONY: help setup lab port lint test notebooks test-fast test-changed test-all test-oldest lines install-deepspeed deepspeed install-triton triton install-real real graders attacks receipts gpu gpu-wheels planner site build format clean
@@ -61,7 +64,7 @@ lint: $(READY)
 	$(BIN)/python -m helpers build --check
 
 test: lint
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow or today"
+	$(BIN)/python $(PYTEST) --no-loadscope-reorder -m "not slow or today"
 	$(NBVAL)
 
 # The tests that a change can break, all mutants of its topics among them: make test-changed BASE=main. Without BASE, of
@@ -80,7 +83,7 @@ notebooks: $(READY)
 
 # Two minutes: no notebook runs, no grading runs.
 test-fast: lint
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
+	$(BIN)/python $(PYTEST) -m "not slow"
 
 # DeepSpeed is an optional extra of lab 12. It compiles parts of itself when it first runs: minutes, with g++.
 install-deepspeed: $(READY)
@@ -119,7 +122,7 @@ $(OLDEST)/.ready: pyproject.toml tests/release/oldest.py
 	touch $@
 
 test-oldest: $(OLDEST)/.ready
-	$(OLDEST)/bin/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
+	$(OLDEST)/bin/python $(PYTEST) -m "not slow"
 	WHOLE_LABS=1 $(OLDEST)/bin/python -m pytest -n $(JOBS) tests/release/test_cli.py -k plain_scripts
 
 # nbgrader brings a JupyterLab of its own, and otter a pandas, so each gets an environment. Then all three graders grade

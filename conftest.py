@@ -1,6 +1,7 @@
 """How tests share a machine: one thread for each process, long files first, and a sample of what takes long."""
 
 import os
+import signal
 import zlib
 from collections import defaultdict
 from multiprocessing import forkserver
@@ -99,8 +100,11 @@ _server_of: list[Path] = []  # the folder whose tests the fork server serves
 @pytest.fixture(scope="module", autouse=True)
 def own_server(request: pytest.FixtureRequest) -> None:
     """Give each folder of tests one fork server: it has imported what this folder's ranks or graders need."""
-    if _server_of != [request.path.parent]:
-        forkserver._forkserver._stop()  # the grader's has no PyTorch: each rank would import it by itself
+    if _server_of != [request.path.parent]:  # the grader's has no PyTorch: each rank would import it by itself
+        server = forkserver._forkserver
+        if server._forkserver_pid is not None:  # by itself it ends when nobody holds its pipe: who forked may hold it still
+            os.kill(server._forkserver_pid, signal.SIGKILL)
+        server._stop()
         _server_of[:] = [request.path.parent]
 
 
