@@ -102,7 +102,7 @@ def own_server(request: pytest.FixtureRequest) -> None:
     """Give each folder of tests one fork server: it has imported what this folder's ranks or graders need."""
     if _server_of != [request.path.parent]:  # the grader's has no PyTorch: each rank would import it by itself
         server = forkserver._forkserver
-        if server._forkserver_pid is not None:  # by itself it ends when nobody holds its pipe: who forked may hold it still
+        if server._forkserver_pid is not None:  # it would wait for whoever holds its pipe
             os.kill(server._forkserver_pid, signal.SIGKILL)
         server._stop()
         _server_of[:] = [request.path.parent]
