@@ -1,5 +1,6 @@
 """How tests share a machine: one thread for each process, long files first, and a sample of what takes long."""
 
+import gc
 import os
 import signal
 import zlib
@@ -11,7 +12,7 @@ import pytest
 
 from tests.costs import SLOW, costs, family, pieces, slow_families, spread
 from tests.cpu_meter import CpuMeter
-from tests.sampling import days_turn, runs_whole, sample, sample_seed, share_seed
+from tests.sampling import days_turn, runs_whole, sample, sample_seed, share_seed, time_is_up
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # set before torch is imported, and inherited by kernels and scripts
     os.environ["OMP_NUM_THREADS"] = "1"  # or the processes that run beside each other would all crawl
@@ -70,6 +71,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave out what is left of the sample when its time is up."""
+    if time_is_up() and item.get_closest_marker("slow"):
+        pytest.skip("a slow test, and SAMPLE_UNTIL is over: this machine is slow, or busy")
+
+
 def _of_today(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return the tests whose day it is. All days of a round take about the same, by what families cost."""
     groups, seconds = defaultdict(list), {}
@@ -98,6 +105,13 @@ _server_of: list[Path] = []  # the folder whose tests the fork server serves
 
 
 @pytest.fixture(scope="module", autouse=True)
+def frozen() -> None:
+    """Let the collector skip what earlier files left: a dry run collects, and a worker has millions of objects."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
 def own_server(request: pytest.FixtureRequest) -> None:
     """Give each folder of tests one fork server: it has imported what this folder's ranks or graders need."""
     if _server_of != [request.path.parent]:  # the grader's has no PyTorch: each rank would import it by itself
@@ -109,8 +123,9 @@ def own_server(request: pytest.FixtureRequest) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Let nbval run one in eleven solved notebooks, graded or not; all of them under WHOLE_LABS."""
+    """Let nbval run one in eleven solved notebooks, and one alone if time is up; all of them under WHOLE_LABS."""
     if collection_path.suffix != ".ipynb":
         return None
     notebooks = sorted(collection_path.parent.glob("*.ipynb"))
-    return True if collection_path in set(notebooks) - set(sample(notebooks, one_in=11)) else None
+    chosen = sample(notebooks, one_in=11)
+    return True if collection_path in set(notebooks) - set(chosen[:1] if time_is_up() else chosen) else None

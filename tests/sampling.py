@@ -3,7 +3,8 @@
 Two samples are drawn. Of a large family, `sample` takes one case in so many, each in turn. Of all tests marked slow,
 those "of today" run, each once in a round of a week. Both depend on a seed, which is the day unless the environment
 variable SAMPLE_SEED sets it. WHOLE_LABS=1 runs everything, and CHANGED_TOPICS="x1 lora" all answers of these topics
-beside the sample (`tests/changed.py` sets it).
+beside the sample (`tests/changed.py` sets it). After SAMPLE_UNTIL, in seconds since 1970, no slow test begins: where a
+machine is so busy that a run would come too late, it does without the rest of its sample, and says so.
 """
 
 import os
@@ -24,6 +25,12 @@ _DAY = 24 * 60 * 60  # seconds
 def runs_whole() -> bool:
     """Say whether everything runs, as in `make test-all`."""
     return bool(os.environ.get("WHOLE_LABS"))
+
+
+def time_is_up() -> bool:
+    """Say whether no further slow test is to begin: SAMPLE_UNTIL is over."""
+    until = os.environ.get("SAMPLE_UNTIL")
+    return bool(until) and time.time() > float(until)
 
 
 def sample_seed() -> int:

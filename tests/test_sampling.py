@@ -9,7 +9,7 @@ from helpers.core.files import ROOT
 import pytest
 
 from .costs import ROUND
-from .sampling import days_turn, sample, sample_seed, sample_with_quick, share_seed
+from .sampling import days_turn, sample, sample_seed, sample_with_quick, share_seed, time_is_up
 
 ITEMS = [f"item {i}" for i in range(17)]
 
@@ -71,6 +71,22 @@ def test_a_run_that_goes_past_midnight_keeps_its_seed(monkeypatch):
     share_seed()
     monkeypatch.setattr("time.time", lambda: 86_400.0 * 100 + 1)
     assert sample_seed() == 99
+
+
+def test_time_is_up_after_the_given_moment_and_never_without_one(monkeypatch):
+    monkeypatch.setattr("time.time", lambda: 1_000.0)
+    monkeypatch.delenv("SAMPLE_UNTIL", raising=False)
+    assert not time_is_up()
+    for until, up in (("999", True), ("1001", False), ("", False)):
+        monkeypatch.setenv("SAMPLE_UNTIL", until)
+        assert time_is_up() == up
+
+
+def test_after_its_time_a_run_skips_slow_tests_and_says_so():
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "slow", "tests/core/test_data.py"]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"SAMPLE_UNTIL": "1"}, capture_output=True, text=True)
+    assert "SAMPLE_UNTIL is over" in done.stdout
+    assert " passed" not in done.stdout
 
 
 def test_pytest_prints_the_seed_and_how_to_repeat_it():
