@@ -179,8 +179,10 @@ def _views(flat: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
 def _flat_storage(weights: Sequence[Tensor]) -> Tensor | None:
     """Return the tensor whose parts all weights are, one after another; None if they are not."""
     first, place = weights[0], weights[0].data_ptr()
+    storage = first.untyped_storage().data_ptr()
     for weight in weights:
-        if weight.data_ptr() != place or not weight.is_contiguous() or weight.untyped_storage() != first.untyped_storage():
+        together = weight.data_ptr() == place and weight.untyped_storage().data_ptr() == storage
+        if not together or not weight.is_contiguous():
             return None
         place += weight.nbytes
     return first.detach().as_strided((sum(map(Tensor.numel, weights)),), (1,))

@@ -36,7 +36,10 @@ class RecurrentSizes(NamedTuple):
 
     @classmethod
     def of(cls, named: dict[str, Any]) -> "RecurrentSizes":
-        """Return the sizes for the arguments of `aten::_cudnn_rnn`, by name; input: (T, B, n), (B, T, n) or (rows, n)."""
+        """Return the sizes for the arguments of `aten::_cudnn_rnn`, by name.
+
+        Its input is (T, B, n), (B, T, n) if the batch is first, or (rows, n) if sequences are packed.
+        """
         shape, packed = tuple(named["input"].shape), named["batch_sizes"]
         times = shape[1::-1] if named["batch_first"] and not packed else shape[:-1]
         batch = packed[0] if packed else times[1]
