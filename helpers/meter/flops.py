@@ -89,6 +89,11 @@ def _recurrent(x: Tensor, of_inputs: Tensor, of_states: Tensor, *_: object) -> i
     return 2 * (x.numel() // x.shape[-1]) * (of_inputs.numel() + of_states.numel())
 
 
+def _recurrent_layers(x: Tensor, weights: list[Tensor], *_: object) -> int:
+    """Of x (..., in) and the weights of all layers: a product with each matrix for each token."""
+    return 2 * (x.numel() // x.shape[-1]) * sum(weight.numel() for weight in weights if weight.dim() > 1)
+
+
 def _convolution_backward(gradient: Tensor, x: Tensor, weight: Tensor, *settings: Any) -> int:
     """As many FLOPs as the forward pass for the gradient of the input, and as many for that of the weight."""
     transposed, wanted = settings[4], settings[7]
@@ -113,6 +118,8 @@ _FORMULAS: dict[Any, Callable[..., int]] = {
     aten.linear_backward: _linear_backward,
     aten.mkldnn_rnn_layer: _recurrent,
     aten.mkldnn_rnn_layer_backward: lambda *args: 2 * _recurrent(*args),
+    aten._cudnn_rnn: _recurrent_layers,
+    aten._cudnn_rnn_backward: lambda *args: 2 * _recurrent_layers(*args),
     aten.convolution_backward: _convolution_backward,
 }
 

@@ -18,7 +18,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 _NAMES: dict[Kind, str] = {
     "matmul": "mm addmm bmm baddbmm mv addmv linear linear_backward "
     "_int_mm _scaled_mm _scaled_mm_v2 _grouped_mm _scaled_grouped_mm _addmm_activation "
-    "mkldnn_rnn_layer mkldnn_rnn_layer_backward",
+    "mkldnn_rnn_layer mkldnn_rnn_layer_backward _cudnn_rnn _cudnn_rnn_backward",
     "copy": "copy_ copy _to_copy clone cat stack fill_ fill zero_ zeros zeros_like ones ones_like full full_like "
     "arange eye embedding index select_backward slice_backward index_select gather index_copy_ "
     "index_copy masked_select repeat repeat_interleave roll flip tril triu constant_pad_nd new_zeros new_ones new_full "

@@ -115,6 +115,10 @@ def _shape(name: str, kind: Kind, args: Any, result: Any) -> tuple[int, ...]:
     if plain.startswith("mkldnn_rnn_layer"):
         x, of_inputs, of_states = args[:3]
         return x.numel() // x.shape[-1], of_inputs.shape[0], of_inputs.shape[1] + of_states.shape[1]
+    if plain.startswith("_cudnn_rnn"):  # as if all its matrices were side by side
+        x, weights = args[:2]
+        width, numbers = weights[0].shape[0], sum(weight.numel() for weight in weights if weight.dim() > 1)
+        return x.numel() // x.shape[-1], width, numbers // width
     left, right = _factors(name, args)
     if right.dim() == 1:
         return left.shape[0], 1, left.shape[1]
@@ -133,7 +137,7 @@ def _factors(name: str, args: Any) -> tuple[Tensor, Tensor]:
 
 def _layout(name: str, kind: Kind, args: Any) -> str:
     """Return how the operands of a product or a convolution lie in memory."""
-    if kind == "matmul":
+    if kind == "matmul" and "_cudnn_rnn" not in name:
         return "".join(map(_lies, _factors(name, args)))
     if kind == "convolution":
         x = args[1] if name.endswith("_backward") else args[0]

@@ -30,6 +30,7 @@ are the planner's. In a dry run operations compute nothing, and their results ar
     process.py     the environment of a process that has the GPUs from its start
 
     cuda_paths.py  functions that save other tensors on CUDA than on the CPU
+    recurrent.py   recurrent layers as cuDNN runs them; recurrent_sizes.py: the memory it takes
     attention.py   CUDA's fused attention, where it is computed; norm_statistics.py: what norms of 16 bits keep
 
 Dry runs:

@@ -21,6 +21,7 @@ from .attention import attention, is_attention
 from .giants import is_giant, shaped_like
 from .homes import Home, gpu_index, home_of, home_of_storage, is_gpu, place, storage_of
 from .norm_statistics import is_reduced_norm, reduced_norm
+from .recurrent import is_recurrent, recurrent, workspace_bytes
 from .refusals import Refusals
 
 _CPU = torch.device("cpu")
@@ -134,6 +135,8 @@ class Pretence(TorchDispatchMode):
                 memory.refuse_what_no_gpu_holds(index, error)
                 raise
             _place_all(result[:1] if name in _FIRST_ALONE else result, index)
+            if is_recurrent(func):
+                Home.taken_for_a_moment(workspace_bytes(func, args), index)
             if name.startswith("resize_") or name == "set_":
                 self._follow(args[0])
         undecided = index is None and any(homes) and (device is None or "pin_memory" not in kwargs)
@@ -167,6 +170,8 @@ class Pretence(TorchDispatchMode):
             return generators.dropout(args[0], args[1], index)
         if index is not None and is_attention(func):
             return attention(func, args, kwargs)
+        if index is not None and is_recurrent(func):
+            return recurrent(func, args, dry=False)
         if index is not None and is_reduced_norm(func, args):
             return reduced_norm(func, args, kwargs)
         if index is not None and is_giant(func, args, kwargs):

@@ -24,6 +24,7 @@ from . import (
     mps,
     profiler,
     ranks,
+    recurrent,
     storages,
     streams,
     tensors,
@@ -96,6 +97,7 @@ def _put_in_place(machine: Machine, dry: Waits | None, world: World | None) -> N
         legacy_types.install(_patches)
         grouping.install(_patches)
         cuda_paths.install(_patches)
+        recurrent.install(_patches)
         if dry is not None:
             dry_values.install(_patches, dry)
             cuda_graphs.install(_patches, dry.leave_out)

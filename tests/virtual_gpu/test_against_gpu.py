@@ -13,7 +13,6 @@ from . import against_gpu
 
 HERE = [row for row in against_gpu.measured()["rows"] if "script" in row]
 RANKS = ("ddp.py", "fsdp2.py")
-WITH_CUDNN = "lstm.py"  # whose recurrent kernels have workspaces that are not modeled
 
 
 def test_the_page_has_the_table_of_today():
@@ -40,5 +39,4 @@ def test_a_dry_run_of_today_is_that_of_the_table(row):
     report = json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"gpu"')))
     today = max(step["allocated"] for step in report["steps"][1:])
     assert today == pytest.approx(against_gpu.dry_peak(row), rel=0.003)
-    if row["script"] != WITH_CUDNN:
-        assert today == pytest.approx(against_gpu.peak(row), rel=0.005)
+    assert today == pytest.approx(against_gpu.peak(row), rel=0.005)
