@@ -26,6 +26,7 @@ from .tensor_parts import flat_tensors, sparse_parts
 _DETACH = torch.ops.aten.detach.default
 _TO_COPY = torch.ops.aten._to_copy.default
 _DEVICE = torch.ops.prim.device.default  # asks a fake tensor for its device; frequent, and touches no memory
+_FAKE_DEVICE = "fake_device"  # where a fake tensor keeps it: an attribute, which takes no way through the modes
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +48,10 @@ class Block:
 @functools.cache
 def _name(func: Any) -> str:
     return str(func)  # slow enough to be worth remembering
+
+
+def _device_of(tensor: Tensor) -> torch.device:
+    return getattr(tensor, _FAKE_DEVICE, None) or tensor.device
 
 
 class Count(TorchDispatchMode):
@@ -77,7 +82,7 @@ class Count(TorchDispatchMode):
 
     def track(self, tensor: object, category: str | None = None) -> Block | None:
         """Find or make the block of `tensor`; a `category` given is written on it."""
-        if not isinstance(tensor, Tensor) or tensor.device.type != self._device_type:
+        if not isinstance(tensor, Tensor) or _device_of(tensor).type != self._device_type:
             return None
         tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor, what this rank holds
         if tensor.layout is not torch.strided:
@@ -229,7 +234,7 @@ class Count(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _DEVICE:
-            return func(*args, **(kwargs or {}))
+            return getattr(args[0], _FAKE_DEVICE, None) or func(*args, **(kwargs or {}))
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # a DTensor, say, takes itself apart: its parts come through here again
         first = None

@@ -16,6 +16,7 @@ from ..planner.config import (
     ENGINES,
     IMPLEMENTATIONS,
     LOSSES,
+    METHODS,
     OFFLOADS,
     OPTIMIZERS,
     PRECISIONS,
@@ -88,6 +89,7 @@ _GPU_NAMES = [(name, name) for name in GPUS]
 _CLUSTER_NAMES = [(name, name) for name in CLUSTERS]
 _LORA = [(0, "full training"), *((rank, f"LoRA, rank {rank}") for rank in (4, 8, 16, 32, 64, 128, 256))]
 _TARGETS = [("", "PEFT's choice: most often queries, values"), ("all-linear", "all linear layers, as QLoRA does")]
+_METHOD_WORDS = {"sft": "next tokens", "dpo": "pairs of answers (DPO)", "grpo": "rewards (GRPO), the update alone"}
 _PRECISION = [
     (name, words)
     for name, words in (
@@ -99,6 +101,7 @@ _PRECISION = [
     )
     if name in PRECISIONS
 ]
+_METHOD = [(name, _METHOD_WORDS.get(name, name)) for name in METHODS]
 _RUN = (
     Control("run_tokens", "--run-tokens", "tokens of the whole run", more=True),
     _number("price_per_gpu_hour", "price per GPU-hour", more=True),
@@ -125,6 +128,8 @@ def _one() -> list[Control]:
         _choose("loss", "loss", "full", LOSSES, more=True),
         _choose("offload", "offloaded to the host", "none", OFFLOADS, more=True),
         _number("image_size", "image size, pixels", more=True),
+        _number("target_seq", "tokens that the decoder writes", more=True),
+        _choose("method", "method", "sft", _METHOD, more=True),
         _switch("compile", "torch.compile"),
         _switch("step_in_backward", "optimizer step in backward"),
         _switch("expandable_segments", "expandable segments"),

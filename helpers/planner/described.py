@@ -13,7 +13,7 @@ from typing import Any
 from .catalog.clusters import CLUSTERS, Cluster, find_cluster
 from .catalog.gpus import GIGA
 from .catalog.hub import catalog_or_path
-from .catalog.models import IMAGE_MODELS, find_context, is_mixture, read_config
+from .catalog.models import IMAGE_MODELS, find_context, is_mixture, read_config, writes_answers
 from .catalog.this_machine import THIS
 from .config import ParallelConfig, RecipeError, TrainingConfig
 
@@ -39,7 +39,9 @@ class Described:
         """The model, the sequence, the precision and the engine in a line, and what was assumed in another."""
         config = self.config
         shortest = f"{min(config.lengths):,} to " if config.lengths else ""
-        reads = f"sequences of {shortest}{config.seq:,} tokens, " if self.context else ""
+        answers = f" and answers of {config.target_seq:,}" if config.target_seq else ""
+        pairs = "pairs of " if config.method == "dpo" else ""
+        reads = f"{pairs}sequences of {shortest}{config.seq:,} tokens{answers}, " if self.context else ""
         program = {"pytorch": "plain PyTorch"}.get(config.engine, config.engine)
         names = {name: name.replace("_", " ").replace("micro batch", "micro-batch") for name in self.assumed}
         assumed = ", ".join(f"{names[name]} {_word(value)}" for name, value in self.assumed.items())
@@ -101,6 +103,8 @@ def described(options: Mapping[str, Any]) -> Described:
     ):
         if not needed:
             assumed.pop(name, None)
+    if not config.target_seq and writes_answers(config.model):
+        assumed["target_seq"] = "as long as seq"
     if "lora_targets" in assumed:
         assumed["lora_targets"] = "of attention" if config.by_blocks else _usual_targets(config.model)
     if config.method == "grpo":

@@ -111,7 +111,8 @@ class Plan:
             lines.append(f"  {human_bytes(self.sent_bytes)} sent by each rank per step")
         if self.host_bytes:
             where = "of paged state, on the host where the GPU is full" if self.recipe.paged else "in the host's memory"
-            lines.append(f"  {human_bytes(self.host_bytes)} {where}")
+            each = f", for each of {self.recipe.ranks} ranks" if self.recipe.ranks > 1 else ""
+            lines.append(f"  {human_bytes(self.host_bytes)} {where}{each}")
         return "\n".join([*lines, *self._remedy_lines()])
 
     def _trained(self) -> str:

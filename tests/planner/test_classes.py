@@ -158,3 +158,13 @@ def test_a_config_without_a_class_is_that_of_its_type(config):
     usual["whisper"] = "WhisperForConditionalGeneration"
     for model_type, called in usual.items():
         assert find_model(config(model_type, {}, "")).called == called
+
+
+def test_an_answer_names_the_lengths_of_both_sequences():
+    assert (
+        "sequences of 64 tokens and answers of 8"
+        in described({"model": "t5-small", "seq": 64, "target_seq": 8}).heading
+    )
+    assert "target seq as long as seq" in described({"model": "t5-small"}).heading
+    assert "target seq" not in described({"model": "whisper-tiny"}).heading
+    assert "pairs of sequences of 512 tokens" in described({"model": "gpt2", "method": "dpo"}).heading

@@ -1,6 +1,7 @@
 """Models of the Hub: their names, and the parameters that are published of them."""
 
 import json
+import sys
 from contextlib import nullcontext
 
 from helpers.__main__ import main
@@ -9,6 +10,7 @@ from helpers.planner.catalog import count_parameters, model_names, spec_of
 from helpers.planner.catalog.archs import arch_of
 from helpers.planner.catalog.configs import CONFIGS
 from helpers.planner.catalog.hub import _plain, hub_models, known_name
+from helpers.planner.catalog.models import find_context
 from helpers.planner.simulate.model import build
 from helpers.planner.simulate.quantized import QuantizedLinear
 
@@ -28,6 +30,15 @@ def test_a_model_has_the_parameters_that_are_published_of_it(name):
     assert count_parameters(name) == hub_models()[name].parameters
 
 
+def test_contexts_are_those_that_are_published():
+    whispers = [name for name in hub_models() if name.startswith("whisper")]
+    assert {find_context(name) for name in whispers} == {(448, False)}  # n_text_ctx in openai/whisper's checkpoints
+    assert len(whispers) == 7
+    unlimited = {name for name in hub_models() if find_context(name)[0] == sys.maxsize}
+    # Biases in place of positions (T5's, BLOOM's ALiBi): a config has no longest sequence.
+    assert {hub_models()[name].config["model_type"] for name in unlimited} == {"t5", "mt5", "bloom"}
+
+
 @pytest.mark.parametrize("name", MIXTURES)
 def test_layouts_know_a_mixture(name):
     assert arch_of(name).count() == pytest.approx(hub_models()[name].parameters, rel=0.01)
@@ -37,6 +48,7 @@ def test_layouts_know_a_mixture(name):
     ("typed", "name"),
     [
         ("google/gemma-2-9b-it", "gemma-2-9b"),
+        ("bigscience/mt0-xxl", "mt5-xxl"),
         ("gemma2-9b", "gemma-2-9b"),
         ("meta-llama/Meta-Llama-3-8B-Instruct", "llama-3-8b"),
         ("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", "llama-3.1-8b"),

@@ -284,6 +284,23 @@ def find_context(name: str) -> tuple[int, bool]:
     return (0, False) if images else _context(config)
 
 
+def writes_answers(name: str) -> bool:
+    """Return whether a model reads one sequence and writes another, whose length can be given on its own.
+
+    Raises:
+        RecipeError: there is no such model, or no class of it is planned.
+    """
+    if name in IMAGE_MODELS or name == "small-gpt" or name in CONFIGS:
+        return False
+    from transformers import CONFIG_MAPPING
+
+    model_type, sizes = read_config(name)
+    if model_type not in CONFIG_MAPPING:
+        return False
+    config = make_config(name, model_type, sizes)
+    return bool(getattr(config, "is_encoder_decoder", False)) and kind_of(name, config, model_type)[0] == "Seq2SeqLM"
+
+
 def is_mixture(name: str) -> bool:
     """Return whether a model is a mixture of experts, as far as its config says.
 

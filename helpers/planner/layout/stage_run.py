@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..simulate.contexts import default_modes, no_collector, resizing_counted
+from ..simulate.quick_fake import QuickFakeMode
 from .decoder import Experts, Stage
 from .gathered import GatheredExperts
 from .layout import Layout
@@ -61,7 +61,7 @@ def run_stage(layout: Layout, kind: StageKind, every: bool = False) -> StageRun:
     with warnings.catch_warnings(), default_modes(), process_group(layout) as meshes:
         warnings.simplefilter("ignore")  # of libraries about fake weights
         trace = Trace(meshes.names)
-        with no_collector(), FakeTensorMode(allow_non_fake_inputs=True), trace, resizing_counted(trace):
+        with no_collector(), QuickFakeMode(allow_non_fake_inputs=True), trace, resizing_counted(trace):
             hooks = torch.autograd.graph.saved_tensors_hooks(trace.pack, trace.unpack)
             with hooks:
                 stage = parallelize(layout, kind, trace, meshes)

@@ -4,6 +4,7 @@ Blocks of a kind have the same modules, with the same parameters and the same se
 models whose every other block looks back a few thousand tokens only, the pattern repeats after a period of several.
 """
 
+import json
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ _NUMBERS = ("idx", "layer_id", "layer_number")  # parts of the names under which
 # T5's blocks share a bias whose gradients are added up; in the backward pass, the second block has none to free yet.
 _SHARED = "relative_attention_num_buckets"
 _Kind = tuple[Any, ...]
+_compared: dict[tuple[Any, ...], tuple[int, int] | None] = {}  # a search plans many recipes for one model
 
 
 def compared_depths(recipe: TrainingConfig, spec: ModelSpec) -> tuple[int, int] | None:
@@ -27,6 +29,14 @@ def compared_depths(recipe: TrainingConfig, spec: ModelSpec) -> tuple[int, int] 
     """
     if spec.config is None:
         return None
+    built_of = recipe.attention, recipe.image_size, recipe.dropout  # all of a recipe that a model is built of
+    known = spec.kind, spec.called, json.dumps(spec.config.to_dict(), default=str), *built_of
+    if known not in _compared:
+        _compared[known] = _compare(recipe, spec)
+    return _compared[known]
+
+
+def _compare(recipe: TrainingConfig, spec: ModelSpec) -> tuple[int, int] | None:
     kinds = _kinds(recipe, spec)
     period = next((n for n in range(1, MOST + 1) if kinds and _repeats(kinds, n)), 0)
     if not period:
@@ -57,10 +67,11 @@ def _kinds(recipe: TrainingConfig, spec: ModelSpec) -> list[_Kind]:
     except Exception:  # model classes raise anything; what runs the model reports it
         return []
     lists: list[nn.ModuleList] = []
-    for each in model.modules():
-        within = any(each is part for outer in lists for part in outer.modules())  # a block's own few parts
-        if isinstance(each, nn.ModuleList) and len(each) == spec.layers and not within:
+    inside: set[nn.Module] = set()  # of the lists: a block's own few parts are no list of blocks
+    for each in model.modules():  # a list comes before what is in it
+        if isinstance(each, nn.ModuleList) and len(each) == spec.layers and each not in inside:
             lists.append(each)
+            inside.update(each.modules())
     if len(lists) != (2 if spec.pair else 1):
         return []
     return [tuple(part for block in blocks for part in _kind(block)) for blocks in zip(*lists, strict=True)]

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ...meter.count import Block
@@ -30,6 +29,7 @@ from .flop_count import HOST, FlopCount
 from .model import build, make_micro_batch
 from .objective import Objective
 from .optimizers import make_optimizers, matrices_of, step_in_backward
+from .quick_fake import QuickFakeMode
 from .repeat import deepened, depths
 from .strategy import Strategy, strategy_of
 from .work_count import RepeatedWork
@@ -138,7 +138,7 @@ def _simulate(recipe: TrainingConfig, spec: ModelSpec, tell: Callable[[str], Non
     kernels = make_kernels()
     saving = torch.autograd.graph.saved_tensors_hooks(count.pack, count.unpack)
     with strategy.process_group():
-        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        fake = QuickFakeMode(allow_non_fake_inputs=True)
         with no_compiler(), no_collector(), fake, count, kernels, saving, resizing_counted(count):
             sizes = _sizes(list(model.parameters()))
             training = _Training(strategy, objective, model, count, kernels)
