@@ -15,6 +15,7 @@ import cloudpickle
 import torch
 
 from ..claims.progress import current_part, remember_checks
+from ..core.files import PACKAGE
 from ..core.notebook import show_report
 from ..core.progress_line import progress_line
 from ..ranks.failure import RankError
@@ -141,7 +142,7 @@ def _lines_of_ranks(message: str) -> list[str]:
     lines, theirs = [], True
     for line in filter(None, map(str.strip, message.splitlines())):
         if line.startswith("File "):
-            theirs = "site-packages" not in line and "<frozen" not in line
+            theirs = "site-packages" not in line and "<frozen" not in line and str(PACKAGE) not in line
         theirs |= line.startswith("rank")
         if theirs:
             lines.append(line[:200])
