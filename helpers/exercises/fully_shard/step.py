@@ -141,7 +141,7 @@ def _held_back(before: list[Evidence]) -> str | None:
     """Say why a step is not judged after those `before` it, None if it is."""
     for step, got in enumerate(before):
         if got["left"]:
-            return f"Not judged after step {step}, which leaves gradients: see leaves_the_model_ready."
+            return f"Not judged after step {step}, which leaves gradients behind: see leaves_the_model_ready."
         if not got["off"] <= CLOSE:
             return f"Not judged after step {step}, whose update is wrong: see the checks of the update."
     return None
