@@ -747,6 +747,8 @@ for x_long in (longer, -longer):
 
 # %% [markdown] name="summary_text"
 # ## 6 · Claims and measurements
+#
+# The columns on the right show what other machines recorded earlier (receipts, [[where_memory_goes]]). A dash means that the machine has no record of the claim.
 
 # %% name="summary"
 claims

@@ -423,7 +423,7 @@ hidden_guess.reveal(tokens_that_hide(2, 2, rate, ports), "calculated")
 # %% [markdown] name="explore_text"
 # ### Explore
 #
-# You want to train a 7B model in FP32, with 4 GiB of activations, on 24 GB GPUs. Which of the four methods do not fit on any number of ranks, and how many ranks does the rest need?
+# You want to train a 7B model in FP32, with 4 GiB of activations, on 24 GB GPUs. Which of the four methods fit on some number of ranks, and how many ranks does each of those need?
 
 # %% name="play"
 explore(
