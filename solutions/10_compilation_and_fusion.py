@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | count what a chain of operations reads and writes; compile it and say when that pays; find and fix graph breaks; write a backend that counts graphs and their runs; find out why something is recompiled; say what compiling does to the peak; export a graph |
+# | After this you can | count what a chain of operations reads and writes; compile it and say when that pays off; find and fix graph breaks; write a backend that counts graphs and their runs; find out why something is recompiled; say what compiling does to the peak; export a graph |
 # | Time | 80 to 110 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU, with a C++ compiler for some cells; the same cells use a GPU if there is one |
@@ -79,7 +79,7 @@ print(eager_traffic.table(x.nbytes))
 fewer_bytes = eager_traffic.nbytes / (2 * x.nbytes)
 
 # %% [markdown] name="machine_text"
-# `traffic` gets the sizes of the tensors from PyTorch's dispatcher, through which every operation passes. It does not know about caches. (Our tensors are 32 MiB on a CPU. On a GPU they are at least eight times as large as its L2 cache, which then keeps almost nothing from one operation to the next.)
+# `traffic` gets the sizes of the tensors from PyTorch's dispatcher, through which every operation passes. It does not know about caches. (On a CPU our tensors are 32 MiB. That is more than the caches of most laptops hold, but a large server's last-level cache can have hundreds of MiB. There part of the traffic below goes to the cache, not to memory. On a GPU the tensors are at least eight times as large as its L2 cache, which then keeps almost nothing from one operation to the next.)
 #
 # How long should the traffic take? A machine has two limits: the bytes it moves per second, and the floating-point operations it does per second. Measure the first with a copy, the second with a matmul.
 
@@ -124,10 +124,10 @@ speed_guess = Prediction("Eight operations / F.gelu, time, with out=", my_guess,
 # `torch.compile` has two halves. *TorchDynamo* follows the Python code as it runs and records its tensor operations as a **graph**. A *backend*, by default *Inductor*, turns the graph into
 # kernels: C++ on a CPU, Triton on a GPU. This happens at the **first call**, and again for inputs that the graph does not fit.
 #
-# **Predict.** How long does the first call take for one line of Python? (The cache of compiled kernels is empty, so the start is cold.)
+# **Predict.** How long does the first call take for one line of Python? The cache of compiled kernels is empty, so the start is cold. Nothing above lets you calculate this, so choose the closest: 0.1, 1, 10 or 100 seconds.
 
 # %% name="guess_cold"
-my_guess = None  # seconds
+my_guess = None  # seconds: 0.1, 1, 10 or 100
 ### BEGIN GUESS
 my_guess = 10
 ### END GUESS
@@ -171,9 +171,9 @@ if missing:
     print(f"These times are for the backend 'aot_eager', which records graphs and makes no kernels: {missing}.")
 
 # %% [markdown] name="kernel_text"
-# The very first compilation also prepares the compiler itself: it precompiles headers and tests what the processor can do. A later graph costs far less: compare the time for SiLU. (A new process that finds the kernel on disk also has to import the compiler first. The figure in the line "first call with the kernel on disk" does not include that.) The results agree up to rounding, not bit for bit.
+# The very first compilation also prepares the compiler itself: it precompiles headers and tests what the processor can do. (No cell shows these steps apart.) A later graph costs far less: compare the time for SiLU. (A new process that finds the kernel on disk also has to import the compiler first. The figure in the line "first call with the kernel on disk" does not include that.) The results agree up to rounding, not bit for bit.
 #
-# The next cell prints the generated kernel. Count its reads and writes of memory; the cell after it does the same. Everything in between stays in registers.
+# The next cell prints the generated kernel. Count its memory reads and writes; the cell after that checks your count. Everything in between stays in registers.
 
 # %% name="kernel"
 if missing:
@@ -217,6 +217,7 @@ for_new = new.before.median - there.before.median
 print(f"of the {new.before.median * 1e3:.1f} ms of eager mode, new memory is {for_new * 1e3:.1f} ms")
 print(f"of the {there.before.median * 1e3:.1f} ms without it, tanh alone is {tanh * 1e3:.1f} ms")
 print(f"{eager_traffic.nbytes / 1e6:.0f} MB at the speed of the copy: {eager_traffic.nbytes / bandwidth * 1e3:.1f} ms")
+print("a copy -> in place", compare(lambda: target.copy_(x), lambda: spare.mul_(1.0), runs=7))
 
 # %% name="compiled_speed"
 if missing:
@@ -234,8 +235,10 @@ else:
 # So eager mode has three costs:
 #
 # - **Bytes.** Fusing divides them by nine.
-# - **Arithmetic.** tanh takes many instructions, and fusing removes none of them. Once the memory traffic is gone, the arithmetic remains, so the speedup is smaller than the reduction in bytes.
-# - **New memory.** Eager mode makes eight new tensors, the fused kernel one. On a CPU this raises the speedup for code as it is usually written. It is not a saving in traffic.
+# - **Arithmetic.** Fusing removes none of it. Once most of the memory traffic is gone, the arithmetic remains, so the speedup is smaller than the reduction in bytes. (Compare the time of tanh alone with that of F.gelu: it explains only a part. PyTorch may use another routine for tanh inside F.gelu; no cell shows what the rest consists of.)
+# - **New memory.** Eager mode makes eight new tensors, the fused kernel one. On a CPU this raises the speedup for code as it is usually written. That part of the speedup is not saved traffic.
+#
+# With `out=`, the eight operations may take less time than the last line expects for their bytes. Most of them work in place there, and multiplying a tensor in place can be faster than copying it, although both read n numbers and write n: the copy touches two tensors, the multiplication one. (The line "a copy -> in place" compares the two.)
 #
 # On the **roofline** ([[where_the_time_goes]]) fusion moves a kernel to the *right*: same operations, fewer bytes.
 
@@ -374,7 +377,7 @@ counting_backend = check("compilation_and_fusion.backend", counting_backend)
 hint("compilation_and_fusion.backend")
 
 # %% [markdown] name="guess_shapes_text"
-# With `dynamic=False` each new length needs a new graph, and PyTorch stops after `recompile_limit` = 8 graphs per function. **Predict.** You call the function with 11 lengths, then with the same 11 again. How many of the second 11 calls run compiled?
+# With `dynamic=False` each new length needs a new graph, and PyTorch makes at most `recompile_limit` = 8 graphs per function. **Predict.** You call the function with 11 lengths, then with the same 11 again. How many of the second 11 calls run compiled?
 
 # %% name="guess_shapes"
 my_guess = None  # calls
@@ -423,7 +426,8 @@ print(f"PyTorch's limit: {torch._dynamo.config.recompile_limit} graphs per funct
 torch._dynamo.reset()
 torch._logging.set_logs(recompiles=True)
 log, recompiles = io.StringIO(), logging.getLogger("torch._dynamo.guards.__recompiles")
-recompiles.handlers, recompiles.propagate = [logging.StreamHandler(log)], False  # into `log` instead of the terminal
+recompiles.handlers = [logging.StreamHandler(log)]  # what PyTorch logs goes into `log` ...
+recompiles.propagate = False  # ... and not to the terminal
 watched = torch.compile(silu, backend="eager")
 for given in (x[:100], x[:101], x[:500], x[:1], x[:100].double()):
     watched(given.clone())
@@ -456,7 +460,7 @@ class Block(nn.Module):
         return x + self.down(gelu(self.up(normed)))
 
 
-x = target = spare = square = None  # frees their memory (to go back, run again from `eager_traffic` on)
+x = target = spare = square = None  # frees their memory; to go back, rerun all cells from `eager_traffic` on
 torch._dynamo.reset()
 torch.manual_seed(0)
 block = Block().to(device)
@@ -574,7 +578,7 @@ less = peaks["eager"] / peaks["as a whole"]
 claims.record("T17", "compiling lowers the peak", "8 layers, accumulating, whole", less, "times", 1.1, math.inf)
 
 # %% [markdown] name="rise_explained"
-# Compare the memory over time. In which of the three runs do new gradients (among the temporaries here) pile up?
+# Compare the memory over time. In which of the three runs do new gradients (which the plot counts as temporaries) pile up?
 
 # %% name="rise_picture"
 if over_time["eager"].timeline:
@@ -639,7 +643,7 @@ for name, count in made.items():
 modules_guess.reveal(sum(count > 0 for count in made.values()))
 
 # %% [markdown] name="modules_explained"
-# Where no graph is made, nothing is compiled, and PyTorch does not report it. TorchDynamo does not start a graph in a function that PyTorch itself defines, and after `.compile()` the first function it meets is the module's `forward`. A class of yours has its own `forward`. `torch.compile` puts a wrapper around the module, in which a graph can start.
+# Where no graph is made, nothing is compiled, and PyTorch does not report it. TorchDynamo does not start a graph in a function that PyTorch itself defines, and after `.compile()` the first function it meets is the module's `forward`. So a module whose `forward` PyTorch wrote, such as a subclass of `nn.Sequential` without a `forward` of its own, gets no graph itself. Submodules that you wrote still get theirs. `torch.compile` puts a wrapper around the module, in which a graph can start.
 #
 # So compile **blocks that you wrote**, and count graphs before you trust a timing.
 #
@@ -743,6 +747,8 @@ for x_long in (longer, -longer):
 
 # %% [markdown] name="summary_text"
 # ## 6 · Claims and measurements
+#
+# The columns on the right show what other machines recorded earlier (receipts, [[where_memory_goes]]). A dash means that the machine has no record of the claim.
 
 # %% name="summary"
 claims
@@ -751,11 +757,11 @@ claims
 # ## Recap
 #
 # - Pointwise operations do little arithmetic per byte. Fusing leaves only the first read and the last write: 18n became 2n.
-# - The speedup is a different figure. The tanh remains, and on a CPU new memory for each result can cost more than moving the bytes.
+# - The speedup is smaller than that. The arithmetic remains, and on a CPU new memory for each result can cost more than moving the bytes.
 # - `torch.compile`: slow first call, fused kernels, fewer saved activations. Check for graph breaks (`fullgraph=True`) and recompilations before you trust a timing.
 # - Past the recompile limit, known shapes still run compiled and new ones run eagerly. `mark_dynamic` avoids the limit.
 # - One compiled backward pass returns all gradients at once, so with accumulation or a step in the backward pass the peak rises. Compile block by block.
-# - `.compile()` on PyTorch's own modules does nothing, silently. Count graphs.
+# - `.compile()` makes no graph for a module whose `forward` PyTorch wrote, and does not report it; submodules that you wrote still get graphs. Count graphs.
 # - Use `torch.compile` for speed and `torch.export` to ship a graph.
 #
 # | You see | Reach for |

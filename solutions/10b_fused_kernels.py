@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | say when a fused kernel is faster; read a Triton kernel, and write the core of one; write attention that never stores all its scores; compute a language model's loss without storing its logits |
-# | Time | 95 to 120 minutes; a good place to stop is after section 2 |
+# | Time | 105 to 130 minutes; a good place to stop is after section 2 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU, with a C++ compiler for one cell; the same cells use a GPU if there is one. Triton is optional; without a GPU its interpreter runs the kernels |
 # | Before this | labs [[#where_memory_goes]] and [[#compilation_and_fusion]]; [[#profiling_and_oom_clinic]] helps |
@@ -67,7 +67,7 @@ print("Triton is installed:", "yes" if HAS_TRITON else "no; cells that need it w
 # %% [markdown] name="norm_text"
 # ## 1 · A kernel by hand
 #
-# (Without Triton, do the norm and its timing, then go on to section 2.)
+# (Without Triton, do the norm and its timing, then skip to section 2. The cells in between will do nothing.)
 #
 # Each half of a transformer block ends with a sum (the residual), and the next one starts with a norm. Together: `total = x + residual`, `out = total * rsqrt(mean(total²) + eps) * weight`. With n numbers in x, a fused kernel reads 2n and writes 2n. Eager mode reads and writes more. `traffic` counts how much, from the sizes of the tensors (per-row scalars are negligible):
 
@@ -87,7 +87,7 @@ print(f"read and written: {norm_traffic.nbytes / rows[0].nbytes:.1f} times n")
 print(norm_traffic.table(rows[0].nbytes))
 
 # %% [markdown] name="norm_speed_text"
-# By bytes, the fused norm should be 10 / 4 = 2.5 times as fast, and it has no expensive arithmetic such as GELU's tanh. The next cell times it on tensors of two sizes, 8 MiB and more, with preallocated results. (It takes the fastest of 15 runs, because other programs on the machine also use cache and memory bandwidth.)
+# By bytes, the fused norm should be 10 / 4 = 2.5 times as fast, and it has no expensive arithmetic such as GELU's tanh. The next cell times it on tensors of two sizes, 8 MiB and several times that, with preallocated results. (It takes the fastest of 15 runs, because other programs on the machine also use cache and memory bandwidth.)
 #
 # **Predict.** By what factor is the fused norm faster on tensors of 8 MiB?
 
@@ -133,10 +133,10 @@ else:
 # %% [markdown] name="norm_speed_explained"
 # `traffic` counts bytes from the sizes of tensors, whether or not they are in a cache.
 #
-# - **Small tensors** stay in the processor's last-level cache (some tens of MiB). The next operation reads from the cache what the last one wrote. Fusion then saves traffic to the cache, which is faster than memory, so it gains less than the count of bytes promises.
-# - **Tensors several times as large as the cache** do go to memory, so there the factor can come closer to 2.5. Compare the two factors above. If the second factor is also far below 2.5, traffic is not the only cost. (On a busy machine the factors say little: other programs use the cache and the memory, too.)
+# - **Small tensors** stay in the processor's last-level cache (tens of MiB, on large servers hundreds). The next operation reads from the cache what the last one wrote. Fusion then saves traffic to the cache, which is faster than memory, so it gains less than the count of bytes promises.
+# - **Tensors several times as large as the cache** do go to memory, so there the factor can come closer to 2.5. (On a server with hundreds of MiB of cache, even the larger tensors above may fit.) Compare the two factors above. If the second factor is also far below 2.5, traffic is not the only cost. (On a busy machine the factors say little: other programs use the cache and the memory, too.)
 #
-# So ask two questions before you expect a gain from fusion: is the chain memory-bound, and is the traffic really to memory, not to a cache?
+# So ask two questions before you expect a gain from fusion: is the chain memory-bound, and does the traffic really go to memory, or only to a cache?
 
 # %% [markdown] name="triton_text"
 # **Triton** is a language for GPU kernels inside Python. Here one *program* runs per row, as many at a time as the GPU has room for. A program loads its row into registers, computes, and stores:
@@ -300,10 +300,10 @@ hint("fused_kernels.attention")
 # %% [markdown] name="guess_tiles_text"
 # Now measure the peak (without inputs and result) and the traffic for four heads, 1,024 tokens and tiles of 128. Compare your function with the plain version and with PyTorch's own (`F.scaled_dot_product_attention`).
 #
-# **Predict.** By what factor do the *operations* of the tiled loop read and write fewer bytes than those of the plain version? (The loop skips nearly half of the scores.)
+# **Predict.** What is the ratio of the bytes that the *operations* of the plain version move (read and write) to the bytes that the operations of the tiled loop move? (The loop skips nearly half of the scores.)
 
 # %% name="guess_tiles"
-my_guess = None  # times fewer bytes
+my_guess = None  # bytes of the plain version / bytes of the tiled loop
 ### BEGIN GUESS
 my_guess = 2
 ### END GUESS
@@ -342,7 +342,7 @@ for name in ("tiled, yours", "PyTorch's own"):
 # - **The peak** falls to a few tiles.
 # - **The traffic does not fall.** The loop skips nearly half of the scores and still moves more bytes than the plain version. Its matmul writes a tile, the next operations read it one after the other, and each tile also rescales the two sums. In eager mode a tile goes to memory between two operations, as a full matrix does.
 # - On a CPU this does not have to cost time: a tile fits into a cache, which `traffic` does not know about. Compare the milliseconds above.
-# - PyTorch's own version moves q, k, v and the result, and nothing else that `traffic` could see. It is **one kernel**: a tile stays in registers (on a CPU, in the cache) until the maximum and the two sums of its rows are updated. That is the idea of FlashAttention: your loop, fused. Inside, it reads keys and values once per row of tiles, which this count leaves out and the one below includes.
+# - PyTorch's own version moves q, k, v and the result, and nothing else that `traffic` could see. It is **one kernel**: a tile stays in registers (on a CPU, in the cache) until the maximum and the two sums of its rows are updated. That is the idea of FlashAttention: your loop, fused. Inside, it reads keys and values once per row of tiles; this count leaves those reads out, but the count at the end of this section includes them.
 #
 # The backward pass needs the weights again. FlashAttention does not save them. It saves one number per row, largest + log total, and recomputes each tile.
 #
@@ -462,7 +462,7 @@ print(plain_run[0])
 # %% [markdown] name="chunked_text"
 # The peak is in the backward pass of the log-softmax, with three tensors of N × V at once (patient B of [[profiling_and_oom_clinic]]).
 #
-# Rows are independent, so take `chunk` rows at a time. You could checkpoint each chunk, as for that patient, but then every chunk's logits are computed twice. This fusion computes them once, because the gradient of a row's loss is known **in the forward pass**:
+# Rows are independent, so take `chunk` rows at a time. You could checkpoint each chunk, as for that patient, but then every chunk's logits are computed twice. (Calling autograd once per chunk does not fit the contract either: it holds more than three tensors of a chunk's logits.) This fusion computes them once, because the gradient of a row's loss is known **in the forward pass**:
 #
 # $$\frac{\partial\, \text{loss}}{\partial\, \text{logits}_{ij}} = \frac{\text{softmax}(\text{logits}_i)_j - [j = \text{label}_i]}{\text{rows that count}}$$
 #
@@ -549,7 +549,7 @@ for name, (meter, loss, *gradients) in runs.items():
     print(f"{name:14} loss {loss:.6f}, gradients off by {off:.0e}, peak {human_bytes(meter.peak_bytes)}")
 
 # %% [markdown] name="chunked_table_explained"
-# PyTorch's own version uses the same idea. By default it may take far smaller chunks. With chunks of 128 it still holds less, because it works in place: one tensor of a chunk where the reference solution holds two (4 MiB). The rest of the difference to that solution matches the result of `gradient.t() @ rows`, a tensor of V × D (2 MiB) that exists until it is added.
+# PyTorch's own version uses the same idea. By default it chooses the size of its chunks, and may take far smaller ones. With chunks of 128 it still holds less than the reference solution, whose peak is 15 MiB (yours may differ): PyTorch works in place and holds one tensor of a chunk where the reference holds two (4 MiB each). The rest of the difference matches the result of `gradient.t() @ rows`, a tensor of V × D (2 MiB) that exists until it is added.
 #
 # Variables keep tensors alive. If a variable still refers to the last chunk's gradient while the next logits are made, that costs one more chunk (4 MiB). The check tests for it.
 
@@ -608,7 +608,7 @@ chunks = human_bytes(2 * 4 * 512 * vocabulary)
 print(f"planned without logits {human_bytes(without)}; two copies of a chunk of 512 rows: {chunks}")
 
 # %% [markdown] name="llama_explained"
-# Without the logits the planned peak falls by a third, and the step fits a smaller GPU. (That is less than the three copies, so without them the peak must be at another moment of the step.) The logits also grow with the length of the sequences. That is why most fine-tuning libraries have or use such a kernel: `liger-kernel`, Unsloth, `cut-cross-entropy` (which does not store even a chunk of logits in memory), and, since 2.13, PyTorch itself.
+# Without the logits the planned peak falls by a third, and the step fits a smaller GPU. (That is less than the three copies, so without them the peak must occur at a different point in the step.) The logits also grow with the length of the sequences. That is why most fine-tuning libraries have or use such a kernel: `liger-kernel`, Unsloth, `cut-cross-entropy` (which does not store even a chunk of logits in memory), and, since 2.13, PyTorch itself.
 #
 # ## 4 · Claims and measurements
 

@@ -5,8 +5,8 @@
 #
 # | | |
 # |---|---|
-# | After this you can | build an all-reduce from sends and receives and state its cost; send gradients in buckets during the backward pass; state what `DistributedDataParallel` sends, when and in which buckets, and what it costs in memory and time; give each rank its rows; start a job with `torchrun` |
-# | Time | 105 to 130 minutes; a good place to stop is after section 5 |
+# | After this you can | build an all-reduce from sends and receives and state its cost; send gradients in buckets during the backward pass; state what `DistributedDataParallel` sends, when, and in which buckets, and what it costs in memory and time; give each rank its rows; start a job with `torchrun` |
+# | Time | 120 to 150 minutes; a good place to stop is after section 5 |
 # | Difficulty | ●●● |
 # | Needs | a CPU, where ranks are processes that use gloo; if there is one GPU per rank, the cells use NCCL, which has not been tested yet |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]] and [[#gradient_accumulation]] |
@@ -191,7 +191,7 @@ def seconds_of(sizes, rounds=60):
 
 
 both_ranks = run_ranks(seconds_of, 2, SIZES + HELD_OUT, device=pair, measure=False).results
-slower = [max(pair) for pair in zip(*both_ranks, strict=True)]  # the slower rank counts
+slower = [max(times) for times in zip(*both_ranks, strict=True)]  # the slower rank counts
 measured = {n: least for n, (least, _) in zip(SIZES + HELD_OUT, slower, strict=True)}  # the undisturbed cost
 average = {n: mean for n, (_, mean) in zip(SIZES + HELD_OUT, slower, strict=True)}
 for nbytes in (SIZES[0], SIZES[-1]):
@@ -309,11 +309,12 @@ for name, count in (("apart", 76), ("together", 1)):
         f"{count:>2} all-reduce{'s' * (count > 1)}: formula {1e3 * formula:.1f} ms, measured {1e3 * took[name]:.1f} ms"
     )
 least, mean = measured[1024], average[1024]
-print(f"59 all-reduces of 1 KiB: {1e6 * least:,.0f} µs for the fastest, {1e6 * mean:,.0f} µs on average")
+print(f"60 rounds without the first: 59 all-reduces of 1 KiB, the fastest {1e6 * least:,.0f} µs", end="")
+print(f", on average {1e6 * mean:,.0f} µs")
 print(f"76 all-reduces, formula with the average: {1e3 * (76 * mean + 13.8e6 / beta):.1f} ms")
 
 # %% [markdown] name="many_explained"
-# The formula's α comes from the fastest of 59 all-reduces of each size. But the time of 76 messages also includes waits for a core or for the other rank. The average of the 59 includes such waits, too. So with the fastest time the formula gives a low estimate, and with the average a rough high estimate. On this kind of machine the two are far apart. Ranks that do not share cores wait less, so between GPUs the two should be closer. (No cell measures that.)
+# The formula's α comes from the fastest of the 59 all-reduces of each size that the sweep timed. But the time of 76 messages also includes waits for a core or for the other rank. The average of the 59 includes such waits as well. So with the fastest time the formula gives a low estimate, and with the average a rough high estimate. On this kind of machine the two are far apart. Ranks that do not share cores wait less, so between GPUs the two should be closer. (No cell measures that.)
 
 # %% [markdown] name="byhand_text"
 # ## 4 · Averaging gradients by hand
@@ -357,14 +358,14 @@ F.cross_entropy(model(x), y).backward()
 joint = gradient_of(model)
 
 # %% [markdown] name="guess_byhand_text"
-# **Predict.** Four ranks take five steps of SGD, each on its 16 rows, and average their gradients after each backward pass. How many of the four end with *exactly* the weights of one process that trains on all 64 rows, to the last bit?
+# **Predict.** Four ranks take five steps of SGD, each on its 16 rows, and average their gradients after each backward pass. How many of the four pass `torch.equal(weights, weights_of_one_process)`, where the one process trains on all 64 rows?
 
 # %% name="guess_byhand"
-my_guess = None
+my_guess = None  # of the 4 ranks
 ### BEGIN GUESS
 my_guess = 4  # the same gradient, so the same weights
 ### END GUESS
-byhand_guess = Prediction("Ranks with the weights of one process, to the last bit", my_guess, "of 4", difference=True)
+byhand_guess = Prediction("Ranks with the single process's weights, bit for bit", my_guess, "of 4", difference=True)
 
 
 # %% name="byhand"
@@ -387,7 +388,8 @@ def train_by_hand(steps=5):
     return flat(model.parameters()), said
 
 
-four, (one,) = (run_ranks(train_by_hand, n, device=ranks_device(4)).results for n in (4, 1))
+four = run_ranks(train_by_hand, 4, device=ranks_device(4)).results
+one = run_ranks(train_by_hand, 1, device=ranks_device(4)).results[0]
 byhand_guess.reveal(sum(torch.equal(weights, one[0]) for weights, _ in four))
 print("ranks with the weights of rank 0:", sum(torch.equal(weights, four[0][0]) for weights, _ in four))
 print(f"distance from one process on the joint batch, after 5 steps: {distance(four[0][0], one[0]):.1e}")
@@ -412,7 +414,7 @@ print("one step sent:", four[0][1])
 # - A bucket is sent **during** the backward pass, as soon as it is full and all buckets before it have been sent. Each bucket is one all-reduce of one flat tensor.
 # - The backward pass does not wait for results: use `async_op=True`. `finish()` waits.
 # - `finish()` sends the buckets that have not been sent because some parameter got no gradient on this rank. The gradient of such a parameter counts as zeros. The order of the buckets is the same on all ranks.
-# - After `finish()` each `.grad` is the average over the ranks, as with `DistributedDataParallel`, and the next step can begin. (A parameter that no rank uses may keep None.)
+# - After `finish()` each `.grad` is the average over the ranks, as with `DistributedDataParallel`, and the next step can begin. (If no rank uses a parameter, its `.grad` may stay None.)
 # - Frozen parameters do not change and are not sent.
 #
 # The cell suggests two more methods; write others if you like. `p.register_post_accumulate_grad_hook(f)` calls `f(p)` when the gradient of p is complete. `dist.all_reduce(tensor, async_op=True)` returns a request; call `wait()` on it.
@@ -509,7 +511,7 @@ print(f"{log.hidden:.0%} of the messages' time was hidden behind the backward pa
 #
 # DDP does the same as `BucketedAverage`, in C++. At the start it also copies rank 0's parameters and buffers to all ranks.
 #
-# By default DDP's first bucket closes at 1 MiB, so that communication starts early; the next ones close at 25 MiB.
+# DDP fills its buckets in the order in which the gradients arrive, and it learns that order in the first backward pass. After that, its first bucket closes at 1 MiB by default, so that communication starts early; the next ones close at 25 MiB.
 #
 # **Predict.** How many all-reduces does the very first backward pass of the GPT take?
 
@@ -544,7 +546,7 @@ sent = sum(c.nbytes for c in steps[-1].calls if c.name == "all_reduce") / (4 * p
 claims.record("C13", "gradients are all-reduced, once each", "GPT, DDP, 2 ranks", sent, "x gradients", 0.999, 1.001)
 
 # %% [markdown] name="buckets_explained"
-# The first step is special. DDP cannot know the order in which gradients will arrive, so it sends everything as one message and records the order. Before the second step it builds the buckets in that order. Rank 0 broadcasts the bucket indices and sizes, because all ranks must use the same buckets.
+# The first step is special. DDP cannot know the order in which gradients will arrive, so it sends everything as one message and records the order. (The output shows the one message; the reason is in PyTorch's source.) Before the second step it builds the buckets in that order. Rank 0 broadcasts the bucket indices and sizes, because all ranks must use the same buckets.
 #
 # Smaller buckets mean more messages, which can start earlier. Larger buckets mean fewer messages. `bucket_cap_mb` sets the limit for all buckets, including the first.
 
@@ -606,12 +608,12 @@ kept = held[ddp][1] / held[first][1]
 claims.record("C13", "memory 1x per GPU: static part", "GPT, AdamW, 2 ranks", kept, "x one process", 0.99, 1.01)
 for name in (ddp, views):
     extra = (held[name][2] - held[first][2]) / (4 * phi)
-    claims.record("C13", "memory 1x per GPU, buckets included", name, extra, "x gradients", -0.05, 0.06)
+    claims.record("C13", "buckets take no extra memory", name, extra, "x gradients", -0.05, 0.06)
 
 # %% [markdown] name="memory_explained"
 # Data parallelism does not reduce static memory; sharding does ([[sharding]]). Each rank holds the activations of its own rows only, so they are half as large here.
 #
-# DDP even adds memory. The buckets are separate buffers, one more copy of all gradients. (The meter counts them under *inputs and other*.) With `gradient_as_bucket_view=True` each `.grad` *is* a slice of its bucket, so after the backward pass there is no second copy.
+# DDP even adds memory. The buckets are separate buffers, one more copy of all gradients. (The meter counts them under *inputs and other*.) With `gradient_as_bucket_view=True` each `.grad` *is* a slice of its bucket, so after the backward pass there is no second copy. (The first column adds up the maximum of each category during the step, and these need not occur at the same moment. With views, a new gradient and the slice into which it is copied exist together for a moment, so there the first figure is above the second.)
 #
 # At the peak, views save nothing here and even cost a little, because each new gradient is computed first and then copied into its bucket. The peak is at the start of the backward pass, when activations are at their highest. A single process holds no gradients at that moment, but DDP's buckets are there all the time, views or not. Views save one copy during the optimizer step.
 #
@@ -725,7 +727,7 @@ shares = run_ranks(lambda: list(DistributedSampler(range(10), shuffle=False)), 4
 scores = [0.0, 0.0] + 8 * [1.0]  # right or wrong, row by row
 padded = sum(scores[row] for share in shares for row in share) / sum(len(share) for share in shares)
 print(f"shares: {shares}\naccuracy over the padded shares: {padded:.3f}, over the rows: {sum(scores) / 10:.3f}")
-claims.record("P7", "padding falsifies a metric", "10 rows, 4 ranks", abs(padded - sum(scores) / 10), "off", 0.01, 1)
+claims.record("P7", "padding skews a metric", "10 rows, 4 ranks", abs(padded - sum(scores) / 10), "off", 0.01, 1)
 
 # %% [markdown] name="padding_explained"
 # In training this hardly matters. (`drop_last=True` drops rows instead.) In **evaluation** it does, because rows 0 and 1 count twice. Give each rank the rows `range(rank, n, world_size)`, sum correct answers and rows separately over all ranks, and divide once at the end.
@@ -738,14 +740,7 @@ claims.record("P7", "padding falsifies a metric", "10 rows, 4 ranks", abs(padded
 #
 # Autocast ([[mixed_precision]]) works as usual inside each rank: weights and gradients stay FP32, and so do the messages. To send half as much, a **communication hook** can compress the buckets to BF16. DDP calls it with each full bucket, and it returns a future that yields the averaged bucket.
 #
-# **Predict.** Under autocast the gradient differs from the FP32 gradient by some distance. By what factor does that distance grow when the gradient is also sent in BF16?
-
-# %% name="guess_amp"
-my_guess = None  # distance with BF16 messages / with FP32 messages
-### BEGIN GUESS
-my_guess = 1.05  # autocast has rounded far more already
-### END GUESS
-amp_guess = Prediction("Distance from FP32: sent in BF16 / sent in FP32", my_guess, "times")
+# The next cell runs a backward pass under autocast, first with messages in FP32.
 
 
 # %% name="amp"
@@ -771,11 +766,28 @@ def amp(compress):
     return gradient_of(model), said, {str(p.grad.dtype) for p in model.parameters()}
 
 
-usual, squeezed = (run_ranks(amp, 2, compress).results[0] for compress in (False, True))
+usual = run_ranks(amp, 2, False).results[0]
+print(f"autocast, sent in FP32: the gradient is {distance(usual[0], joint):.1%} away from the FP32 gradient (relative)")
+
+# %% [markdown] name="guess_amp_text"
+# A number in BF16 has 8 significant bits, so rounding moves it by at most 0.4%, and typically by 0.2%. Errors that have nothing to do with each other add up in squares.
+#
+# **Predict.** By what factor does the distance above grow when the gradient is also sent in BF16?
+
+# %% name="guess_amp"
+my_guess = None  # distance with BF16 messages / with FP32 messages
+### BEGIN GUESS
+sending, computing = 0.002, distance(usual[0], joint)
+my_guess = (1 + (sending / computing) ** 2) ** 0.5
+### END GUESS
+amp_guess = Prediction("Distance from FP32: sent in BF16 / sent in FP32", my_guess, "times")
+
+# %% name="amp_compressed"
+squeezed = run_ranks(amp, 2, True).results[0]
 amp_guess.reveal(distance(squeezed[0], joint) / distance(usual[0], joint))
 print(f"autocast: sent {usual[1]}, gradients {usual[2]}\nand compressed: sent {squeezed[1]}, gradients {squeezed[2]}")
 whole, half = usual[1].volume / (2 * joint.nbytes), squeezed[1].volume / usual[1].volume
-claims.record("C13", "autocast leaves FP32 to be sent", "MLP", whole, "x FP32 traffic", 0.99, 1.01)
+claims.record("C13", "under autocast, gradients are sent in FP32", "MLP", whole, "x FP32 traffic", 0.99, 1.01)
 claims.record("C13", "a BF16 hook halves it", "MLP", half, "x FP32 traffic", 0.49, 0.51)
 
 # %% [markdown] name="torchrun_text"

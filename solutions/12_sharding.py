@@ -55,7 +55,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 print(f"ranks: on {'GPUs, over NCCL' if everywhere.type == 'cuda' else 'the CPU, over gloo'}")
 
 # %% [markdown] name="idea_text"
-# ## 1 · What exists N times
+# ## 1 · What is stored N times
 #
 # DDP keeps a full copy of everything on every rank. ZeRO keeps one copy in total: each rank stores one part, fetches any other part from the rank that stores it, and frees that part after use.
 #
@@ -204,15 +204,15 @@ hint("sharding.gather")
 # | `module.register_forward_pre_hook` | before the module's `forward` |
 # | `module.register_forward_hook` | after it |
 # | `module.register_full_backward_pre_hook` | when the gradient of the module's output is known |
-# | `module.register_full_backward_hook` | when the gradients of its inputs are known; if no input requires one, right after the hook above |
+# | `module.register_full_backward_hook` | when the gradients of its inputs are known; if no input requires a gradient, right after the pre-hook in the row above, that is, before the module's backward pass |
 # | `parameter.register_post_accumulate_grad_hook` | after `parameter.grad` has been written |
 #
 # Autograd keeps the weights that it needs for the backward pass, so deleting a tensor would not free them. Resizing its storage does: `flat.untyped_storage().resize_(0)` frees the bytes of the vector and of all its views, including those that autograd keeps. Resize the storage back to `flat.nbytes` and fill it, and the vector and all its views are usable again.
 #
-# **Contract.** `add_hooks(block, flat, shard, stage)` is called once for each block, on every rank, before the first forward pass. `flat` is the vector that `partition` made of `block.parameters()`, and all parameters get a gradient in every backward pass. At stage 2 `shard` is a view of `flat`; at stage 3 it has its own memory.
+# **Contract.** `add_hooks(block, flat, shard, stage)` is called once for each block, on every rank, before the first forward pass. `flat` is the vector that `partition` made of `block.parameters()`, and all parameters get a gradient in every backward pass. The blocks run one after the other, each once per forward pass. At stage 2 `shard` is a view of `flat`; at stage 3 it has its own memory.
 #
 # - At stages 2 and 3 the block's gradients are reduced as soon as the last one is ready, before the backward pass of the previous block begins. `shard.grad` adds up over backward passes.
-# - At stage 3 `flat` has no bytes when the function returns, and none after each forward and each backward pass of the block. At stage 2 nothing is freed.
+# - At stage 3 `flat` has no bytes when `add_hooks` returns, and none after each forward and each backward pass of the block. At stage 2 nothing is freed.
 # - Before the block computes, forward or backward, `flat` holds the current values of all ranks' shards. The parameters stay views of `flat`.
 # - The input of a block may or may not require a gradient. Under `torch.no_grad()` a forward pass gathers and frees in the same way.
 # - A block sends one reduction per backward pass; at stage 3 also one gather before each forward and each backward pass. It sends nothing else.
@@ -308,7 +308,7 @@ def run(fn, ranks, *args):
 
 
 def run_cases(fn, ranks, cases):
-    """Run `fn(case)` for each case, one after the other, on the same ranks; of each, return the worst rank's result."""
+    """Run `fn(case)` for each case, one after the other, on the same ranks; return each case's worst rank."""
     progress_line(f"{ranks} ranks: {', '.join(map(str, cases))}")
     results = run(lambda: [fn(case) for case in cases], ranks)
     progress_line("")
@@ -327,7 +327,7 @@ for n, by_stage in runs.items():
         table.append((name, str(n), *row))
         if n == 4 and stage:
             right, unit = formula[stage](n), 4 / 8  # bytes per parameter of one block's gradients, unsharded
-            said = f"ZeRO-{stage}: {right:.2f} bytes per parameter, or up to a block's gradients more"
+            said = f"ZeRO-{stage}: {right:.2f} bytes per parameter, plus at most one block's gradients"
             claims.record("C14", said, "8 blocks, by hand, 4 ranks", held, "bytes", right * 0.99, right + unit)
 show_table(table)
 
@@ -380,7 +380,7 @@ claims.record("C14", swapped, f"ZeRO-3, {subject}", said[3].count("all_reduce"),
 #
 # Stage 3 must wait for a gather before each block, unless the next block's parameters travel while the current block computes. Then the gather is hidden if it takes no longer than the computation, that is, if each GPU has enough tokens.
 #
-# Suppose that H100s compute at 40% of their BF16 peak, that is, at 396 TFLOP/s. Within a machine of eight, each GPU sends 450 GB/s over NVLink. There, a forward pass hides its gathers if each GPU has at least 880 tokens. For traffic to other machines, each GPU has a network port of 50 GB/s.
+# Suppose that H100s compute at 40% of their BF16 peak, that is, at 396 TFLOP/s. Within a machine of eight, each GPU sends 450 GB/s over NVLink. There, a forward pass hides its gathers if each GPU has at least 880 tokens. For traffic to other machines, each GPU has a network port of 50 GB/s. NCCL runs several rings at once, which leave the machine through different ports ([[data_parallel]], section 9).
 #
 # **Predict.** Now two such machines share one copy of the parameters, so 16 GPUs take part in each gather. How many tokens per GPU hide the gathers now?
 
@@ -416,14 +416,14 @@ hidden_guess.reveal(tokens_that_hide(2, 2, rate, ports), "calculated")
 # %% [markdown] name="hidden_explained"
 # A forward pass needs 2 FLOPs per parameter and token, and a gather moves 2 bytes per parameter in BF16. Both are proportional to the number of parameters, so the size of the block cancels.
 #
-# A ring over two machines is not limited to one port. NCCL runs several rings at once, each with a part of the bytes, and each leaves the machine through a different GPU's port. So the link between the machines carries 8 × 50 = 400 GB/s, nearly as much as each GPU's NVLink. A rank is limited to its own port only if all other ranks of its ring are on other machines. That happens when tensor parallelism fills each machine ([[tensor_parallel]]), or between the replicas of hybrid sharding ([[fully_shard]]). (The factor (N − 1)/N is taken as 1, as for many ranks.)
+# A ring over two machines is not limited to one port. NCCL gives each of its rings a part of the bytes, and each ring leaves the machine through a different GPU's port. So the link between the machines carries 8 × 50 = 400 GB/s, nearly as much as each GPU's NVLink. A rank is limited to its own port only if all other ranks of its ring are on other machines. That happens when tensor parallelism fills each machine ([[tensor_parallel]]), or between the replicas of hybrid sharding ([[fully_shard]]). (The factor (N − 1)/N is taken as 1, as for many ranks.)
 #
 # But a flat ring over many machines suffers from latency: each gather of a block takes N − 1 rounds and waits for the slowest rank. More tokens per GPU help, because each message has more computation to hide behind. Fewer ranks per copy help too, as in hybrid sharding. Gradients in BF16 would halve the bytes of the reductions, at the cost of rounding in a sum over all ranks.
 
 # %% [markdown] name="explore_text"
 # ### Explore
 #
-# You want to train a 7B model in FP32, with 4 GiB of activations, on 24 GB GPUs. Which of the four methods do not fit on any number of ranks? How many ranks do the others need?
+# You want to train a 7B model in FP32, with 4 GiB of activations, on 24 GB GPUs. Which of the four methods fit on some number of ranks, and how many ranks does each of those need?
 
 # %% name="play"
 explore(

@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | shard a model with `fully_shard` over an explicit mesh and choose the units; build, initialize and load a model that fits on no single rank; write a training step that accumulates and clips across ranks; order checkpointing, compiler, sharding and optimizer; save on 4 ranks and resume on 2; plan 70B on 8 GPUs |
+# | After this you can | shard a model with `fully_shard` over an explicit mesh and choose the units; build, initialize and load a model that fits on no single rank; write a training step that accumulates and clips across ranks; apply checkpointing, compilation, sharding and the optimizer in the right order; save on 4 ranks and resume on 2; plan 70B on 8 GPUs |
 # | Time | 90 to 120 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●● |
 # | Needs | a CPU, where ranks are processes that use gloo; if there is one GPU per rank, the cells use NCCL, which has not been tested yet |
@@ -83,7 +83,7 @@ def run(fn, ranks, *args):
 
 
 def run_cases(fn, ranks, cases):
-    """Run `fn(case)` for each case, one after the other, on the same ranks; of each, return the worst rank's result."""
+    """Run `fn(case)` for each case, one after the other, on the same ranks; return each case's worst rank."""
     progress_line(f"{ranks} ranks: {', '.join(map(str, cases))}")
     results = run(lambda: [fn(case) for case in cases], ranks)
     progress_line("")
@@ -199,11 +199,11 @@ claims.record("T21", "smaller units, lower peak", "4 ranks, whole model / each b
 #
 # Smaller units save more than the parameters of seven blocks. At the end of a unit's backward pass all its gradients exist, along with the buffer in which they are packed for the reduce-scatter. So a unit costs at least twice its size on top of the static part. Units of one block cost more than that here, because the next unit's parameters have already been gathered and activations are not divided.
 #
-# The last line, `kept_gathered`, uses `reshard_after_forward=False`: parameters stay gathered from the forward to the backward pass. That sends 2 Φ instead of 3 Φ, but at the peak all parameters are complete. It pays off if links are slow and the parameters are small compared with the rest. (It sends as much as ZeRO-2. Between steps the parameters are still sharded.)
+# The last variant, `kept_gathered`, uses `reshard_after_forward=False`: parameters stay gathered from the forward to the backward pass. That sends 2 Φ instead of 3 Φ, but at the peak all parameters are complete. It pays off if links are slow and the parameters are small compared with the rest. (It sends as much as ZeRO-2. Between steps the parameters are still sharded.)
 #
 # ### Policies: mixed precision, offload
 #
-# `MixedPrecisionPolicy` gathers and computes in 16 bits, while shards and optimizer stay FP32. `CPUOffloadPolicy` keeps the shards in the host's memory and moves a unit to the GPU when it is needed. Its gradients go back to the host, and the optimizer steps there, on the CPU. So in each step a rank moves 4 bytes per parameter of its shard over PCIe for each gather, and 4 more for the gradient. (Only BF16 shards would halve that. With a BF16 policy the FP32 shard is copied first and then cast on the GPU.) Pinned host memory lets these copies overlap with computation. (On a CPU the policy moves nothing, so the table has a row for it only on GPUs.)
+# `MixedPrecisionPolicy` gathers and computes in 16 bits, while shards and optimizer stay FP32. `CPUOffloadPolicy` keeps the shards in the host's memory and moves a unit to the GPU when it is needed. Its gradients go back to the host, and the optimizer steps there, on the CPU. So in each step a rank moves 4 bytes per parameter of its shard over PCIe for each gather, and 4 more for the gradient. (Those bytes would be halved only if the shards themselves were BF16. With a BF16 policy the FP32 shard is copied first and then cast on the GPU.) Pinned host memory lets these copies overlap with computation. (On a CPU the policy moves nothing, so the table has a row for it only on GPUs.)
 #
 # In older code you will meet `FullyShardedDataParallel`, which packs a unit into one flat parameter, as you did. New code should use `fully_shard`.
 
@@ -230,7 +230,7 @@ said = "BF16 policy: gathers halve, reduction stays FP32"
 claims.record("T21", said, "4 ranks", halved, "x parameters in FP32", 1.99, 2.01)
 
 # %% [markdown] name="policies_explained"
-# With the BF16 policy both gathers send half the bytes, and the reduction stays FP32, so a step sends 2 Φ instead of 3 Φ. The gathered block is half as large, so the peak is lower. The static part stays at 4 bytes, because shards and optimizer are FP32, which keeps small updates from being lost ([[number_formats]]). The loss differs in the fourth digit.
+# With the BF16 policy both gathers send half the bytes, and the reduction stays FP32, so a step sends 2 Φ instead of 3 Φ. The gathered block is half as large, which is 1 MiB less for each gathered block. The peaks can differ by nearly as much from run to run, so one run does not show the saving reliably. The static part stays at 4 bytes, because shards and optimizer are FP32, which keeps small updates from being lost ([[number_formats]]). The loss differs in the fourth digit.
 #
 # ## 2 · A model that no rank can build
 #
@@ -274,9 +274,9 @@ def keep_part(p, full):
 
 def load_by_hand():
     model, full = start_empty(), Blocks().state_dict() if dist.get_rank() == 0 else {}
-    through = torch.empty(max(p.numel() for p in model.parameters()), device=rank_device())  # reused
+    buffer = torch.empty(max(p.numel() for p in model.parameters()), device=rank_device())  # reused
     for name, p in model.named_parameters():
-        received = through[: p.numel()].view(p.shape)
+        received = buffer[: p.numel()].view(p.shape)
         if full:
             received.copy_(full[name])
         dist.broadcast(received, 0)
@@ -324,7 +324,7 @@ def reset_on_every_rank():
 starts = (start_whole, load_by_hand, load_in_a_call, initialize, reset_on_every_rank)
 variants = {start: run(measured_start, 4, start) for start in starts}
 numbers = {start: [got for _, got in ranks] for start, ranks in variants.items()}
-table = [("", "as in one process", "rank 1 has rank 0's numbers", "peak, rank 0", "the highest of ranks 1 to 3")]
+table = [("", "same weights as one process", "rank 1 repeats rank 0's shard", "peak, rank 0", "peak, ranks 1 to 3")]
 for start, ranks in variants.items():
     right, copied = numbers[start] == numbers[start_whole], numbers[start][0] == numbers[start][1]
     peaks = human_bytes(ranks[0][0]), human_bytes(max(peak for peak, _ in ranks[1:]))
@@ -434,7 +434,7 @@ accumulated_step = check("fully_shard.step", accumulated_step)
 hint("fully_shard.step")
 
 # %% [markdown] name="step_text"
-# The next cell measures the bytes of section 3. It takes a step of four micro-batches in three variants: a loop that reduces each time, your step, and your step with parameters that stay gathered from one micro-batch to the next. Then comes your clipping: with SGD at a learning rate of 1 the weights move by exactly the clipped gradient.
+# The next cell measures the bytes of section 3 and reveals its prediction, the rise of the peak with sync off. It takes a step of four micro-batches in three variants: a loop that reduces each time, your step, and your step with parameters that stay gathered from one micro-batch to the next. Then comes your clipping: with SGD at a learning rate of 1 the weights move by exactly the clipped gradient.
 
 
 # %% name="accumulate"
@@ -559,7 +559,7 @@ claims.record("T21", "optimizer before fully_shard: nothing trains", "3 steps", 
 #
 # ## 6 · Hybrid: a mesh of two dimensions
 #
-# Links within a machine are fast, and links between machines are slow. With *hybrid* sharding (HSDP) each machine shards the model over its own GPUs, and the machines are replicas. The mesh has two dimensions; `fully_shard` shards along the second and replicates along the first. Here it is with 2 "machines" of 2 ranks:
+# Links within a machine are fast, and links between machines are slow. With *hybrid* sharding (HSDP) each machine shards the model over its own GPUs, and the machines are replicas. The mesh has two dimensions; `fully_shard` shards along the second and replicates along the first. Here is an example with two "machines" of two ranks each:
 
 # %% name="mesh_drawn"
 show(
@@ -642,14 +642,14 @@ claims.record("C14", "about N times less memory", subject, fewer, "times less", 
 #
 # A plan starts from a recipe. You can also run your own program without its GPUs: inside `virtual_gpu` ([[where_memory_goes]]) this process becomes **one rank of many**. PyTorch's fake process group replaces the other ranks, so `fully_shard` shards, gathers and reduces exactly as on rank 0 of four. Operations compute nothing, and the run counts every collective.
 #
-# The program below trains Llama-3.1-8B in BF16 on four RTX 4090s in one machine. These GPUs have no NVLink, so messages travel over PCIe. Each rank has one sequence of 2,048 tokens, and every layer is checkpointed.
+# The program below trains Llama-3.1-8B in BF16 on four RTX 4090s in one machine. These GPUs have no NVLink, so messages travel over PCIe 4.0, at 25 GB/s per GPU and direction at best. Each GPU does at most 165 TFLOP/s in BF16. Each rank has one sequence of 2,048 tokens, and every layer is checkpointed, so a step does about 8 FLOPs per parameter and token (2 for each of two forward passes, 4 for the backward pass).
 #
 # **Predict.** Add up the time of all messages in a step, as if none overlapped with computation. How many times the computing time is that?
 
 # %% name="guess_program"
 my_guess = None  # times the computing time
 ### BEGIN GUESS
-my_guess = 0.5  # PCIe is slow, but so is this GPU
+my_guess = (3 * 16e9 * 3 / 4 / 25e9) / (8 * 8e9 * 2048 / 165e12)  # 3 Φ x (N - 1)/N, over FLOPs
 ### END GUESS
 program_guess = Prediction("8B on four 4090s: messages / computing", my_guess, "times")
 
@@ -752,7 +752,7 @@ checkpoint_guess = Prediction("Resumed from the asynchronous checkpoint", my_gue
 
 # %% name="resume"
 with tempfile.TemporaryDirectory() as folder:
-    through, early = run(run_on, 4, folder, 8, 3)[0]
+    uninterrupted, early = run(run_on, 4, folder, 8, 3)[0]
     files = sorted(path.name for path in Path(folder, "waited").iterdir())
     both = ("model", "optimizer")
     after = run(run_on, 2, f"{folder}/waited", 5, None, both)[0]
@@ -760,13 +760,13 @@ with tempfile.TemporaryDirectory() as folder:
     forgetful = run(run_on, 2, f"{folder}/waited", 5, None, ("model",))[0]
 print("files:", ", ".join(files))
 print("async_save returned", "before" if early else "after", "its files were complete")
-lines = {"4 ranks, steps 4 to 8": through[3:], "2 ranks, resumed": after}
+lines = {"4 ranks, steps 4 to 8": uninterrupted[3:], "2 ranks, resumed": after}
 lines |= {"from the asynchronous one": late, "without the moments": forgetful}
 for name, losses in lines.items():
     print(f"{name:26} {' '.join(f'{loss:.7f}' for loss in losses)}")
-checkpoint_guess.reveal(round(100 * abs(late[0] - through[3]) / through[3], 3))
+checkpoint_guess.reveal(round(100 * abs(late[0] - uninterrupted[3]) / uninterrupted[3], 3))
 for way, losses in (("saved", after), ("saved asynchronously", late)):
-    furthest = max(abs(a - b) / a for a, b in zip(through[3:], losses, strict=True))
+    furthest = max(abs(a - b) / a for a, b in zip(uninterrupted[3:], losses, strict=True))
     said = "resumed on another number of ranks: same losses"
     claims.record("T23", said, f"{way}, 4 to 2 ranks, 5 steps", furthest, "relative", 0, 1e-5)
 
@@ -812,7 +812,7 @@ claims
 # - Always pass the mesh. Smaller units mean a lower peak and more messages. With a mesh of two dimensions, parameters and their gathers stay within a row.
 # - Build on meta, then load parameter by parameter or initialize layer by layer. Compare the shards of two ranks once.
 # - Turning sync off saves reductions and costs the memory of all gradients. Keeping parameters gathered as well sends 2 Φ per step.
-# - Clip by the joint norm, on one mesh. Build the optimizer after sharding, or nothing trains.
+# - Clip by the norm of the whole gradient; all parameters must be on one mesh. Build the optimizer after sharding, or nothing trains.
 # - Reserved memory, not allocated memory, decides whether a run fits. More ranks do not reduce tensors that are not sharded.
 # - Sharded checkpoints can be loaded on any number of ranks, whether saved synchronously or not.
 #

@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import cloudpickle
 import torch
 
 from ..claims.progress import current_part, remember_checks
+from ..core.files import PACKAGE
 from ..core.notebook import show_report
 from ..core.progress_line import progress_line
 from ..ranks.failure import RankError
@@ -136,12 +138,17 @@ def describe(error: Exception) -> str:
     return text
 
 
+_LIBRARIES = ("site-packages", sysconfig.get_path("stdlib"))
+
+
 def _lines_of_ranks(message: str) -> list[str]:
     """Return the lines of a `RankError`, a few for each rank, without frames that are not the learner's."""
     lines, theirs = [], True
     for line in filter(None, map(str.strip, message.splitlines())):
         if line.startswith("File "):
-            theirs = "site-packages" not in line and "<frozen" not in line
+            theirs = not any(path in line for path in ("<frozen", str(PACKAGE), *_LIBRARIES))
+            if not theirs and lines[-1:]:
+                lines[-1] = lines[-1].replace(": at this line;", ": in the check's own code;")
         theirs |= line.startswith("rank")
         if theirs:
             lines.append(line[:200])

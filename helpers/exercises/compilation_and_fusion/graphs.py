@@ -23,12 +23,15 @@ def _cases(seed: int) -> Iterator[tuple[str, Tensor]]:
         ("a mean of 0", torch.cat([half, -half])),
         ("the largest magnitude below zero", torch.cat([half, -half.max()[None] - 1])),
         ("a transposed tensor", spread.t() - spread.min()),
+        # rows and columns have means of both signs
+        ("a mean a little above 0", spread - spread.mean() + 0.01),
+        ("a mean a little below 0", spread - spread.mean() - 0.01),
     ):
         yield case, x.to(pick_device())
 
 
 class GivesTheSameNumbers(Check):
-    """The result is that of `normalize`: 2x, less 1 where the mean of 2x is above 0, over its largest magnitude."""
+    """The result is that of `normalize`: 2x, minus 1 if the mean of 2x is above 0, divided by its largest magnitude."""
 
     hint = (
         "Which of the two branches is right depends on a number. Can both be computed?\n"
@@ -53,7 +56,10 @@ class GivesTheSameNumbers(Check):
             if mine.shape != right.shape:
                 return f"{case}: the shape should be {tuple(right.shape)}; it is {tuple(mine.shape)}."
             if not mine.isfinite().all():
-                return f"{case}: there are infinities or NaNs. Can the divisor be 0? It is the largest magnitude."
+                return (
+                    f"{case}: there are infinities or NaNs. "
+                    "Is the divisor the largest magnitude? The largest number can be 0."
+                )
             far = (mine - right).abs().max().item()
             if not far <= SAME:
                 return (

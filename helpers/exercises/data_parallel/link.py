@@ -11,6 +11,7 @@ SIZES = tuple(1024 * 4**exponent for exponent in range(8))  # 1 KiB to 16 MiB
 LINKS = {"slow": (2e-4, 3e8), "fast": (8e-6, 5e10)}  # alpha in seconds, beta in bytes per second
 NOISY = 0.05  # each measurement is off by up to this share
 ROOM = 0.25  # alpha and beta may then be off by this share
+SHUFFLED = ", shuffled"  # ends the name of a case whose sweep is in any order
 
 
 def _sweep(link: tuple[float, float], sizes: Sequence[int], noise: Sequence[float]) -> list[tuple[int, float]]:
@@ -24,7 +25,7 @@ def _answer(fit_link: Fit, sweep: list[tuple[int, float]]) -> Evidence:
     return {
         "alpha": float(alpha),
         "beta": float(beta),
-        "types": [type(alpha).__name__, type(beta).__name__],
+        "types": ["float" if isinstance(value, float) else type(value).__name__ for value in (alpha, beta)],
         "untouched": sweep == given,
     }
 
@@ -93,7 +94,10 @@ class ToleratesNoise(Check):
             noise = (NOISY * (2 * torch.rand(len(SIZES), generator=generator) - 1)).tolist()
             noise[-1] = NOISY * (-1) ** number  # the largest is off by all of it
             for name, link in LINKS.items():
-                cases[f"{name}, draw {number}"] = _answer(fit_link, _sweep(link, SIZES, noise))
+                sweep = _sweep(link, SIZES, noise)
+                cases[f"{name}, draw {number}"] = _answer(fit_link, sweep)
+                order = torch.randperm(len(SIZES), generator=generator).tolist()
+                cases[f"{name}, draw {number}{SHUFFLED}"] = _answer(fit_link, [sweep[i] for i in order])
         return cases
 
     @staticmethod
@@ -103,8 +107,9 @@ class ToleratesNoise(Check):
             for name, right in (("alpha", alpha), ("beta", beta)):
                 value = seen[case][name]
                 if not abs(value / right - 1) <= ROOM:
+                    order = ", the sizes in any order" if case.endswith(SHUFFLED) else ""
                     return (
-                        f"a {case.partition(',')[0]} link, each time up to {NOISY:.0%} off: "
+                        f"a {case.partition(',')[0]} link, each time up to {NOISY:.0%} off{order}: "
                         f"{name} is {value / right:.2f} times the correct one. Which sizes determine it in your fit?"
                     )
         return None

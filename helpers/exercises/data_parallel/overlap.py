@@ -260,6 +260,11 @@ class OneMessageABucket(Check):
                 for step, right in enumerate(want[rank]["steps"]):
                     mine = [nbytes for nbytes, _, _ in got["steps"][step]["calls"]]
                     sizes = [nbytes for nbytes, _, _ in right["calls"]]
+                    if mine != sizes and sorted(mine) == sorted(sizes):
+                        return (
+                            f"{case}, step {step}, rank {rank}: the buckets have the right sizes, but they are sent in "
+                            f"the order {mine}; it should be {sizes}. Which bucket must wait for which?"
+                        )
                     if mine != sizes:
                         return (
                             f"{case}, step {step}, rank {rank}: {len(mine)} all-reduces of {mine} bytes; "

@@ -112,9 +112,14 @@ def observe(seed: int, answer: Step) -> Evidence:
 
 
 class _OfSteps(Check):
-    """Judges step by step, on each rank of each case."""
+    """Judges step by step, on each rank of each case.
+
+    Attributes:
+        depends: whether a step is judged only if the steps before it have left the right weights and no gradients.
+    """
 
     probe = staticmethod(observe)
+    depends = False
 
     @classmethod
     def judge(cls, seen: Evidence, expected: Evidence) -> str | None:
@@ -122,13 +127,24 @@ class _OfSteps(Check):
             for rank, (got, right) in enumerate(zip(seen[case], want, strict=True)):
                 for step, (mine, theirs) in enumerate(zip(got["steps"], right["steps"], strict=True)):
                     if wrong := cls.wrong(mine, theirs, case.endswith("below")):
-                        return f"{case}, rank {rank}, step {step}: {wrong}"
+                        held_back = cls.depends and _held_back(got["steps"][:step])
+                        return held_back or f"{case}, rank {rank}, step {step}: {wrong}"
         return None
 
     @classmethod
     def wrong(cls, got: Evidence, right: Evidence, clipped: bool) -> str | None:
         """Return what is wrong with one step, None if nothing is."""
         raise NotImplementedError
+
+
+def _held_back(before: list[Evidence]) -> str | None:
+    """Say why a step is not judged after those `before` it, None if it is."""
+    for step, got in enumerate(before):
+        if got["left"]:
+            return f"Not judged after step {step}, which leaves gradients behind: see leaves_the_model_ready."
+        if not got["off"] <= CLOSE:
+            return f"Not judged after step {step}, whose update is wrong: see the checks of the update."
+    return None
 
 
 class OneMicroBatchAtATime(_OfSteps):
@@ -154,6 +170,7 @@ class UpdateOfTheJointBatch(_OfSteps):
         "multiplied before backward()?\n"
         "fully_shard averages over the ranks. You choose the weights of the sum over micro-batches."
     )
+    depends = True
 
     @classmethod
     def wrong(cls, got: Evidence, right: Evidence, clipped: bool) -> str | None:
@@ -168,6 +185,14 @@ class ClippedByTheJointNorm(_OfSteps):
         "Clip once, when all micro-batches have been reduced, and before the step.\n"
         "The norm of a rank's shards is not the norm of the gradient. What does clip_grad_norm_ do with DTensors?"
     )
+    depends = True
+
+    @classmethod
+    def judge(cls, seen: Evidence, expected: Evidence) -> str | None:
+        wrong = super().judge(seen, expected)
+        if wrong and UpdateOfTheJointBatch.judge(seen, expected):
+            return "Not judged until the update below the limit is correct: see update_of_the_joint_batch."
+        return wrong
 
     @classmethod
     def wrong(cls, got: Evidence, right: Evidence, clipped: bool) -> str | None:
@@ -208,6 +233,7 @@ class ReturnsLossAndNorm(_OfSteps):
         "clip_grad_norm_ returns the norm before clipping, as a DTensor: full_tensor() converts it to a plain tensor.\n"
         "A micro-batch has the same weight in the mean loss as in the gradient."
     )
+    depends = True
 
     @classmethod
     def wrong(cls, got: Evidence, right: Evidence, clipped: bool) -> str | None:

@@ -141,8 +141,12 @@ class SurvivesLargeScores(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case in expected:
             if not seen[case] <= 1e-3:  # at 6,000 the scores themselves have three decimals
-                off = f"off by {seen[case]:.2g} of its largest number" if seen[case] < float("inf") else "not finite"
-                return f"{case} scores of thousands: weighted / total is {off}. Which exp gets a number above zero?"
+                if seen[case] < float("inf"):
+                    off = f"off by {seen[case]:.2g} of its largest number"
+                    look = "To which maximum are the old sums rescaled, and by which factor?"
+                else:
+                    off, look = "not finite", "Which exp gets a number above zero?"
+                return f"{case} scores of thousands: weighted / total is {off}. {look}"
         return None
 
 
@@ -199,10 +203,11 @@ class LeavesItsInputsAlone(Check):
         return f"Changed by the call: {', '.join(changed)}. Which operation works in place?" if changed else None
 
 
+# First, what makes the others fail: an operation in place changes the tiles that they compare with.
 SOFTMAX: tuple[type[Check], ...] = (
+    LeavesItsInputsAlone,
     MatchesTheSoftmax,
     StateMeansWhatItSays,
     SurvivesLargeScores,
     SurvivesMaskedTiles,
-    LeavesItsInputsAlone,
 )

@@ -188,6 +188,12 @@ def _incomplete(got: Evidence, moment: str) -> str | None:
     for noted in got["moments"]:
         if noted["moment"] == moment and noted["state"] != "right":
             first = f"when block {noted['block']} (of 0 to {BLOCKS - 1}) computes in a {moment} pass"
+            if moment == "backward" and noted["block"] == 0 and noted["state"] == "empty":
+                # The blocks before it in this pass were complete, so their hooks gather. Its input needs no gradient.
+                return (
+                    f"{first}, its vector has no bytes; those of the other blocks were complete. Which hook frees it, "
+                    "and when is that hook called if the block's input needs no gradient?"
+                )
             return f"{first}, {states[noted['state']]}"
     return None
 

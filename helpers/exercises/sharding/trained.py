@@ -50,9 +50,9 @@ def train(step: Callable[[], Any], watch: nn.Module, optimizer: torch.optim.Opti
     return Trained(losses, static, meter.profile.peak_bytes, sent)
 
 
-def joint(loss: torch.Tensor) -> float:
-    """Return the mean over all ranks of their losses."""
-    loss = loss.detach().clone()
+def joint(loss: torch.Tensor | float) -> float:
+    """Return the mean over all ranks of their losses, which are tensors with one element, or numbers."""
+    loss = torch.as_tensor(loss, device=rank_device()).detach().float().clone()
     dist.all_reduce(loss)
     return loss.item() / dist.get_world_size()
 
