@@ -660,10 +660,12 @@ show(
 )
 
 # %% name="underflow"
-show_table([
-    ("magnitude", "median", "largest"),
-    *((name, f"{t.abs().median():.1e}", f"{t.abs().max():.1e}") for name, t in tensors.items()),
-])
+show_table(
+    [
+        ("magnitude", "median", "largest"),
+        *((name, f"{t.abs().median():.1e}", f"{t.abs().max():.1e}") for name, t in tensors.items()),
+    ]
+)
 print()
 lost = {
     name: {form: 100 * (t.to(FORMATS[form].dtype).double() == 0).double().mean().item() for form in FORMATS}
