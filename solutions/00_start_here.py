@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Start here
 #
-# **Your program, far more than your hardware, determines how much memory a training step needs. You can predict the figure, and then measure every byte of it
+# **Your program, far more than your hardware, determines how much memory a training step needs. You can predict that number, and then measure every byte of it
 # on the machine in front of you.**
 #
 # | | |
@@ -124,6 +124,8 @@ print(meter)
 # The peak comes during the optimizer's step, and **temporaries** are part of it: to compute its update, Adam makes two tensors, each as
 # large as the parameter it works on. This model has a single parameter tensor, so the two take twice as much memory as the whole model. They exist
 # only briefly, but that is the moment of the peak. ([[Lean_optimizers]] shows how to avoid them.)
+#
+# What the forward pass saved is not part of this peak: the backward pass used it and freed it before the optimizer started.
 #
 # Here is the same step as a picture. Read it from left to right: forward, backward, optimizer step.
 

@@ -82,7 +82,7 @@ explore_bits(0.1, "FP16")
 # %% [markdown] name="range_text"
 # ## 2 · Range
 #
-# Sixteen bits make 65,536 patterns, few enough to list them all. FP32 has too many, so its limits come from PyTorch's `finfo`.
+# Sixteen bits give 65,536 patterns, few enough to list them all. FP32 has too many, so its limits come from PyTorch's `finfo`.
 
 # %% name="range"
 table = {}
@@ -341,7 +341,7 @@ hint("number_formats.stochastic")
 # - `weight` and `lost` are BF16 tensors of the same shape; `update` is an FP32 tensor of that shape. The function changes none of them.
 # - `lost` is the compensation: what `weight` still lacks, rounded to BF16.
 # - The new weight is the BF16 number nearest to the sum of all three, and the new `lost` is what the new weight still lacks of that sum.
-# - A `lost` that is too small for BF16 to add to `weight` still counts.
+# - Even if BF16 would round `weight + lost` back to `weight`, `lost` still counts.
 
 
 # %% name="kahan" answer=true reveal=true
@@ -364,12 +364,15 @@ hint("number_formats.kahan")
 # model takes this walk only once. How far from 2.0 does one walk end?
 
 # %% name="walk"
-nearest, drawn, kept = (torch.ones(1000).bfloat16() for _ in range(3))
-owed, small = torch.zeros(1000).bfloat16(), torch.full((1000,), 0.001)
+nearest, drawn, kept, kept_too = (torch.ones(1000).bfloat16() for _ in range(4))
+owed, owed_in_fp32, small = torch.zeros(1000).bfloat16(), torch.zeros(1000), torch.full((1000,), 0.001)
 for _ in range(1000):
     nearest = (nearest.float() + small).bfloat16()
     drawn = stochastic_round(drawn.float() + small)
     kept, owed = kahan_add(kept, owed, small)
+    meant = kept_too.float() + owed_in_fp32 + small  # the same with `lost` in FP32
+    kept_too = meant.bfloat16()
+    owed_in_fp32 = meant - kept_too.float()
 above_one = 2.0**-7  # BF16's gap there
 chance = 0.001 / above_one
 deviation = above_one * math.sqrt(chance * (1 - chance))
@@ -379,10 +382,12 @@ print(f"measured: standard deviation of the walks {drawn.float().std():.3f}")
 print(f"nearest {nearest[0].item():.5f}; stochastic {drawn.float().mean():.5f}, mean of {len(drawn):,} walks")
 off = abs((kept.double() + owed.double())[0].item() - 2)
 print(f"Kahan: weight {kept[0].item():.5f}, lost {owed[0].item():.5f}, their sum off by {off:.4f}")
+off = abs((kept_too.double() + owed_in_fp32.double())[0].item() - 2)
+print(f"Kahan with `lost` in FP32: their sum off by {off:.6f}")
 
 # %% [markdown] name="tune_text"
-# A single walk typically ends about ten BF16 gaps from 2, while the mean of a thousand walks is almost exactly right. Kahan's sum ends less than one gap off. That error
-# comes from rounding `lost`, which is BF16, too.
+# A single walk typically ends about ten BF16 gaps from 2, while the mean of a thousand walks is almost exactly right. Kahan's sum ends less than one gap off. Nearly all of
+# that error comes from rounding `lost`, which is BF16, too: compare the last two lines.
 #
 # ### What BF16 does to Adam's moments
 #
@@ -439,16 +444,7 @@ for wide in (False, True):
     print(f"1,000 gradients of 1 add up to {weight.grad.item():g} in {weight.grad.dtype}")
 
 # %% [markdown] name="grad_dtype_text"
-# With an FP32 gradient the sum is right. The weight itself stays BF16.
-#
-# **Predict.** How many of the five optimizers SGD, Muon, Adafactor, Adam and AdamW can take a step with such a gradient?
-
-# %% name="guess_accept"
-my_guess = None  # of 5
-### BEGIN GUESS
-my_guess = 5  # PyTorch offers the setting
-### END GUESS
-accept_guess = Prediction("Optimizers that accept an FP32 gradient for a BF16 weight", my_guess, "of 5")
+# With an FP32 gradient the sum is right. The weight itself stays BF16. Not every optimizer can take a step with such a gradient, so try five of them.
 
 
 # %% name="grad_dtype_steps"
@@ -473,7 +469,6 @@ def step_with(make_optimizer):
 if hasattr(weight, "grad_dtype"):
     kinds = torch.optim.SGD, torch.optim.Muon, torch.optim.Adafactor, torch.optim.Adam, torch.optim.AdamW
     found = {kind.__name__: step_with(kind) for kind in kinds}
-    accept_guess.reveal(sum("Error" not in outcome for outcome in found.values()), "counted")
     for name, outcome in found.items():
         print(f"{name:22} {outcome}")
     narrow = weight_with_gradient()
@@ -665,6 +660,13 @@ show(
 )
 
 # %% name="underflow"
+show_table(
+    [
+        ("magnitude", "median", "largest"),
+        *((name, f"{t.abs().median():.1e}", f"{t.abs().max():.1e}") for name, t in tensors.items()),
+    ]
+)
+print()
 lost = {
     name: {form: 100 * (t.to(FORMATS[form].dtype).double() == 0).double().mean().item() for form in FORMATS}
     for name, t in tensors.items()
@@ -680,7 +682,10 @@ show_table(rows)
 # gone) and the percentage of zeros. A tensor may first be multiplied by a **scale** that brings its largest number to the top of the range, and divided by it
 # afterwards. That costs one number per tensor, and eight-bit training works that way ([[fp8]]).
 #
-# **Predict.** Unscaled, E4M3 loses all of Adam's second moments. With such a scale, what percentage still becomes zero?
+# Unscaled, E4M3 loses all of Adam's second moments. The tables above show E4M3's smallest and largest number (section 2) and the largest second moment (section 6), and the histogram shows how
+# far down the others reach.
+#
+# **Predict.** With such a scale, what percentage of the second moments still becomes zero?
 
 # %% name="guess_scaled"
 my_guess = None  # %

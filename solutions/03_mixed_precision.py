@@ -155,7 +155,7 @@ hint("mixed_precision.master")
 # `torch.autocast` needs no second set of weights. The weights are FP32 and stay FP32. Inside its region, autocast looks up each operation in a list
 # and casts the operation's inputs.
 #
-# - Matmuls and convolutions run in 16 bits, because most of the time goes there.
+# - Matmuls and convolutions run in 16 bits, because that is where most of the time goes.
 # - Operations that lose too much precision in 16 bits run in FP32.
 # - All others take their inputs as they are.
 #
@@ -390,7 +390,7 @@ seeds_guess = Prediction("FP32, accuracy of the best seed minus the worst", my_g
 
 # %% name="equivalence"
 jobs = [(name, seed) for name in (HALF, "FP32") for seed in range(3)]
-with sign_of_life("six trainings, two at a time"):
+with sign_of_life("six training runs, two at a time"):
     trained = parallel_map(lambda job: train_cnn(half if job[0] == HALF else FP32, job[1]), jobs)
 curves = dict(zip(jobs, trained, strict=True))
 accuracy = {name: [100 * curves[name, seed][1] for seed in range(3)] for name in ("FP32", HALF)}
@@ -431,8 +431,8 @@ show_table(category_table(cnn))
 # - **Activations** nearly halve. The exception is **max pooling**, which saves the position of each maximum as a 64-bit integer.
 # - **Parameters, gradients, optimizer state** do not change by a byte: autocast leaves them in FP32.
 # - **Weight copies** are new: autocast's 16-bit casts of the weights, cached until the region ends and saved for the backward pass.
-# - **Temporaries** halve as well. **Kernel workspace** depends on the device. A CPU without BF16 hardware converts
-#   inside each convolution: there the workspace grows, and the peak may move to it.
+# - **Temporaries** halve as well. **Kernel workspace** depends on the device and on the algorithm that it chooses. A CPU without BF16 hardware converts
+#   inside each convolution: there the workspace may grow, and the peak may move to it.
 #
 # Here is what autograd saves for 64 images, by dtype (a tensor that two operations save counts twice):
 
@@ -474,11 +474,12 @@ for subject, runs in {"CNN, batch 256": cnn, "GPT, 8 x 128 tokens": gpt}.items()
         claims.record("C7", "2x less memory", f"{subject}, {HALF}, peak", saving, "x less", 1.9, math.inf)
     saving = runs["FP32"].largest["activations"] / runs[HALF].largest["activations"]
     claims.figure("16 bits, less memory for activations", f"{subject}, {HALF}", saving, "x less")
-print(claims)
+for row in claims.rows[1:]:
+    print(f"{row.said}: {row.figure} ({row.subject})")
 
 # %% [markdown] name="gpt_explained"
-# (C7 is the claim's number in this course's list. It counts as *held* at 1.9x or more, which allows for rounding and nothing else. On a CPU the CNN's peak gets no verdict,
-# because it depends on how the convolution is emulated.)
+# (Section 7 lists these figures as claims. "2x less memory" counts as *held* at 1.9x or more, which allows for rounding and nothing else. On a CPU the CNN's peak gets no verdict,
+# because it depends on how the convolution is computed.)
 #
 # Neither peak reaches the promised factor of two. **Mixed precision halves what becomes 16-bit, and nothing else.** Optimizer state needs other
 # techniques ([[lean_optimizers]]), and so do the remaining activations ([[activation_checkpointing]]).
@@ -542,7 +543,7 @@ for subject, name, dtype, fp32 in lines:
         timing = compare(right, other, runs=3, warmup=0)
     if name == HALF and subject.startswith("CNN"):
         speed_guess.reveal(timing.speedup)
-    spread = f"{timing.speedup:.2f}x (3 pairs: {min(timing.ratios):.2f} to {max(timing.ratios):.2f})"
+    spread = f"{timing.speedup:.2g}x (3 pairs: {min(timing.ratios):.2g} to {max(timing.ratios):.2g})"
     print(f"{subject:20} FP32 -> {name}: {spread}; the first gradient is off by {off:.1e}")
     if device.type == "cuda":  # the claim is about tensor cores
         claims.record("C7", "2x faster", f"{subject}, {name}", timing.speedup, "x as fast", 1.8, math.inf)
@@ -555,10 +556,18 @@ print(
     ", ".join(f"{what} in {how}" for what, how in fp32_precision().items()),
 )
 
+# %% name="units"
+if device.type == "cpu" and hasattr(torch.cpu, "get_capabilities"):  # newer versions of PyTorch have it
+    units = [name for name, has in torch.cpu.get_capabilities().items() if has and ("bf16" in name or "fp16" in name)]
+    print("this CPU's instructions for 16 bits:", ", ".join(sorted(units)) or "none")
+
 # %% [markdown] name="speed_explained"
-# If even the lowest ratio of a line is above 1x, your device has hardware for the format and this model is large enough to use it. On a CPU, a line whose highest ratio is far
-# below 1x means that it does not: every 16-bit number is converted before and after each operation. The claim of 2x is about tensor cores, so it gets a verdict only on
-# a GPU. TF32 saves no bytes. It has as many fraction bits as FP16, 10, so the error of its gradient should be about as large.
+# If even the lowest ratio of a line is above 1x, your device has hardware for the format and this model is large enough to use it. A ratio far below 1x on a CPU can have several
+# causes. Without instructions for the format (the last line lists yours), every 16-bit number is converted before and after each operation. With them, the library may still have no fast kernel for
+# an operation, or another program may occupy the cores: taking turns with FP32 does not help if one format suffers more from that. Repeat the cell on an idle machine, or after
+# `torch.set_num_threads(1)`, before you conclude anything from it.
+#
+# The claim of 2x is about tensor cores, so it gets a verdict only on a GPU. TF32 saves no bytes. It has as many fraction bits as FP16, 10, so the error of its gradient should be about as large.
 #
 # To train in TF32 with nothing else changed, call `torch.set_float32_matmul_precision("high")`. Newer names for the same settings are
 # `torch.backends.cuda.matmul.fp32_precision = "tf32"` for matmuls and `torch.backends.cudnn.conv.fp32_precision` for convolutions. Use one generation of names: reading

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 
+OLDER_PLANNER = "(older planner)"
 WIDTH = 118  # characters of a line of text below a cell, in a window of 1,440 pixels
 OWN = 5  # columns about this run; those after them are of other machines
 
@@ -74,7 +75,7 @@ class Claims:
         table = [("claim", "said", "measured on", "measured", "verdict", *(f"on {other.device}" for other in others))]
         for row in self.rows:
             theirs = [other.find(row) for other in others]
-            columns = [match.figure if match else "-" for match in theirs]
+            columns = [_beside(row, match) for match in theirs]
             table.append((row.claim, row.said, row.subject, row.figure, verdict(row, self._kind), *columns))
         return table
 
@@ -98,3 +99,11 @@ class Claims:
 
         header, *rows = self._table()
         return f"<table>{line(header, 'th')}{''.join(line(row, 'td') for row in rows)}</table>"
+
+
+def _beside(row: Measurement, match: Measurement | None) -> str:
+    """Return a receipt's figure for a row. What is planned is the same on any machine, unless the planner was older."""
+    if match is None:
+        return "-"
+    older = row.subject.startswith("planned:") and match.figure != row.figure
+    return f"{match.figure} {OLDER_PLANNER}" if older else match.figure

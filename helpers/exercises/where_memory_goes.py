@@ -16,7 +16,8 @@ from ..meter.recorder import MemoryMeter
 from .base import Check, Evidence, Part
 
 SCHEMES = ("fp32", "autocast", "classic", "bf16")
-TOLERANCE = 0.10
+TOLERANCE = 0.04  # the smallest term that the lab lists is more than this of the peak of one of the shapes
+GPU_TOLERANCE = 0.10  # its allocator hands out blocks that may be up to 1 MiB larger than the tensors in them
 
 
 def gpt_step(model: SmallGPT, optimizer: torch.optim.Optimizer, ids: Tensor) -> None:
@@ -107,7 +108,7 @@ def _where_to_look(case: str) -> str:
 
 
 class PredictsThePeak(Check):
-    """The peak of a training step within 10% of the measurement, for GPTs of many shapes."""
+    """The peak of a training step within 4% of the measurement (10% on a GPU), for GPTs of many shapes."""
 
     hint = "List the tensors in memory at each of the two moments; then compare your sum with the GPT of section 2."
     # Each tells other terms apart: (what it stresses, sizes).
@@ -117,6 +118,8 @@ class PredictsThePeak(Check):
         ("a wide model, batch 1", {"vocabulary": 256, "context": 64, "layers": 3, "width": 256, "batch": 1}),
         ("a deep and narrow model", {"vocabulary": 256, "context": 128, "layers": 8, "width": 64, "batch": 8}),
         ("a large embedding, batch 2", {"vocabulary": 8000, "context": 64, "layers": 2, "width": 128, "batch": 2}),
+        ("a single layer", {"vocabulary": 448, "context": 128, "layers": 1, "width": 128, "batch": 16}),
+        ("logits in the optimizer step", {"vocabulary": 2000, "context": 64, "layers": 2, "width": 96, "batch": 1}),
     )
 
     @classmethod
@@ -141,7 +144,13 @@ class PredictsThePeak(Check):
 
         each_operation(predict, note)
         measured = {name: measured_peak(**sizes) for name, sizes in tried.items()}
-        return {"predicted": predicted, "measured": measured, "operations": len(operations)}
+        tolerance = GPU_TOLERANCE if pick_device().type == "cuda" else TOLERANCE
+        return {
+            "predicted": predicted,
+            "measured": measured,
+            "operations": len(operations),
+            "tolerance": tolerance,
+        }
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -150,15 +159,15 @@ class PredictsThePeak(Check):
                 f"`gpt_peak` runs {seen['operations']:,} operations on tensors. Build no model and measure nothing: "
                 "compute the peak from the five integers with plain Python numbers."
             )
-        wrong = {}
+        wrong, tolerance = {}, expected["tolerance"]
         for name, want in expected["measured"].items():
             ratio = seen["predicted"][name] / want
-            if not abs(ratio - 1) <= TOLERANCE:
+            if not abs(ratio - 1) <= tolerance:
                 wrong[name] = ratio
         if not wrong:
             return None
         listed = "; ".join(f"{name}: {ratio:.2f} times the measurement" for name, ratio in wrong.items())
-        return f"Off by more than 10% for {listed}. {_advice(wrong)}"
+        return f"Off by more than {tolerance:.0%} for {listed}. {_advice(wrong)}"
 
 
 def _advice(wrong: dict[str, float]) -> str:
@@ -177,6 +186,16 @@ def _advice(wrong: dict[str, float]) -> str:
         return "The shape with the most logits is off. How many tensors of that size are alive at once?"
     if "a large batch" in wrong or "a deep and narrow model" in wrong:
         return "Shapes with many tokens are off. Check the activations per token and layer, and the logits."
+    if set(wrong) == {"logits in the optimizer step"}:
+        return (
+            "That model's peak is in the optimizer step. When `train_step` gets there, its variable `logits` still "
+            "refers to a tensor of tokens x vocabulary."
+        )
+    if set(wrong) == {"a single layer"}:
+        return (
+            "The fewer the layers, the more the tensors outside the blocks count: the first norm saves its input, and "
+            "the head saves the last norm's output."
+        )
     if "a wide model, batch 1" in wrong:
         return (
             "The shape with few tokens is off. Its peak is in the optimizer step, when all gradients are in memory, "

@@ -70,3 +70,15 @@ def test_printed_lines_are_no_wider_than_a_cell_and_a_narrow_table_keeps_other_m
     assert "very long name" in claims._repr_html_()
     monkeypatch.setattr("helpers.claims.claims.receipts_elsewhere", lambda: [replace(old, device="b")])
     assert str(claims).splitlines()[0].endswith("on b")
+
+
+def test_a_planned_figure_that_differs_from_a_receipts_is_marked(monkeypatch):
+    claims = Claims()
+    claims.record("C5", "temporaries add 20%", "planned: a model", 19.3, "%", 20, 30)
+    claims.record("C5", "temporaries add 20%", "planned: another", 21.0, "%", 20, 30)
+    claims.record("C5", "temporaries add 20%", "a model, measured", 19.3, "%", 20, 30)
+    theirs = [replace(row, measured=figure) for row, figure in zip(claims.rows, (29.8, 21.0, 29.8), strict=True)]
+    monkeypatch.setattr(
+        "helpers.claims.claims.receipts_elsewhere", lambda: [Receipt("b", "cuda", {"lab": {"rows": theirs}})]
+    )
+    assert [row[-1] for row in claims._table()[1:]] == ["29.8% (older planner)", "21%", "29.8%"]

@@ -17,6 +17,10 @@ Mode = Callable[[torch.dtype], Any]
 Operations = dict[str, Callable[[], Tensor]]
 HALVES = {"BF16": torch.bfloat16, "FP16": torch.float16}
 SAME = 1e-4  # relative; inputs that are not rounded to 16 bits change a result by more
+CHANGED = (
+    "Your function changes the tensors that it is given, so later calls get rounded inputs. `value.to(dtype)` makes a "
+    "copy and leaves the original alone; assigning to `.data` does not."
+)
 SILENT = "Your `__torch_function__` returns nothing: return what `func` returns."
 
 
@@ -153,6 +157,16 @@ def _gradients(seed: int, autocast: Mode) -> Evidence | None:
     return {"gradients": gradients, "dtype": dtype, "changed": changed, "grown": grown}
 
 
+def _changes_inputs(seed: int, autocast: Mode) -> bool:
+    """Whether a matmul or a loss leaves another dtype or other values in the tensors that it gets."""
+    given = [_random(seed, 4, 4), _random(seed + 1, 4, 4).bfloat16()]
+    before = [tensor.clone() for tensor in given]
+    for operation in (F.linear, F.mse_loss):
+        with autocast(torch.bfloat16):
+            _unless_refused(lambda operation=operation: operation(*given))
+    return not all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(given, before, strict=True))
+
+
 def _returns_nothing(autocast: Mode) -> bool:
     """Whether a function returns None in the region, one that is in LOW_PRECISION or one that is in neither list."""
     x = torch.ones(4, 4)
@@ -174,7 +188,8 @@ def observe(seed: int, autocast: Mode) -> Evidence:
     """Run every operation in a region for BF16 and in one for FP16, and a training step."""
     if _returns_nothing(autocast):
         return {"silent": True}
-    seen: Evidence = {"silent": False, "low precision": {}, "losses": {}, "others": {}}
+    changes = _changes_inputs(seed, autocast)
+    seen: Evidence = {"silent": False, "changes inputs": changes, "low precision": {}, "losses": {}, "others": {}}
     for name, half in HALVES.items():
         for clause, operations in (
             ("low precision", _low_precision(seed, half)),
@@ -192,6 +207,8 @@ def observe(seed: int, autocast: Mode) -> Evidence:
 
 def _wrong(seen: Evidence, expected: Evidence, clause: str, why: str, values: str, same: float = SAME) -> str | None:
     """Say which result of a clause has another dtype, or the right one and other values."""
+    if seen["changes inputs"] and _wrong(seen | {"changes inputs": False}, expected, clause, why, values, same):
+        return CHANGED
     for case, (wanted, right) in expected[clause].items():
         dtype, mine = seen[clause][case]
         if dtype == "refused":
@@ -218,6 +235,8 @@ class CastsToLowPrecision(Check):
         if seen["silent"]:
             return SILENT
         wrong = [c for c, (dtype, _) in expected["low precision"].items() if seen["low precision"][c][0] != dtype]
+        if wrong and seen["changes inputs"]:
+            return CHANGED
         if wrong and all("keywords" in case or "a mask of numbers" in case for case in wrong):
             return f"Only calls with keyword tensors are wrong ({wrong[0]}): cast the tensors in `kwargs`, too."
         if wrong and all("the other 16-bit dtype" in case or "FP64" in case for case in wrong):
@@ -307,11 +326,13 @@ class GradientsComeBack(Check):
                     f"The gradient of the {name} is off by {off:.0%}. Cast each input once, and change it in no other "
                     "way."
                 )
-        for grown, region in zip(training["grown"], ("the region that was used before", "a new region"), strict=True):
+        regions = ("the same `Autocast` object is entered again", "a new `Autocast` object is entered")
+        for grown, region in zip(training["grown"], regions, strict=True):
             if not abs(grown - 3) <= 0.02:
                 return (
-                    f"A weight grew to 3 times its size between two calls; in {region} the result of F.linear is "
-                    f"{grown:.3g} times as large. Cast the weight again in each call."
+                    f"A weight is multiplied by 3 after a region has ended. When {region}, F.linear's result should be "
+                    f"3 times as large as before, and it is {grown:.3g} times as large. Is a cast from the earlier "
+                    "region still in use?"
                 )
         return None
 

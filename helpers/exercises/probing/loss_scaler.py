@@ -225,13 +225,15 @@ class GradientIsUnscaled(ForOptimizers):
             moved = got["moved"][right_ones.index(False)]
             return (
                 f"{at}for some parameters an update is {moved:.4g} times the gradient of the loss, for others it is "
-                "right. An optimizer may have several groups, and parameters without a gradient: divide all others."
+                "right. An optimizer may have several groups, and some parameters without a gradient: skip those, and "
+                "divide all others."
             )
         for moved, right in zip(got["moved"], want["moved"], strict=True):
             if not close(moved, right, EXACT):
                 return (
-                    f"{at}an update is {moved / right:.4g} times the gradient of the loss. Is each optimizer's "
-                    "gradient divided by the current scale, once, whether or not unscale_() was called before step()?"
+                    f"{at}an update is {moved / right:.4g} times the gradient of the loss. Is each gradient "
+                    "divided by the current scale, once, whether or not unscale_() was called before step()? And does "
+                    "update() clear the record that unscale_() was called?"
                 )
         return None
 
@@ -243,8 +245,8 @@ class GradientIsUnscaled(ForOptimizers):
             if not _divided(one["grad"], one["given"], scale):
                 if name == FROZEN and one["grad"] == one["given"]:
                     return (
-                        "unscale_() leaves out a parameter that has a gradient and is frozen by now. What counts is "
-                        "whether .grad is None."
+                        "unscale_() leaves out a parameter that has a gradient and has since been frozen. What counts "
+                        "is whether .grad is None."
                     )
                 return (
                     f"Gradients between 1e-12 and 1e9{among} are not divided by the scale of {scale:g}: see the "
@@ -260,6 +262,18 @@ def _what_it_meets(finite: bool, number: str, place: str) -> str:
     if finite:
         return "with finite gradients, up to 1e9"
     return f"with {number} at the end of a gradient in {PLACES[place]}"
+
+
+def _why_not(step: int, finite: bool, number: str, place: str, explicit: bool) -> str:
+    """Ask for what may have gone wrong in a step that was taken and should not have been, or the other way round."""
+    clears = "Does update() clear what unscale_() recorded before?"
+    if finite:
+        return f"No gradient is inf or NaN, and 1e9 is no overflow. {clears}"
+    looks = (
+        "Does unscale_() look at every gradient of every group, for inf and NaN, does it record what it found, and "
+        "does step() skip by that?"
+    )
+    return looks if explicit or step == 1 else f"Here step() has to call unscale_() itself. {clears} {looks}"
 
 
 class OverflowSkipsAndBacksOff(ForOptimizers):
@@ -294,8 +308,17 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
             moved = not torch.equal(before, weights(model))
             returned = [None if one is None else bool(one) for one in stepped]
             number = "" if bad is None else f"{bad:g}"
-            log.append([moved, list(steps), returned, float(scaler.get_scale()), between, finite, number, place])
-        return {"log": log, "left": left, "alone": cls._alone(scaler_class), "two": cls._two(scaler_class)}
+            log.append(
+                [moved, list(steps), returned, float(scaler.get_scale()), between, finite, number, place, explicit]
+            )
+        return {
+            "log": log,
+            "left": left,
+            "alone": cls._alone(scaler_class),
+            "single": cls._at_work(scaler_class, (1.0,)),
+            "two": cls._at_work(scaler_class, (float("inf"), 1.0)),
+            "optimizers": cls.optimizers,
+        }
 
     @staticmethod
     def _alone(scaler_class: Any) -> list[bool]:
@@ -308,13 +331,13 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
         return [not torch.equal(before, weights(model)), returned]
 
     @classmethod
-    def _two(cls, scaler_class: Any) -> list[float]:
-        """Return how far each of two scalers moves the weights, when one has met an overflow and the other has not.
+    def _at_work(cls, scaler_class: Any, values: tuple[float, ...]) -> list[float]:
+        """Return how far each of several scalers moves the weights, each with gradients of its own value.
 
-        The first has its update() before the second steps.
+        All of them unscale first; then one after the other steps and has its update().
         """
         pairs = []
-        for value in (float("inf"), 1.0):
+        for value in values:
             model, optimizers = _toy(torch.optim.SGD, 1.0, cls.optimizers)
             scaler = scaler_class(init_scale=4.0)
             _fill(model, value)
@@ -331,13 +354,12 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         previous = None
         for i, (got, want) in enumerate(zip(seen["log"], expected["log"], strict=True), 1):
-            step = f"step {i} ({_what_it_meets(*want[5:])})"
+            step = f"step {i} ({_what_it_meets(*want[5:8])})"
             if got[0] != want[0] or got[1] != want[1]:
                 taken, right = (" and ".join(map(str, each[1])) for each in (got, want))
                 return (
                     f"In {step} the weights {'moved' if got[0] else 'did not move'}, and the optimizer steps taken so "
-                    f"far are {taken}, not {right}. Does unscale_() look at every gradient of every group, for inf and "
-                    "NaN, does it record what it found, and does step() skip by that?"
+                    f"far are {taken}, not {right}. {_why_not(i, *want[5:])}"
                 )
             if got[2] != want[2]:
                 returned, right = (" and ".join(map(str, each[2])) for each in (got, want))
@@ -362,10 +384,17 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
                 f"{'moved' if moved else 'did not move'} and step() returned {returned}. step() has to unscale before "
                 "it decides whether to step."
             )
-        if not all(close(got, want, EXACT) for got, want in zip(seen["two"], expected["two"], strict=True)):
+        moved, right = seen["single"][0], expected["single"][0]
+        if not close(moved, right, EXACT):
             return (
-                "Two scalers at work, one with an inf gradient and one without: each must use what it "
-                "found itself, and know which optimizers it has unscaled. Keep that in self, not in the class."
+                "Not judged to its end until a step after unscale_() is right: it moves the weights by "
+                f"{moved / right:.4g} times what it should. See gradient_is_unscaled."
+            )
+        if not all(close(got, want, EXACT) for got, want in zip(seen["two"], expected["two"], strict=True)):
+            unscaled = "whether it has unscaled" if expected["optimizers"] == 1 else "which optimizers it has unscaled"
+            return (
+                "Two scalers at work, one with an inf gradient and one without; each of them alone is right. Each must "
+                f"use what it found itself, and know {unscaled}. Keep that in self, not in the class."
             )
         return None
 
@@ -462,6 +491,31 @@ class ScaleGrows(ForOptimizers):
         return (
             f"{settings}: after the steps {want['steps'][:i]} (g good; b bad: inf in {PLACES['second']}"
             f"{'; B: inf in every optimizer' * ('B' in want['steps'])}) the scale is {got:g}; it should be {right:g}."
+            f"{ScaleGrows._cause(got, i, want)}"
+        )
+
+    @staticmethod
+    def _cause(got: float, i: int, want: Evidence) -> str:
+        """Say what the last of `i` steps asks for, where the scale is `got` and not what is wanted."""
+        if i == 0:
+            return " It starts at init_scale."
+        before, right = want["scales"][i - 1 : i + 1]
+        same = close(got, before, EXACT)
+        if want["steps"][i - 1] in "bB":
+            return (
+                " The last step is bad, and update() should multiply the scale by backoff_factor, once."
+                f"{' Was the inf found?' * same}"
+            )
+        restarts = [j for j in range(1, i) if want["scales"][j] != want["scales"][j - 1]]
+        good = i - max(restarts, default=0)
+        if right != before:
+            first = " Does each good step count, and does the count restart after the scale has grown?"
+            return f" The last {good} steps are good, so update() should multiply it by growth_factor.{first * same}"
+        after = "a bad step" if restarts and want["steps"][restarts[-1] - 1] in "bB" else "the scale has grown"
+        restart = f" Does the count restart after {after}?" if restarts else ""
+        return (
+            f" Only {good} good step{'s' * (good != 1)} in a row came before that, and growth_interval is "
+            f"{want['settings'].get('growth_interval', 2000):g}.{restart}"
         )
 
     @staticmethod

@@ -19,5 +19,6 @@ def gpt_peak(vocabulary, context, layers, width, batch):
     block = [*matrices, *((rows,) for rows, _ in matrices), *[(width,)] * 4]
     shapes = [(vocabulary, width), (context, width), *block * layers, *[(width,)] * 2]
     n = sum(map(math.prod, shapes))
-    numbers = batch * context * (16.06 * layers * width + 2 * width + 4 * vocabulary)
-    return 4 * max(3 * n + numbers, 5 * n)
+    tokens = batch * context
+    numbers = tokens * (16.06 * layers * width + 2 * width + 4 * vocabulary)
+    return 4 * max(3 * n + numbers, 5 * n + tokens * vocabulary)
