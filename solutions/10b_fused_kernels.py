@@ -549,7 +549,7 @@ for name, (meter, loss, *gradients) in runs.items():
     print(f"{name:14} loss {loss:.6f}, gradients off by {off:.0e}, peak {human_bytes(meter.peak_bytes)}")
 
 # %% [markdown] name="chunked_table_explained"
-# PyTorch's own version uses the same idea. By default it chooses the size of its chunks, and may take far smaller ones. With chunks of 128 it still holds less than the reference solution, whose peak is 15 MiB (yours may differ): PyTorch works in place and holds one tensor of a chunk where the reference holds two (4 MiB each). The rest of the difference matches the result of `gradient.t() @ rows`, a tensor of V × D (2 MiB) that exists until it is added.
+# PyTorch's own version uses the same idea. By default it chooses the size of its chunks, and may take far smaller ones. With chunks of 128 it still holds less than the reference solution (yours may differ): PyTorch works in place and holds one tensor of a chunk where the reference holds two (4 MiB each). The rest of the difference matches the result of `gradient.t() @ rows`, a tensor of V × D (2 MiB) that exists until it is added.
 #
 # Variables keep tensors alive. If a variable still refers to the last chunk's gradient while the next logits are made, that costs one more chunk (4 MiB). The check tests for it.
 
