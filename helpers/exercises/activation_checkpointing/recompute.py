@@ -147,8 +147,8 @@ _REFUSED = {
 
 
 _OUTSIDE = (
-    "the inner backward pass starts from a tensor without a graph, although the result of the second run has one. Under "
-    "torch.no_grad(), as in backward, even a sum of that result gets none: start from the result itself."
+    "the inner backward pass starts from a tensor without a graph, although the result of the second run has one. "
+    "Under torch.no_grad(), as in backward, even a sum of that result gets none: start from the result itself."
 )
 
 

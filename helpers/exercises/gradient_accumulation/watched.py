@@ -25,7 +25,7 @@ class _Mark:
 
 
 class _Watched:
-    """Notes the rows of each forward call of `model`, the order of forward and backward passes, and graphs that stay."""
+    """Notes the rows of each forward call of `model`, the order of the passes, and the graphs that stay."""
 
     def __init__(self, model: nn.Module) -> None:
         self.rows: list[list[float]] = []  # of each call, a sum of each row's numbers that tells rows apart

@@ -237,7 +237,7 @@ class EvaluationKeepsNothing(_Clinic):
             return "After your evaluation parameters no longer require a gradient: the next training step would fail."
         wrong = _Clinic.judge(seen, expected)
         if wrong and wrong.startswith(MORE):
-            return f"{wrong} Does autograd record the forward passes? No backward pass follows: look at torch.no_grad()."
+            return f"{wrong} Does autograd record the forward passes? Look at torch.no_grad()."
         return wrong
 
 
@@ -351,8 +351,8 @@ class HookKeepsNoOutput(_Clinic):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["replaced"]:
             return (
-                f"Your hook on {seen['replaced'][0]!r} returns a value. A forward hook that returns a value replaces the "
-                "module's output: store the mean and return nothing."
+                f"Your hook on {seen['replaced'][0]!r} returns a value. A forward hook that returns a value "
+                "replaces the module's output: store the mean and return nothing."
             )
         for name in seen["missing"]:
             held = f"{seen['sizes'][name]:,} numbers" if name in seen["sizes"] else "nothing"
