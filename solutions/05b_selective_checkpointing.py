@@ -358,7 +358,7 @@ for name in list(policies)[-3:]:
 # %% [markdown] name="attention_text"
 # Fused attention is not in `FACTOR`: its kernel has a name of its own, and the usual rule recomputes it.
 #
-# In each block, *keep from 4 × width* keeps two results: that of attention, and that of the MLP's second layer. Both cost 8 × width FLOPs per element. Keep the result of attention alone.
+# In each block, *keep from 4 × width* keeps two results: that of attention, and that of the MLP's second layer. Both cost 8 × width FLOPs per element. Now keep only the result of attention.
 #
 # **Predict.** By what percentage of the plain run's arithmetic does the total grow, compared with *keep from 4 × width*? (The second layer of the MLP does 4 of the 16 units of a block's forward pass,
 # and a forward and backward pass is about three forward passes.)
@@ -411,7 +411,7 @@ for name in ("keep from 4 x width", "keep attention"):
 
 # %% [markdown] name="pareto_text"
 # Dropping the result of the MLP's second layer adds no arithmetic, because early stop ends the second run before that layer. The backward pass does not need its result, so keeping it only takes memory: one tensor per block, in all three policies.
-# A cost per element does not tell you this. PyTorch asks the policy about one operation at a time, and neither PyTorch nor `keep_costly` knows there whether the backward pass will need the result.
+# The cost per element does not show this. PyTorch asks the policy about one operation at a time, during the forward pass, when neither PyTorch nor `keep_costly` knows whether the backward pass will need the result.
 #
 # ### All in one picture
 #
@@ -484,6 +484,8 @@ show(
 # So two questions decide. Would this result be computed again at all? If not, drop it. **Of the results that would be computed again, keep those that cost the most FLOPs per byte.** (*Plain* is dominated because only matmuls
 # and attention count as arithmetic here. A policy counts as dominated only by those in the table: another one may beat it.)
 #
+# (If a time is negative, or if its middle half spans tens of percent, other programs disturbed the rounds: run the cell again when the machine is quieter.)
+#
 # In time (right picture), the ranking is different: PyTorch calls the policy in Python for every operation. With narrow layers these calls can take longer than the arithmetic that they
 # save: compare the selective policies with *every block*. If they are slower on your device, checkpoint every block or *MLP only* there, or let the compiler choose (section 4). Does this hold for layers that are eight times as wide (four times on a GPU)?
 #
@@ -522,7 +524,7 @@ show_table(table)
 
 # %% [markdown] name="moved_task"
 # The last column shows the same policies with narrow layers. With wide layers, Python takes a smaller share of the time. Compare the middle halves before you rank
-# policies: where they overlap, these rounds do not show which policy is faster. A negative time means that other programs disturbed the rounds: run the cell again when the machine is quieter. A compiled block needs no Python at all for this choice (section 4).
+# policies: where they overlap, these rounds do not show which policy is faster. A compiled block needs no Python at all for this choice (section 4).
 #
 # ## 3 · Moved instead of recomputed
 #
