@@ -6,7 +6,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | write the loop for rows, for tokens and for DDP, and prove that the update is the same; predict how much memory it saves; recognize six mistakes by their numbers; decide whether a larger batch is worth its cost |
+# | After this you can | write the loop for rows, for tokens and for DDP, and prove that the update is the same; predict how much memory it saves; recognize six mistakes from the numbers they produce; decide whether a larger batch is worth its cost |
 # | Time | 110 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU where there is one |
@@ -109,7 +109,7 @@ def distance(a, b):
 #
 # - The model sees each row once, in order, at most `micro_batch` rows at a time. If N is not a multiple of it, the last micro-batch is smaller.
 # - Each row has weight 1/N, even in a smaller micro-batch.
-# - Memory: one micro-batch at a time. Its backward pass runs before the next forward pass, and then neither its graph nor its outputs are kept.
+# - Memory: one micro-batch at a time. Its backward pass runs before the next forward pass. After that, only variables that the next micro-batch overwrites may hold its loss or its outputs.
 # - Existing gradients are added to, not cleared. Clearing them and the optimizer's step are up to the caller. Weights, rows and the model's mode do
 #   not change.
 # - It returns the mean loss over all rows: a number, or a detached scalar tensor.
@@ -242,7 +242,8 @@ large = digits(device, size=16)
 images, labels = large.train_x[:256].clone(), large.train_y[:256].clone()
 with sign_of_life("seven micro-batch sizes"):
     cnn = {m: measured(images, labels, m) for m in (256, 128, 64, 32, 16, 8, 4)}
-show_table(category_table({"256": cnn[256], "4 x 64": cnn[64], "32 x 8": cnn[8]}))
+table = category_table({"256": cnn[256], "4 x 64": cnn[64], "32 x 8": cnn[8]})
+show_table([(*table[0][:-1], "32 x 8 / 256"), *table[1:]])
 
 # %% name="memory_figure"
 figure = Figure(figsize=(7, 3.2), layout="constrained")
@@ -275,12 +276,12 @@ claims.record("C8", "the peak is that of the micro-batch", "CNN, inputs aside", 
 # **Predict.** A GPT of 3.3 million parameters trains with AdamW on 32 sequences of 32 characters. By what factor does the peak fall when the batch of 32
 # becomes 32 micro-batches of one sequence?
 
-# %% name="guess_nothing"
+# %% name="guess_gpt"
 my_guess = None  # peak with one batch of 32 / peak with micro-batches of 1
 ### BEGIN GUESS
 my_guess = 10  # activations fall to a thirty-second, the rest stays
 ### END GUESS
-nothing_guess = Prediction("Peak of one batch of 32 / of 32 micro-batches", my_guess, "times")
+gpt_guess = Prediction("Peak of one batch of 32 / of 32 micro-batches", my_guess, "times")
 
 # %% name="nothing"
 text = english(device)
@@ -307,7 +308,7 @@ def gpt_meter(micro_batch, **how):
 
 with sign_of_life("a GPT with three micro-batch sizes"):
     gpt = {m: gpt_meter(m, foreach=True) for m in (32, 4, 1)}  # foreach: the default on a GPU
-nothing_guess.reveal(gpt[32].peak_bytes / gpt[1].peak_bytes)
+gpt_guess.reveal(gpt[32].peak_bytes / gpt[1].peak_bytes)
 for micro_batch, meter in gpt.items():
     print(f"micro-batch {micro_batch:2}: peak {human_bytes(meter.peak_bytes):>10} in {meter.peak_at}")
 
@@ -346,12 +347,12 @@ print(f"foreach=False: micro-batches of 1 need {looped:.2f} x the memory of micr
 # **Predict.** A plain step sees 256 rows. The accumulated step sees two micro-batches of 256. What is the accumulated step's peak relative to the plain step's,
 # inputs not counted?
 
-# %% name="guess_price"
+# %% name="guess_wide"
 my_guess = None  # peak of 2 x 256 / peak of a plain step on 256 rows
 ### BEGIN GUESS
 my_guess = 1.2  # the first gradients are still there when the second ones arrive, layer by layer
 ### END GUESS
-price_guess = Prediction("Peak of 2 x 256, relative to a plain step on 256", my_guess, "times")
+wide_guess = Prediction("Peak of 2 x 256, relative to a plain step on 256", my_guess, "times")
 
 # %% name="price"
 torch.manual_seed(0)
@@ -367,7 +368,7 @@ for name, n in {"plain step, 256 rows": 256, "2 x 256": 512}.items():
     peaks[name] = meter.peak_bytes - inputs.nbytes
     print(f"{name:22} {human_bytes(peaks[name])} without its inputs, in {meter.peak_at}")
 ratio = peaks["2 x 256"] / peaks["plain step, 256 rows"]
-price_guess.reveal(ratio)
+wide_guess.reveal(ratio)
 claims.record(
     "C8", "the peak is that of the micro-batch", "wide MLP with SGD, inputs aside", ratio, "times", 0.95, 1.05
 )
@@ -409,7 +410,7 @@ ways["checkpointed"] = lambda: checkpointed_step(model, optimizer, images, label
 taken = {name: [] for name in ways}
 with sign_of_life("five variants, taking turns"):
     for _ in range(4):
-        for name, way in ways.items():  # taking turns, so that a slow moment of the machine affects all of them
+        for name, way in ways.items():  # taking turns, so that a temporary slowdown affects all alike
             taken[name].append(benchmark(way, runs=1, warmup=0).median)
 ratios = {name: np.array(these[1:]) / taken["1 x 256"][1:] for name, these in taken.items()}  # round 0 warms up
 paces = {name: np.median(these) for name, these in ratios.items()}
@@ -423,13 +424,14 @@ for name, these in ratios.items():
 show_table(table)
 
 # %% [markdown] name="time_explained"
-# Time grows once micro-batches are small. Checkpointing the full batch of this CNN takes more time than 4 × 64 and saves less. So keep cutting the batch as
+# Time grows once micro-batches are small. (A ratio a little below 1 is possible: smaller tensors may fit into a CPU's caches. If *lowest to highest* spans a factor of two or more, other programs disturbed the rounds:
+# run the cell again when the machine is quieter.) Checkpointing the full batch of this CNN takes more time than 4 × 64 and saves less. So keep cutting the batch as
 # long as the device stays busy, and checkpoint when you need to save more memory. With FSDP, each additional micro-batch also gathers the weights again
 # ([[sharding]]).
 #
 # ## 3 · Six mistakes
 #
-# You will see each mistake happen, measure it, and fix it. None of them raises an error.
+# You will see each mistake happen and measure what it does, and each has a remedy. None of them raises an error.
 #
 # ### A gradient that is too long
 #
@@ -450,37 +452,41 @@ print(f"the naive gradient is {longer:.3f} times as long as the right one; cosin
 
 # %% name="adam_hides"
 def trained(method, make, clip=math.inf, updates=40):
-    """Train on batches of 256 in four micro-batches; return the first update, the test loss, the share of clipped ones."""
-    model, clipped = make_model(), 0
+    """Train on batches of 256 in four micro-batches; return the first update, the test loss, the gradients' norms."""
+    model, norms = make_model(), []
     optimizer = make(model.parameters())
     before = torch.cat([p.detach().flatten() for p in model.parameters()])
     order = torch.Generator().manual_seed(0)
     for update in range(updates):
         rows = torch.randperm(len(data.train_x), generator=order)[:256].to(device)
         gradient(method, model, data.train_x[rows], data.train_y[rows], 64)
-        clipped += (nn.utils.clip_grad_norm_(model.parameters(), clip) > clip).item()
+        norms.append(nn.utils.clip_grad_norm_(model.parameters(), clip).item())  # the norm before clipping
         optimizer.step()
         if update == 0:
             moved = torch.cat([p.detach().flatten() for p in model.parameters()]) - before
     with torch.no_grad():
-        return moved, F.cross_entropy(model(data.test_x), data.test_y).item(), clipped / updates
+        return moved, F.cross_entropy(model(data.test_x), data.test_y).item(), norms
 
 
 makers = {"SGD": lambda ps: torch.optim.SGD(ps, lr=0.3), "Adam": lambda ps: torch.optim.Adam(ps, lr=0.003)}
-table = [("", "first update, naive / right", "test loss, right", "test loss, naive")]
+table, norms = [("", "first update, naive / right", "test loss, right", "test loss, naive")], {}
 for name, make in makers.items():
-    (right_move, right_loss, _), (naive_move, naive_loss, _) = trained(accumulate, make), trained(naive, make)
+    right_move, right_loss, norms[name] = trained(accumulate, make)
+    naive_move, naive_loss, _ = trained(naive, make)
     longer = (naive_move.norm() / right_move.norm()).item()
     table.append((name, f"{longer:.3f}", f"{right_loss:.3f}", f"{naive_loss:.3f}"))
 show_table(table)
+low, quarter, middle, most, high = np.quantile(norms["SGD"], (0, 0.25, 0.5, 0.75, 1))
+print(f"norm of the right gradient over the 40 updates with SGD: {low:.2f} to {high:.2f}")
+print(f"its median: {middle:.2f}; its middle half: {quarter:.2f} to {most:.2f}")
 
 # %% [markdown] name="clip_text"
 # Adam divides by the size of the gradient, so its update does not change, and neither does its loss after 40 updates. SGD's update is four times as
 # long, yet its loss need not be worse.
 #
-# Gradient clipping depends on the gradient's norm. Clip both at norm 1.
+# Gradient clipping depends on the gradient's norm. The last two lines show the norms of the right gradient over the 40 updates. Now clip both gradients at norm 1.
 #
-# **Predict.** With the right gradient, a small share of the 40 updates is clipped. What share is clipped with the naive one?
+# **Predict.** What share of the 40 updates is clipped with the naive gradient?
 
 # %% name="clip_guess"
 my_guess = None  # %
@@ -492,14 +498,15 @@ clip_guess = Prediction("Updates that are clipped, naive", my_guess, "%")
 # %% name="clip"
 table = [("clipped at norm 1", "updates that were clipped", "first update", "test loss")]
 for method in (accumulate, naive):
-    move, loss, share = trained(method, makers["SGD"], clip=1.0)
+    move, loss, these = trained(method, makers["SGD"], clip=1.0)
+    share = np.mean([norm > 1 for norm in these])
     table.append((method.__name__, f"{share:.0%}", f"{move.norm().item():.3f}", f"{loss:.3f}"))
 clip_guess.reveal(100 * share)
 show_table(table)
 
 # %% [markdown] name="adam_explained"
 # With the naive gradient, far more updates are clipped: the threshold has a different meaning. The clipped gradient has the same length, so the first updates look alike.
-# The loss curve does not show this mistake. The gradient *norm* does: log it.
+# The losses in the two tables do not show this mistake. The gradient *norm* does: log it.
 #
 # ### A smaller last micro-batch
 #
@@ -736,7 +743,7 @@ dist.destroy_process_group()
 # %% [markdown] name="critical_text"
 # `no_sync` must enclose the **forward** pass as well: DDP decides there whether the backward pass will send.
 #
-# ## 4 · How large a batch is worth it?
+# ## 4 · How large a batch is worthwhile?
 #
 # Accumulation allows any batch size. But its micro-batches run one after the other, so a step on twice the rows takes twice the time. Doubling the batch
 # pays only if it halves the number of steps.
@@ -752,6 +759,8 @@ dist.destroy_process_group()
 # learning rates and stops when the first of them reaches a loss of 2.6. We repeat this with three seeds.
 
 # %% [markdown] name="critical_guess_text"
+# For this network and this loss, the critical batch size is a few hundred rows.
+#
 # **Predict.** By what factor does the number of *steps* fall when you go from 512 rows per step to 2,048?
 
 # %% name="critical_guess"
@@ -837,7 +846,7 @@ print(
 # training and then levels off, which is why large runs warm up their batch size (Merrill et al. 2025). It scales with the amount of training data rather
 # than with the size of the model (Zhang et al. 2024). For large language models it is millions of tokens.
 #
-# To the left of the line, a common reason to accumulate is that "small batches are unstable". Part of that instability is Adam: $\beta_2$ sets how many
+# To the left of the line, people often accumulate because "small batches are unstable". Part of that instability is Adam: $\beta_2$ sets how many
 # **steps** the average of the squared gradients remembers. With 1/64 of the rows per step, it remembers 1/64 of the rows. The runs above accounted for
 # that: β₂ was 0.95 at 512 rows and closer to 1 for smaller batches, so that it remembered the same number of rows.
 #

@@ -226,7 +226,7 @@ for name, alt in shapes.items():
 # `run` is called twice, and the gradients are right only if both calls do the same thing. A block with **dropout** draws random numbers.
 #
 # **Predict.** 32 equal rows of ones go through a linear layer, dropout with p = 0.5, and another linear layer. `Recompute` checkpoints the first two.
-# How far off is the gradient of the first layer's weight, as a percentage of its norm?
+# The loss is the sum of the results. How far off is the gradient of the first layer's weight, as a percentage of its norm?
 
 # %% name="dropout_guess"
 my_guess = None  # %
@@ -379,7 +379,7 @@ claims.record("P5", words, "one layer", float(needs["use_reentrant=True"]), "gra
 # Autograd asks a Function for the gradients of its *arguments*. The weights are not arguments: they are hidden inside `run`. If no argument requires a
 # gradient, autograd skips the Function and the block never trains. `own_checkpoint` does not even warn.
 #
-# Look at the last lines. If you leave the argument out, PyTorch warns and still runs the older implementation. (The warning announces an error for
+# Look at the last lines of the output. If you leave the argument out, PyTorch warns and still runs the older implementation. (The warning announces an error for
 # version 2.9; version 2.13, the one this lab is tested with, still does not raise it.) So always pass `use_reentrant=False`. It also takes keyword arguments
 # and works with `torch.autograd.grad`.
 #
@@ -391,7 +391,7 @@ my_guess = None  # %
 ### BEGIN GUESS
 my_guess = 33  # one more forward pass, where a step is a forward pass and two for the backward
 ### END GUESS
-stop_guess = Prediction("PyTorch's own: more arithmetic", my_guess, "%")
+flops_guess = Prediction("PyTorch's own: more arithmetic", my_guess, "%")
 
 
 # %% name="beside"
@@ -401,7 +401,7 @@ def every(k):
 
 
 runs["every block"] = measured(every(1))
-stop_guess.reveal(100 * (runs["every block"][1] / flops - 1))
+flops_guess.reveal(100 * (runs["every block"][1] / flops - 1))
 del runs["recomputed"]
 for name, (meter, these_flops) in {"own_checkpoint": (after, more_flops), "PyTorch's": runs["every block"]}.items():
     more = 100 * (these_flops / flops - 1)
@@ -422,8 +422,8 @@ after, more_flops = runs["every block"]
 #
 # Two widely read articles on checkpointing make different claims about memory: "2 to 3 times less memory", and "40 to 50% of the activations saved". Both claim "30 to 33% slower".
 #
-# From here on, the lab times 12 of the 24 blocks, which takes half as long. `in_turns` runs each step once per round, so that a slow moment of the
-# machine affects all of them. `more_time` compares the times of each round, and returns the quartiles over the rounds.
+# From here on, the lab times 12 of the 24 blocks, which takes half as long. `in_turns` runs each step once per round, so that a temporary slowdown
+# affects all of them alike. `more_time` compares the times of each round, and returns the quartiles over the rounds.
 #
 # **Predict.** On this device, how much longer does a forward and backward pass take with every block checkpointed?
 
@@ -454,7 +454,7 @@ gpt12 = f"GPT, {len(deep.blocks)} blocks of width {WIDTH}"
 claims.figure("every block checkpointed, more time", f"{gpt12}, this device", slower, "%")
 
 # %% [markdown] name="memory_text"
-# The claim about memory is about training, so it needs a whole step: forward, backward and AdamW.
+# The memory claim refers to training, so it needs a whole step: forward, backward and AdamW.
 
 
 # %% name="claims_memory"
@@ -493,12 +493,12 @@ claims
 #
 # **Predict.** A block's norms, GELU and residual sums do almost none of its FLOPs. What percentage of the time of its forward pass do they take?
 
-# %% name="guess_light"
+# %% name="guess_share"
 my_guess = None  # %
 ### BEGIN GUESS
 my_guess = 5  # they touch each number once
 ### END GUESS
-light_guess = Prediction("Norms, GELU and sums: share of a block's forward pass", my_guess, "%")
+share_guess = Prediction("Norms, GELU and sums: share of a block's forward pass", my_guess, "%")
 
 # %% name="where_time"
 block, x = deep.blocks[0], torch.randn(BATCH, LENGTH, WIDTH, device=device, requires_grad=True)
@@ -527,7 +527,7 @@ with sign_of_life("one operation after the other"):
         },
         15,
     ).seconds
-light_guess.reveal(100 * sum(lasts[name] for name in ("2 norms", "GELU", "2 residual sums")) / sum(lasts.values()))
+share_guess.reveal(100 * sum(lasts[name] for name in ("2 norms", "GELU", "2 residual sums")) / sum(lasts.values()))
 work = {name: count_flops(operation) for name, operation in operations.items()}
 table = [("forward pass of a block", "of its FLOPs", "of its time")]
 for name, seconds in lasts.items():
@@ -545,10 +545,11 @@ print(f"sum: {100 * (again - skipped + own_cost) / whole:+.0f}% time; measured {
 # %% [markdown] name="segments_text"
 # The three parts were timed in separate runs. If their sum is far from the measured figure, other programs disturbed one of the runs: run the cell again.
 #
-# - The forward pass of the blocks runs again. It is about a third of a plain step in FLOPs. The first line below the table gives its share of the time. Norms, GELU and sums take a good part of that time,
-#   with almost no FLOPs: they read and write large tensors, and that takes time, too.
+# - The forward pass of the blocks runs again. It is about a third of a plain step in FLOPs. The first line below the table gives its share of the time. Norms, GELU and sums do
+#   almost no FLOPs, but they read and write large tensors. Their share of the time is the answer to the prediction. It depends on the device, and on how many threads the matmuls can use.
 # - `checkpoint` handles **every saved tensor** in Python: hooks pack it in the forward pass, again in the second one, and unpack it in the backward pass. This cost does
 #   not depend on the size of the tensor, so it weighs most heavily on small blocks.
+#   (Of a block's 24 saved tensors, 13 are parameters and small statistics. The other 11 hold 16 times the block's input; the result of attention is saved twice, in the same memory.)
 # - Early stop skips a quarter of the recomputed FLOPs, but in one large matmul, which runs at a high FLOP rate, so it saves less than a quarter of the time.
 #
 # ## 3 · How many segments?
@@ -653,7 +654,7 @@ for k in (2, 3):
     meter, these_flops = runs[f"every {k}"]
     share = 100 * (before.peak_bytes - meter.peak_bytes) / whole_saving
     low, middle, high = quartiles[f"every {k}"]
-    cost = f"{100 * (these_flops / flops - 1):.1f}% more arithmetic, {middle:.0f}% more time ({low:.0f} to {high:.0f}%)"
+    cost = f"{100 * (these_flops / flops - 1):.1f}% more arithmetic, {middle:+.0f}% time ({low:.0f} to {high:.0f}%)"
     print(f"every {k}: {share:.0f}% of the saving for {cost}\n         peak in {meter.peak_at}")
     claims.record("C9", "every 2nd or 3rd: 60 to 70 % of the saving", f"{gpt24}, every {k}", share, "%", 60, 70)
 print(f"every block: peak in {after.peak_at}")
@@ -661,7 +662,7 @@ print(f"every block: peak in {after.peak_at}")
 # %% [markdown] name="which_text"
 # Half of the blocks give about half of the saving for half of the arithmetic, and a third gives about a third. (It is not exactly half because the peak
 # moves: with every second block it is at the loss, with every block at the end of the backward pass.) The ranges are the middle halves of five rounds; where they
-# overlap, these rounds do not show which choice is faster.
+# overlap, these rounds do not show which choice is faster. A range of tens of percent, or a negative time, means that other programs disturbed the rounds: run the cell again when the machine is quieter.
 #
 # *Which* blocks you choose matters, too. The next cell leaves out one block: the first, or the last.
 
@@ -695,23 +696,26 @@ explore(
 
 # %% [markdown] name="summary_text"
 # ## 6 · Before and after
+#
+# The times are those of section 4. If other programs disturbed them, run that section's cell again first, then this one.
 
 # %% name="summary"
-table = [("", "peak", "of plain", "more arithmetic", "more time", "middle half")]
+table = [("", "peak", "of plain", "more arithmetic", "time", "middle half")]
 for name, (low, middle, high) in quartiles.items():
     meter, these_flops = runs[name]
     share, more = f"{meter.peak_bytes / before.peak_bytes:.0%}", f"{100 * (these_flops / flops - 1):.1f}%"
-    table.append((name, human_bytes(meter.peak_bytes), share, more, f"{middle:.0f}%", f"{low:.0f} to {high:.0f}%"))
+    spread = "-" if name == "plain" else f"{low:.0f} to {high:.0f}%"
+    table.append((name, human_bytes(meter.peak_bytes), share, more, f"{middle:+.0f}%", spread))
 show_table(table)
 claims
 
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - A checkpointed block saves its input and runs forward again in the backward pass: the same gradients for at most a third more arithmetic. Time grows
-#   by more, most of all with narrow layers, because `checkpoint` handles every saved tensor in Python.
+# - A checkpointed block saves its input and runs forward again in the backward pass: the same gradients for at most a third more arithmetic. Time can
+#   grow by more, because `checkpoint` handles every saved tensor in Python, at a cost that does not depend on its size. ([[Selective_checkpointing]] measures narrow and wide layers.)
 # - The second run must reproduce the first, including random numbers and autocast. Always pass `use_reentrant=False`.
-# - This lab's GPT block saves 16 times its input. So checkpoint each block by itself, or pairs if a device has more than about 32; √n segments are for
+# - This lab's GPT block saves 16 times its input. So checkpoint each block by itself, or in pairs if a device has more than about 32; √n segments are for
 #   thin layers.
 # - Checkpoint as many blocks as you need, and leave out the last one first.
 #

@@ -6,8 +6,8 @@
 #
 # | | |
 # |---|---|
-# | After this you can | list what a block saves, part by part; write a policy that keeps the results which cost the most FLOPs per byte, and tell a good policy from a dominated one; move or round saved tensors with hooks; give the compiler a memory budget; find the largest batch that fits, and what limits it |
-# | Time | 100 minutes; a good place to stop is after section 2 |
+# | After this you can | list what a block saves, part by part; write a policy that keeps the results that cost the most FLOPs per byte and would otherwise run again, and tell a good policy from a dominated one; move or round saved tensors with hooks; give the compiler a memory budget; find the largest batch that fits, and what limits it |
+# | Time | 100 to 110 minutes; a good place to stop is after section 2 |
 # | Difficulty | ●●● |
 # | Needs | a CPU; the same cells use a GPU where there is one |
 # | Before this | [[activation_checkpointing]] |
@@ -206,7 +206,7 @@ for name, parts in ledgers.items():
 # (The printed lines count a tensor where it is first saved, so the "rest" of the GPT holds q, k, v and the output of attention.) With one KV head instead of four, k and v
 # shrink to a quarter. Fused kernels for RMSNorm or SwiGLU would save less.
 #
-# Korthikanti et al. (2022) published **34 bytes** per token and unit of width for a GPT block in 16 bits. It is the same ledger: 16 tensors
+# Korthikanti et al. (2022) published **34 bytes** per token and unit of width for a GPT block in 16-bit precision. It is the same ledger: 16 tensors
 # of 2 bytes, and two dropout masks of 1 byte. Without fused attention they add 5 × heads × T / width bytes for the scores.
 #
 # ### Attention or MLP
@@ -308,7 +308,7 @@ hint("selective_checkpointing.policy")
 # - 8 × width in the second layer of the MLP, which sums 4 × width terms;
 # - 8 × width in attention.
 #
-# We compare three policies: `keep_costly` from 2 × width, `keep_costly` from 4 × width, and the rule that people usually write, "keep matmuls":
+# We compare three policies: `keep_costly` from 2 × width, `keep_costly` from 4 × width, and the usual rule, "keep matmuls":
 # keep the result if the operation is in `FACTOR`.
 #
 # **Predict.** How much arithmetic does "keep matmuls" add, as a percentage of the plain run's?
@@ -354,12 +354,64 @@ matmuls_guess.reveal(100 * (runs["keep matmuls"][1] / flops - 1))
 for name in list(policies)[-3:]:
     meter, these_flops = runs[name]
     print(f"{name:20} peak {human_bytes(meter.peak_bytes):>10}, arithmetic +{100 * (these_flops / flops - 1):.1f}%")
-part = (before.peak_bytes - runs["keep from 4 x width"][0].peak_bytes) / (before.peak_bytes - after.peak_bytes)
-cost = (runs["keep from 4 x width"][1] - flops) / (more_flops - flops)
-print(f"keep from 4 x width: {part:.0%} of what every block saves, for {cost:.0%} of its arithmetic")
+
+# %% [markdown] name="attention_text"
+# Fused attention is not in `FACTOR`: its kernel has a name of its own, and the usual rule recomputes it.
+#
+# In each block, *keep from 4 × width* keeps two results: that of attention, and that of the MLP's second layer. Both cost 8 × width FLOPs per element. Now keep only the result of attention.
+#
+# **Predict.** By what percentage of the plain run's arithmetic does the total grow, compared with *keep from 4 × width*? (The second layer of the MLP does 4 of the 16 units of a block's forward pass,
+# and a forward and backward pass is about three forward passes.)
+
+# %% name="attention_guess"
+my_guess = None  # %
+### BEGIN GUESS
+my_guess = 100 * 4 / 16 / 3  # the second layer of the MLP runs again in every block
+### END GUESS
+attention_guess = Prediction(
+    "Keep attention alone: more arithmetic than from 4 x width", my_guess, "%", difference=True
+)
+
+
+# %% name="attention"
+def keeps(is_kept):
+    """Return a policy that keeps the results for which `is_kept(op)`, but not that of the MLP's second layer."""
+
+    def policy(context, op, *args, **kwargs):
+        second = op in FACTOR and args[FACTOR[op]].shape[-1] == 4 * WIDTH  # the only matmul over so many terms
+        kept = is_kept(op) and not second
+        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return selective(functools.partial(create_selective_checkpoint_contexts, policy))
+
+
+lean = {
+    "keep matmuls": keeps(lambda op: op in FACTOR),
+    "keep from 2 x width": keeps(lambda op: op in FACTOR or is_attention(op)),
+    "keep from 4 x width": keeps(is_attention),  # attention alone is left
+}
+with sign_of_life("three policies without the last result"):
+    lean_runs = {name: measured(policy) for name, policy in lean.items()}
+attention_guess.reveal(100 * (lean_runs["keep from 4 x width"][1] - runs["keep from 4 x width"][1]) / flops)
+table = [("", "peak", "without the last result", "more arithmetic", "without the last result")]
+for name, each in lean_runs.items():
+    sizes = (f"{meter.peak_bytes / MiB:.1f} MiB" for meter, _ in (runs[name], each))
+    more = (f"{100 * (these_flops / flops - 1):.1f}%" for _, these_flops in (runs[name], each))
+    table.append((name, *sizes, *more))
+show_table(table)
+new = {"keep attention": "keep from 4 x width", "2 x width, not the last": "keep from 2 x width"}
+policies |= {name: lean[old] for name, old in new.items()}
+runs |= {name: lean_runs[old] for name, old in new.items()}
+one_result = ids.numel() * WIDTH * 4
+print(f"{LAYERS} results of {human_bytes(one_result)} each: {human_bytes(LAYERS * one_result)}")
+for name in ("keep from 4 x width", "keep attention"):
+    part = (before.peak_bytes - runs[name][0].peak_bytes) / (before.peak_bytes - after.peak_bytes)
+    cost = (runs[name][1] - flops) / (more_flops - flops)
+    print(f"{name:19} {part:.0%} of what every block saves, for {cost:.0%} of its added arithmetic")
 
 # %% [markdown] name="pareto_text"
-# Fused attention is not in `FACTOR`: its kernel has a name of its own, and the usual rule recomputes it.
+# Dropping the result of the MLP's second layer adds no arithmetic, because early stop ends the second run before that layer. The backward pass does not need its result, so keeping it only takes memory: one tensor per block, in all three policies.
+# The cost per element does not show this. PyTorch asks the policy about one operation at a time, during the forward pass, when neither PyTorch nor `keep_costly` knows whether the backward pass will need the result.
 #
 # ### All in one picture
 #
@@ -389,15 +441,16 @@ dominated_by = {
     name: [other for other, (x, y) in ways.items() if (x, y) != here and x <= here[0] and y <= here[1]]
     for name, here in ways.items()
 }
-with sign_of_life("nine policies on 12 blocks, taking turns"):
+with sign_of_life("eleven policies on 12 blocks, taking turns"):
     taken = in_turns({name: lambda policy=policy: run(policy) for name, policy in policies.items()})
 quartiles = {name: taken.more_time(name) for name in policies}
 policy_guess.reveal(quartiles["keep from 2 x width"][1])
-table = [("", "peak", "more arithmetic", "more time", "middle half", "dominated by")]
+table = [("", "peak", "more arithmetic", "time", "middle half", "dominated by")]
 for name, (peak, more) in ways.items():
     low, middle, high = quartiles[name]
-    spread, by = f"{low:.0f} to {high:.0f}%", dominated_by[name]
-    table.append((name, f"{peak:.1f} MiB", f"{more:.1f}%", f"{middle:.0f}%", spread, by[0] if by else "-"))
+    spread = "-" if name == "plain" else f"{low:.0f} to {high:.0f}%"
+    by = dominated_by[name]
+    table.append((name, f"{peak:.1f} MiB", f"{more:.1f}%", f"{middle:+.0f}%", spread, by[0] if by else "-"))
 show_table(table)
 
 # %% name="pareto_figure"
@@ -405,7 +458,7 @@ figure = Figure(figsize=(9, 3.8), layout="constrained")
 left, right = figure.subplots(1, 2)
 front = sorted(ways[name] for name, by in dominated_by.items() if not by)
 left.plot(*zip(*front, strict=True), color=COLORS[7], lw=1)
-looks = zip(itertools.cycle(COLORS), itertools.cycle("osD^v<>P"), strict=False)
+looks = zip(itertools.cycle(COLORS), itertools.cycle("osD^v<>PXh*"), strict=False)
 for (name, (peak, more)), (color, marker) in zip(ways.items(), looks, strict=False):
     low, middle, high = quartiles[name]
     left.plot(peak, more, marker, color=color, ls="", label=name)
@@ -416,22 +469,25 @@ left.set(title="in arithmetic", xlabel="peak, MiB", ylabel="more FLOPs than plai
 right.set(title=f"in time, width {WIDTH}", xlabel="peak, MiB", ylabel="more time than plain, %", xlim=limits)
 show(
     figure,
-    "Left, arithmetic against peak: the policies by cost per element, and the MLP alone, lie on a line below the others. "
+    "Left, arithmetic against peak: a line joins the policies that are not dominated, such as keep attention; the others lie above it. "
     "Right, time against peak, with error bars for the middle half of the rounds.",
 )
 
 # %% [markdown] name="selective_explained"
 # The left picture, on arithmetic:
 #
-# - *Keep from 2 × width* repeats no matmul and no attention. Norms, GELU and sums made up a good part of the saved bytes.
+# - *Keep from 2 × width* repeats no matmul and no attention, and is dominated by the same policy without the last result. Norms, GELU and sums made up a good part of the saved bytes.
 # - *Keep matmuls* runs attention again and is dominated by *MLP only*, which recomputes the widest tensors of the block. They cost few FLOPs per byte.
-# - *Keep from 4 × width* keeps attention and the result of the MLP, and drops the wide tensors: nearly the saving of *every block*, for two thirds of its extra FLOPs.
+# - *Keep attention* drops the wide tensors and the last result: nearly the saving of *every block*, for two thirds of its extra FLOPs. It dominates *keep from 4 × width*.
 # - *Every block* has the lowest peak of all.
 #
-# So **keep what costs the most FLOPs per byte**. (*Plain* is dominated because only matmuls and attention count as arithmetic here.)
+# So two questions decide. Would this result be computed again at all? If not, drop it. **Of the results that would be computed again, keep those that cost the most FLOPs per byte.** (*Plain* is dominated because only matmuls
+# and attention count as arithmetic here. A policy counts as dominated only by those in the table: another one may beat it.)
 #
-# In time (right picture), the ranking is different, because PyTorch calls the policy in Python for every operation. With narrow layers these calls can take longer than the arithmetic that they
-# save: compare the selective policies with *every block*. Does this hold for layers that are eight times as wide (four times on a GPU)?
+# (If a time is negative, or if its middle half spans tens of percent, other programs disturbed the rounds: run the cell again when the machine is quieter.)
+#
+# In time (right picture), the ranking is different: PyTorch calls the policy in Python for every operation. With narrow layers these calls can take longer than the arithmetic that they
+# save: compare the selective policies with *every block*. If they are slower on your device, checkpoint every block or *MLP only* there, or let the compiler choose (section 4). Does this hold for layers that are eight times as wide (four times on a GPU)?
 #
 # **Predict.** How much more time than plain does *keep from 2 × width* take there?
 
@@ -458,11 +514,12 @@ with sign_of_life(f"five policies at width {wider}"):
     work = {name: count_flops(lambda policy=policy: wider_step(policy)) for name, policy in of_wider.items()}
     taken = in_turns({name: lambda policy=policy: wider_step(policy) for name, policy in of_wider.items()})
 wider_guess.reveal(taken.more_time("keep from 2 x width")[1])
-table = [("", "more arithmetic", f"more time, width {wider}", "middle half", f"more time, width {WIDTH}")]
+table = [("", "more arithmetic", f"time, width {wider}", "middle half", f"time, width {WIDTH}")]
 for name in chosen:
     low, middle, high = taken.more_time(name)
-    spread, narrow = f"{low:.0f} to {high:.0f}%", f"{quartiles[name][1]:.0f}%"
-    table.append((name, f"{100 * (work[name] / work['plain'] - 1):.1f}%", f"{middle:.0f}%", spread, narrow))
+    spread = "-" if name == "plain" else f"{low:.0f} to {high:.0f}%"
+    narrow = f"{quartiles[name][1]:+.0f}%"
+    table.append((name, f"{100 * (work[name] / work['plain'] - 1):.1f}%", f"{middle:+.0f}%", spread, narrow))
 show_table(table)
 
 # %% [markdown] name="moved_task"
@@ -482,9 +539,9 @@ show_table(table)
 #
 # - `put(tensor)` stores a copy and returns a ticket, which may be any object, including a tensor. `get(ticket)` returns the tensor. Call `get` in the backward pass only;
 #   if the graph is retained, a second backward pass calls it again.
-# - Put away floating-point tensors of `least` bytes or more. All others stay.
+# - Put away floating-point tensors of `least` bytes or more, counted by the tensor's own elements (`tensor.nbytes`) even if its storage is larger. All others stay.
 # - `parameters` stay, and so does every tensor that shares memory with one. (They exist anyway, and a linear layer saves its weight *transposed*.)
-# - For a tensor that was put away, only the ticket is kept, and nothing after the backward pass.
+# - For a tensor that was put away, only the ticket is kept, and only as long as the graph needs it: after a backward pass that does not retain the graph, nothing is kept.
 # - For a tensor that stays, keep `tensor.detach()`. Otherwise an operation that saves its own result would keep itself alive.
 
 
@@ -583,7 +640,7 @@ print(f"every block checkpointed, in the same rounds: {middle:+.0f}% time ({low:
 # ## 4 · Let the compiler choose
 #
 # `torch.compile` sees a whole block, forward and backward, before it runs. It can choose what to keep: it minimizes what is recomputed under a memory
-# budget.
+# budget. It also knows which results the backward pass needs, so it does not keep one for nothing.
 #
 # - `activation_memory_budget` is 1 for what the compiler keeps by default, and 0 for "keep only the inputs".
 # - Here each block is compiled by itself. All 24 have the same code, so it is compiled once.
@@ -756,38 +813,41 @@ else:
     batch_guess.reveal(largest["every block"] / largest["plain"], how="simulated")
 
 # %% [markdown] name="batch_explained"
-# The logits limit the batch. Add up what the second row of the table holds with 8 sequences: weights and moments of 124 million parameters take 1.4 GiB, and the inputs of the blocks 0.3 GiB. Of the 6.3 GiB,
+# The logits limit the batch. Add up what the run in the second row holds with 8 sequences: weights and moments of 124 million parameters take 1.4 GiB, and the inputs of the blocks 0.3 GiB. Of the 6.3 GiB,
 # 4.6 are left, three times the 1.5 GiB of a tensor of logits: the log-softmax, its gradient, and the gradient of the logits. Three such tensors have 150,771 numbers per token, a little more than everything that the plain blocks save, and
 # checkpointing the blocks does not affect them. **After each change, look at the peak again: another category may now be the largest.** With the loss in chunks, each chunk keeps only its input and recomputes
 # its logits, so the batch grows much further.
 #
-# The estimate comes from the run with 8 sequences: `run.largest_batches` scales the parts that grow with the batch. With every block checkpointed it is too high. To see why, run `print(on_4090(27, True, 1))` in a new cell: with one sequence
-# more than fits, the program fails well below 23.1 GiB, because the free memory is in pieces and none of them is large enough for a tensor of logits ([[profiling_and_oom_clinic]]).
+# The estimate comes from the run with 8 sequences: `run.largest_batches` scales the parts that grow with the batch. With every block checkpointed it is too high. To see why, run `print(on_4090(27, True, 1))` in a new cell: with one more sequence
+# than fits, the program fails well below 23.1 GiB, because the free memory is in pieces and none of them is large enough for a tensor of logits ([[profiling_and_oom_clinic]]).
 
 # %% [markdown] name="play_text"
 # ## 7 · Explore
 #
 # The figure shows memory over a forward and a backward pass under each policy. With which policies is the peak at the loss, and with which at the end of the
 # backward pass? How much of each spike is recomputed?
+#
+# A note on the categories: the meter counts a tensor as an *activation* if autograd saves it. Results that a policy keeps are stored by `checkpoint` itself, so the meter shows them as *temporaries*. Under a selective
+# policy, temporaries that pile up through the forward pass are the kept results.
 
 # %% name="play"
 explore(
     lambda policy: runs[policy][0].plot(f"{policy}; peak {human_bytes(runs[policy][0].peak_bytes)}"),
     "Memory over a forward and a backward pass: a curve that rises to the loss and falls, with a spike for each block that recomputes something.",
-    policy=("keep from 4 x width", tuple(policies)),
+    policy=("keep attention", tuple(policies)),
 )
 
 # %% [markdown] name="summary_text"
 # ## 8 · Before and after
 
 # %% name="summary"
-table = [("", "peak", "of plain", "more arithmetic", "more time", "middle half")]
+table = [("", "peak", "of plain", "more arithmetic", "time", "middle half")]
 peaks = {name: (MiB * peak, more) for name, (peak, more) in ways.items()}
 peaks |= {name: (meter.peak_bytes, 0.0) for name, (meter, _) in found.items()}
 for name, (peak, more) in peaks.items():
     low, middle, high = quartiles[name]
-    share, spread = f"{peak / before.peak_bytes:.0%}", f"{low:.0f} to {high:.0f}%"
-    table.append((name, human_bytes(peak), share, f"{more:.1f}%", f"{middle:.0f}%", spread))
+    share, spread = f"{peak / before.peak_bytes:.0%}", "-" if name == "plain" else f"{low:.0f} to {high:.0f}%"
+    table.append((name, human_bytes(peak), share, f"{more:.1f}%", f"{middle:+.0f}%", spread))
 show_table(table)
 print("(moved away: on a CPU, to files that the system caches in RAM; the peak does not count them)")
 gpt12 = f"GPT, {len(deep.blocks)} blocks of width {WIDTH}, this device"
@@ -800,8 +860,8 @@ claims
 #
 # - This lab's GPT block saves 16 times its input, a Llama block about 21 times. Fused attention saves no scores. So the MLP saves the most, and it costs few FLOPs
 #   per byte to recompute.
-# - In arithmetic, choosing *what* to keep inside a block beats choosing *which* blocks: keep what costs the most FLOPs per byte, and count attention. In time, a policy
-#   in Python costs the most with narrow layers. A compiled block chooses once.
+# - In arithmetic, choosing *what* to keep inside a block beats choosing *which* blocks. Of the results that would be computed again, keep those that cost the most FLOPs per byte, and count attention.
+#   Drop what early stop never recomputes. In time, a policy in Python costs the most with narrow layers. A compiled block chooses once.
 # - A pair of hooks can also move saved tensors or round them.
 # - A checkpointed head does not lower the peak, because its logits return when the backward pass starts. A loss in chunks does.
 # - After each change, find the peak again.

@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | say what each of PyTorch's memory functions counts; record, save and read a snapshot, and find a leak in it; tell allocated, reserved and fragmented memory apart; write a caching allocator; diagnose and cure six common memory problems |
-# | Time | 120 to 150 minutes |
+# | Time | 170 to 190 minutes; a good place to stop is after section 5 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU where there is one |
 # | Before this | [[where_memory_goes]] |
@@ -180,7 +180,7 @@ if device.type == "cuda":
 #
 # ## 2 · Stage by stage, operation by operation
 #
-# The meter divides the step into stages. When you diagnose a program, print this table first. *peak* is the highest value within the stage; the other columns show what is still
+# The meter divides the step into stages. When you diagnose a program, print this table first. *peak* is the highest value within the stage. The columns from *held after* on show what is still
 # held when the stage **ends**, by category. Below the table are the largest tensors at the peak.
 
 # %% name="stages"
@@ -271,7 +271,7 @@ print(f"{len(trace):,} events, such as {trace[-1]}")
 # The viewer shows a leak as a staircase of blocks that are never freed. `still_there` finds the same blocks in the file. Here is one event of a CUDA snapshot, recorded with `stacks="all"` and shortened:
 #
 # ```python
-# {"action": "alloc", "addr": 139908053925888, "size": 4096000, "stream": 0, "time_us": 1795314105123456, "frames": [
+# {"action": "alloc", "addr": 139908053925888, "size": 2359296, "stream": 0, "time_us": 1795314105123456, "frames": [
 #     {"name": "torch::CapturedTraceback::gather(bool, bool, bool)", "filename": "??", "line": 0},
 #     {"name": "at::empty_cuda(...)", "filename": "/pytorch/aten/src/ATen/cuda/EmptyTensor.cpp", "line": 111},
 #     {"name": "forward", "filename": "/venv/lib/python3.12/site-packages/torch/nn/modules/linear.py", "line": 134},
@@ -718,11 +718,11 @@ requests = len(two_steps_log)
 calls_guess.reveal(100 * sum(verb == "malloc" for verb, _ in gpu.calls) / requests, "simulated")
 print(f"{requests:,} blocks; {len(gpu.calls)} calls to the GPU (simulated)")
 for name, log in logs.items():
-    same = sum(a == b for a, b in zip(log, logs["SmallAllocator"], strict=True)) / len(log)
     peaks = [human_bytes(max(entry[i] for entry in log)) for i in (1, 2)]
-    print(
-        f"{name:22} peak allocated {peaks[0]:>10}, reserved {peaks[1]:>10}; as SmallAllocator's after {same:.0%} of the calls"
-    )
+    print(f"{name:22} peak allocated {peaks[0]:>10}, peak reserved {peaks[1]:>10}")
+for name in list(logs)[1:]:
+    same = sum(a == b for a, b in zip(logs[name], logs["SmallAllocator"], strict=True)) / len(logs[name])
+    print(f"{name}: both figures identical to SmallAllocator's after {same:.0%} of the calls")
 
 # %% [markdown] name="yours_explained"
 # That is what the cache is for: nearly every request is served from segments that PyTorch already has. The price is the difference between peak reserved and peak
@@ -994,7 +994,8 @@ if device.type != "cuda":
 # Nearly all of that memory was allocated by line 5 of patient A's cell, `loss = ...`, where the forward pass saved its tensors. The line that keeps them alive, `history.append(loss)`, is not in the list. A
 # snapshot shows *where memory was allocated*. It does not show which reference keeps it alive; you have to find that one.
 #
-# Section 3 recommended a snapshot *at* the error. Here is one: of patient A's last moment on the virtual GPU or, on a real GPU, of a loop that keeps 64 MiB in each round. Your `still_there` reads both.
+# Section 3 recommended a snapshot *at* the error. Here is one: of patient A's last moment on the virtual GPU or, on a real GPU, of a loop that keeps 64 MiB in each round. Your `still_there` reads both. In the virtual GPU's file,
+# the name of each frame is the category of the block, and a notebook's cell is not a `.py` file, so `still_there` returns categories there.
 
 # %% name="oom_snapshot"
 oom_path = folder / "oom.pickle"
@@ -1196,7 +1197,7 @@ for use in (lambda: features._version, lambda: nn.Linear(64, 1).to(device)(featu
 # %% [markdown] name="inference_explained"
 # - **Memory.** The same. This bookkeeping holds no tensor data. Activations dominate, and both modes drop them.
 # - **Time.** `inference_mode` saves a little for each operation and each view. For such small operations, that is a noticeable share of the time. The interval above tells you
-#   whether it shows in the evaluation: an interval that includes 1 shows nothing.
+#   whether it shows in the evaluation: an interval that includes 1 shows nothing, whatever the two times are.
 # - **The price** shows in the two messages. Without a version counter autograd cannot detect a change, so it refuses to save such a tensor. Features that were
 #   computed under `inference_mode` cannot be fed to a layer that trains.
 #
@@ -1210,11 +1211,14 @@ for use in (lambda: features._version, lambda: nn.Linear(64, 1).to(device)(featu
 #
 # **Predict.** In the second step, the state is already there. How high is the peak of its `optimizer.step()`, relative to the first step's?
 
-# %% name="patient_d"
+# %% name="patient_d_guess"
 my_guess = None  # peak of the second optimizer step / of the first
 ### BEGIN GUESS
 my_guess = 0.6  # two numbers per parameter need not be allocated again
 ### END GUESS
+state_guess = Prediction("Peak of the second optimizer step / of the first", my_guess, "times")
+
+# %% name="patient_d"
 torch.manual_seed(0)
 tower = nn.Sequential(*(nn.Linear(256, 256) for _ in range(6))).to(device)
 optimizer = torch.optim.Adam(tower.parameters(), foreach=True)
@@ -1225,7 +1229,7 @@ with MemoryMeter(tower, optimizer) as meter_d:
         tower(rows).square().mean().backward()
         optimizer.step()
 first_step, second_step = (stage.peak_bytes for stage in meter_d.stages if stage.name == "optimizer step")
-Prediction("Peak of the second optimizer step / of the first", my_guess, "times").reveal(second_step / first_step)
+state_guess.reveal(second_step / first_step)
 show_table(stage_table(meter_d))
 copies = meter_d.at_peak["temporaries"] / sum(p.nbytes for p in tower.parameters())
 print(f"peak {human_bytes(meter_d.peak_bytes)} in {meter_d.peak_at}; temporaries: {copies:.2f} x the parameters")
@@ -1448,7 +1452,7 @@ claims
 #   not another allocator setting.
 # - Moment, operation, category, remedy: the stage table gives the moment, `peak_at` the operation, `peak_table` the category.
 # - A snapshot shows what was never freed, and the line of Python that allocated it. A view keeps the whole storage alive: clone what you keep.
-# - `empty_cache` does not lower what equal steps need. Where lengths change it does, and so do expandable segments, which need no new segments in every step.
+# - `empty_cache` does not lower what equal steps need. Where lengths change, it does, and so do expandable segments, which need no new segments in every step.
 # - Retry after the `except` block, not inside it.
 #
 # **What to reach for when**

@@ -10,9 +10,10 @@ Rows = list[tuple[str, ...]]  # for `show_table`, the header first
 
 
 def stage_table(profile: MemoryProfile) -> Rows:
-    """Return a row for each stage of a step: its peak, and what it leaves behind, by category."""
+    """Return a row for each stage of a step: its peak, and what is held when it ends, by category."""
     categories = [t for t in CATEGORIES if any(stage.held_after[t] for stage in profile.stages)]
-    table: Rows = [("stage", "peak", *(f"leaves {category}" for category in categories))]
+    heads = [f"held after: {category}" if number == 0 else category for number, category in enumerate(categories)]
+    table: Rows = [("stage", "peak", *heads)]
     for stage in profile.stages:
         held = (human_bytes(stage.held_after[category]) for category in categories)
         table.append((stage.name, human_bytes(stage.peak_bytes), *held))

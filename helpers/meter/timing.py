@@ -78,7 +78,10 @@ class Comparison:
         return statistics.median(self.ratios)
 
     def __str__(self) -> str:
-        text = f"{self.before.median * 1e3:.2f} ms -> {self.after.median * 1e3:.2f} ms: {self.speedup:.2f}x"
+        before, after = self.before.median, self.after.median
+        text = f"{before * 1e3:.2f} ms -> {after * 1e3:.2f} ms: {self.speedup:.2f}x"
+        if (before - after) * (self.speedup - 1) < 0:  # the medians say one thing, the pairs another
+            text = f"{before * 1e3:.2f} ms -> {after * 1e3:.2f} ms, too close to tell: median pair {self.speedup:.2f}x"
         if len(self.ratios) < 3:
             return text
         low, _, high = statistics.quantiles(self.ratios, n=4)
@@ -86,7 +89,7 @@ class Comparison:
 
 
 def compare(before: Callable[[], object], after: Callable[[], object], runs: int = 10, warmup: int = 2) -> Comparison:
-    """Time two functions alternately, a pair a run, so that a slow moment of the machine meets both."""
+    """Time two functions alternately, a pair a run, so that a temporary slowdown affects both alike."""
     device = pick_device()
     for _ in range(warmup):
         before()

@@ -11,7 +11,7 @@ expandable segments.
 import bisect
 from dataclasses import dataclass
 
-from ..core.units import KiB, MiB
+from ..core.units import MiB, human_bytes
 
 ROUNDING = 512  # every request is rounded up to a multiple of this
 SMALL = MiB  # requests up to this live in the small pool
@@ -146,7 +146,7 @@ class CachingAllocator:
                 break
             if attempt != "first":
                 raise OutOfMemory(
-                    f"{size / KiB:,.0f} KiB wanted; {self.allocated / MiB:,.0f} MiB allocated, "
+                    f"{human_bytes(size)} wanted; {self.allocated / MiB:,.0f} MiB allocated, "
                     f"{self.reserved / MiB:,.0f} of {self.capacity / MiB:,.0f} MiB reserved"
                 )
             self.retries += 1

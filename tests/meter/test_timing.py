@@ -33,5 +33,6 @@ def test_a_comparison_shows_how_far_the_pairs_agree():
     assert str(Comparison(steady, Timing((1.0, 1.0, 1.0, 1.0)))).endswith(
         "2.00x (middle half of the pairs: 2.00 to 2.00)"
     )
+    assert "2500.00 ms, too close to tell: median pair" in str(Comparison(steady, jumpy))
     assert str(Comparison(steady, jumpy)).endswith("1.25x (middle half of the pairs: 0.50 to 2.00)")
     assert str(Comparison(Timing((2.0,)), Timing((1.0,)))).endswith(": 2.00x")

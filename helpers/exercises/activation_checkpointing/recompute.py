@@ -20,11 +20,14 @@ class _Counted:
     def __init__(self, out: int = 6) -> None:
         self.layers = nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, out), nn.Tanh()).double()
         self.calls = 0
+        self.recorded = False  # whether the result of the last call has a graph
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map x (B, 6) to (B, out)."""
         self.calls += 1
-        return self.layers(x)
+        y = self.layers(x)
+        self.recorded = y.requires_grad
+        return y
 
 
 def _flat(tensors: Any) -> list[float]:
@@ -81,9 +84,9 @@ class KeepsTheInputAlone(Check):
         with MemoryMeter(layers) as meter:
             total = Recompute.apply(lambda x: layers(x), x).sum()  # and the result itself is thrown away
         with MemoryMeter(layers) as later:
-            total.backward()  # `total` and its graph are still there
+            refused = _refused(total)  # `total` and its graph are still there
         between, after = (sum(seen.timeline[-1].held.values()) for seen in (meter, later))
-        return {"between": between, "after": after, "input": x.nbytes}
+        return {"between": between, "after": after, "input": x.nbytes, "refused": refused}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -93,6 +96,8 @@ class KeepsTheInputAlone(Check):
                 f"After the forward pass, {more:.1f} tensors of the size of x are held besides x. Does ctx keep a "
                 "result of run, or does autograd record in forward?"
             )
+        if seen["refused"]:
+            return _HELD_BACK
         if not after < 1.5:  # a kept x may have its .grad
             return (
                 f"After the backward pass, {after:.1f} tensors of the size of x are still held. Does `ctx` keep what "
@@ -111,22 +116,26 @@ class RunsOnceInEachPass(Check):
         run, x, gradient = _cast(seed + 1)
         y = Recompute.apply(run, x)
         forward = run.calls
-        _pass_back(y, gradient)
-        return {"forward": forward, "backward": run.calls - forward}
+        refused = _refused(y, gradient)
+        return {"calls": {"forward": forward, "backward": run.calls - forward}, "refused": refused}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for name, want in expected.items():
-            if seen[name] != want:
-                return f"The {name} pass calls run {seen[name]} times; expected {want}. Look at `{name}`."
+        if seen["refused"]:
+            return _HELD_BACK
+        for name, want in expected["calls"].items():
+            if seen["calls"][name] != want:
+                return f"The {name} pass calls run {seen['calls'][name]} times; expected {want}. Look at `{name}`."
         return None
 
 
+_HELD_BACK = "Not judged until the backward pass runs to its end: see gives_the_input_its_gradient."
+_NO_GRAPH = "does not require grad"
 _REFUSED = {
     "returned a gradient different than None at position 1": (
         "backward returns a gradient for `run`, its first argument. The order is that of forward: None, then x's."
     ),
-    "does not require grad": (
+    _NO_GRAPH: (
         "the second run has left no graph. Inside backward, too, autograd records nothing, except under "
         "torch.enable_grad() and on an x that requires a gradient."
     ),
@@ -137,15 +146,33 @@ _REFUSED = {
 }
 
 
-def _pass_back(y: Tensor, gradient: Tensor) -> None:
+_OUTSIDE = (
+    "the inner backward pass starts from a tensor without a graph, although the result of the second run has one. "
+    "Under torch.no_grad(), as in backward, even a sum of that result gets none: start from the result itself."
+)
+
+
+def _pass_back(y: Tensor, gradient: Tensor, run: _Counted) -> None:
     """Call backward; where PyTorch refuses what a Function does, say what its message means."""
     try:
         y.backward(gradient)
     except RuntimeError as error:
         for words, meaning in _REFUSED.items():
             if words in str(error):
+                meaning = _OUTSIDE if words == _NO_GRAPH and run.recorded else meaning
                 raise RuntimeError(f"{meaning} (PyTorch: ... {words} ...)") from error
         raise
+
+
+def _refused(y: Tensor, gradient: Tensor | None = None) -> bool:
+    """Call backward, and return whether PyTorch refuses what a Function does in a way that another check explains."""
+    try:
+        y.backward(gradient)
+    except RuntimeError as error:
+        if any(words in str(error) for words in _REFUSED):
+            return True
+        raise
+    return False
 
 
 def _wrong_gradient(seen: list[float], right: list[float], of: str) -> str | None:
@@ -171,12 +198,12 @@ def _wrong_gradient(seen: list[float], right: list[float], of: str) -> str | Non
 
 def _gradients_of_input(apply: Callable[[_Counted, Tensor], Tensor], seed: int) -> Evidence:
     run, x, gradient = _cast(seed)
-    _pass_back(apply(run, x), gradient)
+    _pass_back(apply(run, x), gradient, run)
     seen = {"x (a leaf)": _flat([x.grad])}
     run, weight, gradient = _cast(seed + 1)
     arrivals: list[Tensor] = []
     weight.register_post_accumulate_grad_hook(arrivals.append)
-    _pass_back(apply(run, weight + 1), gradient)
+    _pass_back(apply(run, weight + 1), gradient, run)
     return {"arrivals": len(arrivals)} | seen | {"x (which comes from another layer)": _flat([weight.grad])}
 
 
@@ -205,13 +232,17 @@ class GivesTheInputItsGradient(Check):
         return wrong
 
 
-def _gradients_of_parameters(apply: Callable[[_Counted, Tensor], Tensor], seed: int) -> dict[str, list[float]]:
-    """Run three checkpointed stretches side by side: two share their parameters, which have gradients already."""
+def _gradients_of_parameters(apply: Callable[[_Counted, Tensor], Tensor], seed: int) -> dict[str, list[float]] | None:
+    """Run three checkpointed stretches side by side: two share their parameters, which have gradients already.
+
+    None: PyTorch refuses the backward pass.
+    """
     run, x, gradient = _cast(seed, out=5)
     other = _Counted(out=5)
     for p in run.layers.parameters():
         p.grad = torch.full_like(p, 0.5)
-    _pass_back(apply(run, x) + apply(run, x + 1) + apply(other, x), gradient)
+    if _refused(apply(run, x) + apply(run, x + 1) + apply(other, x), gradient):
+        return None
     return {
         "with 0.5 in .grad before": _flat(p.grad for p in run.layers.parameters()),
         "without a .grad before": _flat(p.grad for p in other.layers.parameters()),
@@ -234,6 +265,8 @@ class AddsToParameters(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if seen["mine"] is None:
+            return _HELD_BACK
         unmoved, missing = seen["mine"].values()
         if not missing and relative_distance(unmoved, [0.5] * len(unmoved)) < EXACT:
             return (

@@ -11,6 +11,7 @@ from ..base import Check, Evidence
 
 Run = Callable[[Tensor], Tensor]
 Repeatable = Callable[[Run], Run]
+_HELD_BACK = "Not judged until a later call draws the first call's random numbers: see that check."
 
 
 def _drop(x: Tensor) -> Tensor:
@@ -126,13 +127,20 @@ class RunsOnTheGivenX(Check):
         )
         seen["gradients"] = [a is not None and torch.equal(a, b) for a, b in zip(mine, wanted, strict=False)]
 
-        one, other = repeatable(_drop), repeatable(_drop)
-        first_results = [again(inputs[0]) for again in (one, other)]
-        seen["apart"] = [torch.equal(again(inputs[0]), y) for again, y in zip((one, other), first_results, strict=True)]
+        one = repeatable(_drop)
+        first = one(inputs[0])
+        seen["alone"] = torch.equal(one(inputs[0]), first)
+        other, state = repeatable(_drop), torch.get_rng_state()
+        second = other(inputs[0])
+        later = [torch.equal(again(inputs[0]), y) for again, y in ((one, first), (other, second))]
+        torch.set_rng_state(state)
+        seen["apart"] = [*later, torch.equal(_drop(inputs[0]), second)]
         return seen
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if not seen["alone"]:
+            return _HELD_BACK
         if not all(seen["apart"]):
             return "Two functions made from the same run share state. Each needs its own."
         if not all(seen["same"]):

@@ -1,5 +1,6 @@
 """What both loops are judged by: what the model was fed and when, what was left in .grad, and what stays in memory."""
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -19,20 +20,32 @@ TWO_GRAPHS = 0.5  # of a micro-batch's graph: with so much more than the referen
 KEEPS = 0.5  # of a micro-batch's logits: room for a loss for each row and for copies of inputs, but not for outputs
 
 
+class _Mark:
+    """Hangs on a graph, and lives as long as it does."""
+
+
 class _Watched:
-    """Notes the rows of each forward call of `model`, and the order of forward and backward passes."""
+    """Notes the rows of each forward call of `model`, the order of the passes, and the graphs that stay."""
 
     def __init__(self, model: nn.Module) -> None:
         self.rows: list[list[float]] = []  # of each call, a sum of each row's numbers that tells rows apart
         self.order: list[str] = []
+        self.graphs = 0  # the most graphs of earlier calls that were alive when a call began
+        self._marks: list[weakref.ref[_Mark]] = []
+        model.register_forward_pre_hook(self._count)
         model.register_forward_hook(self._forward)
+
+    def _count(self, *_: Any) -> None:
+        self.graphs = max(self.graphs, sum(mark() is not None for mark in self._marks))
 
     def _forward(self, _: nn.Module, args: tuple[Tensor, ...], outputs: Tensor) -> None:
         numbers = args[0].detach().flatten(1).double()
         self.rows.append((numbers @ torch.arange(1.0, numbers.shape[1] + 1, dtype=numbers.dtype)).tolist())
         self.order.append("forward")
         if outputs.requires_grad:
-            outputs.register_hook(lambda gradient: self.order.append("backward"))
+            mark = _Mark()
+            self._marks.append(weakref.ref(mark))
+            outputs.register_hook(lambda gradient, mark=mark: self.order.append("backward"))
 
 
 def accumulated(
@@ -57,6 +70,7 @@ def accumulated(
         "loss": loss,
         "rows": watched.rows,
         "order": watched.order,
+        "graphs": watched.graphs,
         "changed": changed,
     }
 
@@ -185,6 +199,11 @@ class Frees(Check):
                 )
             if alive:
                 return f"{case}: {alive} forward passes were not followed by a backward pass."
+            if (graphs := seen["runs"][kind][case]["graphs"]) > 1:  # one: the variables of the micro-batch before
+                return (
+                    f"{case}: the graphs of {graphs} earlier micro-batches still exist when a forward pass begins. "
+                    "Does a list, or a sum, keep losses that are not detached?"
+                )
         each, logits = seen["peaks"]["each"], expected["peaks"]["logits"]
         if not each <= KEEPS * logits:
             return (

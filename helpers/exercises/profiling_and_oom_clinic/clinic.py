@@ -1,6 +1,6 @@
 """Checks of the clinic: six sick training loops.
 
-A loop is cured when its bytes are those of a healthy one. A cure must compute what the sick loop computed: peak
+Code is cured when its bytes are those of healthy code. A cure must compute what the sick code computed: peak
 and numbers are compared with those of the reference cure.
 """
 
@@ -60,13 +60,13 @@ class _Clinic(Check):
                 return f"{what}: {len(mine)} numbers; expected {len(right)}."
             for a, b in zip(mine, right, strict=True):
                 if not abs(a - b) <= SAME * (abs(b) + 1e-6):
-                    return f"{what}: {a:.6g}; the healthy loop computes {b:.6g}. A cure computes the same numbers."
+                    return f"{what}: {a:.6g}; the healthy code computes {b:.6g}. A cure computes the same numbers."
         for what, right in expected["tensors"].items():
             if wrong := _another(seen["tensors"][what], right):
                 return f"{what} {wrong}. A cure computes the same numbers."
         if not seen["peak"] <= ROOM * expected["peak"]:
             held, enough = (n / 2**20 for n in (seen["peak"], expected["peak"]))
-            return f"{MORE} {held:.1f} MiB at the peak, in {seen['at']}; a healthy loop needs {enough:.1f}."
+            return f"{MORE} {held:.1f} MiB at the peak, in {seen['at']}; healthy code needs {enough:.1f}."
         return None
 
 
@@ -187,6 +187,10 @@ class HeadInChunks(_Clinic):
         if "without" in seen:
             return f"{seen['without'][0]} gets no gradient: an operation between it and the loss cuts the graph."
         wrong = _Clinic.judge(seen, expected)
+        if wrong and wrong.startswith(MORE):
+            most = f"One operation makes logits of {seen['rows']} rows at once, and the limit is 128"
+            chunks = "No operation makes more than 128 rows of logits, so chunks are kept: is each one checkpointed"
+            return f"{wrong} {f'{most}. Loop over chunks of rows.' if seen['rows'] > 128 else f'{chunks}?'}"
         if wrong is None and seen["rows"] > 128:
             return f"One operation makes logits of {seen['rows']} rows at once; the limit is 128."
         return wrong
@@ -231,7 +235,10 @@ class EvaluationKeepsNothing(_Clinic):
             return "The gradients of the model have changed: the evaluation leaves .grad as it is."
         if seen["frozen"]:
             return "After your evaluation parameters no longer require a gradient: the next training step would fail."
-        return _Clinic.judge(seen, expected)
+        wrong = _Clinic.judge(seen, expected)
+        if wrong and wrong.startswith(MORE):
+            return f"{wrong} Does autograd record the forward passes? Look at torch.no_grad()."
+        return wrong
 
 
 class OptimizerHasNoFullTemporaries(_Clinic):
@@ -274,10 +281,37 @@ class OptimizerHasNoFullTemporaries(_Clinic):
         wrong = _Clinic.judge(seen, expected)
         if wrong and not seen["adam"]:
             return f"{seen['kind']} is not Adam. {wrong}"
+        if wrong and wrong.startswith(MORE):
+            return f"{wrong} Which implementation of Adam processes all parameters at once?"
         left_open = any(each is None and not fused for each, fused in zip(seen["foreach"], seen["fused"], strict=True))
         if wrong is None and seen["adam"] and left_open:
             return "foreach is left at its default; on a GPU that means foreach=True, which causes the peak."
         return wrong
+
+
+def _around_hooks(model: nn.Module, register: Callable[[], Any]) -> list[str]:
+    """Let `register` register hooks; return a list of the modules whose output they replace, filled as the model runs.
+
+    The output is put back, so that the model runs to its end.
+    """
+    replaced: list[str] = []
+    outputs: list[Tensor] = []  # of the module whose hooks are running
+
+    def after(name: str) -> Callable[..., Tensor]:
+        def put_back(module: nn.Module, inputs: Any, output: Any) -> Tensor:
+            first = outputs.pop()
+            if output is not first and name not in replaced:
+                replaced.append(name)
+            return first
+
+        return put_back
+
+    for module in model.modules():
+        module.register_forward_hook(lambda module, inputs, output: outputs.append(output))
+    register()
+    for name, module in model.named_modules():
+        module.register_forward_hook(after(name))
+    return replaced
 
 
 class HookKeepsNoOutput(_Clinic):
@@ -295,9 +329,11 @@ class HookKeepsNoOutput(_Clinic):
         means: dict[str, Any] = {}
         missing: list[str] = []
         sizes: dict[str, int] = {}
+        replaced: list[str] = []
 
         def run() -> dict[str, Any]:
-            log_means(model, means)
+            nonlocal replaced
+            replaced = _around_hooks(model, lambda: log_means(model, means))
             for batch in batches:
                 model(batch[:, :-1])
             leaves = [name for name, module in model.named_modules() if not list(module.children())]
@@ -306,12 +342,18 @@ class HookKeepsNoOutput(_Clinic):
             return {f"the mean of {name}": [means[name]] for name in leaves if name not in missing}
 
         seen = _measured(model, None, run) | {"missing": missing, "sizes": sizes}
+        seen["replaced"] = list(replaced)
         model.requires_grad_(True)
         model(batches[0][:, :-1])
         return seen | {"graphs": [name for name, mean in means.items() if getattr(mean, "grad_fn", None) is not None]}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if seen["replaced"]:
+            return (
+                f"Your hook on {seen['replaced'][0]!r} returns a value. A forward hook that returns a value "
+                "replaces the module's output: store the mean and return nothing."
+            )
         for name in seen["missing"]:
             held = f"{seen['sizes'][name]:,} numbers" if name in seen["sizes"] else "nothing"
             return f"means[{name!r}] holds {held} after a forward pass; expected one number, the mean."
@@ -320,7 +362,10 @@ class HookKeepsNoOutput(_Clinic):
                 f"In training, means[{seen['graphs'][0]!r}] has a graph (grad_fn), which keeps the activations of the "
                 "whole forward pass: detach the output first."
             )
-        return _Clinic.judge(seen, expected)
+        wrong = _Clinic.judge(seen, expected)
+        if wrong and wrong.startswith(MORE):
+            return f"{wrong} Does something that outlives the hook refer to an output?"
+        return wrong
 
 
 class GradientsMakeRoom(_Clinic):

@@ -167,7 +167,10 @@ class LeavesParameters(Check):
 class LeavesWhatIsSmall(Check):
     """Tensors of fewer than `least` bytes stay; those of `least` bytes or more go."""
 
-    hint = "tensor.nbytes counts bytes, tensor.numel() counts elements. Exactly `least` bytes are enough."
+    hint = (
+        "tensor.nbytes counts bytes, tensor.numel() counts elements. Exactly `least` bytes are enough.\n"
+        "A view may be small although its storage is large: count the bytes of the tensor."
+    )
 
     @staticmethod
     def probe(seed: int, moved: Moved) -> Evidence:
@@ -182,6 +185,12 @@ class LeavesWhatIsSmall(Check):
             total.backward()
             name = str(dtype).removeprefix("torch.")
             seen[name] = {"put": sorted(attic.sizes), "least": rows[2].nbytes, "all": [row.nbytes for row in rows]}
+        parts, attic = torch.randn(sum(sizes)).requires_grad_().split(sizes), _Attic()
+        with moved([], attic.put, attic.get, parts[2].nbytes):
+            total = sum(part.sin().sum() for part in parts)  # sin saves what it is given
+        total.backward()
+        every = [part.nbytes for part in parts]
+        seen["views of one tensor"] = {"put": sorted(attic.sizes), "least": parts[2].nbytes, "all": every}
         return seen
 
     @staticmethod

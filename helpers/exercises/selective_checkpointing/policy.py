@@ -15,6 +15,7 @@ from ...meter.operations_seen import OperationWatch
 from ..base import Check, Evidence
 
 KeepCostly = Callable[[float], Callable[[], Any]]
+_USED_UP = "backward an extra time"
 _MATMULS = ("mm", "addmm", "bmm")
 
 
@@ -51,7 +52,15 @@ def _runs_again(
             y = x
             for _ in range(blocks):
                 y = wrapped(y)
-            y.sum().backward()
+            try:
+                y.sum().backward()
+            except RuntimeError as error:
+                if blocks > 1 and _USED_UP in str(error):
+                    raise RuntimeError(
+                        "two blocks were given the same contexts, and the second one found them used up. Each call of "
+                        f"context_fn has to make new contexts. (PyTorch: ... {_USED_UP} ...)"
+                    ) from error
+                raise
         counts.append(operations.seen)
     return counts[0] - counts[1]
 
@@ -88,7 +97,7 @@ def _wrongly_kept(seen: Evidence, expected: Evidence) -> str | None:
         got, cost = seen[case]["again"], want["cost"]
         if got != want["again"]:
             verb = "runs again; keep its result" if got > want["again"] else "does not run again; drop its result"
-            return f"{case}, {cost:.0f} FLOPs per element, with least = {want['least']:.0f}: it {verb}."
+            return f"{case} ({cost:g} FLOPs per element, least = {want['least']:g}): it {verb}."
     return None
 
 
@@ -102,7 +111,7 @@ class CountsMatmuls(Check):
         costs, network = _pieces(seed)
         seen: Evidence = {}
         for kind, cost in costs.items():
-            for word, least in (("worth it", cost - 1), ("not worth it", cost + 0.5)):
+            for word, least in (("to be kept", cost - 1), ("to be dropped", cost + 0.5)):
                 run, x = network(kind)
                 again = _again(_runs_again(run, x, least, keep_costly), kind)
                 seen[f"{kind}, {word}"] = {"again": again, "cost": cost, "least": least}
@@ -127,7 +136,7 @@ class CountsAttention(Check):
             torch.manual_seed(seed)
             q = torch.randn(2, 4, round(keys * factor), 8).requires_grad_()
             k = torch.randn(2, 4, keys, 8)
-            for word, least in (("worth it", 4 * keys - 1), ("not worth it", 4 * keys + 1)):
+            for word, least in (("to be kept", 4 * keys - 1), ("to be dropped", 4 * keys + 1)):
 
                 def run(q: Tensor, k: Tensor = k) -> Tensor:
                     return F.scaled_dot_product_attention(q.tanh(), k, k).exp().sin()
