@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | read a profiler's trace, also one of a real GPU; profile a few steps of a long run; compare the speed of two programs correctly; diagnose a slow loop from its trace, and fix it |
+# | After this you can | read a profiler's trace, including one from a real GPU; profile a few steps of a long run; compare the speed of two programs correctly; diagnose a slow loop from its trace, and fix it |
 # | Time | 80 to 105 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU if there is one |
@@ -68,6 +68,7 @@ targets = text.train_y[: BATCH * LENGTH].view(BATCH, LENGTH).clone()
 torch.manual_seed(0)
 model = SmallGPT(VOCABULARY, LENGTH, BLOCKS, WIDTH).to(device)
 optimizer = torch.optim.AdamW(model.parameters())
+print(f"{len(list(model.parameters()))} parameter tensors")
 
 
 def step():
@@ -143,7 +144,7 @@ self_times = check("traces.self_times", self_times)
 hint("traces.self_times")
 
 # %% [markdown] name="longest_text"
-# The next cell applies it to the step of the GPT.
+# The next cell applies it to the step of the GPT. Section 1 printed how many parameter tensors the model has. On a CPU, AdamW updates them one by one, each with several operations.
 #
 # **Predict.** What percentage of the step's operations (events named `aten::...`) run in AdamW's update?
 
@@ -180,7 +181,7 @@ show(
 )
 
 # %% [markdown] name="line_explained"
-# By default, AdamW on a CPU updates the parameters one by one, each with many small operations. On a GPU it updates all of them together (`foreach`), with far fewer operations.
+# By default, AdamW on a CPU updates the parameters one by one, each with many small operations. On a GPU it updates all of them together (`foreach`), with far fewer operations. (Only this device's default runs here.)
 
 # %% [markdown] name="schedule_text"
 # ## 2 · The profiler in a real loop
@@ -200,8 +201,8 @@ with profile(
         step()
         profiler.step()  # tells the schedule that a step has ended
 sort_by = "self_device_time_total" if device.type == "cuda" else "self_cpu_time_total"
-for row in profiler.key_averages().table(sort_by=sort_by, row_limit=4).splitlines()[:8]:
-    print(row[:120])
+for row in profiler.key_averages().table(sort_by=sort_by, row_limit=4, max_name_column_width=34).splitlines()[:8]:
+    print(row if len(row) <= 120 else f"{row[:119]}…")
 print(f"saved as {trace_file.name} in the folder for temporary files; ui.perfetto.dev opens it")
 
 # %% [markdown] name="clock_text"
@@ -267,9 +268,9 @@ claims.figure("a single cold call", "kept table, naive / honest speed", naive / 
 #
 # ### The order
 #
-# Laptops get hot and slow down, and on a shared machine other jobs start. The next cell simulates such a machine: after each call it sleeps, a little longer each time. Two matmuls are timed on it. The second does half the work of the first. First, all eight runs of the larger one are timed, and then all eight runs of the smaller one. After that, the two alternate.
+# Laptops get hot and slow down, and on a shared machine other jobs start. The next cell simulates such a machine: after each call it sleeps, each time longer: call number i, counted from 0, takes 1 + i times as long as a call on an idle machine. So the first call takes its normal time, and the sixteenth takes 16 times as long. Two matmuls are timed on it. The second does half the work of the first. First, all eight runs of the larger one are timed, and then all eight runs of the smaller one. The median of each eight counts. After that, the two alternate.
 #
-# **Predict.** How many times as fast does the smaller matmul appear, when all of its runs come last?
+# **Predict.** By what factor does the smaller matmul appear to be faster when all of its runs come last? (Below 1 means slower.)
 
 # %% name="drift_guess"
 my_guess = None  # times as fast
@@ -300,7 +301,8 @@ machine = Warming()
 blocks = [benchmark(lambda fn=fn: machine.run(fn), runs=8, warmup=0).median for fn in (more_work, less_work)]
 machine = Warming()
 paired = compare(lambda: machine.run(more_work), lambda: machine.run(less_work), runs=8, warmup=1)
-drift_guess.reveal(blocks[0] / blocks[1], "simulated")
+drift_guess.reveal(2 * 4.5 / 12.5, "simulated")  # the medians of 1 to 8 and of 9 to 16; the work is 2 to 1
+print(f"clocked here: {blocks[0] / blocks[1]:.2f} times as fast")
 print(f"alternately: {paired.speedup:.2f} times as fast; by its FLOPs it should be 2")
 subject = "drift simulated, smaller product"
 claims.figure("timed one after the other", subject, blocks[0] / blocks[1], "times as fast")
@@ -404,9 +406,9 @@ for name, patient in patients.items():
 #
 # - The step is the event named `step` of the category (`event["cat"]`) `user_annotation`; a GPU's trace has another event of that name. Fractions are of its `dur`. Events outside it do not count, and no event straddles its boundaries. Only complete events (`ph` is `X`) are spans.
 # - *Operations* are the events on the step's thread whose name starts with `aten::`. *Kernels* are the events of the category `kernel` inside the step, on any stream. Wherever several events run at once, or inside each other, that time counts once.
-# - `items`: the number of operations named `aten::item`. If there are kernels, only those count during which an event named `cudaStreamSynchronize` starts on the step's thread.
 # - `copying`: the time in which an operation named `aten::copy_` or an event of the category `gpu_memcpy` runs and no kernel does.
-# - `idle`: if there are kernels, the time in which none of them runs. Otherwise, the time in which no operation runs or an `aten::copy_` or `aten::item` does. If nothing runs, `idle` is 1.
+# - In a step **without kernels** (a CPU's), `items` is the number of operations named `aten::item`. `idle` is the time in which no operation runs, or an `aten::copy_` or `aten::item` does. If nothing runs, `idle` is 1.
+# - In a step **with kernels** (a GPU's), `items` counts only those `aten::item` during which an event named `cudaStreamSynchronize` starts on the step's thread. `idle` is the time in which no kernel runs.
 #
 # `diagnose(signs)` takes that dictionary and returns a word. If `idle` is at most 0.3, there is nothing to fix: `"healthy"`. Otherwise it is the first that is true: `"synchronizes"` (more than 10 items), `"copies"` (copying above 0.3), `"tiny"` (many small operations).
 
@@ -472,14 +474,14 @@ for name, chart in charts.items():
     seen = signs(chart)
     found[name] = diagnose(seen)
     print(f"{name:10} items {seen['items']:5}, copying {seen['copying']:4.0%}, idle {seen['idle']:4.0%}: {found[name]}")
-agreed = sum(found[name] == illness for name, illness in planted.items())
+agreed = sum(found[name] == problem for name, problem in planted.items())
 if device.type == "cuda":
     claims.record("T30", "three signs tell slow programs apart", "four programs, right diagnoses", agreed, "of 4", 4, 4)
 else:
     claims.figure("three signs tell slow programs apart", "four programs on a CPU, right diagnoses", agreed, "of 4")
 
 # %% [markdown] name="ward_line_text"
-# On a CPU, patient A's idle share is close to the limit of 0.3. On a busy machine it may fall below it, and A then counts as healthy.
+# On a CPU, patient A's idle share is close to the limit of 0.3. On a busy machine the share may fall below the limit, and A then counts as healthy.
 #
 # Choose a program, and look in its timeline for what its signs say: copies, many short operations, gaps.
 
@@ -496,12 +498,12 @@ explore(
 # %% [markdown] name="cure_task"
 # ### Your turn: fix patient A
 #
-# **Contract.** `accuracy(model, batches)` returns the fraction of samples for which the model's largest logit is at the label, as a Python number.
+# **Contract.** `accuracy(model, batches)` returns the fraction of samples for which the model's largest logit is the label's, as a Python number.
 #
 # - `batches` is a list of pairs (inputs (B, ...), labels (B,)), which may differ in size; `model(inputs)` returns logits (B, classes).
 # - Each batch goes through the model once, as a whole.
-# - Python reads **one** value at most, after the last batch: no `.item()`, `if`, `float()`, `.tolist()` or `.cpu()` before. `.nonzero()` and a mask as an index count, too, because the size of their result is a value.
-# - Autograd records nothing, and its state is the same afterwards as before. The model arrives in evaluation mode. Do not change its mode or the batches.
+# - Python reads **one** value at most, after the last batch: no `.item()`, `if`, `float()`, `.tolist()` or `.cpu()` before. `.nonzero()` and indexing with a mask also count as reads, because the size of the result depends on the values.
+# - Autograd records nothing, and its state (on or off) is the same afterwards as before. The model arrives in evaluation mode. Do not change its mode or the batches.
 
 
 # %% name="cure" answer=true reveal=true
@@ -532,12 +534,12 @@ my_guess = None  # times as fast
 ### BEGIN GUESS
 my_guess = 1 / (1 - signs(charts["B"])["copying"])  # all of its copying saved
 ### END GUESS
-cure_guess = Prediction("Patient B, cured", my_guess, "times as fast")
+fix_guess = Prediction("Patient B after the fix", my_guess, "times as fast")
 
 
 # %% name="cures"
 @torch.no_grad()
-def cured_b():
+def fixed_b():
     right = torch.zeros((), device=device)
     for rows in torch.arange(SAMPLES).split(50):
         picked = images[rows].to(device, torch.float32)
@@ -545,14 +547,14 @@ def cured_b():
     return right.item() / SAMPLES
 
 
-cures = {"A": lambda: accuracy(net, loaded), "B": cured_b, "C": lambda: accuracy(net, loaded)}
-for name, cured in cures.items():
-    gain = compare(patients[name], cured, runs=5, warmup=1)
-    print(f"patient {name}: {gain}; the same accuracy: {math.isclose(patients[name](), cured())}")
+fixes = {"A": lambda: accuracy(net, loaded), "B": fixed_b, "C": lambda: accuracy(net, loaded)}
+for name, fixed in fixes.items():
+    gain = compare(patients[name], fixed, runs=5, warmup=1)
+    print(f"patient {name}: {gain}; the same accuracy: {math.isclose(patients[name](), fixed())}")
     claims.record("T30", "the cure makes it faster", f"patient {name}", gain.speedup, "times", 1.2, math.inf)
     if name == "B":
-        cure_guess.reveal(gain.speedup)
-for when, chart in (("before", charts["B"]), ("after", traced(cured_b))):
+        fix_guess.reveal(gain.speedup)
+for when, chart in (("before", charts["B"]), ("after", traced(fixed_b))):
     seen = signs(chart)
     took = next(e for e in chart if e["name"] == "step" and e["cat"] == "user_annotation")["dur"] / 1e3
     rest = seen["idle"] - seen["copying"]
@@ -561,12 +563,12 @@ for when, chart in (("before", charts["B"]), ("after", traced(cured_b))):
 # %% [markdown] name="cures_explained"
 # The last two lines show where patient B's time went. It had copied all 2,000 images for every batch of 50, so the fix removes most of the copying. The gain can exceed 1 / (1 − copying): each round also allocated and freed the converted images of the whole set, and read them from memory instead of the cache. (Each trace is a single run, so on a busy machine it need not agree with the timed gain.)
 #
-# On a CPU, patient A goes through Python for every sample. On a GPU the same line also stops the queue: each `if` copies a value to the host and waits (PyTorch's *Performance Tuning Guide*), and nothing new is queued in the meantime. In a GPU's trace of patient A, look for `cudaStreamSynchronize` inside `aten::item`, and for wide gaps between kernels. (`torch.cuda.set_sync_debug_mode("warn")` warns at such lines.) For patient B look for `Memcpy HtoD`, for patient C for gaps longer than the kernels.
+# On a CPU, patient A goes through Python for every sample. On a GPU the same line also stops the queue: each `if` copies a value to the host and waits (PyTorch's *Performance Tuning Guide*), and nothing new is queued in the meantime. In a GPU's trace of patient A, look for `cudaStreamSynchronize` inside `aten::item`, and for wide gaps between kernels. (`torch.cuda.set_sync_debug_mode("warn")` warns at such lines.) For patient B, look for `Memcpy HtoD`, and for patient C, gaps longer than the kernels.
 
 # %% [markdown] name="gpu_traces_text"
 # ## 5 · Two traces from real GPUs
 #
-# A GPU's trace has more lanes: the host's threads (the backward pass has its own) and the GPU's streams. The course includes one training step each of two [published traces](https://github.com/facebookresearch/HolisticTraceAnalysis). Both train a convolutional network. Here is the first, through your functions:
+# A GPU's trace has more lanes: the host's threads (the backward pass has its own) and the GPU's streams. The course includes one training step from each of two [published traces](https://github.com/facebookresearch/HolisticTraceAnalysis). Both train a convolutional network with `DistributedDataParallel`, so NCCL's kernels, which exchange data with other GPUs, count as busy time here. Here is what your functions find in the first:
 
 
 # %% name="gpu_traces"
@@ -591,9 +593,9 @@ for gpu, durations in kernels_of.items():
     print(f"{gpu}: {len(durations)} kernels, together {sum(durations):.1f} ms")
 
 # %% [markdown] name="gpu_traces_guess_text"
-# The V100 is busy nearly all the time. Most of the host's time in `cudaLaunchKernel` is *not* launch overhead. A few launches take more than a hundred times as long as the others: the queue is full, and they wait for a free place in it.
+# The V100 is busy nearly all the time. Most of the host's time in `cudaLaunchKernel` is *not* launch overhead. A few launches take more than a hundred times as long as the others: the queue is full, and they wait for a free slot.
 #
-# The second trace is from a faster GPU, an A100. Its step runs about as many kernels in much less time (last line).
+# The second trace is from a faster GPU, an A100. Its kernels, about as many, take much less time in total (last line).
 #
 # **Predict.** How long is the A100's step, relative to the V100's?
 
@@ -606,6 +608,10 @@ a100_guess = Prediction("Step on the A100 / step on the V100", my_guess, "times"
 
 # %% name="gpu_traces_lanes"
 of_a100, a100_ms = read_trace("a100")
+calls = sorted(e["dur"] for e in of_a100 if e["name"] == "cudaLaunchKernel")
+print(
+    f"   all {len(calls)} launches {sum(calls) / 1e3:.1f} ms, half of them at most {calls[len(calls) // 2]:.1f} µs each"
+)
 a100_guess.reveal(a100_ms / v100_ms, "published")
 figure = Figure(figsize=(9, 3.6), layout="constrained")
 both = figure.subplots(2, 1, sharex=True)
@@ -622,7 +628,7 @@ show(
 )
 
 # %% [markdown] name="gpu_traces_explained"
-# The faster GPU has the slower step. Its kernels are done before the host has launched the next ones, so the host sets the pace, as for the narrow GPT in [[where_the_time_goes]]. The trace does not say why this host is slow: its profiler may record more, or other processes may share the CPU. It does say that a faster GPU would not help.
+# The faster GPU has the slower step. Its kernels are done before the host has launched the next ones, so the host sets the pace, as for the narrow GPT in [[where_the_time_goes]]. The lines above also show that the launch calls themselves are not the reason: together they take only a small part of the step. The trace does not say what else makes this host slow: its profiler may record more, or other processes may share the CPU. It does say that a faster GPU would not help.
 
 # %% [markdown] name="claims_text"
 # ## 6 · Claims and measurements

@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | predict the bytes of an optimizer's state; store its moments in 8 bits, block by block, and say which codebook works; choose between for-loop, foreach and fused; take the step inside the backward pass, and say what that rules out |
-# | Time | 100 to 120 minutes; a good place to stop is after section 2 |
+# | Time | 105 to 125 minutes; a good place to stop is after section 2 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU if there is one. bitsandbytes and torchao are optional |
 # | Before this | labs [[#start_here]] and [[#where_memory_goes]]; [[number_formats]] helps |
@@ -204,7 +204,7 @@ print(f"the next step would take away {0.003 * stuck_at:.6f}; half a gap between
 # **8-bit optimizers** store a moment like this:
 #
 # 1. Cut the tensor into blocks of 256 contiguous numbers.
-# 2. The **scale** of a block is its largest magnitude, in FP32. Divided by it, all numbers of the block are between -1 and 1.
+# 2. The **scale** of a block is its largest magnitude, in FP32. Dividing by it brings all numbers in the block between -1 and 1.
 # 3. A **codebook** lists 256 values in that range. For each number, store the index of the nearest value: one byte, its **code**.
 #
 # Each step decodes the moment to FP32, updates it and encodes it again. A number that changes too little, relative to its block, keeps its code, as in BF16. But the scale is in FP32: when a whole block decays, its codes stay and its scale shrinks.
@@ -239,7 +239,7 @@ for name, (_, second) in BOOKS.items():
 # - Blocks are cut from the flattened tensor. The last one may be shorter.
 # - `scales` (blocks,), FP32: the largest magnitude of each block.
 # - `codes` (numbers,), `torch.uint8`: for each number the index in `book` of the value nearest to number / scale.
-# - A block of zeros has the scale 0 and decodes to zeros. A block of numbers near 1e-12 keeps its relative precision.
+# - A block of zeros has a scale of 0 and decodes to zeros. A block of numbers near 1e-12 keeps its relative precision.
 # - `encode` never holds more than 40 bytes per number. (A table of all distances would take 1,024.)
 # - `decode` returns FP32 of the given `shape`: the book's value for each code, times the scale of its block.
 
@@ -421,7 +421,7 @@ show(
 )
 
 # %% [markdown] name="quality_text"
-# The average of 8-bit Adam is a little above 2 × (1 + 4/256) bytes. It would be much higher for a network of many small tensors.
+# On average, 8-bit Adam keeps a little more than 2 × (1 + 4/256) bytes per parameter. It would be much more for a network of many small tensors.
 #
 # ### The same bytes, the other codebook
 #
@@ -429,12 +429,13 @@ show(
 
 # %% name="control"
 for name, books in BOOKS.items():
-    weights, _, losses = ten_steps(lambda ps, books=books: Adam8(ps, books))
+    _, trained, losses = ten_steps(lambda ps, books=books: Adam8(ps, books))
+    largest_weight = max(p.abs().max().item() for group in trained.param_groups for p in group["params"])
     print(f"losses with {name:14}" + ", ".join(f"{loss:.2f}" for loss in losses))
-    print(f"   afterwards, the largest matrix has numbers up to {weights.abs().max():.3g}")
+    print(f"   afterwards, the weights have magnitudes up to {largest_weight:.3g}")
 
 # %% [markdown] name="moment_idea_text"
-# A few percent of the second moments decode to zero. The next step adds only (1 − β₂)·g² to such a zero. If that gradient is zero, too (for example because a token does not occur in that batch), the update divides *m*, which is not zero, by ε alone, and ε is 10⁻⁸. Such an update moves a weight much too far: some grow to thousands, and the loss rises again. The median error did not show this.
+# A few percent of the second moments decode to zero. The next step adds only (1 − β₂)·g² to such a zero. If that gradient is zero, too (for example because a token does not occur in that batch), the update divides *m*, which is not zero, by ε alone, and ε is 10⁻⁸. Such an update moves a weight much too far: the largest weight shows it, and the loss rises again. The median error did not show this.
 #
 # With equal factors the losses fall. [[Muon_and_in_place]] trains such an optimizer for longer and compares it with FP32 Adam. 8 bits also work on large models (Dettmers et al. 2022), with one exception: keep the embedding's state in 32 bits.
 #
@@ -484,7 +485,7 @@ show(
     category_bars(
         {name: m.at_peak for name, m in implemented.items()},
         CATEGORIES,
-        "AdamW's three implementations: memory at the peak by category",
+        "AdamW's three implementations, at the peak",
     ),
     "Equal bars for parameters, gradients and state; foreach has temporaries as large as the parameters on top.",
 )
@@ -557,7 +558,7 @@ fused_guess.reveal(pace.speedup)
 # %% [markdown] name="implementation_explained"
 # `fused` is lean and fast: it reads and writes the state once. You have to request it: `AdamW(..., fused=True)`. `foreach` was made for GPUs, where launching thousands of small kernels takes longer than their work. On a CPU it gains little or nothing.
 #
-# What about the 8-bit optimizers? AdamW's state is 8 bytes per parameter; yours is a little over 2. With weights and gradients that makes a little over 10. **Predict** the *peak* of a full step with your `Adam8`.
+# What about the 8-bit optimizers? AdamW's state is 8 bytes per parameter; yours is a little over 2. With weights and gradients that makes a little over 10. The largest matrix is a twelfth of the model, so one FP32 copy of it is 0.32 bytes per parameter of the model. **Predict** the *peak* of a full step with your `Adam8`.
 
 # %% name="guess_peak"
 my_guess = None  # bytes per parameter
@@ -572,8 +573,8 @@ with sign_of_life("a step of each optimizer"):
     peaks |= {name: metered(make) for name, make in OPTIMIZERS.items() if name != "AdamW"}
 torch.compiler.set_stance("default")
 peak_guess.reveal(peaks["Adam8, yours"].peak_bytes / phi)
-print(f"the largest matrix: {matrix / phi:.2f} bytes per parameter of the model")
-table = [("bytes per parameter", "state", "transient", "(matrices)", "PEAK", "reached in")]
+print(f"one copy of the largest matrix: {matrix / phi:.2f} bytes per parameter of the model")
+table = [("bytes per parameter", "state", "transient", "in largest matrices", "PEAK", "reached in")]
 for name, meter in peaks.items():
     kept, passing = meter.at_peak["optimizer state"], meter.at_peak["temporaries"] + meter.at_peak["kernel workspace"]
     figures = (kept / phi, passing / phi, passing / matrix, meter.peak_bytes / phi)
@@ -581,13 +582,13 @@ for name, meter in peaks.items():
 show_table(table)
 
 # %% [markdown] name="peaks_explained"
-# *Transient* memory is alive at the peak and freed after it. Because of it, the peak falls less than the state. To update a parameter, its moments are decoded to FP32 and encoded again afterwards:
+# *Transient* memory is alive at the peak and freed after it; the next column gives it in units of the largest matrix. Because of it, the peak falls less than the state. To update a parameter, its moments are decoded to FP32 and encoded again afterwards:
 #
 # - On a GPU, **bitsandbytes** does both inside its kernel. Its CPU version holds several FP32 copies of the parameter.
 # - **Yours** and uncompiled **torchao** hold the new moments, their roots, the scaled numbers, and codes as wide integers. Compiled, most of them stay in registers ([[compilation_and_fusion]]).
 # - **Muon** holds the new momentum and a few BF16 matrices, each at most half as large.
 #
-# So **fewer bits with a poor kernel can peak above more bits with a better one** (compare the 4-bit with the 8-bit optimizers, if torchao is installed). These temporaries exist for **one parameter at a time**. That is a lot here, where the largest matrix is a twelfth of the model, and little in a model of a hundred layers.
+# So **fewer bits with a poor kernel can peak above more bits with a better one**. (Compare the 4-bit with the 8-bit optimizers, if torchao is installed. Its step runs uncompiled here. In practice you would compile it, and its peak would be lower; that is not run here.) These temporaries exist for **one parameter at a time**. That is a lot here, where the largest matrix is a twelfth of the model, and little in a model of a hundred layers.
 #
 # With plain SGD, **gradients** are about half of the memory that is left.
 #
@@ -601,7 +602,7 @@ show_table(table)
 #
 # **Contract.** `step_in_backward(parameters, make_optimizer)` returns two lists, `optimizers` and `handles`.
 #
-# - `parameters` is an iterable of tensors that can be read only once (it may be a generator). Do not touch frozen ones (`requires_grad` is False). The same parameter may appear twice: treat it once.
+# - `parameters` is an iterable of tensors that can be iterated over only once (it may be a generator). Do not touch frozen ones (`requires_grad` is False). The same parameter may appear twice: treat it once.
 # - `make_optimizer([p])` makes an optimizer for the list it is given. Make one per trained parameter, once, before the first backward pass, and return them all, in any order. A schedule sets `group["lr"]` in them, and each step must use it.
 # - From then on `loss.backward()` updates each parameter that gets a gradient, once, when the gradient is complete, with its own optimizer, and frees the gradient at once. `p.grad` is None afterwards, and all gradients are never alive together. The result equals that of one optimizer for all parameters.
 # - `handles` have `.remove()`. When all are removed, `backward()` makes gradients and updates nothing.
@@ -677,6 +678,8 @@ show(
     "Memory over a step, by category: gradients pile up to the end of the backward pass.",
 )
 show(inside.plot("AdamW, step inside"), "The same with the step inside: gradients are a series of narrow spikes.")
+a_token = outside.largest["activations"] / ids.numel()
+print(f"activations: {human_bytes(a_token)} per token at most; all gradients: {human_bytes(4 * phi)}")
 claims.record("T13", "the step inside the backward pass lowers the peak", "GPT, 16 tokens, AdamW fused", outside.peak_bytes / inside.peak_bytes, "times", 1.05, math.inf)  # fmt: skip
 
 # %% [markdown] name="hooks_text"
@@ -703,14 +706,19 @@ for remove in (False, True):
 #
 # And the peak? Each gradient now lives only for a moment. The peak is near the *start* of the backward pass, where a large gradient meets the activations that are still alive. The saving is a little less than four bytes per parameter: the largest gradient, those activations and a temporary remain.
 #
-# When does this help? At 16 tokens, the peak of `foreach` exceeds that of `fused` with the step inside by its temporaries and most of the gradients: nearly two copies of the weights. **Predict** the gap at 512 tokens.
+# When does this help? At 16 tokens, `foreach` peaks nearly two copies of the weights above `fused` with the step inside: by `foreach`'s temporaries, and by most of the gradients. The last line under the figures above gives the bytes of activations per token, and of all gradients. **Predict** the gap at 512 tokens.
 
 # %% name="guess_sweep"
 my_guess = None  # copies of the weights
 ### BEGIN GUESS
 my_guess = 0  # activations are highest where the backward pass begins; no gradient is there yet
 ### END GUESS
-sweep_guess = Prediction("foreach above the step inside, 512 tokens", my_guess, "copies of the weights")
+sweep_guess = Prediction(
+    "foreach's peak minus that of fused with the step inside, 512 tokens",
+    my_guess,
+    "copies of the weights",
+    difference=True,
+)
 
 # %% name="sweep"
 LANES = {
@@ -759,7 +767,7 @@ show(
 #
 # ### What it rules out
 #
-# Methods that need **all gradients at once** no longer work: clipping by their joint norm, a loss scaler's search for infinities before the step, and gradient accumulation. Clipping and accumulation raise no error. (`GradScaler.step` does: it finds no gradients to check.) The next cell tries accumulation and clipping anyway:
+# Methods that need **all gradients at once** no longer work: clipping by their joint norm, a loss scaler's check for infinities before the step, and gradient accumulation. Clipping and accumulation raise no error. (`GradScaler.step` does, with "No inf checks were recorded for this optimizer": it finds no gradients to check. That is not run here.) The next cell tries accumulation and clipping anyway:
 
 
 # %% name="forbidden"
@@ -790,7 +798,7 @@ print(f"two micro-batches: the update is off by {(wrong - right).norm() / right.
 # - merge micro-batches into the momentum ([[capstone]] does);
 # - train in BF16, which needs no scaler.
 #
-# Under `DistributedDataParallel`, a gradient that is used before it is averaged belongs to one process only, and the copies of the model diverge. Use the framework's own support there.
+# Under `DistributedDataParallel`, a gradient that is used before it is averaged belongs to one process only, and the copies of the model diverge (also not run here). Use the framework's own support there.
 
 # %% [markdown] name="seven_text"
 # ## 5 · The same for a 7B model
@@ -825,7 +833,7 @@ print(f"4 + 4 bytes per parameter over a bus of 25 GB/s: {8 * count / 25e9:.1f} 
 # - **Paged** (`bitsandbytes.optim.PagedAdamW8bit`): pages of the state move to the host when other tensors need the space. This needs no planning, and a rare long batch does not fail. If the state never fits, every step waits for the bus.
 # - **Offloaded** (`torchao`'s `CPUOffloadOptimizer`, DeepSpeed's ZeRO-Offload): gradients travel to the host, the CPU takes the step, weights travel back. The last line under the table says how long the transfers take over a bus of 25 GB/s. A long backward pass can hide them.
 #
-# On a CPU there is no second place for the state, so this lab measures neither; [[sharding]] runs DeepSpeed's version.
+# On a CPU there is nowhere else to put the state, so this lab measures neither; [[sharding]] runs DeepSpeed's version.
 
 # %% [markdown] name="play_text"
 # ## 6 · Explore
@@ -866,7 +874,7 @@ claims
 # ## Recap
 #
 # - State in bytes per parameter: SGD 0, momentum, Lion and Muon 4, Adam 8, 8-bit Adam a little over 2, 4-bit a little over 1, Adafactor almost 0.
-# - A second moment in BF16 stops decaying far too early. 8 bits need blocks, a scale for each, and a codebook with equal *factors*: a second moment that rounds to zero is a division by almost zero.
+# - A second moment in BF16 stops decaying far too early. 8-bit moments need blocks, a scale for each, and a codebook with equal *factors*: a second moment that rounds to zero is a division by almost zero.
 # - `foreach` holds one more copy of the weights in its step; `fused` does not.
 # - The step inside the backward pass gives the same numbers without a full set of gradients, but rules out accumulation, joint clipping and loss scaling.
 #

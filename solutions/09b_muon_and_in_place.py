@@ -16,6 +16,7 @@
 import itertools
 import math
 import statistics
+import textwrap
 
 from helpers import (
     COLORS,
@@ -57,7 +58,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # An optimizer's state decides much of the memory of training. In FP32, AdamW keeps 8 bytes per parameter, Muon and SGD with momentum keep 4, and Adafactor almost none ([[lean_optimizers]] counts them). This lab asks what you pay for the difference.
 #
-# Muon starts from the momentum of a matrix and moves its **singular values** toward 1, so that directions in which gradients are small also move. This takes a few matmuls and no decomposition (**Newton-Schulz**). For a matrix *X* whose singular values are at most 1, one iteration is
+# Muon starts from the momentum of a matrix and moves its **singular values** toward 1, so that the weights also move in directions in which gradients are small. This takes a few matmuls and no decomposition (**Newton-Schulz**). For a matrix *X* whose singular values are at most 1, one iteration is
 #
 # $$A = X X^\top \qquad X \leftarrow a X + (b A + c A^2)\,X \qquad a = 3.4445,\ b = -4.7750,\ c = 2.0315$$
 #
@@ -93,16 +94,7 @@ orthogonalize = check("muon_and_in_place.newton", orthogonalize)
 hint("muon_and_in_place.newton")
 
 # %% [markdown] name="guess_muon_text"
-# Apply it to the gradient of one matrix of 256 × 256 in a small GPT, and compare with PyTorch's Muon, which does the same iterations in BF16.
-#
-# **Predict.** After five iterations, how many of the 256 singular values are above a tenth of the largest?
-
-# %% name="guess_muon"
-my_guess = None  # of 256
-### BEGIN GUESS
-my_guess = 256  # all of them near 1
-### END GUESS
-step_guess = Prediction("Singular values above a tenth, after five iterations", my_guess, "of 256")
+# Apply it to the gradient of one matrix of 256 × 256 in a small GPT, and compare with PyTorch's Muon, which does the same iterations in BF16. First look at the gradient:
 
 # %% name="gpt"
 text = english(device)
@@ -122,28 +114,48 @@ def backward(model, x, y):
     F.cross_entropy(model(x).flatten(0, -2), y.flatten()).backward()
 
 
-# %% name="muon_step"
+# %% name="gradient"
 model = make_gpt()
 weight = model.blocks[0].out.weight
+backward(model, *tokens(512))
+
+
+def print_values(name, matrix):
+    """Print how large the singular values of `matrix` are; return how many are above a tenth of the largest."""
+    singular = torch.linalg.svdvals(matrix.cpu().float())
+    above = int((singular > singular[0] / 10).sum())
+    sizes = f"largest {singular[0]:.3g}, median {singular.median():.3g}, norm {singular.norm():.3g}"
+    print(f"{name:12} above a tenth of the largest: {above:3} of 256; {sizes}")
+    return above
+
+
+_ = print_values("gradient", weight.grad)
+
+# %% [markdown] name="guess_muon_task"
+# After the division by the norm, one iteration multiplies a small singular value by about *a* = 3.4445. The largest settle near 1.
+#
+# **Predict.** After five iterations, how many of the 256 singular values are above a tenth of the largest?
+
+# %% name="guess_muon"
+my_guess = None  # of 256
+### BEGIN GUESS
+my_guess = 256  # all of them near 1
+### END GUESS
+step_guess = Prediction("Singular values above a tenth, after five iterations", my_guess, "of 256")
+
+# %% name="muon_step"
 before = weight.detach().clone()
 muon = torch.optim.Muon([weight], lr=1.0, weight_decay=0)
-backward(model, *tokens(512))
 muon.step()
-mine = orthogonalize(weight.grad.float(), 5)
-for name, matrix_of in {"gradient": weight.grad, "yours": mine, "Muon's step": before - weight.detach()}.items():
-    singular = torch.linalg.svdvals(matrix_of.cpu().float())
-    above = int((singular > singular[0] / 10).sum())
-    sizes = f"largest {singular[0]:.3g}, median {singular.median():.3g}"
-    print(f"{name:12} above a tenth of the largest: {above:3} of 256; {sizes}")
-    if name == "yours":
-        step_guess.reveal(above)
+step_guess.reveal(print_values("yours", orthogonalize(weight.grad.float(), 5)))
+_ = print_values("Muon's step", before - weight.detach())
 
 # %% [markdown] name="muon_explained"
 # The gradient of this layer has only a few large singular values. Five iterations multiply a small one by at most 3.4445⁵ ≈ 485. So those below about a 4,000th of the norm cannot reach a tenth of the largest.
 #
 # ### Explore: how many iterations?
 #
-# The picture shows what the iterations make of each singular value. Find the number of iterations that brings 0.001 above a tenth. Then try the classical coefficients, which converge to exactly 1: how many do they need?
+# The picture shows what the iterations do to each singular value. Find the number of iterations that brings 0.001 above a tenth. Then try the classical coefficients, which converge to exactly 1: how many do they need to bring 0.001 above a tenth?
 
 # %% name="map_picture"
 COEFFICIENTS = {"Muon's": (3.4445, -4.7750, 2.0315), "classical": (1.5, -0.5, 0.0)}
@@ -179,7 +191,7 @@ explore(
 #
 # $$M \leftarrow 0.95\,M + 0.05\,G \qquad N = 0.95\,M + 0.05\,G \qquad P \leftarrow P - \text{lr} \cdot 0.2\,\sqrt{\max(r, c)} \cdot \text{orthogonalize}(N, 5)$$
 #
-# *N* is **Nesterov's** momentum: it adds the newest gradient once more. The factor of the learning rate makes Muon's steps about as large as AdamW's, so that one learning rate can serve both.
+# *N* is **Nesterov's** momentum: it adds the newest gradient once more. The factor next to the learning rate makes Muon's steps about as large as AdamW's, so that one learning rate can serve both.
 #
 # ### Your turn
 #
@@ -187,7 +199,7 @@ explore(
 #
 # - *N* uses *M* as just updated.
 # - `lr` comes from the matrix's group in each step, because a schedule may have changed it.
-# - `self.state[p]` has the momentum, in FP32, and nothing else that is large. Between steps, nothing is kept elsewhere.
+# - `self.state[p]` has the momentum, in FP32, and nothing else that is large. (A multiple of *M* will do if *N* is the same multiple, because `orthogonalize` ignores the size of its argument.) Between steps, nothing is kept elsewhere.
 # - Only one matrix at a time is orthogonalized: with 24 equal matrices, a step holds at most 12 copies of one of them, besides weights, gradients and momentum.
 # - In a step in which a matrix has no gradient, neither the matrix nor its momentum changes.
 # - The gradients are not changed.
@@ -260,7 +272,7 @@ mine, theirs = (moved for moved, *_ in went.values())
 same_guess.reveal(100 * ((mine - theirs).norm() / theirs.norm()).item())
 
 # %% [markdown] name="rivals_text"
-# The distance results from BF16, and from gradients that differ once the weights do. The losses hardly differ.
+# The gap comes from two causes that this run does not separate: PyTorch's Muon rounds to BF16, and once the weights differ, so do the gradients. The losses hardly differ.
 #
 # ## 3 · Does leaner cost quality?
 #
@@ -446,7 +458,7 @@ adafactor_behind.reveal(behind["GPT", "Adafactor"])
 #
 # One explanation for SGD on the vision transformer (Zhang et al. 2024): the parts of a transformer differ in curvature far more than the layers of a convolutional network, so one learning rate does not fit all of them. Adam's second moment gives each weight its own step size.
 #
-# What do these results support? The advice "SGD instead of Adam" comes from convolutional vision models. For a language model, Muon and Adafactor are worth a trial. This run does not rank them: 160 steps of a tiny model show which optimizer is fast at the start, not which ends lower. And each rate comes from one seed; where the line says *at the edge*, a rate beyond that edge might do better. PyTorch's Adafactor has no momentum by design. Muon's price is its matmuls, and it needs full matrices, which a sharded model has to gather first ([[sharding]]).
+# What do these results support? The advice "SGD instead of Adam" comes from convolutional vision models. For a language model, Muon and Adafactor are worth a trial. This run does not rank them: 160 steps of a tiny model show which optimizer is fast at the start, not which ends lower. And each rate comes from one seed; where the list of rates in the search says *at the edge* (none may), a rate beyond that edge might do better. Higher rates were tried for AdamW on the text (0.004, 0.01 and 0.03, outside this notebook): none comes near the loss at 0.001. PyTorch's Adafactor has no momentum by design. Muon's price is its matmuls, and it needs full matrices, which a sharded model has to gather first ([[sharding]]).
 #
 # ## 4 · Zeroed gradients
 #
@@ -474,6 +486,15 @@ def two_steps(x, y, to_none):
     return meter
 
 
+def on_one_scale(meters, titles):
+    """Return a plot of each meter, all with the same vertical axis."""
+    figures = [meter.plot(title) for meter, title in zip(meters, titles, strict=True)]
+    top = max(axes.get_ylim()[1] for figure in figures for axes in figure.axes)
+    for axes in (axes for figure in figures for axes in figure.axes):
+        axes.set_ylim(0, top)
+    return figures
+
+
 phi = sum(p.numel() for p in make_gpt().parameters())
 for n in (16, 512):
     x, y = tokens(n)
@@ -483,12 +504,13 @@ for n in (16, 512):
     if n == 16:
         zeros_guess.reveal(more)
     print(f"GPT, {n:3} tokens: peak {freed}, with zeros kept {zeroed}: {more:.2f} copies of the weights more")
+freed, zeroed = on_one_scale(pair, ("Two steps, gradients set to None", "Two steps, gradients set to zero"))
 show(
-    pair[0].plot("Two steps, gradients set to None"),
+    freed,
     "Memory over two steps, by category: the gradients end with each step.",
 )
 show(
-    pair[1].plot("Two steps, gradients set to zero"),
+    zeroed,
     "The same with zeros: the gradients of the first step are still there during the second forward pass.",
 )
 
@@ -532,8 +554,9 @@ for kind in (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SiLU, nn.Hardtanh):
     if kind is nn.ReLU:
         relu_spared = kept[0] - kept[1]
     if kind is nn.LeakyReLU:
-        show(pair[0].plot("LeakyReLU"), "Memory over forward and backward pass: eight steps up, two for each layer.")
-        show(pair[1].plot("LeakyReLU in place"), "The same in place: four steps up, one for each layer.")
+        outside, inside = on_one_scale(pair, ("LeakyReLU", "LeakyReLU in place"))
+        show(outside, "Memory over forward and backward pass: eight steps up, two for each layer.")
+        show(inside, "The same in place: four steps up, one for each layer.")
 inplace_guess.reveal(relu_spared)
 
 # %% [markdown] name="inplace_explained"
@@ -543,7 +566,7 @@ inplace_guess.reveal(relu_spared)
 # - **LeakyReLU, ELU**: out of place they save their *input*; in place they work from the *output*. That halves what is saved.
 # - **SiLU, Hardtanh**: PyTorch saves the input in any case, so it copies it before overwriting it. Nothing is gained.
 #
-# Without a backward pass nothing is saved, and the widest moment counts:
+# Without a backward pass nothing is saved, and what counts is the widest point:
 
 # %% name="inplace_inference"
 widest = []
@@ -594,7 +617,8 @@ def attempt(words, program):
         print(f"passes   {words}")
         return "p"
     except RuntimeError as error:
-        print(f"REFUSED  {words}\n           {str(error).splitlines()[0][:96]} ...")
+        reason = str(error).splitlines()[0].partition(" Hint:")[0]
+        print(f"REFUSED  {words}", textwrap.indent(textwrap.fill(reason, 95), 11 * " "), sep="\n")
         return "r"
 
 
@@ -618,7 +642,15 @@ y.data.add_(1)
 y.sum().backward()
 off = ((w.grad - w.detach().exp()).norm() / w.detach().exp().norm()).item()
 print(f"through .data: no error, and the gradient is off by {off:.0%}")
-_ = attempt("through .detach(), which shares the version", lambda w: (y := w.exp(), y.detach().add_(1))[0])
+
+
+def add_through_detach(w):
+    y = w.exp()
+    y.detach().add_(1)
+    return y
+
+
+_ = attempt("through .detach(), which shares the version", add_through_detach)
 
 # %% [markdown] name="hardtanh_task"
 # ## 7 · An activation of your own

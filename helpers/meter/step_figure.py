@@ -23,7 +23,7 @@ _LOOKS = {
     "other": COLORS[5],
     "gap": COLORS[7],
 }
-_NAMES = {"gap": "Python and launches"}
+_NAMES = {"gap": "gap (Python and launches)"}
 
 
 def phase_bars(parts: "Sequence[Part]", unexplained: float, title: str) -> Figure:

@@ -153,7 +153,9 @@ class StepProfile:
         table = text_table([[*row, *[""] * (width - len(row))] for row in rows])
         lines = [self._headline(), table, self._cost(), *self.notes]
         if abs(self.unexplained) > _UNEXPLAINED * self.seconds:
-            lines.append("Parts and step differ: the machine was busy, or no step is like another. Take more runs.")
+            lines.append(
+                "Parts and step differ: the machine was busy, or the steps differ from one another. Take more runs."
+            )
         return "\n".join(lines)
 
     def _share(self, seconds: float) -> str:

@@ -205,10 +205,10 @@ def test_the_figure_has_a_level_for_each_dtype_and_a_dot_for_each_operation():
     (axes,) = figure.axes
     *lines, dot = axes.lines
     memory, cache, *levels = lines
-    assert [line.get_ydata()[1] / line.get_xdata()[1] for line in (memory, cache)] == pytest.approx([1e10, 1e11])
-    assert [line.get_ydata()[0] for line in levels] == [MACHINE.peak("float32"), MACHINE.peak("bfloat16")]
-    assert cache.get_ydata()[1] == pytest.approx(MACHINE.peak("bfloat16"))  # the slopes end at the highest level
-    assert (dot.get_xdata()[0], dot.get_ydata()[0]) == (pytest.approx(1 / 12), pytest.approx(1e9))
+    assert [line.get_ydata()[1] / line.get_xdata()[1] for line in (memory, cache)] == pytest.approx([10, 100])
+    assert [1e9 * line.get_ydata()[0] for line in levels] == [MACHINE.peak("float32"), MACHINE.peak("bfloat16")]
+    assert 1e9 * cache.get_ydata()[1] == pytest.approx(MACHINE.peak("bfloat16"))  # the slopes end at the highest level
+    assert (dot.get_xdata()[0], dot.get_ydata()[0]) == (pytest.approx(1 / 12), pytest.approx(1))
     assert "a machine" in axes.get_title()
 
 

@@ -11,26 +11,28 @@ from .ways import (
     BLOCKS,
     CASES,
     FALLING,
+    GROUPS,
     LARGE,
-    OTHER_BLOCKS,
     SETTINGS,
     SIX,
     SMALL,
-    InOtherBlocks,
     MakeAdam,
     adams_way,
     books_of,
     drawn_parameters,
     first_step,
-    first_step_off,
+    later_steps,
     way,
 )
 
 EXACT = 1e-5  # relative, of the way: other orders of the same operations differ by less
 ROUNDED = 0.004  # where a number lies between two codes, the last bit decides which is taken
 SIZES = {"100 numbers": (10, 10), "6,144 numbers": LARGE}  # on either side of 4,096
+FEW = {"2,400 numbers": SMALL, "4,095 numbers": (4095,)}
 LATE, PAUSED = "from the third step on", "in the first and the third step"
 _HELD_BACK = "Not judged until the first step is correct: see that check."
+_NOT_YET = "Not judged until steps with a gradient in each are correct: see `follows_adam`."
+_SMALL_FIRST = "Not judged until small tensors are updated as by Adam: see `small_ones_stay_whole`."
 
 
 def _kept(seed: int, make: MakeAdam, *shapes: tuple[int, ...]) -> Evidence:
@@ -84,9 +86,12 @@ class FirstStepIsAdams(Check):
         if not seen["moved"]:
             return "After a step no weight has moved. Does `step()` write the update into the parameter itself?"
         if not seen["off"] <= EXACT:
+            far = f"After one step the weights are off by {seen['off']:.2g} of their correct change."
+            if seen["under the root"] <= EXACT:
+                return f"{far} That results from an eps under the root: add eps to the root."
             return (
-                f"After one step the weights are off by {seen['off']:.2g} of their correct change. Do m and v go into "
-                "the update before they are encoded, with both bias corrections?"
+                f"{far} Do m and v go into the update before they are encoded, with both bias corrections, and is eps "
+                "added to the root?"
             )
         return None
 
@@ -100,30 +105,14 @@ class FollowsAdam(Check):
         '`group["lr"]`, `group["betas"]` and `group["eps"]` are read in each step; t is counted.'
     )
 
-    @staticmethod
-    def probe(seed: int, make: MakeAdam) -> Evidence:
-        seen: Evidence = {"first": first_step_off(seed, make)}
-        for case, changes in CASES.items():
-            ps = drawn_parameters(seed, LARGE)
-            seen[case] = way(make(ps, books_of(seed), **SETTINGS), ps, seed + 1, changes)[0]
-        ps = drawn_parameters(seed, LARGE, LARGE)
-        groups = [{"params": ps[:1]}, {"params": ps[1:], "lr": 0.005}]
-        seen["a second group, with a rate of its own"] = way(make(groups, books_of(seed), **SETTINGS), ps, seed, ({},))[
-            1
-        ]
-        seen[BLOCKS] = {}
-        for block in OTHER_BLOCKS:
-            (p,) = drawn_parameters(seed, LARGE)
-            seen[BLOCKS][str(block)] = way(InOtherBlocks(p, books_of(seed), block), [p], seed + 1, CASES[SIX])[0]
-        return seen
+    probe = staticmethod(later_steps)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if not seen["first"] <= EXACT:
             return _HELD_BACK
-        for case, want in expected.items():
-            if case in ("first", BLOCKS):
-                continue
+        for case in (*CASES, GROUPS):
+            want = expected[case]
             off = relative_distance(seen[case], want)
             if not off <= ROUNDED:
                 far = f"the weights are off by {off:.2g} of their correct change; rounding explains only {ROUNDED}"
@@ -186,6 +175,26 @@ class OneParameterAtATime(Check):
         return None
 
 
+def _small(seed: int, make: MakeAdam) -> Evidence:
+    """Return how far six steps of small tensors are off."""
+    seen: Evidence = {}
+    for case, shape in FEW.items():
+        ps = drawn_parameters(seed + 2, shape)
+        mine = way(make(ps, books_of(seed), **SETTINGS), ps, seed + 2, FALLING)[0]
+        seen[case] = relative_distance(mine, adams_way(seed + 2, shape, FALLING))
+    return seen
+
+
+def _small_are_wrong(seen: Evidence) -> str | None:
+    for case in FEW:
+        if not seen[case] <= EXACT:
+            return (
+                f"{case}: after six steps the weights are off by {seen[case]:.2g} of the distance "
+                "that torch.optim.Adam moves them. Are their moments kept in FP32, and not encoded?"
+            )
+    return None
+
+
 class SmallOnesStayWhole(Check):
     """A tensor of fewer than 4,096 numbers keeps its moments in FP32 and is updated as by Adam."""
 
@@ -196,23 +205,14 @@ class SmallOnesStayWhole(Check):
 
     @staticmethod
     def probe(seed: int, make: MakeAdam) -> Evidence:
-        seen: Evidence = {"first": first_step_off(seed, make)}
-        for case, shape in (("2,400 numbers", SMALL), ("4,095 numbers", (4095,))):
-            ps = drawn_parameters(seed + 2, shape)
-            mine = way(make(ps, books_of(seed), **SETTINGS), ps, seed + 2, FALLING)[0]
-            seen[case] = relative_distance(mine, adams_way(seed + 2, shape, FALLING))
-        return seen | {"kept": _kept(seed, make, (60, 60), (4095,))}
+        return later_steps(seed, make) | _small(seed, make) | {"kept": _kept(seed, make, (60, 60), (4095,))}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if not seen["first"] <= EXACT:
             return _HELD_BACK
-        for case in expected:
-            if case != "kept" and not seen[case] <= EXACT:
-                return (
-                    f"{case}: after six steps the weights are off by {seen[case]:.2g} of the distance "
-                    "that torch.optim.Adam moves them. Are their moments kept in FP32, and not encoded?"
-                )
+        if far := _small_are_wrong(seen):
+            return _NOT_YET if FollowsAdam.judge(seen, expected) else far
         wrong = _wrongly_kept(seen["kept"], expected["kept"])
         return f"Tensors of fewer than 4,096 numbers: {wrong}" if wrong else None
 
@@ -227,7 +227,7 @@ class WaitsForAGradient(Check):
 
     @staticmethod
     def probe(seed: int, make: MakeAdam) -> Evidence:
-        seen: Evidence = {"first": first_step_off(seed, make)}
+        seen: Evidence = later_steps(seed, make) | _small(seed, make)
         for size, shape in SIZES.items():
             seen[size] = _waited(seed, make, shape)
         return seen
@@ -245,6 +245,10 @@ class WaitsForAGradient(Check):
             for when, way_there in expected[size]["went"].items():
                 off = relative_distance(seen[size]["went"][when], way_there)
                 if not off <= room[when]:
+                    if FollowsAdam.judge(seen, expected):
+                        return _NOT_YET
+                    if SIZES[size] != LARGE and _small_are_wrong(seen):
+                        return _SMALL_FIRST
                     return (
                         f"{size}, with a gradient {when}: the weights are off by {off:.2g} of their correct change. "
                         "Does a step without a gradient count for the parameter, or change its moments?"

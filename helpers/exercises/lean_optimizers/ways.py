@@ -15,7 +15,7 @@ MakeAdam = Callable[..., torch.optim.Optimizer]
 SETTINGS = {"lr": 0.02, "betas": (0.8, 0.95), "eps": 1e-3}  # not the usual ones, so that none can be left out
 LARGE, SMALL = (96, 64), (40, 60)  # 6,144 and 2,400 numbers, on either side of 4,096
 Settings = dict[str, Any]  # of a parameter group
-SIX, BLOCKS = "six steps", "blocks"
+SIX, BLOCKS, GROUPS = "six steps", "blocks", "a second group, with a rate of its own"
 OTHER_BLOCKS = (64, 128, 512, 1024, 2048)  # sizes that are taken for 256
 FALLING = tuple({"lr": rate} for rate in (0.02, 0.016, 0.012, 0.008, 0.004, 0.002))
 CASES: dict[str, tuple[Settings, ...]] = {
@@ -94,9 +94,27 @@ def first_step(seed: int, make: MakeAdam) -> Evidence:
     given = _give_gradients(ps, generator)
     optimizer.step()
     mine = (ps[0].detach() - start).cpu().double().flatten().tolist()
+    under_root = -SETTINGS["lr"] * given[0] / (given[0].square() + SETTINGS["eps"]).sqrt()
     same = [p.grad is not None and torch.equal(p.grad, was) for p, was in zip(ps, given, strict=True)]
     return {
         "off": relative_distance(mine, adams_way(seed, LARGE, ({},))),
+        "under the root": relative_distance(mine, under_root.cpu().double().flatten().tolist()),
         "moved": any(mine),
         "changed": [size for size, equal in zip(("large", "small"), same, strict=True) if not equal],
     }
+
+
+def later_steps(seed: int, make: MakeAdam) -> Evidence:
+    """Return how far a large tensor goes in several steps, and where the first of them is off."""
+    seen: Evidence = {"first": first_step_off(seed, make)}
+    for case, changes in CASES.items():
+        ps = drawn_parameters(seed, LARGE)
+        seen[case] = way(make(ps, books_of(seed), **SETTINGS), ps, seed + 1, changes)[0]
+    ps = drawn_parameters(seed, LARGE, LARGE)
+    groups = [{"params": ps[:1]}, {"params": ps[1:], "lr": 0.005}]
+    seen[GROUPS] = way(make(groups, books_of(seed), **SETTINGS), ps, seed, ({},))[1]
+    seen[BLOCKS] = {}
+    for block in OTHER_BLOCKS:
+        (p,) = drawn_parameters(seed, LARGE)
+        seen[BLOCKS][str(block)] = way(InOtherBlocks(p, books_of(seed), block), [p], seed + 1, CASES[SIX])[0]
+    return seen

@@ -39,6 +39,35 @@ def _first(seed: int, make: MakeMuon) -> Evidence:
     return seen
 
 
+def _ways(seed: int, make: MakeMuon) -> Evidence:
+    """Take first steps and later ones; note how far the matrices went."""
+    seen: Evidence = {"first": _first(seed, make)}
+    for case, changes in ((SIX, ({},) * 6), (SCHEDULE, FALLING)):
+        ps = drawn_parameters(seed, (12, 16))
+        seen[case] = way(make(ps, RATE), ps, seed + 1, changes)[0]
+    ps = drawn_parameters(seed, (12, 16), (12, 16))
+    groups = [{"params": ps[:1]}, {"params": ps[1:], "lr": 0.005}]
+    seen[GROUPS] = way(make(groups, RATE), ps, seed, ({},))[1]
+    return seen
+
+
+def _waited(seed: int, make: MakeMuon) -> Evidence:
+    """Take three steps of three matrices: one has a gradient in each, the others not."""
+    ps = always, late, paused = drawn_parameters(seed, *[(12, 16)] * 3)
+    optimizer, start = make(ps, RATE), [p.detach().clone() for p in ps]
+    generator, moved = torch.Generator().manual_seed(seed), False
+    for given in ((always, paused), (always,), (always, late, paused)):
+        gradient = torch.randn(12, 16, generator=generator).to(always.device)
+        waits = [p for p in ps if not any(p is each for each in given)]
+        for p in ps:
+            p.grad = None if any(p is each for each in waits) else gradient.clone()
+        before = [p.detach().clone() for p in waits]
+        optimizer.step()
+        moved |= any(not torch.equal(p.detach(), was) for p, was in zip(waits, before, strict=True))
+    went = {when: (ps[i].detach() - start[i]).cpu().double().flatten().tolist() for i, when in ((1, LATE), (2, PAUSED))}
+    return {"moved": moved, "went": went}
+
+
 def _first_is_wrong(seen: Evidence, expected: Evidence) -> str | None:
     """Name a matrix whose first step is wrong, and say how."""
     for name in SHAPES:
@@ -85,16 +114,7 @@ class FollowsTheMomentum(Check):
         '`group["lr"]` is read in each step, for the matrices of that group.'
     )
 
-    @staticmethod
-    def probe(seed: int, make: MakeMuon) -> Evidence:
-        seen: Evidence = {"first": _first(seed, make)}
-        for case, changes in ((SIX, ({},) * 6), (SCHEDULE, FALLING)):
-            ps = drawn_parameters(seed, (12, 16))
-            seen[case] = way(make(ps, RATE), ps, seed + 1, changes)[0]
-        ps = drawn_parameters(seed, (12, 16), (12, 16))
-        groups = [{"params": ps[:1]}, {"params": ps[1:], "lr": 0.005}]
-        seen[GROUPS] = way(make(groups, RATE), ps, seed, ({},))[1]
-        return seen
+    probe = staticmethod(_ways)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -187,21 +207,7 @@ class WaitsForAGradient(Check):
 
     @staticmethod
     def probe(seed: int, make: MakeMuon) -> Evidence:
-        ps = always, late, paused = drawn_parameters(seed, *[(12, 16)] * 3)
-        optimizer, start = make(ps, RATE), [p.detach().clone() for p in ps]
-        generator, moved = torch.Generator().manual_seed(seed), False
-        for given in ((always, paused), (always,), (always, late, paused)):
-            gradient = torch.randn(12, 16, generator=generator).to(always.device)
-            waits = [p for p in ps if not any(p is each for each in given)]
-            for p in ps:
-                p.grad = None if any(p is each for each in waits) else gradient.clone()
-            before = [p.detach().clone() for p in waits]
-            optimizer.step()
-            moved |= any(not torch.equal(p.detach(), was) for p, was in zip(waits, before, strict=True))
-        went = {
-            when: (ps[i].detach() - start[i]).cpu().double().flatten().tolist() for i, when in ((1, LATE), (2, PAUSED))
-        }
-        return {"first": _first(seed, make), "moved": moved, "went": went}
+        return _ways(seed, make) | _waited(seed, make)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -212,6 +218,8 @@ class WaitsForAGradient(Check):
         for when, right in expected["went"].items():
             off = relative_distance(seen["went"][when], right)
             if not off <= SAME:
+                if FollowsTheMomentum.judge(seen, expected):
+                    return "Not judged until steps with a gradient are correct: see `follows_the_momentum`."
                 return (
                     f"With a gradient {when}, the weights are off by {off:.2g} of their correct change. Does a step "
                     "without a gradient change the momentum?"

@@ -9,6 +9,7 @@ from torch import Tensor
 from ...core.device import pick_device
 from ...meter.operations_seen import each_operation
 from ..base import Check, Evidence
+from ..probing.distance import relative_distance
 from ..probing.plain import plain
 
 Orthogonalize = Callable[[Tensor, int], Tensor]
@@ -23,6 +24,31 @@ def _matrix(seed: int, rows: int, columns: int, size: float = 1.0) -> Tensor:
     right, _ = torch.linalg.qr(torch.randn(columns, min(rows, columns), generator=generator))
     values = size * torch.logspace(0, -1.5, min(rows, columns))
     return ((left * values) @ right.t()).to(pick_device())
+
+
+def _times(iterations: int) -> str:
+    return f"{iterations} iteration{'s' * (iterations > 1)}"
+
+
+def _mistaken(matrix: Tensor, iterations: int) -> dict[str, Tensor]:
+    """Return results with one mistake, by words that name it."""
+    x, coefficients = matrix / matrix.norm(), (3.4445, -4.7750, 2.0315)
+    others = {f"after {_times(n)}": _iterated(x, n, *coefficients) for n in range(1, 8) if n != iterations}
+    return others | {
+        "without the division by the norm": _iterated(matrix, iterations, *coefficients),
+        "if you divide by the largest singular value": _iterated(
+            matrix / torch.linalg.matrix_norm(matrix, 2), iterations, *coefficients
+        ),
+        "without the term c·A²": _iterated(x, iterations, *coefficients[:2], 0.0),
+        "with the classical coefficients": _iterated(x, iterations, 1.5, -0.5, 0.0),
+    }
+
+
+def _iterated(x: Tensor, iterations: int, a: float, b: float, c: float) -> Tensor:
+    for _ in range(iterations):
+        square = x @ x.mT
+        x = a * x + (b * square + c * square @ square) @ x
+    return x
 
 
 def _numbers(result: Any, shape: tuple[int, ...]) -> Evidence:
@@ -44,9 +70,14 @@ class BringsSingularValuesNearOne(Check):
     def probe(seed: int, orthogonalize: Orthogonalize) -> Evidence:
         seen: Evidence = {}
         for name, shape in SHAPES.items():
-            for iterations, size in ((1, 1.0), (5, 1e-3), (5, 300.0)):
-                case = f"{name}, largest singular value {size:g}, {iterations} iteration{'s' * (iterations > 1)}"
-                seen[case] = _numbers(orthogonalize(_matrix(seed, *shape, size), iterations), shape)
+            for iterations, size in ((1, 2.0), (5, 1e-3), (5, 300.0)):
+                case = f"{name}, largest singular value {size:g}, {_times(iterations)}"
+                matrix = _matrix(seed, *shape, size)
+                mistaken = {
+                    words: plain(result).double().flatten().tolist()
+                    for words, result in _mistaken(matrix, iterations).items()
+                }
+                seen[case] = _numbers(orthogonalize(matrix.clone(), iterations), shape) | {"mistaken": mistaken}
         return seen
 
     @staticmethod
@@ -59,9 +90,13 @@ class BringsSingularValuesNearOne(Check):
             mine, wanted = (torch.tensor(each["numbers"], dtype=torch.float64) for each in (seen[case], right))
             off = ((mine - wanted).norm() / wanted.norm()).item()
             if not off <= SAME:
+                far = f"{case}: your result differs from the correct one by {off:.2g} of its norm."
+                for words, result in right["mistaken"].items():
+                    if relative_distance(seen[case]["numbers"], result) <= SAME:
+                        return f"{far} It is what you get {words}."
                 return (
-                    f"{case}: your result differs from the correct one by {off:.2g} of its norm. Is the matrix divided "
-                    "by its norm first, and does each iteration use the X of the one before?"
+                    f"{far} Check the division by the norm, the three coefficients, and that each iteration starts "
+                    "with the X of the one before."
                 )
         return None
 

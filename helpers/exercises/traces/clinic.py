@@ -5,7 +5,9 @@ from typing import Any
 
 from ..base import Check, Evidence
 from .patients import BUSY_GPU, ILLNESSES, busy_gpu, sick
-from .signs import SIGN_CHECKS, SIGNS, Diagnose, Signs
+from .signs import SIGN_CHECKS, SIGNS, Diagnose, Signs, wrong_sign
+
+_ORDER = "Ask in order: idle at most 0.3, more than 10 items, copying above 0.3."
 
 
 class NamesTheIllness(Check):
@@ -37,12 +39,12 @@ class NamesTheIllness(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case, want in expected.items():
             if seen[case] != want:
-                said = seen[case] if seen[case] in ILLNESSES else "something else"
-                return (
-                    f"{case}: that is {want!r}; you return {said!r}. Ask in order: idle at most 0.3, more than 10 "
-                    "items, copying above 0.3."
-                )
+                return f"{_misnamed(case, seen[case], want)} {_ORDER}"
         return None
+
+
+def _misnamed(case: str, said: str, want: str) -> str:
+    return f"{case}: that is {want!r}; you return {said if said in ILLNESSES else 'something else'!r}."
 
 
 class DiagnosesPatients(Check):
@@ -53,18 +55,28 @@ class DiagnosesPatients(Check):
     @staticmethod
     def probe(seed: int, signs: Signs, diagnose: Diagnose) -> Evidence:
         rng = random.Random(seed + 9)
+        traces = {
+            f"{illness}, on a {'GPU' if gpu else 'CPU'}": sick(rng, illness, gpu)
+            for illness in ILLNESSES
+            for gpu in (False, True)
+        }
+        traces |= {case: busy_gpu(rng, case) for case in BUSY_GPU}
         seen: Evidence = {}
-        for illness in ILLNESSES:
-            for gpu in (False, True):
-                found: dict[str, Any] = signs(sick(rng, illness, gpu))
-                seen[f"{illness}, on a {'GPU' if gpu else 'CPU'}"] = str(diagnose(found))
-        for case in BUSY_GPU:
-            seen[case] = str(diagnose(signs(busy_gpu(rng, case))))
+        for case, events in traces.items():
+            found: dict[str, Any] = signs(events)
+            named = str(diagnose(found))
+            seen[case] = {"named": named, "signs": {sign: float(found[sign]) for sign in SIGNS if sign in found}}
         return seen
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return NamesTheIllness.judge(seen, expected)
+        for case, want in expected.items():
+            got = seen[case]
+            if got["named"] != want["named"]:
+                said = _misnamed(case, got["named"], want["named"])
+                wrong = wrong_sign("Look at your signs", got["signs"], want["signs"], SIGNS)
+                return f"{said} {wrong or 'Your signs are right. ' + _ORDER}"
+        return None
 
 
 CLINIC = (*SIGN_CHECKS, NamesTheIllness, DiagnosesPatients)

@@ -63,11 +63,15 @@ def observe(seed: int, accuracy: Accuracy) -> Evidence:
     with torch.enable_grad(), _Reads() as reads:  # which puts autograd back afterwards
         answer = accuracy(model, batches)
         autograd = torch.is_grad_enabled()
+    with torch.no_grad():
+        accuracy(_Watched(6).to(pick_device()).eval(), batches)
+        switched_on = torch.is_grad_enabled()
     seen: Evidence = {
         "rows": model.rows,
         "recorded": model.recorded,
         "reads": reads.count,
         "autograd": autograd,
+        "switched on": switched_on,
         "modes": sorted({*model.modes, model.training}),
         "same": all(map(torch.equal, before, (tensor for batch in batches for tensor in batch))),
     }
@@ -105,7 +109,10 @@ class RunsWholeBatches(Check):
         if seen["rows"] == expected["rows"]:
             return None
         calls, rows = len(seen["rows"]), sum(seen["rows"])
-        return f"Four batches of {expected['rows']} rows came in; the model was called {calls} times, with {rows} rows."
+        often = "once" if calls == 1 else f"{calls} times"
+        return (
+            f"Four batches of {expected['rows']} rows came in; the model was called {often}, with {rows} rows in all."
+        )
 
 
 class ReadsOneValue(Check):
@@ -134,16 +141,14 @@ class RecordsNothing(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if not seen["recorded"]:
             return None
-        return (
-            f"Autograd recorded {seen['recorded']} calls of the model, although no backward pass follows: switch it "
-            "off."
-        )
+        calls = "1 call" if seen["recorded"] == 1 else f"{seen['recorded']} calls"
+        return f"Autograd recorded {calls} of the model, although no backward pass follows: switch it off."
 
 
 class LeavesThingsAsTheyAre(Check):
     """The model's mode, the batches and autograd's state are unchanged afterwards."""
 
-    hint = "A `with` block switches autograd on again when it ends. Do not change the mode."
+    hint = "When a `with` block ends, autograd is as it was before. Do not change the model's mode."
     probe = staticmethod(observe)
 
     @staticmethod
@@ -155,6 +160,8 @@ class LeavesThingsAsTheyAre(Check):
             )
         if not seen["autograd"]:
             return "Autograd is off after the call: the next training step would fail."
+        if seen["switched on"]:
+            return "Autograd was off before the call and is on after it: restore the state that was there before."
         return None if seen["same"] else "Your function changed the batches. Use operations that return new tensors."
 
 

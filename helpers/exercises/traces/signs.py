@@ -21,7 +21,7 @@ def _read(events: list[Event], signs: Signs) -> Evidence:
     return {str(sign): float(value) for sign, value in answer.items()}
 
 
-def _wrong(case: str, got: Evidence, want: Evidence, signs: tuple[str, ...], says: str = "it is") -> str | None:
+def wrong_sign(case: str, got: Evidence, want: Evidence, signs: tuple[str, ...], says: str = "it is") -> str | None:
     """Say which of `signs` is not as in `want`."""
     for answer in (got, want):
         if "returned" in answer:
@@ -35,7 +35,17 @@ def _wrong(case: str, got: Evidence, want: Evidence, signs: tuple[str, ...], say
 
 
 def _first_wrong(seen: Evidence, expected: Evidence, sign: str) -> str | None:
-    return next((wrong for case, want in expected.items() if (wrong := _wrong(case, seen[case], want, (sign,)))), None)
+    return next(
+        (wrong for case, want in expected.items() if (wrong := wrong_sign(case, seen[case], want, (sign,)))), None
+    )
+
+
+def _waits_elsewhere(made: MadeTrace, count: int) -> None:
+    """Write reads of the host's memory during which another thread, such as a data loader's, waits for the GPU."""
+    for _ in range(count):
+        start = made.now
+        counters_read(made, 1)
+        made.write("cudaStreamSynchronize", start + 400, start + 700, OTHER, "cuda_runtime")
 
 
 def _from_here(made: MadeTrace, count: int, length: int, gap: int) -> None:
@@ -74,6 +84,11 @@ _STEPS: dict[str, dict[str, list[tuple[Any, ...]]]] = {
         "values of a GPU, and of the host": [
             (values_read, 5, 9_000, True),
             (counters_read, 13),
+            (_from_here, 6, 9_000, 2_000),
+        ],
+        "another thread waits for the GPU during reads of the host": [
+            (values_read, 5, 9_000, True),
+            (_waits_elsewhere, 4),
             (_from_here, 6, 9_000, 2_000),
         ],
     },
@@ -130,7 +145,7 @@ class CountsValuesRead(Check):
     hint = (
         "One read makes several events, one inside the other. Count those named aten::item, exactly.\n"
         "With kernels in the step, look for cudaStreamSynchronize inside: copies have it, too, and reads of "
-        "the host's memory do not."
+        "the host's memory do not. A wait counts only on the step's thread."
     )
     probe = staticmethod(observe)
 
@@ -221,7 +236,7 @@ class LooksOnlyAtTheStep(Check):
 
 def _wrongly_disturbed(seen: Evidence, expected: Evidence) -> str | None:
     says = "without the additional event it is"
-    found = (_wrong(case, seen[case]["disturbed"], seen[case]["alone"], SIGNS, says) for case in expected)
+    found = (wrong_sign(case, seen[case]["disturbed"], seen[case]["alone"], SIGNS, says) for case in expected)
     return next((wrong for wrong in found if wrong), None)
 
 
@@ -295,7 +310,7 @@ class HandlesAnEmptyStep(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        found = (_wrong(case, seen[case], want, SIGNS) for case, want in expected.items())
+        found = (wrong_sign(case, seen[case], want, SIGNS) for case, want in expected.items())
         return next((wrong for wrong in found if wrong), None)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from ..base import Check, Evidence
 
+_HELD_BACK = "Not judged until the parts of this check are there, as int: see the first check."
+
 
 def _blocks(seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the sizes of blocks: keys as wide as queries and narrower ones, MLPs with and without a gate."""
@@ -35,12 +37,12 @@ def observe(seed: int, block_flops: Callable[..., dict[str, int]]) -> Evidence:
 
 
 def _wrong_parts(seen: Evidence, expected: Evidence, parts: tuple[str, ...]) -> str | None:
-    """Say which of `parts` has the wrong number of FLOPs; those that are not there are for another check."""
+    """Say which of `parts` has the wrong number of FLOPs; those that are not there are for the first check."""
     for case, want in expected["full square"].items():
         for part in parts:
             mine, right = seen["full square"][case].get("flops", {}).get(part), want["flops"][part]
             if mine is None:
-                return f"{case}: {part!r} is missing or not a whole number."
+                return _HELD_BACK
             if mine != right:
                 batch, length, width, inner, kv_width, _ = want["sizes"]
                 sizes = f"batch {batch}, length {length}, width {width}, inner {inner}, kv_width {kv_width}"
@@ -56,8 +58,10 @@ class NamesEveryPart(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        for case, want in expected["causal half"].items():
-            got = seen["causal half"][case]
+        pairs = (
+            (f"{block}, {how}", seen[how][block], want) for how in expected for block, want in expected[how].items()
+        )
+        for case, got, want in pairs:
             if "returned" in got:
                 return f"{case}: return a dictionary; you return {got['returned']}."
             if got["parts"] != want["parts"]:
@@ -104,8 +108,10 @@ class HalvesCausalAttention(Check):
         mine, right = _shares(seen), _shares(expected)
         for case, want in right.items():
             for part, share in want.items():
+                if any(part not in seen[how][case].get("flops", {}) for how in expected):
+                    return _HELD_BACK
                 if part not in mine[case]:
-                    return f"{case}: {part!r} is missing, 0, or not a whole number."
+                    return f"{case}: {part!r} is 0 at the full square, so it has no half. Mend that first."
                 if mine[case][part] != share:
                     return (
                         f"{case}: {part!r} should be {share:g} times as much as at the full square; it is "

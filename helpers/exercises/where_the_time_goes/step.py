@@ -99,10 +99,10 @@ class WaitsForAValue(_Timed):
     """Where Python needs a value, the host launches nothing until that operation is done."""
 
     hint = (
-        "After an operation whose value Python needs, where does the host's clock stand?\n"
+        "If Python needs the value of an operation, when does the host continue?\n"
         "The operation itself is launched like any other; only what comes after it is later."
     )
-    look = "After an operation that Python waits for, the host's clock is where the GPU's is."
+    look = "If Python waits for an operation, the host continues when the GPU has finished that operation."
 
     @staticmethod
     def cases(rng: random.Random) -> dict[str, Case]:

@@ -27,13 +27,13 @@ def roofline_figure(roofline: Roofline, measured: Mapping[str, tuple[float, floa
     for (where, slope), style in zip(slopes.items(), ("-", "--"), strict=True):
         ridge = max(peaks.values()) / slope
         label = f"{where}: {slope / 1e9:,.0f} GB/s"
-        axes.plot((_LOW, ridge), (_LOW * slope, ridge * slope), style, color="black", label=label)
+        axes.plot((_LOW, ridge), (_LOW * slope / 1e9, ridge * slope / 1e9), style, color="black", label=label)
     for color, (dtype, peak) in zip(COLORS, peaks.items(), strict=False):
         begins = peak / max(slopes.values())
-        axes.plot((begins, _HIGH), (peak, peak), color=color, label=f"{dtype}: {peak / 1e9:,.0f} GFLOP/s")
+        axes.plot((begins, _HIGH), (peak / 1e9, peak / 1e9), color=color, label=f"{dtype}: {peak / 1e9:,.0f} GFLOP/s")
     for i, (name, (flops, nbytes, seconds)) in enumerate((measured or {}).items()):
-        axes.plot(flops / nbytes, flops / seconds, "o", color=COLORS[-1 - i % len(COLORS)], label=name)
-    axes.set(xscale="log", yscale="log", xlabel="FLOP for each byte moved", ylabel="FLOP/s")
+        axes.plot(flops / nbytes, flops / seconds / 1e9, "o", color=COLORS[-1 - i % len(COLORS)], label=name)
+    axes.set(xscale="log", yscale="log", xlabel="FLOP for each byte moved", ylabel="GFLOP/s")
     axes.grid(alpha=0.3)
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
     return figure
