@@ -11,7 +11,6 @@ from numbers import Real
 from ..core.units import with_unit
 from .progress import Guess, remember_guess
 
-
 ROUNDING = 1e-6  # what rounding leaves of a zero in FP32
 FAR = 100  # a factor from here on says less than the distance: a guess of 0.2 where 0.0002 was measured
 

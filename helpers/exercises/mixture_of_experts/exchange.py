@@ -62,6 +62,8 @@ def _exchanged(seed: int, Exchange: Any, strided: bool) -> Evidence:
             ],
             "changed": [not torch.equal(mine, rows), not torch.equal(given[1], gradient)],
         }
+        if error:  # in the first case, if at all, it stops all ranks; in others some would wait for the rest
+            break
     return seen
 
 

@@ -246,7 +246,7 @@ def _late(forward: Pass, backward: Pass, seed: int, folder: str) -> Evidence:
     for name, run, sender in (("forward", forward, 0), ("backward", backward, 1)):
         if rank != sender:
             after(name)
-        run(stage, 0)
+        (_run_backward(run, stage, 0) if name == "backward" else run(stage, 0))
         if rank == sender:
             ended[name].touch()
             seen["listed"] = len(stage.sending)
