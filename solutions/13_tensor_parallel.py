@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | name the collective that a sharded matmul needs; write column-parallel and row-parallel layers with correct gradients; split attention whose K/V heads do not divide evenly; compute a loss without holding all logits; split the sequence and predict what that saves; train on a mesh of tensor parallelism and sharding, with clipping and a fused optimizer |
-# | Time | 120 to 165 minutes; a good place to stop is after section 3 |
+# | Time | 140 to 180 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●● |
 # | Needs | a CPU, where ranks are processes that use gloo; if there is one GPU per rank, the cells use NCCL, which has not been tested yet |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#data_parallel]], [[#sharding]] and [[#fully_shard]] |
@@ -138,13 +138,13 @@ print("Y is X W in all cases:", all(right for _, right in found.values()))
 # %% [markdown] name="matmuls_explained"
 # The rule behind the table: **if the summed dimension is split in both inputs, each rank has a partial sum, and the partial sums must be added**. If it is split in only one input, gather that input. If it is split in neither, send nothing.
 #
-# Cases c and d start alike. An all-reduce is a reduce-scatter followed by an all-gather. Case d needs both, so each rank sends twice as many bytes as in case c. (The table lists the size of the message, which is the same.) Section 5 makes use of this.
+# Cases c and d start out the same way. An all-reduce is a reduce-scatter followed by an all-gather. Case d needs both, so each rank sends twice as many bytes as in case c. (The table lists the size of the message, which is the same.) Section 5 makes use of this.
 #
 # ## 2 · Two layers, forward and backward
 #
 # An MLP is `gelu(X · W₁) · W₂`. Split W₁ by columns, as in case a. Its output is then split exactly as case d needs its input, so split W₂ by rows. The two layers need one all-reduce, and the GELU between them works on parts.
 #
-# That is the forward pass. The backward pass is harder. Here are three obvious ways to write the sum at the end. For each we compare the output and three gradients with those of one process: the gradients of a tensor **before** the MLP, of the **column** weights and of the **row** weights. Everything is in FP64, so that rounding does not hide a mistake.
+# That is the forward pass. The backward pass is harder. Here are three obvious ways to write the sum at the end. For each we compare the output and three gradients with the **reference**, the same model in one process: the gradients of a tensor **before** the MLP, of the **column** weights and of the **row** weights. Everything is in FP64, so that rounding does not hide a mistake.
 
 # %% name="mlp"
 T, C = 32, 64  # tokens, channels (width)
@@ -246,10 +246,10 @@ for warning in {text.partition(". ")[0] for results in tried.values() for _, _, 
     print("a warning:", warning)
 
 # %% [markdown] name="naive_explained"
-# (The figures are relative distances from one process's result; 0 is exact.)
+# (The figures are relative distances from the reference; 0 is exact.)
 #
 # - **`dist.all_reduce`** changes its tensor without autograd's knowledge, so the gradient passes straight through. That happens to be right for the weights inside the MLP. But the tensor *before* the MLP gets the gradient from this rank's half only. The two ranks get different parts of the gradient, and the parts are never added. PyTorch warns about this (the warning that names `c10d::allreduce_`).
-# - **`dist.all_gather`** fills buffers that have no graph, so there is **no gradient at all**. Here `backward()` would raise an error. With a residual path around the MLP it would not, and the MLP would never train. (No cell runs that.)
+# - **`dist.all_gather`** fills buffers that have no graph, so there is **no gradient at all**. Here `backward()` would raise an error. With a residual path around the MLP it would not, and the MLP would never train. (This lab does not run that case.)
 # - **`torch.distributed.nn.functional.all_reduce`** sums in the backward pass, too. That is the right derivative if the loss is the *sum of all ranks' losses*. Here every rank computes the *same* loss, so the sum makes the gradients inside the MLP too large by a factor of N. The tensor before the MLP again gets the gradient from this rank's half only, times N. (The warning about this function says only that PyTorch 2.13 deprecates it, not that the gradient is wrong.)
 #
 # Use none of the three here. Write the function yourself, as below, or let `DTensor` redistribute (section 6). A collective needs a backward pass that fits its place. At each collective, ask which gradient autograd has on each rank and which gradient a single process would have.
@@ -351,9 +351,9 @@ show(
 #
 # Attention splits by **heads**: each rank takes some of them. q, k and v are split by columns, the output projection by rows. In *grouped-query attention*, several query heads share one K/V head, so there may be fewer K/V heads than ranks, or a number that does not divide evenly. Each rank keeps **the K/V heads that its query heads use**, and some K/V heads are stored on several ranks.
 #
-# Take 8 query heads, 2 K/V heads and 4 ranks: each K/V head is stored on two ranks. Each of the two computes a gradient for its copy, and the copies must stay equal.
+# Take 8 query heads, 2 K/V heads and 4 ranks: each K/V head is stored on two ranks. Each of the two computes a gradient for its copy from its own query heads, and the copies must stay equal. DDP, which also has copies of a parameter, takes the mean of their gradients.
 #
-# **Predict.** Take the **mean** of the two copies' gradients, as DDP does with its copies. What is the correct gradient, as a multiple of that mean?
+# **Predict.** What is the correct gradient of the K/V head, as a multiple of the mean of its two copies' gradients?
 
 # %% name="heads_guess"
 my_guess = None  # times the mean of the copies' gradients
@@ -569,7 +569,7 @@ for name, seed_of_rank in {"one seed for all": lambda rank: 7, "a seed for each"
 show_table(table)
 
 # %% [markdown] name="random_explained"
-# With one seed for all ranks, the four shards of a matrix are equal. In an MLP all ranks then compute the same partial sums, get the same gradients and stay equal, so the wide layer is no better than one that is a quarter as wide. With one seed per rank, the ranks apply different masks to the residual stream, and their copies of it are no longer equal. So Megatron-LM keeps two generators: one with the same state on all ranks of a tensor-parallel group, one with the rank added to the seed. Code between split and merge uses the second. On CUDA `DTensor` gives each shard its own range of one state, so shards differ; on the CPU it does not ([[fully_shard]]).
+# With one seed for all ranks, the four shards of a matrix are equal. In an MLP all ranks then compute the same partial sums, get the same gradients and stay equal, so the wide layer is no better than one that is a quarter as wide. (This lab does not train that case.) With one seed per rank, the ranks apply different masks to the residual stream, and their copies of it are no longer equal. So Megatron-LM keeps two generators: one with the same state on all ranks of a tensor-parallel group, one with the rank added to the seed. Code between split and merge uses the second. On CUDA `DTensor` gives each shard its own range of one state, so shards differ; on the CPU it does not ([[fully_shard]]).
 
 # %% [markdown] name="vocabulary_text"
 # ## 4 · A loss without the full logits
@@ -586,18 +586,8 @@ def embed(ids, table):
 
 
 # %% [markdown] name="vocabulary_guess_text"
-# The loss is harder, because the softmax of a token runs over the whole vocabulary. If the ranks gathered the logits, each would have to receive and hold all of them.
+# The loss is harder, because the softmax of a token runs over the whole vocabulary. If the ranks gathered the logits, each would have to receive and hold all of them. The next exercise computes the loss without gathering them.
 #
-# **Predict.** The next exercise computes the loss without gathering them. On each of four ranks, what fraction of one process's peak memory do the output layer and the loss need?
-
-# %% name="vocabulary_guess"
-my_guess = None  # peak on each of 4 ranks / peak of one process
-### BEGIN GUESS
-my_guess = 0.25
-### END GUESS
-loss_peak_guess = Prediction("Peak of output layer and loss on each of 4 ranks", my_guess, "of one process")
-
-# %% [markdown] name="vocabulary_contract"
 # ### Your turn: the loss
 #
 # The cross-entropy of a token is the logarithm of a sum of exponentials minus the target's logit: log Σ exp(zᵢ) − z_target. Subtracting the same number from all logits does not change it. Subtract the largest logit, and no exponential overflows.
@@ -633,6 +623,18 @@ cross_entropy = check("tensor_parallel.loss", cross_entropy)
 
 # %% name="loss_hint"
 hint("tensor_parallel.loss")
+
+# %% [markdown] name="vocabulary_peak_text"
+# The next cell measures the peak of the output layer and the loss, forward and backward. One process, with PyTorch's `F.cross_entropy`, holds three tensors of the size of its logits at its peak: the logits, their log-softmax, and a gradient. On each of four ranks, the logits are a quarter as large. How many tensors of that size does your function hold?
+#
+# **Predict.** On each of four ranks, what fraction of one process's peak do the output layer and the loss need?
+
+# %% name="vocabulary_guess"
+my_guess = None  # peak on each of 4 ranks / peak of one process
+### BEGIN GUESS
+my_guess = 0.25
+### END GUESS
+loss_peak_guess = Prediction("Peak of output layer and loss on each of 4 ranks", my_guess, "of one process")
 
 
 # %% name="loss_run"
@@ -678,7 +680,7 @@ claims.record(
 # %% [markdown] name="loss_explained"
 # The loss sends three numbers per token, for any size of the vocabulary: the largest logit, the sum of the exponentials, and the target's logit, to which all ranks but one add 0. The backward pass sends nothing. It needs the softmax, minus 1 at the target. A rank computes its part of that from its own logits and from the sums, which every rank has.
 #
-# The peak does not fall to a quarter. The last two lines give the peak as a multiple of the logits that each process holds. Ours is the larger multiple, because PyTorch's cross-entropy fuses steps that our code writes out. (PyTorch has `loss_parallel()` for split logits, and `RowwiseParallel` for embeddings.)
+# The peak does not fall to a quarter. The last two lines give the peak as a multiple of the logits that each process holds. The course's solution has the larger multiple of the two, because PyTorch's cross-entropy fuses steps that the solution writes out. Yours may differ, depending on how many tensors of this size it holds at a time. (PyTorch has `loss_parallel()` for split logits, and `RowwiseParallel` for embeddings.)
 #
 # ## 5 · The sequence as well
 #
@@ -785,7 +787,7 @@ def sequence_on_ranks(recompute):
 
 
 far, sequence_share, sequence_sent = run_ranks(sequence_on_ranks, RANKS, False, device=where, measure=False).results[0]
-print(f"bytes sent: {sequence_sent:.3g} times those of section 3")
+print(f"bytes sent: {sequence_sent:.2f} times those of section 3")
 sequence_saved_guess.reveal(sequence_share)
 for name, distance in far.items():
     print(f"{name:26} off by {distance:.1e}")
@@ -956,13 +958,13 @@ claims.record(
 # %% [markdown] name="mesh_explained"
 # On 2 × 2 each rank shares only half of every matrix along `data`, so about half as many bytes travel there.
 #
-# The first run stopped in `clip_grad_norm_`: it stacks the norms of all gradients, and DTensors on two meshes cannot be stacked. An optimizer with `fused=True` or `foreach=True` combines the parameters in the same way and needs one mesh as well. (No cell runs that.) With the norms on both dimensions, clipping computes the joint norm over the whole mesh and every rank clips by the same factor.
+# The first run stopped in `clip_grad_norm_`: it stacks the norms of all gradients, and DTensors on two meshes cannot be stacked. An optimizer with `fused=True` or `foreach=True` combines the parameters in the same way and needs one mesh as well. (This lab does not run that case.) With the norms on both dimensions, clipping computes the joint norm over the whole mesh and every rank clips by the same factor.
 #
 # The two dimensions carry different tensors. Parameters and gradients travel along `data`, once per pass, and parameters can be gathered ahead of time. Activations travel along `tensor`, several times per layer, and every rank waits for them.
 #
 # ### How long, for a real model
 #
-# Take the shape of Llama-2-7B (32 layers of width 4,096) and a micro-batch of one sequence of 4,096 tokens in BF16 on 8 H100s. We assume that NVLink carries 450 GB/s per GPU in each direction within a machine, that each GPU has 50 GB/s of InfiniBand to other machines, and that the matmuls reach 40% of the GPUs' peak.
+# Take the shape of Llama-2-7B (32 layers of width 4,096) and a micro-batch of one sequence of 4,096 tokens in BF16 on 8 H100s. We assume that NVLink carries 450 GB/s per GPU in each direction within a machine, that each GPU has 50 GB/s of InfiniBand to other machines, and that the matmuls reach 40% of an H100's BF16 peak of 989 TFLOP/s. A forward and a backward pass take 6 FLOPs per parameter and token, and the model has 6.74 billion parameters. Each layer sends four all-reduces of its activations, and in an all-reduce over N ranks each rank sends 2 (N − 1) / N times the message ([[data_parallel]]).
 #
 # **Predict.** Split this model over 8 GPUs in 8 machines. What percentage of the time do the GPUs wait for tensor parallelism's all-reduces?
 
@@ -994,11 +996,11 @@ waiting = next(iter(sent.values())) / cluster.outside
 volume_guess.reveal(100 * waiting / (waiting + computing), "calculated")
 
 # %% [markdown] name="volume_explained"
-# In an all-reduce over N ranks, each rank sends 2 (N − 1) / N times the message ([[data_parallel]]). The calculation counts bandwidth only; 128 latencies per sequence come on top of that. The GPUs would wait a quarter of the time within a machine and three quarters of it between machines, because computing cannot continue without the activations. Data parallelism sends three times as many bytes, but only once per step for any number of sequences, and it overlaps with the backward pass. Pipelines send the least.
+# The calculation counts bandwidth only; 128 latencies per sequence come on top of that. The GPUs would wait a quarter of the time within a machine and three quarters of it between machines, because the computation cannot continue without the activations. Data parallelism sends three times as many bytes, but only once per step for any number of sequences, and it overlaps with the backward pass. Pipelines send the least.
 #
 # So use tensor parallelism **within** an NVLink domain (a machine of 8 H100s, or a rack of 72 GPUs in an NVL72), a pipeline **between** domains, and data parallelism or sharding across the rest.
 #
-# The figures are for an implementation without overlap. Full checkpointing would repeat the two forward all-reduces of each layer, which makes six instead of four.
+# The figures are for an implementation without overlap. Full checkpointing would repeat the first of the two forward all-reduces of each layer, or both, which makes five or six instead of four: with `use_reentrant=False`, PyTorch's `checkpoint` stops recomputing as soon as it has the last saved tensor, and the second all-reduce comes after that. (This lab does not run that case.)
 #
 # ### Asynchronous tensor parallelism
 #
@@ -1052,7 +1054,7 @@ claims
 # - Split the first layer by columns and the second by rows: together they need one all-reduce. Sum the gradients where paths split, and the outputs where they merge.
 # - Autograd does not know what a collective means in your program. Some collectives cut the gradient off, some pass it through, and some sum it once too often. Write the backward pass that fits, and compare gradients with one process, because a wrong gradient need not show in the loss.
 # - If several ranks hold a copy of a parameter, and each copy sees only part of the parameter's use (a shared K/V head, a norm over some of the tokens), add up the copies' gradients.
-# - A cross-entropy over a split vocabulary sends three numbers per token. Sequence parallelism sends the same bytes as tensor parallelism, and the inputs of the matmuls are the only complete activations that it saves. In chunks, its messages can hide behind the matmuls.
+# - A cross-entropy over a split vocabulary sends three numbers per token. Sequence parallelism sends the same bytes as tensor parallelism, and the inputs of the matmuls are the only complete activations that it saves. If the messages of sequence parallelism are cut into chunks, they can hide behind the matmuls.
 # - Put all parameters on the same mesh, norms included. Then clipping works, and one mesh is also what fused optimizers need.
 #
 # **What to reach for when.** If one layer or its activations do not fit, use tensor parallelism within an NVLink domain, and split the sequence, too. With many layers and slow links, use a pipeline ([[pipeline]]). Try sharding ([[sharding]]) first: it needs no change to the model.

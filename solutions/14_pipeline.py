@@ -6,9 +6,9 @@
 # | | |
 # |---|---|
 # | After this you can | write a stage's forward and backward pass across processes; write GPipe, 1F1B, an interleaved and a zero-bubble schedule as lists of actions; predict their bubble and their memory, and check both; run PyTorch's own schedules with the right loss scale, clip by the gradient norm over all stages, and keep tied ends equal; split a model that has an expensive output layer; state how often sharded stages gather |
-# | Time | 130 to 175 minutes; a good place to stop is after section 3 |
+# | Time | 160 to 205 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●● |
-# | Needs | a CPU, where ranks are processes that use gloo (on a GPU machine, too) |
+# | Needs | a CPU, where ranks are processes that use gloo (even on a machine with GPUs) |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]], [[#data_parallel]], [[#sharding]] and [[#fully_shard]] |
 # | Syllabus | T19, T37 |
 
@@ -48,6 +48,7 @@ from helpers import (
     weights_later,
 )
 from helpers.exercises.pipeline.tied_model import tied_batch, tied_stages
+from helpers.exercises.reference import pipeline as course
 from helpers.pipelines.stage import Stage
 
 # %% name="setup_torch" setup=true
@@ -135,7 +136,15 @@ run_forward, run_backward = check("pipeline.stage", run_forward, run_backward)
 hint("pipeline.stage")
 
 # %% [markdown] name="stage_text"
-# Over NCCL these two functions can hang under the schedule of section 3. NCCL runs all messages between two ranks in order, and a large send blocks all later messages until the other rank receives it. Suppose that this rank has queued send F0, send F1, receive B0, and the next rank has queued receive F0, send B0, receive F1. Then send F1 waits for receive F1, which waits behind send B0, which waits for receive B0, which waits behind send F1. So real engines start a send forward and a receive backward *together*: Megatron-LM's `send_forward_recv_backward`, PyTorch's `batch_isend_irecv`. Gloo's `isend` does not block later messages.
+# Over NCCL, which this lab does not run, these two functions can hang under the schedule of section 3. NCCL runs all messages between two ranks in order, and a large send blocks all later messages until the other rank receives it. Suppose that two ranks have queued these messages:
+#
+# | | this rank | the next rank |
+# |---|---|---|
+# | 1 | send F0 | receive F0 |
+# | 2 | send F1 | send B0 |
+# | 3 | receive B0 | receive F1 |
+#
+# The first line goes through. Then both ranks send, and neither reaches its third line, where it would receive. So real engines start a send forward and a receive backward *together*: Megatron-LM's `send_forward_recv_backward`, PyTorch's `batch_isend_irecv`. Gloo's `isend` does not block later messages.
 #
 # Now four ranks run your two functions on the whole batch as one micro-batch. Do they get the gradients of one process?
 
@@ -172,7 +181,7 @@ for rank, actions in enumerate(one_batch.schedules):
 print(f"gradients differ from those of one process by {distance_from_one_process(one_batch):.1e}")
 
 # %% [markdown] name="one_guess_text"
-# Now for the time. Four ranks on a laptop compete for its cores, which would hide what we want to see. So each action lasts for a fixed time: one **tick** for a forward pass (a few hundredths of a second), two ticks for a backward pass. The real arithmetic is done within that time, then the action *waits* for the rest of it. The messages are real. (If the machine is too busy for such a clock, the cells reveal the simulated figure and say so.)
+# Now for the time. Four ranks on a laptop compete for its cores, which would hide what we want to see. So each action lasts for a fixed time: one **tick** for a forward pass (a few hundredths of a second), two ticks for a backward pass. The real arithmetic is done within that time, then the action *waits* for the rest of it. The messages are real. (A machine with other work to do wakes its timers late. So predictions are compared with a simulation, in which no timer is late, and the clocked figure stands beside it.)
 
 # %% name="one_clocked"
 run = clock_pipelines({"one batch": one_batch})["one batch"]
@@ -197,6 +206,12 @@ my_guess = None  # percent
 my_guess = 100 * 3 / 11
 ### END GUESS
 gpipe_guess = Prediction("Idle with GPipe, 4 ranks, 8 micro-batches", my_guess, "%", difference=True)
+
+# %% [markdown] name="gpipe_simulated_text"
+# `course` holds the course's lists of actions, and `simulated()` runs them without processes or messages: an action starts as soon as its rank is free and its inputs have arrived.
+
+# %% name="gpipe_simulated"
+gpipe_guess.reveal(Pipeline.of(course.gpipe, 4, 8).simulated().idle, "simulated")
 
 # %% [markdown] name="gpipe_task"
 # ### Your turn: GPipe
@@ -225,7 +240,6 @@ hint("pipeline.gpipe")
 lines = {m: Pipeline.of(gpipe, 4, m) for m in (1, 2, 4, 8, 16)}
 runs = clock_pipelines({f"GPipe, m = {m}": line for m, line in lines.items()})
 sweep = dict(zip(lines, runs.values(), strict=True))
-gpipe_guess.reveal(sweep[8].bubble, sweep[8].how)
 print(sweep[8])
 picture = sweep[8].figure("GPipe, 8 micro-batches")
 show(
@@ -252,7 +266,7 @@ for m, rival in ((1, 2), (8, 16)):
     note(said, f"4 ranks, {m} micro-batch{'es' * (m > 1)}", sweep[m], ideals[m], ideals[rival])
 
 # %% [markdown] name="gpipe_explained"
-# Call one forward plus one backward pass of a micro-batch a *turn*, and let R be the number of ranks. A rank works for m turns and waits for R − 1 turns: rank 0 waits in the middle, the last rank at the start and at the end. So the bubble is **(R − 1) / (m + R − 1)** of the step, if all stages are equally fast. (Some papers divide by the working time instead and write (R − 1) / m.) The excess in the table comes from messages and from timers that wake up late.
+# Call one forward plus one backward pass of a micro-batch a *turn*, and let R be the number of ranks. A rank works for m turns and waits for R − 1 turns: rank 0 waits in the middle, the last rank at the start and at the end. So the bubble is **(R − 1) / (m + R − 1)** of the step, if all stages are equally fast. (Some papers divide by the working time instead and write (R − 1) / m.) The excess in the table comes from messages and from timers that wake up late, on a busy machine most of all.
 #
 # More micro-batches make the bubble smaller. But all of them are in flight when the first backward pass begins, and the activations of each are kept, so they cost memory.
 #
@@ -262,12 +276,12 @@ for m, rival in ((1, 2), (8, 16)):
 #
 # **Predict.** Backward passes start much earlier than with GPipe. By how many *percentage points* is the bubble of 1F1B smaller than that of GPipe (4 ranks, 8 micro-batches)?
 
-# %% name="same_guess"
+# %% name="bubble_guess"
 my_guess = None  # points: idle of GPipe in percent - idle of 1F1B in percent
 ### BEGIN GUESS
 my_guess = 0  # each rank still waits for R - 1 turns
 ### END GUESS
-same_guess = Prediction("Idle, GPipe - 1F1B", my_guess, "points", difference=True)
+bubble_guess = Prediction("Idle, GPipe - 1F1B", my_guess, "points", difference=True)
 
 # %% [markdown] name="held_guess_text"
 # **Predict.** Under 1F1B, with 8 rows per micro-batch, the number of micro-batches grows from 4 to 16. By what factor do the activations that rank 0 holds at once grow?
@@ -278,6 +292,12 @@ my_guess = None  # bytes with 16 micro-batches / bytes with 4
 my_guess = 1  # ranks - r, whatever m is
 ### END GUESS
 onefoneb_held = Prediction("1F1B, rank 0: 16 micro-batches / 4", my_guess, "times")
+
+# %% name="one_f_one_b_simulated"
+idle = {make: Pipeline.of(make, 4, 8).simulated().idle for make in (course.gpipe, course.one_f_one_b)}
+bubble_guess.reveal(idle[course.gpipe] - idle[course.one_f_one_b], "simulated")
+four, sixteen = activations_held({m: Pipeline.of(course.one_f_one_b, 4, m) for m in (4, 16)}).values()
+onefoneb_held.reveal(sixteen[0] / four[0])
 
 # %% [markdown] name="one_f_one_b_task"
 # ### Your turn: 1F1B
@@ -308,7 +328,7 @@ one_f_one_b = check("pipeline.one_f_one_b", one_f_one_b)
 hint("pipeline.one_f_one_b")
 
 # %% [markdown] name="stuck_text"
-# Before your lists run on ranks, the checks **simulate** them: an action starts as soon as its rank is free and its inputs have arrived. You can do the same. Here are two controls: 1F1B without a warm-up, and two lists that do not fit together.
+# Before your lists run on ranks, the checks **simulate** them. You can do the same. Here are two controls: 1F1B without a warm-up, and two lists that do not fit together.
 
 # %% name="stuck"
 no_warm_up = Pipeline.of(lambda rank, ranks, m: [(kind, i) for i in range(m) for kind in "FB"], 4, 8)
@@ -322,15 +342,13 @@ except Stuck as error:
 # %% [markdown] name="stuck_explained"
 # Without a warm-up the result is right, but only one micro-batch is in flight at a time. In the mixed case rank 0 has no warm-up and rank 1 follows GPipe, and each waits for the other. On real ranks such a run hangs without an error message until a timeout.
 #
-# Your lists fit together. Is their bubble smaller?
+# Your lists fit together. Here they run by the clock:
 
 # %% name="same_clocked"
 pair = {"GPipe": lines[8], "1F1B": Pipeline.of(one_f_one_b, 4, 8)}
 runs = clock_pipelines(pair)
-if any(run.busy for run in runs.values()):  # compare two simulations
-    same_guess.reveal(runs["GPipe"].ideal.idle - runs["1F1B"].ideal.idle, "simulated")
-else:
-    same_guess.reveal(runs["GPipe"].bubble - runs["1F1B"].bubble, "clocked")
+for name, run in runs.items():
+    print(f"{name}: {run}")
 for rank, actions in enumerate(pair["1F1B"].schedules):
     print(f"rank {rank}:", " ".join(f"{kind}{i}" for kind, i in actions))
 picture = runs["1F1B"].figure("1F1B, 8 micro-batches")
@@ -347,8 +365,6 @@ held = activations_held(
 )
 gpipe_growth = held["GPipe, m = 16"][0] / held["GPipe, m = 4"][0]
 onefoneb_growth = held["1F1B, m = 16"][0] / held["1F1B, m = 4"][0]
-
-onefoneb_held.reveal(onefoneb_growth)
 table = [("activations held", *(f"rank {rank}" for rank in range(4)))]
 table += [(name, *map(human_bytes, nbytes)) for name, nbytes in held.items()]
 show_table(table)
@@ -454,7 +470,7 @@ show_table(table)
 parameters, width, tokens = 6.74e9, 4096, 4096
 forward = 2 * parameters / 4 * tokens / (0.4 * 989e12)  # seconds of one stage; 989 TFLOP/s is an H100's BF16 peak
 links = {"NVLink 4": 450, "InfiniBand NDR, 400 Gb/s": 50, "Ethernet, 100 Gb/s": 12.5, "Ethernet, 10 Gb/s": 1.25}
-table = [("link", "GB/s", "message", "of a stage's forward pass")]
+table = [("link", "GB/s", "message", "share of a stage's forward pass")]
 for name, rate in links.items():
     message = tokens * width * 2 / (rate * 1e9)
     table.append((name, f"{rate:g}", f"{1000 * message:.2f} ms", f"{message / forward:.1%}"))
@@ -498,6 +514,9 @@ my_guess = 100 * 3 / (3 * 8 + 3)
 ### END GUESS
 zero_guess = Prediction("Idle with the backward pass in two parts", my_guess, "%", difference=True)
 
+# %% name="zero_simulated"
+zero_guess.reveal(Pipeline.of(course.zero_bubble, 4, 8).simulated().idle, "simulated")
+
 # %% [markdown] name="zero_task"
 # ### Your turn: fill the bubble
 #
@@ -535,7 +554,6 @@ hint("pipeline.zero_bubble")
 # %% name="zero_clocked"
 line = Pipeline.of(zero_bubble, 4, 8)
 run = clock_pipelines({"zero bubble": line}, tick=0.05)["zero bubble"]
-zero_guess.reveal(run.bubble, run.how)
 print(run)
 picture = run.figure("Backward pass in two parts")
 show(picture, "Rows of forward, input and weight gradients; green weight gradients fill what was empty at the end.")
@@ -554,7 +572,7 @@ show_table(table)
 #
 # `torch.distributed.pipelining` has an engine and all of these schedules. Any module can be a stage, and the schedule does the rest. First, we run `PipelineStage` with `ScheduleGPipe` and `Schedule1F1B` on the same model and batch.
 #
-# **Predict.** PyTorch's schedule gets `loss_fn=F.mse_loss` in the first two runs and `mse_loss / 8` in the third, with 8 micro-batches. What is the gradient of the third run, as a multiple of that of one process on the whole batch?
+# **Predict.** PyTorch's schedule gets `loss_fn=F.mse_loss` in the first two runs and `mse_loss / 8` in the third, with 8 micro-batches. What is the gradient of the third run, as a multiple of that of one process on the whole batch: 1/8, 1 or 8?
 
 # %% name="scale_guess"
 my_guess = None  # times
@@ -711,18 +729,18 @@ print(
     f"on ours, gradients differ by {distance_from_one_process(zbv):.1e}; in flight {zbv.in_flight} thin micro-batches"
 )
 run = clock_pipelines({"ZBV": zbv}, tick=0.1)["ZBV"]
-zbv_guess.reveal(run.bubble, run.how)
+zbv_guess.reveal(run.ideal.idle, "simulated")
 print(run)
 show(
     run.figure("PyTorch's ZBV list"),
     "The rows are nearly full: forward, input and weight gradients of two chunks each.",
 )
-note("PyTorch's ZBV: bubble of (R - 1) / (6 m + R - 1)", "4 ranks, 8 micro-batches", run, 300 / 51, 300 / 27)
 
 # %% [markdown] name="dualpipe_text"
 # **DualPipeV** (Sea AI Lab's version of DeepSeek's DualPipe, cut in half; PyTorch's `ScheduleDualPipeV`) uses the same placement. Its list pairs the forward pass of one micro-batch with the backward pass of another. In a mixture-of-experts model ([[mixture_of_experts]]) one of the two then computes while the other's tokens travel. Our simulator does not model that overlap and runs the two one after the other. It can still compare the bubble and the memory:
 
 # %% name="dualpipe"
+note("PyTorch's ZBV: bubble of (R - 1) / (6 m + R - 1)", "4 ranks, 8 micro-batches", run, 300 / 51, 300 / 27)
 table = [("8 micro-batches, simulated", "idle", "ticks", "thin micro-batches on ranks 0 to 3")]
 lists = {"ZBV": zbv}
 if kind := getattr(schedules, "ScheduleDualPipeV", None):
@@ -736,7 +754,7 @@ show_table(table)
 #
 # ## 7 · Unequal stages
 #
-# So far all stages took equally long. A language model has an embedding at one end and an output layer, the *head*, at the other: a matmul with the whole vocabulary. How many blocks is each of the two worth, in FLOPs and in parameters? Take the sizes of Llama 3.2 1B, which has 16 blocks. Tensors on `meta` have no data, so counting takes almost no time and memory. Attention is causal: fused kernels skip the masked half of the scores, but the counter includes it, so we subtract half.
+# So far all stages took equally long. A language model has an embedding at one end and an output layer, the *head*, at the other: a matmul with the whole vocabulary. How many blocks' worth of FLOPs and parameters are the embedding and the head? Take the sizes of Llama 3.2 1B, which has 16 blocks. Tensors on `meta` have no data, so counting takes almost no time and memory. Attention is causal: fused kernels skip the masked half of the scores, but the counter includes it, so we subtract half.
 
 # %% name="head"
 T, WIDTH, VOCABULARY = 4096, 2048, 128256
@@ -772,7 +790,7 @@ print(f"an all-reduce of a tied table's gradient between two ranks: {table * 4 /
 # - `parameters` is a list of this stage's parameters, each with a gradient. On the first and the last rank, `table` is the one of them that is this rank's copy of the tied table; on all other ranks it is None. `ends` is the process group of the first and the last rank.
 # - Afterwards both copies of the table have the gradient that the table has in one process.
 # - The gradients are clipped to the norm `limit`, as `clip_grad_norm_` does in one process, where the table occurs once. Return the joint norm before clipping, as a float or a tensor, the same on every rank.
-# - The table's gradient is sent once, between the two ends, and apart from it only a number for the norm. Parameters do not change.
+# - The table's gradient is sent once, between the two ends. Apart from that, only one number is sent, for the norm. Parameters do not change.
 
 
 # %% name="tied" answer=true reveal=true
@@ -860,13 +878,13 @@ cuts = {equal: (4, 4, 4, 4 + heavy), moved: (5, 5, 5, 1 + heavy)}
 cut_lines = {name: dataclasses.replace(balanced, costs=Costs(stages=work)) for name, work in cuts.items()}
 runs = clock_pipelines(cut_lines, tick=0.005)  # a block, forward
 first, second = runs.values()
-unequal_guess.reveal(first.bubble, first.how)
+unequal_guess.reveal(first.ideal.idle, "simulated")
 print(first)
 show(first.figure(equal), "Long bars without gaps in the last row; gaps in all other rows.")
 show(second.figure(moved), "Bars of nearly the same length in all rows, as with equal stages.")
 for name, run in runs.items():
     print(
-        f"{name}: idle {run.bubble:.0f}%, at best a step takes as long as the forward pass of {run.ideal.duration:.0f} blocks"
+        f"{name}: idle {run.bubble:.0f}%, at best, a step takes as long as {run.ideal.duration:.0f} forward passes of one block"
     )
 note("the slowest stage sets the pace", equal, first, first.ideal.idle, second.ideal.idle)
 

@@ -5,8 +5,8 @@
 #
 # | | |
 # |---|---|
-# | After this you can | list what grows with the sequence, and plan 128k tokens for an 8B model; merge partial attention by log-sum-exp; send blocks around a ring of ranks without deadlock; write ring attention with correct gradients, and derive what its backward pass needs; compute its traffic and measure its memory |
-# | Time | 100 to 120 minutes; a good place to stop is after section 3 |
+# | After this you can | list what grows with the sequence, and predict which layouts fit an 8B model with 128k tokens; merge partial attention by log-sum-exp; send blocks around a ring of ranks; write ring attention with correct gradients, and derive what its backward pass needs; compute its traffic and measure its memory |
+# | Time | 100 to 125 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●● |
 # | Needs | a CPU, where ranks are processes that use gloo; if there is one GPU per rank, the cells use NCCL, which has not been tested yet |
 # | Before this | labs [[#where_memory_goes]], [[#fused_kernels]] (the online softmax), [[#data_parallel]] and [[#tensor_parallel]] |
@@ -59,7 +59,7 @@ print(f"ranks: on {'GPUs, over NCCL' if where.type == 'cuda' else 'the CPU, over
 # %% [markdown] name="grows_text"
 # ## 1 · What grows with the sequence
 #
-# Parameters, gradients and optimizer state do not depend on the sequence length. Activations do. The cell below runs a small decoder with two kinds of attention. `plain` saves its scores: one number per head and pair of tokens. `fused` is PyTorch's own attention, which recomputes the scores in the backward pass ([[fused_kernels]]).
+# Parameters, gradients and optimizer state do not depend on the sequence length. Activations do. The cell below runs a small decoder with two blocks, 8 heads, and two kinds of attention. `plain` saves its scores: one number per head and pair of tokens. Besides the scores, each block saves about 1,300 numbers per token. `fused` is PyTorch's own attention, which recomputes the scores in the backward pass ([[fused_kernels]]).
 #
 # **Predict.** With plain attention, by what factor do the bytes saved for the backward pass grow if the sequence has 1,024 tokens instead of 256?
 
@@ -100,7 +100,24 @@ show_table(table)
 # %% [markdown] name="grows_explained"
 # Scores grow with the square of the sequence length, and all other activations grow linearly. Fused attention removes the quadratic part. This lab is about the linear part.
 #
-# The planner does this calculation for a real model: Llama 3.1 8B on eight H100s (80 GB) with fused attention. At first, each GPU trains on one sequence of 131,072 tokens, and the parameters are sharded over all eight ([[sharding]]). For the backward pass, each of the model's 32 blocks saves as many bytes as about 17 BF16 tensors of shape (tokens, 4,096).
+# The planner does this calculation for a real model: Llama 3.1 8B on eight H100s (80 GB) with fused attention. At first, each GPU trains on one sequence of 131,072 tokens, and the parameters are sharded over all eight ([[sharding]]). For the backward pass, each of the model's 32 blocks saves as many bytes as about 17 BF16 tensors of shape (tokens, 4,096). A block that is recomputed ([[activation_checkpointing]]) saves only its input, one such tensor. The vocabulary has 128,256 entries. Parameters, gradients and optimizer state take about 16 bytes per parameter, sharded over the eight GPUs.
+#
+# The planner tries five layouts:
+#
+# 1. 8 sequences, one on each GPU;
+# 2. the same, with every block recomputed;
+# 3. 4 sequences, each split over 2 GPUs;
+# 4. 1 sequence, split over all 8 GPUs;
+# 5. the same, with every block recomputed.
+#
+# **Predict.** In how many of the five layouts does each GPU need less than 80 GB?
+
+# %% name="plan_guess"
+my_guess = None  # layouts
+### BEGIN GUESS
+my_guess = 3  # recomputed, or split over all GPUs
+### END GUESS
+fits_guess = Prediction("Layouts that fit in 80 GB", my_guess, "of 5", difference=True)
 
 # %% name="plan"
 llama, h100s = arch_of("llama-3.1-8b"), find_cluster("dgx-h100")
@@ -119,6 +136,7 @@ tiny = replace(llama, vocab=1024)  # almost no logits
 no_logits = plan_layout(Layout(tiny, seq=131072, shard=8, recompute="full"), h100s).worst.nbytes
 doubled = plan_layout(Layout(tiny, seq=2 * 131072, shard=8, recompute="full"), h100s).worst.nbytes
 progress_line("")
+fits_guess.reveal(sum(plan.fits for plan in plans.values()), "planned")
 table = [("planned: 8 x H100, 128k tokens", "activations", "total", "fits in 80 GB")]
 for name, plan in plans.items():
     sizes = (human_bytes(nbytes) for nbytes in (plan.worst.peak["activations"], plan.worst.nbytes))
@@ -127,16 +145,16 @@ show_table(table)
 print(f"blocks recomputed and almost no logits: {human_bytes(no_logits)}; with twice the tokens {human_bytes(doubled)}")
 
 # %% [markdown] name="plan_explained"
-# Sharding the parameters does not help here: without recomputation, one sequence is far too large for one GPU. If each block is recomputed ([[activation_checkpointing]]), two large parts remain: the blocks' inputs (32 GiB, linear in the length), and the logits and their gradients, each with 131,072 × 128,256 elements. The line under the table shows the same case with almost no logits, which a chunked loss comes close to ([[fused_kernels]]). Then recomputation alone is enough to make the sequence fit. But recomputation costs a second forward pass, and a sequence twice as long still does not fit. The alternative is to split the **sequence**, so that each of N ranks keeps T/N of the T tokens. This is *context parallelism*.
+# Sharding the parameters does not help here: without recomputation, one sequence is far too large for one GPU. If each block is recomputed, two large parts remain: the blocks' inputs (32 GiB, linear in the length), and the logits and their gradients, each with 131,072 × 128,256 elements. The line under the table shows the same case with almost no logits, which a chunked loss comes close to ([[fused_kernels]]). Then recomputation alone is enough to make the sequence fit. But recomputation costs a second forward pass, and a sequence twice as long still does not fit. The alternative is to split the **sequence**, so that each of N ranks keeps T/N of the T tokens. This is *context parallelism*.
 #
 # Embedding, norms, projections, MLP and loss work on one token at a time. Attention is the exception. A query needs the keys and values of all earlier tokens, and some of them are on other ranks. A rank can get them in two ways: gather all keys and values before attention, or receive them in blocks, one at a time. This lab builds the second method. [[Balance_and_documents]] compares it with the first.
 #
 # ## 2 · Merging partial attention
 #
-# In [[fused_kernels]] you kept three running results per row of scores (the maximum, the sum of the exponentials and the weighted sum), and updated them tile by tile. The same idea has a simpler form. Attention of a row over **some** of the columns gives
+# In [[fused_kernels]] you kept three running results per row of scores (the maximum, the sum of the exponentials and the weighted sum), and updated them tile by tile. The same idea has a simpler form. Attention of one query (a row of scores) over **some** of the keys (columns) gives
 #
-# - `out`, the mean of their values, weighted by the softmax of their scores;
-# - `lse`, the logarithm of the sum of the exponentials of their scores (*log-sum-exp*).
+# - `out`, the mean of those columns' values, weighted by the softmax of the row's scores;
+# - `lse`, the logarithm of the sum of the exponentials of these scores (*log-sum-exp*).
 #
 # Two such results, over different columns, can be merged into the result over all of them. The function `attend(q, k, v, causal)`, which is given, returns both. (Real kernels do, too: FlashAttention and PyTorch's `_scaled_dot_product_flash_attention` return the log-sum-exp as a second output.)
 
@@ -192,16 +210,16 @@ show(
 )
 
 # %% [markdown] name="shift_text"
-# The obvious code calls `dist.send` to the next rank, and then `dist.recv` from the previous one. All ranks run it at the same time. The next cell gives them five seconds.
+# The obvious code calls `dist.send` to the next rank, and then `dist.recv` from the previous one. The next cell runs it on four ranks at the same time.
 #
-# **Predict.** How many of the four ranks have received a block by then?
+# **Predict.** How many of the four ranks receive a block?
 
 # %% name="shift_guess"
 my_guess = None  # ranks
 ### BEGIN GUESS
 my_guess = 4
 ### END GUESS
-received_guess = Prediction("Ranks that have received their block", my_guess, "of 4")
+received_guess = Prediction("Ranks that have received their block", my_guess, "of 4", difference=True)
 
 
 # %% name="shift_naive"
@@ -223,7 +241,7 @@ except RankError as error:
 received_guess.reveal(received, how="counted")
 
 # %% [markdown] name="shift_task"
-# Over gloo, `send` returns only when the other side receives the message. No rank reaches its `recv`, so all ranks wait for each other in a circle: a deadlock. Over NCCL the call returns at once, but the GPUs' streams can deadlock in the same way. Small messages fit into NCCL's buffers and get through, so the code works until the blocks grow.
+# Over gloo, `send` returns only when the other side receives the message. No rank reaches its `recv`, so all ranks wait for each other in a circle: a deadlock. (Over NCCL, which is not run here, the call returns at once, but the GPUs' streams can deadlock in the same way. Small messages fit into NCCL's buffers and get through, so the code works until the blocks grow.)
 #
 # So start both messages at once. `dist.batch_isend_irecv` takes a list of `dist.P2POp(dist.isend, tensor, to)` and `dist.P2POp(dist.irecv, tensor, from)`, starts all of them, and returns a list of requests before any data arrives. `request.wait()` waits for one message. Until then, the rank can compute with the block that it already has.
 #
@@ -443,7 +461,7 @@ def ring_traffic(order):
 
 
 ways = run_ranks(ring_traffic, RANKS, contiguous_order(RANKS), device=where, measure=False).results[0]
-print(f"a rank of {RANKS} sends {ways[0]:g} blocks forward and {ways[1]:g} backward")
+print(f"each of {RANKS} ranks sends {ways[0]:g} blocks forward and {ways[1]:g} backward")
 formula = 2 * (RANKS - 1) + 2 * (RANKS - 1) + 2 * RANKS
 said, subject = "a ring sends 6 N - 4 blocks of keys", "4 ranks, FP32, measured / formula"
 claims.record("T38", said, subject, sum(ways) / formula, "times", 0.98, 1.02)
@@ -455,16 +473,16 @@ claims.record("T38", said, subject, sum(ways) / formula, "times", 0.98, 1.02)
 #
 # ### What a rank holds
 #
-# Now the sequence stays the same, and more ranks share it. The next cells measure two figures for attention alone: the bytes that a rank **saves** for the backward pass, and its **peak** over both passes, inputs included. For comparison, one process runs `attend` and `attend_backward` once on the whole sequence.
+# Now the sequence stays the same, and more ranks share it. The next cells measure two figures for attention alone: the bytes that a rank **saves** for the backward pass, and its **peak** over both passes, inputs included. For comparison, one process runs `attend` and `attend_backward` once on the whole sequence. It peaks at 13 tensors of the size of its keys: q, k, v and their three gradients, the output and its gradient, and five of temporary tensors inside `attend_backward`. On a rank, `attend_backward` has the same tensors, but each is as large as one block.
 #
-# **Predict.** With four ranks, what is the peak of one rank, as a fraction of the single process's peak? (Count the blocks that your two functions hold at their busiest moment.)
+# **Predict.** With four ranks, what is the peak of one rank, as a fraction of the single process's peak? (Count the blocks that `ring_backward` holds at its busiest moment; one block is a quarter of the keys.)
 
 # %% name="memory_guess"
-my_guess = None  # peak of a rank of 4 / peak of one process
+my_guess = None  # peak of one rank (of four) / peak of one process
 ### BEGIN GUESS
 my_guess = 0.25
 ### END GUESS
-memory_guess = Prediction("Peak of a rank, 4 ranks / one process", my_guess, "times")
+memory_guess = Prediction("Peak of one rank (of four) / one process", my_guess, "times")
 
 
 # %% name="memory"
@@ -495,7 +513,7 @@ peaks = {
     n: max(run_ranks(attention_peak, n, contiguous_order(n), device=where, measure=False).results) for n in (1, 2, 4)
 }
 memory_guess.reveal(peaks[4][0] / peaks[1][0])
-table = [("ranks", "saved for the backward pass", "peak of a rank", "in blocks of its keys")]
+table = [("ranks", "saved for the backward pass", "peak of each rank", "in blocks of its keys")]
 for n, (peak, kept_bytes, unit) in peaks.items():
     table.append((str(n), human_bytes(kept_bytes), human_bytes(peak), f"{peak / unit:.1f}"))
 show_table(table)
@@ -512,12 +530,12 @@ claims.not_measured("C17", "its messages hide behind arithmetic", "needs GPUs an
 #
 # The peak does not fall to 1/N. Ring attention works with a fixed number of blocks: the current keys and values, their gradients, the blocks that are arriving, and the temporary tensors of the computation. One process has fewer tensors, but they cover the whole sequence. So with two ranks, the peak hardly falls. From two to four ranks the peak comes closer to half, and the last column shows why it is not quite half. "1/N" hides a constant. The contract asks only that this constant not depend on N, so yours may be larger or smaller than the course's. The claim about the peak is judged on **your** functions. If it did not hold in your run, which of the tensors that are alive at the same time could share a buffer?
 #
-# The claim that the messages hide behind arithmetic needs GPUs. [[Balance_and_documents]] computes from which sequence length on they can.
+# The claim that the messages hide behind arithmetic needs GPUs. [[Balance_and_documents]] computes how long a sequence must be for that.
 #
 # ## 5 · What this run measured
 
 # %% name="summary"
-table = [("attention of 2,048 tokens", "one process", "a rank of 4")]
+table = [("attention of 2,048 tokens", "one process", "each of 4 ranks")]
 table += [
     ("saved for the backward pass", human_bytes(peaks[1][1]), human_bytes(peaks[4][1])),
     ("peak of both passes", human_bytes(peaks[1][0]), human_bytes(peaks[4][0])),
@@ -533,6 +551,6 @@ claims
 # - Keys and values travel around the ring, and their gradients travel with them until they are back with their owner: 6 N − 4 blocks per layer in one dtype, 8 N − 4 BF16 blocks with FP32 gradients. Start each message before the block is computed.
 # - The saved bytes fall to 1/N. The peak is a nearly fixed number of blocks, so it falls with N, too, but from a higher level.
 #
-# **What to reach for when.** If activations are too large, recompute first ([[activation_checkpointing]]), then split the sequence. Which rank should get which tokens, what changes in training, and when another method than the ring is better, is the subject of [[balance_and_documents]].
+# **What to reach for when.** If activations are too large, recompute first ([[activation_checkpointing]]), then split the sequence. [[Balance_and_documents]] shows which rank should get which tokens, what changes in training, and when a method other than the ring is better.
 #
 # **Sources.** Liu et al. 2023, *Ring Attention with Blockwise Transformers*; Dao et al. 2022, *FlashAttention*; Ainslie et al. 2023, *GQA*; PyTorch documentation, `torch.distributed.tensor.experimental.context_parallel`.

@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | fix the imbalance of causal masks; keep positions, labels and documents correct across shards; write the all-to-all of heads and tokens; state from which length on messages hide; choose between ring, all-gather and all-to-all; use PyTorch's `context_parallel` |
+# | After this you can | fix the imbalance of causal masks; keep positions, labels and documents correct across shards; write the all-to-all of heads and tokens; state how long a sequence must be for messages to hide; choose between ring, all-gather and all-to-all; use PyTorch's `context_parallel` |
 # | Time | 80 to 115 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU, where ranks are processes that use gloo; if there is one GPU per rank, the cells use NCCL, which has not been tested yet |
@@ -373,7 +373,7 @@ for name, order in (("contiguous", contiguous_order(RANKS)), ("zigzag", zigzag(R
 # %% [markdown] name="documents_explained"
 # Zigzag balances **one** causal triangle. Here the most expensive rows, those at the end of the long document, are in the middle of the sequence, and one rank has them all. Zigzag is even worse than the contiguous order.
 #
-# So treat each document as a sequence of its own: split **each** into 2 N chunks, and run the ring per document. Then every document is distributed fairly, and nothing is computed across documents. PyTorch's context parallelism has a per-document load balancer for this, and another one for FlexAttention's block masks, which distributes blocks of queries by their work. (Pad each document to a multiple of 2 N. Keep each short document on one rank, where it needs no ring.)
+# So treat each document as a sequence of its own: split **each** into 2 N chunks, and run the ring per document. Then every document is distributed fairly, and nothing is computed across documents. PyTorch's context parallelism has a per-document load balancer for this, and another one for FlexAttention's block masks, which distributes blocks of queries by their work; this lab runs neither. (Pad each document to a multiple of 2 N. Keep each short document on one rank, where it needs no ring.)
 
 
 # %% name="documents_run"
@@ -411,12 +411,12 @@ llama, h100s = arch_of("llama-3.1-8b"), find_cluster("dgx-h100")
 grouped = llama.kv_heads / llama.heads
 for link, bandwidth in (("NVLink, in a node", h100s.inside), ("network, between nodes", h100s.outside)):
     tokens = 2 * grouped * h100s.gpu.flops16 / bandwidth
-    print(f"{link:23}: from {tokens:,.0f} tokens on each GPU; with 8 GPUs, sequences of {8 * tokens:,.0f}")
+    print(f"{link:23}: at least {tokens:,.0f} tokens per GPU; with 8 GPUs, sequences of at least {8 * tokens:,.0f}")
 
 # %% [markdown] name="hide_explained"
 # Kernels that reach half of the peak halve these figures. In the backward pass a block takes 2.5 times the FLOPs, and keys, values and their FP32 gradients travel, which together have three times the bytes of the forward pass. So the backward pass needs slightly more tokens to hide its messages, if both rotations overlap with computation, as in the course's ring and in PyTorch's own. Grouped queries (GQA) help: fewer key and value heads travel.
 #
-# **All-gather.** Gather all keys and values on every rank before attention, and reduce-scatter their gradients afterwards. Llama 3 was trained this way. PyTorch gathers keys and values by default, too, but still passes their gradients around the ring. The ring sends 6 N − 4 blocks (a block is one rank's keys, or its values, of one dtype). All-gather sends 2 (N − 1) blocks forward. If a rank gathers again in the backward pass, it sends 4 (N − 1) there, so the total is about the same. All-gather handles any mask, including document masks, with one kernel call, and with GQA the gathered keys and values are small. It has two drawbacks: its messages do not overlap with computation by themselves, and every rank holds the keys and values of the whole sequence.
+# **All-gather.** (This lab does not run it; the counts below follow from the collectives.) Gather all keys and values on every rank before attention, and reduce-scatter their gradients afterwards. According to its paper, Llama 3 was trained this way. PyTorch gathers keys and values by default, too, but in its source still passes their gradients around the ring. The ring sends 6 N − 4 blocks (a block is one rank's keys or its values, everything in one dtype). All-gather sends 2 (N − 1) blocks forward. If a rank gathers again in the backward pass, it sends 4 (N − 1) there, so the total is about the same. All-gather handles any mask, including document masks, with one kernel call, and with GQA the gathered keys and values are small. It has two drawbacks: its messages do not overlap with computation automatically, and every rank holds the keys and values of the whole sequence.
 #
 # **All-to-all.** Attention treats each **head** independently. So exchange heads for tokens: before attention, every rank gives away all heads but its share, and receives all tokens for the heads that it keeps. Attention then runs as in one process, with any kernel and any mask. Afterwards the exchange is reversed. This is *Ulysses* (Jacobs et al. 2023).
 #
@@ -585,17 +585,16 @@ print(f"its attention: off by {said:.1e}" if isinstance(said, float) else f"its 
 # %% [markdown] name="torch_explained"
 # `context_parallel` shards in zigzag order, as in section 1: the first and the last chunk go to rank 0. So its list of buffers must include everything else that belongs to tokens, above all labels and positions. A tensor that is missing from the list keeps its original order.
 #
-# On a CPU, attention inside the context raises an error: PyTorch has no sharding rule for the CPU's kernel. On GPUs, `context_parallel` gathers all keys and values at once by default. After `set_rotate_method("alltoall")` it passes them around instead. The default gives up the memory bound of the ring ([[context_parallel]], section 4).
+# On a CPU, attention inside the context raises an error: PyTorch has no sharding rule for the CPU's kernel. On GPUs, `context_parallel` gathers all keys and values at once by default. After `set_rotate_method("alltoall")` it passes them around instead. (Neither runs on a CPU; this is what the documentation and the source say.) The default gives up the memory bound of the ring ([[context_parallel]], section 4).
 #
 # ## 6 · What this run measured
 
 # %% name="summary"
-table = [("4 ranks, two ways", "the first", "the second")]
-table += [
-    ("waiting: contiguous, zigzag", f"{in_sequence.share:.0f}%", f"{zigzagged.share:.0f}%"),
-    ("sent: ring, Ulysses (8 K/V heads)", *(human_bytes(sent[4, 8][way][0]) for way in ("ring", "ulysses"))),
-    ("sent: ring, Ulysses (2 K/V heads)", *(human_bytes(sent[4, 2][way][0]) for way in ("ring", "ulysses"))),
-]
+waits = (f"{run.share:.0f}%" for run in (in_sequence, zigzagged))
+show_table([("4 ranks", "contiguous", "zigzag"), ("waiting, of the step", *waits)])
+table = [("4 ranks, bytes sent by each", "ring", "Ulysses")]
+for heads in (8, 2):
+    table.append((f"{heads} K/V heads", *(human_bytes(sent[4, heads][way][0]) for way in ("ring", "ulysses"))))
 show_table(table)
 claims
 
@@ -607,6 +606,6 @@ claims
 # - With enough tokens per GPU, the ring's messages travel while blocks are computed. Between nodes it takes far more tokens than within one.
 # - Ulysses sends less on many ranks, until the heads run out. With GQA on few ranks, the ring sends less. All-gather sends about as much as the ring and needs more memory, but takes any mask.
 #
-# **What to reach for when.** With document masks, few K/V heads and memory to spare, use all-gather. With up to eight ranks in a node and enough heads, use all-to-all. With more ranks or tight memory, use a ring in zigzag order. The planner knows ring and all-to-all (`python -m helpers plan --context 8 --context-method ring`).
+# **What to reach for when.** With document masks, few K/V heads and memory to spare, use all-gather (by the count of section 4; this lab has not run it). With up to eight ranks in a node and enough heads, use all-to-all. With more ranks or tight memory, use a ring in zigzag order. The planner knows ring and all-to-all (`python -m helpers plan --context 8 --context-method ring`).
 #
 # **Sources.** Brandon et al. 2023, *Striped Attention*; Dubey et al. 2024, *The Llama 3 Herd of Models*, section 3.3.2 (chunks assigned in pairs; all-gather of keys and values); Jacobs et al. 2023, *DeepSpeed Ulysses*; Fang and Zhao 2024, *USP: A Unified Sequence Parallelism Approach*; Su et al. 2021, *RoFormer* (RoPE); PyTorch documentation, `torch.distributed.tensor.experimental.context_parallel`; Transformer Engine documentation, `cp_comm_type`.

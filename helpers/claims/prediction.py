@@ -11,6 +11,9 @@ from numbers import Real
 from ..core.units import with_unit
 from .progress import Guess, remember_guess
 
+ROUNDING = 1e-6  # what rounding leaves of a zero in FP32
+FAR = 100  # a factor from here on says less than the distance: a guess of 0.2 where 0.0002 was measured
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -49,16 +52,35 @@ class Prediction:
             remember_guess(self.question, Guess(float(self.guess), float(measured), self.unit, self.difference))
         if self.guess is None:
             print("  You have not guessed. Set my_guess to a number; a wrong guess costs nothing.")
-        elif not self.difference and measured and self.guess / measured > 0:
-            ratio = self.guess / measured
-            more, less = ("high", "low") if measured > 0 else ("far below zero", "close to zero")
-            error = f"{ratio:.2f}x too {more}" if ratio >= 1 else f"{1 / ratio:.2f}x too {less}"
-            within = abs(ratio - 1) <= 0.1
-            yours = f"You said {with_unit(_shown(self.guess), self.unit)}"
-            print(f"  {yours}: {'within 10%' if within else error}.")
         else:
-            yours = f"You said {with_unit(_shown(self.guess), self.unit)}"
-            print(f"  {yours}: off by {_shown(abs(self.guess - measured))}.")
+            print(f"  You said {with_unit(_shown(self.guess), self.unit)}: {self._judged(measured)}.")
+
+    def _judged(self, measured: float) -> str:
+        """Say how far the guess is from the figure: in words, by a factor or by a distance."""
+        off, ratio = abs(self.guess - measured), self.guess / measured if measured else 0.0
+        if is_exact(self.guess, measured):
+            return "right, up to rounding" if self.guess == 0 != measured else "exactly right"
+        if self.difference or ratio <= 0:
+            return f"off by {_rounded(off)}"
+        if abs(ratio - 1) <= 0.1:
+            return "within 10%"
+        factor = max(ratio, 1 / ratio)
+        if factor >= FAR:
+            return f"off by {_rounded(off)}, a factor of {_rounded(factor)}"
+        more, less = ("high", "low") if measured > 0 else ("far below zero", "close to zero")
+        return f"{factor:.2f}x too {more if ratio >= 1 else less}"
+
+
+def is_exact(guess: float, measured: float) -> bool:
+    """Return whether a guess is the figure in the digits that are shown, or in three if it has decimals."""
+    if guess == 0:
+        return abs(measured) < ROUNDING
+    return _shown(guess) == _shown(measured) or (guess != int(guess) and f"{guess:.3g}" == f"{measured:.3g}")
+
+
+def _rounded(figure: float) -> str:
+    """Write two digits, or all before the point: 0.2, 8.2, 15, 1,273."""
+    return f"{figure:,.0f}" if figure >= 10 else f"{figure:.2g}"
 
 
 def _shown(figure: float) -> str:

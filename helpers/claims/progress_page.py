@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..core.files import atomic_write
 from ..core.units import with_unit
+from .prediction import is_exact
 from .progress import Guess, LabProgress, default_file, progress_file, read_progress
 
 _PAGE = """<!doctype html>
@@ -97,11 +98,13 @@ def progress_page(labs: dict[str, LabProgress], path: Path) -> str:
 
 def is_near(guess: Guess) -> bool:
     """Return whether a guess lies within 10% of the answer."""
-    return abs(guess.guess - guess.measured) <= 0.1 * abs(guess.measured)
+    return is_exact(guess.guess, guess.measured) or abs(guess.guess - guess.measured) <= 0.1 * abs(guess.measured)
 
 
 def how_far(guess: Guess) -> str:
     """Say how far a guess is off: a factor, or a distance where the sign or a zero forbids one."""
+    if is_exact(guess.guess, guess.measured):
+        return "exactly right"
     if is_near(guess):
         return "within 10%"
     if guess.difference or not guess.measured or guess.guess / guess.measured <= 0:

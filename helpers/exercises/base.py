@@ -28,12 +28,14 @@ class Check(ABC):
     Attributes:
         hint: what helps when it does not hold, a line a hint: from where to look to nearly there.
         compared: the judge looks at the reference's evidence. If not, the reference is not probed.
+        after: checks of the same part, by name: in practice, this one is not judged while one of them fails.
         stage: where the probe runs in stages and returns an entry for each, as `probing.stages` does, the one to judge.
     """
 
     points: int = 0
     hint: str = ""
     compared: bool = True
+    after: tuple[str, ...] = ()
     stage: str = ""
 
     @classmethod

@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import os
+import re
 import sys
 import sysconfig
 import traceback
@@ -158,9 +159,37 @@ def _lines_of_ranks(message: str) -> list[str]:
 def judge(part: Part, evidence: Mapping[str, Evidence], expected: Mapping[str, Evidence]) -> list[Verdict]:
     """Compare the evidence of an answer with that of the reference, check by check.
 
-    Evidence may come from a kernel that nobody vouches for: whatever its shape, there is a verdict.
+    Evidence may come from a kernel that nobody vouches for: whatever its shape, there is a verdict. In practice, one
+    cause gets one diagnosis: checks that depend on another that failed are not judged, and an error is shown once.
     """
-    return [_verdict(item, evidence.get(item.name()), expected[item.name()]) for item in part.checks]
+    verdicts = [_verdict(item, evidence.get(item.name()), expected[item.name()]) for item in part.checks]
+    return verdicts if part.points else _one_diagnosis_each(part, verdicts)
+
+
+def _one_diagnosis_each(part: Part, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Replace the diagnoses that only repeat an earlier one, or that follow from it."""
+    failed = {v.check for v in verdicts if v.outcome in (Outcome.MISSED, Outcome.RAISED)}
+    errors: dict[str, str] = {}  # the check that an error was shown for first, by the error
+    told = []
+    for item, verdict in zip(part.checks, verdicts, strict=True):
+        cause = next((name for name in item.after if name in failed), None)
+        if cause and verdict.check in failed:
+            text = f"Not judged until {cause} passes."
+            told.append(replace(verdict, outcome=Outcome.NOT_RUN, diagnosis=text))
+            continue
+        if verdict.outcome is Outcome.RAISED:
+            first = errors.setdefault(_error_in(verdict.diagnosis or ""), verdict.check)
+            if first != verdict.check:
+                told.append(replace(verdict, diagnosis=f"Raised the same error as {first}."))
+                continue
+        told.append(verdict)
+    return told
+
+
+def _error_in(diagnosis: str) -> str:
+    """Return what tells one error from another: the first rank's, or the text; without numbers, such as sizes."""
+    lines = diagnosis.splitlines()
+    return re.sub(r"\d+", "#", lines[min(1, len(lines) - 1)] if lines else "")
 
 
 def _verdict(item: type[Check], entry: object, reference: Evidence) -> Verdict:

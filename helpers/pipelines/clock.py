@@ -75,7 +75,7 @@ class Clocked:
     def __str__(self) -> str:
         return (
             f"clocked: idle {self.idle:.1f}%; if messages took no time and timers were exact, {self.ideal.idle:.1f}% "
-            f"(the step took {self.stretch:.2f} times as long as that)"
+            f"(the step took {self.stretch:.2f} times the ideal)"
         )
 
     @property

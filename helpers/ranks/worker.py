@@ -90,6 +90,7 @@ class _Worker:
         self._may_leave = threading.Event()
         self._main = threading.get_ident()
         self._depth = 0  # frames of this file at the bottom of the main thread's stack
+        self._own = 0  # collectives that this file has called
 
     def send(self, kind: str, *content: Any) -> None:
         with self._sending, contextlib.suppress(OSError):  # the notebook may have gone
@@ -103,7 +104,7 @@ class _Worker:
                     case "position":
                         frame = sys._current_frames().get(self._main)
                         stack = traceback.extract_stack(frame) if frame else []
-                        self.send("position", _frames(stack)[self._depth :], collectives_called())
+                        self.send("position", _frames(stack)[self._depth :], collectives_called()[self._own :])
                     case "leave":
                         self._may_leave.set()
         except (EOFError, OSError):
@@ -143,6 +144,7 @@ class _Worker:
             else:
                 dist.init_process_group("gloo", **who)
             dist.barrier()
+            self._own = len(collectives_called())
         function, args = cloudpickle.loads(self._task.work)
         self.send("ready", device.type)
         meter = MemoryMeter(device=device, by_category=False) if self._task.measure else None

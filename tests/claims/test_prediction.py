@@ -10,6 +10,7 @@ import pytest
     [
         (None, "not guessed"),
         (10.5, "within 10%"),
+        (10, "You said 10 MiB: exactly right."),
         (20, "2.00x too high"),
         (4, "2.50x too low"),
         (0, "You said 0 MiB: off by 10."),
@@ -32,6 +33,27 @@ def test_prediction_of_a_negative_number(capsys, guess, says):
 def test_prediction_of_a_difference_counts_how_far_off(capsys, guess, says):
     Prediction("Accuracy, BF16 minus FP32", guess, "points", difference=True).reveal(0.6)
     assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("guess", "measured", "says"),
+    [
+        (0, 0.0, "exactly right"),
+        (0, 2.899e-07, "right, up to rounding"),
+        (27.3, 27.2727, "exactly right"),
+        (43, 43.2, "off by 0.2."),
+        (56, 55.8049, "off by 0.2."),
+        (0.4, 0.438, "off by 0.038"),
+    ],
+)
+def test_a_hit_is_called_one(capsys, guess, measured, says):
+    Prediction("Waiting", guess, "%", difference=True).reveal(measured)
+    assert says in capsys.readouterr().out
+
+
+def test_a_factor_of_a_hundred_comes_with_the_distance(capsys):
+    Prediction("Gap", 0.2, "copies").reveal(0.0001572)
+    assert "You said 0.2 copies: off by 0.2, a factor of 1,272." in capsys.readouterr().out
 
 
 def test_large_numbers_are_written_out(capsys):

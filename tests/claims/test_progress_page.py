@@ -61,6 +61,8 @@ def test_a_file_of_an_earlier_version_is_read(folder, capsys):
     ("guess", "words"),
     [
         (Guess(11.0, 10.0, "s"), "within 10%"),
+        (Guess(10.0, 10.0, "s"), "exactly right"),
+        (Guess(0.0, 2.9e-7, "times", True), "exactly right"),
         (Guess(30.0, 10.0, "s"), "3 times the answer"),
         (Guess(5.0, 0.0, "s"), "off by 5 s"),
         (Guess(-5.0, 10.0, "s"), "off by 15 s"),

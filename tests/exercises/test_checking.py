@@ -1,12 +1,15 @@
 """The report that a check prints, and what it returns."""
 
 import html
+import importlib
+import pkgutil
 import re
 import sys
 from dataclasses import replace
 from types import ModuleType
 
 from helpers import check
+from helpers.exercises import reference
 from helpers.exercises.base import Check, Outcome, Part, Verdict
 from helpers.exercises.check_report import Report
 from helpers.exercises.checking import gather, judge, reference_evidence
@@ -218,6 +221,41 @@ def test_checks_that_share_a_probe_run_the_answer_once(part, monkeypatch):
     assert Observed.runs == 1
     verdicts = judge(sharing, evidence, {check: {"seen": {"three": 3}} for check in evidence})
     assert [v.outcome for v in verdicts] == [Outcome.MISSED, Outcome.PASSED, Outcome.PASSED]
+
+
+def judged(part, *answers):
+    """Return what is said of `answers`, by check."""
+    return {v.check: v for v in judge(part, gather(part, answers, 0), reference_evidence(part, 0))}
+
+
+def test_a_check_after_one_that_failed_is_not_judged(part, monkeypatch):
+    monkeypatch.setattr(Triples, "after", ("doubles",))
+    both = judged(part, triple, double)
+    assert both["doubles"].diagnosis == "3 is not 2."
+    assert both["triples"].diagnosis == "Not judged until doubles passes."
+    assert both["triples"].outcome is Outcome.NOT_RUN
+    assert judged(part, double, double)["triples"].diagnosis == "Not three times as much."
+    assert judged(part, triple, triple)["triples"].passed
+
+
+def test_an_error_is_shown_once_unless_it_is_graded(part, monkeypatch):
+    def broken(x):
+        raise ValueError(f"no {x}")
+
+    both = judged(part, broken, broken)
+    assert both["doubles"].diagnosis.startswith("Raised ValueError: no 1")
+    assert both["triples"].diagnosis == "Raised the same error as doubles."
+    assert both["triples"].outcome is Outcome.RAISED
+    monkeypatch.setattr(Triples, "points", 1)
+    assert judged(part, broken, broken)["triples"].diagnosis.startswith("Raised ValueError: no 1")
+
+
+def test_checks_come_after_checks_of_their_part_that_precede_them():
+    for exercise in pkgutil.iter_modules(reference.__path__):
+        for each in importlib.import_module(f"helpers.exercises.{exercise.name}").PARTS:
+            names = [check.name() for check in each.checks]
+            for i, one in enumerate(each.checks):
+                assert set(one.after) <= set(names[:i])
 
 
 def test_nobody_waits_twice_for_ranks_that_do_not_come_back_unless_it_is_graded(part, monkeypatch):

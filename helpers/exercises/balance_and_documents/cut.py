@@ -57,7 +57,11 @@ def observe(seed: int, _: Zigzag, cut: Cut) -> Evidence:
         tokens = torch.randperm(1000, generator=torch.Generator().manual_seed(seed))[:length].view(batch, -1)
         kept, given, ranks = tokens.clone(), [list(held) for held in order], []
         for rank in range(len(order)):
-            ids, labels, positions = cut(tokens, given, rank)
+            try:
+                ids, labels, positions = cut(tokens, given, rank)
+            except IndexError as error:
+                error.args = (f"{error}, with {case}",)
+                raise
             ranks.append(
                 {
                     "ids": ids.tolist(),
@@ -112,6 +116,8 @@ class LabelsOfTheSequence(Check):
         "Make the labels of the whole sequence first, tokens[:, 1:], and cut them like the inputs."
     )
 
+    after = ("cuts_the_inputs",)
+
     probe = staticmethod(observe)
 
     @staticmethod
@@ -123,6 +129,8 @@ class PositionsOfTheSequence(Check):
     """positions hold each token's position in the sequence, as int64."""
 
     hint = "Number the tokens of the whole sequence with torch.arange(T), and cut these numbers like the inputs."
+
+    after = ("cuts_the_inputs",)
 
     probe = staticmethod(observe)
 

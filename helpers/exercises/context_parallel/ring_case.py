@@ -25,6 +25,7 @@ from .block_log import BlockLog, attending
 Order = list[list[int]]
 FAR = 100.0, 20.0  # an entry of each q, its sign changing from row to row, and of each k: scores of 1,000 and -1,000
 CALLS = {"forward": "attend", "backward": "attend_backward"}  # by the kind of a block
+AHEAD = {"1": "next", "-1": "previous"}  # how many ranks ahead on the ring, in words
 HEAD = 4  # channels of a head
 LONG = 64  # rows of a chunk where memory is measured, and what is multiplied outside of `attend`
 AGAIN = 0.4  # products outside, in those of a rank's queries and its own keys; merging by products takes a thirtieth
@@ -75,13 +76,13 @@ class RingCase:
             q[..., 1::2, -1] = -FAR[0]
         self.mine = [self.cut(t) for t in self.whole]
 
-    def cut(self, tensor: Tensor) -> Tensor:
-        """Return this rank's chunks of dimension 2."""
-        parts = tensor.chunk(self.chunks, dim=2)
-        return torch.cat([parts[number] for number in self.setting.order[self.rank]], dim=2)
+    def cut(self, tensor: Tensor, ahead: int = 0) -> Tensor:
+        """Return this rank's chunks of dimension 2, or those of the rank `ahead` of it on the ring."""
+        parts, order = tensor.chunk(self.chunks, dim=2), self.setting.order
+        return torch.cat([parts[number] for number in order[(self.rank + ahead) % len(order)]], dim=2)
 
-    def right(self) -> dict[str, Tensor]:
-        """Return what one process computes, this rank's part of it: out, lse and three gradients."""
+    def right(self, ahead: int = 0) -> dict[str, Tensor]:
+        """Return what one process computes, this rank's part (or that of the rank `ahead`): out, lse, gradients."""
         q, k, v, gradient = (t.clone().requires_grad_() for t in self.whole)
         k_all, v_all = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
         scores = q @ k_all.mT / math.sqrt(HEAD)
@@ -90,7 +91,7 @@ class RingCase:
         out = scores.softmax(-1) @ v_all
         (out * gradient.detach()).sum().backward()
         found = {"out": out, "lse": scores.logsumexp(-1), "dq": q.grad, "dk": k.grad, "dv": v.grad}
-        return {name: self.cut(t.detach()) for name, t in found.items()}
+        return {name: self.cut(t.detach(), ahead) for name, t in found.items()}
 
     def work(self) -> int:
         """Return the pairs of a row and a column that this rank's rows see."""
@@ -148,12 +149,14 @@ def _run(case: RingCase, look: Look) -> Evidence:
     with Collectives() as calls, _EarlyMessages(calls) as log:
         got = call()
     right, block = case.right(), case.mine[1].nbytes
+    ahead = {way: case.right(int(way)) for way in AHEAD}
     work: dict[str, float] = {"forward": 0.0, "backward": 0.0}
     for entry in log.entries:
         work[entry.kind] += entry.work
     return {
         "got": {name: noted(t) for name, t in zip(names, got, strict=True)},
         "right": {name: noted(right[name]) for name in names},
+        "ahead": {way: {name: noted(t[name]) for name in names} for way, t in ahead.items()},
         "work": work,
         "scores": case.work(),
         "early": log.early,
@@ -195,7 +198,12 @@ def wrong_values(seen: Evidence) -> str | None:
     """Say which result of which rank is not that of one process."""
     for case, ranks in _named(seen):
         for name in ranks[0]["right"]:
-            texts = [wrong_tensor(got["got"][name], got["right"][name], {}) for got in ranks]
+            texts = []
+            for got in ranks:
+                others = {
+                    f"is that of the {which} rank's chunks": got["ahead"][way][name] for way, which in AHEAD.items()
+                }
+                texts.append(wrong_tensor(got["got"][name], got["right"][name], others))
             if said := by_rank(f"{case}: {name}", texts):
                 return said
     return None

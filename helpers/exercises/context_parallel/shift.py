@@ -117,7 +117,8 @@ def _one_late(seed: int, shift: Shift, late: int, signals: Signals) -> Evidence:
         seen["unfinished"] = signals.missing(f"done {late}")
     finish()
     signals.give(f"done {late}")
-    return seen | {"got": noted(arriving[0][:100]), "right": noted(tensors[(rank - 1) % n][:100])}
+    there = {"right": tensors[(rank - 1) % n], "own": tensors[rank], "next": tensors[(rank + 1) % n]}
+    return seen | {"got": noted(arriving[0][:100])} | {name: noted(t[:100]) for name, t in there.items()}
 
 
 def observe(seed: int, shift: Shift) -> Evidence:
@@ -225,10 +226,10 @@ class WaitsInFinishOnly(Check):
                     f"Rank {late} has called `shift`, but not yet `finish`, and `finish` on rank {waiting} does not "
                     "return. Does the call start the messages, or only `finish`?"
                 )
-            texts = [
-                "has not arrived: `finish` did not wait for it" if wrong_tensor(got["got"], got["right"], {}) else None
-                for got in reports
-            ]
+            texts = []
+            for got in reports:
+                arrived = any(wrong_tensor(got["got"], got[name], {}) is None for name in ("right", "own", "next"))
+                texts.append(None if arrived else "has not arrived: `finish` did not wait for it")
             if said := by_rank("After `finish`, the tensor", texts):
                 return said
         return None
@@ -240,6 +241,7 @@ class SeveralAtATime(Check):
     hint = "Does anything outlive the call: a reused buffer, a list of requests outside the function?"
 
     compared = False
+    after = ("hands_on_to_the_next", "waits_in_finish_only")
 
     probe, stage = staticmethod(observe), "several"
 

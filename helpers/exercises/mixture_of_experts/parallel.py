@@ -1,5 +1,6 @@
 """Checks of expert parallelism: the layer of one process, inside its group, without an unnecessary byte."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from .parcels import Parcels
 
 TOKENS = (5, 3, 7, 4)  # of each rank
 NEVER, WHAT = -99.0, ("y", "x", "weights", "up", "down")
+UNSORTED = "is what results if the rows go through the experts in the order in which they arrived"
+GROUPS = {"along": "groups of ranks 0, 1 and 2, 3", "across": "groups of ranks 0, 2 and 1, 3"}
 NAMES = ("the output", *(f"the gradient of {name}" for name in ("x", "weights", "up", "down")))
 
 
@@ -57,8 +60,21 @@ def _compared(given: Drawn, sizes: list[int], expert_parallel: Any, group: dist.
     return {
         "got": [noted(t) for t in (y, x.grad, weights.grad, up.grad, down.grad)],
         "right": [noted(right[name][cut[name]]) for name in WHAT],
+        "unsorted": noted(one_loop(_unsorted(given, sizes))["y"][tokens]),
         "changed": changed,
     }
+
+
+def _unsorted(given: Drawn, sizes: list[int]) -> Drawn:
+    """Return `given` with the experts that each rank's rows go through if they stay in the order of their arrival."""
+    k, each = given.chosen.shape[1], len(given.up) // len(sizes)
+    chosen, sender = given.chosen.flatten(), torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes) * k)
+    mistaken = chosen.clone()
+    for rank in range(len(sizes)):
+        mine = (chosen // each == rank).nonzero().flatten()
+        arrived = mine[(sender[mine] * len(given.up) + chosen[mine]).argsort(stable=True)]
+        mistaken[arrived] = chosen[mine].sort().values
+    return replace(given, chosen=mistaken.view_as(given.chosen))
 
 
 def _in_the_world(seed: int, expert_parallel: Any) -> Evidence:
@@ -75,7 +91,7 @@ def _in_groups(seed: int, expert_parallel: Any) -> Evidence:
     for name, other in (("along", "across"), ("across", "along")):
         own = seed + mesh.get_local_rank(other)
         given = drawn(own, 8, [1.0, 0.0, 0.0, 0.0])
-        seen[name] = _compared(given, [5, 3], expert_parallel, mesh.get_group(name))
+        seen[GROUPS[name]] = _compared(given, [5, 3], expert_parallel, mesh.get_group(name))
     return seen
 
 
@@ -83,8 +99,10 @@ def _wrong(seen: list[Evidence], expected: list[Evidence], tolerance: float = EX
     for case in expected[0]:
         near = 1e-5 if case == "in FP32" else tolerance
         for i, what in enumerate(NAMES):
-            pairs = zip(seen, expected, strict=True)
-            texts = [wrong_tensor(got[case]["got"][i], want[case]["right"][i], {}, near) for got, want in pairs]
+            texts = []
+            for got, want in zip(seen, expected, strict=True):
+                mistakes = {UNSORTED: want[case]["unsorted"]} if i == 0 else {}
+                texts.append(wrong_tensor(got[case]["got"][i], want[case]["right"][i], mistakes, near))
             if said := by_rank(f"{case}, {what}", texts):
                 return said
     return None
@@ -106,6 +124,8 @@ class EqualsOneProcess(Check):
         "Restore the order in which the rows arrived, and send the results with the lists swapped."
     )
 
+    after = ("exchanges_rows",)
+
     probe = staticmethod(observe)
 
     @staticmethod
@@ -117,6 +137,8 @@ class KeepsToItsGroup(Check):
     """All communication stays inside `group`, whichever ranks it contains."""
 
     hint = "Which call uses the whole world: `dist.get_world_size()` without the group, an all-to-all without `group=`?"
+
+    after = ("exchanges_rows", "equals_one_process")
 
     @staticmethod
     def probe(seed: int, _: Any, expert_parallel: Any) -> Evidence:
@@ -131,6 +153,8 @@ class KeepsWhatComesIn(Check):
     """No input tensor is changed: x, chosen, weights and the experts keep their values."""
 
     hint = "Which line writes into a tensor that your function did not create?"
+
+    after = ("exchanges_rows",)
 
     probe = staticmethod(observe)
 
@@ -171,6 +195,8 @@ class SendsEachRowOnce(Check):
         "List what leaves the rank: the counts (one number per expert), the rows, the results. What else is sent?\n"
         "Uneven parts need no padding: the exchanged counts are the split sizes."
     )
+
+    after = ("exchanges_rows",)
 
     @staticmethod
     def probe(seed: int, _: Any, expert_parallel: Any) -> Evidence:

@@ -62,21 +62,19 @@ def loads_picture(runs: "Mapping[str, Tensor]", layer: int = 0) -> "Figure":
         colors = [COLORS[i % len(COLORS)] for i in range(len(shares))]
         axes.stackplot(range(shares.shape[1]), 100 * shares, colors=colors, edgecolor="white", linewidth=0.3)
         axes.set(title=name, xlabel="step", xlim=(0, shares.shape[1] - 1), ylim=(0, 100))
-    panels[0].set_ylabel(f"% of the choices in block {layer}, by expert")
+    panels[0].set_ylabel(f"% of the choices in the {('first', 'second')[layer]} block, by expert")
     return figure
 
 
 def exchange_picture(rows: Sequence[Sequence[int]]) -> "Figure":
     """Draw a table of how many rows each rank sends to each other; what stays at home is gray."""
     figure, (axes,) = _canvas(5, 3.4)
-    n, most = len(rows), max(map(max, rows))
+    n = len(rows)
     for i, line in enumerate(rows):
         for j, number in enumerate(line):
             _box(axes, (j, n - 1 - i), (1, 1), "#DDDDDD" if i == j else COLORS[i % len(COLORS)])
             dark = "black" if i == j else "white"
-            axes.text(
-                j + 0.5, n - 0.5 - i, number, ha="center", va="center", color=dark, fontsize=9 + 5 * number / most
-            )
+            axes.text(j + 0.5, n - 0.5 - i, number, ha="center", va="center", color=dark, fontsize=11)
         axes.text(-0.15, n - 0.5 - i, f"from rank {i}", ha="right", va="center", color=COLORS[i % len(COLORS)])
         axes.text(i + 0.5, n + 0.12, f"to {i}", ha="center")
         axes.text(i + 0.5, -0.35, f"{sum(line[i] for line in rows)}", ha="center", weight="bold")

@@ -23,6 +23,7 @@ class ForwardFirst(OnLists):
     """No backward pass before the last forward pass."""
 
     hint = "Two lists, one after the other: first all F, then all B."
+    after = ("each_action_once",)
     cases = staticmethod(any_number)
 
     @classmethod
@@ -43,6 +44,7 @@ class NoRankWaitsForever(OnLists):
     """The lists fit together: no rank waits for a message that never comes."""
 
     hint = "A backward pass needs its own forward pass, and the backward pass of the next rank."
+    after = ("each_action_once",)
     cases = staticmethod(any_number)
 
     @classmethod
@@ -57,6 +59,7 @@ class NoLongerThanNeeded(InTime):
         "If a rank processes the micro-batches in a different order from its neighbor, it may wait for its first one "
         "until the neighbor runs its last."
     )
+    after = ("each_action_once", "no_rank_waits_forever")
     cases = staticmethod(any_number)
 
     @staticmethod
@@ -67,6 +70,7 @@ class NoLongerThanNeeded(InTime):
 class SameGradients(TrainsAsOneProcess):
     """On real ranks, the lists give the loss and the gradients of one process, even if messages carry no tags."""
 
+    after = ("each_action_once", "no_rank_waits_forever")
     cases: ClassVar = [Case(3, 4)]
 
 

@@ -29,6 +29,7 @@ class NoRankWaitsForever(OnLists):
         "Chunk 1 of a micro-batch can start on rank 0 when chunk 0 has left the last rank.\n"
         "In the backward pass the last chunk comes first."
     )
+    after = ("each_action_once",)
     cases = staticmethod(in_chunks)
 
     @classmethod
@@ -43,6 +44,7 @@ class ThinnerBubble(InTime):
         "Run as many micro-batches through chunk 0 as there are ranks; then the first of them is back on rank 0.\n"
         "How many forward passes are in the warm-up of 1F1B? Here (v - 1) x ranks more are needed."
     )
+    after = ("each_action_once", "no_rank_waits_forever")
     cases = staticmethod(in_chunks)
 
     @staticmethod
@@ -54,6 +56,7 @@ class FewInFlight(OnLists):
     """Rank r holds at most v x ranks - r micro-batches at once, counted per chunk."""
 
     hint = "The contract limits the warm-up. After it, each F must be followed by a B."
+    after = ("each_action_once",)
     cases = staticmethod(in_chunks)
 
     @classmethod
@@ -64,6 +67,7 @@ class FewInFlight(OnLists):
 class SameGradients(TrainsAsOneProcess):
     """On real ranks, the lists give the loss and the gradients of one process, even if messages carry no tags."""
 
+    after = ("each_action_once", "no_rank_waits_forever")
     cases: ClassVar = [Case(2, 4, 2)]
 
 

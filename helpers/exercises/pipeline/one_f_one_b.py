@@ -29,6 +29,7 @@ class NoRankWaitsForever(OnLists):
         "Follow micro-batch 0 through the ranks: rank r can run B0 only after it has come back from the last rank.\n"
         "If a rank waits for a B too early, the ranks after it may wait for an F that this rank has not run yet."
     )
+    after = ("each_action_once",)
     cases = staticmethod(any_number)
 
     @classmethod
@@ -43,6 +44,7 @@ class SameBubble(InTime):
         "How many micro-batches must be in flight so that rank r has something to do until its first gradient comes?\n"
         "The last rank can alternate at once. What does the rank before it need?"
     )
+    after = ("each_action_once", "no_rank_waits_forever")
     cases = staticmethod(any_number)
 
     @staticmethod
@@ -54,6 +56,7 @@ class FewInFlight(OnLists):
     """Rank r holds at most ranks - r micro-batches at once."""
 
     hint = "A micro-batch is held from its F to its B. After the warm-up, each F must be followed by a B."
+    after = ("each_action_once",)
     cases = staticmethod(any_number)
 
     @classmethod
@@ -64,6 +67,7 @@ class FewInFlight(OnLists):
 class SameGradients(TrainsAsOneProcess):
     """On real ranks, the lists give the loss and the gradients of one process, even if messages carry no tags."""
 
+    after = ("each_action_once", "no_rank_waits_forever")
     cases: ClassVar = [Case(3, 5)]
 
 

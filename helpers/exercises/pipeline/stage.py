@@ -69,6 +69,16 @@ class _Seen:
         return sum(ref() is not None for ref in self.tensors[i]) if i < len(self.tensors) else 0
 
 
+def _run_backward(backward: Pass, stage: Stage, i: int) -> None:
+    """Run a backward pass; an error about a gradient that is None says why it is."""
+    try:
+        backward(stage, i)
+    except (AttributeError, TypeError) as error:
+        if "NoneType" in str(error):
+            error.args = (f"{error}. If it is a gradient: autograd gives none to a tensor that does not require one.",)
+        raise
+
+
 def _work(forward: Pass, backward: Pass, seed: int, case: tuple[int, str]) -> Evidence:
     """One rank: its actions, and how its stage's gradients compare with those of one process."""
     (m, order), rank, count = case, dist.get_rank(), dist.get_world_size()
@@ -85,7 +95,7 @@ def _work(forward: Pass, backward: Pass, seed: int, case: tuple[int, str]) -> Ev
                 losses.append(None if loss is None else float(loss))
                 del loss
             else:
-                backward(stage, i)
+                _run_backward(backward, stage, i)
                 alive.append(noted.alive(i))
         stage.finish()
     mine, theirs = _gradients(stage.module), _gradients(whole[rank])
@@ -236,7 +246,7 @@ def _late(forward: Pass, backward: Pass, seed: int, folder: str) -> Evidence:
     for name, run, sender in (("forward", forward, 0), ("backward", backward, 1)):
         if rank != sender:
             after(name)
-        run(stage, 0)
+        (_run_backward(run, stage, 0) if name == "backward" else run(stage, 0))
         if rank == sender:
             ended[name].touch()
             seen["listed"] = len(stage.sending)

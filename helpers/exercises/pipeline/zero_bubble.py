@@ -23,6 +23,7 @@ class NoRankWaitsForever(OnLists):
     """The lists fit together: each W comes after its own I, and no rank waits for a message that never comes."""
 
     hint = "The W of a micro-batch needs the tensors that its I stored, so it comes later in the same list."
+    after = ("each_action_once",)
     cases = staticmethod(enough)
 
     @classmethod
@@ -37,6 +38,7 @@ class FilledBubble(InTime):
         "Which rank's I does no other rank need, so that W may follow at once? How many W can the last rank postpone?\n"
         "Start from 1F1B. On which rank would a W that comes at once delay another rank?"
     )
+    after = ("each_action_once", "no_rank_waits_forever")
     cases = staticmethod(enough)
 
     @staticmethod
@@ -51,6 +53,7 @@ class FewInFlight(OnLists):
         "A micro-batch is held from its F to its W. If every W comes at the end, all micro-batches are held.\n"
         "How many fewer micro-batches than rank 0 does a later rank hold under 1F1B? It may postpone that many W."
     )
+    after = ("each_action_once",)
     cases = staticmethod(enough)
 
     @classmethod
@@ -61,6 +64,7 @@ class FewInFlight(OnLists):
 class SameGradients(TrainsAsOneProcess):
     """On real ranks, the lists give the loss and the gradients of one process, even if messages carry no tags."""
 
+    after = ("each_action_once", "no_rank_waits_forever")
     cases: ClassVar = [Case(3, 4)]
 
 

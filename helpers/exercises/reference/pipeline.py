@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 from helpers import Claims, Collectives, Costs, Engine, LinearInTwoParts, MemoryMeter, Pipeline, Prediction, Stuck, activations_held, check, clock_pipelines, count_flops, device_name, distance_from_one_process, explore, hint, human_bytes, in_a_row, in_a_vee, pick_device, rank_device, run_ranks, show, show_table, torch_order, toy_batch, toy_stages, weights_later
 from helpers.exercises.pipeline.tied_model import tied_batch, tied_stages
+from helpers.exercises.reference import pipeline as course
 from helpers.pipelines.stage import Stage
 import torch
 import torch.distributed as dist

@@ -111,6 +111,8 @@ class SumsTheCopies(Check):
         "Ranks hold different heads. What can they all-reduce that has the same shape on every rank?"
     )
 
+    after = ("holds_what_its_queries_use",)
+
     probe = staticmethod(observe)
 
     @staticmethod
@@ -147,18 +149,20 @@ class SendsSharedHeadsOnly(Check):
         "Return the gradient itself if no head is stored on two ranks."
     )
 
+    after = ("holds_what_its_queries_use",)
+
     probe = staticmethod(observe)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case, want in expected["ranks"][0].items():
             most = want["most"]
-            allowed = f"one all_reduce of at most {most:,} B" if most else "nothing"
+            allowed = f"it should send one all_reduce of at most {most:,} B" if most else "it should send nothing"
             texts = []
             for got in seen["ranks"]:
                 calls = got[case]["calls"]
                 fine = len(calls) == 1 and calls[0][0] == "all_reduce" and calls[0][1] <= most if most else not calls
-                texts.append(None if fine else f"sends {in_words(calls)}; it may send {allowed}")
+                texts.append(None if fine else f"sends {in_words(calls)}; {allowed}")
             if said := by_rank(case, texts):
                 return f"{said}\nWhich heads are on more than one rank, and which tensor has room for all of them?"
         return None

@@ -69,7 +69,9 @@ def by_rank(what: str, texts: Sequence[str | None]) -> str | None:
     """List what is wrong, a line per rank; None if nothing is wrong on any."""
     if not any(texts):
         return None
+    ranks = f"{len(texts)} ranks"
+    head = f"{what}:" if what.startswith(ranks) else f"{what}, on {ranks}:"
     if len(set(texts)) == 1:
-        return f"{what}, on {len(texts)} ranks:\nall ranks: {texts[0]}"
+        return f"{head}\nall ranks: {texts[0]}"
     lines = (f"rank {i}: {text or 'right'}" for i, text in enumerate(texts))
-    return "\n".join([f"{what}, on {len(texts)} ranks:", *lines])
+    return "\n".join([head, *lines])
