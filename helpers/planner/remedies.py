@@ -4,6 +4,7 @@ A search tries dozens of recipes, so each is estimated from two shallow copies o
 estimate lies close to what the GPU has, the whole step is planned.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ MOST_PLANS = 2  # of the whole step, in a search
 _OF_TOKENS = ("activations", "recomputed activations", "temporaries", "kernel workspace", "inputs and other")
 _UPDATE = "optimizer step"  # the phase
 _OF_UPDATES = ("optimizer state", "temporaries")
+_SAME = re.compile(r"^same (numbers|gradient)(, (?!except)|$)")  # what a change claims of its numbers
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Change:
         saves: categories whose bytes it can save; () for any.
         trains_all: whether the whole model is still trained, on sequences as long.
         updates: whether it can lower what an update needs, and not only what the passes need.
+        exact: whether the numbers are the same as without it, apart from the order of sums.
     """
 
     option: str
@@ -46,6 +49,7 @@ class Change:
     saves: tuple[str, ...] = ()
     trains_all: bool = True
     updates: bool = True
+    exact: bool = True
 
 
 def candidates(recipe: TrainingConfig, bf16: bool = True) -> Iterator[Change]:
@@ -72,13 +76,13 @@ def candidates(recipe: TrainingConfig, bf16: bool = True) -> Iterator[Change]:
     if recipe.precision == "fp32":
         mixed = "bf16-amp" if bf16 else "fp16-amp"
         fields = {"precision": mixed}
-        yield Change(f"--precision {mixed}", "16-bit activations", fields, _OF_TOKENS, updates=False)
+        yield Change(f"--precision {mixed}", "16-bit activations", fields, _OF_TOKENS, updates=False, exact=False)
     if recipe.optimizer in ("adamw", "adam") and not recipe.lora_rank:
         fields = {"optimizer": "adamw-8bit", "optimizer_impl": "foreach"}
-        yield Change("--optimizer adamw-8bit", "8-bit moments", fields, _OF_UPDATES)
+        yield Change("--optimizer adamw-8bit", "8-bit moments", fields, _OF_UPDATES, exact=False)
     if recipe.optimizer == "adamw-8bit" and recipe.offload == "none":
-        fields = {"optimizer": "adamw-8bit-paged"}
-        yield Change("--optimizer adamw-8bit-paged", "moments move to the host if the GPU is full", fields, _OF_UPDATES)
+        fields, meaning = {"optimizer": "adamw-8bit-paged"}, "8-bit moments, which move to the host if the GPU is full"
+        yield Change("--optimizer adamw-8bit-paged", meaning, fields, _OF_UPDATES, exact=False)
     if recipe.offload == "none" and not recipe.paged:
         yield Change("--offload optimizer", "the host runs the optimizer", {"offload": "optimizer"}, _OF_UPDATES)
     if recipe.ranks > 1 and recipe.shard != "zero3":
@@ -86,14 +90,14 @@ def candidates(recipe: TrainingConfig, bf16: bool = True) -> Iterator[Change]:
         fields = {"parallel": parallel, "set_to_none": True}
         yield Change("--zero-stage 3", "more communication", fields)
     if recipe.precision in ("fp32", "fp16-amp", "bf16-amp") and bf16:
-        yield Change("--precision bf16", "16-bit weights, too", {"precision": "bf16"})
+        yield Change("--precision bf16", "16-bit weights, too", {"precision": "bf16"}, exact=False)
     if not recipe.lora_rank:
-        yield Change("--lora-rank 16", "trains adapters only", {"lora_rank": 16}, trains_all=False)
+        yield Change("--lora-rank 16", "trains adapters only", {"lora_rank": 16}, trains_all=False, exact=False)
     elif recipe.quantize == "none" and recipe.precision != "fp32":
-        yield Change("--quantize nf4-dq", "a 4-bit base", {"quantize": "nf4-dq"}, trains_all=False)
+        yield Change("--quantize nf4-dq", "a 4-bit base", {"quantize": "nf4-dq"}, trains_all=False, exact=False)
     if recipe.seq >= 2 * LEAST_SEQ:
         seq = recipe.seq // 2
-        yield Change(f"--seq {seq}", "shorter sequences", {"seq": seq}, _OF_TOKENS, False, updates=False)
+        yield Change(f"--seq {seq}", "shorter sequences", {"seq": seq}, _OF_TOKENS, False, updates=False, exact=False)
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,8 @@ class Remedy:
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values; `change` says it in words."""
         meanings = dict.fromkeys(change.meaning for change in self.changes)
+        if not all(change.exact for change in self.changes):  # the numbers of all changes together are not the same
+            meanings = dict.fromkeys(filter(None, (_SAME.sub("", meaning) for meaning in meanings)))
         return {
             "change": f"{' '.join(change.option for change in self.changes)}: {'; '.join(meanings)}",
             "peak_allocated_bytes": self.allocated,

@@ -152,6 +152,27 @@ def test_adapters_come_where_the_whole_model_has_no_room(monkeypatch):
     assert not any(remedy.fits for remedy in found[1:])
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, "same numbers, no gradient clipping"),
+        ({"optimizer": "adamw-8bit"}, "no gradient clipping; 8-bit moments"),
+        (
+            {"optimizer": "adamw-8bit-paged"},
+            "no gradient clipping; 8-bit moments, which move to the host if the GPU is full",
+        ),
+        ({"precision": "bf16"}, "no gradient clipping; 16-bit weights, too"),
+        ({"checkpointing": "every"}, "same numbers, no gradient clipping; same gradient"),
+    ],
+)
+def test_only_changes_that_all_keep_the_numbers_are_called_the_same(changed, said):
+    recipe = Recipe("gpt2", precision="fp32")
+    eight = replace(recipe, optimizer="adamw-8bit", optimizer_impl="foreach")
+    known = {next(iter(change.fields.items())): change for each in (eight, recipe) for change in candidates(each)}
+    changes = tuple(known[field] for field in ({"step_in_backward": True} | changed).items())
+    assert Remedy(changes, recipe, 1, (1, 1), True, None, 0.0, 0, False).to_json()["change"].endswith(f": {said}")
+
+
 def test_nothing_helps_where_nothing_can(monkeypatch):
     assert not any(remedy.fits for remedy in search(monkeypatch, parameters=10**6).remedies())
 
