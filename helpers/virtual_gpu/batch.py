@@ -118,7 +118,7 @@ def grows_with_batch(record: Allocation, sizes: set[int]) -> bool:
 
     Args:
         record: of the allocation.
-        sizes: bytes of the blocks of parameters, which temporaries of the backward pass have, too.
+        sizes: bytes of the blocks of trained parameters, which temporaries of the backward pass have, too.
     """
     category = category_of(record)
     if category in _GROWS:
@@ -127,9 +127,9 @@ def grows_with_batch(record: Allocation, sizes: set[int]) -> bool:
 
 
 def parameter_sizes(ledger: Ledger) -> set[int]:
-    """Return the bytes of the blocks that hold parameters or gradients."""
+    """Return the bytes of the blocks that hold trained parameters or gradients."""
     counted: Counter[int] = Counter()
     for record in ledger.events:
-        if record.category in ("parameters", "gradients"):
+        if record.category in ("parameters", "gradients") and not record.frozen:
             counted[record.nbytes] += 1
     return set(counted)

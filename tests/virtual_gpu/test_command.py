@@ -1173,3 +1173,35 @@ def test_the_largest_batch_agrees_with_the_verdict(dry_run):
         report = json.loads(out.splitlines()[-1])
         for gpu, grade in report["grades"].items():
             assert (report["largest_batch"][gpu] >= batch) == (grade == "fits")
+
+
+TUNES = """
+    import sys
+    import torch
+    from torch import nn
+
+    batch, seq, words = int(sys.argv[1]), 512, 8192
+    frozen = nn.Embedding(words, seq).cuda().requires_grad_(False)
+    layer, head = nn.Linear(seq, 64).cuda(), nn.Linear(64, words).cuda().requires_grad_(False)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    for _ in range(3):
+        parts = torch.randint(words, (int(sys.argv[2]), batch, seq)).cuda()
+        ids, *others = (part.long() for part in parts)
+        logits = head(layer(frozen(ids)))
+        nn.functional.cross_entropy(logits.flatten(0, 1), (others or [ids])[0].flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("parts", ["1", "3"])
+def test_temporaries_of_the_size_of_a_frozen_weight_grow_with_the_batch(dry_run, parts):
+    """At a batch of 1, the logits and their gradient take as many bytes as the frozen embedding."""
+    largest = {}
+    for batch in ("1", "2"):
+        code, out, err = dry_run(TUNES, batch, parts, options=("--json", "--gpu", "t4"))
+        assert code == 0, err
+        report = json.loads(out.splitlines()[-1])
+        assert report["batch"] == int(batch)  # and not the number of parts
+        largest[batch] = report["largest_batch"]["t4-16gb"]
+    assert largest["1"] == pytest.approx(largest["2"], rel=0.05)
