@@ -595,6 +595,19 @@ def test_the_largest_batch_is_where_the_memory_ends(dry_run):
     assert "CUDA out of memory" in err
 
 
+def test_what_is_called_a_safe_batch_is_not_tight(dry_run):
+    """The segments of a small program hold much that is free, so its two figures differ."""
+    options = ("--json", "--gpu", "t4")
+    _, out, _ = dry_run(BATCHED, "16", options=options)
+    report = json.loads(out.splitlines()[-1])
+    safe = report["safe_batch"]["t4-16gb"]
+    assert 16 <= safe < report["largest_batch"]["t4-16gb"]
+    _, out, _ = dry_run(BATCHED, str(safe), options=options)
+    assert json.loads(out.splitlines()[-1])["grades"]["t4-16gb"] == "fits"
+    _, out, _ = dry_run(BATCHED, "16")
+    assert lines_with(out, "Largest batch (here 16), all else equal:", f"t4-16gb {safe:,} to ")
+
+
 def test_a_picture_a_snapshot_and_a_trace_are_written(dry_run, tmp_path):
     files = {name: tmp_path / f"out.{name}" for name in ("svg", "pickle", "json")}
     options = ["--gpu", "t4", "--timeline", files["svg"], "--snapshot", files["pickle"], "--trace", files["json"]]
@@ -1060,8 +1073,8 @@ def test_a_smaller_batch_that_gets_further_is_named(dry_run):
 
 
 def named_batch(out, here):
-    words = lines_with(out, "A batch of ", f" (here {here}) fits, all else equal")[0]
-    return int(words.split("A batch of ")[1].split()[0].replace(",", ""))
+    words = lines_with(out, "A batch of at most ", f" (here {here}) fits, all else equal")[0]
+    return int(words.split("A batch of at most ")[1].split()[0].replace(",", ""))
 
 
 GROWS = """
