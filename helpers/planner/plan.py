@@ -16,7 +16,7 @@ from .catalog.gpus import GPUS, Gpu, find_gpu
 from .catalog.this_machine import THIS, this_machine
 from .config import RecipeError, TrainingConfig
 from .forecast import Forecast, seconds_in_words
-from .grades import DOES_NOT_FIT, FITS, grade
+from .grades import DOES_NOT_FIT, FITS, TIGHT, grade
 from .remedies import RemedySearch
 from .replay import Replay, replay
 
@@ -149,7 +149,7 @@ class Plan:
         lines = [f"  what to change, easiest first, with the memory allocated after the change{as_it_is}:"]
         width = max(58, *(len(r["change"]) + 1 for r in self.remedies))
         for r in self.remedies:
-            verdict = "fits" if r["fits"] else "not enough alone"
+            verdict = TIGHT if r["tight"] else FITS if r["fits"] else "not enough alone"
             peak = human_bytes(r["peak_allocated_bytes"])
             lines.append(f"    {r['change']:<{width}}{peak:>10}  {verdict:<16}  {_cost(r, unit)}".rstrip())
         return lines

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 WORTHWHILE = 0.995  # a remedy lowers the peak at least to this share
 SURELY = 0.93  # of the room: what is allocated up to here fits, whatever the allocator does
-ABOVE = 1.11  # the allocator reserves up to so many times what is allocated
+ABOVE = 1.11  # a GPU's allocator reserves up to so many times what a replay of the step reserves
 LEAST_SEQ = 128
 MOST_PLANS = 2  # of the whole step, in a search
 
@@ -109,6 +109,7 @@ class Remedy:
         allocated: bytes at the peak.
         reserved: bytes between which the reserved ones lie.
         fits: whether every GPU asked about has room for it.
+        tight: whether the allocator may want more than one of them has, although it fits.
         seconds: of a step, where they are forecast.
         slower: by which the time for each token or image grows; of FLOPs where no seconds are forecast.
         floor: bytes that stay in memory through a whole step, however small the micro-batch is.
@@ -120,6 +121,7 @@ class Remedy:
     allocated: int
     reserved: tuple[int, int]
     fits: bool
+    tight: bool
     seconds: float | None
     slower: float
     floor: int
@@ -135,6 +137,7 @@ class Remedy:
             "peak_allocated_bytes": self.allocated,
             "reserved_bytes": self.reserved,
             "fits": self.fits,
+            "tight": self.tight,
             "seconds": self.seconds,
             "slower": round(self.slower, 4),
             "recipe": asdict(self.recipe),
@@ -216,12 +219,13 @@ class RemedySearch:
         guess = estimate(recipe)
         if guess.allocated >= WORTHWHILE * self._base.peak_allocated_bytes:
             return None
-        allocated, reserved = guess.allocated, (guess.allocated, max(guess.reserved, int(ABOVE * guess.allocated)))
+        allocated, reserved = guess.allocated, (guess.reserved, int(ABOVE * guess.reserved))
         fits = allocated <= SURELY * self._room
         if not fits and allocated <= self._room and self._plans:
             self._plans -= 1
             plan = self._plan_one(recipe)
             allocated, reserved, fits = plan.peak_allocated_bytes, plan.reserved_bytes, all(plan.fits.values())
+        tight = fits and reserved[1] > self._room
         name = self._gpus[0].name
         forecast, before = forecasts(guess.simulation, allocated, self._gpus).get(name), self._base.forecasts.get(name)
         if forecast and before:
@@ -230,7 +234,7 @@ class RemedySearch:
             slower = (guess.simulation.flops / _tokens(recipe)) / (self._base.flops / _tokens(self._base.recipe)) - 1
         seconds, floor = forecast and forecast.seconds, guess.simulation.floor_bytes
         in_update = guess.phase.startswith(_UPDATE)
-        return Remedy(changes, recipe, allocated, reserved, fits, seconds, slower, floor, in_update)
+        return Remedy(changes, recipe, allocated, reserved, fits, tight, seconds, slower, floor, in_update)
 
     def largest_micro_batch(self, changes: tuple[Change, ...]) -> Remedy | None:
         """Return the largest micro-batch that fits and divides the batch of a step; the smallest where none does.
