@@ -170,7 +170,8 @@ def test_only_changes_that_all_keep_the_numbers_are_called_the_same(changed, sai
     eight = replace(recipe, optimizer="adamw-8bit", optimizer_impl="foreach")
     known = {next(iter(change.fields.items())): change for each in (eight, recipe) for change in candidates(each)}
     changes = tuple(known[field] for field in ({"step_in_backward": True} | changed).items())
-    assert Remedy(changes, recipe, 1, (1, 1), True, False, None, 0.0, 0, False).to_json()["change"].endswith(f": {said}")
+    remedy = Remedy(changes, recipe, 1, (1, 1), True, False, None, 0.0, 0, False)
+    assert remedy.to_json()["change"].endswith(f": {said}")
 
 
 def test_nothing_helps_where_nothing_can(monkeypatch):
