@@ -122,11 +122,11 @@ class Plan:
         """Say how much of the GPU is left, or how much too small it is."""
         spare = room - self.reserved_bytes[1]
         if self.peak_allocated_bytes > room:
-            left = f"{human_bytes(self.peak_allocated_bytes - room)} too little"
+            left = f"{human_bytes(self.peak_allocated_bytes - room)} short"
         elif self.grades[gpu] == DOES_NOT_FIT:
             left = "enough for the tensors, but a replay in it runs out of memory, because what is free is in pieces"
         else:
-            left = f"{human_bytes(spare)} to spare" if spare >= 0 else f"up to {human_bytes(-spare)} too little"
+            left = f"{human_bytes(spare)} to spare" if spare >= 0 else f"as much as {human_bytes(-spare)} short"
         return f"{gpu} has {human_bytes(room)} for the allocator: {left}"
 
     def _speed(self, gpu: str, grade: str) -> str:
