@@ -72,6 +72,16 @@ def test_a_plan_says_how_much_is_left_or_lacking():
     assert " short" not in text
 
 
+def test_a_tight_plan_names_the_options_that_may_help():
+    one = plan(TrainingConfig("gpt2", seq=64, micro_batch_size=2), gpu="t4")
+    assert "  tight: " not in str(one)
+    tight = replace(one, grades={"t4-16gb": "tight"})
+    assert "tight: --expandable-segments may reserve less; --largest-batch finds the largest micro-batch" in str(tight)
+    alone = replace(tight, recipe=replace(tight.recipe, micro_batch_size=1))
+    assert "--largest-batch" not in str(alone)
+    assert "  tight: " not in str(replace(tight, recipe=replace(alone.recipe, expandable_segments=True)))
+
+
 def test_packed_weights_count_as_the_parameters_that_they_are():
     whole, packed = (plan(TrainingConfig("gpt2", seq=64, lora_rank=4, quantize=kind)) for kind in ("none", "nf4"))
     assert packed.parameters == whole.parameters
