@@ -318,7 +318,7 @@ class DryRun:
         lines = [
             "",
             f"Forecast: {forecast.low:.3g} to {forecast.high:.3g} s per step, MFU {forecast.mfu:.0%}, "
-            f"{forecast.bounds[bound]:.0%} bound by {bound}",
+            f"{bound}-bound {forecast.bounds[bound]:.0%} of the time",
         ]
         low, high = self.host_seconds or (0.0, 0.0)
         if high > forecast.seconds:
