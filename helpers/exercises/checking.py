@@ -267,9 +267,9 @@ def check(name: str, *answers: Callable[..., Any], seed: int = 0, counts: bool =
         return answers[0] if len(answers) == 1 else answers
     if part.points and not _has_reference(part):  # an instructor took it out
         print(
-            f"{name}: no verdict, because this copy has no reference to compare with. The checks run when your instructor "
-            "grades your work. Until then, call your code on small inputs of your own, and compare what it does with the "
-            "contract above. The hints work without a check."
+            f"{name}: no verdict, because this copy has no reference to compare with. The checks run when your "
+            "instructor grades your work. Until then, call your code on small inputs of your own, and compare what it "
+            "does with the contract above. The hints work without a check."
         )
         return None
     evidence = gather(part, answers, seed)
