@@ -47,6 +47,7 @@ $(READY): requirements.txt pyproject.toml
 	@touch $@
 
 setup: $(READY)
+	@echo "Ready. Next: 'make lab' opens the first lab; '. $(BIN)/activate' lets you run python -m helpers."
 
 lab: port $(READY)
 	@mkdir -p $(SETTINGS) && echo '$(QUIET)' > $(SETTINGS)/overrides.json

@@ -22,8 +22,8 @@ try:
 except ModuleNotFoundError:  # another Python than the one that `make` has set up
     own = r".venv\Scripts\python" if sys.platform == "win32" else ".venv/bin/python"
     print(
-        f"{sys.executable} does not have the course's packages. In the course's folder, after `make lab` or "
-        f"`make test`, use the course's own Python: {own} -m helpers ...",
+        f"{sys.executable} does not have the course's packages. In the course's folder, after `make setup`, `make lab` "
+        f"or `make test`, use the course's own Python: {own} -m helpers ...",
         file=sys.stderr,
     )
     sys.exit(2)

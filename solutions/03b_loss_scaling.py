@@ -6,7 +6,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | recognize a run whose gradients are lost in FP16; write a dynamic loss scaler, and use `GradScaler`; put clipping in the right place; choose between autocast, master weights and FSDP's policy; compute losses and call `backward()` correctly |
+# | After this you can | recognize a training run whose gradients are lost in FP16; write a dynamic loss scaler, and use `GradScaler`; put clipping in the right place; choose between autocast, master weights and FSDP's policy; compute losses and call `backward()` correctly |
 # | Time | 65 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU if there is one |

@@ -30,7 +30,8 @@ class Forecast:
         seconds, low, high = map(seconds_in_words, (self.seconds, self.low, self.high))
         return (
             f"{seconds} per step ({low} to {high}), "
-            f"{_digits(self.per_second)} {self.unit}/s, MFU {self.mfu:.0%}, {self.bounds[bound]:.0%} bound by {bound}"
+            f"{_digits(self.per_second)} {self.unit}/s, MFU {self.mfu:.0%}, "
+            f"{bound}-bound {self.bounds[bound]:.0%} of the time"
         )
 
 

@@ -98,7 +98,7 @@ def _add_training(group: _Group) -> None:
 
 
 def _add_memory(group: _Group) -> None:
-    blocks = f"which blocks are recomputed: {', '.join(RECOMPUTED)}"
+    blocks = f"which blocks are recomputed: {', '.join(RECOMPUTED).replace('full', 'full (or every)')}"
     old = ("--checkpointing", "--recompute")
     group.option("--activation-checkpointing", blocks, *old, dest="checkpointing", type=_blocks, metavar="WHICH")
     group.number("--recompute-every", argparse.SUPPRESS)

@@ -16,7 +16,7 @@ from .catalog.gpus import GPUS, Gpu, find_gpu
 from .catalog.this_machine import THIS, this_machine
 from .config import RecipeError, TrainingConfig
 from .forecast import Forecast, seconds_in_words
-from .grades import DOES_NOT_FIT, FITS, grade
+from .grades import DOES_NOT_FIT, FITS, TIGHT, grade
 from .remedies import RemedySearch
 from .replay import Replay, replay
 
@@ -106,6 +106,7 @@ class Plan:
         lines += [f"    - {reason}" for reason in self.reserved_because]
         if len(self.room_bytes) == 1:
             lines.append(f"  {self._spare(*next(iter(self.room_bytes.items())))}")
+            lines += self._where_tight() if TIGHT in self.grades.values() else []
         lines.append(f"  {self.flops / 1e12:,.2f} TFLOP per step, {self.recomputed_share:.0%} of them recomputed")
         if self.sent_bytes:
             lines.append(f"  {human_bytes(self.sent_bytes)} sent by each rank per step")
@@ -122,12 +123,19 @@ class Plan:
         """Say how much of the GPU is left, or how much too small it is."""
         spare = room - self.reserved_bytes[1]
         if self.peak_allocated_bytes > room:
-            left = f"{human_bytes(self.peak_allocated_bytes - room)} too little"
+            left = f"{human_bytes(self.peak_allocated_bytes - room)} short"
         elif self.grades[gpu] == DOES_NOT_FIT:
             left = "enough for the tensors, but a replay in it runs out of memory, because what is free is in pieces"
         else:
-            left = f"{human_bytes(spare)} to spare" if spare >= 0 else f"up to {human_bytes(-spare)} too little"
+            left = f"{human_bytes(spare)} to spare" if spare >= 0 else f"as much as {human_bytes(-spare)} short"
         return f"{gpu} has {human_bytes(room)} for the allocator: {left}"
+
+    def _where_tight(self) -> list[str]:
+        """Return a line with the options that may help; no remedies are looked for, because the recipe may run."""
+        options = [] if self.recipe.expandable_segments else ["--expandable-segments may reserve less"]
+        if self.recipe.micro_batch_size > 1:
+            options.append("--largest-batch finds the largest micro-batch that fits")
+        return [f"  tight: {'; '.join(options)}"] if options else []
 
     def _speed(self, gpu: str, grade: str) -> str:
         """Say how long a step takes; where there is no forecast, how long at least; "" where it does not fit."""
@@ -149,7 +157,7 @@ class Plan:
         lines = [f"  what to change, easiest first, with the memory allocated after the change{as_it_is}:"]
         width = max(58, *(len(r["change"]) + 1 for r in self.remedies))
         for r in self.remedies:
-            verdict = "fits" if r["fits"] else "not enough alone"
+            verdict = TIGHT if r["tight"] else FITS if r["fits"] else "not enough alone"
             peak = human_bytes(r["peak_allocated_bytes"])
             lines.append(f"    {r['change']:<{width}}{peak:>10}  {verdict:<16}  {_cost(r, unit)}".rstrip())
         return lines

@@ -4,6 +4,7 @@ A search tries dozens of recipes, so each is estimated from two shallow copies o
 estimate lies close to what the GPU has, the whole step is planned.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 WORTHWHILE = 0.995  # a remedy lowers the peak at least to this share
 SURELY = 0.93  # of the room: what is allocated up to here fits, whatever the allocator does
-ABOVE = 1.11  # the allocator reserves up to so many times what is allocated
+ABOVE = 1.11  # a GPU's allocator reserves up to so many times what a replay of the step reserves
 LEAST_SEQ = 128
 MOST_PLANS = 2  # of the whole step, in a search
 
@@ -25,6 +26,7 @@ MOST_PLANS = 2  # of the whole step, in a search
 _OF_TOKENS = ("activations", "recomputed activations", "temporaries", "kernel workspace", "inputs and other")
 _UPDATE = "optimizer step"  # the phase
 _OF_UPDATES = ("optimizer state", "temporaries")
+_SAME = re.compile(r"^same (numbers|gradient)(, (?!except)|$)")  # what a change claims of its numbers
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Change:
         saves: categories whose bytes it can save; () for any.
         trains_all: whether the whole model is still trained, on sequences as long.
         updates: whether it can lower what an update needs, and not only what the passes need.
+        exact: whether the numbers are the same as without it, apart from the order of sums.
     """
 
     option: str
@@ -46,6 +49,7 @@ class Change:
     saves: tuple[str, ...] = ()
     trains_all: bool = True
     updates: bool = True
+    exact: bool = True
 
 
 def candidates(recipe: TrainingConfig, bf16: bool = True) -> Iterator[Change]:
@@ -72,13 +76,13 @@ def candidates(recipe: TrainingConfig, bf16: bool = True) -> Iterator[Change]:
     if recipe.precision == "fp32":
         mixed = "bf16-amp" if bf16 else "fp16-amp"
         fields = {"precision": mixed}
-        yield Change(f"--precision {mixed}", "16-bit activations", fields, _OF_TOKENS, updates=False)
+        yield Change(f"--precision {mixed}", "16-bit activations", fields, _OF_TOKENS, updates=False, exact=False)
     if recipe.optimizer in ("adamw", "adam") and not recipe.lora_rank:
         fields = {"optimizer": "adamw-8bit", "optimizer_impl": "foreach"}
-        yield Change("--optimizer adamw-8bit", "8-bit moments", fields, _OF_UPDATES)
+        yield Change("--optimizer adamw-8bit", "8-bit moments", fields, _OF_UPDATES, exact=False)
     if recipe.optimizer == "adamw-8bit" and recipe.offload == "none":
-        fields = {"optimizer": "adamw-8bit-paged"}
-        yield Change("--optimizer adamw-8bit-paged", "moments move to the host if the GPU is full", fields, _OF_UPDATES)
+        fields, meaning = {"optimizer": "adamw-8bit-paged"}, "8-bit moments, which move to the host if the GPU is full"
+        yield Change("--optimizer adamw-8bit-paged", meaning, fields, _OF_UPDATES, exact=False)
     if recipe.offload == "none" and not recipe.paged:
         yield Change("--offload optimizer", "the host runs the optimizer", {"offload": "optimizer"}, _OF_UPDATES)
     if recipe.ranks > 1 and recipe.shard != "zero3":
@@ -86,14 +90,14 @@ def candidates(recipe: TrainingConfig, bf16: bool = True) -> Iterator[Change]:
         fields = {"parallel": parallel, "set_to_none": True}
         yield Change("--zero-stage 3", "more communication", fields)
     if recipe.precision in ("fp32", "fp16-amp", "bf16-amp") and bf16:
-        yield Change("--precision bf16", "16-bit weights, too", {"precision": "bf16"})
+        yield Change("--precision bf16", "16-bit weights, too", {"precision": "bf16"}, exact=False)
     if not recipe.lora_rank:
-        yield Change("--lora-rank 16", "trains adapters only", {"lora_rank": 16}, trains_all=False)
+        yield Change("--lora-rank 16", "trains adapters only", {"lora_rank": 16}, trains_all=False, exact=False)
     elif recipe.quantize == "none" and recipe.precision != "fp32":
-        yield Change("--quantize nf4-dq", "a 4-bit base", {"quantize": "nf4-dq"}, trains_all=False)
+        yield Change("--quantize nf4-dq", "a 4-bit base", {"quantize": "nf4-dq"}, trains_all=False, exact=False)
     if recipe.seq >= 2 * LEAST_SEQ:
         seq = recipe.seq // 2
-        yield Change(f"--seq {seq}", "shorter sequences", {"seq": seq}, _OF_TOKENS, False, updates=False)
+        yield Change(f"--seq {seq}", "shorter sequences", {"seq": seq}, _OF_TOKENS, False, updates=False, exact=False)
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,7 @@ class Remedy:
         allocated: bytes at the peak.
         reserved: bytes between which the reserved ones lie.
         fits: whether every GPU asked about has room for it.
+        tight: whether the allocator may want more than one of them has, although it fits.
         seconds: of a step, where they are forecast.
         slower: by which the time for each token or image grows; of FLOPs where no seconds are forecast.
         floor: bytes that stay in memory through a whole step, however small the micro-batch is.
@@ -116,6 +121,7 @@ class Remedy:
     allocated: int
     reserved: tuple[int, int]
     fits: bool
+    tight: bool
     seconds: float | None
     slower: float
     floor: int
@@ -124,11 +130,14 @@ class Remedy:
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values; `change` says it in words."""
         meanings = dict.fromkeys(change.meaning for change in self.changes)
+        if not all(change.exact for change in self.changes):  # the numbers of all changes together are not the same
+            meanings = dict.fromkeys(filter(None, (_SAME.sub("", meaning) for meaning in meanings)))
         return {
             "change": f"{' '.join(change.option for change in self.changes)}: {'; '.join(meanings)}",
             "peak_allocated_bytes": self.allocated,
             "reserved_bytes": self.reserved,
             "fits": self.fits,
+            "tight": self.tight,
             "seconds": self.seconds,
             "slower": round(self.slower, 4),
             "recipe": asdict(self.recipe),
@@ -210,12 +219,13 @@ class RemedySearch:
         guess = estimate(recipe)
         if guess.allocated >= WORTHWHILE * self._base.peak_allocated_bytes:
             return None
-        allocated, reserved = guess.allocated, (guess.allocated, max(guess.reserved, int(ABOVE * guess.allocated)))
+        allocated, reserved = guess.allocated, (guess.reserved, int(ABOVE * guess.reserved))
         fits = allocated <= SURELY * self._room
         if not fits and allocated <= self._room and self._plans:
             self._plans -= 1
             plan = self._plan_one(recipe)
             allocated, reserved, fits = plan.peak_allocated_bytes, plan.reserved_bytes, all(plan.fits.values())
+        tight = fits and reserved[1] > self._room
         name = self._gpus[0].name
         forecast, before = forecasts(guess.simulation, allocated, self._gpus).get(name), self._base.forecasts.get(name)
         if forecast and before:
@@ -224,7 +234,7 @@ class RemedySearch:
             slower = (guess.simulation.flops / _tokens(recipe)) / (self._base.flops / _tokens(self._base.recipe)) - 1
         seconds, floor = forecast and forecast.seconds, guess.simulation.floor_bytes
         in_update = guess.phase.startswith(_UPDATE)
-        return Remedy(changes, recipe, allocated, reserved, fits, seconds, slower, floor, in_update)
+        return Remedy(changes, recipe, allocated, reserved, fits, tight, seconds, slower, floor, in_update)
 
     def largest_micro_batch(self, changes: tuple[Change, ...]) -> Remedy | None:
         """Return the largest micro-batch that fits and divides the batch of a step; the smallest where none does.

@@ -19,7 +19,7 @@ _GROWS = {"activations", "recomputed activations", "temporaries", "kernel worksp
 _SHARE = 0.6  # of the bytes that arrive are of tensors with the batch as their first dimension, at least
 _MOST = 2**20
 _ROUNDED = 2**21  # bytes by which a block may exceed what was asked for
-_PIECES = 1.05  # reserved over allocated in large programs; the segments of small ones say nothing of large batches
+PIECES = 1.05  # reserved over allocated in large programs; the segments of small ones say little about large batches
 
 
 def batch_of(ledger: Ledger) -> int | None:
@@ -38,12 +38,12 @@ def largest_batches(ledger: Ledger, index: int, gpus: list[Gpu], overhead: float
         ledger: of the program.
         index: of the GPU on which it ran.
         gpus: in question.
-        overhead: by which factor the reserved peak of the run exceeds the allocated one.
+        overhead: by which factor the reserved peak exceeds the allocated one.
     """
     batch = batch_of(ledger)
     if batch is None or not ledger.marks:
         return {}
-    overhead = min(overhead, _PIECES) * (1 + ABOVE)
+    overhead *= 1 + ABOVE
     fixed, grows = _held(ledger, index)
     return {gpu.name: _largest(fixed * overhead, grows * overhead / batch, gpu.room) for gpu in gpus}
 
@@ -118,7 +118,7 @@ def grows_with_batch(record: Allocation, sizes: set[int]) -> bool:
 
     Args:
         record: of the allocation.
-        sizes: bytes of the blocks of parameters, which temporaries of the backward pass have, too.
+        sizes: bytes of the blocks of trained parameters, which temporaries of the backward pass have, too.
     """
     category = category_of(record)
     if category in _GROWS:
@@ -127,9 +127,9 @@ def grows_with_batch(record: Allocation, sizes: set[int]) -> bool:
 
 
 def parameter_sizes(ledger: Ledger) -> set[int]:
-    """Return the bytes of the blocks that hold parameters or gradients."""
+    """Return the bytes of the blocks that hold trained parameters or gradients."""
     counted: Counter[int] = Counter()
     for record in ledger.events:
-        if record.category in ("parameters", "gradients"):
+        if record.category in ("parameters", "gradients") and not record.frozen:
             counted[record.nbytes] += 1
     return set(counted)

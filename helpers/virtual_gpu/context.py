@@ -52,7 +52,7 @@ def virtual_gpu(
         dry.seen = lambda work: ledger.worked(computed(work, gpu))
         dry.traffic = ledger.traffic = Traffic()
         with Steps(ledger, steps, lambda: run.ignored()) as counted:
-            dry.wrote, dry.stacked = counted.wrote, ledger.stacked
+            dry.wrote, dry.stacked, dry.taken_apart = counted.wrote, ledger.stacked, ledger.taken_apart
             yield run
         run.caught = ledger.ran_out
     finally:

@@ -37,6 +37,7 @@ class DryMode(Pretence):
         seen: called with the work of each operation on a GPU.
         wrote: called with each tensor on a GPU that an operation has written to.
         stacked: called with rows that came to a GPU one by one, and the tensor that they are stacked to.
+        taken_apart: called with a tensor of which a part is taken, along its first dimension.
     """
 
     def __init__(self, refusals: Refusals, waits: Waits) -> None:
@@ -46,6 +47,7 @@ class DryMode(Pretence):
         self.seen: Any = None
         self.wrote: Any = None
         self.stacked: Any = None
+        self.taken_apart: Any = None
 
     def _execute(
         self, func: Any, args: Any, kwargs: dict[str, Any], tensors: Sequence[Tensor], index: int | None
@@ -62,7 +64,10 @@ class DryMode(Pretence):
         if name == "copy_":
             return self._copy(func, args, kwargs)
         if effects_of(func).view:
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            if self.taken_apart is not None and name in ("select", "unbind") and args[1:2] in ((), (0,)):
+                self.taken_apart(args[0])
+            return result
         if index is not None and is_recurrent(func):
             result = recurrent(func, args, dry=True)
             if self.seen is not None:

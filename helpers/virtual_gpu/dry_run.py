@@ -8,7 +8,7 @@ from ..core.units import human_bytes
 from ..planner.catalog.gpus import Gpu
 from ..planner.forecast import Forecast, seconds_in_words
 from ..planner.grades import DOES_NOT_FIT, FITS, TIGHT
-from .batch import batch_at_refusal, batch_of, batch_past_refusal, largest_batches
+from .batch import PIECES, batch_at_refusal, batch_of, batch_past_refusal, largest_batches
 from .cures import Cure
 from .fits import Reserved, common_gpus, grade_on, reserved_between
 from .ledger import Ledger
@@ -143,12 +143,25 @@ class DryRun:
 
     @property
     def largest_batches(self) -> dict[str, int]:
-        """The largest batch for this GPU and the common ones; empty where the program's batch is not recognized."""
+        """The largest batch for this GPU and the common ones; empty where the program's batch is not recognized.
+
+        It has the free pieces of a large program, which are few: larger batches do not fit, this one may be tight.
+        """
+        return self._batches(min(self._pieces, PIECES))
+
+    @property
+    def safe_batches(self) -> dict[str, int]:
+        """The largest batch if the larger program has as many free pieces as this one."""
+        return self._batches(self._pieces)
+
+    @property
+    def _pieces(self) -> float:
+        return self._peak_reserved / max(1, self.peak_allocated)
+
+    def _batches(self, overhead: float) -> dict[str, int]:
         if self.ledger.refusals or self.stopped_early:
             return {}  # it ended before its peak
-        largest = largest_batches(
-            self.ledger, self.index, common_gpus(self._gpu), self._peak_reserved / max(1, self.peak_allocated)
-        )
+        largest = largest_batches(self.ledger, self.index, common_gpus(self._gpu), overhead)
         batch = batch_of(self.ledger) or 0
         for name, said in self.grades.items() if largest else ():
             largest[name] = max(largest[name], batch) if said == FITS else min(largest[name], batch - 1)
@@ -194,6 +207,7 @@ class DryRun:
             "fits": self.fits,
             "batch": batch_of(self.ledger),
             "largest_batch": self.largest_batches,
+            "safe_batch": self.safe_batches,
             "seconds": None if forecast is None else [forecast.low, forecast.seconds, forecast.high],
             "host_seconds": None if self.host_seconds is None else list(self.host_seconds),
             "mfu": None if forecast is None else forecast.mfu,
@@ -249,9 +263,13 @@ class DryRun:
                 lines.append(f"{said.capitalize()}: {', '.join(names) or 'none of the common GPUs'}{why}")
         largest = self.largest_batches
         if largest:
-            rooms = ", ".join(f"{name} {count:,}" for name, count in largest.items() if count)
+            safe = self.safe_batches
+            counts = {name: sorted({safe[name], count}) for name, count in largest.items() if count}
+            rooms = [f"{name} " + " to ".join(f"{count:,}" for count in both) for name, both in counts.items()]
             here = f"{batch_of(self.ledger):,}"
-            lines.append(f"Largest batch (here {here}) that fits, all else equal: {rooms or 'not even a batch of 1'}")
+            lines.append(f"Largest batch (here {here}), all else equal: {', '.join(rooms) or 'not even a batch of 1'}")
+            if any(len(both) > 1 for both in counts.values()):
+                lines.append("  (the first if a larger batch leaves as many pieces of memory unused as this one)")
         return lines
 
     def _ran_out_lines(self) -> list[str]:
@@ -273,7 +291,7 @@ class DryRun:
             here = f"(here {batch_at_refusal(self.ledger):,})"
             later = "" if self.ledger.marks else " up to this point; what comes later may need more"
             lines.append(
-                f"A batch of {largest:,} {here} fits, all else equal{later}."
+                f"A batch of at most {largest:,} {here} fits, all else equal{later}."
                 if largest
                 else f"Not even a batch of 1 {here} fits, all else equal."
             )
@@ -300,7 +318,7 @@ class DryRun:
         lines = [
             "",
             f"Forecast: {forecast.low:.3g} to {forecast.high:.3g} s per step, MFU {forecast.mfu:.0%}, "
-            f"{forecast.bounds[bound]:.0%} bound by {bound}",
+            f"{bound}-bound {forecast.bounds[bound]:.0%} of the time",
         ]
         low, high = self.host_seconds or (0.0, 0.0)
         if high > forecast.seconds:

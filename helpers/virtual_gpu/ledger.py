@@ -20,6 +20,7 @@ from .memory import gpu
 from .traffic import Traffic
 from .user_line import Place, place
 
+_PARTS = 4  # that come in one tensor at most: ids, labels, positions and a mask
 _LABELED = 3  # steps after which modules are looked at; what they hold does not change later
 SETUP, FORWARD, BACKWARD, UPDATE = "setup", "forward", "backward", "optimizer step"
 
@@ -38,6 +39,7 @@ class Allocation:
         graph: whether autograd was on, which may save it for the backward pass.
         unwound: whether an out-of-memory error freed it.
         item: bytes of an element, of parameters and optimizer state; 0 where unknown.
+        frozen: whether it is a parameter or a buffer that gets no gradient.
         category: one of `helpers.meter.categories`; "" while nothing is known.
         born, died: places in the ledger's list of events; -1 while it lives.
         reserved: bytes that the allocator held right after it.
@@ -57,6 +59,7 @@ class Allocation:
     graph: bool = False
     unwound: bool = False
     item: int = 0
+    frozen: bool = False
 
 
 class Ledger:
@@ -139,6 +142,21 @@ class Ledger:
             taken = min(row.nbytes, arrivals[found]) if found else 0
             arrivals[found] -= taken
             arrivals[batch.shape[0]] += taken
+
+    def taken_apart(self, whole: torch.Tensor) -> None:
+        """Take the second dimension of a tensor that holds a few matrices, such as ids and labels, for the batch."""
+        if whole.is_floating_point() or whole.dim() != 3 or not 0 < whole.shape[0] <= _PARTS:
+            return
+        storage, (found, batch, _) = storage_of(whole), whole.shape
+        if getattr(storage, "rows", 0) != found:
+            return
+        storage.rows = 0  # its other parts say the same
+        arrivals = self.arrivals if self.marks else self.early_arrivals
+        taken = min(whole.nbytes, arrivals[found])
+        arrivals[found] -= taken
+        arrivals[batch] += taken
+        if self.rows_before_forward == found:
+            self.rows_before_forward = batch
 
     def _builds_graph(self, here: Place) -> bool:
         """Say whether autograd is on; inside an `autograd.Function`, where it is always off, whether it was before."""
@@ -279,6 +297,7 @@ def _label(tensor: Any, category: str) -> None:
         home = home_of(tensor)
         if home is not None and home.record is not None:
             home.record.category, home.record.item = category, _item(tensor)
+            home.record.frozen = category == "parameters" and not tensor.requires_grad
 
 
 def _item(tensor: torch.Tensor) -> int:

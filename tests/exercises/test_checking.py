@@ -157,9 +157,9 @@ def test_a_graded_exercise_without_its_reference_says_when_points_come(part, mon
     monkeypatch.setattr(Doubles, "points", 2)
     monkeypatch.delitem(sys.modules, "helpers.exercises.reference.planted")
     assert check(part.name, double, triple) is None
-    assert capsys.readouterr().out == (
-        "planted.both: this copy has no reference to compare with. You get your points when your work is graded.\n"
-    )
+    printed = capsys.readouterr().out
+    assert printed.startswith("planted.both: no verdict, because this copy has no reference to compare with.")
+    assert "small inputs of your own" in printed
 
 
 def test_one_of_two_answers_may_be_missing(part, capsys):

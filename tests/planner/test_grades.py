@@ -60,8 +60,8 @@ def test_a_plan_says_how_much_is_left_or_lacking():
     allocated, reserved, too_much = 8 * GiB, 9 * GiB, 20 * GiB
     for peak, high, words in (
         (allocated, reserved, f"{human_bytes(room - reserved)} to spare"),
-        (allocated, too_much, f"up to {human_bytes(too_much - room)} too little"),
-        (too_much, too_much, f": {human_bytes(too_much - room)} too little"),
+        (allocated, too_much, f"as much as {human_bytes(too_much - room)} short"),
+        (too_much, too_much, f": {human_bytes(too_much - room)} short"),
     ):
         text = str(replace(one, peak_allocated_bytes=peak, reserved_bytes=(peak, high)))
         assert f"t4-16gb has {human_bytes(room)} for the allocator" in text
@@ -69,7 +69,17 @@ def test_a_plan_says_how_much_is_left_or_lacking():
     fragments = replace(one, peak_allocated_bytes=allocated, reserved_bytes=(allocated, too_much))
     text = str(replace(fragments, grades={"t4-16gb": "does not fit"}))
     assert "enough for the tensors, but a replay in it runs out of memory" in text
-    assert "too little" not in text
+    assert " short" not in text
+
+
+def test_a_tight_plan_names_the_options_that_may_help():
+    one = plan(TrainingConfig("gpt2", seq=64, micro_batch_size=2), gpu="t4")
+    assert "  tight: " not in str(one)
+    tight = replace(one, grades={"t4-16gb": "tight"})
+    assert "tight: --expandable-segments may reserve less; --largest-batch finds the largest micro-batch" in str(tight)
+    alone = replace(tight, recipe=replace(tight.recipe, micro_batch_size=1))
+    assert "--largest-batch" not in str(alone)
+    assert "  tight: " not in str(replace(tight, recipe=replace(alone.recipe, expandable_segments=True)))
 
 
 def test_packed_weights_count_as_the_parameters_that_they_are():

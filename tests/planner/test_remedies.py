@@ -51,7 +51,7 @@ def search(monkeypatch, recipe=BASE, batch_norm=False, in_update=False, **sizes)
         if peak >= before:
             return None
         fits = peak <= SURELY * ROOM
-        return Remedy(changes, changed, peak, (peak, peak), fits, None, 0.0, floor(parts), in_update)
+        return Remedy(changes, changed, peak, (peak, peak), fits, False, None, 0.0, floor(parts), in_update)
 
     held = nbytes(recipe, sizes)
     before = sum(held.values())
@@ -152,6 +152,28 @@ def test_adapters_come_where_the_whole_model_has_no_room(monkeypatch):
     assert not any(remedy.fits for remedy in found[1:])
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, "same numbers, no gradient clipping"),
+        ({"optimizer": "adamw-8bit"}, "no gradient clipping; 8-bit moments"),
+        (
+            {"optimizer": "adamw-8bit-paged"},
+            "no gradient clipping; 8-bit moments, which move to the host if the GPU is full",
+        ),
+        ({"precision": "bf16"}, "no gradient clipping; 16-bit weights, too"),
+        ({"checkpointing": "every"}, "same numbers, no gradient clipping; same gradient"),
+    ],
+)
+def test_only_changes_that_all_keep_the_numbers_are_called_the_same(changed, said):
+    recipe = Recipe("gpt2", precision="fp32")
+    eight = replace(recipe, optimizer="adamw-8bit", optimizer_impl="foreach")
+    known = {next(iter(change.fields.items())): change for each in (eight, recipe) for change in candidates(each)}
+    changes = tuple(known[field] for field in ({"step_in_backward": True} | changed).items())
+    remedy = Remedy(changes, recipe, 1, (1, 1), True, False, None, 0.0, 0, False)
+    assert remedy.to_json()["change"].endswith(f": {said}")
+
+
 def test_nothing_helps_where_nothing_can(monkeypatch):
     assert not any(remedy.fits for remedy in search(monkeypatch, parameters=10**6).remedies())
 
@@ -205,7 +227,7 @@ def test_remedies_of_a_real_recipe_are_what_the_planner_says_of_them(model):
     for remedy in fitting[:3]:
         again = plan(Recipe(**remedy["recipe"]), budget=budget)
         assert again.peak_allocated_bytes == pytest.approx(remedy["peak_allocated_bytes"], rel=0.01)
-        assert again.fits.popitem()[1]
+        assert again.grades.popitem()[1] == ("tight" if remedy["tight"] else "fits")
     recomputed = next(remedy for remedy in answer.remedies if remedy["change"].startswith("--activation-checkpointing"))
     assert 0.1 < recomputed["slower"] < 0.4
     assert "FLOPs" in str(answer)

@@ -328,6 +328,6 @@ def test_chats_that_do_not_fit_get_one_line(tmp_path):
     line, settings = _command(tmp_path, Recipe("gpt2", seq=64), "pytorch", "--text", "chats.jsonl")
     done = subprocess.run(line, capture_output=True, text=True, timeout=300, **settings)
     assert done.returncode == 1
-    assert "1 of 1 chats are dropped: longer than a row of 32 tokens" in done.stdout
+    assert "1 of 1 chats was dropped: it is longer than a row of 32 tokens" in done.stdout
     assert "0 chats fill 0 rows of 32 tokens" in done.stderr
     assert "Traceback" not in done.stderr

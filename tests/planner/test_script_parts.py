@@ -87,7 +87,7 @@ def test_chats_that_are_too_long_are_dropped_and_counted(tmp_path, capsys):
     chats = [{"prompt": "a" * (90 if n % 4 == 0 else 5), "answer": "b" * 20} for n in range(8)]
     (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, chats)))
     rows = SCRIPT["pack"](SCRIPT["chats"](tmp_path / "chats.jsonl", None), 32)
-    assert "2 of 8 chats are dropped" in capsys.readouterr().out
+    assert "2 of 8 chats were dropped: they are longer than a row" in capsys.readouterr().out
     ids, labels, positions = rows
     assert rows.shape == (3, 6, 32)
     assert (labels != -100).sum(1).tolist() == [21] * 6

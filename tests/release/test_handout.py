@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 from helpers.__main__ import COMMANDS, GROUPS, main
+from helpers.core.files import ROOT
 
 LEARNERS = set(list(COMMANDS)[: list(COMMANDS).index(GROUPS["instructors"])])
 
@@ -12,7 +13,10 @@ LEARNERS = set(list(COMMANDS)[: list(COMMANDS).index(GROUPS["instructors"])])
 def test_learners_get_labs_and_helpers_without_solved_notebooks_and_tests(tmp_path, capsys):
     folder = tmp_path / "class"
     assert main(["handout", "--to", str(folder)]) == 0
-    assert "make lab" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "make lab" in printed
+    assert f"rm {folder}/helpers/exercises/reference/x[1-7].py" in printed
+    assert "rm FOLDER/helpers/exercises/reference/x[1-7].py" in (ROOT / "solutions" / "README.md").read_text()
     assert (folder / "labs" / "00_start_here.ipynb").exists()
     assert not (folder / "solutions").exists()
     assert not (folder / "tests").exists()

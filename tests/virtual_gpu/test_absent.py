@@ -4,7 +4,7 @@ import json
 import types
 
 from helpers.__main__ import main
-from helpers.virtual_gpu.absent import images
+from helpers.virtual_gpu.absent import diffusion, images, processors, tokenizer
 from helpers.virtual_gpu.absent.columns import CHATS, layout_of, value
 from helpers.virtual_gpu.absent.models import known_config
 from helpers.virtual_gpu.patches import Patches
@@ -147,6 +147,34 @@ def test_data_sets_have_their_own_columns(name, columns):
         made = value(kind, 3)
         if kind in CHATS:
             assert [message["role"] for message in made] == list(CHATS[kind])
+
+
+@pytest.mark.parametrize("by_keyword", [False, True])
+@pytest.mark.parametrize(
+    "teach",
+    [
+        lambda patches, owner: tokenizer._auto(patches, owner, Waits()),
+        lambda patches, owner: processors._teach(patches, owner, lambda cls, name: None, Waits()),
+        lambda patches, owner: diffusion._built(patches, owner, Waits(), "weights"),
+    ],
+    ids=["tokenizer", "processor", "diffusion"],
+)
+def test_a_name_is_passed_by_position_or_by_the_keyword_of_the_libraries(teach, by_keyword):
+    class Owner:
+        @classmethod
+        def from_pretrained(cls, pretrained_model_name_or_path, **kwargs):
+            return pretrained_model_name_or_path, kwargs
+
+    patches = Patches()
+    teach(patches, Owner)
+    try:
+        if by_keyword:
+            found = Owner.from_pretrained(revision="main", pretrained_model_name_or_path="a/model")
+        else:
+            found = Owner.from_pretrained("a/model", revision="main")
+    finally:
+        patches.undo()
+    assert found == ("a/model", {"revision": "main"})
 
 
 def test_data_sets_are_made_up():

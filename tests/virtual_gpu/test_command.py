@@ -595,6 +595,19 @@ def test_the_largest_batch_is_where_the_memory_ends(dry_run):
     assert "CUDA out of memory" in err
 
 
+def test_what_is_called_a_safe_batch_is_not_tight(dry_run):
+    """The segments of a small program hold much that is free, so its two figures differ."""
+    options = ("--json", "--gpu", "t4")
+    _, out, _ = dry_run(BATCHED, "16", options=options)
+    report = json.loads(out.splitlines()[-1])
+    safe = report["safe_batch"]["t4-16gb"]
+    assert 16 <= safe < report["largest_batch"]["t4-16gb"]
+    _, out, _ = dry_run(BATCHED, str(safe), options=options)
+    assert json.loads(out.splitlines()[-1])["grades"]["t4-16gb"] == "fits"
+    _, out, _ = dry_run(BATCHED, "16")
+    assert lines_with(out, "Largest batch (here 16), all else equal:", f"t4-16gb {safe:,} to ")
+
+
 def test_a_picture_a_snapshot_and_a_trace_are_written(dry_run, tmp_path):
     files = {name: tmp_path / f"out.{name}" for name in ("svg", "pickle", "json")}
     options = ["--gpu", "t4", "--timeline", files["svg"], "--snapshot", files["pickle"], "--trace", files["json"]]
@@ -1060,8 +1073,8 @@ def test_a_smaller_batch_that_gets_further_is_named(dry_run):
 
 
 def named_batch(out, here):
-    words = lines_with(out, "A batch of ", f" (here {here}) fits, all else equal")[0]
-    return int(words.split("A batch of ")[1].split()[0].replace(",", ""))
+    words = lines_with(out, "A batch of at most ", f" (here {here}) fits, all else equal")[0]
+    return int(words.split("A batch of at most ")[1].split()[0].replace(",", ""))
 
 
 GROWS = """
@@ -1173,3 +1186,35 @@ def test_the_largest_batch_agrees_with_the_verdict(dry_run):
         report = json.loads(out.splitlines()[-1])
         for gpu, grade in report["grades"].items():
             assert (report["largest_batch"][gpu] >= batch) == (grade == "fits")
+
+
+TUNES = """
+    import sys
+    import torch
+    from torch import nn
+
+    batch, seq, words = int(sys.argv[1]), 512, 8192
+    frozen = nn.Embedding(words, seq).cuda().requires_grad_(False)
+    layer, head = nn.Linear(seq, 64).cuda(), nn.Linear(64, words).cuda().requires_grad_(False)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    for _ in range(3):
+        parts = torch.randint(words, (int(sys.argv[2]), batch, seq)).cuda()
+        ids, *others = (part.long() for part in parts)
+        logits = head(layer(frozen(ids)))
+        nn.functional.cross_entropy(logits.flatten(0, 1), (others or [ids])[0].flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("parts", ["1", "3"])
+def test_temporaries_of_the_size_of_a_frozen_weight_grow_with_the_batch(dry_run, parts):
+    """At a batch of 1, the logits and their gradient take as many bytes as the frozen embedding."""
+    largest = {}
+    for batch in ("1", "2"):
+        code, out, err = dry_run(TUNES, batch, parts, options=("--json", "--gpu", "t4"))
+        assert code == 0, err
+        report = json.loads(out.splitlines()[-1])
+        assert report["batch"] == int(batch)  # and not the number of parts
+        largest[batch] = report["largest_batch"]["t4-16gb"]
+    assert largest["1"] == pytest.approx(largest["2"], rel=0.05)

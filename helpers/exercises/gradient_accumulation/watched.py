@@ -143,9 +143,14 @@ def _wrong_gradient(seen: list[float], right: list[float], mistakes: Mapping[str
             "each micro-batch's loss is divided by."
         )
     return (
-        f"the gradient is not the whole batch's: cosine {cosine:.4f}, {length:.4g} times as long. Look at the weight "
-        "of each micro-batch, and at what is left out."
+        f"the gradient differs from the whole batch's: cosine {cosine:.4f}, {length_in_words(length)}. Look at the "
+        "weight of each micro-batch, and at what is left out."
     )
+
+
+def length_in_words(ratio: float) -> str:
+    """Compare a length with another one, to the digits that are shown."""
+    return "the same length" if f"{ratio:.4g}" == "1" else f"{ratio:.4g} times as long"
 
 
 def cases(evidence: Evidence, *kinds: str) -> Iterator[tuple[str, str]]:

@@ -204,7 +204,7 @@ def _wrong_peak(name: str, got: Evidence, want: Evidence) -> str | None:
 
 
 class AccuracyHolds(Check):
-    """All three precisions learn the digits as FP32 does; each run trains in its own, starting from the seed."""
+    """All precisions learn the digits as FP32 does; each run trains in its own precision, starting from the seed."""
 
     points = 1
     hint = (

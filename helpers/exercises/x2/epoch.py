@@ -55,12 +55,13 @@ WITH_A_REST = {
     "one row left over, 4 per update": Case([16] * 4 + [1], 4, lr=0.0),
     "the last micro-batch has one row, 4 per update": Case([16] * 6 + [1], 4, lr=0.0),
 }
+UNCUT = "stopped between two groups"
 STOPPED = {
     "8 micro-batches, 4 per update, stopped after 2": Case([16, 9, 12, 16] * 2, 4, (2,)),
     "8 micro-batches, 4 per update, stopped after 7": Case([16, 9, 12, 16] * 2, 4, (7,)),
     "8 micro-batches, 4 per update, stopped after 1, then 1 more": Case([16, 9, 12, 16] * 2, 4, (1, 1)),
     "8 micro-batches, 4 per update, stopped after 2, then 4 more": Case([16, 9, 12, 16] * 2, 4, (2, 4), momentum=0.9),
-    "stopped between two groups": Case([16, 9, 12, 16] * 2, 4, (4,), momentum=0.9),
+    UNCUT: Case([16, 9, 12, 16] * 2, 4, (4,), momentum=0.9),
     "7 micro-batches, 4 per update, stopped in the last group": Case([16, 9, 12, 16, 5, 16, 3], 4, (5,)),
     "7 micro-batches, 4 per update, stopped after the last": Case([16, 9, 12, 16, 5, 16, 3], 4, (7,)),
     "8 micro-batches, 4 per update, stopped after the last": Case([16, 9, 12, 16] * 2, 4, (8,)),
@@ -121,7 +122,7 @@ def _miscounted(got: Evidence, want: Evidence) -> str | None:
     )
 
 
-def _wrong_ends(got: Evidence, want: Evidence) -> str | None:
+def _wrong_ends(got: Evidence, want: Evidence, case: Case) -> str | None:
     """Say after which micro-batches of an epoch in several calls updates are made, where they should not be."""
     seen, right = (
         [events[:at].count("f") for at, letter in enumerate(events) if letter == "u"]
@@ -129,9 +130,14 @@ def _wrong_ends(got: Evidence, want: Evidence) -> str | None:
     )
     if seen == right:
         return None
+    found = f"updates are made after micro-batches {seen} of the epoch; it should be {right}."
+    if len(case.groups[-1]) < case.accumulate and seen == right[:-1]:
+        if sum(case.stops) >= len(case.sizes):
+            return f"{found} In the last call the loader has nothing left; an unfinished group gets its update there."
+        return f"{found} The smaller group at the end has no update: see last_group_counts."
     return (
-        f"updates are made after micro-batches {seen} of the epoch; it should be {right}. A group that an earlier call "
-        "began goes on in the next one: do you count micro-batches from the start of the epoch, or of the call?"
+        f"{found} A group that an earlier call began continues in the next one: do you count micro-batches from the "
+        "start of the epoch, or of the call?"
     )
 
 
@@ -246,7 +252,7 @@ class EachGroupCounts(Check):
 
 
 class LastGroupCounts(Check):
-    """Micro-batches left over at the end of an epoch make a smaller group with an update of its own."""
+    """Micro-batches left over at the end of an epoch form a smaller group with an update of its own."""
 
     points = 1
     hint = (
@@ -269,6 +275,10 @@ class LastGroupCounts(Check):
                 return f"{name}, {rest}: {wrong}"
             if left:
                 wrong = _wrong_gradient(got, want, len(case.groups) - 1)
+                if wrong and len(case.groups) > 1 and _wrong_gradient(got, want, 0):
+                    wrong = f"{wrong} The first group, a full one, is wrong, too: see each_group_counts first."
+                elif wrong and len(set(case.groups[-1])) > 1:
+                    wrong = f"{wrong} Its micro-batches differ in size: do rows weigh alike, as in each_group_counts?"
                 if wrong:
                     return f"{name}, the last group of {left}: {wrong}"
                 if len(got["losses"]) != len(want["losses"]):
@@ -280,7 +290,7 @@ class LastGroupCounts(Check):
 
 
 class GoesOnInMidGroup(Check):
-    """A run that stops anywhere, and another process that goes on, make the updates of an epoch in one call."""
+    """A run that stops anywhere and is continued by another process makes the same updates as an epoch in one call."""
 
     points = 1
     hint = (
@@ -296,13 +306,15 @@ class GoesOnInMidGroup(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name, case in STOPPED.items():
             got, want = seen[name], expected[name]
-            wrong = _wrong_feed(got, want) or _wrong_ends(got, want) or _wrong_return(got, want)
+            wrong = _wrong_feed(got, want) or _wrong_ends(got, want, case) or _wrong_return(got, want)
             if wrong:
                 return f"{name}: {wrong}"
             if name == CANCELING and (_wrong_gradient(got, want, 0) or _wrong_losses(got, want)):
                 return ROUNDED
             for group in range(len(case.groups)):
                 wrong = _wrong_gradient(got, want, group)
+                if wrong and _wrong_gradient(seen[UNCUT], expected[UNCUT], 0):
+                    wrong = f"{wrong} So is that of a group that no stop cuts in two: see each_group_counts first."
                 if wrong:
                     return f"{name}, group {group + 1}: {wrong}"
             if not relative_distance(got["moved"], want["moved"]) <= EXACT:
@@ -350,7 +362,17 @@ class StateIsASnapshot(Check):
             training.load(copy.deepcopy(checkpoint))
             call(training, given, None)  # from the very same state
             moved.append(weights(training.model))
-        return seen | {"moved": moved, "given": _same(given, kept)}
+        seen |= {"moved": moved, "given": _same(given, kept)}
+        training = Training(seed, case)
+        call(training, None, None)
+        seen["in one call"] = weights(training.model)
+        training = Training(seed, case)
+        _, state = call(training, None, 3)
+        checkpoint, kept = copy.deepcopy(training.state()), saved(state)
+        training = Training(seed + 1, case)
+        training.load(checkpoint)
+        call(training, kept, None)  # at once: no other call in between
+        return seen | {"in two calls": weights(training.model)}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -372,12 +394,27 @@ class StateIsASnapshot(Check):
             )
         for number, (got, want) in enumerate(zip(seen["moved"], expected["moved"], strict=True), 1):
             if not relative_distance(got, want) <= EXACT:
-                return (
-                    f"Two calls continue from the same state, one after the other; the weights after call {number} are "
-                    "wrong. Does the state itself hold all that an unfinished group needs, as it was when it was "
-                    "returned? A global variable, or an attribute of a function, is another process's own."
-                )
+                return StateIsASnapshot._why_wrong(number, seen, expected)
         return None
+
+    @staticmethod
+    def _why_wrong(number: int, seen: Evidence, expected: Evidence) -> str:
+        """Name the simplest run whose weights are wrong: an epoch in one call, in two, or with others between."""
+        if not relative_distance(seen["in one call"], expected["in one call"]) <= EXACT:
+            return (
+                "Not judged to its end until an epoch in one call is right: of 7 micro-batches, 6 per update, the last "
+                "is a group of its own, and the weights are wrong. See each_group_counts and last_group_counts."
+            )
+        if not relative_distance(seen["in two calls"], expected["in two calls"]) <= EXACT:
+            return (
+                "Not judged to its end until a stopped run is right: an epoch in one call gives the right weights, and "
+                "stopped after 3 micro-batches, 6 per update, it gives others. See goes_on_in_mid_group."
+            )
+        return (
+            f"Two calls continue from the same state, after calls for other runs; the weights after call {number} are "
+            "wrong, and right where no other run comes between. Does the state itself hold all that an unfinished "
+            "group needs? A global variable, or an attribute of a function, is another process's own."
+        )
 
 
 def _bytes_of(state: Any) -> int:

@@ -296,6 +296,8 @@ class BothStepOrNeither(Check):
                 if wrong and step == 1:
                     return f"{where}: the weights moved. Neither optimizer may step, not even by its momentum."
                 wrong = wrong or _wrong_figures(got["norms"][step], want["norms"][step])
+                if wrong and step == 0:
+                    wrong = f"{wrong} Nothing has overflowed yet: see clips_the_joint_gradient_once first."
                 if wrong:
                     return f"{where}: {wrong}"
                 if got["logs"][step].count("update") != 1:

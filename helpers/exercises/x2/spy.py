@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..base import Evidence
-from ..gradient_accumulation.watched import EXACT, gradient_of
+from ..gradient_accumulation.watched import EXACT, gradient_of, length_in_words
 from ..probing.distance import relative_distance
 
 FEATURES, HIDDEN, CLASSES = 12, 16, 5  # of the small classifier
@@ -131,7 +131,7 @@ def compared(seen: list[float], right: list[float], whose: str = "the whole batc
         return f"differs by {relative_distance(seen, right):.1e} of its length from {whose}"
     if cosine > 0.9999:
         return f"has the right direction and is {length:.4g} times as long as {whose}"
-    return f"is not {whose}: cosine {cosine:.4f}, {length:.4g} times as long"
+    return f"differs from {whose}: cosine {cosine:.4f}, {length_in_words(length)}"
 
 
 def wrong_rows(seen: Evidence, expected: Evidence) -> str | None:

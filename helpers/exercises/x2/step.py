@@ -107,8 +107,9 @@ class _Case:
     parameter_groups: int = 1
 
 
+EQUAL = "20 and 20 rows in micro-batches of 5"
 SAME_WORK = {
-    "20 and 20 rows in micro-batches of 5": _Case((20, 20), 5),
+    EQUAL: _Case((20, 20), 5),
     "19 and 18 rows in micro-batches of 5": _Case((19, 18), 5),
     "12 rows on each rank, one micro-batch": _Case((12, 12), 16),
 }
@@ -238,13 +239,19 @@ class RanksStayInStep(Check):
 
     @staticmethod
     def probe(seed: int, accumulated_step: Any) -> Evidence:
-        return {name: _together(accumulated_step, seed, case) for name, case in OTHER_WORK.items()}
+        cases = OTHER_WORK | {EQUAL: SAME_WORK[EQUAL]}
+        return {name: _together(accumulated_step, seed, case) for name, case in cases.items()}
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for name in OTHER_WORK:
             got = seen[name]
             wrong = _wrong(got, expected[name])
+            if wrong and not _hangs(got) and _wrong(seen[EQUAL], expected[EQUAL]):
+                wrong = (
+                    f"the calls agree, and the step is wrong, as it is where both ranks have the same work: see "
+                    f"update_is_of_both_ranks first. {wrong[0].upper()}{wrong[1:]}"
+                )
             if wrong:
                 return f"{name}: {wrong}"
             if max(got["numbers"]) > got["enough"]:

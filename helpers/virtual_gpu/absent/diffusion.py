@@ -56,7 +56,8 @@ def _built(patches: Patches, owner: Any, waits: Waits, what: str) -> None:
     base = owner.__dict__["from_pretrained"].__func__
 
     @functools.wraps(base)
-    def from_pretrained(cls: Any, name: Any = None, **kwargs: Any) -> Any:
+    def from_pretrained(cls: Any, pretrained_model_name_or_path: Any = None, **kwargs: Any) -> Any:
+        name = pretrained_model_name_or_path  # programs pass it by this keyword, too
         try:
             return base(cls, name, **kwargs)
         except OSError as error:

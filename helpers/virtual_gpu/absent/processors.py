@@ -40,7 +40,8 @@ def _teach(patches: Patches, owner: Any, class_for: Callable[[type, Any], Any], 
     base = owner.__dict__["from_pretrained"].__func__
 
     @functools.wraps(base)
-    def from_pretrained(cls: type, name: Any, *args: Any, **kwargs: Any) -> Any:
+    def from_pretrained(cls: type, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        name = pretrained_model_name_or_path  # programs pass it by this keyword, too
         try:
             return base(cls, name, *args, **kwargs)
         except OSError:

@@ -71,7 +71,8 @@ def _auto(patches: Patches, owner: Any, waits: Waits) -> None:
     base = owner.__dict__["from_pretrained"].__func__
 
     @functools.wraps(base)
-    def from_pretrained(cls: type, name: Any, *inputs: Any, **kwargs: Any) -> Any:
+    def from_pretrained(cls: type, pretrained_model_name_or_path: Any, *inputs: Any, **kwargs: Any) -> Any:
+        name = pretrained_model_name_or_path  # programs pass it by this keyword, too
         failed: Exception | None = None
         try:
             found = base(cls, name, *inputs, **kwargs)

@@ -143,20 +143,20 @@ def _bars(name: str, misses: list[Miss], tried: int) -> Markup:
     figure = Figure(figsize=(6.2, 0.9 + 0.3 * len(misses)), layout="constrained")
     axes = figure.add_subplot()
     checks, wrong = [miss.check for miss in misses], [miss.count for miss in misses]
-    axes.barh(checks, wrong, color=COLORS[4], height=0.7, label="wrong")
+    axes.barh(checks, wrong, color=COLORS[4], height=0.7, label="missed")
     if any(miss.blank for miss in misses):
         axes.barh(checks, [m.blank for m in misses], left=wrong, color=COLORS[7], height=0.7, label="not attempted")
         figure.legend(loc="outside upper right", ncols=2, frameon=False, fontsize=8, labelcolor=_INK)
     axes.invert_yaxis()
     axes.set(
-        title=f"{name.upper()}: checks not passed",
+        title=f"{name.upper()}: checks missed",
         xlabel=f"of {tried} attempted",
         xlim=(0, max(tried, 1) * 1.08),
     )
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    words = ", ".join(f"{miss.check} wrong in {miss.count}, not attempted in {miss.blank}" for miss in misses)
+    words = ", ".join(f"{miss.check} missed in {miss.count}, not attempted in {miss.blank}" for miss in misses)
     return _svg(
-        figure, f"{name}-missed", f"Bar chart of the checks not passed in {name.upper()}, {tried} submissions: {words}."
+        figure, f"{name}-missed", f"Bar chart of the checks missed in {name.upper()}, {tried} submissions: {words}."
     )
 
 
