@@ -159,8 +159,8 @@ def _lines_of_ranks(message: str) -> list[str]:
 def judge(part: Part, evidence: Mapping[str, Evidence], expected: Mapping[str, Evidence]) -> list[Verdict]:
     """Compare the evidence of an answer with that of the reference, check by check.
 
-    Evidence may come from a kernel that nobody vouches for: whatever its shape, there is a verdict. In practice, one
-    cause gets one diagnosis: checks that depend on another that failed are not judged, and an error is shown once.
+    Evidence may come from an untrusted kernel: whatever its shape, there is a verdict. In parts that award no points,
+    one cause gets one diagnosis: checks that depend on another that failed are not judged, and an error is shown once.
     """
     verdicts = [_verdict(item, evidence.get(item.name()), expected[item.name()]) for item in part.checks]
     return verdicts if part.points else _one_diagnosis_each(part, verdicts)

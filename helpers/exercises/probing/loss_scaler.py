@@ -514,7 +514,7 @@ class ScaleGrows(ForOptimizers):
         after = "a bad step" if restarts and want["steps"][restarts[-1] - 1] in "bB" else "the scale has grown"
         restart = f" Does the count restart after {after}?" if restarts else ""
         return (
-            f" Only {good} good step{'s' * (good != 1)} in a row came before that, and growth_interval is "
+            f" Only {good} good step{'s' * (good != 1)} had been counted by then, and growth_interval is "
             f"{want['settings'].get('growth_interval', 2000):g}.{restart}"
         )
 
