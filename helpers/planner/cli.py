@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # its room imports PyTorch, which takes seconds
     from .catalog.layout_rates import LayoutRates
     from .layout.layout import Layout
     from .layout.layout_plan import LayoutPlan
+    from .layout_remedies import LayoutRemedy
 
 Tell = Callable[[str], None]
 SELDOM = 100_000  # new objects between two scans for garbage
@@ -94,7 +95,7 @@ def answer(
         if args.export:
             return {}, _export(asked, cluster, args, tell)
         if asked.config.by_blocks:
-            return _answer_by_blocks(asked, cluster, args, tell)
+            return _answer_by_blocks(asked, cluster, args, (tell, early))
         return _answer_whole(asked, cluster, args, (tell, early))
 
 
@@ -211,7 +212,7 @@ def _emulation(gpu: Gpu, precision: str) -> list[str]:
 
 
 def _answer_by_blocks(
-    asked: Described, cluster: Cluster | None, args: argparse.Namespace, tell: Tell
+    asked: Described, cluster: Cluster | None, args: argparse.Namespace, hear: tuple[Tell, Callable]
 ) -> tuple[dict[str, Any], str]:
     """Return the answer for a decoder whose blocks are simulated, a slice for each rank: plain values, and words."""
     for name in ("budget", "measure", "largest_batch"):
@@ -222,7 +223,7 @@ def _answer_by_blocks(
             )
     if cluster is None:
         raise no_gpus()
-    layout = _layout(asked)
+    layout, (tell, early) = _layout(asked), hear
     tell("importing PyTorch")
     from .layout.layout_plan import plan_layout
 
@@ -231,6 +232,13 @@ def _answer_by_blocks(
     asked.assumed.update(result.assumed)
     answer = {"model": args.model, "engine": layout.engine, "assumed": asked.assumed, **to_json(result)}
     lines = [asked.heading, str(result)]
+    if not result.fits:
+        from .layout_remedies import layout_remedies
+
+        early(answer)
+        remedies = layout_remedies(result, rates, tell)
+        answer |= {"remedies": [each.to_json() for each in remedies]}
+        lines += _of_remedies(remedies)
     if moved:
         answer |= {"rates": moved}
         lines += [f"  rates of {Path(args.rates).name}, relative to the forecast's: {'; '.join(moved)}"]
@@ -246,6 +254,16 @@ def _answer_by_blocks(
         write_timeline(result, args.timeline)
         lines.append(f"  timeline in {args.timeline}")
     return answer, "\n".join(lines)
+
+
+def _of_remedies(remedies: "list[LayoutRemedy]") -> list[str]:
+    from .layout_remedies import SAME
+
+    if not remedies:
+        return ["  no change that was tried makes it fit; try more GPUs (--gpus), or GPUs with more memory (--list)"]
+    head = f"  what to change, the fastest first, with {SAME}, and the memory allocated after the change:"
+    width = max(len(remedy.options) for remedy in remedies)
+    return [head, *(f"    {remedy.options:<{width}}  {remedy}" for remedy in remedies)]
 
 
 def _own_rates(args: argparse.Namespace, cluster: Cluster) -> tuple["LayoutRates | None", list[str]]:
