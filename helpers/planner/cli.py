@@ -481,7 +481,7 @@ def _run_from(args: argparse.Namespace) -> int:
     """Plan the run that a file describes; return the exit status."""
     from .from_file import print_from
 
-    for name in ("export", "out", "wrap", "budget", "measure", "timeline", "run_tokens", "roles"):
+    for name in ("export", "out", "wrap", "budget", "measure", "timeline", "run_tokens", "roles", "largest_batch"):
         if getattr(args, name):
             raise RecipeError(
                 f"--{name.replace('_', '-')} cannot be combined with --from, which plans a file as it is."

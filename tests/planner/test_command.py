@@ -101,6 +101,8 @@ def test_an_answer_calls_checkpointing_what_its_option_does(command):
         (["--model", "gpt2", "--export", "torchtian"], "one of pytorch, trainer, torchtitan"),
         (["--model", "gpt2", "--export", "pytorch", "--out", "train.py", "--wrap", "sbatch"], "docstring"),
         (["--model", "lama-2-7b"], "did you mean llama-2-7b"),
+        (["--model", "7b"], "did you mean llama-2-7b, mistral-7b or qwen2.5-7b?"),
+        (["--model", "13b"], "did you mean llama-2-13b?"),
         (["--model", "llama-2-7b", "--gpu", "a100"], "a100-40gb or a100-80gb"),
         (["--model", "llama-2-7b", "--gpu", "tpu"], "--budget"),
         (["--model", "llama-2-7b", "--gpu", "h2000"], "did you mean h200-141gb"),
