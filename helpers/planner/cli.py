@@ -33,7 +33,7 @@ from .options import add_arguments as add_arguments
 from .plan import Plan, gpus_of, plan, plan_on
 from .script import STYLES, training_script
 from .short_help import WIDTH
-from .whole_run import WholeRun, read_tokens
+from .whole_run import WholeRun, check_numbers, read_tokens
 
 if TYPE_CHECKING:  # its room imports PyTorch, which takes seconds
     from .catalog.layout_rates import LayoutRates
@@ -117,7 +117,7 @@ def _check(args: argparse.Namespace) -> None:
             "--export writes only the configuration: leave out --roles, --timeline, --json and --run-tokens."
         )
     if args.run_tokens:
-        read_tokens(args.run_tokens)
+        check_numbers(read_tokens(args.run_tokens), *(getattr(args, name) for name in WHOLE_RUN))
     if args.timeline:
         from .layout.timeline import check_format
 
