@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # its room imports PyTorch, which takes seconds
 
 Tell = Callable[[str], None]
 SELDOM = 100_000  # new objects between two scans for garbage
+NOTHING = "  no change that was tried makes it fit: it needs more GPUs (--gpus), or GPUs with more memory (--list)"
 WHOLE_RUN = {  # an option's name -> the attribute of a `WholeRun`
     "failures_per_gpu_day": "failures_per_gpu_day",
     "checkpoint_seconds": "save",
@@ -160,6 +161,7 @@ def _answer_whole(
     result = plan(config, gpu, args.budget, tell, cluster, early=lambda first: early(values(first)))
     answer, lines = values(result), [asked.heading, str(result)]
     if cluster or args.gpu or args.budget:
+        lines += [] if any(result.fits.values()) or result.remedies else [NOTHING]
         lines += _emulation(cluster.gpu if cluster else gpus_of(args.gpu, args.budget)[0], config.precision)
     if args.roles:
         held = f"{result.peak_allocated_bytes / GiB:.2f}"
@@ -260,7 +262,7 @@ def _of_remedies(remedies: "list[LayoutRemedy]") -> list[str]:
     from .layout_remedies import SAME
 
     if not remedies:
-        return ["  no change that was tried makes it fit; try more GPUs (--gpus), or GPUs with more memory (--list)"]
+        return [NOTHING]
     head = f"  what to change, the fastest first, with {SAME}, and the memory allocated after the change:"
     width = max(len(remedy.options) for remedy in remedies)
     return [head, *(f"    {remedy.options:<{width}}  {remedy}" for remedy in remedies)]

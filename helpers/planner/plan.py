@@ -117,6 +117,8 @@ class Plan:
     def _spare(self, gpu: str, room: int) -> str:
         """Say how much of the GPU is left, or how much too small it is."""
         spare = room - self.reserved_bytes[1]
+        if room <= 0:
+            return f"{gpu} has no memory left beside the CUDA context"
         if self.peak_allocated_bytes > room:
             left = f"{human_bytes(self.peak_allocated_bytes - room)} short"
             if self.floor_bytes > room:

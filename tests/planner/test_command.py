@@ -11,7 +11,7 @@ from helpers.__main__ import main
 from helpers.planner import Recipe, RecipeError, plan
 from helpers.planner.catalog import GPUS, find_model, limits, model_names
 from helpers.planner.catalog.clusters import CLUSTERS
-from helpers.planner.cli import add_arguments
+from helpers.planner.cli import NOTHING, add_arguments
 from helpers.planner.short_help import EXAMPLES
 
 import pytest
@@ -83,6 +83,12 @@ def test_the_command_exports_the_script_of_the_run_that_it_plans(tmp_path, comma
     assert many[:2] == [f"Wrote {path}.", "Run: python train.py"]  # no GPU was named: one line for all that agree
     assert [line.partition(":")[0] for line in many[2:]] == ["fits", "tight", "does not fit"]
     assert "rtx-3060-12gb" in many[-1]
+
+
+def test_where_nothing_makes_it_fit_the_answer_says_so(command):
+    said = command("--model", "small-gpt", "--seq", "64", "--budget", "0.05").stdout
+    assert "has no memory left beside the CUDA context" in said
+    assert NOTHING in said
 
 
 def test_an_answer_calls_checkpointing_what_its_option_does(command):
