@@ -59,9 +59,14 @@ class Receipt:
         ]
 
     def find(self, like: Measurement) -> Measurement | None:
-        """Return what this machine measured for the same claim on the same subject."""
-        key = (like.claim, reworded(like.said), like.subject)
-        return next((row for _, row in self.rows() if (row.claim, row.said, row.subject) == key), None)
+        """Return what this machine measured last for the same claim on the same subject, in the same unit."""
+        key = (like.claim, reworded(like.said), like.subject, like.unit)
+        found = [
+            (str(self.steps[name].get("date", "")), row)
+            for name, row in self.rows()
+            if (row.claim, row.said, row.subject, row.unit) == key
+        ]
+        return max(found, key=lambda dated: dated[0])[1] if found else None
 
     def text(self) -> str:
         """Return the file: JSON with the digest of all else at its end."""

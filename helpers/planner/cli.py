@@ -33,15 +33,17 @@ from .options import add_arguments as add_arguments
 from .plan import Plan, gpus_of, plan, plan_on
 from .script import STYLES, training_script
 from .short_help import WIDTH
-from .whole_run import WholeRun, read_tokens
+from .whole_run import WholeRun, check_numbers, read_tokens
 
 if TYPE_CHECKING:  # its room imports PyTorch, which takes seconds
     from .catalog.layout_rates import LayoutRates
     from .layout.layout import Layout
     from .layout.layout_plan import LayoutPlan
+    from .layout_remedies import LayoutRemedy
 
 Tell = Callable[[str], None]
 SELDOM = 100_000  # new objects between two scans for garbage
+NOTHING = "  no change that was tried makes it fit: it needs more GPUs (--gpus), or GPUs with more memory (--list)"
 WHOLE_RUN = {  # an option's name -> the attribute of a `WholeRun`
     "failures_per_gpu_day": "failures_per_gpu_day",
     "checkpoint_seconds": "save",
@@ -94,7 +96,7 @@ def answer(
         if args.export:
             return {}, _export(asked, cluster, args, tell)
         if asked.config.by_blocks:
-            return _answer_by_blocks(asked, cluster, args, tell)
+            return _answer_by_blocks(asked, cluster, args, (tell, early))
         return _answer_whole(asked, cluster, args, (tell, early))
 
 
@@ -116,7 +118,7 @@ def _check(args: argparse.Namespace) -> None:
             "--export writes only the configuration: leave out --roles, --timeline, --json and --run-tokens."
         )
     if args.run_tokens:
-        read_tokens(args.run_tokens)
+        check_numbers(read_tokens(args.run_tokens), *(getattr(args, name) for name in WHOLE_RUN))
     if args.timeline:
         from .layout.timeline import check_format
 
@@ -159,6 +161,7 @@ def _answer_whole(
     result = plan(config, gpu, args.budget, tell, cluster, early=lambda first: early(values(first)))
     answer, lines = values(result), [asked.heading, str(result)]
     if cluster or args.gpu or args.budget:
+        lines += [] if any(result.fits.values()) or result.remedies else [NOTHING]
         lines += _emulation(cluster.gpu if cluster else gpus_of(args.gpu, args.budget)[0], config.precision)
     if args.roles:
         held = f"{result.peak_allocated_bytes / GiB:.2f}"
@@ -211,7 +214,7 @@ def _emulation(gpu: Gpu, precision: str) -> list[str]:
 
 
 def _answer_by_blocks(
-    asked: Described, cluster: Cluster | None, args: argparse.Namespace, tell: Tell
+    asked: Described, cluster: Cluster | None, args: argparse.Namespace, hear: tuple[Tell, Callable]
 ) -> tuple[dict[str, Any], str]:
     """Return the answer for a decoder whose blocks are simulated, a slice for each rank: plain values, and words."""
     for name in ("budget", "measure", "largest_batch"):
@@ -222,7 +225,7 @@ def _answer_by_blocks(
             )
     if cluster is None:
         raise no_gpus()
-    layout = _layout(asked)
+    layout, (tell, early) = _layout(asked), hear
     tell("importing PyTorch")
     from .layout.layout_plan import plan_layout
 
@@ -231,6 +234,13 @@ def _answer_by_blocks(
     asked.assumed.update(result.assumed)
     answer = {"model": args.model, "engine": layout.engine, "assumed": asked.assumed, **to_json(result)}
     lines = [asked.heading, str(result)]
+    if not result.fits:
+        from .layout_remedies import layout_remedies
+
+        early(answer)
+        remedies = layout_remedies(result, rates, tell)
+        answer |= {"remedies": [each.to_json() for each in remedies]}
+        lines += _of_remedies(remedies)
     if moved:
         answer |= {"rates": moved}
         lines += [f"  rates of {Path(args.rates).name}, relative to the forecast's: {'; '.join(moved)}"]
@@ -246,6 +256,16 @@ def _answer_by_blocks(
         write_timeline(result, args.timeline)
         lines.append(f"  timeline in {args.timeline}")
     return answer, "\n".join(lines)
+
+
+def _of_remedies(remedies: "list[LayoutRemedy]") -> list[str]:
+    from .layout_remedies import SAME
+
+    if not remedies:
+        return [NOTHING]
+    head = f"  what to change, the fastest first, with {SAME}, and the memory allocated after the change:"
+    width = max(len(remedy.options) for remedy in remedies)
+    return [head, *(f"    {remedy.options:<{width}}  {remedy}" for remedy in remedies)]
 
 
 def _own_rates(args: argparse.Namespace, cluster: Cluster) -> tuple["LayoutRates | None", list[str]]:
@@ -463,7 +483,7 @@ def _run_from(args: argparse.Namespace) -> int:
     """Plan the run that a file describes; return the exit status."""
     from .from_file import print_from
 
-    for name in ("export", "out", "wrap", "budget", "measure", "timeline", "run_tokens", "roles"):
+    for name in ("export", "out", "wrap", "budget", "measure", "timeline", "run_tokens", "roles", "largest_batch"):
         if getattr(args, name):
             raise RecipeError(
                 f"--{name.replace('_', '-')} cannot be combined with --from, which plans a file as it is."

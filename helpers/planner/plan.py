@@ -19,17 +19,12 @@ from .forecast import Forecast, seconds_in_words
 from .grades import DOES_NOT_FIT, FITS, TIGHT, grade
 from .remedies import RemedySearch
 from .replay import Replay, replay
+from .reserved import ABOVE, BELOW, reserved_between
 
 if TYPE_CHECKING:
     from .simulate.steps import Simulation
     from .simulate.strategy import Strategy
 
-# cuBLAS's workspace where no GPU is named: a little above PyTorch's default before Hopper (see `Gpu.cublas_workspace`).
-CUBLAS_WORKSPACE = 33 * MiB // 4
-WORKSPACES = 2  # one for the forward and one for the backward thread
-# What the replay cannot know moves reserved memory by about this much: kernels and optimizers of another PyTorch
-# version ask in another order, libraries take scratch. Chosen from the published figures in tests/planner/published.py.
-BELOW, ABOVE = 0.03, 0.11
 MANY = 6  # from this number of recipes on, worker processes earn the seconds they take to start
 
 
@@ -122,8 +117,12 @@ class Plan:
     def _spare(self, gpu: str, room: int) -> str:
         """Say how much of the GPU is left, or how much too small it is."""
         spare = room - self.reserved_bytes[1]
+        if room <= 0:
+            return f"{gpu} has no memory left beside the CUDA context"
         if self.peak_allocated_bytes > room:
             left = f"{human_bytes(self.peak_allocated_bytes - room)} short"
+            if self.floor_bytes > room:
+                left += f"; {human_bytes(self.floor_bytes)} stay allocated through the whole step at any micro-batch"
         elif self.grades[gpu] == DOES_NOT_FIT:
             left = "enough for the tensors, but a replay in it runs out of memory, because what is free is in pieces"
         else:
@@ -320,7 +319,6 @@ def _plan_of(simulation: "Simulation", gpus: Sequence[Gpu]) -> Plan:
     recipe = simulation.recipe
     strategy = strategy_of(recipe)
     played = replay(simulation.blocks, recipe.expandable_segments)
-    low = max(played.peak_allocated, int(played.peak_reserved * (1 - BELOW)))
     by_micro_batch, by_update = _traffic(simulation, strategy)
     traffic = recipe.gradient_accumulation_steps * by_micro_batch + by_update
     return Plan(
@@ -328,7 +326,7 @@ def _plan_of(simulation: "Simulation", gpus: Sequence[Gpu]) -> Plan:
         peak_allocated_bytes=played.peak_allocated,
         at_peak={category: played.at_peak.get(category, 0) for category in CATEGORIES},
         peak_at=str(played.op),
-        reserved_bytes=(low, _highest_reserved(played.peak_reserved)),
+        reserved_bytes=tuple(reserved_between(played.peak_allocated, played.peak_reserved)),
         reserved_because=_reasons(recipe, played.peak_reserved),
         floor_bytes=simulation.floor_bytes,
         grades={gpu.name: _grade(simulation, played, gpu) for gpu in gpus},
@@ -351,15 +349,9 @@ def _plan_of(simulation: "Simulation", gpus: Sequence[Gpu]) -> Plan:
     )
 
 
-def _highest_reserved(peak_reserved: int, workspace: int | None = None) -> int:
-    """Return the upper end of reserved memory, from the replay's peak and the bytes of a cuBLAS workspace."""
-    workspace = CUBLAS_WORKSPACE if workspace is None else workspace
-    return max(int(peak_reserved * (1 + ABOVE)), peak_reserved + WORKSPACES * workspace)
-
-
 def _grade(simulation: "Simulation", played: Replay, gpu: Gpu) -> str:
     """Return how the recipe fits `gpu`; what seems tight is replayed in the GPU's room, which fragments may fill."""
-    reserved = _highest_reserved(played.peak_reserved, gpu.cublas_workspace)
+    reserved = reserved_between(played.peak_allocated, played.peak_reserved, gpu.cublas_workspace).high
     said = grade(played.peak_allocated, reserved, gpu.room)
     if said in (FITS, DOES_NOT_FIT):
         return said
@@ -373,10 +365,11 @@ def _grade(simulation: "Simulation", played: Replay, gpu: Gpu) -> str:
 def _reasons(recipe: TrainingConfig, peak_reserved: int) -> list[str]:
     """Return what separates reserved from allocated memory, a sentence each."""
     kept = "in one segment that grows" if recipe.expandable_segments else "in segments of 2 MiB, 20 MiB or more"
+    between = f"{-BELOW:.0%} to {ABOVE:+.0%}"
     return [
         f"the allocator's cache of freed memory, {kept}: {human_bytes(peak_reserved)} in a replay of its rules",
         "cuBLAS workspaces: 8 MiB for each of two threads, 32 MiB on Hopper",
-        "scratch memory of other libraries, and other PyTorch versions: -3% to +11% in published figures",
+        f"scratch memory of other libraries, and other PyTorch versions: {between} in published figures",
     ]
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .catalog.models import limits
 from .config import RecipeError, TrainingConfig
+from .reserved import reserved_between
 
 if TYPE_CHECKING:
     from .catalog.gpus import Gpu
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 WORTHWHILE = 0.995  # a remedy lowers the peak at least to this share
 SURELY = 0.93  # of the room: what is allocated up to here fits, whatever the allocator does
-ABOVE = 1.11  # a GPU's allocator reserves up to so many times what a replay of the step reserves
 LEAST_SEQ = 128
 MOST_PLANS = 2  # of the whole step, in a search
 
@@ -159,7 +159,8 @@ class RemedySearch:
     ) -> None:
         self._base, self._gpus, self._plan_one, self._batch_norm = base, gpus, plan_one, batch_norm
         self._images = any(limits(base.recipe.model)[1:])
-        self._room = min(gpu.room for gpu in gpus)
+        smallest = min(gpus, key=lambda gpu: gpu.room)
+        self._room, self._workspace = smallest.room, smallest.cublas_workspace
         self._bf16 = all(gpu.bf16 for gpu in gpus)
         self._known: dict[TrainingConfig, Remedy | None] = {}
         self._plans = MOST_PLANS
@@ -219,7 +220,7 @@ class RemedySearch:
         guess = estimate(recipe)
         if guess.allocated >= WORTHWHILE * self._base.peak_allocated_bytes:
             return None
-        allocated, reserved = guess.allocated, (guess.reserved, int(ABOVE * guess.reserved))
+        allocated, reserved = guess.allocated, reserved_between(guess.allocated, guess.reserved, self._workspace)
         fits = allocated <= SURELY * self._room
         if not fits and allocated <= self._room and self._plans:
             self._plans -= 1

@@ -31,6 +31,25 @@ def read_tokens(text: str) -> float:
     return float(found[1].replace(",", "")) * _UNITS[found[2]]
 
 
+def check_numbers(
+    tokens: float, failures_per_gpu_day: float | None, save: float | None, restart: float | None, price: float | None
+) -> None:
+    """Refuse numbers of a `WholeRun` that make no sense; None was not given.
+
+    Raises:
+        RecipeError: one of them; the message names its option.
+    """
+    for words, value, least in (
+        ("run-tokens", tokens, 1.0),
+        ("failures-per-gpu-day", failures_per_gpu_day, 0.0),
+        ("checkpoint-seconds", save, 1e-3),
+        ("restart-seconds", restart, 0.0),
+        ("price-per-gpu-hour", price, 0.0),
+    ):
+        if value is not None and not least <= value < math.inf:
+            raise RecipeError(f"--{words} is {value:g}; it must be at least {least:g}, and finite.")
+
+
 @dataclass(frozen=True)
 class WholeRun:
     """A run of many steps on GPUs of which some fail.
@@ -60,15 +79,7 @@ class WholeRun:
     price: float | None = None
 
     def __post_init__(self) -> None:
-        for words, value, least in (
-            ("run-tokens", self.tokens, 1.0),
-            ("failures-per-gpu-day", self.failures_per_gpu_day, 0.0),
-            ("checkpoint-seconds", self.save_seconds, 1e-3),
-            ("restart-seconds", self.restart, 0.0),
-            ("price-per-gpu-hour", self.price or 0.0, 0.0),
-        ):
-            if not least <= value < math.inf:
-                raise RecipeError(f"--{words} is {value:g}; it must be at least {least:g}, and finite.")
+        check_numbers(self.tokens, self.failures_per_gpu_day, self.save_seconds, self.restart, self.price)
         if not self.goodput > 0:
             raise RecipeError("With so many failures, the job never reaches its next checkpoint, so it never ends.")
 

@@ -10,7 +10,7 @@ from collections import Counter
 import numpy as np
 
 from ..planner.catalog.gpus import Gpu
-from ..planner.plan import ABOVE
+from ..planner.reserved import ABOVE
 from .dispatch import NO_BATCH
 from .ledger import BACKWARD, FORWARD, Allocation, Ledger
 from .owners import category_of

@@ -8,9 +8,10 @@ from ..core.units import human_bytes
 from ..planner.catalog.gpus import Gpu
 from ..planner.forecast import Forecast, seconds_in_words
 from ..planner.grades import DOES_NOT_FIT, FITS, TIGHT
+from ..planner.reserved import Reserved, reserved_between
 from .batch import PIECES, batch_at_refusal, batch_of, batch_past_refusal, largest_batches
 from .cures import Cure
-from .fits import Reserved, common_gpus, grade_on, reserved_between
+from .fits import common_gpus, grade_on
 from .ledger import Ledger
 from .left_behind import LeftBehind, left_behind
 from .memory import expandable_segments

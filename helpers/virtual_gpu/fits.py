@@ -1,33 +1,10 @@
 """On which GPUs a program would run: its allocations, played through the allocator of each."""
 
-from dataclasses import dataclass
-
 from ..planner.allocator import Block, CachingAllocator, OutOfMemory
 from ..planner.catalog.gpus import GPUS, Gpu
 from ..planner.grades import DOES_NOT_FIT, TIGHT, grade
-from ..planner.plan import ABOVE, BELOW, CUBLAS_WORKSPACE, WORKSPACES
+from ..planner.reserved import reserved_between
 from .ledger import Ledger
-
-
-@dataclass(frozen=True)
-class Reserved:
-    """Between which bytes `torch.cuda.max_memory_reserved` will lie on a real GPU."""
-
-    low: int
-    high: int
-
-
-def reserved_between(allocated: int, reserved: int, workspace: int | None) -> Reserved:
-    """Return the interval around the reserved peak of a dry run, as the planner draws it.
-
-    Args:
-        allocated, reserved: the peaks of the dry run.
-        workspace: bytes of one cuBLAS workspace; None if unknown.
-    """
-    workspaces = WORKSPACES * (CUBLAS_WORKSPACE if workspace is None else workspace)
-    return Reserved(
-        max(allocated, int(reserved * (1 - BELOW))), max(int(reserved * (1 + ABOVE)), reserved + workspaces)
-    )
 
 
 def grade_on(ledger: Ledger, index: int, gpu: Gpu, peaks: tuple[int, int], expandable: bool) -> str:

@@ -60,6 +60,17 @@ def test_an_older_receipt_is_found_under_the_words_of_today(old, now):
     assert old in receipt.text()  # the file keeps what the run wrote, and its digest
 
 
+def test_of_two_figures_the_newer_one_counts_and_another_unit_is_another_figure():
+    row = Measurement("P7", "the mean of means is wrong", "60 and 4 rows", 1.11, "relative", 0.1, 9.0, "old machine")
+    steps = {
+        "labs/before": {"status": "done", "date": "2026-01-02", "rows": [row]},
+        "labs/now": {"status": "done", "date": "2026-03-01", "rows": [replace(row, measured=1.81)]},
+    }
+    receipt = Receipt("old machine", "cpu", steps)
+    assert receipt.find(row).measured == 1.81
+    assert receipt.find(replace(row, unit="times")) is None
+
+
 def test_printed_lines_are_no_wider_than_a_cell_and_a_narrow_table_keeps_other_machines(monkeypatch):
     claims = Claims()
     claims.record("C2", "a claim in so many words that they fill a third of a line", "a model", 16, "bytes", 15, 17)

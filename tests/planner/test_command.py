@@ -11,7 +11,7 @@ from helpers.__main__ import main
 from helpers.planner import Recipe, RecipeError, plan
 from helpers.planner.catalog import GPUS, find_model, limits, model_names
 from helpers.planner.catalog.clusters import CLUSTERS
-from helpers.planner.cli import add_arguments
+from helpers.planner.cli import NOTHING, add_arguments
 from helpers.planner.short_help import EXAMPLES
 
 import pytest
@@ -85,6 +85,12 @@ def test_the_command_exports_the_script_of_the_run_that_it_plans(tmp_path, comma
     assert "rtx-3060-12gb" in many[-1]
 
 
+def test_where_nothing_makes_it_fit_the_answer_says_so(command):
+    said = command("--model", "small-gpt", "--seq", "64", "--budget", "0.05").stdout
+    assert "has no memory left beside the CUDA context" in said
+    assert NOTHING in said
+
+
 def test_an_answer_calls_checkpointing_what_its_option_does(command):
     answer = command("--model", "small-gpt", "--gpu", "t4", "--activation-checkpointing", "full").stdout
     assert ", full checkpointing\n" in answer
@@ -101,6 +107,8 @@ def test_an_answer_calls_checkpointing_what_its_option_does(command):
         (["--model", "gpt2", "--export", "torchtian"], "one of pytorch, trainer, torchtitan"),
         (["--model", "gpt2", "--export", "pytorch", "--out", "train.py", "--wrap", "sbatch"], "docstring"),
         (["--model", "lama-2-7b"], "did you mean llama-2-7b"),
+        (["--model", "7b"], "did you mean llama-2-7b, mistral-7b or qwen2.5-7b?"),
+        (["--model", "13b"], "did you mean llama-2-13b?"),
         (["--model", "llama-2-7b", "--gpu", "a100"], "a100-40gb or a100-80gb"),
         (["--model", "llama-2-7b", "--gpu", "tpu"], "--budget"),
         (["--model", "llama-2-7b", "--gpu", "h2000"], "did you mean h200-141gb"),

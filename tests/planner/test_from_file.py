@@ -472,6 +472,7 @@ def test_the_command_plans_a_file_as_it_stands(command, tmp_path):
     [
         ("ds_config.json", (), "names no model"),
         ("ds_config.json", ("--export", "megatron"), "--export cannot be combined with --from"),
+        ("ds_config.json", ("--largest-batch",), "--largest-batch cannot be combined with --from"),
         ("nothing.yaml", (), "cannot be read"),
     ],
 )

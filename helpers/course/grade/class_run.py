@@ -112,7 +112,7 @@ class ClassRun:
         except Exception as error:  # whatever is in a submission, the others get their grades
             reason = f"It could not be graded: {type(error).__name__}: {error}"[:200]
             return not_run(replace(hand_in, problem=("needs review", reason)))
-        before = self.store.get(hand_in, self.conditions)
+        before = self.store.last(hand_in)
         self.store.put(hand_in, self.conditions, result)
         if before:
             self.report.regraded(before, result)

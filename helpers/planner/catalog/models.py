@@ -352,7 +352,7 @@ _SIZE = re.compile(r"\d+(?:\.\d+)?[bm](?![a-z0-9])")
 def _nearest(name: str) -> str:
     """Return the model of the catalog that looks most like `name`, an identifier of the Hub perhaps; "" if none does.
 
-    A model of another size is none.
+    A model of another size is none. To a size alone, such as "7b", up to three models are returned, in words.
     """
     whole = name.rpartition("/")[2].lower().replace("_", "-")
     known = {re.sub(r"-", "", each): each for each in [*model_names(), *CONFIGS, *hub_models()]}
@@ -361,8 +361,11 @@ def _nearest(name: str) -> str:
     for query in (whole.replace("-", ""), core, kernel):
         if query in known:
             return known[query]
-    near = [known[each] for each in difflib.get_close_matches(core, known, 9, 0.7)]
     sizes = set(_SIZE.findall(whole))
+    if whole in sizes:  # nothing but a size
+        few = [each for each in dict.fromkeys([*model_names(), *CONFIGS]) if whole in _SIZE.findall(each.lower())][:3]
+        return ", ".join(few[:-1]) + " or " + few[-1] if len(few) > 1 else "".join(few)
+    near = [known[each] for each in difflib.get_close_matches(core, known, 9, 0.7)]
     return next((each for each in near if not sizes or not _SIZE.findall(each) or sizes & set(_SIZE.findall(each))), "")
 
 

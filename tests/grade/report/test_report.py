@@ -94,7 +94,9 @@ def test_regrading_is_written_down(tmp_path):
     before = result(missed={"scale_grows": TOO_LARGE})
     report.regraded(before, result())
     report.regraded(result(), replace(before, status="crashed"))
-    first, second = rows_of((tmp_path / "history.csv").read_text(encoding="utf-8"))
+    report.regraded(before, result(answers={**before.answers, "scaler": "..."}))
+    first, second, third = rows_of((tmp_path / "history.csv").read_text(encoding="utf-8"))
+    assert [row["why"] for row in (first, second, third)] == ["graded again", "graded again", "resubmitted"]
     assert (first["student"], first["points before"], first["points now"]) == ("ada", "9", "10")
     assert (first["checks"], first["seed"]) == ("scale_grows passed", "11")
     assert (second["status before"], second["status now"], second["checks"]) == (

@@ -53,6 +53,10 @@ def test_only_what_is_new_or_changed_is_run(tmp_path, graders, capsys):
     hand_in(tmp_path, "ben", " changed")
     assert again(tmp_path, graders) == (["ben"], seed)
     assert again(tmp_path, graders, regrade="[ac]*") == (["ada", "cem"], seed)
+    rows = rows_of((tmp_path / "out" / "history.csv").read_text(encoding="utf-8"))
+    told = [(row["student"], row["why"]) for row in rows]
+    assert told[0] == ("ben", "resubmitted")
+    assert sorted(told[1:]) == [("ada", "graded again"), ("cem", "graded again")]
     assert again(tmp_path, graders, timeout=121) == (everybody, seed)
     assert (
         "Running everything again, because the conditions have changed: --timeout is 121, was 120."

@@ -1,4 +1,4 @@
-"""The log of regrading: for each submission that was run again, its points before and after."""
+"""The log of regrading: for each exercise that was graded again or resubmitted, its points before and after."""
 
 from datetime import datetime
 from pathlib import Path
@@ -17,8 +17,9 @@ def add_to_history(path: Path, before: Result, now: Result, conditions: Conditio
         f"{v.check} {'passed' if v.passed else 'missed'}" for v in now.verdicts if passed.get(v.check) != v.passed
     ]
     when = datetime.now().astimezone().isoformat(timespec="seconds")
+    why = "graded again" if before.answers == now.answers else "resubmitted"
     points = (before.total, now.total, before.status, now.status)
     under = (conditions.seed, conditions.course)
-    header = [] if path.exists() else [(*_HEADER, "seed", "course version")]
+    header = [] if path.exists() else [(*_HEADER, "seed", "course version", "why")]
     with path.open("a", encoding="utf-8", errors="backslashreplace", newline="") as file:
-        file.write(sheet([*header, (when, now.student, now.exercise, *points, "; ".join(changed), *under)]))
+        file.write(sheet([*header, (when, now.student, now.exercise, *points, "; ".join(changed), *under, why)]))

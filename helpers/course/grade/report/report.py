@@ -60,7 +60,7 @@ class Report:
         self._write("feedback", page_name(name), self._page(name, [r for r in shown if r.student == name]))
 
     def regraded(self, before: Result, now: Result) -> None:
-        """Write down that a submission which had a result was run again."""
+        """Write down that an exercise was graded again, or that its student resubmitted it."""
         add_to_history(self.out / "history.csv", self.shown(before), self.shown(now), self.conditions)
 
     def write(self, results: list[Result]) -> None:
