@@ -70,7 +70,7 @@ from .exercises.lean_optimizers.matrices_and_rest import MatricesAndRest as Matr
 from .exercises.lora.fine_tune import fine_tune as fine_tune
 from .exercises.lora.kept_run import kept_run as kept_run
 from .exercises.lora.number_task import NumberTask as NumberTask
-from .exercises.profiling_and_oom_clinic.pretend_gpu import PretendGPU as PretendGPU
+from .exercises.memory_profiling.pretend_gpu import PretendGPU as PretendGPU
 from .exercises.runs_that_survive.killed_run import killed_runs as killed_runs
 from .exercises.runs_that_survive.pictures import goodput_figure as goodput_figure
 from .exercises.runs_that_survive.pictures import losses_figure as losses_figure

@@ -682,7 +682,7 @@ else:
 # section 2 counts only what autograd saves, so there `logits` is a temporary.
 #
 # On the larger GPU the peak is in the optimizer step, too, and includes `foreach`'s temporaries. It is a little above what `gpt_peak` returns, because PyTorch's CUDA allocator hands out blocks that are larger than the tensors in them
-# ([[profiling_and_oom_clinic]]).
+# ([[memory_profiling]]).
 
 # %% [markdown] name="temporaries_text"
 # ## 8 · Temporaries, reserve, fragmentation
@@ -690,7 +690,7 @@ else:
 # "Temporaries, the allocator's reserve and fragmentation add 20 to 30% in practice." This sentence mixes several things. Temporaries are tensors,
 # and you have measured them. The **reserve** is memory that PyTorch's CUDA allocator has taken from the GPU and not returned: it keeps freed memory for the next
 # request, in blocks that may be too small for that request. The planner replays every allocation of a step through the allocator's rules, so it can tell temporaries from reserve for models that do
-# not fit here. [[Profiling_and_oom_clinic]] explains those rules.
+# not fit here. [[Memory_profiling]] explains those rules.
 #
 # **Predict.** GPT-2 trains on 8 sequences of 512 tokens under BF16 autocast. What percentage do temporaries and reserve add to everything else at the peak?
 

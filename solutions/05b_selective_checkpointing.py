@@ -715,7 +715,7 @@ head_guess.reveal(left)
 
 # %% [markdown] name="head_explained"
 # Less is held *after the forward pass*, but the peak stays. The backward pass starts with the head, so its logits are recomputed at the very moment of
-# the peak. Instead, compute the loss in chunks of tokens and checkpoint each chunk ([[profiling_and_oom_clinic]] does this).
+# the peak. Instead, compute the loss in chunks of tokens and checkpoint each chunk ([[oom_clinic]] does this).
 #
 # ### Hugging Face models
 #
@@ -819,7 +819,7 @@ else:
 # its logits, so the batch grows much further.
 #
 # The estimate comes from the run with 8 sequences: `run.largest_batches` scales the parts that grow with the batch. With every block checkpointed it is too high. To see why, run `print(on_4090(27, True, 1))` in a new cell: with one more sequence
-# than fits, the program fails well below 23.1 GiB, because the free memory is in pieces and none of them is large enough for a tensor of logits ([[profiling_and_oom_clinic]]).
+# than fits, the program fails well below 23.1 GiB, because the free memory is in pieces and none of them is large enough for a tensor of logits ([[memory_profiling]]).
 
 # %% [markdown] name="play_text"
 # ## 7 · Explore

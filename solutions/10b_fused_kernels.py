@@ -9,7 +9,7 @@
 # | Time | 105 to 130 minutes; a good place to stop is after section 2 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU, with a C++ compiler for one cell; the same cells use a GPU if there is one. Triton is optional; without a GPU its interpreter runs the kernels |
-# | Before this | labs [[#where_memory_goes]] and [[#compilation_and_fusion]]; [[#profiling_and_oom_clinic]] helps |
+# | Before this | labs [[#where_memory_goes]] and [[#compilation_and_fusion]]; [[#oom_clinic]] helps |
 # | Syllabus | T17, T31 |
 #
 # From [[compilation_and_fusion]] you need four things:
@@ -460,7 +460,7 @@ print(f"peak / a tensor of N x V: {plain_run[0].peak_bytes / (4 * N * V):.2f}")
 print(plain_run[0])
 
 # %% [markdown] name="chunked_text"
-# The peak is in the backward pass of the log-softmax, with three tensors of N × V at once (patient B of [[profiling_and_oom_clinic]]).
+# The peak is in the backward pass of the log-softmax, with three tensors of N × V at once (patient B of [[oom_clinic]]).
 #
 # Rows are independent, so take `chunk` rows at a time. You could checkpoint each chunk, as for that patient, but then every chunk's logits are computed twice. (Calling autograd once per chunk does not fit the contract either: it holds more than three tensors of a chunk's logits.) This fusion computes them once, because the gradient of a row's loss is known **in the forward pass**:
 #

@@ -9,7 +9,7 @@
 # | Time | 150 to 200 minutes; a good place to stop is after section 6 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; a pretrained model of 93 MB for sections 7 and 10 (`make install-real`; without it, a small model takes its place); bitsandbytes for QLoRA; a GPU with 20 GB or more for one cell that runs a 7B model |
-# | Before this | labs [[#where_memory_goes]], [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]] and [[#profiling_and_oom_clinic]] |
+# | Before this | labs [[#where_memory_goes]], [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]] and [[#memory_profiling]]; [[#oom_clinic]] helps |
 # | Syllabus | T25, C16, T28, T42 |
 
 # %% name="setup" setup=true
@@ -1133,7 +1133,7 @@ explore(
 )
 
 # %% [markdown] name="fits_text"
-# How many tokens fit on the 4090 with a BF16 base, and how many with NF4? There are two answers. The **safe** answer leaves room for everything that the allocator may reserve ([[profiling_and_oom_clinic]]). The **at most** answer uses a rule of thumb: allocated bytes may fill nine tenths of the GPU. Find both with the sliders; the next cell computes them.
+# How many tokens fit on the 4090 with a BF16 base, and how many with NF4? There are two answers. The **safe** answer leaves room for everything that the allocator may reserve ([[memory_profiling]]). The **at most** answer uses a rule of thumb: allocated bytes may fill nine tenths of the GPU. Find both with the sliders; the next cell computes them.
 
 # %% name="fits"
 table = [("tokens: safe .. at most", *GPUS)]
@@ -1220,9 +1220,9 @@ else:
     print("This machine has a real GPU: run fine_tune_7b on it.")
 
 # %% [markdown] name="program_explained"
-# The first step survives, although its spike almost touches the line. The second one fails at a *lower* level: the memory allocated there (last printed line) plus the 1.95 GiB that the program requests next (16,384 × 32,000 numbers in FP32) would be less than the card's memory. But no single free block is that large. Adam's moments, 128 MiB created at the end of the first step, now occupy memory that the first step could use freely, and the rest of the free memory is in smaller blocks: fragmentation ([[profiling_and_oom_clinic]]). **A successful first step does not show that the run fits.** Measure the second step too, and many more if lengths vary.
+# The first step survives, although its spike almost touches the line. The second one fails at a *lower* level: the memory allocated there (last printed line) plus the 1.95 GiB that the program requests next (16,384 × 32,000 numbers in FP32) would be less than the card's memory. But no single free block is that large. Adam's moments, 128 MiB created at the end of the first step, now occupy memory that the first step could use freely, and the rest of the free memory is in smaller blocks: fragmentation ([[memory_profiling]]). **A successful first step does not show that the run fits.** Measure the second step too, and many more if lengths vary.
 #
-# The spikes are the logits and the tensors that the loss computes from them, in BF16 and in FP32: 16,384 × 32,000 numbers each. Checkpointing does not reduce these spikes; a chunked loss does ([[profiling_and_oom_clinic]]).
+# The spikes are the logits and the tensors that the loss computes from them, in BF16 and in FP32: 16,384 × 32,000 numbers each. Checkpointing does not reduce these spikes; a chunked loss does ([[oom_clinic]]).
 
 # %% [markdown] name="trainer_text"
 # ## 9 · In practice: the Trainer

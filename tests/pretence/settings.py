@@ -15,7 +15,8 @@ SETTINGS: dict[str, list[str]] = {
 QUICK = (
     "00_start_here",
     "04_x2_batch_256",
-    "06_profiling_and_oom_clinic",
+    "06_memory_profiling",
+    "06b_oom_clinic",
     "13_tensor_parallel",
     "14_pipeline",
 )

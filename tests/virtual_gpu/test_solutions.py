@@ -26,7 +26,8 @@ LABS = {
     "04_x2_batch_256": "table",
     "05_activation_checkpointing": "",
     "05b_selective_checkpointing": "",
-    "06_profiling_and_oom_clinic": "inference",
+    "06_memory_profiling": "",
+    "06b_oom_clinic": "inference",
     "07_where_the_time_goes": "launch",
     "07b_traces": "first_call",
     "08_data_loading": "guess_thread",  # then a thread loads ahead, in every run another number of batches

@@ -31,7 +31,7 @@ ROUTES = (
         "fine-tune a 7B model on one GPU",
         (
             *(*_ONE_GPU, "selective_checkpointing"),
-            *("profiling_and_oom_clinic", "lora", "x4_lora"),
+            *("memory_profiling", "oom_clinic", "lora", "x4_lora"),
         ),
         "`make lab`",
     ),
@@ -72,7 +72,7 @@ WEEKS = (
     ("Large batches", ("gradient_accumulation", "x2_batch_256")),
     (
         "Fewer activations, and finding leaks",
-        ("activation_checkpointing", "selective_checkpointing", "profiling_and_oom_clinic"),
+        ("activation_checkpointing", "selective_checkpointing", "memory_profiling", "oom_clinic"),
     ),
     ("Where the time goes", ("where_the_time_goes", "traces", "compilation_and_fusion", "fused_kernels")),
     ("Lean optimizers, and 7B in 24 GB", ("lean_optimizers", "muon_and_in_place", "lora", "x4_lora")),

@@ -2,7 +2,7 @@
 
 import math
 
-from helpers.exercises.reference.profiling_and_oom_clinic import OutOfMemory
+from helpers.exercises.reference.memory_profiling import OutOfMemory
 
 UNIT, MEGA = 512, 1024 * 1024
 
