@@ -398,7 +398,7 @@ clip_guess.reveal(apart[0][1])
 #
 # `torch.nn.utils.clip_grad_norm_` is correct on `DTensor`s **of one mesh**, because their norm includes the all-reduce of the squares. The norm that it returns is also a `DTensor`: `full_tensor()` converts it to a plain tensor.
 #
-# On parameters of two meshes it raises an error. If some parameters are plain tensors and others are `DTensor`s, fused and foreach optimizers fail, too. Both happen when tensor parallelism splits some layers and leaves others alone; [[tensor_parallel]] shows the failure and the fix. With a pipeline, `clip_grad_norm_` sees only one stage, so the squares must be summed over the stages, too ([[pipeline]]). On local tensors, such as the shards of [[sharding]], it gives the local norm: there, all-reduce the sum of squares yourself.
+# On parameters of two meshes it raises an error. If some parameters are plain tensors and others are `DTensor`s, fused and foreach optimizers fail, too. Both happen when tensor parallelism splits some layers and leaves others alone; [[tensor_parallel]] shows the failure and the fix. With a pipeline, `clip_grad_norm_` sees only one stage, so the squares must be summed over the stages, too ([[pipelines_in_practice]]). On local tensors, such as the shards of [[sharding]], it gives the local norm: there, all-reduce the sum of squares yourself.
 #
 # ### Your turn: accumulate, clip, step
 #

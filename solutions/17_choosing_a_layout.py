@@ -9,7 +9,7 @@
 # | Time | 115 to 165 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes |
-# | Before this | labs [[#start_here]], [[#sharding]], [[#tensor_parallel]] and [[#pipeline]]; [[#context_parallel]] and [[#mixture_of_experts]] help |
+# | Before this | labs [[#start_here]], [[#sharding]], [[#tensor_parallel]] and [[#pipeline]]; [[#pipelines_in_practice]], [[#context_parallel]] and [[#mixture_of_experts]] help |
 # | Syllabus | T40, C20 |
 
 # %% name="setup" setup=true
@@ -576,7 +576,7 @@ claims.figure("by the planner, without tensor overlap", subject, line.seconds / 
 claims.figure("by the planner, with tensor overlap", subject, overlapped.seconds / sharded.seconds, "x")
 
 # %% [markdown] name="pipeline_explained"
-# The picture shows what each layout pays: recomputation in one, waiting for tensor ranks and a bubble in the other. With 256 micro-batches the schedule's own bubble is small. The rest of the bubble comes from the output layer, which makes the last stage slower ([[pipeline]]).
+# The picture shows what each layout pays: recomputation in one, waiting for tensor ranks and a bubble in the other. With 256 micro-batches the schedule's own bubble is small. The rest of the bubble comes from the output layer, which makes the last stage slower ([[pipelines_in_practice]]).
 #
 # The planner and your formulas rank the first two layouts differently. Your formulas leave out the output layer. They also assume half of the peak for every rank, whether it computes full matmuls or an eighth of each. So their time is too long for the first layout and too short for the second. Formulas narrow the choice. Then a simulation or a measurement has to decide, and here even the simulation cannot: the third layout, whose tensor messages overlap, is within the planner's error of the first.
 #

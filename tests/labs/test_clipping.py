@@ -45,7 +45,7 @@ def test_a_block_on_a_mesh_clips_and_steps_like_one_process_and_without_norms_on
 @pytest.mark.slow
 @pytest.mark.parametrize("how", HOW)
 def test_a_pipeline_clips_by_the_norm_of_all_stages(how):
-    names = names_of("pipeline", "setup", "setup_torch", "pipelining", "clip", "clip_run")
+    names = names_of("pipelines_in_practice", "setup", "setup_torch", "pipelining", "clip", "clip_guess", "clip_run")
     optimizer_of = names["optimizer_of"]
     names["optimizer_of"] = lambda module: optimizer_of(module, how)
     right_norms, before, right = names["train_alone"]()

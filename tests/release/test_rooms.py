@@ -18,6 +18,7 @@ MANY_PARAMETERS = {
     "core/models.py: __init__": "the sizes of a vision transformer",
     "exercises/fused_kernels/triton_tile.py: _kernel": "a kernel is given addresses and sizes one by one",
     "exercises/mixed_precision/autocast.py: _wrong": "evidence on both sides, and the words of one clause",
+    "exercises/pipeline/bubble_claim.py: record_bubble": "the columns of a claim, and the figures that decide it",
     "exercises/x1/compare.py: _run": "what a training is given, and by how much it is disturbed",
     "exercises/x6/saving.py: _save_scene": "the two answers, and where and when they run",
     "planner/layout/schedule.py: order_of": "the sizes of a schedule, by which its order is kept",

@@ -48,6 +48,7 @@ ROUTES = (
                 "x7_fits_on_no_rank",
                 "tensor_parallel",
                 "pipeline",
+                "pipelines_in_practice",
                 "choosing_a_layout",
             ),
             *("runs_that_survive", "failures", "x6_survive"),
@@ -78,7 +79,10 @@ WEEKS = (
     ("Lean optimizers, and 7B in 24 GB", ("lean_optimizers", "muon_and_in_place", "lora", "x4_lora")),
     ("Data, and many ranks", ("data_loading", "tokens", "data_parallel", "when_ranks_go_wrong", "x3_ddp")),
     ("Splitting state and layers", ("sharding", "fully_shard", "x7_fits_on_no_rank", "tensor_parallel")),
-    ("Pipelines and long sequences", ("pipeline", "context_parallel", "balance_and_documents", "x5_ring_attention")),
+    (
+        "Pipelines and long sequences",
+        ("pipeline", "pipelines_in_practice", "context_parallel", "balance_and_documents", "x5_ring_attention"),
+    ),
     ("Choosing a layout, and runs that survive", ("choosing_a_layout", "runs_that_survive", "failures", "x6_survive")),
 )
 

@@ -5,18 +5,14 @@ Written by `python -m helpers build`; change the source, not this file.
 
 import dataclasses
 import inspect
-from helpers import Claims, Collectives, Costs, Engine, LinearInTwoParts, MemoryMeter, Pipeline, Prediction, Stuck, activations_held, check, clock_pipelines, count_flops, device_name, distance_from_one_process, explore, hint, human_bytes, in_a_row, in_a_vee, pick_device, rank_device, run_ranks, show, show_table, torch_order, toy_batch, toy_stages, weights_later
-from helpers.exercises.pipeline.tied_model import tied_batch, tied_stages
+from helpers import Claims, Pipeline, Prediction, Stuck, activations_held, check, clock_pipelines, device_name, distance_from_one_process, hint, human_bytes, in_a_row, pick_device, run_ranks, show, show_table, toy_batch, toy_stages
+from helpers.exercises.pipeline.bubble_claim import record_bubble
 from helpers.exercises.reference import pipeline as course
 from helpers.pipelines.stage import Stage
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B, ScheduleZBVZeroBubble, schedules
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 device = pick_device()
 claims = Claims(device=torch.device('cpu'))
@@ -69,26 +65,3 @@ def interleaved(rank, ranks, m, v):
     for pair in zip(forward[warm_up:], backward, strict=False):
         schedule += pair
     return schedule + backward[v * m - warm_up :]
-
-
-def zero_bubble(rank, ranks, m):
-    schedule = []
-    for kind, i in one_f_one_b(rank, ranks, m):
-        if kind == "F":
-            schedule.append(("F", i))
-        else:
-            schedule.append(("I", i))
-            if i >= rank:  # rank r lets r weight gradients wait
-                schedule.append(("W", i - rank))
-    return schedule + [("W", i) for i in range(m - rank, m)]
-
-
-def finish_step(parameters, table, ends, limit):
-    if table is not None:
-        dist.all_reduce(table.grad, group=ends)
-    counted = [p.grad for p in parameters if p is not table or dist.get_rank() == 0]  # the table on the first rank only
-    norm = get_total_norm(counted).square()
-    dist.all_reduce(norm)
-    norm = norm.sqrt()
-    clip_grads_with_norm_(parameters, limit, norm)
-    return norm

@@ -37,18 +37,6 @@ def interleaved(rank, ranks, m, v):
     return actions
 
 
-def zero_bubble(rank, ranks, m):
-    actions, waiting = [], collections.deque()
-    for kind, i in planned(rank, ranks, "FB", m, ranks - rank):
-        actions.append(("F", i) if kind == "F" else ("I", i))
-        if kind == "B":
-            waiting.append(i)
-        if len(waiting) > rank:
-            actions.append(("W", waiting.popleft()))
-    actions.extend(("W", i) for i in waiting)
-    return actions
-
-
 def _received(like, rank):
     buffer = torch.empty(like.shape, dtype=like.dtype)
     dist.irecv(buffer, rank).wait()
@@ -80,19 +68,3 @@ def run_backward(stage, i):
         dy = 2 * (y.detach() - stage.y[i]) / (y.numel() * len(stage.y))
     torch.autograd.backward([y], [dy])
     _post(stage, x.grad, stage.number - 1)
-
-
-def finish_step(parameters, table, ends, limit):
-    if table is not None:
-        both = [torch.empty_like(table.grad) for _ in range(dist.get_world_size(ends))]
-        dist.all_gather(both, table.grad, group=ends)
-        table.grad = both[0] + both[1]
-    mine = [p.grad for p in parameters if p is not table or dist.get_rank() > 0]
-    norms = torch.zeros(dist.get_world_size(), dtype=torch.float64)
-    norms[dist.get_rank()] = sum(g.double().pow(2).sum() for g in mine)
-    dist.all_reduce(norms)
-    norm = norms.sum().sqrt()
-    if norm > limit:
-        for p in parameters:
-            p.grad = p.grad * (limit / (norm + 1e-6)).to(p.grad.dtype)
-    return norm

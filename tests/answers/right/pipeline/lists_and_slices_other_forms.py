@@ -32,17 +32,6 @@ def interleaved(rank, ranks, m, v):
     return forward[:warm] + steady + backward[done:]
 
 
-def zero_bubble(rank, ranks, m):
-    def after(i):
-        return [("W", i - rank)] if i >= rank else []
-
-    warm = ranks - rank - 1
-    start = [("F", i) for i in range(warm)]
-    middle = [a for i in range(m - warm) for a in [("F", warm + i), ("I", i), *after(i)]]
-    end = [a for i in range(m - warm, m) for a in [("I", i), *after(i)]]
-    return start + middle + end + [("W", i) for i in range(m - rank, m)]
-
-
 def run_forward(stage, i):
     x, last = stage.x[i].clone(), stage.number == stage.count - 1
     if stage.number != 0:
@@ -69,14 +58,3 @@ def run_backward(stage, i):
         p.grad = gradient if p.grad is None else p.grad + gradient
     if stage.number != 0:
         stage.sending.append((dist.isend(dx, stage.number - 1), dx))
-
-
-def finish_step(parameters, table, ends, limit):
-    halves = 1.0
-    if table is not None:
-        dist.all_reduce(table.grad, group=ends)
-        halves = 0.5  # the table is on two ranks, and each counts half of its square
-    squares = sum((halves if p is table else 1.0) * p.grad.square().sum() for p in parameters)
-    dist.all_reduce(squares)
-    torch.nn.utils.clip_grads_with_norm_(parameters, limit, squares.sqrt())
-    return squares.sqrt()

@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from .in_time import InTime
-from .lists import Case, Lists, OnLists, enough
-from .promises import not_each_once, stuck, too_much_held
-from .trained import TrainsAsOneProcess
+from ..pipeline.in_time import InTime
+from ..pipeline.lists import Case, Lists, OnLists, enough
+from ..pipeline.promises import not_each_once, stuck, too_much_held
+from ..pipeline.trained import TrainsAsOneProcess
 
 
 class EachActionOnce(OnLists):
