@@ -40,7 +40,7 @@ from helpers.exercises.choosing_a_layout import pictures
 from helpers.exercises.choosing_a_layout.decisions import best_known, decisions
 from helpers.exercises.choosing_a_layout.model_of_blocks import ModelOfBlocks
 from helpers.exercises.choosing_a_layout.ring import ring_bandwidth
-from helpers.exercises.reference.pipeline import one_f_one_b
+from helpers.exercises.pipeline.built import one_f_one_b
 from helpers.exercises.tensor_parallel.mesh_traffic import MeshTraffic
 from helpers.planner.catalog.archs import arch_of
 from helpers.planner.catalog.clusters import CLUSTERS
@@ -68,7 +68,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="nine_text"
 # ## 1 · Nine questions
 #
-# The table in this section combines three models with three clusters. For each pair, the planner has searched the layouts: every divisor of the number of GPUs in each dimension, several micro-batch sizes and schedules, and what to recompute. It simulates a step of the promising layouts and keeps the fastest one that fits. A search takes minutes, so its answers are stored with the course. (`python -m helpers layout` answers any question of this kind.) The search does not try everything that the planner can simulate: for example, it recomputes all blocks or none. Megatron's tensor ranks send in chunks beside their matmuls (`tensor_overlap`, section 6) wherever NVLink connects them, which never takes longer in the simulation. torchtitan's tensor ranks wait for every message.
+# The table in this section combines three models with three clusters. For each pair, the planner has searched the layouts: every divisor of the number of GPUs in each dimension, and several micro-batch sizes, schedules and choices of what to recompute. It simulates a step of the promising layouts and keeps the fastest one that fits. A search takes minutes, so its answers are stored with the course. (`python -m helpers layout` answers any question of this kind.) The search does not try everything that the planner can simulate: for example, it recomputes all blocks or none. Megatron's tensor ranks send in chunks while their matmuls run (`tensor_overlap`, section 6) wherever NVLink connects them, which never takes longer in the simulation. torchtitan's tensor ranks wait for every message.
 #
 # *GB/s inside* is the bandwidth from one GPU to others in its node. *GB/s outside* is the bandwidth from one GPU to other nodes, so a node of 8 GPUs has 8 times as much. *Tokens per step* counts the tokens of one optimizer step on all GPUs.
 
@@ -173,7 +173,7 @@ show(
 # - `model` has four attributes: `blocks`, the number of equal blocks, which are split into stages of equal size; `weights`, the bytes of one block's gradients; `message`, the bytes that one micro-batch passes from one block to the next; and `all_reduces`, the number of all-reduces of one message that tensor ranks need per block and micro-batch, forward and backward.
 # - Each data rank has `m` micro-batches.
 # - Tensor ranks split every block's weights evenly. Along "data", a rank's gradients are all-reduced once per step.
-# - Along "pipeline", each micro-batch's message goes to the next stage, and its gradient to the previous stage, if that stage exists.
+# - Along "pipeline", each tensor rank sends each micro-batch's whole message to the next stage, and its whole gradient to the previous stage, if that stage exists.
 # - All-reduces use a ring: for B bytes over n ranks, each rank sends 2 (n − 1) / n · B.
 
 
@@ -283,8 +283,7 @@ results = run_ranks(step_on_a_grid, 8, SIZES, device="cpu", measure=False).resul
 mixed = run_ranks(step_on_a_grid, 8, SIZES, True, device="cpu", measure=False).results
 block = toy_stages(8, nn.Linear)[0]
 model = ModelOfBlocks(8, 4 * sum(p.numel() for p in block.parameters()), 4 * ROWS * 64, 2)
-# Sends of the pipeline are in no group of the mesh. An all-reduce of B bytes is counted as 2 B, the most that a ring
-# sends; on a ring of two ranks it is B. That share is the formula's: gloo's own messages are not seen.
+# Sends of the pipeline are in no group of the mesh. An all-reduce of B bytes is counted as 2 B: halve it for two ranks.
 counted = [
     {"tensor": sent_by["tensor"] / 2, "pipeline": sent_by["another group"], "data": sent_by["data"] / 2}
     for *_, sent_by in results
@@ -356,7 +355,7 @@ claims.record("C20", said, "4 ranks, 16 x tokens", growth["tensor"], "x", 15, 17
 #
 # A search needs to know what fits and how long a step takes. You write both as formulas of a few lines, for layouts of sharded data ranks, tensor ranks and 1F1B. A `Layout` has `arch`, `tensor`, `pipeline`, `shard`, `micro_batch_size`, `micro_batches`, `seq`, `recompute`, `ranks` and `tokens` (of a step).
 #
-# The speed of a ring depends on where its ranks are. `ring_bandwidth(cluster, ranks, stride)` returns it in bytes/s. Inside a node, the result is the bandwidth of a GPU's link. Over several nodes, it is the bandwidth of a network port times the number of ring members in a node: NCCL builds one ring per port, and each ring carries its share of the message.
+# The speed of a ring depends on where its ranks are. `ring_bandwidth(cluster, ranks, stride)` returns it in bytes/s. Inside a node, the result is the bandwidth of a GPU's link. Over several nodes, it is the bandwidth of a network port times the number of ring members in a node, but at most the bandwidth inside a node: NCCL builds one ring per port, and each ring carries its share of the message.
 
 # %% name="rings"
 h100 = CLUSTERS["dgx-h100"]
@@ -371,10 +370,10 @@ for ranks, stride, what in (
 # %% [markdown] name="laws_contract"
 # ### Your turn: what fits, how long, and the best
 #
-# **Contract.** `memory(layout)` returns the bytes on a rank of the first pipeline stage. It is the sum of three terms:
+# **Contract.** `memory(layout)` returns the bytes on a rank of the first pipeline stage. `recompute` is "none" or "full" here. The bytes are the sum of three terms:
 #
 # - State: 16 bytes per parameter (FP32 weights, gradients, two moments). A rank has `arch.count()` / (tensor · pipeline) parameters, and the `shard` ranks split their state evenly.
-# - Activations: a rank has `arch.layers` / pipeline blocks. For each micro-batch in flight in 1F1B, a block saves 34 bytes per token and element of `arch.hidden`. Tensor ranks split these bytes. With recompute "full" a block saves 2 bytes in place of 34, but one block of one micro-batch needs all 34 in addition.
+# - Activations: a rank has `arch.layers` / pipeline blocks. For each micro-batch that this stage has in flight in 1F1B ([[pipeline]]; there may be fewer micro-batches than stages), a block saves 34 bytes per token and element of `arch.hidden`. Tensor ranks split these bytes. With recompute "full" a block saves 2 bytes in place of 34, but one block of one micro-batch needs all 34 in addition.
 # - Logits: 4 bytes for each token of a micro-batch and each entry of `arch.vocab`, split by tensor ranks. They count only if pipeline is 1; otherwise they are on another rank.
 #
 # `seconds(layout, cluster)` combines three durations. The messages of sharded data ranks travel during computation, so the longer of the two counts. Nothing hides the messages of tensor ranks. The bubble of 1F1B ([[pipeline]]) stretches the sum: each stage idles for as long as it spends on `pipeline` − 1 micro-batches.
@@ -532,13 +531,13 @@ claims.figure("waits for gathers, too few tokens per GPU", "planned: 8B, 64 H100
 claims.figure("waits for gathers, enough tokens per GPU", "planned: 8B, 64 H100, 8,192 tokens", many, "%")
 
 # %% [markdown] name="enough_explained"
-# Around that number of tokens, the GPUs gradually stop waiting for parameters. The model's size cancels out. What counts is FLOP/s over bytes/s, a property of the cluster. So a faster GPU on the same network needs **more** tokens.
+# Near that number of tokens, the waits for parameters fade out. The model's size cancels out. What counts is FLOP/s over bytes/s, a property of the cluster. So a faster GPU on the same network needs **more** tokens.
 #
 # Tokens of separate micro-batches do not add up here: two micro-batches of 1,024 tokens gather twice. So you can put a number on "until communication shows". If you add GPUs and keep the batch, the tokens per GPU fall until they reach this number, and then it is time for another dimension. (A larger batch does not help beyond the critical batch size ([[gradient_accumulation]]), and that limits the number of data ranks.)
 #
 # ### Pipelines between nodes
 #
-# The 70B model trains on 64 H100s, with 2 million tokens per step. One layout shards over all of them, with full recomputation. The other follows Megatron's rule: 8 tensor ranks in each node, and a pipeline of 8 nodes. Section 1 found a faster layout of this kind, with fewer tensor and pipeline ranks, and with context ranks.
+# The 70B model trains on 64 H100s, with 2 million tokens per step. One layout shards over all of them and recomputes every block, which adds a third to its computation. The other follows Megatron's rule: 8 tensor ranks in each node, and a pipeline of 8 nodes. It recomputes nothing, and its 256 micro-batches keep the schedule's bubble at 7/256 of the working time.
 #
 # **Predict.** If the tensor messages overlap with the matmuls (`tensor_overlap`), what is the step time of the second layout, divided by that of the first?
 
@@ -578,13 +577,13 @@ claims.figure("by the planner, with tensor overlap", subject, overlapped.seconds
 # %% [markdown] name="pipeline_explained"
 # The picture shows what each layout pays: recomputation in one, waiting for tensor ranks and a bubble in the other. With 256 micro-batches the schedule's own bubble is small. The rest of the bubble comes from the output layer, which makes the last stage slower ([[pipelines_in_practice]]).
 #
-# The planner and your formulas rank the first two layouts differently. Your formulas leave out the output layer. They also assume half of the peak for every rank, whether it computes full matmuls or an eighth of each. So their time is too long for the first layout and too short for the second. Formulas narrow the choice. Then a simulation or a measurement has to decide, and here even the simulation cannot: the third layout, whose tensor messages overlap, is within the planner's error of the first.
+# The planner and your formulas rank the first two layouts differently. Your formulas leave out the output layer. They also assume half of the peak for every rank, whether it computes full matmuls or an eighth of each. So their time is too long for the first layout and too short for the second. Formulas narrow the choice. Then a simulation or a measurement has to decide, and here even the simulation cannot: the third layout, whose tensor messages overlap, is within the planner's error of the first. (The search of section 1 found a layout that is faster than all three in the simulation: it has fewer tensor and pipeline ranks, and context ranks.)
 #
 # The rule holds under certain conditions: a small batch, a model that does not fit otherwise, or a network without a port per GPU. Try one of them in the cell above: divide `micro_batches` by 4 in both layouts, or give `plan_layout` a cluster with a slower network.
 #
 # ### How many expert ranks?
 #
-# A mixture of experts ([[mixture_of_experts]]) has one more degree: the number of ranks over which its experts are spread. Mixtral 8x7B has 47 billion parameters, nearly all of them in the 8 experts of each block. It trains on 64 H100s with ZeRO-1 and full recomputation, and each GPU has one sequence of 8,192 tokens per micro-batch. Expert ranks are data ranks, too: each still has its own tokens, but keeps only its part of the experts, and the tokens travel there and back in all-to-alls.
+# A mixture of experts ([[mixture_of_experts]]) has one more dimension: the ranks over which its experts are spread. Mixtral 8x7B has 47 billion parameters, nearly all of them in the 8 experts of each block. It trains on 64 H100s with ZeRO-1 and full recomputation, and each GPU has one sequence of 8,192 tokens per micro-batch. Expert ranks are data ranks, too: each still has its own tokens, but keeps only its part of the experts, and the tokens travel there and back in all-to-alls. The planner assumes that all experts get the same load: a rank's rows go to all N expert ranks in equal parts, and the part for its own experts stays where it is.
 #
 # **Predict.** With 8 expert ranks instead of 2, by what factor does the time grow that a GPU spends in all-to-alls?
 
@@ -621,7 +620,7 @@ claims.figure("all-to-alls of 8 expert ranks / of 2", subject, exchanged[8] / ex
 # %% [markdown] name="experts_explained"
 # Each of N expert ranks keeps 1/N of its rows and sends the rest ([[mixture_of_experts]]). So the bytes grow like (N − 1) / N: from 1/2 with 2 ranks to 7/8 with 8, and never to more than twice those of 2 ranks. The time follows. (An all-to-all also has a latency, which does not grow.)
 #
-# Memory falls much faster. The weights and gradients of the experts are divided by N. The optimizer state stays as it is, because ZeRO-1 already shards it over all 64 ranks. So here a high degree costs little and saves a lot, *inside a node*: these eight ranks exchange their tokens over NVLink. Between nodes, each GPU sends through its own network port, at a ninth of the speed (section 5). And the planner assumes that all experts get the same load; otherwise all ranks wait for the busiest one.
+# Memory falls much faster. The weights and gradients of the experts are divided by N. The optimizer state stays as it is, because ZeRO-1 already shards it over all 64 ranks. So here many expert ranks cost little and save a lot, *inside a node*: these eight ranks exchange their tokens over NVLink. Between nodes, each GPU sends through its own network port, at a ninth of the speed (section 5). And if the experts do not get the same load, all ranks wait for the busiest one.
 #
 # ## 7 · Decide
 #
@@ -642,7 +641,7 @@ for name, question in decisions().items():
 # - fits in memory;
 # - takes at most 10% longer than the best layout that the search found.
 #
-# Besides what your formulas know, a layout has `context` ranks with `context_method` "ring" or "all-to-all", `replicate`, `zero`, `engine` ("torchtitan", "megatron" or "pytorch"), `reshard_after_forward`, and recompute "selective". `help(Layout)` lists everything. `candidates` and your formulas give a first list. Evaluating a proposal with `plan_layout(layout, question.cluster)` takes up to 20 seconds, so choose your proposals with care.
+# Besides what your formulas know, a layout has `context` ranks with `context_method` "ring" or "all-to-all", `replicate`, `zero`, `engine` ("torchtitan", "megatron" or "pytorch"), `reshard_after_forward`, and recompute "selective". `help(Layout)` lists everything. Two differences between the engines matter here. The planner takes the attention kernel that Megatron runs on an H100 (cuDNN's) to be 1.5 times as fast as torchtitan's. And Megatron does not shard the parameters: it needs `zero="none"` or `zero="zero1"`. `candidates` and your formulas give a first list. Evaluating a proposal with `plan_layout(layout, question.cluster)` takes up to 20 seconds, so choose your proposals with care.
 
 
 # %% name="decide" answer=true reveal=true
@@ -700,13 +699,13 @@ for name, pair in pairs.items():
 # %% [markdown] name="play_text"
 # Context ranks are the fastest here ([[context_parallel]]), and two tensor ranks in a node come close, within the planner's error. A pipeline has one micro-batch per data rank here, so one of its two stages always waits.
 #
-# The engine matters, too. The planner takes the attention kernel that Megatron runs on an H100 (cuDNN's) to be 1.5 times as fast as torchtitan's, and long sequences spend most of their time in attention.
+# The engine matters, too: long sequences spend most of their time in attention, and Megatron's kernel is the faster one.
 #
 # Memory decides the rest. The long sequences need recomputation. The small step has room for everything, so recomputing blocks or gathering sharded parameters only costs time there. The best known layout does not even shard the parameters (ZeRO-1).
 #
 # ### Explore
 #
-# The figure has controls for every setting of a layout, and shows the memory of its ranks and the timeline of its step. It starts with the long sequences. Which setting fills the memory most without exceeding it? Which setting makes the GPUs wait most?
+# The figure has controls for every setting of a layout, and shows the memory of its ranks and the timeline of its step. It starts with the long sequences on 8 tensor ranks. Which setting fills the memory most without exceeding it? Which setting makes the GPUs wait most?
 
 # %% name="play"
 layout_explorer(
@@ -715,9 +714,7 @@ layout_explorer(
     gpus=8,
     tokens=2**19,
     seq=131_072,
-    tensor=1,
-    context=8,
-    context_method="all-to-all",
+    tensor=8,
     recompute="full",
 )
 
@@ -809,10 +806,10 @@ claims
 # ## Recap
 #
 # - Ranks form a grid, and ranks of the last dimension are neighbors. Each dimension's groups carry one kind of traffic: activations along tensor, pipeline and context; parameters and gradients along data.
-# - Activations grow with tokens, gradients do not. So sharding hides behind enough tokens, and plain tensor ranks wait.
-# - Three formulas make a search: what fits; the longer of computation and gathers; and messages that nothing hides, stretched by the bubble.
+# - Activations grow with tokens, gradients do not. So with enough tokens, computation hides the messages of sharding. Plain tensor ranks always wait for theirs.
+# - Three formulas are enough for a search: what fits; the longer of computation and gathers; and messages that nothing hides, stretched by the bubble.
 # - A micro-batch has enough tokens if its computation (6 FLOPs per parameter and token) takes at least as long as its messages (8 bytes per parameter around the ring). The cluster determines this number of tokens, not the model.
-# - Expert ranks divide the experts' weights and gradients by N, and send (N − 1) / N of their rows: spread experts over a whole node before you cross its border.
+# - Expert ranks divide the experts' weights and gradients by N, and send (N − 1) / N of their rows: spread experts over a whole node before you go beyond it.
 # - A rule of thumb is a formula without its conditions. Ask the planner, or measure, before you quote it, and ignore differences smaller than the planner's error.
 #
 # **What to reach for when.** If the model fits when sharded, with enough tokens per GPU, shard it, and stop there. If it does not fit, recompute, then use tensor ranks inside a node, or split long sequences over context ranks. If there are too few tokens for all GPUs to be data ranks, use the remaining GPUs as context or tensor ranks, or as a pipeline if each data rank still has many micro-batches. [[Runs_that_survive]] is about what happens to such a run in its third week.

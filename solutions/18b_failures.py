@@ -301,7 +301,7 @@ else:
 #
 # ## 3 · Slow, and wrong
 #
-# A run can also be broken although no rank fails. In the next cell, three ranks train for 12 steps, three times. In the first run, rank 2 is slow in every step. In the second, one of rank 1's **weights** is wrong after each update from step 6 on. In the third, one number of rank 1's **gradient** is wrong before each all-reduce from step 6 on. Replicas should be equal to the last bit, so each rank records a checksum of its weights after each step.
+# A run can also be broken even though no rank fails. In the next cell, three ranks train for 12 steps, three times. In the first run, rank 2 is slow in every step. In the second, one of rank 1's **weights** is wrong after each update from step 6 on. In the third, one number of rank 1's **gradient** is wrong before each all-reduce from step 6 on. Replicas should be equal to the last bit, so each rank records a checksum of its weights after each step.
 #
 # **Predict.** With a wrong gradient from step 6 on, in how many of the 12 steps do the ranks' checksums differ?
 
@@ -417,7 +417,7 @@ for rank, log in enumerate(jobs["slow"]):
 # - *carry on*;
 # - *clip* the gradient to a norm of 1;
 # - *leave out* each update whose gradient norm is more than 4 times the median of the last 20;
-# - *roll back*: when the loss is more than 3 times the median of the last 20, return to the last checkpoint and `skip` 8 batches from the spike on. (The loss of a language model, near 2, rarely triples. There, use a margin of a few standard deviations.)
+# - *roll back*: when the loss is more than 3 times the median of the last 20, return to the last checkpoint and `skip` 8 batches, starting at the spike. (The loss of a language model, near 2, rarely triples. There, use a margin of a few standard deviations.)
 #
 # **Predict.** What is the test loss after 180 steps if you carry on, divided by the test loss if you roll back?
 
@@ -523,9 +523,9 @@ show(spike_figure(long, 65), "Four curves of the test loss, one per reaction, wi
 # - `spares`: standby nodes. When none is left, the job waits until a broken node is repaired;
 # - `compare`: seconds between two comparisons of step times and of gradients on the same rows (section 3), each of which takes 60 s.
 #
-# The other figures are assumptions: a restart takes ten minutes, and a repair takes a day. Every 2.7 days a straggler slows the job by 15% until a comparison finds it. Twenty times a day a healthy rank pauses, for a minute on average.
+# The other figures are assumptions. A restart takes ten minutes. A node goes for repair, which takes a day, after every failure except those from software: also if it made a collective hang, computed wrong results, or was a straggler. Every 2.7 days a straggler slows the job by 15% until a comparison finds it. Twenty times a day a healthy rank pauses, for a minute on average. Training is *lost* if it has to be done again; waiting, restarts and slow steps do not count.
 #
-# **Predict.** With a checkpoint every half hour and one comparison per day, what percentage of the lost training is lost to silent corruption?
+# **Predict.** With a checkpoint every half hour and one comparison per day, what percentage of the lost training is lost because of silent corruption?
 
 # %% name="fleet_guess"
 my_guess = None  # percent
@@ -556,7 +556,7 @@ claims.figure(
 # %% [markdown] name="fleet_explained"
 # When a node dies, the job loses the minutes since the last checkpoint. After corruption, the job loses all training since the corruption began, because every later checkpoint contains it. So keep checkpoints from *before* the last comparison, too.
 #
-# Comparing often and saving often both help. The last two columns each change one setting of *save: 4 min*. (Llama 3's authors report more than 90% effective training time for the real run.) A short timeout ends hangs early, but it also kills healthy jobs in which a rank only paused. With enough spares, about seven nodes are being repaired at any time. So with only four spares, 16,384 GPUs wait for one node almost half of the time.
+# Comparing often and saving often both help. The last two columns each change one setting of *save: 4 min*. (Llama 3's authors report more than 90% effective training time for the real run.) A short timeout ends hangs early, but it also kills healthy jobs in which a rank only paused. About seven nodes break per day, from all causes but software, so with enough spares about seven are being repaired at any time. So with only four spares, 16,384 GPUs wait for one node almost half of the time.
 #
 # Explore the settings. What is the highest goodput that you find at 16,384 GPUs? Which setting stops mattering at 1,024?
 

@@ -15,7 +15,8 @@ from ..base import Check, Evidence
 from .decisions import WITHIN, best_known, decisions
 
 ASKED = {"ranks": "gpus", "seq": "seq", "tokens": "tokens", "precision": "precision"}  # of a layout: of a question
-_NOT_ASKED = "the planner did not evaluate it, because the layout does not match the question (see the first check)."
+_NOT_ASKED = "not judged until the layout matches the question (see the first check)."
+_TOO_LARGE = "not judged until the layout fits (see the second check)."
 _ASKED_WORDS = {
     "ranks": "GPUs",
     "seq": "tokens in a sequence",
@@ -140,7 +141,9 @@ class NearTheBest(Check):
         def line(name: str, one: Evidence) -> str | None:
             if not one.get("answers"):
                 return f"{name}: {_NOT_ASKED}"
-            if not one["fits"] or one["seconds"] <= (1 + WITHIN) * one["best"]:
+            if not one["fits"]:
+                return f"{name}: {_TOO_LARGE}"
+            if one["seconds"] <= (1 + WITHIN) * one["best"]:
                 return None
             slower = one["seconds"] / one["best"] - 1
             return (

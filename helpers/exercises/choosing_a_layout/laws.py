@@ -153,6 +153,7 @@ class LogitsOfTheWholeModel(OnFormulas):
 class MemoryIsTheSum(OnFormulas):
     """Memory is the sum of state, activations and logits, and of nothing else."""
 
+    after = ("state_of_this_rank", "activations_in_flight", "full_recompute_keeps_inputs", "logits_of_the_whole_model")
     unit, look = "bytes", "If all checks above pass, the differences are right. What is the same for each layout?"
     hint = "State, activations, and logits where pipeline is 1. Is anything else added to them?"
 
@@ -266,6 +267,12 @@ class BubbleStretchesTheStep(OnFormulas):
 class SecondsAreTheSum(OnFormulas):
     """Seconds are (max(compute, data) + tensor) x bubble, and nothing else, even if every dimension is above 1."""
 
+    after = (
+        "computes_at_half_the_peak",
+        "tensor_waits_on_its_link",
+        "data_hides_behind_compute",
+        "bubble_stretches_the_step",
+    )
     unit, look = "seconds", "If all checks above pass, their terms are right. How do you combine them?"
     hint = "`(max(compute, data) + tensor) * (1 + (pipeline - 1) / micro_batches)`. Is anything else added?"
 

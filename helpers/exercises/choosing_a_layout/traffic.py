@@ -88,6 +88,7 @@ class DataSendsGradients(OnTraffic):
 class OneRankSendsNothing(Check):
     """Along a dimension of one rank nothing is sent; along the others the bytes are the same as always."""
 
+    after = ("tensor_sends_messages", "pipeline_sends_both_ways", "data_sends_gradients")
     hint = "2 (n - 1) / n is 0 for n = 1. And a pipeline of one stage has no neighbors."
 
     @staticmethod

@@ -11,7 +11,7 @@ from helpers.exercises.choosing_a_layout import pictures
 from helpers.exercises.choosing_a_layout.decisions import best_known, decisions
 from helpers.exercises.choosing_a_layout.model_of_blocks import ModelOfBlocks
 from helpers.exercises.choosing_a_layout.ring import ring_bandwidth
-from helpers.exercises.reference.pipeline import one_f_one_b
+from helpers.exercises.pipeline.built import one_f_one_b
 from helpers.exercises.tensor_parallel.mesh_traffic import MeshTraffic
 from helpers.planner.catalog.archs import arch_of
 from helpers.planner.catalog.clusters import CLUSTERS

@@ -73,8 +73,13 @@ class CountsWhenFinished(OnReplays):
     """A checkpoint counts once it is finished: a failure while saving loses the segment."""
 
     hint = "A segment and its checkpoint succeed or fail together: compare the next failure with the end of both."
-    look = "A failure comes while a checkpoint is being written, so that checkpoint is worthless."
-    cases: ClassVar = [(100, 25, 4, 7, [27]), (90, 30, 10, 5, [35, 79]), (60, 20, 5, 2, [22, 48])]
+    look = "Until a checkpoint is written in full, it is worthless; from the moment its save ends, it counts."
+    cases: ClassVar = [
+        (100, 25, 4, 7, [27]),
+        (90, 30, 10, 5, [35, 79]),
+        (60, 20, 5, 2, [22, 48]),
+        (60, 20, 5, 2, [25]),  # the moment the first save ends
+    ]
 
 
 class FailsWhileRestarting(OnReplays):
@@ -86,16 +91,23 @@ class FailsWhileRestarting(OnReplays):
 
 
 class EndsWithItsWork(OnReplays):
-    """The run is over as soon as its work is done; failures after that change nothing."""
+    """The run is over as soon as its work is done; failures from then on change nothing."""
 
     hint = "Return the clock when the last segment is done, before you look at the next failure."
-    look = "The work is done before the last of these failures."
-    cases: ClassVar = [(50, 25, 2, 7, [53]), (50, 50, 9, 7, [55]), (60, 20, 3, 4, [30, 90, 200])]
+    look = "The work is done when the last of these failures comes, or before it."
+    cases: ClassVar = [(50, 25, 2, 7, [53]), (50, 50, 9, 7, [55]), (60, 20, 3, 4, [30, 90, 200]), (50, 25, 2, 7, [52])]
 
 
 class ManyFailures(OnReplays):
     """Long runs with many random failures take the right number of seconds."""
 
+    after = (
+        "checkpoints_between_pieces",
+        "loses_work_since_checkpoint",
+        "counts_when_finished",
+        "fails_while_restarting",
+        "ends_with_its_work",
+    )
     hint = "Use each failure once. Failures during work, saves and restarts are all on one clock."
     look = "The short cases are easier to trace by hand. Make those pass first."
     cases: ClassVar = []

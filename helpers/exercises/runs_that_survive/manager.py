@@ -145,6 +145,7 @@ def _scene(name: str, step: int) -> str:
 class SurvivesKills(InFolder):
     """After a kill at any moment of `save`, a reader finds the old checkpoint or the new one, whole."""
 
+    after = ("finds_the_newest",)
     hint = (
         "Write under a name that `latest` ignores; os.replace(draft, name) then publishes it atomically.\n"
         "Delete old checkpoints after the new one is published, not before.\n"
@@ -186,6 +187,7 @@ class SurvivesKills(InFolder):
 class SurvivesPowerFailures(InFolder):
     """A power failure at any moment leaves the old or the new checkpoint; after `save`, it leaves the new one."""
 
+    after = ("finds_the_newest", "survives_kills")
     hint = (
         "A rename changes the directory. Until the directory is synced, a power failure may undo the rename and keep a "
         "later deletion.\n"
@@ -241,6 +243,7 @@ class SurvivesPowerFailures(InFolder):
 class OnDiskFirst(InFolder):
     """All bytes are on disk (os.fsync) before the checkpoint is published."""
 
+    after = ("finds_the_newest",)
     hint = (
         "Written data may still be in the memory of the operating system; a power failure loses it.\n"
         "file.flush(), then os.fsync(file.fileno()), then os.replace. Without flush(), Python may still buffer bytes."
@@ -282,6 +285,7 @@ def _not_on_disk(camera: Photographs, number: int) -> int:
 class PassesOverDamage(InFolder):
     """If the newest checkpoint is damaged or gone, the one before it is found, without an error."""
 
+    after = ("finds_the_newest",)
     hint = (
         "The right size, or a file that loads, proves nothing: a bit may have changed. Store a checksum, "
         "hashlib.sha256(data), beside the data, and compare it when you read.\n"
@@ -331,6 +335,7 @@ class PassesOverDamage(InFolder):
 class BoundedDisk(InFolder):
     """At most `keep` checkpoints remain, and one more while the new one is written."""
 
+    after = ("finds_the_newest",)
     hint = "After the new one is published, delete all but the newest `keep`."
 
     @classmethod
@@ -370,6 +375,7 @@ class BoundedDisk(InFolder):
 class NoLeftovers(InFolder):
     """The next save removes what killed saves left behind."""
 
+    after = ("finds_the_newest",)
     hint = "Give all drafts the same name, or delete every file that is not one of the checkpoints you keep."
 
     @classmethod
@@ -402,6 +408,7 @@ class NoLeftovers(InFolder):
 class KeepsWholeOnes(InFolder):
     """`keep` counts whole checkpoints: a damaged one does not displace the last usable one."""
 
+    after = ("finds_the_newest",)
     hint = "When you delete old ones, verify the newer ones as `latest` does: only whole ones count."
 
     @classmethod
