@@ -660,7 +660,7 @@ del names, packed
 # Python counts references *inside* each object. So reading an object writes to it, and the page that it is on is copied.
 #
 # - A name of 20 characters takes 69 bytes, which Python's allocator rounds up to 80; times 400,000, that is 30.5 MiB. (From Python 3.12 on, it takes 61 bytes, rounded up to 64: 24.4 MiB.) The list itself, 3 MiB of pointers, stays shared.
-# - With 8 workers per GPU and 8 GPUs, each with its own main process, there are 8 × 9 copies of that list: one in each of 8 workers and in the main process, for each of 8 GPUs. It looks like a leak: memory grows during the epoch.
+# - With 8 workers per GPU and 8 GPUs, each with its own main process, there are 8 × 9 copies of that list: for each GPU, one in each worker and one in the main process. This looks like a leak: memory grows during the epoch.
 #
 # Keep large data in one array or tensor. (A tensor is better still: it travels to workers in shared memory, however they were started.)
 #
@@ -817,7 +817,7 @@ hint("data_loading.loader")
 # - **Augment in batches.** Rotating one image at a time mostly costs call overhead. Rotate 64 at once; on a GPU, do it there.
 # - **Collate nothing.** If a data set has `__getitems__`, `DataLoader` passes it all indices of a batch at once, and it can return a finished batch.
 #
-# Everything in this section is timed on one core; otherwise we would be comparing cores.
+# The next cells time the data on one core; otherwise we would be comparing cores.
 
 # %% name="rotations"
 threads = torch.get_num_threads()
