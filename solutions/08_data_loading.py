@@ -209,6 +209,8 @@ print(f"data + compute: {1e3 * whole:.1f} ms; the loop takes {slow['loop'] / who
 # - Do not use `nvidia-smi` for this: its "utilization" is the fraction of time in which *any* kernel ran, and one small kernel counts in full.
 # - The profiler of [[where_the_time_goes]] shows the wait as the *data* phase of a step.
 #
+# Divide *data* by the 64 samples of a batch. The result may be well above the full sample of section 1, which was the same file read 200 times in a row: an epoch reads a different file each time, and stacks 64 samples per batch. That is one more cost to measure in its context.
+#
 # > **Note:** on a GPU, a loop that never waits for a result (no `loss.item()`, no logging) overlaps a little even without workers, because the GPU works through its queue while Python decodes.
 #
 # ### The same as a picture
@@ -227,7 +229,7 @@ show(
 #
 # While the device works, a helper could draw the next batch. The simplest helper is a **thread**: it draws batches ahead of the loop and puts them into a queue, from which the loop takes them.
 #
-# The idea takes five lines of code, but they leave four problems:
+# The idea fits in five lines of code, which leave four problems:
 #
 # - the queue grows without limit;
 # - an error in the thread is lost, and the loop waits forever;
@@ -238,7 +240,7 @@ show(
 #
 # - **All, in order.** It yields each batch of the iterable `batches` once, in order, as a tuple of its tensors. A batch may be a list or a tuple, of any number of tensors. After the last batch, every further `next()` raises `StopIteration` at once.
 # - **One thread** draws all batches, and it is not the thread that runs the loop. Two prefetchers may run side by side.
-# - **Depth.** While the loop is busy, `depth` batches are drawn beyond those it has received, including the one that the thread holds. There are never more, not even before the loop takes its first batch.
+# - **Depth.** While the loop is busy, `depth` batches are drawn beyond those it has received, including the one that the thread holds. There are never more, not even before the loop takes its first batch. For example, with depth 2, while the loop works on batch 0, batches 1 and 2 have been drawn and batch 3 has not.
 # - **To the device.** For a CUDA device the thread pins each tensor (`pin_memory()`) and sends the pinned copy with `.to(device, non_blocking=True)`. For any other device it calls `.to(device)` and pins nothing. A CUDA device comes with its index, as in `cuda:1`, because CUDA's current device is per thread: plain `cuda` would mean GPU 0 in a new one. The copy uses the thread's current stream. (That frees the loop from the copy. Section 11 adds the side stream that lets a copy overlap kernels.)
 # - **Errors.** An error in drawing or sending a batch is raised in the loop, unchanged, after the batches that were drawn before it.
 # - **The end.** The thread ends with the last batch, with an error, and after `close()`, even if no batch has been taken. After `close()` no further draw starts.
@@ -320,7 +322,12 @@ formula = slower + quicker / len(plain_loader)  # once per epoch, one half does 
 print(f"the slower half, and the fill: {1e3 * formula:.1f} ms; the loop takes {threaded / formula:.2f} times that")
 
 # %% [markdown] name="threads_text"
-# If the two halves run side by side, the slower one sets the pace: with a 10 ms step, the data. The lines above show what the thread gains on this machine, with all three loops timed in alternation. The loop may be slower than that pace; the next prediction is about one reason. It may also be faster, if the same small calls take less time in the new thread than in the main one. Would more threads help?
+# If the two halves run side by side, the slower one sets the pace: with a 10 ms step, the data. The lines above show what the thread gains on this machine, with all three loops timed in alternation.
+#
+# - A thread can hide at most the quicker half. Without a GPU that is the 10 ms of the step, a small part of this loop.
+# - It costs something, too: batches change threads, and the same small calls may take more time in the new thread than in the main one, or less. Where that costs as much as the step, or where other programs take the cores, the loop with the thread is no faster than the plain one.
+#
+# Would more threads help?
 #
 # **Predict.** Read some digits with one thread, then with two. By what factor are two threads faster than one if the reads *compute* (decode, rotate)?
 
@@ -383,7 +390,10 @@ formula = max(
     two.making / n + slow["compute"], max(two.work()) / n
 )  # with its cost in this run; the later worker counts
 rest = two.seconds / n - formula
-print(f"by formula {1e3 * expected:.1f}, sharing {1e3 * (formula - expected):.1f}, rest {1e3 * rest:.1f} ms per batch")
+print(
+    f"of these, the formula explains {1e3 * expected:.1f} ms; sharing the cores adds {1e3 * (formula - expected):+.1f}"
+)
+print(f"ms, and handing over, which is the rest, {1e3 * rest:+.1f} ms")
 print(f"a batch takes a worker {1e3 * two.making:.1f} ms; it took the main process {1e3 * one.making:.1f} ms, alone")
 print(f"an idle device gets it {1e3 * two.handover:.1f} ms after its last file was read")
 
@@ -414,6 +424,8 @@ my_guess = None  # times as fast, far
 my_guess = 8  # waiting needs no core
 ### END GUESS
 far_guess = Prediction("8 workers that wait", my_guess, "times as fast")
+
+# %% name="guess_scaling_files"
 my_guess = None  # times as fast, files
 ### BEGIN GUESS
 my_guess = min(8, cores)
@@ -483,7 +495,9 @@ said = "with workers: the slower half, and the fill"
 claims.record("T11", said, f"far, {workers} workers", loop / formula, "x the formula", 0.8, 1.35)
 
 # %% [markdown] name="prefetch_text"
-# ## 5 · `prefetch_factor` is for slow moments
+# The *rest* is what the formula leaves out: batches are handed over, processes wake up, and other programs take their turn on the cores. On a busy machine it can be as large as the fill. Then the table of claims in section 12 may say "did not hold", although the workers did overlap with the steps.
+#
+# ## 5 · `prefetch_factor` covers slow moments
 #
 # More batches in the queue do not change the average, because workers do not make batches any faster. They change how long a slow moment (a slow read, a large file) may last before the device idles.
 #
@@ -491,7 +505,7 @@ claims.record("T11", said, f"far, {workers} workers", loop / formula, "x the for
 # - The step takes 15 ms (simulated, on every device).
 # - A model of `DataLoader` with three rules predicts the result: deal in turn; at most `prefetch_factor` batches per worker in flight; deliver in order.
 #
-# **Predict.** With 1 batch per worker in flight, what share of the time is the device idle? (On paper: batch *k* is requested when batch *k* − 2 is taken. Draw the lanes for batches 0 to 12; from 4 on they repeat.)
+# **Predict.** With 1 batch per worker in flight, what share of the time is the device idle? (On paper: with 2 workers and 1 batch in flight per worker, batch *k* is requested when batch *k* − 2 is taken. Draw the lanes for batches 0 to 12; from 4 on they repeat.)
 
 # %% name="guess_prefetch"
 my_guess = None  # %
@@ -581,7 +595,7 @@ for n in (2, 16):
 #
 # ### Memory
 #
-# Finished batches take memory. With 2 workers and `prefetch_factor=4`, the next cell counts the batches that wait after the loop has taken one and stopped.
+# Finished batches take memory. With 2 workers and `prefetch_factor=4`, the next cell counts the batches that wait after the loop has taken one and paused.
 
 # %% name="waiting"
 files.reads.zero_()
@@ -646,7 +660,7 @@ del names, packed
 # Python counts references *inside* each object. So reading an object writes to it, and the page that it is on is copied.
 #
 # - A name of 20 characters takes 69 bytes, which Python's allocator rounds up to 80; times 400,000, that is 30.5 MiB. (From Python 3.12 on, it takes 61 bytes, rounded up to 64: 24.4 MiB.) The list itself, 3 MiB of pointers, stays shared.
-# - With 8 workers per GPU and 8 GPUs, each with its own main process, such a list exists 8 × 9 times. It looks like a leak: memory grows during the epoch.
+# - With 8 workers per GPU and 8 GPUs, each with its own main process, there are 8 × 9 copies of that list: for each GPU, one in each worker and one in the main process. This looks like a leak: memory grows during the epoch.
 #
 # Keep large data in one array or tensor. (A tensor is better still: it travels to workers in shared memory, however they were started.)
 #
@@ -693,7 +707,7 @@ for name, (start, again) in starts.items():
     print(f"{name}: the epoch that starts the worker {start:.2f} s, the next, which finds it running, {again:.2f} s")
 
 # %% [markdown] name="spawn_explained"
-# Without `persistent_workers=True`, every epoch starts all workers again, and so does every pass over a validation loader. With it the workers stay, and so does their memory.
+# Without `persistent_workers=True`, every epoch starts all workers again, and so does every pass over a validation loader. With it, the workers stay alive and keep their memory.
 #
 # ## 8 · Random numbers in workers
 #
@@ -759,7 +773,7 @@ claims.record("P6", "workers repeat NumPy's numbers", "its global generator", tw
 # - **Pace.** From its first batch on, an epoch takes at most 1.5 times as long as its steps alone, which take `step_seconds` each. The rule of section 4 is enough, on any machine and without a margin, because these reads wait and need no core. The first epoch does not count. The check has two data sets: in one, reading one batch takes more than five step times, in the other less than two.
 # - **Thrift.** Use at most 2 workers more than the rule of section 4 asks for, and the same ones in each epoch. At most 3 batches per worker wait (`prefetch_factor`). The files do not fit in memory: every epoch reads each file once and keeps nothing. You may read up to 8 files beforehand, to measure; the median of a few is a good estimate.
 # - **The same samples.** Each file comes once per epoch, in batches of `batch_size` with one smaller batch at the end, in a new random order each epoch.
-# - **Fresh augmentation.** Images are rotated as before; no two workers and no two epochs draw the same angles (`DigitFiles` has a method `reseed(seed)`).
+# - **Fresh augmentation.** Images are rotated as before; no two workers and no two epochs draw the same angles, and a second loader, as after a restart of the job, draws new ones (`DigitFiles` has a method `reseed(seed)`).
 #
 # Wrap the functions that workers run in `PickledByValue`, and your loader works on any system. (The check runs a dozen epochs and takes a while, longer still where workers are spawned.)
 
@@ -803,12 +817,26 @@ hint("data_loading.loader")
 # - **Augment in batches.** Rotating one image at a time mostly costs call overhead. Rotate 64 at once; on a GPU, do it there.
 # - **Collate nothing.** If a data set has `__getitems__`, `DataLoader` passes it all indices of a batch at once, and it can return a finished batch.
 #
+# The next cells time the data on one core; otherwise we would be comparing cores.
+
+# %% name="rotations"
+threads = torch.get_num_threads()
+torch.set_num_threads(1)
+quiet = DigitFiles(1024, logged=False)  # the log of sections 1 to 9 costs time, too
+batch = torch.stack([decode(file) for file in quiet.files[:BATCH]])
+angles = torch.linspace(-20, 20, BATCH)
+alone_sample = benchmark(lambda: quiet[0], runs=200).median
+call = {n: benchmark(lambda n=n: rotate(batch[:n], angles[:n]), runs=200).median for n in (1, BATCH)}
+print(f"a full sample without the log: {1e6 * alone_sample:.0f} µs")
+print(f"rotating 1 image: {1e6 * call[1]:.0f} µs, {BATCH} images in one call: {1e6 * call[BATCH]:.0f} µs")
+
+# %% [markdown] name="factor_text"
 # **Predict.** With all three, and no workers, by what factor is a batch faster?
 
 # %% name="guess_cheaper"
 my_guess = None  # times as fast
 ### BEGIN GUESS
-my_guess = 6.0  # no decoding, rotation at a third of the cost, no stacking of 64 small tensors
+my_guess = BATCH * alone_sample / call[BATCH]  # 64 full samples against one call
 ### END GUESS
 cheaper_guess = Prediction("Decoded once, rotated in batches", my_guess, "times as fast")
 
@@ -836,10 +864,8 @@ class InBatches(Decoded):
 
 
 # %% name="cheaper_measured"
-threads = torch.get_num_threads()
-torch.set_num_threads(1)  # one core each; otherwise we would be comparing cores
 variants = {
-    "decode and rotate each": DataLoader(files, BATCH),
+    "decode and rotate each": DataLoader(quiet, BATCH),
     "decoded once, rotate each": DataLoader(Decoded(files), BATCH),
     "decoded once, rotate in batches": DataLoader(InBatches(files), BATCH, collate_fn=lambda batch: batch),
 }
@@ -851,10 +877,12 @@ for name, now in pace.items():
     print(f"{name:31}{1e3 * now:6.1f} ms per batch")
 print(f"files {human_bytes(sum(map(len, files.files)))}, decoded {human_bytes(len(files) * image.nbytes)}")
 cheap = diagnose(fast_lane(InBatches(files), shuffle=True, collate_fn=lambda batch: batch), train_step)
-print(f"and the loop: {1e3 * cheap['loop']:.1f} ms per batch without workers; it was {1e3 * slow['loop']:.1f}")
+print(
+    f"and the loop: {1e3 * cheap['loop']:.1f} ms per batch without workers; in section 1 it was {1e3 * slow['loop']:.1f}"
+)
 
 # %% [markdown] name="cheaper_explained"
-# Together, the changes remove nearly all of a batch's cost. (The three variants were each timed on one core, so compare them only with each other.)
+# Together, the changes remove nearly all of a batch's cost. (The three variants were each timed on one core and without the course's log of reads, so compare them only with each other. The loop of section 1 wrote that log and used all cores.)
 #
 # - Reading decoded images saves the decoding and its effect on the caches (section 1).
 # - Most of the rest is one small call after another for each image, and one large call for all 64 saves those.

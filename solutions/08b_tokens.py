@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | read tokens from a mapped file and count the bytes that this takes from the disk; pack documents with their end-of-document tokens, and keep them apart with masks and positions; share an epoch's blocks among ranks and workers; stop in the middle of an epoch and continue with the very next batch |
-# | Time | 90 to 100 minutes |
+# | Time | 95 to 110 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU (for worker processes) |
 # | Before this | [[data_loading]] |
@@ -14,11 +14,12 @@
 
 # %% name="setup" setup=true
 import mmap
+import pickle
 import tempfile
 import time
 import warnings
 from pathlib import Path
-from pydoc_data.topics import topics
+from pydoc_data.topics import topics  # Python's own manual, as a dictionary of texts
 
 from helpers import (
     PickledByValue,
@@ -67,7 +68,7 @@ grown = psutil.Process().memory_info().rss - before
 print(f"{len(tokens):,} documents, {len(tokens.tokens):,} tokens, a file of {human_bytes(tokens.tokens.nbytes)}")
 print(f"mapped, and {grown / 2**20:.1f} MiB of it resident in this process")
 print(f"a document has {len(tokens.tokens) / len(tokens):.0f} tokens on average; this is one:")
-print(bytes(tokens[777].tolist()).decode())
+print(bytes(tokens[777].tolist()).decode().rstrip())
 
 # %% [markdown] name="resident_text"
 # **Predict.** Read 512 tokens (1 KiB) from each of 256 random places: 256 KiB of data. How many MiB does the system read from the disk?
@@ -117,23 +118,44 @@ if patterns["random"][3]:
 else:
     print("This system does not count what a process reads from the disk.")
 
+# %% name="read_ahead"
+windows = sorted({int(file.read_text()) for file in Path("/sys/block").glob("*/queue/read_ahead_kb")})
+print(f"no line can read more than the file: {human_bytes(tokens.tokens.nbytes)}")
+print(f"read-ahead of this machine's disks, in KiB: {', '.join(map(str, windows)) or 'not listed here'}")
+array, file = (len(pickle.dumps(each)) for each in (tokens.tokens[: 10**6], TokenFile(tokens.path, tokens.starts[:2])))
+print(f"pickled: a mapped array of a million tokens {human_bytes(array)}, a TokenFile with one document {file} bytes")
+
 # %% [markdown] name="resident_explained"
 # A mapping itself uses no memory. Accesses do, and they cost more than the bytes you read, in two ways:
 #
-# - **On the disk.** The system expects sequential access and, on a miss, reads a window around that place, usually 128 KiB, on some systems megabytes (`/sys/block/*/queue/read_ahead_kb`). The resident size does not show this.
+# - **On the disk.** The system expects sequential access and, on a miss, reads a window around that place, usually 128 KiB, on some systems megabytes (`/sys/block/*/queue/read_ahead_kb`). On a machine with several disks, the file is on one of them, so only one of the printed sizes applies. The resident size does not show this.
 # - **In the process.** Linux maps up to 16 *cached* pages, 64 KiB, around each access (fault-around). That increases the resident size, not the disk traffic.
 #
-# `madvise(MADV_RANDOM)` turns read-ahead off, and the disk reads only the pages that the program touches. Compare *used* with *from the disk* in each line. A read-ahead of megabytes makes even random reads of 1 MiB cost several times their bytes, because each read is followed by one somewhere else. Read-ahead pays off when a read continues where the last one ended, or is much longer than the read-ahead.
+# `madvise(MADV_RANDOM)` turns read-ahead off, and the disk reads only the pages that the program touches. Compare *used* with *from the disk* in each line, but keep the size of the file in mind: a line that has reached it has read the whole file, and says no more about the read-ahead.
+#
+# - A read-ahead of megabytes makes even random reads of 1 MiB cost several times their bytes, because each read is followed by one somewhere else.
+# - Sequential reads use what was read ahead, all but the end: this line stops after 0.25 MiB, and what lies beyond its last read counts, too. A longer sequential read would use it.
+#
+# Read-ahead pays off when a read continues where the last one ended, or is much longer than the read-ahead.
 #
 # - The pages are in the system's **page cache**. All workers that map the file share them, and the system drops them when memory is short. A monitor that adds up `RSS` counts them once per process.
 # - Training needs a random order. So shuffle large parts (shards, or blocks longer than the read-ahead), read each part sequentially, and shuffle its documents in memory. Or call `madvise`: then even a single training row costs only its own pages.
-# - A mapped array is pickled with all its data. `TokenFile` sends workers its path instead, and maps the file there.
+# - A mapped array is pickled with all its data (the last line above). `TokenFile` sends workers its path instead, and maps the file there.
 #
 # ## 2 · Documents in rows
 #
-# A model needs rows of equal length, and documents have any length. The simplest method is **padding**: one row per document.
+# A model needs rows of equal length, but documents come in all lengths. The simplest method is **padding**: one row per document.
 #
-# Documents longer than a row are truncated. You know their mean length (section 1), but you have to guess how much longer individual documents are.
+# Documents longer than a row are truncated.
+
+# %% name="lengths"
+ROW = 512
+lengths = np.diff(tokens.starts[: len(paragraphs) + 1])
+longer = lengths > ROW
+print(f"{longer.mean():.1%} of the documents are longer than {ROW} tokens; the longest has {lengths.max():,}")
+
+# %% [markdown] name="lost_text"
+# From this line and the mean length in section 1 you can estimate the loss, but not compute it: how long are the long documents?
 #
 # **Predict.** What share of all tokens is lost to truncation, in rows of 512?
 
@@ -145,13 +167,13 @@ my_guess = 2  # the mean is a third of a row
 lost_guess = Prediction("Tokens lost by truncation", my_guess, "%")
 
 # %% name="padding"
-ROW = 512
-lengths = np.diff(tokens.starts[: len(paragraphs) + 1])
 padded = 1 - np.minimum(lengths, ROW).mean() / ROW
 lost = 1 - np.minimum(lengths, ROW).sum() / lengths.sum()
 lost_guess.reveal(100 * lost)
 print(f"{padded:.0%} of the tokens in rows are padding; by the mean length it would be {1 - lengths.mean() / ROW:.0%}")
-print(f"mean length {lengths.mean():.0f}, median {np.median(lengths):.0f}, longest {lengths.max():,}")
+print(
+    f"mean length {lengths.mean():.0f}, median {np.median(lengths):.0f}; of the long ones {lengths[longer].mean():.0f}"
+)
 
 # %% [markdown] name="pack_task"
 # ### Your turn: packing
@@ -163,9 +185,9 @@ print(f"mean length {lengths.mean():.0f}, median {np.median(lengths):.0f}, longe
 # **Contract.** `pack(documents, length)` takes a list of documents, each (T,) of int64 with T ≥ 1, and returns four tensors (rows, `length`) of int64. Any token may occur more than once, 0 as well. The inputs are not changed.
 #
 # - `ids`: the tokens of all documents in order, cut into rows of `length` tokens. Only the end of the last row is padded, with 0.
-# - `targets`: for each token the next one *of its document*, even if that is in the next row; -100 for the last token of a document, and for padding.
-# - `positions`: for each token how many tokens of its document come before it *in the row*; 0 for padding.
-# - `document`: for each token the index of its document in the list; -1 for padding.
+# - `targets`: for each token, the next one *of its document*, even if that is in the next row; -100 for the last token of a document, and for padding.
+# - `positions`: for each token, how many tokens of its document come before it *in the row*; 0 for padding.
+# - `document`: for each token, the index of its document in the list; -1 for padding.
 #
 # `document_mask(document)` returns a mask (rows, 1, length, length) of bool, in the form that `F.scaled_dot_product_attention` expects. At [r, 0, i, j] it is True where token i may attend to token j: j belongs to the same document and does not come after i. Treat padding as one document, so that no query row is fully masked.
 
@@ -277,7 +299,7 @@ for kind in ("learned", "rotary"):
         print(f"{kind:8} {name:38} off by {off:.1e}")
 
 # %% [markdown] name="pack_explained"
-# With the document mask, each document gets the output that it would get alone. Learned position embeddings must also restart with each document. Rotary positions need no restart: attention depends on their differences only, and running on costs only rounding. The mask also saves work if the kernel skips what is masked, because most of the mask is empty.
+# With the document mask, each document gets the output that it would get alone. Learned position embeddings must also restart with each document. Rotary positions need no restart: attention depends on their differences only, and letting them run on costs only rounding error. The mask also saves work if the kernel skips what is masked, because most of the mask is empty.
 #
 # ### PyTorch's own versions
 #
@@ -309,7 +331,7 @@ print(f"{of_blocks.float().mean():.0%} of all blocks; a causal mask leaves {unde
 #
 # ## 3 · Ranks and workers share the file
 #
-# As section 1 explained, shuffle large parts and read each sequentially. Here a part is a **block** of 64 rows: one batch, and 64 KiB of the file. (That is small, because the file is small. In a file of many GB, take blocks of megabytes, longer than the read-ahead.) A data set that streams blocks instead of indexing is an `IterableDataset`: it has no length and no sampler, only `__iter__`.
+# As section 1 explained, shuffle large parts and read each sequentially. Here a part is a **block** of 64 rows: one batch, and 64 KiB of the file. (That is small, because the file is small. In a file of many GB, use blocks of several megabytes, so that they are longer than the read-ahead.) A data set that streams blocks instead of indexing is an `IterableDataset`: it has no length and no sampler, only `__iter__`.
 #
 # **Predict.** Such a data set yields 12 blocks. A `DataLoader` with 3 workers iterates over it. How many blocks does the loop receive?
 
@@ -332,7 +354,7 @@ streamed_guess.reveal(len(streamed))
 print(streamed)
 
 # %% [markdown] name="shard_task"
-# Each worker has a copy of the data set and iterates over all of it. With several ranks (processes that train together, one per GPU), so does every worker of each rank. No error is raised: the model trains on every block many times, and the epochs are long. The data set itself has to find out which worker (`get_worker_info()`) of which rank it belongs to, and skip the blocks of the others.
+# Each worker has a copy of the data set and iterates over all of it. With several ranks (processes that train together, one per GPU), so does every worker of each rank. No error is raised: the model trains on every block many times, and each epoch takes that many times as long. The data set itself has to find out which worker (`get_worker_info()`) of which rank it belongs to, and skip the blocks of the others.
 #
 # ### Your turn: which blocks are mine?
 #
@@ -595,7 +617,11 @@ table += [
         f"{len(streamed) / 12:.0f}",
         f"{len(crew[0]) / len(set(crew[0])):.0f}",
     ),
-    ("batches lost by a resume: sampler's count, loop's", f"{sampler.handed_out - 5}", f"{len(whole) - len(both)}"),
+    (
+        "batches lost on resuming: by the sampler's count, by the loop's",
+        f"{sampler.handed_out - 5}",
+        f"{len(whole) - len(both)}",
+    ),
 ]
 show_table(table)
 
@@ -607,8 +633,8 @@ show_table(table)
 # - Learned positions restart with each document; rotary positions need not.
 # - A kernel skips whole blocks of a mask, not single pairs. The longer the rows, the more it skips.
 # - Every worker of every rank iterates over all of a streamed data set. Give each its share: one order from seed and epoch, equal shares, workers in turn.
-# - To continue in the middle of an epoch, save seed, epoch and the batches that the *loop* has received.
+# - To continue in the middle of an epoch, save the seed, the epoch, and the *number* of batches that the loop has received.
 #
-# **What to reach for when.** A corpus larger than memory: one mapped file per shard, read in blocks longer than the read-ahead, or with `madvise`. Rows of padding: pack, with `varlen` attention or FlexAttention. Several ranks and an indexed data set: `DistributedSampler` with `drop_last=True` and `set_epoch`; streamed: split by rank and worker yourself, or `split_dataset_by_node`. Long runs: `StatefulDataLoader`.
+# **What to reach for when.** A corpus larger than memory: one mapped file per shard, read in blocks longer than the read-ahead, or with `madvise`. Rows that are mostly padding: pack them, with `varlen` attention or FlexAttention. Several ranks and an indexed data set: `DistributedSampler` with `drop_last=True` and `set_epoch`; streamed: split by rank and worker yourself, or `split_dataset_by_node`. Long runs: `StatefulDataLoader`.
 #
 # **Sources.** PyTorch documentation: `torch.utils.data` (`IterableDataset`, `get_worker_info`, `DistributedSampler`), `torch.nn.attention` (FlexAttention, variable-length attention); Python documentation: `mmap`; Linux documentation: `posix_fadvise(2)`, `madvise(2)`, `mmap(2)`; Krell et al. 2021, *Efficient Sequence Packing without Cross-contamination*; Su et al. 2021, *RoFormer* (rotary positions); torchdata documentation: `StatefulDataLoader`; Hugging Face `datasets` documentation: `split_dataset_by_node`; MosaicML Streaming documentation.

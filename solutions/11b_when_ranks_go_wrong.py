@@ -108,7 +108,7 @@ def average_gradients_by_hand(model):
 # **Predict.** How far apart are the two replicas after 20 steps, relative to their distance at the start?
 
 # %% name="guess_seeds"
-my_guess = None
+my_guess = None  # times the distance at the start
 ### BEGIN GUESS
 my_guess = 1  # the same moves for both: the difference stays what it was
 ### END GUESS
@@ -142,7 +142,7 @@ claims.record("P7", said, "MLP, 20 steps by hand", distance(a, b), "relative", 0
 claims.record("P7", "DDP starts all from rank 0", "MLP, 20 steps", distance(c, d), "relative", 0, 0)
 
 # %% [markdown] name="seeds_explained"
-# DDP's constructor sends rank 0's parameters and buffers to all ranks. So DDP is safe here, unless the weights are changed later on one rank only, for example by loading a checkpoint on rank 0. A checksum of the weights, compared between ranks every few hundred steps, detects such drift. Randomness is another matter: dropout and augmentation *should* differ between ranks. Make the model from the same seed everywhere, and only then add the rank to the seed.
+# DDP's constructor sends rank 0's parameters and buffers to all ranks. So DDP is safe here, unless the weights are changed later on one rank only, for example by loading a checkpoint on rank 0. A checksum of the weights, compared between ranks every few hundred steps, detects such drift. Randomness is another matter: dropout and augmentation *should* differ between ranks. Build the model from the same seed on every rank, and only then reseed with seed + rank.
 #
 # ### Unequal batches
 #
@@ -150,30 +150,31 @@ claims.record("P7", "DDP starts all from rank 0", "MLP, 20 steps", distance(c, d
 
 
 # %% name="unequal"
-def unequal(weigh):
+def unequal(by_rows):
     rank, here = dist.get_rank(), rank_device()
     model = nn.Linear(64, 10, bias=False).to(here)
     nn.init.zeros_(model.weight)
     ddp = DistributedDataParallel(model)
     rows, labels = torch.eye(64).split((60, 4))[rank].to(here), y.split((60, 4))[rank].to(here)
     loss = F.cross_entropy(ddp(rows), labels)
-    if weigh:
+    if by_rows:
         loss = loss * len(rows) * dist.get_world_size() / 64
     loss.backward()
     return model.weight.grad.cpu()  # row i of the identity has its gradient in column i, and only there
 
 
-plain, weighed = (run_ranks(unequal, 2, weigh).results[0] for weigh in (False, True))
+plain, weighted = (run_ranks(unequal, 2, by_rows).results[0] for by_rows in (False, True))
 weight = (plain[:, -1].norm() / plain[:, 0].norm()).item()
 print(f"a row on the rank with 4 rows has {weight:.3g} times the weight of a row on the other rank")
 alike = F.one_hot(y, 10).T  # the gradient of one process on the joint batch is (softmax of zeros - one_hot) / 64
 whole = (0.1 - alike) / 64
 print(
-    f"distance from the joint batch: mean of means {distance(plain, whole):.1e}, by rows {distance(weighed, whole):.1e}"
+    f"distance from the joint batch: mean of means {distance(plain, whole):.1e}, "
+    f"weighted by rows {distance(weighted, whole):.1e}"
 )
 said = "unequal batches: the mean of means is wrong"
 claims.record("P7", said, "60 and 4 rows", distance(plain, whole), "relative", 0.01, torch.inf)
-claims.record("P7", "weighing by rows repairs it", "60 and 4 rows", distance(weighed, whole), "relative", 0, 1e-5)
+claims.record("P7", "weighting by rows repairs it", "60 and 4 rows", distance(weighted, whole), "relative", 0, 1e-5)
 
 # %% [markdown] name="average_text"
 # Here the loss was weighted before the backward pass. Now weight the gradients.
@@ -185,7 +186,7 @@ claims.record("P7", "weighing by rows repairs it", "60 and 4 rows", distance(wei
 # - Before the call each `.grad` is the gradient of the **mean** loss over this rank's own `rows` rows. Ranks may have different numbers of rows.
 # - A rank with 0 rows has run no backward pass, so its `.grad`s are `None`. It still takes part, and has gradients afterwards.
 # - Parameters with `requires_grad=False` keep `.grad` None on all ranks. All other parameters are used.
-# - Use only collectives from `torch.distributed`, and send each gradient about once (do not send everything to every rank). Return nothing.
+# - Use only collectives from `torch.distributed`, and send each gradient once (do not gather everything on every rank); a few extra numbers are fine. Return nothing.
 #
 # The joint count can stay on the device: dividing by a tensor needs no `.item()`, which would stop Python until the GPU has caught up.
 
@@ -213,7 +214,7 @@ hint("when_ranks_go_wrong.average")
 # %% [markdown] name="batchnorm_text"
 # ### BatchNorm
 #
-# All statements about "the update of the joint batch" hold only for models that treat each row independently. BatchNorm normalizes with the statistics of *its own rank's* rows. A small CNN with BatchNorm now takes the 64 digits, 32 on each rank, so the averaged gradient is not that of the joint batch. Its error depends on how well a rank's rows represent the whole batch.
+# All statements about "the update of the joint batch" hold only for models that treat each row independently. BatchNorm normalizes with the statistics of *its own rank's* rows. A small CNN with BatchNorm now takes the 64 digits, 32 on each rank, so the averaged gradient is not that of the joint batch. Its error depends on how well a rank's rows represent the whole batch: the mean and the variance of n rows are off by about 1/√n.
 #
 # **Predict.** With 8 rows on each of eight ranks instead of 32 on each of two, by what factor does the averaged gradient's distance from the joint one grow?
 
@@ -261,22 +262,22 @@ if pair.type == "cuda":
     print(f"with SyncBatchNorm: {together:.2g}")
 
 # %% [markdown] name="batchnorm_explained"
-# A quarter of the rows per rank does not make the distance four times as large. The mean and the variance of n rows are off by about 1/√n, so with a quarter of the rows they are off by twice as much, and averaging over eight ranks instead of two cancels part of that. But even with 32 rows per rank the gradient is off by nearly a fifth.
+# A quarter of the rows per rank does not make the distance four times as large. With a quarter of the rows, the mean and the variance are off by twice as much. If the ranks' errors were independent, averaging over eight ranks instead of two would cancel that again (2 / √4 = 1). The measured factor includes both effects, and no cell separates them. But even with 32 rows per rank the gradient is off by nearly a fifth.
 #
 # Accumulation has the same problem ([[gradient_accumulation]]). On GPUs, `SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics over all ranks, at the cost of a small collective in each such layer. Running statistics differ, too. At each forward pass in training mode DDP resets them to rank 0's, and a checkpoint that rank 0 saves holds rank 0's.
 #
 # ### Every rank saves
 #
-# Two ranks each write a checkpoint of 200,000 bytes to the same path at the same time. Rank 0 writes only the letter A, rank 1 only B. (Barriers force the race here; on a cluster it happens by itself.)
+# Two ranks each write a checkpoint of 200,000 bytes to the same path at the same time. Rank 0 writes only the letter A, rank 1 only B. Both open the file before either writes, and each keeps its own position in it. Rank 1 writes its first half, then rank 0 writes all of its bytes, then rank 1 writes its second half. (Barriers force this order here; on a cluster it happens by itself.)
 #
-# **Predict.** How many bytes does the file have in the end?
+# **Predict.** How many bytes of A are in the file in the end?
 
 # %% name="guess_saving"
-my_guess = None
+my_guess = None  # bytes of A
 ### BEGIN GUESS
-my_guess = 200_000  # each rank has its own position in the file, and both start at 0
+my_guess = 100_000  # rank 0 overwrites the first half, and rank 1 overwrites the second
 ### END GUESS
-saving_guess = Prediction("The file that two ranks have written", my_guess, "bytes")
+saving_guess = Prediction("Rank 0's bytes in the file that two ranks have written", my_guess, "bytes of A")
 
 
 # %% name="saving"
@@ -297,12 +298,16 @@ for all_ranks in (True, False):
     with tempfile.TemporaryDirectory() as folder:
         content = run_ranks(save, 2, f"{folder}/checkpoint.pt", all_ranks).results[0]
     if all_ranks:
-        saving_guess.reveal(len(content))
+        saving_guess.reveal(content.count(b"A"))
     writers = len(set(content))
     letters = " and ".join(sorted(set(content.decode())))
     print(f"{'each rank saves' if all_ranks else 'rank 0 saves'}: {len(content):,} bytes of {letters}")
-    said = "saving from every rank mixes the file" if all_ranks else "saving from rank 0 does not"
-    claims.record("P7", said, "2 ranks, 1 file", writers, "writers", *((2, 2) if all_ranks else (1, 1)))
+    said, writers_due = (
+        ("saving from every rank mixes the file", 2) if all_ranks else ("saving from rank 0 does not", 1)
+    )
+    claims.record(
+        "P7", said, "2 ranks, 1 file", writers, "writers" if all_ranks else "writer", writers_due, writers_due
+    )
 
 # %% [markdown] name="rank0_text"
 # The file has the right length, but it mixes the bytes of both ranks. The rule has three parts: rank 0 saves, **then** all ranks meet at a barrier, and only then may any rank read the file or exit.
@@ -333,7 +338,7 @@ for through, limit in (("ddp", 4), ("ddp.module", 60)):  # seconds
         print(f"through {through}: {error}\n")
 
 # %% [markdown] name="rank0_explained"
-# In the first report both ranks are inside a collective, but not the same one. Rank 0 sends a broadcast that rank 1 never joins; rank 1 is at a barrier that rank 0 has not reached. Gloo matches each call with a call of the same kind. NCCL does not check: there, a barrier is an all-reduce, which meets the broadcast on the same connections, and the result is undefined (a hang, a crash or wrong data; NCCL documentation, *Collective Operations*). Call `ddp.module` where only one rank works.
+# In the first report both ranks are inside a collective, but not the same one. Rank 0 sends a broadcast that rank 1 never joins; rank 1 is at a barrier that rank 0 has not reached. Gloo matches each call with a call of the same kind, so here both wait. NCCL does not check: there, a barrier is an all-reduce, which meets the broadcast on the same connections, and the result is undefined (a hang, a crash or wrong data; NCCL documentation, *Collective Operations*). Call `ddp.module` where only one rank works.
 #
 # The same happens when one rank has one more batch than the others. `DistributedSampler` gives all ranks the same number of rows. Where that is not possible, `Join` lets a rank that has finished keep taking part in the collectives of the others:
 
@@ -379,7 +384,8 @@ def unused(find):
 try:
     run_ranks(unused, 2, False)
 except RankError as error:
-    print(str(error).partition("raised ")[2][:220], "...")
+    sentences = str(error).partition("raised ")[2].split(". ")
+    print(". ".join(sentences[:2]) + ". ...")
 print("\nfind_unused_parameters=True:", run_ranks(unused, 2, True).results)
 
 # %% [markdown] name="unused_explained"
@@ -471,7 +477,7 @@ explore(
 )
 
 # %% [markdown] name="mismatched_text"
-# The time lost to independent delays grows like the maximum of N random numbers: fast up to a few dozen ranks, then slowly. Now make rank 0 slower by 20 percent. With few ranks, rank 0 determines the step time. With thousands of ranks and a standard deviation of 10 ms, random delays cost more than the slow rank does. So on such a job, reduce the variation first.
+# The time lost to independent delays grows like the maximum of N random numbers: fast up to a few dozen ranks, then slowly. With a standard deviation of 5 ms, each doubling adds about 2.5 ms at first and less than 1 ms at the end. (The figure's axis of ranks is logarithmic.) Now make rank 0 slower by 20 percent. With few ranks, rank 0 determines the step time. With thousands of ranks and a standard deviation of 10 ms, random delays cost more than the slow rank does. So on such a job, reduce the variation first.
 #
 # ## 4 · A rank out of step
 #
@@ -544,7 +550,7 @@ else:
 #
 # **Contract.** `out_of_step(calls)` finds where the ranks' records differ, and which ranks to look at.
 #
-# - `calls` maps each rank to the list of calls that it made, in order. The ranks may come in any order. A call is a tuple (name, sizes, line), such as `("all_reduce", (1000,), "train.py:31")`. Do not change anything in it. There are two or more ranks, and a record may be empty.
+# - `calls` maps each rank to the list of calls that it made, in order. The ranks may come in any order. A call is a tuple (name, sizes, line), such as `("all_reduce", (1000,), "train.py:31")`. Do not modify it. There are two or more ranks, and a record may be empty.
 # - Two calls are alike if their names and sizes are equal. The line does not matter.
 # - If the ranks have made the same calls, it returns `None`.
 # - Otherwise it returns `(n, ranks)`. The n-th call, counted from 1, is the first one that is not alike on all ranks. If a rank's record has fewer than n calls, it counts as "no call".
@@ -579,7 +585,7 @@ if calls:
     print(f"the records differ from call {n} on; look at ranks {ranks}: {calls[ranks[0]][n - 1]}\n\n{report}")
 
 # %% [markdown] name="flight_explained"
-# Do not trust the word *culprit* in such a report. The tool gives that name to every rank whose record differs from the first one that it happened to read. Your function takes a vote. (`--just_print_entries` shows all calls; it needs the package `tabulate`.)
+# Do not trust the word *culprit* in such a report. The tool gives that name to every rank whose record differs from the first one that it happened to read. Here the name fits. By the same rule, the tool would call ranks 1 and 2 the culprits if it had read rank 0's record first (no cell shows that). Your function takes a vote. (`--just_print_entries` shows all calls; it needs the package `tabulate`.)
 #
 # The recorder works over gloo in PyTorch 2.13, but the group has no name in the dump, so `torchfrtrace` by itself would stop with a `KeyError`; the helper fills in the name. Over gloo a call never leaves the state *scheduled*. Over NCCL it goes on to *started* and *completed*, so you also see which ranks reached the call and did not finish it.
 #
@@ -628,7 +634,7 @@ claims
 # | a checkpoint of the right size with wrong contents | more than one rank wrote it: rank 0 saves, then a barrier |
 # | all ranks wait, in different calls | a collective that only some ranks reach: the wrapped model on rank 0, an extra batch, a branch |
 # | "Expected to have finished reduction in the prior iteration" | a parameter without a gradient: `find_unused_parameters`, or freeze it before wrapping |
-# | all ranks run, but each is slower than a single rank was | the rank that waits least in its all-reduces; then how much step times vary between ranks |
+# | all ranks run, but each is slower than a single rank was | the rank that waits least in its all-reduces; then the spread of step times between ranks |
 # | a timeout after minutes without output | flight records side by side; run again with `TORCH_DISTRIBUTED_DEBUG=DETAIL` |
 #
 # **What to reach for when.** If you can run the job again, set `TORCH_DISTRIBUTED_DEBUG=DETAIL`, which turns a mismatch into an error. If you cannot, compare the flight records that the timeout left. If nothing hangs but the result is wrong, compare with one process on the joint batch: first the gradients of one step, then the weights after a few.

@@ -24,6 +24,10 @@ _NUMBERS = ("measured", "low", "high")
 _REWORDED = (
     (re.compile(r"(?<=\d) %"), "%"),
     (re.compile(r"\b(bytes|B|workers|tokens) a (parameter|GPU)\b"), r"\1 per \2"),
+    (re.compile(r"^weighing by rows\b"), "weighting by rows"),
+)
+_NEW_UNITS = (  # the same for units
+    (re.compile(r"^x the law$"), "x the formula"),
 )
 FOLDER = ROOT / "receipts"
 
@@ -53,14 +57,16 @@ class Receipt:
         return Path(re.sub(r"[^a-z0-9]+", "-", self.device.lower()).strip("-") + ".json")
 
     def rows(self) -> list[tuple[str, Measurement]]:
-        """Return all measurements, each with the name of its step; claims have today's wording."""
+        """Return all measurements, each with the name of its step; claims and units have today's wording."""
         return [
-            (name, replace(row, said=reworded(row.said))) for name, step in self.steps.items() for row in step["rows"]
+            (name, replace(row, said=reworded(row.said), unit=reworded(row.unit, _NEW_UNITS)))
+            for name, step in self.steps.items()
+            for row in step["rows"]
         ]
 
     def find(self, like: Measurement) -> Measurement | None:
         """Return what this machine measured last for the same claim on the same subject, in the same unit."""
-        key = (like.claim, reworded(like.said), like.subject, like.unit)
+        key = (like.claim, reworded(like.said), like.subject, reworded(like.unit, _NEW_UNITS))
         found = [
             (str(self.steps[name].get("date", "")), row)
             for name, row in self.rows()
@@ -96,11 +102,11 @@ class Receipt:
         return receipt
 
 
-def reworded(said: str) -> str:
+def reworded(words: str, pairs: tuple[tuple[re.Pattern[str], str], ...] = _REWORDED) -> str:
     """Return a claim of an older receipt in today's wording, in which bytes are per parameter or per GPU."""
-    for old, new in _REWORDED:
-        said = old.sub(new, said)
-    return said
+    for old, new in pairs:
+        words = old.sub(new, words)
+    return words
 
 
 def _digest(body: dict[str, Any]) -> str:

@@ -61,6 +61,7 @@ class DigitFiles(Dataset):
         latency: seconds that each read waits, as it would for a disk or a network; it uses no core.
         augmented: rotate each image by up to 20 degrees, drawn from `generator`.
         size: side of the images in pixels.
+        logged: keep `reads` and `log`, which takes a part of the time of a read.
 
     Attributes:
         files: the PNG files.
@@ -71,10 +72,12 @@ class DigitFiles(Dataset):
             it, and the degrees that it drew (NaN for none). Like `reads`, it is shared with the workers.
     """
 
-    def __init__(self, count: int = 1024, latency: float = 0.0, augmented: bool = True, size: int = 32) -> None:
+    def __init__(
+        self, count: int = 1024, latency: float = 0.0, augmented: bool = True, size: int = 32, logged: bool = True
+    ) -> None:
         files, labels = _files(size)
         self.files, self.labels = files[:count], labels[:count].clone()
-        self.latency, self.augmented = latency, augmented
+        self.latency, self.augmented, self.logged = latency, augmented, logged
         self.log = torch.zeros(count, 4, dtype=torch.float64).share_memory_()
         self.reads = torch.zeros(count, dtype=torch.int64).share_memory_()
         self.reseed(0)
@@ -94,6 +97,7 @@ class DigitFiles(Dataset):
         if self.augmented:
             degrees = self.generator.uniform(-20, 20)
             image = rotate(image[None], torch.tensor([degrees]))[0]
-        self.reads[i] += 1
-        self.log[i] = torch.tensor([start, time.perf_counter(), os.getpid(), degrees], dtype=torch.float64)
+        if self.logged:
+            self.reads[i] += 1
+            self.log[i] = torch.tensor([start, time.perf_counter(), os.getpid(), degrees], dtype=torch.float64)
         return image, self.labels[i]

@@ -49,6 +49,7 @@ def test_a_claim_that_cannot_be_measured_is_not_hidden_and_has_no_verdict():
         ("Adam in mixed precision: 16 bytes a parameter", "Adam in mixed precision: 16 bytes per parameter"),
         ("4-bit Adam: state of 1 B a parameter", "4-bit Adam: state of 1 B per parameter"),
         ("every 2nd or 3rd: for 10 to 15 %", "every 2nd or 3rd: for 10 to 15%"),
+        ("weighing by rows repairs it", "weighting by rows repairs it"),
         ("DDP: traffic of a GPU stays below twice that of 2 GPUs",) * 2,
     ],
 )
@@ -69,6 +70,13 @@ def test_of_two_figures_the_newer_one_counts_and_another_unit_is_another_figure(
     receipt = Receipt("old machine", "cpu", steps)
     assert receipt.find(row).measured == 1.81
     assert receipt.find(replace(row, unit="times")) is None
+
+
+def test_of_two_labs_that_measured_the_same_the_later_one_counts():
+    older = Measurement("T11", "a claim", "two ranks", 1.1, "x the law", 0, 2, "old machine")
+    steps = {"new": {"date": "2026-11-26", "rows": [replace(older, measured=1.8)]}}
+    steps["old"] = {"date": "2026-11-23", "rows": [older]}
+    assert Receipt("old machine", "cpu", steps).find(older).figure == "1.8 x the formula"
 
 
 def test_printed_lines_are_no_wider_than_a_cell_and_a_narrow_table_keeps_other_machines(monkeypatch):

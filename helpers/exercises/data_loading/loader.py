@@ -146,7 +146,8 @@ class KeepsPace(Check):
             )
             allowed = max(needed + SPARE, int(-(-batch * got["took"] // step)) + 1)
             if got["workers"] > allowed:
-                return f"{case}: {_workers(got['workers'])}; {rule}, and {allowed} are allowed."
+                least = "at least " if got["workers"] == got["steps"] else ""  # one batch for each that was seen
+                return f"{case}: {least}{_workers(got['workers'])}; {rule}, and {allowed} are allowed."
             if not got["ratio"] <= TARGET:
                 slow = f"{case}: from its first batch on, an epoch takes {got['ratio']:.2f} x its steps, not {TARGET}."
                 if not got["workers"]:
@@ -169,18 +170,21 @@ class KeepsPace(Check):
         return None
 
 
+def _degrees(epoch: Evidence) -> list[float | None]:
+    """Return the angles of the files that were delivered; None for an image that was not rotated."""
+    angles = [epoch["degrees"][name] for name in sorted(epoch["sums"])]
+    return [round(d, 9) if d == d else None for d in angles]
+
+
 def _three_epochs(seed: int, make_loader: Callable[..., Any]) -> Evidence:
-    """Run three epochs with as many workers as the rule asks for, six; return what was delivered."""
-    files = DigitFiles(FILES, latency=0.006)
+    """Run three epochs with as many workers as the rule asks for, six, and one of a second loader."""
+    files, later = DigitFiles(FILES, latency=0.006), DigitFiles(FILES, latency=0.006)
     loader = _loader(make_loader, files, 0.004)
     epochs = [_epoch(loader, files) for _ in range(3)]
-    degrees = []
-    for epoch in epochs:  # of the files that were delivered
-        angles = [epoch["degrees"][name] for name in sorted(epoch["sums"])]
-        degrees.append([round(d, 9) if d == d else None for d in angles])
     return {
         "batches": [epoch["batches"] for epoch in epochs],
-        "degrees": degrees,
+        "degrees": [_degrees(epoch) for epoch in epochs],
+        "later": _degrees(_epoch(_loader(make_loader, later, 0.004), later)),
         "sums": [[epoch["sums"].get(i) for i in range(FILES)] for epoch in epochs],
     }
 
@@ -215,7 +219,7 @@ class SameSamples(Check):
 
 
 class FreshNumbers(Check):
-    """Each read draws an angle of its own: no two workers, and no two epochs, draw the same ones."""
+    """Each read draws an angle of its own: no two workers, epochs or loaders draw the same ones."""
 
     compared = False
     hint = (
@@ -243,6 +247,12 @@ class FreshNumbers(Check):
                     f"{again} of {len(after)} angles of epoch {old} come again in epoch {new}. Does every epoch start "
                     "from the same seed?"
                 )
+        again = len(set(seen["later"]) & {angle for degrees in seen["degrees"] for angle in degrees})
+        if again:
+            return (
+                f"A second loader, as after a restart of the job, draws {again} of the first one's angles again. Does "
+                "the seed depend on the worker's number alone?"
+            )
         for before, after in itertools.combinations(seen["sums"], 2):
             if sum(a == b for a, b in zip(before, after, strict=True)) > len(before) // 2:
                 return "Images are the same as in an earlier epoch: something keeps them."

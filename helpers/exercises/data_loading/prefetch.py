@@ -23,7 +23,8 @@ Prefetched = Callable[[Any, int, torch.device], Iterator[Any]]
 Loop = Callable[[Evidence], None]  # fills in the evidence
 Say = Callable[[Evidence, Evidence], str | None]  # of a case, what was seen and what is right
 CPU = torch.device("cpu")
-HANGS = "the loop waits forever: has the thread ended without telling it?"
+HANGS = "the loop waits forever: has the thread ended without telling it, or does the loop wait for it to end?"
+CLOSE_HANGS = "`close()` does not return: does it wait for a thread that has not been told to stop?"
 
 
 def _to_the_end(prefetched: Prefetched, given: list[Any], depth: int) -> Loop:
@@ -150,8 +151,10 @@ def _to_its_end(prefetched: Prefetched, fails_at: int | None, taken: int | None,
                 source.settled(taken + 3 if taken else 0)
             begun, seen["closes"] = source.begun, hasattr(batches, "close")
             if seen["closes"]:
+                seen["closing"] = True
                 batches.close()
                 batches.close()
+                seen["closing"] = False
         seen["gone"] = ended(before)
         seen["late"] = source.begun - begun if taken is not None else 0
 
@@ -193,7 +196,7 @@ def _first(seen: Evidence, expected: Evidence, say: Say) -> str | None:
         if got["hangs"] and "finished" in got:
             return f"{case}: after its end, a further next() waits forever. It should end again."
         if got["hangs"]:
-            return f"{case}: {HANGS}"
+            return f"{case}: {CLOSE_HANGS if got.get('closing') else HANGS}"
         if says := say(got, want):
             return f"{case}: {says}"
     return None
@@ -272,11 +275,12 @@ class KeepsDepthWaiting(Check):
                     "thread hold one too many?"
                 )
             for taken, (ahead, due) in enumerate(zip(got["ahead"], want["ahead"], strict=False), 1):
-                says = f"after the loop took {taken} and stopped, {ahead} more had been drawn"
+                says = f"after the loop took {taken} and paused, {ahead} more had been drawn"
                 if ahead == due + 1:
                     return f"{says}, which is one too many. Does the thread hold it?"
                 if ahead != due:
-                    return f"{says}{'; it should be ' + str(due) if ahead else ': nothing is drawn in the meantime'}."
+                    late = " Is room made only when the loop comes back for the next batch?" if ahead == due - 1 else ""
+                    return f"{says}; it should be {due}.{late}"
             return None
 
         return _first(seen, expected, say)

@@ -4,6 +4,7 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 import mmap
+import pickle
 import tempfile
 import time
 import warnings

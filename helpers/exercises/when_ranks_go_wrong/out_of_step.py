@@ -46,6 +46,8 @@ def _form(got: Any, right: list[Any] | None) -> str | None:
             return "The ranks must be sorted."
         if got[0] == right[0] - 1 and got[1] == right[1]:
             return "Calls are counted from 1."
+        if got[0] < right[0]:
+            return f"Before call {right[0]}, the names and sizes are equal on all ranks; only lines differ."
     return None
 
 
