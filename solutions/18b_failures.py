@@ -49,7 +49,7 @@ from helpers import (
     spike_figure,
     torchrun_job,
 )
-from helpers.exercises.reference.runs_that_survive import Checkpoints, DataOrder
+from helpers.exercises.runs_that_survive.built import Checkpoints, DataOrder
 
 # %% name="setup_torch" setup=true
 import torch
@@ -419,14 +419,14 @@ for rank, log in enumerate(jobs["slow"]):
 # - *leave out* each update whose gradient norm is more than 4 times the median of the last 20;
 # - *roll back*: when the loss is more than 3 times the median of the last 20, return to the last checkpoint and `skip` 8 batches, starting at the spike. (The loss of a language model, near 2, rarely triples. There, use a margin of a few standard deviations.)
 #
-# **Predict.** What is the test loss after 180 steps if you carry on, divided by the test loss if you roll back?
+# **Predict.** After the four bad batches, 111 good ones follow. If you carry on, is the test loss after 180 steps back within 10% of the loss after a roll back? 1 for yes, 0 for no.
 
 # %% name="spike_guess"
-my_guess = None  # test loss carrying on / rolled back
+my_guess = None  # 1: within 10%, or 0: not
 ### BEGIN GUESS
-my_guess = 1.2  # four bad updates of 180
+my_guess = 1  # four bad updates of 180
 ### END GUESS
-spike_guess = Prediction("Test loss at the end: carry on / roll back", my_guess, "times")
+spike_guess = Prediction("Carry on ends within 10% of roll back", my_guess, "(1: yes)", difference=True)
 
 
 # %% name="spike"
@@ -435,10 +435,10 @@ def unusual(values, times):
 
 
 def with_spike(way, bad, steps=180):
-    """Train through `bad` poisoned batches; return the test loss and Σ v after each step, and the number of steps done."""
+    """Train through `bad` poisoned batches; return test losses, Σ v, the steps done, and the bad updates applied."""
     (model, optimizer), order = small_model(), DataOrder(len(images), 48, seed=1)
     poisoned = [order.rows(step, 0, 1) for step in range(65, 65 + bad)]
-    step, done, losses, norms, tests, memory = 0, 0, [], [], [], []
+    step, done, applied, losses, norms, tests, memory = 0, 0, 0, [], [], [], []
     while step < steps:
         if step % 10 == 0:
             kept = step, copy.deepcopy((model.state_dict(), optimizer.state_dict()))
@@ -458,11 +458,12 @@ def with_spike(way, bad, steps=180):
             continue
         if not (way == "leave out" and unusual(norms, 4)):
             optimizer.step()
+            applied += rows in poisoned
         with torch.no_grad():
             tests.append(F.cross_entropy(model(data.test_x), data.test_y).item())
         memory.append(sum(state["exp_avg_sq"].sum().item() for state in optimizer.state.values()))
         step, done = step + 1, done + 1
-    return tests, memory, done
+    return tests, memory, done, applied
 
 
 # %% name="spiked"
@@ -470,21 +471,25 @@ WAYS = ("carry on", "clip", "leave out", "roll back")
 
 
 def spiked(bad):
-    """Try each reaction to `bad` poisoned batches; print a table, and return the test losses."""
-    table = [(f"{bad} bad batches", "test loss before", "worst after", "at the end", "Σ v grows", "steps done")]
-    curves = {}
+    """Try each reaction to `bad` poisoned batches; print a table, return test losses and the bad updates applied."""
+    table = [
+        (f"{bad} bad batches", "applied", "test loss before", "worst after", "at the end", "Σ v grows", "steps done")
+    ]
+    curves, counts = {}, {}
     for way in WAYS:
-        curves[way], memory, done = with_spike(way, bad)
+        curves[way], memory, done, counts[way] = with_spike(way, bad)
         before, worst, end = curves[way][64], max(curves[way][65:]), curves[way][-1]
         grown = max(memory[65:]) / memory[64]
-        table.append((way, f"{before:.2f}", f"{worst:.2f}", f"{end:.3f}", f"{grown:.0f} x", str(done)))
+        table.append(
+            (way, str(counts[way]), f"{before:.2f}", f"{worst:.2f}", f"{end:.3f}", f"{grown:.0f} x", str(done))
+        )
     show_table(table)
-    return curves
+    return curves, counts
 
 
-curves = spiked(bad=4)
+curves, _ = spiked(bad=4)
 worse = curves["carry on"][-1] / curves["roll back"][-1]
-spike_guess.reveal(worse)
+spike_guess.reveal(float(worse < 1.1))
 show(spike_figure(curves, 65), "Four curves of the test loss, one per reaction, with the first bad batch at step 65.")
 claims.figure("test loss, carry on / roll back", "4 bad batches", worse, "x")
 
@@ -493,18 +498,18 @@ claims.figure("test loss, carry on / roll back", "4 bad batches", worse, "x")
 #
 # Then why roll back at all? The next cell has a spike of 24 batches.
 #
-# **Predict.** What is the final test loss with *leave out*, divided by that with *roll back*?
+# **Predict.** How many of the 24 bad updates does *leave out* apply?
 
 # %% name="long_guess"
-my_guess = None  # test loss, leave out / roll back
+my_guess = None  # of 24
 ### BEGIN GUESS
-my_guess = 1
+my_guess = 0  # all of them are unusual
 ### END GUESS
-long_guess = Prediction("Test loss at the end, 24 bad batches: leave out / roll back", my_guess, "times")
+long_guess = Prediction("Bad updates that leave out applies", my_guess, "of 24", difference=True)
 
 # %% name="long_spike"
-long = spiked(bad=24)
-long_guess.reveal(long["leave out"][-1] / long["roll back"][-1])
+long, counts = spiked(bad=24)
+long_guess.reveal(counts["leave out"])
 show(spike_figure(long, 65), "Four curves of the test loss, one per reaction, with 24 bad batches from step 65 on.")
 
 # %% [markdown] name="spike_explained"
