@@ -537,7 +537,7 @@ scales = current_scale(x, E4M3), current_scale(w, E4M3)
 factors = quantize(x, E4M3, scales[0]), scales[0], quantize(w, E4M3, scales[1]).t(), scales[1]
 right, by_torch = x @ w.t(), "does not run"
 for name, y in (("FP8", scaled_mm(*factors)), ("BF16", x.bfloat16() @ w.t().bfloat16())):
-    print(f"x wT in {name}: relative error vs. FP32 {(y.float() - right).norm() / right.norm():.2%}")
+    print(f"x wT in {name}, error vs. FP32: {(y.float() - right).norm() / right.norm():.2%}")
 with contextlib.suppress(RuntimeError, NotImplementedError, AttributeError, ValueError):
     by_torch = f"differs by {(with_torch(*factors) - scaled_mm(*factors)).float().norm() / right.norm():.1e}"
 print(f"PyTorch's scaled_mm on this {device.type}: {by_torch}")
@@ -734,7 +734,7 @@ my_guess = None  # percent
 ### BEGIN GUESS
 my_guess = 1
 ### END GUESS
-loss_guess = Prediction("Difference between FP8's loss and BF16's", my_guess, "%")
+loss_guess = Prediction("Difference between FP8's loss and BF16's", my_guess, "%", difference=True)
 
 
 # %% name="train_fp8"
@@ -753,7 +753,7 @@ loss_guess.reveal(abs(last("FP8 by hand")[1]))
 table = [("", "loss", "vs. BF16", "zero weight gradients")]
 for name, model in models.items():
     end, off = last(name)
-    table.append((name, f"{end:.3f}", f"{off:+.1f}%", f"{short_run.zero_gradients(model):.1f}%"))
+    table.append((name, f"{end:.3f}", f"{off:+.2f}%", f"{short_run.zero_gradients(model):.1f}%"))
 show_table([*table, ("BF16", f"{last('BF16')[0]:.3f}", "", "")])
 
 # %% [markdown] name="noise_text"
