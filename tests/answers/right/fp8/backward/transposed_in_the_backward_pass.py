@@ -1,4 +1,4 @@
-# each matmul transposed
+# transposed in the backward pass
 
 from helpers.exercises.reference.fp8 import E4M3, E5M2, quantize
 
