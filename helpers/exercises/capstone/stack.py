@@ -83,8 +83,8 @@ class AccumulatesTheMean(Check):
             )
         if seen["waiting"] > 1:
             return (
-                f"{seen['waiting']} micro-batches went through the model before the first backward pass, so the "
-                "activations of all of them were in memory at once. When can those of a micro-batch be freed?"
+                f"{seen['waiting']} micro-batches went through the model before the backward pass of the first of "
+                "them, so the activations of all of them were in memory at once. When can they be freed?"
             )
         return None
 
