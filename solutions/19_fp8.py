@@ -184,7 +184,7 @@ claims.record(
 )  # fmt: skip
 
 # %% [markdown] name="scale_text"
-# Activations and weights nearly fit as they are. Gradients do not: most are far below their amax, and even the amax is close to E5M2's lower end.
+# Activations and weights nearly fit the range as they are. Gradients do not: most are far below their amax, and even the amax is close to E5M2's lower end.
 #
 # ## 4 · A scale by hand
 #
@@ -421,7 +421,7 @@ claims.record(
 #
 # Three of the four layers in a transformer block take 128 inputs, so there a block of 128 is a whole row of x or w. torchao calls this *row-wise* scaling. If the scales are powers of two (Transformer Engine's default for blocks), only that gain is lost: the largest number of a block no longer lands on 448, and the error matches the formula to within about one percent.
 #
-# *Delayed* scaling has the same error as *current* scaling, but loses more numbers. At step 20 the history still holds larger values from earlier steps, so small gradients fall below E4M3's lower end. In E5M2 hardly any do.
+# *Delayed* scaling has the same error as *current* scaling, but loses more numbers. At step 20 the history still holds larger values from earlier steps, so small gradients fall below E4M3's lower end. With E5M2, hardly any are lost.
 
 # %% name="largest"
 g = kept[59, "blocks.0.qkv", "g"]
@@ -537,7 +537,7 @@ scales = current_scale(x, E4M3), current_scale(w, E4M3)
 factors = quantize(x, E4M3, scales[0]), scales[0], quantize(w, E4M3, scales[1]).t(), scales[1]
 right, by_torch = x @ w.t(), "does not run"
 for name, y in (("FP8", scaled_mm(*factors)), ("BF16", x.bfloat16() @ w.t().bfloat16())):
-    print(f"x wT in {name}, off from FP32 by {(y.float() - right).norm() / right.norm():.2%}")
+    print(f"x wT in {name}, error vs. FP32: {(y.float() - right).norm() / right.norm():.2%}")
 with contextlib.suppress(RuntimeError, NotImplementedError, AttributeError, ValueError):
     by_torch = f"differs by {(with_torch(*factors) - scaled_mm(*factors)).float().norm() / right.norm():.1e}"
 print(f"PyTorch's scaled_mm on this {device.type}: {by_torch}")
@@ -687,7 +687,7 @@ def gradients(function, dtype):
 
 
 right = gradients(F.linear, torch.float32)
-table = [("off from FP32 by", "gradient of x", "gradient of w")]
+table = [("error vs. FP32", "gradient of x", "gradient of w")]
 for name, function in {
     "BF16": F.linear,
     "FP8": lambda x, w: Float8Product.apply(x, w, current_scale, scaled_mm, True, True),
@@ -713,10 +713,10 @@ def by_formula(a, b):
 
 
 print(f"with random signs the error would be {(FORMULA[E5M2] ** 2 + FORMULA[E4M3] ** 2) ** 0.5:.2%}")
-table = [("", "larger than random by", "formula", "measured")]
+table = [("", "times as large as with random signs", "formula", "measured")]
 for name, factors, found in (("gradient of x", (g, w), measured[0]), ("gradient of w", (g.t(), x), measured[1])):
     expected, larger = by_formula(*factors)
-    table.append((name, f"{larger:.2f}x", f"{expected:.2%}", f"{found:.2%}"))
+    table.append((name, f"{larger:.2f}", f"{expected:.2%}", f"{found:.2%}"))
     claims.record("T24", "error of a matmul by the formula", f"{name}, {layer}, FP8", found / expected, "x", 0.9, 1.1)
 show_table(table)
 
@@ -734,7 +734,7 @@ my_guess = None  # percent
 ### BEGIN GUESS
 my_guess = 1
 ### END GUESS
-loss_guess = Prediction("FP8's loss off from BF16's", my_guess, "%")
+loss_guess = Prediction("Difference between FP8's loss and BF16's", my_guess, "%", difference=True)
 
 
 # %% name="train_fp8"
@@ -750,10 +750,10 @@ models["FP8 by hand"], losses["FP8 by hand"] = short_run.train(to_float8)
 models["FP8, delayed"], losses["FP8, delayed"] = short_run.train(to_delayed)
 models["FP8, no scales"], losses["FP8, no scales"] = short_run.train(lambda model: to_float8(model, scale_of=no_scale))
 loss_guess.reveal(abs(last("FP8 by hand")[1]))
-table = [("", "loss", "off BF16", "zero weight gradients")]
+table = [("", "loss", "vs. BF16", "zero weight gradients")]
 for name, model in models.items():
     end, off = last(name)
-    table.append((name, f"{end:.3f}", f"{off:.1f}%", f"{short_run.zero_gradients(model):.1f}%"))
+    table.append((name, f"{end:.3f}", f"{off:+.2f}%", f"{short_run.zero_gradients(model):.1f}%"))
 show_table([*table, ("BF16", f"{last('BF16')[0]:.3f}", "", "")])
 
 # %% [markdown] name="noise_text"
@@ -795,7 +795,7 @@ spread = 100 * (max(by_seed) / min(by_seed) - 1)
 print(f"BF16 with another seed: up to {spread:.2f}%")
 for name in ("hybrid", "E4M3 throughout"):
     offs = [100 * (ends[name, seed] / ends["BF16", seed] - 1) for seed in range(3)]
-    print(f"{name}: off from BF16 by " + ", ".join(f"{off:+.2f}%" for off in offs))
+    print(f"{name} vs. BF16: " + ", ".join(f"{off:+.2f}%" for off in offs))
     claims.record(
         "T24", "FP8 matters less than the seed", f"GPT, 3 seeds, {name}, mean distance by BF16's spread",
         sum(map(abs, offs)) / 3 / spread, "x", 0, 1,
@@ -836,9 +836,9 @@ recipes = {"rowwise": lambda model: torchao_float8(model, "rowwise"), "MXFP8, RC
 for recipe, change in recipes.items() if HAS_TORCHAO else ():
     _, losses[f"torchao {recipe}"] = short_run.train(change)
     end, off = last(f"torchao {recipe}")
-    print(f"torchao {recipe:20} loss {end:.3f} ({off:+.1f}% off BF16)")
+    print(f"torchao {recipe:20} loss {end:.3f} ({off:+.1f}% vs. BF16)")
     claims.record(
-        "T24", "torchao's float8 trains like BF16", f"GPT, {STEPS} steps, {recipe}, loss", off, "% off", -3, 3
+        "T24", "torchao's float8 trains like BF16", f"GPT, {STEPS} steps, {recipe}, loss", off, "% from BF16's", -3, 3
     )
 
 # %% name="loss_figure"
@@ -852,9 +852,11 @@ axes.set(title="Training a small GPT, same seed and batches", xlabel="step", yla
 figure.legend(loc="outside right upper", frameon=False)
 show(figure, "BF16 and FP8 with scales follow one curve; FP8 without scales falls more slowly and stays above.")
 off = last("FP8 by hand")[1]
-claims.record("T24", "E4M3 forward, E5M2 backward trains like BF16", f"GPT, {STEPS} steps, loss", off, "% off", -3, 3)
+claims.record(
+    "T24", "E4M3 forward, E5M2 backward trains like BF16", f"GPT, {STEPS} steps, loss", off, "% from BF16's", -3, 3
+)
 off = last("FP8, no scales")[1]
-claims.record("T24", "without scales it does not", f"GPT, {STEPS} steps, loss", off, "% off", 5, 1000)
+claims.record("T24", "without scales it does not", f"GPT, {STEPS} steps, loss", off, "% from BF16's", 5, 1000)
 
 # %% [markdown] name="train_explained"
 # With scales, FP8 stays within a percent of BF16's loss. Without them there is no exception and no NaN, and the loss still falls: biases, norms and the embedding learn, while almost all weight gradients of the linear layers are zero. So a falling loss does not show that FP8 works. Compare it with BF16's.
@@ -863,12 +865,14 @@ claims.record("T24", "without scales it does not", f"GPT, {STEPS} steps, loss", 
 #
 # Next, the memory meter measures one step of a GPT of width 256, after a first step has created the optimizer state. We compare BF16, torchao's FP8, and our FP8 with three choices of what to save.
 #
+# In all of these runs, weights and optimizer state are in BF16. torchao's layer saves its input and its weight for the backward pass as our `Float8Product` does with `keep_x=False` and `keep_w=False`.
+#
 # **Predict.** After the forward pass a step holds parameters, optimizer state and activations. What fraction of BF16's total does torchao's FP8 hold?
 
 # %% name="guess_memory"
 my_guess = None  # a share, such as 0.5
 ### BEGIN GUESS
-my_guess = 0.8  # inputs saved for the backward pass take one byte instead of two
+my_guess = 0.9  # FP8 values that wait for the backward pass take one byte instead of two
 ### END GUESS
 memory_guess = Prediction("Held after the forward pass, FP8 / BF16", my_guess, "")
 
@@ -927,7 +931,7 @@ def time_on_fp8_units(n=8192):
         print(f"use_fast_accum={fast}: matmul of {n} x {n}, BF16 -> FP8: {bare}")
         print(f"  our layer with amax and casts, not compiled, forward and backward: {whole}")
         for subject, result in (("matmul", bare), ("our layer with casts", whole)):
-            subject = f"{subject}, {n} x {n}, {'fast' if fast else 'careful'} sum"
+            subject = f"{subject}, {n} x {n}, {'fast' if fast else 'accurate'} sum"
             claims.record("C15", "FP8 up to 2x the speed of 16 bit", subject, result.speedup, "x", 1.5, 2.2)
 
 
@@ -987,7 +991,7 @@ amdahl_guess.reveal(bound, "planned")  # the usual size
 # %% [markdown] name="speed_explained"
 # This is **Amdahl's law**: if a share p of the time is sped up by a factor of s, the total is sped up by a factor of 1 / (1 − p + p/s). Norms, activation functions and the optimizer wait for memory, and FP8 matmuls do not help them. With few tokens per step, p is even smaller, because the optimizer reads and writes all weights for little arithmetic. The bound also leaves out the casts, which take extra time.
 #
-# **Published end-to-end gains** over BF16 are for other models, and they stay below the second bound, which is for the larger batch. The table compares tokens per second on H100 or H200 GPUs, with `torch.compile`:
+# **Published end-to-end gains** over BF16 are for other models, and they stay below the second of the two bounds printed above (4 × 4,096 tokens). The table compares tokens per second on H100 or H200 GPUs, with `torch.compile`:
 #
 # | model | GPUs | gain | source |
 # |---|--:|--:|---|
@@ -1017,7 +1021,7 @@ if HAS_FP8_UNITS and importlib.util.find_spec("transformer_engine") is not None:
     for chosen in (DelayedScaling(amax_history_len=16), Float8CurrentScaling()):
         run, around = f"Transformer Engine, {type(chosen).__name__}", partial(te.autocast, enabled=True, recipe=chosen)
         _, losses[run] = short_run.train(to_transformer_engine, around=around)
-        print(f"{run}: loss {last(run)[0]:.3f} ({last(run)[1]:+.1f}% off BF16)")
+        print(f"{run}: loss {last(run)[0]:.3f} ({last(run)[1]:+.1f}% vs. BF16)")
 else:
     print("Transformer Engine does not run here: it needs a GPU with FP8 units and the package transformer_engine.")
 
@@ -1148,7 +1152,7 @@ show_table(table)
 print(f"formula for one fraction bit: {2.0**-1 / (32 * np.log(2)) ** 0.5:.1%}")
 
 # %% [markdown] name="blocks_explained"
-# With eight bits, finer scales gain nothing *here*, as the formula predicts. (The tenth that blocks of 32 gained in section 5 is lost: a power of two does not put a block's largest number on a representable value.) The rule that never clips is better on these tensors: clipping takes up to an eighth off a block's largest number, and the extra range at the bottom is not needed. With four bits, the size of the blocks and the precision of the scale make a visible difference.
+# With eight bits, finer scales gain nothing *here*, as the formula predicts. (The tenth that blocks of 32 gained in section 5 is lost: a power of two does not put a block's largest number on a representable value.) The rule that never clips is better on these tensors: clipping takes up to an eighth off a block's largest number, and the extra range at the bottom that the clipping buys is not needed. With four bits, the size of the blocks and the precision of the scale make a visible difference.
 #
 # The rule that never clips is called **RCEIL** (Mishra et al. 2025), the rounding mode of torchao's training config. The next cell compares its bytes with yours.
 

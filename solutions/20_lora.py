@@ -106,6 +106,8 @@ show(
 )
 
 # %% [markdown] name="layer_task"
+# ### Your turn: the layer
+#
 # **Contract.** `forward(x)` of the layer below takes `x` of shape (..., in) and returns (..., out): the output of the frozen layer plus `scale` · (x Aᵀ) Bᵀ. It creates no matrix as large as W. Gradients reach A, B and x. `x` is not changed, and it need not be contiguous.
 
 
@@ -398,7 +400,7 @@ with warnings.catch_warnings():
             print(f"{where:17}{reentrant!s:15}{gradients(reentrant, targets)}")
 
 # %% [markdown] name="trap_explained"
-# With adapters in the blocks alone, `backward()` raises an error, so you notice. It is worse when the head is trained as well: the head gets its gradient, no error stops the run, the loss may even fall, and no adapter in the blocks is trained. PyTorch prints one warning (silenced here). Before you pay for an overnight run, check once that every adapter gets a gradient. (In older versions of Transformers, the workaround was `model.enable_input_require_grads()`. In newer versions, the methods that switch checkpointing on and off also have names that begin with `activation_checkpointing_`.)
+# With adapters in the blocks alone, `backward()` raises an error, so you notice. It is worse when the head is trained as well: the head gets its gradient, no error stops the run, the loss may even fall, and no adapter in the blocks is trained. PyTorch prints one warning (silenced here). Before you pay for an overnight run, check once that every adapter gets a gradient. (In older versions of Transformers, the workaround was `model.enable_input_require_grads()`.)
 #
 # ## 4 · Does it learn, and does the base survive?
 #
@@ -461,7 +463,7 @@ for name in ("PEFT", "all-linear"):
     )
 
 # %% [markdown] name="adapt_explained"
-# The **targets** make the difference. On attention alone, LoRA achieves less than half of full training's loss reduction. (Most of the weights are in the MLP.) On all linear layers, it achieves more than half in the same number of steps. In section 7, on a pretrained model, it keeps up with full training. (The losses of *LoRA by hand* and *PEFT* differ slightly because their A starts from different random numbers.)
+# The **targets** make the difference. On attention alone, LoRA achieves less than half of full training's loss reduction. (Most of the weights are in the MLP.) On all linear layers, it achieves more than half in the same number of steps. Section 7 repeats the comparison on a pretrained model. (The losses of *LoRA by hand* and *PEFT* differ slightly because their A starts from different random numbers.)
 #
 # "LoRA forgets less" is another common claim. Within each method, the smaller learning rate forgets less, so compare methods that have learned about the same amount. The last two lines come closest to that: they subtract the losses of each LoRA from those of full training at a quarter of its rate. (A negative number means that full training has the lower loss.) Each line compares single runs, scored on 64 windows of text, so a difference of a few hundredths proves nothing. If you try only one learning rate per method, you compare rates rather than methods.
 #
@@ -572,6 +574,8 @@ show(
 )
 
 # %% [markdown] name="nf4_task"
+# ### Your turn: NF4
+#
 # *Double quantization* (`nf4-dq` below) stores those scales in 8 bits, with an FP32 scale per 256 of them. Write an encoder and a decoder for NF4 with double quantization.
 #
 # **Contract.** `LEVELS` holds the sixteen levels in rising order.
@@ -632,7 +636,7 @@ if has_4_bits:
     flat = matrix.flatten().cpu()
     both = {"by hand": nf4_decode(*nf4_encode(flat)), "bitsandbytes": dequantize_4bit(packed, state).flatten().cpu()}
     for name, weights in both.items():
-        print(f"{name:14}the decoded matrix is {(weights - flat).norm() / flat.norm():.4f} off, relative")
+        print(f"{name:14}relative error of the decoded matrix: {(weights - flat).norm() / flat.norm():.4f}")
 else:
     print("bitsandbytes is not installed, so this section does nothing: pip install bitsandbytes")
 
@@ -706,6 +710,8 @@ print(
 #
 # The user supplies the prompt, so the model need not learn to write it. The loss ignores tokens with a label of −100. Examples also differ in length: instead of padding each one, we **pack** several into a row. Attention must not cross from one example into the next. Transformers finds the boundaries from the positions, which start again at 0, and makes a mask from them. ([[Tokens]] covers variable-length attention, which needs no mask, and a `pack` that cuts documents at the end of a row. Here, examples stay in one piece.)
 #
+# ### Your turn: packing
+#
 # **Contract.** `pack(examples, length, pad)` returns `ids`, `labels` and `positions`, each (rows, length) of int64.
 #
 # - `examples` is a list of pairs (prompt, answer) of token ids. Keep their order, and do not split an example: it goes into the last row if there is room, and otherwise starts a new row. A pair longer than `length` raises `ValueError`. An empty list gives tensors of shape (0, length). The lists are not changed.
@@ -756,6 +762,8 @@ print(f"the same row with a cache for generating: {cached_loss:.5f}")
 # ### A score: right or wrong
 #
 # The loss measures how surprised the model is. The **task score** is the percentage of unseen numbers that the model writes exactly right. You need not generate any text for it: greedy decoding writes the right answer if and only if each of its tokens is the most likely one after the tokens before it. So one forward pass gives both the held-out loss and the score.
+#
+# ### Your turn: the score
 #
 # **Contract.** `exactly_right(logits, labels)` returns a bool tensor (rows,), which is True where greedy decoding would write the answer exactly.
 #
@@ -866,12 +874,14 @@ if is_small:
 if is_real:
     subject = f"{subject_name}, numbers in words, {REAL_STEPS} steps"
     rise = 100 * (results["LoRA, r=8"][1] - unadapted[1])
-    claims.record("T25", "a LoRA fine-tune teaches the task", subject, rise, "points more exactly right", 30, 100)
+    claims.record(
+        "T25", "a LoRA fine-tune teaches the task", subject, rise, "percentage points more answers right", 30, 100
+    )
     harm = results["LoRA, r=8"][2] - unadapted[2]
-    claims.record("T25", "the fine-tune costs some English", subject, harm, "nats a token more", 0, 2)
+    claims.record("T25", "the fine-tune costs some English", subject, harm, "more nats per token", 0, 2)
 
 # %% [markdown] name="setups_explained"
-# The loss on unseen answers and the score roughly agree. Report the score. If it rises within ten steps, the model probably knew the numbers already, and learned only the style and how to spell what it knew. Rank 1 already achieves most of rank 8's score. The output layer alone has far more trained parameters than LoRA, but training it cannot change what the body computes. (If you train only a head, the body's outputs are the same in every epoch. You can compute these **features** once and cache them. This is *feature extraction*, the cheapest form of transfer learning.)
+# The loss on unseen answers and the score roughly agree. Report the score. If it rises within ten steps, the model probably knew the numbers already, and learned only the style and how to spell what it knew. On this pretrained model, LoRA on all linear layers keeps up with full training, which it did not in section 4: compare the first and the last row. Rank 1 already achieves most of rank 8's score. The output layer alone has far more trained parameters than LoRA, but training it cannot change what the body computes. (If you train only a head, the body's outputs are the same in every epoch. You can compute these **features** once and cache them. This is *feature extraction*, the cheapest form of transfer learning.)
 #
 # The last column shows the cost: how much worse the model has become at unrelated English text. The score alone would not have shown it. Here rank 8 loses the most English, more than full training at its much smaller rate. Rank 1 loses the least, for a similar score. The score is computed on 24 numbers, so one answer is worth four points, and each row is one run at one rate. (`python -m helpers receipts exact_match` runs three more seeds of the first row and keeps their scores in `receipts/`.)
 #
@@ -905,7 +915,9 @@ claims.record("T25", "merged, loaded adapter and adapter write the same", subjec
 #
 # How much does NF4 change this model before any training? And does the adapter make up for the difference?
 #
-# **Predict.** By how many nats per token does NF4 raise the loss on English?
+# Section 6 printed what NF4 did to the small Llama's loss on English, in nats per *byte*. A token of SmolLM2 stands for about four bytes of English.
+#
+# **Predict.** By how many nats per token does NF4 raise this model's loss on English?
 
 # %% name="guess_error"
 my_guess = None  # nats per token
@@ -957,7 +969,7 @@ if LONGER:
 # %% [markdown] name="ladder_text"
 # ## 8 · The ladder: 7B on one GPU
 #
-# Now the real case: Llama-2-7B, sequences of 512 tokens, one at a time. Each rung of the ladder changes one thing. The planner ([[where_memory_goes]]) runs each recipe on fake tensors, which takes a few seconds per recipe and gives the same result on every machine. `planned` looks up plans that were made in advance and computes any that are missing, such as the plan of a rung that you change. The table below also lists figures from guides to fine-tuning, which do not give a source. These figures are in GB of 10⁹ bytes, as in the guides. (1 GiB is 1.07 GB.)
+# Now the real case: Llama-2-7B, sequences of 512 tokens, one at a time. Each rung of the ladder changes one thing. The planner ([[where_memory_goes]]) runs each recipe on fake tensors, which takes a few seconds per recipe and gives the same result on every machine. `planned` looks up plans that were made in advance and computes any that are missing, such as the plan of a rung that you change. The table below also lists figures from guides to fine-tuning, which give no source; their figures are in GB of 10⁹ bytes. (1 GiB is 1.07 GB.)
 #
 # Full training in FP32 with AdamW takes 16 bytes per parameter, or 100 GiB for 6.74 billion.
 #
@@ -1172,14 +1184,14 @@ else:
 #
 # The next cell defines such a program for 7B and runs two steps with 16,384 tokens. Compare this number with the two figures for this card and a BF16 base in the table above.
 #
-# **Predict.** In which step does the program run out of memory, 1 or 2? (0: in neither.)
+# **Predict.** Does the program run out of memory, and if so, in which step? (0: it does not.)
 
 # %% name="program_guess"
 my_guess = None  # 0, 1 or 2
 ### BEGIN GUESS
 my_guess = 1  # both steps hold the same tensors, so the first one fails
 ### END GUESS
-step_guess = Prediction("16,384 tokens on a virtual 4090: step that fails", my_guess, "", difference=True)
+step_guess = Prediction("16,384 tokens on a virtual 4090, failing step (0: none)", my_guess, "", difference=True)
 
 
 # %% name="program"
@@ -1272,7 +1284,9 @@ print(
 #
 # Each ln p is the sum over the answer's tokens. β, often 0.1, limits how far the model may move from the reference.
 #
-# **Contract.**
+# ### Your turn: the DPO loss
+#
+# **Contract.** Write two functions:
 #
 # - `answer_log_probs(logits, labels)` returns (rows,), the sum of ln p over the tokens of each answer, in the dtype of `logits`. `labels` (rows, length) are those that `pack` returns for one example per row: the output at place i predicts the label at place i + 1, and labels of −100 do not count. A row without answer tokens gives 0.
 # - `dpo_loss(chosen, rejected, ref_chosen, ref_rejected, beta)` takes four tensors (pairs,) of such sums and returns the mean loss, a tensor of shape `[]`. Differences of thousands of nats give a finite loss and finite gradients. No gradient flows into the reference's sums.
@@ -1393,8 +1407,8 @@ bill = {"answers only, 4 rows": lambda: task.loss(preferring, four_numbers)}
 bill["DPO, 4 pairs, adapter off"] = lambda: preference_loss(preferring, four_numbers)
 highest = {name: peak_of(preferring, loss_at) for name, loss_at in bill.items()}
 for name, peak in highest.items():
-    print(f"{name:34}{human_bytes(peak):>12} at the peak, forward and backward")
-print(f"{'a reference of its own adds':34}{human_bytes(held):>12}")
+    print(f"{name:38}{human_bytes(peak):>12} at the peak, forward and backward")
+print(f"{'a separate reference model would add':38}{human_bytes(held):>12}")
 per_token = 2 * 32 * 4096 * 2  # keys and values, 32 layers of width 4,096, BF16
 print(
     f"7B, by formula: a reference in BF16 {human_bytes(2 * total)}; keys and values {human_bytes(per_token)} per token,"
@@ -1420,7 +1434,7 @@ bill_guess.reveal(pairs / answers_only)
 # - `x` has shape (N, in), and `weight` (out, in) is the frozen base. `A` (K, r, in) and `B` (K, out, r) hold K adapters, and `scale` is a float. `which`, int64 (N,), has the adapter of each row, or **−1** for the base alone.
 # - Row i is `x[i] Wᵀ + scale · (x[i] A[k]ᵀ) B[k]ᵀ` with `k = which[i]`.
 # - The base is multiplied once, for all rows together. No matrix of shape (out, in) is created, for a row or for an adapter, even when K = 1.
-# - Gradients reach `x`, `A` and `B`. (Adapters that no row uses get zero gradients, or none.) No argument is changed. Any dtype works, as do any K and N, including N = 0.
+# - Gradients reach `x`, `A` and `B`. (Adapters that no row uses get zero gradients, or none.) No argument is changed. The function must work for any dtype and any K and N, including N = 0.
 
 
 # %% name="serve" answer=true reveal=true

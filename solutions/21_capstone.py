@@ -83,7 +83,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # - **One loss to preserve**, on images that are used neither for training nor for choosing anything. A single pair of runs proves little, so we compare rungs over several pairs. The two runs of a pair have the same seed, start from the same weights, and see the images in the same order.
 
 # %% name="task"
-task = LadderTask()  # the model, the images in NumPy, a step of each rung: helpers/exercises/capstone/ladder_task.py
+task = LadderTask()  # the model, the images in NumPy, and a step of each rung
 BATCH, TRAINED, images, labels = task.batch, task.trained, task.images, task.labels
 phi = sum(p.numel() for p in task.model(Rung(""), 0, "cpu").parameters())
 tested = len(images) - TRAINED
@@ -153,8 +153,8 @@ for name, other in {
 #
 # **Contract.** Write four functions, which `my_step` uses in a cell below. `means` maps each parameter to its running mean, a tensor of the same shape.
 #
-# - Rung 2: `accumulate(model, x, y, micro)` adds to the parameters' gradients the gradient of the mean cross-entropy over **all** rows of `x`, at most `micro` rows at a time and in order. The last micro-batch may be smaller.
-# - Rung 3: `checkpoint_blocks(model)` changes the model in place: each block of `model.blocks` saves only its input for the backward pass and recomputes the rest. Outputs and gradients stay the same.
+# - Rung 2: `accumulate(model, x, y, micro)` adds to the parameters' gradients the gradient of the mean cross-entropy over **all** rows of `x`, at most `micro` rows at a time and in order. The last micro-batch may be smaller. Activations of only one micro-batch are in memory at a time.
+# - Rung 3: `checkpoint_blocks(model)` changes the model in place: each block of `model.blocks` saves only its input for the backward pass and then recomputes the rest, one block at a time. Outputs, gradients and the names of the parameters stay the same.
 # - Rung 4: `signum_step(means, lr)` moves each parameter by `lr`, against the sign of its mean. Where the mean is 0, the parameter stays as it is.
 # - Rung 5: `fold(means)` begins an update: it multiplies every mean by 0.9 and returns a list of hook handles. Until the hooks are removed, they multiply each gradient by 0.1, add it to its mean and free it, as soon as it is complete for a micro-batch.
 
@@ -226,7 +226,7 @@ print(f"after two steps {differ} of {phi:,} weights differ from those of `helper
 # %% name="rungs"
 if device.type == "cuda":
     torch.set_float32_matmul_precision("high")  # TF32, from here on: FP32 without it is too easy to beat
-LADDER = [base]
+LADDER = [base]  # what each field of a rung changes: helpers/exercises/capstone/ladder_task.py
 for name, change in {
     "1 BF16 autocast": {"autocast": True},
     "2 16 micro-batches of 32": {"micro": 32},
@@ -254,7 +254,7 @@ show_table(peak_table(meters[base.name], 5))
 # **Predict.** By what factor do all six changes together lower the peak?
 
 # %% name="guess"
-my_guess = None  # times less, all six changes
+my_guess = None  # a factor, all six changes
 ### BEGIN GUESS
 my_guess = 20  # what the article promises
 ### END GUESS
@@ -266,7 +266,7 @@ peaks = {name: meter.peak_bytes for name, meter in meters.items()}
 last = LADDER[-1].name
 ladder_guess.reveal(first / peaks[last])
 shown = [t for t in CATEGORIES if any(m.at_peak[t] >= KiB for m in meters.values())]
-lines = [["KiB at the peak", *shown, "PEAK", "less"]]
+lines = [["KiB at the peak", *shown, "PEAK", "smaller by"]]
 for name, meter in meters.items():
     held = [f"{meter.at_peak[t] / KiB:,.0f}" for t in shown]
     lines.append([name, *held, f"{meter.peak_bytes / KiB:,.0f}", f"{first / meter.peak_bytes:.1f}x"])
@@ -319,7 +319,7 @@ def times(before, after):
 
 # %% name="pace_table"
 paces = dict(zip(peaks, turns(LADDER, rows), strict=True))
-table = [["rung", "peak", "less", "time", "in 3 rounds"]]
+table = [["rung", "peak", "smaller by", "time", "in 3 rounds"]]
 for name, peak in peaks.items():
     slower, least, most = times(paces[base.name], paces[name])
     table.append([name, human_bytes(peak), f"{first / peak:.1f}x", f"{slower:.1f}x", f"{least:.1f} to {most:.1f}"])
@@ -512,7 +512,7 @@ claims.record("C12", "weights and state: 4 bytes per parameter", subject, static
 # **Predict.** With micro-batches of 4 images instead of 32, by what factor does the peak of the last rung fall?
 
 # %% name="guess_smaller"
-my_guess = None  # times less
+my_guess = None  # a factor
 ### BEGIN GUESS
 my_guess = 2  # activations and temporaries, more than half of the peak, by 8
 ### END GUESS
@@ -530,7 +530,7 @@ curve = dict(zip([f"micro-batches of {micro}" for micro in sizes], parallel_map(
 assert curve["micro-batches of 32"].peak_bytes == final.peak_bytes
 smallest = curve["micro-batches of 4"]
 smaller_guess.reveal(final.peak_bytes / smallest.peak_bytes)
-lines = [["KiB at the peak", "weights, means", "activations", "temporaries", "workspace", "PEAK", "less"]]
+lines = [["KiB at the peak", "weights, means", "activations", "temporaries", "workspace", "PEAK", "smaller by"]]
 for name, meter in (curve | {"32, no random state": shrunk(32, keep_random=False)}).items():
     held = meter.at_peak
     activations = held["activations"] + held["recomputed activations"]
@@ -579,7 +579,7 @@ print(f"of this, a factor of {logged[2] / logged[3]:.2f} is a batch of 16 instea
 claims.record("C12", "20x less peak memory", "ViT-L/16, the published logs", logged[0] / logged[-1], "times", *TWENTY)
 claims.record("C12", "the same run: one effective batch", "ViT-L/16, the published logs", 64 / 16, "x the batch", 1, 1)
 off = 100 * max(errors.values(), key=abs)
-claims.record("C12", "the planner follows the logs", "6 logs, the worst of them", off, "% off", -20, 20)
+claims.record("C12", "the planner follows the logs", "6 logs, the worst of them", off, "% from the log", -20, 20)
 
 # %% [markdown] name="planned_text"
 # ### Our ladder, on models that people train
@@ -593,7 +593,7 @@ claims.record("C12", "the planner follows the logs", "6 logs, the worst of them"
 # **Predict.** What is the factor for the 1B model, with Φ = 1.24 billion? (Section 2 has the factor of our small ViT.)
 
 # %% name="guess_1b"
-my_guess = None  # times less, seven rungs, 1B
+my_guess = None  # a factor, seven rungs, 1B
 ### BEGIN GUESS
 my_guess = 10  # weights matter more than in the ViT
 ### END GUESS
@@ -605,7 +605,7 @@ for model, batch, micro, shared in (("vit-l-16", 64, 4, {}), ("llama-3.2-1b", 16
     rungs = seven_rungs(model, batch, micro, **shared)
     planned_rungs = dict(zip(rungs, planned([recipe for recipe, _ in rungs.values()]), strict=True))
     top, *_, bottom = planned_rungs.values()
-    lines, seconds = [[f"{model}, batch {batch}, planned", "GB", "less", "time, lower bound", "loss"]], {}
+    lines, seconds = [[f"{model}, batch {batch}, planned", "GB", "smaller by", "time, lower bound", "loss"]], {}
     for name, rung in planned_rungs.items():
         seconds[name] = rungs[name][1] * rung.roofline_seconds["a100-80gb"]  # each step as often as an update needs it
         less, slower = top.peak_allocated_bytes / rung.peak_allocated_bytes, ""  # rung 0: FP32 without TF32
@@ -732,7 +732,7 @@ for line, (card, recipe) in GUIDE.items():
 # **Predict.** According to the table, FSDP on eight ranks divides the memory by 8. By what factor is the planned peak of a rank lower than the peak of one GPU, both in mixed precision?
 
 # %% name="guess_fsdp"
-my_guess = None  # times less
+my_guess = None  # a factor
 ### BEGIN GUESS
 my_guess = 4  # weights, gradients and state by 8; activations stay
 ### END GUESS
@@ -754,7 +754,7 @@ LINES = {  # name -> (recipe, compared with, said about memory, from, to)
     "offloaded optimizer": (Recipe("gpt2", offload="optimizer", **job), "mixed precision", "less", 1.05, math.inf),
 }
 plans = dict(zip(LINES, planned([recipe for recipe, *_ in LINES.values()]), strict=True))
-lines = [["planned", "GiB per rank", "less", "the table says", "compared with"]]
+lines = [["planned", "GiB per rank", "smaller by", "the table says", "compared with"]]
 for name, (_, other, *said) in LINES.items():
     size = plans[name].peak_allocated_bytes
     if other is None:
@@ -762,7 +762,7 @@ for name, (_, other, *said) in LINES.items():
         continue
     less, (words, *between) = plans[other].peak_allocated_bytes / size, said
     lines.append([name, f"{size / GiB:.2f}", f"{less:.2f}x", words, other])
-    claims.record("T27", f"{name}: memory {words}", "GPT-2, 8 x 1,024 tokens, planned", less, "times less", *between)
+    claims.record("T27", f"{name}: memory {words}", "GPT-2, 8 x 1,024 tokens, planned", less, "times smaller", *between)
 show_table(lines)
 one_gpu, a_rank = (plans[name].peak_allocated_bytes for name in ("mixed precision", "FSDP, 8 ranks"))
 fsdp_guess.reveal(one_gpu / a_rank, "planned")
@@ -819,7 +819,7 @@ for said, (rung, *between) in ratios.items():
 # %% [markdown] name="chooser_text"
 # ## 7 · Choose a recipe
 #
-# Now we go the other way: you choose a GPU, a model and the data, and the figure lists recipes. Recipes that fit come first, starting with the one that does the *least work*. The others follow, starting with the smallest. "Times the least" compares roofline seconds, which follow from arithmetic and memory traffic at the data sheet's rates. Roofline seconds are a lower bound: they can rank recipes, but they cannot forecast the time of a step. A micro-batch is one sequence, so more sequences per update cost time but no memory; the optimizer runs once per update.
+# Now we go the other way: you choose a GPU, a model and the data, and the figure lists recipes. Recipes that fit come first, starting with the one that does the *least work*. The others follow, starting with the smallest. "Times the least" compares roofline seconds: the time for all arithmetic or the time for all memory traffic at the data sheet's rates, whichever is longer. Recipes that differ only in the shorter of the two tie. With the settings below, LoRA and QLoRA with checkpointing do, although unpacking NF4 costs time ([[lora]]). So roofline seconds, a lower bound, give a rough ranking, and they cannot forecast the time of a step. A micro-batch is one sequence, so more sequences per update cost time but no memory; the optimizer runs once per update.
 #
 # The plans were made in advance, by `python -m helpers chooser`, so that the figure can answer at once. LoRA rows put adapters on q and v alone, which is PEFT's default for these models. [[Lora]] shows that adapters on all linear layers learn more. Such adapters take little additional memory, so leave a little more room, and name the layers (`lora_targets`) in the recipe that you export.
 #
@@ -936,7 +936,7 @@ hint("capstone.lean")
 # %% [markdown] name="rung_text"
 # ### An open rung: any recipe, by the rules
 #
-# Now the ladder is yours. Build a recipe that takes **at most 284 KiB** and reaches a loss of **at most 1.1** on images that it never sees, in 24 updates of 64 images. Smaller micro-batches alone are not enough: look at what the last table of section 3 lists at the peak with 4 images. How low can you go? (An update has fewer images than in the ladder, so that the check takes only seconds. The peak depends on the size of a micro-batch, not on the number of micro-batches.)
+# Now the ladder is yours. Build a recipe that takes **at most 284 KiB** and reaches a loss of **at most 1.1** on images that it never sees, in 24 updates of 64 images. Smaller micro-batches alone are not enough: look at what the last table of section 3 lists at the peak with 4 images. How low can you go? (An update has fewer images than in the ladder, to keep the check short. Even so, it can take a minute on a CPU, and longer with very small micro-batches. The peak depends on the size of a micro-batch, not on the number of micro-batches.)
 #
 # **Contract.** Write two functions:
 #
@@ -944,7 +944,7 @@ hint("capstone.lean")
 # - `update(model, state, x, y, progress)` makes one update; `state` is what `prepare` returned. All micro-batches of an update see the same weights, which change after the last of them. `x` (64, 1, 8, 8) and `y` (64,) are in NumPy. `progress` goes from 0 (first update) to 1 (last).
 # - In every update, all 64 images go through `model(...)` with gradients on, unchanged, in micro-batches of any size, and no other images do. Each run assigns the digits to the labels anew, at random, so other data does not help.
 # - The parameters keep their names and shapes. In the end, the weights are loaded into a fresh FP32 model, and its loss counts.
-# - Keep everything in tensors on the device. The peak includes everything that outlives an operation: weights, state, gradients, activations, and copies that lie idle. Scratch memory that a kernel allocates and frees itself does not count, because it differs between CPUs. An update must not write files.
+# - Keep everything in tensors on the device. Python and NumPy may keep at most 32 KiB outside tensors, in blocks of 4 KiB or more; smaller blocks do not count. The peak includes everything that outlives an operation: weights, state, gradients, activations, and copies that lie idle. Scratch memory that a kernel allocates and frees itself does not count, because it differs between CPUs. An update must not write files.
 
 
 # %% name="rung" answer=true reveal=true
@@ -1015,7 +1015,7 @@ report
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - With the same batch, a peak can become dozens of times lower if it consists almost entirely of activations. Small micro-batches contribute most of this factor, and they cost time. The factor is less than 4 + A / 4Φ, which is low for large models.
+# - With the same batch, a peak can shrink by a factor of several dozen if it consists almost entirely of activations. Small micro-batches contribute most of this factor, and they cost time. The factor is less than 4 + A / 4Φ, which is low for large models.
 # - For each rung, ask what it removed, what it added and what it moved. The order decides how much a rung seems to save. The total does not depend on the order, but it depends on how wasteful rung 0 was.
 # - You cannot combine accumulation and a step in the backward pass as they are. But if the optimizer state is linear in the gradient, it can be the accumulator.
 # - Every byte of the floor has a cause: bytes per weight, bytes of state, one block of one micro-batch, scratch memory, and saved states of the random generator, which this model does not need.

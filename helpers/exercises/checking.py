@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -131,15 +130,14 @@ def describe(error: Exception) -> str:
         return "\n".join(["an error on the ranks:", *_lines_of_ranks(str(error))[:12]])
     message = message_of(error)[:300]
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    ours = str(Path(__file__).parent)
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [f for f in frames if not f.filename.startswith(ours) and "site-packages" not in f.filename]
+    theirs = [f for f in frames if not any(path in f.filename for path in _NOT_THEIRS)]
     if theirs and theirs[-1].line:
         text += f" (at: {theirs[-1].line})"
     return text
 
 
-_LIBRARIES = ("site-packages", sysconfig.get_path("stdlib"))
+_NOT_THEIRS = ("<frozen", str(PACKAGE), "site-packages", sysconfig.get_path("stdlib"))
 
 
 def _lines_of_ranks(message: str) -> list[str]:
@@ -147,7 +145,7 @@ def _lines_of_ranks(message: str) -> list[str]:
     lines, theirs = [], True
     for line in filter(None, map(str.strip, message.splitlines())):
         if line.startswith("File "):
-            theirs = not any(path in line for path in ("<frozen", str(PACKAGE), *_LIBRARIES))
+            theirs = not any(path in line for path in _NOT_THEIRS)
             if not theirs and lines[-1:]:
                 lines[-1] = lines[-1].replace(": at this line;", ": in the check's own code;")
         theirs |= line.startswith("rank")

@@ -21,7 +21,7 @@ def ladder_figure(rungs: dict[str, MemoryProfile]) -> "Figure":
     peaks = np.array([rung.peak_bytes for rung in rungs.values()])
     names, less, start = list(rungs), peaks[0] / peaks, np.zeros(len(rungs))
     left.barh(names, less, color=COLORS[0])
-    left.set(title="Times less than rung 0", xlabel="peak of rung 0 / peak", xlim=(0, 1.15 * less.max()))
+    left.set(title="How far the peak has fallen", xlabel="peak of rung 0 / peak", xlim=(0, 1.15 * less.max()))
     left.invert_yaxis()
     for category, color in zip(CATEGORIES, COLORS, strict=True):
         width = 100 * np.array([rung.at_peak[category] for rung in rungs.values()]) / peaks

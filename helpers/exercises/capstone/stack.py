@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...core.models import ViT
+from ...core.units import KiB, human_bytes
+from ...meter.recorder import MemoryMeter
 from ..base import Check, Evidence
 from ..probing.distance import relative_distance
 
@@ -18,7 +20,7 @@ Answer = Callable[..., Any]
 
 def _task(seed: int) -> tuple[nn.Module, Tensor, Tensor]:
     torch.manual_seed(seed)
-    model = ViT(side=8, patch=4, layers=2, width=16, heads=2, inner=32)
+    model = ViT(side=8, patch=4, layers=3, width=16, heads=2, inner=32)
     return model, torch.randn(ROWS, 1, 8, 8), torch.randint(10, (ROWS,))
 
 
@@ -35,6 +37,7 @@ class AccumulatesTheMean(Check):
     """accumulate adds the gradient of the mean over all rows, at most `micro` rows at a time, in order."""
 
     hint = (
+        "How long do the activations of a micro-batch stay? Until its backward pass has used them.\n"
         "If the last micro-batch is smaller, the mean of the means is not the mean. By what should you divide each "
         "loss?\n"
         'F.cross_entropy(..., reduction="sum") / len(x), then backward(): gradients add up by themselves.'
@@ -45,6 +48,7 @@ class AccumulatesTheMean(Check):
         model, x, y = _task(seed)
         seen: list[Tensor] = []
         model.register_forward_pre_hook(lambda module, given: seen.append(given[0].detach().clone()))
+        waiting = _watch_graphs(model)
         for p in model.parameters():
             p.grad = torch.ones_like(p)  # adds to what is there
         weights = _flat(model.parameters())
@@ -56,6 +60,7 @@ class AccumulatesTheMean(Check):
             "in order": whole.shape == x.shape and torch.equal(whole, x),
             "gradients": None if grads is None else [g - 1 for g in grads],
             "moved": weights != _flat(model.parameters()),
+            "waiting": max(waiting, default=0),
         }
 
     @staticmethod
@@ -76,11 +81,32 @@ class AccumulatesTheMean(Check):
                 f"The gradient is off by {off:.2g} of its norm ({times:.3g} times the right one, along its direction). "
                 "By what do you divide each micro-batch's loss, and do you keep earlier gradients?"
             )
+        if seen["waiting"] > 1:
+            return (
+                f"{seen['waiting']} micro-batches went through the model before the backward pass of the first of "
+                "them, so the activations of all of them were in memory at once. When can they be freed?"
+            )
         return None
 
 
+def _watch_graphs(model: nn.Module) -> list[int]:
+    """Return a list that gets, with each forward pass, how many of them still wait for their backward pass."""
+    pending: set[int] = set()
+    counts: list[int] = []
+
+    def note(module: nn.Module, given: Any, logits: Tensor) -> None:
+        number = len(counts)
+        if logits.requires_grad:
+            pending.add(number)
+            logits.register_hook(lambda _: pending.discard(number))
+        counts.append(len(pending))
+
+    model.register_forward_hook(note)
+    return counts
+
+
 class RecomputesEachBlock(Check):
-    """checkpoint_blocks makes each block run again in the backward pass; outputs and gradients stay the same."""
+    """checkpoint_blocks makes each block save only its input and run again in the backward pass, and nothing else."""
 
     hint = (
         "torch.utils.checkpoint.checkpoint(function, x, use_reentrant=False) calls function(x), and again later.\n"
@@ -90,39 +116,60 @@ class RecomputesEachBlock(Check):
     @staticmethod
     def probe(seed: int, accumulate: Answer, checkpoint_blocks: Answer, *_: Answer) -> Evidence:
         model, x, y = _task(seed)
-        runs = [0] * len(model.blocks)
+        names = [name for name, _ in model.named_parameters()]
+        runs: list[int] = []
         for number, block in enumerate(model.blocks):
-            block.norm_1.register_forward_hook(_counter(runs, number))
+            block.norm_1.register_forward_hook(_noter(runs, number))
         checkpoint_blocks(model)
-        logits = model(x)
-        forward = list(runs)
+        with MemoryMeter(model) as meter:
+            logits = model(x)
+        forward = len(runs)
         F.cross_entropy(logits, y).backward()
         return {
-            "forward": forward,
-            "again": [a - b for a, b in zip(runs, forward, strict=True)],
+            "forward": runs[:forward],
+            "again": runs[forward:],
+            "held": sum(meter.timeline[-1].held.values()),
             "logits": logits.detach().flatten().tolist(),
             "gradients": _gradients(model),
+            "names": [names, [name for name, _ in model.named_parameters()]],
         }
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if relative_distance(seen["logits"], expected["logits"]) > TOLERANCE:
             return "The model's outputs have changed. Each block should still be called with its input alone."
-        if seen["again"] != expected["again"] or seen["forward"] != expected["forward"]:
-            return (
-                f"The blocks ran {seen['forward']} times in the forward pass and {seen['again']} times in the "
-                f"backward pass; they should run {expected['forward']} and {expected['again']} times."
-            )
+        for when, moment in (("forward", "forward"), ("again", "backward")):
+            mine, right = (sorted(runs[when]) for runs in (seen, expected))
+            if mine != right:
+                return (
+                    f"In the {moment} pass, the blocks that ran are {mine}; each of {sorted(set(right))} should run "
+                    "once."
+                )
         if seen["gradients"] is None or relative_distance(seen["gradients"], expected["gradients"]) > TOLERANCE:
             return "The gradients differ, or some are missing. Is use_reentrant=False passed to checkpoint?"
+        if seen["again"] != expected["again"]:
+            return (
+                f"In the backward pass, the blocks are recomputed in the order {seen['again']}; it should be "
+                f"{expected['again']}, one block at a time. How many blocks does one call of checkpoint contain?"
+            )
+        more = seen["held"] - expected["held"]
+        if not more < KiB:
+            return (
+                f"After the forward pass, {human_bytes(more)} more are held than the inputs of the blocks need. What "
+                "else does a block save?"
+            )
+        before, after = seen["names"]
+        if before != after:
+            name = next((name for name in after if name not in before), after[0] if after else "none")
+            return (
+                f"The parameters have other names now, for example {name!r}, so a checkpoint no longer fits the "
+                "model. Keep each block where it is, and change what it does when it is called."
+            )
         return None
 
 
-def _counter(runs: list[int], number: int) -> Callable[..., None]:
-    def count(*_: Any) -> None:
-        runs[number] += 1
-
-    return count
+def _noter(runs: list[int], number: int) -> Callable[..., None]:
+    return lambda *_: runs.append(number)
 
 
 def _means(model: nn.Module, seed: int) -> dict[Tensor, Tensor]:
@@ -130,6 +177,18 @@ def _means(model: nn.Module, seed: int) -> dict[Tensor, Tensor]:
     means = {p: 1e-3 * torch.randn(p.shape, generator=generator) for p in model.parameters()}
     next(iter(means.values())).flatten()[:3] = 0
     return means
+
+
+def _watch_gradients(model: nn.Module) -> list[int]:
+    """Return a list that gets, whenever a gradient is complete, how many parameters hold one."""
+    counts: list[int] = []
+
+    def note(_: Tensor) -> None:
+        counts.append(sum(p.grad is not None for p in model.parameters()))
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(note)
+    return counts
 
 
 class StepsBySign(Check):
@@ -174,18 +233,26 @@ class FoldsGradients(Check):
         means, waiting, runs = _means(model, seed), [], 0
         before = {p: mean.clone() for p, mean in means.items()}
         handles = fold(means)
+        at_once = _watch_gradients(model)
         faded = [0.9 * mean for mean in before.values()]
-        at_once = relative_distance(_flat(means.values()), _flat(faded)) <= TOLERANCE
+        has_faded = relative_distance(_flat(means.values()), _flat(faded)) <= TOLERANCE
         for xs, ys in zip(x.split(8), y.split(8), strict=True):
             (F.cross_entropy(model(xs), ys, reduction="sum") / ROWS).backward()
             waiting.append(sum(p.grad is not None for p in model.parameters()))
-        folded = _flat(means.values())
+        folded, most = _flat(means.values()), max(at_once, default=0)
         for handle in handles:
             handle.remove()
             runs += 1
         F.cross_entropy(model(x), y).backward()
         after = _flat(means.values())
-        return {"faded": at_once, "waiting": waiting, "means": folded, "handles": runs, "later": after != folded}
+        return {
+            "faded": has_faded,
+            "waiting": waiting,
+            "at once": most,
+            "means": folded,
+            "handles": runs,
+            "later": after != folded,
+        }
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -199,6 +266,11 @@ class FoldsGradients(Check):
             off = relative_distance(seen["means"], expected["means"])
             when = "" if seen["faded"] else " Right after fold, the means should be 0.9 times their old values."
             return f"After three micro-batches the means are off by {off:.2g} of their norm.{when}"
+        if seen["at once"] > 1:
+            return (
+                f"During a backward pass, {seen['at once']} parameters hold a gradient at the same time. Each gradient "
+                "should be added to its mean and freed as soon as it is complete, before the next ones exist."
+            )
         if seen["later"]:
             return (
                 "After the returned handles were removed, a backward pass still changed the means. Does fold return "

@@ -79,9 +79,9 @@ class _Case:
 
 
 def _call_for(name: str, calls: list[Evidence]) -> Evidence | None:
-    """Return the product that has the gradient of "x" (or "w") as its result, by its right side."""
+    """Return the product that has the gradient of "x" (or "w") as its result, or its transpose."""
     other = {"x": "w", "w": "x"}[name]
-    return next((call for call in calls if call["names"][1] == other), None)
+    return next((call for call in calls if {other, f"{other}.t()"} & set(call["names"])), None)
 
 
 def _pairs(seen: Evidence, expected: Evidence) -> Iterator[tuple[str, Evidence, Evidence]]:
@@ -174,6 +174,7 @@ class GivesEachItsGradient(Check):
         "backward returns one gradient per input of forward, in order, and None for inputs that are not tensors.\n"
         "gradient_of_x and gradient_of_w are written: call them."
     )
+    after = ("takes_the_right_formats", "scales_each_operand")
 
     probe = staticmethod(_observe)
 
@@ -193,6 +194,7 @@ class TakesWhatWasSaved(Check):
         "Look at the dtype of the saved tensor.\n"
         "A tensor already in E4M3 must not be divided by its scale again; one in BF16 must be quantized."
     )
+    after = ("takes_the_right_formats", "scales_each_operand", "gives_each_its_gradient")
 
     probe = staticmethod(_observe_each)
 
@@ -200,10 +202,13 @@ class TakesWhatWasSaved(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         for case, want in expected.items():
             for name in ("x", "w"):
-                wrong = wrong_gradient(seen[case][name], want[name])
+                wrong = wrong_gradient(seen[case][name], want[name], _ABOUT_SAVED if "x" in case or "w" in case else "")
                 if wrong:
                     return f"{case}: the gradient of {name} {wrong}"
         return None
+
+
+_ABOUT_SAVED = "What happens to a saved tensor that is already in E4M3: is it divided or multiplied by its scale again?"
 
 
 class SkipsWhatIsNotNeeded(Check):
@@ -213,6 +218,7 @@ class SkipsWhatIsNotNeeded(Check):
         "Think of a frozen weight, or of the first layer's input: autograd discards their gradients.\n"
         "ctx.needs_input_grad has a bool for each input of forward; return None where it is False."
     )
+    after = ("takes_the_right_formats", "scales_each_operand", "gives_each_its_gradient")
 
     @staticmethod
     def probe(seed: int, product: Any) -> Evidence:

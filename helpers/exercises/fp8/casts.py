@@ -83,6 +83,7 @@ class SaturatesAndKeepsNan(Check):
         "The cast alone treats large numbers differently in each format: look at its results for 1e6 above.\n"
         "Clamp between minus and plus torch.finfo(dtype).max after the division; a clamp leaves NaN as it is."
     )
+    after = ("rounds_to_the_format",)
 
     @staticmethod
     def probe(seed: int, quantize: Callable[..., Any]) -> Evidence:

@@ -79,6 +79,7 @@ class ScalesByEarlierSteps(Check):
         "Two things happen in a step: read the history, then write to it. Which comes first?\n"
         "history.max() / torch.finfo(dtype).max, taken before this step's amax goes in."
     )
+    after = ("writes_the_history",)
     probe = staticmethod(_ordinary)
 
     @staticmethod
@@ -96,6 +97,7 @@ class StartsFromItsOwnAmax(Check):
     """While the history holds only zeros, the scale is current_scale(x, dtype)."""
 
     hint = "A maximum of zero would give the scale 0. Choose current_scale(x, dtype) with torch.where, without an `if`."
+    after = ("writes_the_history", "scales_by_earlier_steps")
 
     @staticmethod
     def probe(seed: int, delayed_scale: Callable[..., Any]) -> Evidence:
@@ -137,6 +139,7 @@ class KeepsOutInfinityAndNan(Check):
     """An amax that is infinite or NaN leaves the history as it was."""
 
     hint = "An infinite amax would set the scale until it drops out of the history. Check amax.isfinite()."
+    after = ("writes_the_history",)
 
     @staticmethod
     def probe(seed: int, delayed_scale: Callable[..., Any]) -> Evidence:
@@ -168,4 +171,4 @@ class WaitsForNothing(Check):
         return None
 
 
-DELAYED = (ScalesByEarlierSteps, StartsFromItsOwnAmax, WritesTheHistory, KeepsOutInfinityAndNan, WaitsForNothing)
+DELAYED = (WritesTheHistory, ScalesByEarlierSteps, StartsFromItsOwnAmax, KeepsOutInfinityAndNan, WaitsForNothing)

@@ -93,6 +93,7 @@ class HandlesTheShape(Check):
     """Rows of 45, 40 or 5 numbers, in one dimension or four: only the last block of a row may be short."""
 
     hint = "Zeros do not change an amax: pad the rows with zeros, and cut the padding off the values at the end."
+    after = ("scales_ordinary_blocks",)
 
     @staticmethod
     def probe(seed: int, mx_quantize: Quantizer) -> Evidence:
@@ -122,6 +123,7 @@ class KnowsItsEnd(Check):
     """An amax of 448 x 2^k gets the scale 2^k, and one just above it the next power of two."""
 
     hint = "torch.frexp splits a number without rounding. What does it return for 448, and for the next larger number?"
+    after = ("scales_ordinary_blocks",)
 
     @staticmethod
     def probe(seed: int, mx_quantize: Quantizer) -> Evidence:
@@ -165,6 +167,7 @@ class HandlesZerosAndTheExtremes(Check):
     """Blocks of zeros get the scale 1, tiny ones 2^-127 at least, and ones with an infinity or NaN get NaN."""
 
     hint = "Go through the extremes one by one. torch.where decides block by block."
+    after = ("scales_ordinary_blocks",)
 
     @staticmethod
     def probe(seed: int, mx_quantize: Quantizer) -> Evidence:

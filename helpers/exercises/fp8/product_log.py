@@ -55,13 +55,28 @@ def _similar(a: Tensor, b: Tensor) -> bool:
 
 
 def wrong_call(got: Evidence, want: Evidence, keys: tuple[str, ...] = ("names", "formats", "scales")) -> str | None:
-    """Compare one call with the right one, in the given respects; return what differs in words."""
+    """Compare one call with the right one, in the given respects; return what differs in words.
+
+    B.t() times A.t() is the transpose of A times B. A call that is the right one in this form is right, too; whether
+    its result is transposed back shows in the result.
+    """
+    turned = {key: got[key][::-1] for key in keys} | {"names": [_transposed(name) for name in got["names"][::-1]]}
+    if [_matrix_of(name) for name in turned["names"]] == [_matrix_of(name) for name in want["names"]]:
+        got = turned if "names" not in keys or turned["names"] == want["names"] else got
     words = {"names": "multiplies", "formats": "gets operands in", "scales": "gets the scales"}
     for key in keys:
         if got[key] != want[key]:
             wrong, right = (" and ".join(_short(each) for each in row[key]) for row in (got, want))
             return f"the call of `product` {words[key]} {wrong}; expected {right}"
     return None
+
+
+def _matrix_of(name: str) -> str:
+    return name.removesuffix(".t()")
+
+
+def _transposed(name: str) -> str:
+    return name.removesuffix(".t()") if name.endswith(".t()") else f"{name}.t()"
 
 
 def _short(name: str) -> str:

@@ -38,7 +38,7 @@ def _run(seed: int, gradient_of_x: Callable[..., Any], gradient_of_w: Callable[.
 
 
 class MultipliesTheRightMatrices(Check):
-    """Each gradient is one matmul of FP8 matrices: g by w for x, g transposed by x for w."""
+    """Each gradient is one matmul of FP8 matrices: g by w for x, g transposed by x for w (or its transpose)."""
 
     hint = (
         "Write down the shapes: x and its gradient are (M, K), w and its gradient are (N, K), and g is (M, N).\n"
@@ -81,6 +81,7 @@ class ReturnsTheProduct(Check):
     """Each function returns what `product` returns: BF16, with the shape of the tensor whose gradient it is."""
 
     hint = "`product` already multiplies by both scales and returns BF16."
+    after = ("multiplies_the_right_matrices", "hands_over_both_scales")
 
     probe = staticmethod(_run)
 
@@ -93,8 +94,8 @@ class ReturnsTheProduct(Check):
         return None
 
 
-def wrong_gradient(got: Evidence, want: Evidence) -> str | None:
-    """Compare a gradient with the right one: its shape, its dtype, its numbers."""
+def wrong_gradient(got: Evidence, want: Evidence, ask: str = "") -> str | None:
+    """Compare a gradient with the right one: its shape, its dtype, its numbers, whose cause it can `ask` about."""
     if "values" not in got:
         return f"should be a tensor; it is {got['returned']}."
     if got["shape"] != want["shape"]:
@@ -107,8 +108,9 @@ def wrong_gradient(got: Evidence, want: Evidence) -> str | None:
     mine, right = (torch.tensor(each["values"], dtype=torch.float64) for each in (got, want))
     times = float(mine @ right / (right @ right))
     if relative_distance(got["values"], (times * right).tolist()) <= 0.01:  # BF16 rounds once more
-        return f"is {times:.4g} times the right one. Was a scale applied twice, or not at all?"
-    return f"is off by {off:.2g} of its norm. Check which matrices are multiplied, and in which formats."
+        return f"is {times:.4g} times the right one. {ask or 'Was a scale applied twice, or not at all?'}"
+    ask = ask or "Check which matrices are multiplied, and in which formats."
+    return f"is off by {off:.2g} of its norm. {ask}"
 
 
 PRODUCTS = (MultipliesTheRightMatrices, HandsOverBothScales, ReturnsTheProduct)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..base import Check, Evidence
@@ -87,6 +88,7 @@ def _loss(dpo_loss: Answers, four: list[Tensor]) -> Evidence:
     return {
         "shape": list(loss.shape),
         "loss": repr(float(loss.detach().mean())),
+        "margins": [repr(margin) for margin in ((four[0] - four[2]) - (four[1] - four[3])).tolist()],
         "gradients": [None if t.grad is None else [repr(g) for g in t.grad.tolist()] for t in leaves],
     }
 
@@ -104,7 +106,10 @@ class PrefersTheChosen(Check):
     def probe(seed: int, answer_log_probs: Answers, dpo_loss: Answers) -> Evidence:
         draw = torch.Generator().manual_seed(seed)
         four = [-20 + 5 * torch.randn(6, dtype=torch.float64, generator=draw) for _ in range(4)]
-        return {"policy": _loss(dpo_loss, four), "policy equal to its reference": _loss(dpo_loss, [*four[:2]] * 2)}
+        return {
+            "a policy unlike its reference": _loss(dpo_loss, four),
+            "a policy equal to its reference": _loss(dpo_loss, four[:2] * 2),
+        }
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -126,8 +131,21 @@ def _wrong_loss(case: str, got: Evidence, want: Evidence) -> str | None:
         return f"{case}: dpo_loss returns shape {got['shape']}; it should be one number, the mean over pairs."
     mine, right = float(got["loss"]), float(want["loss"])
     if not math.isclose(mine, right, rel_tol=1e-6):
-        return f"{case}: the loss should be {right:.6g}; it is {mine:.6g}."
+        return f"{case}: the loss should be {right:.6g}; it is {mine:.6g}.{_cause(mine, want['margins'])}"
     return None
+
+
+def _cause(loss: float, margins: list[str]) -> str:
+    """Name the mistake that gives this loss, or none."""
+    margin = torch.tensor([*map(float, margins)], dtype=torch.float64)
+    mistakes = {
+        "with chosen and rejected swapped, or with the sign of the margin reversed": -BETA * margin,
+        "without beta": margin,
+    }
+    for mistake, wrong in mistakes.items():
+        if math.isclose(loss, -F.logsigmoid(wrong).mean().item(), rel_tol=1e-6):
+            return f" That is the loss {mistake}."
+    return ""
 
 
 class LeavesTheReferenceAlone(Check):
@@ -149,6 +167,7 @@ class StaysFinite(Check):
     """Differences of thousands of nats give a finite loss and finite gradients, in FP32."""
 
     hint = "sigmoid(-1000) is 0 and its logarithm is minus infinity. F.logsigmoid computes both in one step."
+    after = ("prefers_the_chosen",)
 
     @staticmethod
     def probe(seed: int, answer_log_probs: Answers, dpo_loss: Answers) -> Evidence:

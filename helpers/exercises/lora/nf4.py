@@ -48,6 +48,12 @@ def _about_blocks(name: str, part: str, numbers: list[int]) -> str:
     return ""
 
 
+def _about_halves(mine: list[int], right: list[int]) -> str:
+    """Say that the two indices of each byte are swapped, or nothing."""
+    same = sum(a == (b & 15) << 4 | b >> 4 for a, b in zip(mine, right, strict=True))
+    return " Are the two halves of a byte swapped?" if same >= 0.998 * len(right) else ""
+
+
 def _encoded(encode: Callable[..., Any], weights: Tensor) -> Evidence:
     before = weights.clone()
     packed, codes, tops, mean = encode(weights)
@@ -92,7 +98,8 @@ class EncodesToTheNearestLevel(Check):
                 if len(wrong) > 0.002 * len(values) + (part == "codes"):  # a tie may fall either way
                     i = wrong[0]
                     share = f"{len(wrong)} of {len(values)} {part} differ"
-                    why = _about_blocks(name, part, wrong)
+                    why = _about_halves(mine, values) if part == "packed" else ""
+                    why = why or _about_blocks(name, part, wrong)
                     return f"{name}: {share}; number {i} is {mine[i]}; it should be {values[i]}.{why}"
             if got["changed"]:
                 return f"{name}: nf4_encode has changed the weights that it was given."
@@ -150,7 +157,8 @@ class DecodesWhatWasEncoded(Check):
                 return f"{name}: nf4_decode has changed its arguments."
             if not 0 <= got["error"] <= 1.05 * want["error"]:
                 off = f"off by {got['error']:.3f} (relative); an error of {want['error']:.3f} is possible"
-                return f"{name}: after encoding and decoding, the weights are {off}."
+                decodes = "nf4_decode is right for the bytes of this check, so look at what nf4_encode writes."
+                return f"{name}: after encoding and decoding, the weights are {off}. {decodes}"
         return None
 
 

@@ -105,6 +105,7 @@ class OnlyAnswersCount(_Packed):
         "The model shifts labels itself, so a token's label is at the token's own place. Note which tokens belong to "
         "an answer while you build the row. You cannot tell from their values, because END is also the padding."
     )
+    after = ("examples_stay_whole",)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -141,6 +142,7 @@ class PositionsBeginAnew(_Packed):
     """Positions count from 0 in each example, and from 0 in the padding: that is how attention tells them apart."""
 
     hint = "An example of n tokens has the positions list(range(n)). The padding of a row starts at 0, too."
+    after = ("examples_stay_whole",)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
