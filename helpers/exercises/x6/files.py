@@ -6,13 +6,15 @@ from .observation import DAMAGED, FIRST, SECOND, SERIES, THIRD, observe
 
 KEEP = {scene.name: scene.keep for scene in (*FIRST, *SECOND, *THIRD)}
 NEW = {scene.name: scene.states[-1] for scene in (*FIRST, *SECOND, *THIRD)}  # kind and step of the last save
-BEFORE = {"first": None, "one": 9, "two": 9, "small": 9, "damaged": 8}  # the newest intact step before it
+# The newest intact step before the last save:
+BEFORE = {"first": None, "one": 9, "two": 9, "small": 9, "damaged": 8, "unsynced": 10}
 CASES = {  # what comes before the last save
     "killed": "a save of step 10 was killed, then step 11 is saved",
     "killed again": "two saves were killed, then step 12 is saved",
     "published": "a save of step 10 was killed after the new name, then step 11 is saved",
+    "unsynced": "a save of step 10 was killed right after the rename, then step 11 is saved",
     "damaged": "steps 9 and 10 are damaged, and step 9 is saved again",
-    "set back": "steps 6 to 8 are there, and step 5 is saved",
+    "set back": "steps 3, 4, 6, 7 and 8 are there, and step 5 is saved",
     "twice": "steps 8 and 9 are saved, then step 9 again with other values",
     "dated": "step 8 has the newest date, as after a copy, and step 11 is saved",
 }
@@ -196,6 +198,11 @@ def _power_cut(seen: Evidence) -> str | None:
         wrong = _lost_name(seen["scenes"][scene]["durable"]) if scene != "first" else None
         if wrong:
             return f"{words}: {wrong}"
+    if not all(seen["scenes"]["unsynced"]["durable"]):
+        return (
+            f"{CASES['unsynced']}: step 9 was deleted while no newer name was on the disk, not even step-10, so a "
+            "power failure may leave no checkpoint. Sync the folder before you delete, at the beginning, too."
+        )
     return None
 
 
