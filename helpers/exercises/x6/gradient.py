@@ -109,10 +109,11 @@ class SameBitsOnOneRankAndTwo(Check):
         for ranks, want in expected.items():
             for rank, (mine, right) in enumerate(zip(seen[ranks], want, strict=True)):
                 for number, (got, ideal) in enumerate(zip(mine["calls"], right["calls"], strict=True), 1):
+                    where = f"rank {rank} of {ranks}, call {number}, micro_batches={MICRO_BATCHES[number - 1]}"
                     others = [every["calls"][number - 1]["gradient"] for every in seen[ranks]]
                     wrong = _wrong_call(got, ideal, others, seen["2"][0]["calls"][number - 1]["gradient"])
                     if wrong:
-                        return f"rank {rank} of {ranks}, call {number}: {wrong}"
+                        return f"{where}: {wrong}"
                 for rounds, got, ideal in zip(ROUNDS, mine["orders"], right["orders"], strict=True):
                     wrong = _wrong_order(got, ideal)
                     if wrong:

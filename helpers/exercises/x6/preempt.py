@@ -205,7 +205,9 @@ def _wrong_steps(got: Evidence, want: Evidence) -> str | None:
     if got["launched"] != want["launched"]:
         return f"stopped after step {got['launched']}; it should stop after step {want['launched']}."
     if got["least"] != want["least"]:
-        return f"called job.least {len(got['least'])} times; expected {len(want['least'])}, when the ranks have agreed."
+        calls = "once" if len(got["least"]) == 1 else f"{len(got['least'])} times"
+        right = "once, when the ranks have agreed to stop" if want["least"] else "no call, since the ranks do not stop"
+        return f"called job.least {calls}; expected {right}."
     return None
 
 
