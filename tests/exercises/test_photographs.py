@@ -109,3 +109,14 @@ def test_a_power_failure_undoes_a_rename_whose_directory_was_not_synced(tmp_path
     camera = photographed(tmp_path, rename)
     assert [path for path in camera.lost[-1] if path == "final"] == lost
     assert (camera.after_power_failure(len(camera.taken) - 1) / "final").exists() == (not lost)
+
+
+def test_a_name_may_be_off_the_disk_when_the_call_begins(tmp_path):
+    folder, album = tmp_path / "folder", tmp_path / "album"
+    folder.mkdir()
+    for name in ("old", "new"):
+        (folder / name).touch()
+    with SyncedFiles(tmp_path) as synced:
+        camera = Photographs(folder, album, synced)
+        camera.during((folder / "old").unlink, ["new"])
+    assert [sorted(set(look) - set(lost)) for look, lost in zip(camera.looks, camera.lost, strict=True)][-1] == []

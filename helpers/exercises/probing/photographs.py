@@ -7,7 +7,7 @@ the process been killed there. One is taken whenever the folder has changed.
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +58,14 @@ class Photographs:
         self.lost: list[list[str]] = []
         self.unnamed: list[list[str]] = []
 
-    def during(self, call: Callable[[], Any]) -> None:
-        """Run `call`; take a photograph whenever the folder has changed, and one at the end."""
+    def during(self, call: Callable[[], Any], lost: Collection[str] = ()) -> None:
+        """Run `call`; take a photograph whenever the folder has changed, and one at the end.
+
+        When it begins, the names `lost` in the folder are not on the disk yet; all others are.
+        """
         self.before = look_at(self.folder)
         self.synced.all_names_are_on_disk()
+        self.synced.forget(self.folder, lost)
         FolderWatch(self.folder, self._take).during(call)
         self._take(look_at(self.folder), MOST + 1)
 

@@ -7,7 +7,7 @@ A file's bytes are on the disk after `fsync` of the file. Its name is an entry o
 import os
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,11 @@ class SyncedFiles:
         """Take all names that there are now for written through."""
         for path, folders, files in os.walk(self._folder):
             self._names[os.stat(path).st_ino] = {*folders, *files}
+
+    def forget(self, folder: Path, names: Collection[str]) -> None:
+        """Take these names in `folder` for not yet written through."""
+        if names:
+            self._names[os.stat(folder).st_ino].difference_update(names)
 
     def _note(self, *fd: Any) -> None:
         """Stand in for `os.fsync` and its like. Nothing waits for a disk: that would take most of a check's time."""

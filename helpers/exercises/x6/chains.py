@@ -221,5 +221,8 @@ def _first_difference(ranks: list[Evidence], whole: list[Evidence], begin: int) 
         if mine[0]["memory"] != right[0]["memory"]:
             return f"in step {step + 1} the optimizer's averages differ from the uninterrupted run's."
         if mine[0]["lr"] != right[0]["lr"]:
-            return f"in step {step + 1} the learning rate is {mine[0]['lr']:.4g}; it was {right[0]['lr']:.4g}."
+            return (
+                f"in step {step + 1} the learning rate is {mine[0]['lr']:.4g}; it was {right[0]['lr']:.4g}. "
+                "What does the schedule know that its load_state_dict restores, and counting steps does not?"
+            )
     return None

@@ -6,13 +6,16 @@ from .observation import DAMAGED, FIRST, SECOND, SERIES, THIRD, observe
 
 KEEP = {scene.name: scene.keep for scene in (*FIRST, *SECOND, *THIRD)}
 NEW = {scene.name: scene.states[-1] for scene in (*FIRST, *SECOND, *THIRD)}  # kind and step of the last save
-BEFORE = {"first": None, "one": 9, "two": 9, "small": 9, "damaged": 8}  # the newest intact step before it
+# The newest intact step before the last save:
+BEFORE = {"first": None, "one": 9, "two": 9, "small": 9, "damaged": 8, "unsynced": 10, "newest damaged": 9}
 CASES = {  # what comes before the last save
     "killed": "a save of step 10 was killed, then step 11 is saved",
     "killed again": "two saves were killed, then step 12 is saved",
     "published": "a save of step 10 was killed after the new name, then step 11 is saved",
+    "unsynced": "a save of step 10 was killed right after the rename, then step 11 is saved",
+    "newest damaged": "a save of step 10 was killed after the new name, step 10 is damaged, and step 11 is saved",
     "damaged": "steps 9 and 10 are damaged, and step 9 is saved again",
-    "set back": "steps 6 to 8 are there, and step 5 is saved",
+    "set back": "steps 3, 4, 6, 7 and 8 are there, and step 5 is saved",
     "twice": "steps 8 and 9 are saved, then step 9 again with other values",
     "dated": "step 8 has the newest date, as after a copy, and step 11 is saved",
 }
@@ -142,7 +145,7 @@ class SurvivesKillAndPowerCut(OneObservation):
 def _killed(seen: Evidence, expected: Evidence) -> str | None:
     """Say at which moment of a save a kill would cost an older checkpoint, or leave a torn one."""
     for scene, old in BEFORE.items():
-        wrong = _torn_entry(seen, expected, scene) if scene != "damaged" else None
+        wrong = None if "damaged" in scene else _torn_entry(seen, expected, scene)
         wrong = wrong or _lost(seen, expected, scene, old)
         if wrong:
             return wrong
@@ -196,6 +199,11 @@ def _power_cut(seen: Evidence) -> str | None:
         wrong = _lost_name(seen["scenes"][scene]["durable"]) if scene != "first" else None
         if wrong:
             return f"{words}: {wrong}"
+    if not all(seen["scenes"]["unsynced"]["durable"]):
+        return (
+            f"{CASES['unsynced']}: step 9 was deleted while no newer name was on the disk, not even step-10, so a "
+            "power failure may leave no checkpoint. Sync the folder before you delete, at the beginning, too."
+        )
     return None
 
 
@@ -227,7 +235,7 @@ def _lost(seen: Evidence, expected: Evidence, scene: str, old: int | None) -> st
         if not any(_is(found, kind, step, expected) for step in (old, new) if step is not None):
             right = f"step {old} was intact, so it or step {new}" if old else f"None or step {new}"
             return f"{where}: {_found(found)}; {right} must come back."
-        if scene != "damaged" and found["step"] != max(steps):
+        if "damaged" not in scene and found["step"] != max(steps):
             return f"{where}: {_found(found)}, though step {max(steps)} is there and intact."
     if not moments or not _is(moments[-1][1], kind, new, expected):
         return f"after saving step {new}: {_found(moments[-1][1]) if moments else 'the folder is not there'}."

@@ -17,17 +17,20 @@ from .states import hash_of
 
 Answer = Callable[..., Any]
 EXACT = 1e-9  # relative
-MICRO_BATCHES = (2, 3)  # of the first call and the second
+ROUNDED = 1e-2  # relative: off by less than this, a sum was rounded
+MICRO_BATCHES = (2, 3, 1)  # of each call
 ROWS = (1, 4, 2)  # of the micro-batches where the order of summation decides
 ROUNDS = (1, 13)  # of these micro-batches: torch.sum adds a few numbers one after the other, and many in parts
 HUGE = 2.0**80  # beside it, a number of ordinary size is lost, also where both are divided first
 
 
 def _gradients(gradient: Answer, seed: int) -> Evidence:
-    """One rank: two calls with a model that has dropout, one with sums in which the order decides."""
+    """One rank: three calls with a model that has dropout, one with sums in which the order decides."""
     torch.set_num_threads(1)
     model, rows, begin, modes = small_model(seed), [], [], []
+    seen: list[str] = []
     model.register_forward_pre_hook(lambda _, args: rows.append(len(args[0])))
+    model.register_forward_pre_hook(lambda _, args: seen.append(hash_of(args[0].detach())))
     model.register_forward_pre_hook(lambda *_: begin.append(hash_of(torch.get_rng_state())))
     model.register_forward_pre_hook(lambda module, _: modes.append(module.training))
     lanes = range(dist.get_rank(), LANES, dist.get_world_size())
@@ -41,18 +44,21 @@ def _gradients(gradient: Answer, seed: int) -> Evidence:
     for micro_batches in MICRO_BATCHES:
         torch.manual_seed(999)
         gradient(model, streams, random, micro_batches)
+        by_lane = {str(lane): [draw["x"] for draw in drawn if draw["lane"] == lane] for lane in lanes}
         calls.append(
             {
                 "gradient": _flat(model),
                 "random": {str(lane): hash_of(random[lane]) for lane in lanes},
-                "drawn": {str(lane): [draw["x"] for draw in drawn if draw["lane"] == lane] for lane in lanes},
+                "drawn": by_lane,
                 "rows": rows[:],
+                "in order": all([x for x in seen if x in draws] == draws for draws in by_lane.values()),
                 "begin": sorted(begin),
                 "training": [all(modes), model.training],
                 "kept": hash_of(*model.parameters()) == before,
             }
         )
         rows.clear()
+        seen.clear()
         begin.clear()
         modes.clear()
         drawn.clear()
@@ -103,9 +109,11 @@ class SameBitsOnOneRankAndTwo(Check):
         for ranks, want in expected.items():
             for rank, (mine, right) in enumerate(zip(seen[ranks], want, strict=True)):
                 for number, (got, ideal) in enumerate(zip(mine["calls"], right["calls"], strict=True), 1):
-                    wrong = _wrong_call(got, ideal, seen["2"][0]["calls"][number - 1]["gradient"])
+                    where = f"rank {rank} of {ranks}, call {number}, micro_batches={MICRO_BATCHES[number - 1]}"
+                    others = [every["calls"][number - 1]["gradient"] for every in seen[ranks]]
+                    wrong = _wrong_call(got, ideal, others, seen["2"][0]["calls"][number - 1]["gradient"])
                     if wrong:
-                        return f"rank {rank} of {ranks}, call {number}: {wrong}"
+                        return f"{where}: {wrong}"
                 for rounds, got, ideal in zip(ROUNDS, mine["orders"], right["orders"], strict=True):
                     wrong = _wrong_order(got, ideal)
                     if wrong:
@@ -113,7 +121,8 @@ class SameBitsOnOneRankAndTwo(Check):
         return None
 
 
-def _wrong_call(got: Evidence, ideal: Evidence, first: list[float]) -> str | None:
+def _wrong_call(got: Evidence, ideal: Evidence, ranks: list[list[float]], first: list[float]) -> str | None:
+    """Judge a call; `ranks` are the gradients of all ranks of this run, `first` that of rank 0 of two."""
     if got["drawn"] != ideal["drawn"]:
         counts = {lane: len(draws) for lane, draws in got["drawn"].items()}
         right = {lane: len(draws) for lane, draws in ideal["drawn"].items()}
@@ -128,9 +137,7 @@ def _wrong_call(got: Evidence, ideal: Evidence, first: list[float]) -> str | Non
         return "the model was called in a random state that is not its lane's."
     off = relative_distance(got["gradient"], ideal["gradient"]) if got["gradient"] else 1.0
     if not off <= EXACT:
-        sizes = [sum(x * x for x in values) ** 0.5 for values in (got["gradient"], ideal["gradient"])]
-        ratio = sizes[0] / sizes[1]
-        return f"the gradient's norm is {ratio:.4g} times the right one, and it is off by {off:.2g} (relative)."
+        return _why_off(got, ideal, ranks, off)
     for lane, state in ideal["random"].items():
         if got["random"][lane] != state:
             return f"random[{lane}] is not the random state that lane {lane} left."
@@ -140,6 +147,22 @@ def _wrong_call(got: Evidence, ideal: Evidence, first: list[float]) -> str | Non
     if not got["kept"]:
         return "the weights have changed; only gradients should change."
     return None
+
+
+def _why_off(got: Evidence, ideal: Evidence, ranks: list[list[float]], off: float) -> str:
+    """Say how a gradient differs from the right one by `off`, and why if that shows."""
+    if not got["gradient"]:
+        return "a parameter has no gradient."
+    if not got["in order"]:
+        return "the model did not see a lane's micro-batches in the order in which they were drawn."
+    if off < ROUNDED:
+        return f"the gradient is off by {off:.2g} (relative), as if rounded to fewer bits than FP64 has."
+    sizes = [sum(x * x for x in values) ** 0.5 for values in (got["gradient"], ideal["gradient"])]
+    apart = "" if all(gradient == ranks[0] for gradient in ranks) else " The ranks have different gradients."
+    return (
+        f"the gradient's norm is {sizes[0] / sizes[1]:.4g} times the right one, and it is off by {off:.2g} (relative)."
+        f"{apart}"
+    )
 
 
 def _wrong_order(got: list[float], ideal: list[float]) -> str | None:

@@ -101,6 +101,20 @@ class Stream:
         self._noise.set_state(state["noise"])
 
 
+class Schedule(torch.optim.lr_scheduler.OneCycleLR):
+    """One cycle of the rate, which is lower the larger the weights have been: the number of steps does not tell it."""
+
+    size = 0.0
+
+    def step(self, epoch: int | None = None) -> None:
+        weights = self.optimizer.param_groups[0]["params"][0].detach()
+        self.size = self.size / 2 + weights.abs().mean().item()
+        super().step(epoch)
+
+    def get_lr(self) -> list[float]:
+        return [rate / (1 + self.size) for rate in super().get_lr()]
+
+
 def small_model(seed: int) -> nn.Module:
     """Return a classifier with dropout, in FP64; the random state stays as it was."""
     with torch.random.fork_rng(devices=[]):
@@ -183,7 +197,7 @@ class Job:
         return self._optimizer
 
     def make_schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
-        return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=self.run.steps + 4)
+        return Schedule(optimizer, max_lr=0.05, total_steps=self.run.steps + 4)
 
     def make_stream(self, lane: int) -> Stream:
         self.points.pass_by("stream")

@@ -35,6 +35,8 @@ FIRST = (
 SECOND = (  # each begins with what `_begin_second` puts there
     Scene("killed", (("usual", 11),), 1, watched=True),
     Scene("published", (("usual", 11),), 2),
+    Scene("unsynced", (("small", 11),), 1, watched=True, unsynced=10),
+    Scene("newest damaged", (("small", 11),), 1, watched=True),
     Scene("damaged", (("usual", 9),), 2, watched=True),
     Scene("set back", (("small", 5),), 3, watched=True),
     Scene("dated", (("usual", 11),), 2),
@@ -98,6 +100,12 @@ def _begin_second(place: Place) -> None:
     _copy(_fullest(place.photographs("one")), place.folder("killed"))
     crowded = _fullest(place.photographs("two"), lambda photo: len(entries_of(photo)))
     _copy(crowded, place.folder("published"))  # killed after the new name, before the old one was deleted
+    for scene in ("unsynced", "newest damaged"):  # killed after the new name, too: steps 9 and 10
+        for entry in entries_of(_copy(place.after("small", 3), place.folder(scene))):
+            if steps_of(entry) == 8:
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            elif scene == "newest damaged" and steps_of(entry) == 10:
+                _halve(entry)
     _copy(place.after("five", 7), place.folder("set back"))
     damaged = _copy(place.after("three", 3), place.folder("damaged"))
     for entry in sorted(entries_of(damaged), key=steps_of)[1:]:

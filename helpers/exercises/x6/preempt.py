@@ -52,7 +52,12 @@ def _cases(seed: int) -> dict[str, Case]:
         f"SIGUSR1, then {short} on the other rank when the last step has ended": Case(
             (usr1, Notice(1 - rank, "wait", step + 2)), term=7
         ),
+        "SIGUSR1, then SIGTERM with enough time when the last step has ended": Case(
+            (usr1, Notice(rank, "wait", step + 2)), term=10
+        ),
         "SIGUSR1 with too little time": Case((usr1,), usr1=15),
+        "SIGUSR1, where SIGTERM's grace is shorter than a save": Case((usr1,), term=7),
+        "SIGTERM, where SIGUSR1's grace is shorter than a save": Case((first,), usr1=7),
         "SIGTERM before the last step": Case((later,)),
         f"{short}, before the last step": Case((later,), term=11, starts=2),
         "SIGTERM in the last step": Case((Notice(rank, "launch", STEPS),)),
@@ -81,6 +86,9 @@ def _start(answer: Answer, job: PreemptedJob) -> Evidence:
     called = dist.group.WORLD._get_sequence_number_for_group()
     try:
         seen = job.run(answer)
+        installed = [name for name, handler in job.handlers.items() if callable(handler) and handler is not missed]
+        at_end = {name: signal.getsignal(SIGNALS[name]) for name in installed}
+        seen["removed"] = [name for name, handler in at_end.items() if not callable(handler) or handler is missed]
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -152,6 +160,12 @@ def _wrong_reaction(ranks: list[Evidence]) -> str | None:
             return f"the handler calls job.{got['called_in_handler']} on rank {rank}. Only note the signal."
     if ranks[0]["apart"]:
         return f"the ranks diverge: {_places(ranks[0])}. Decide by what all ranks know: the total of a step's notes."
+    for rank, got in enumerate(ranks):
+        if got["removed"]:
+            return (
+                f"at the end, your handler for {got['removed'][0]} is not installed on rank {rank}. A signal that "
+                "comes now would end the process with another exit code, so leave the handlers in place."
+            )
     return None
 
 
@@ -175,6 +189,11 @@ def _words(doing: str, number: int) -> str:
 def _wrong_steps(got: Evidence, want: Evidence) -> str | None:
     if got["collectives"] != want["collectives"]:
         return "calls collectives of torch.distributed. The notes travel with the step; job.least is for the stop."
+    if len(got["least"]) > max(1, len(want["least"])):
+        return (
+            f"called job.least {len(got['least'])} times, first after step {got['least'][0]}. Each call waits for all "
+            "launched steps on all ranks; call it once, when the ranks have agreed to stop."
+        )
     excused = {got["launched"], *(done for _, done in got["saves"])}
     extra = [step for step in got["early"] if step not in excused]
     if extra:
@@ -186,7 +205,9 @@ def _wrong_steps(got: Evidence, want: Evidence) -> str | None:
     if got["launched"] != want["launched"]:
         return f"stopped after step {got['launched']}; it should stop after step {want['launched']}."
     if got["least"] != want["least"]:
-        return f"called job.least {len(got['least'])} times; expected {len(want['least'])}, when the ranks have agreed."
+        calls = "once" if len(got["least"]) == 1 else f"{len(got['least'])} times"
+        right = "once, when the ranks have agreed to stop" if want["least"] else "no call, since the ranks do not stop"
+        return f"called job.least {calls}; expected {right}."
     return None
 
 

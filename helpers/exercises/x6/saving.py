@@ -14,7 +14,7 @@ from ..checking import message_of
 from ..probing.folder_watch import Look, look_at
 from ..probing.photographs import Photographs
 from ..probing.synced_files import SyncedFiles
-from .entries import steps_of
+from .entries import entries_of, steps_of
 from .forms import form_of
 from .processes import run_or_die, unpacked
 from .states import MIXED, digest_of, make_state, print_of
@@ -31,12 +31,14 @@ class Scene:
         states: what is saved, as (kind, step).
         keep: in each save.
         watched: the last save is photographed.
+        unsynced: a step whose name is in the folder, but not on the disk, when the last save begins.
     """
 
     name: str
     states: tuple[tuple[str, int], ...]
     keep: int
     watched: bool = False
+    unsynced: int | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ def _save_scene(save: Any, load: Any, place: Place, seed: int, scene: Scene, syn
         before = digest_of(state)
         try:
             if scene.watched and number == len(scene.states):
-                camera.during(lambda state=state, step=step: save(folder, step, state, scene.keep))
+                lost = {entry.name for entry in entries_of(folder) if steps_of(entry) == scene.unsynced}
+                camera.during(lambda state=state, step=step: save(folder, step, state, scene.keep), lost)
             else:
                 save(folder, step, state, scene.keep)
         except NotImplementedError:

@@ -81,6 +81,9 @@ class PreemptedJob:
     Args:
         disk: (steps of its name, steps that its state has had) of each checkpoint; a copy on each rank.
         group: over which the ranks compare what they do.
+
+    Attributes:
+        handlers: of the signals, by name, when `resume` was called.
     """
 
     def __init__(self, case: Case, notices: tuple[Notice, ...], disk: list[list[int]], group: Any, code: int) -> None:
@@ -91,6 +94,7 @@ class PreemptedJob:
         self._sent: dict[int, tuple[float, float]] = {}  # by step, its note and when it was launched
         self._totals: dict[int, float] = {}
         self._dead = self._in_handler = False
+        self.handlers: dict[str, Any] = {}
         self.seen: Evidence = {"missed": [], "raised": "", "called_in_handler": "", "apart": [], "killed": []}
         self.seen |= {"resumes": 0, "begin": 0, "early": [], "least": [], "saves": [], "left": None, "silent": []}
 
@@ -106,6 +110,7 @@ class PreemptedJob:
         self._enter("resume")
         self._exchange("resume")
         self.seen["resumes"] += 1
+        self.handlers = {name: signal.getsignal(number) for name, number in SIGNALS.items()}
         named, done = max(self._disk, default=[0, 0])
         self._launched = self._ended = self.seen["begin"] = done
         self._deliver("resume")
@@ -135,6 +140,7 @@ class PreemptedJob:
         self._finish(self._launched)
         self.seen["least"].append(self._launched)
         least = min(value for value, _ in self._exchange("least", 0, float(number)))
+        self.seen["left"] = min(self._kills) - self._now if any(map(math.isfinite, self._kills)) else None
         self._now += LEAST
         return least
 

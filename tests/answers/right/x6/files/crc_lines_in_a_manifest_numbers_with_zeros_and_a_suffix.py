@@ -40,6 +40,7 @@ def good(path):
 
 def save(folder, step, state, keep):
     os.makedirs(folder, exist_ok=True)
+    fsync(folder)  # a save that was killed may have renamed and not synced
     for entry in os.scandir(folder):
         if not entry.name.startswith("step-"):
             if entry.is_dir(follow_symlinks=False):
