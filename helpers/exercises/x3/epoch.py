@@ -40,12 +40,13 @@ class _Case:
     left: bool = True  # gradients of an earlier step are there when the first epoch begins
     drop_last: bool = False
     steep: float = 1.0
+    frozen_later: bool = False  # the optimizer holds the frozen parameter, with a gradient from before it was frozen
 
 
 EVEN = {
     "groups of 1": _Case(48, 1, left=False),
     "groups of 3": _Case(48, 3, steep=STEEP),
-    "2 full groups": _Case(72, 3),
+    "2 full groups": _Case(72, 3, frozen_later=True),
 }
 RAGGED = {
     "a last group of 2 micro-batches": _Case(48, 4),
@@ -138,7 +139,7 @@ def _epochs(train_epoch: Callable[..., Any], seed: int, case: _Case) -> Evidence
     model = DistributedDataParallel(inner)
     trained = [p for p in inner.parameters() if p.requires_grad]
     frozen = [p for p in inner.parameters() if not p.requires_grad]
-    groups = [{"params": trained[::2]}, {"params": trained[1::2]}]
+    groups = [{"params": trained[::2]}, {"params": trained[1::2] + (frozen if case.frozen_later else [])}]
     optimizer = torch.optim.SGD(groups, lr=case.lr, weight_decay=0.1)  # decay tells a gradient from a rate
     updates = []
     optimizer.register_step_post_hook(lambda *_: updates.append(None))
@@ -149,6 +150,9 @@ def _epochs(train_epoch: Callable[..., Any], seed: int, case: _Case) -> Evidence
     before = weights(inner)
     for p in trained:
         p.grad = torch.full_like(p, 7.0) if case.left else None
+    for p in frozen:
+        p.grad = torch.full_like(p, 7.0) if case.frozen_later else None
+    still = [p.detach().clone() for p in frozen]
     torch.manual_seed(seed + dist.get_rank())  # ranks need not draw the same numbers
     orders, losses = [], []
     with Collectives() as collectives, watch.saving:
@@ -160,7 +164,8 @@ def _epochs(train_epoch: Callable[..., Any], seed: int, case: _Case) -> Evidence
     return {
         "moved": [b - a for a, b in zip(before, after, strict=True)] if dist.get_rank() == 0 else [],  # all are alike
         "weights": hashlib.sha256(torch.tensor(after).numpy().tobytes()).hexdigest(),
-        "thawed": any(p.requires_grad or p.grad is not None for p in frozen),
+        "thawed": any(p.requires_grad or (p.grad is not None and not case.frozen_later) for p in frozen),
+        "decayed": any(not torch.equal(a, b) for a, b in zip(frozen, still, strict=True)),
         "updates": len(updates),
         "at once": max(watch.rows, default=0),
         "rows": sum(watch.rows),
@@ -213,6 +218,12 @@ def _wrong_conduct(seen: list[Evidence]) -> str | None:
             )
         if got["thawed"]:
             return f"a frozen parameter of rank {rank} was given a gradient. Frozen parameters stay frozen."
+        if got["decayed"]:
+            return (
+                f"a frozen parameter of rank {rank} moved: the optimizer holds it, and it came with a gradient from "
+                "before it was frozen. With a gradient, even one of zeros, an optimizer applies weight decay to it; "
+                "without one (None), it skips it."
+            )
     return None
 
 
@@ -225,14 +236,21 @@ def _wrong_training(seen: list[Evidence], expected: list[Evidence]) -> str | Non
             return f"{got['rows']} rows went through the model of rank {rank}; it should see {want['rows']}, each once."
         if got["weights"] != seen[0]["weights"]:
             return f"the weights of ranks 0 and {rank} differ: gradients were not averaged, or not in the same way."
+    for rank, (got, want) in enumerate(zip(seen, expected, strict=True)):
+        asked, right = ([sorted(order) for order in one["orders"]] for one in (got, want))
+        if asked != right and list(map(len, asked)) == list(map(len, right)):
+            return (
+                f"rank {rank} trained on other rows than those that the sampler gives it for the epoch, so its weights "
+                "cannot be compared: see every_epoch_in_a_new_order."
+            )
     got, want = seen[0]["moved"], expected[0]["moved"]
     off = relative_distance(got, want)
     if not off <= EXACT:
         a, b = torch.tensor(got).norm().item(), torch.tensor(want).norm().item()
         return (
             f"the weights moved {a / b:.4g} times as far as on the joint batch, and their total change differs from "
-            f"the right one by {off:.2g} (relative). What weight does each row of a group have, and what is in the "
-            "gradients before the first row?"
+            f"the right one by {off:.2g} (relative). What weight does each row of a group have, what is in the "
+            "gradients before the first row, and does anything else change the gradients or the learning rate?"
         )
     return None
 
@@ -273,7 +291,7 @@ class RaggedGroupsWeighByRows(Check):
 
 
 class OneSynchronizationPerUpdate(Check):
-    """Gradients are sent once per update, for any number of micro-batches, and nothing else of their size is."""
+    """Gradients are sent once per update, for any number of micro-batches, and nothing else that large is."""
 
     points = 1
     hint = "How many all-reduces does your epoch make per update? DDP decides that in the forward pass."
@@ -281,6 +299,7 @@ class OneSynchronizationPerUpdate(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        single = _names({name: case for name, case in TABLE.items() if case.accumulate == 1})
         for case in _names(TABLE):  # of several epochs, too: the flag of one may be left for the next
             for rank, (got, right) in enumerate(zip(seen[case], expected[case], strict=True)):
                 updates = got["updates"] or right["updates"]
@@ -289,7 +308,10 @@ class OneSynchronizationPerUpdate(Check):
                     f"{case}: rank {rank} sent {got['sent'] / once / updates:.1f} times an all-reduce of the gradients"
                 )
                 if got["sent"] > updates * (once + SLACK) + once // 4:
-                    return f"{times} per update; it should be 1. Which micro-batches of a group need none?"
+                    ask = "Which micro-batches of a group need none?"
+                    if case in single:
+                        ask = "DDP has averaged the gradients once by then. What else is sent?"
+                    return f"{times} per update; it should be 1. {ask}"
                 if got["sent"] < updates * once:
                     return f"{times} per update; it should be 1. Without it, each rank trains alone."
         for case in _names(TABLE):

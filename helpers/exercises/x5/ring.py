@@ -28,7 +28,7 @@ PRODUCTS = {"forward": (2, 2), "backward": (4, 6)}  # of a pair of chunks: at le
 TOO_LARGE = 4.0  # times the reference's
 # Some save their inputs in another order beside the output: twice as much. Keys and values in FP32 make 2.2 times.
 TOO_LARGE_BETWEEN = 2.1
-PYTHON = 4096  # bytes by which Python's own memory may grow
+PYTHON = 8192  # bytes by which Python's own memory may grow: a list with a number for each token, and its copies
 
 # Where keys and values are large, where scores are, and where a mask is not small beside these. With 4 ranks there is a
 # step that has another one before it, and after it, as with any more: of 3 ranks, no step holds all that one may hold.
