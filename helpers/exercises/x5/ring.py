@@ -20,7 +20,8 @@ NEAR = 2e-2  # relative; rounded to BF16 in another way, single numbers are off 
 # Of the numbers may differ from those that are rounded once, by more than TINY times their root mean square: FP32 sums
 # in another order change 0.3 % at most (100 seeds), and what is rounded too early at least 12 %.
 FINE, TINY = 0.02, 1e-4
-# The same for the output where scores are large: 1.1 % at most, and 30 % where weights are off by less than NEAR shows.
+# The same for the output where scores are large: with scores up to 180, 1.1 % at most, and 30 % where weights are off
+# by less than NEAR shows.
 FINE_FAR = 0.1
 SLACK = 512  # bytes beside the blocks: counts, barriers
 ROOM = 1.05  # times the products that are needed; a few of one row each, as in a merge, do no harm
