@@ -264,7 +264,7 @@ if pair.type == "cuda":
 # %% [markdown] name="batchnorm_explained"
 # A quarter of the rows per rank does not make the distance four times as large. With a quarter of the rows, the mean and the variance are off by twice as much. If the ranks' errors were independent, averaging over eight ranks instead of two would cancel that again (2 / √4 = 1). The measured factor includes both effects, and no cell separates them. But even with 32 rows per rank the gradient is off by nearly a fifth.
 #
-# Accumulation has the same problem ([[gradient_accumulation]]). On GPUs, `SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics over all ranks, at the cost of a small collective in each such layer. Running statistics differ, too. At each forward pass in training mode DDP resets them to rank 0's, and a checkpoint that rank 0 saves holds rank 0's.
+# Accumulation has the same problem ([[gradient_accumulation]]). On GPUs, `SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics over all ranks, at the cost of a small collective in each such layer. Running statistics differ, too. At the start of a forward pass DDP resets them to rank 0's, unless the pass before it recorded no graph or ran in `no_sync`, and a checkpoint that rank 0 saves holds rank 0's.
 #
 # ### Every rank saves
 #

@@ -12,7 +12,7 @@
 # | Before this | [[data_parallel]] and [[when_ranks_go_wrong]] |
 # | Syllabus | X3 (T18, C13, P7) |
 #
-# There are three answer cells, each followed by its check. A check starts real ranks (over gloo on the CPU, so that its result is the same on every machine), takes a few seconds and prints its verdicts. Run it as often as you like. If a rank misses a collective, the check reports it within half a minute, with the line that each rank has reached. Save the notebook when you are done. It is your submission, and its name must not change.
+# There are three answer cells, each followed by its check. A check starts real ranks (over gloo on the CPU, so that its result is the same on every machine), takes a few seconds and prints its verdicts. Run it as often as you like. If a rank misses a collective, the check reports it within a minute, with the line that each rank has reached. Save the notebook when you are done. It is your submission, and its name must not change.
 
 # %% name="setup" setup=true
 import contextlib
@@ -57,9 +57,9 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 # 2. `loader` is a `DataLoader` that yields micro-batches `(x, y)` on the CPU; `loader.sampler` is a `DistributedSampler`. Set its epoch to `epoch`: a resumed run does not begin at 0. All ranks get the same number of micro-batches, with the same numbers of rows; the last micro-batch of an epoch may be smaller.
 # 3. Each group of `accumulate` micro-batches makes one update. Micro-batches left over at the end form a smaller group with its own update.
 # 4. The loss is the cross-entropy of `model(x)` and `y`. Each update equals the update of one process on the **joint** batch: all rows of the group, on all ranks, have the same weight.
-# 5. Gradients are averaged between ranks **once per update**, not once per micro-batch, and nothing else of their size is sent. Afterwards DDP synchronizes as before.
-# 6. Gradients of earlier steps must not leak into an update, and before the first step `.grad` may be None. The optimizer may have several groups of parameters.
-# 7. `train_epoch` returns the mean loss over all rows that **all** ranks saw in this call, as a Python float that is the same on every rank. Each row counts with the loss that it had when it was seen.
+# 5. Gradients are averaged between ranks **once per update**, not once per micro-batch, and nothing else that large is sent. Afterwards DDP synchronizes as before.
+# 6. Gradients of earlier steps must not leak into an update, and before the first step `.grad` may be None. The optimizer holds the trained parameters and no frozen ones, in one group or several.
+# 7. `train_epoch` returns the mean loss over all rows that **all** ranks saw in this call, as a Python float that is the same on every rank. Each row contributes the loss that it had when the model saw it.
 #
 # On a GPU, `.item()` in the loop would make Python wait in every micro-batch. Add up losses on the device and read the sum once at the end.
 
@@ -105,7 +105,7 @@ hint("x3.epoch")
 #
 # 1. `model` is wrapped in `DistributedDataParallel`. It may contain dropout and BatchNorm, and a BatchNorm may be frozen: in evaluation mode while the model is in training mode. `dataset[i]` is `(x, y)` without a batch dimension, on the CPU.
 # 2. Each row counts **once**, whatever the number of rows, which need not be divisible by the number of ranks and may be smaller than it.
-# 3. The ranks share the work: no rank reads more than its part of the rows, rounded up, each once, or runs more through the model. The model sees at most `batch_size` rows at a time.
+# 3. The ranks share the work. No rank reads more than its share of the rows (rounded up), reads a row twice, or runs more than its share through the model. The model sees at most `batch_size` rows at a time.
 # 4. It runs in evaluation mode and without a graph. Afterwards PyTorch records graphs as before, and the model has not changed: neither its parameters (which are the same tensors), gradients and buffers, nor the mode of any layer.
 # 5. It returns `{"loss": ..., "accuracy": ...}` and nothing else: the mean cross-entropy and the share of correct answers, as Python floats that are the same on every rank.
 
@@ -143,12 +143,12 @@ hint("x3.evaluate")
 #
 # **Contract.** `worker(job)` is the whole program of one rank. It also runs under `torchrun`: the environment identifies the rank (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`).
 #
-# 1. It opens the default process group over gloo or, if `rank_device()` is a GPU, over NCCL, with that GPU as the current device by then and as `device_id`. It closes the group before it returns. (The check tests this on every machine: it runs your worker, up to the start of training, in a PyTorch that appears to have two GPUs.)
+# 1. It opens the default process group over gloo or, if `rank_device()` is a GPU, over NCCL. In that case, make the GPU the current device before you open the group, and pass it as `device_id`. The worker closes the group before it returns. (The check tests this on every machine: it runs your worker, up to the start of training, in a PyTorch that appears to have two GPUs.)
 # 2. `job.make_model()` returns a model on the CPU, with **different random weights on every rank**. All ranks must train the same one: rank 0's. It is trained on `rank_device()`.
 # 3. It trains on `job.train` for `job.epochs` epochs: for epoch 0, 1, ... it calls `job.train_epoch(ddp, loader, optimizer, job.accumulate, epoch)`, where `ddp` is the wrapped model. The loader yields micro-batches of `job.micro_batch` rows (without loader processes); in each epoch each row goes to one rank, in an order shuffled with `job.seed`. (The number of rows is divisible by the number of ranks.)
-# 4. `job.make_optimizer(parameters)` returns the optimizer. It gets the trained parameters and no frozen ones, which stay frozen.
-# 5. After each epoch every rank calls `job.evaluate(ddp, job.test, job.micro_batch)`. (In this notebook, `job.train_epoch` and `job.evaluate` are your functions. The check uses simple ones of its own, so that a mistake above costs nothing here.)
-# 6. Rank 0 saves the trained model's `state_dict` with `torch.save` to the path `job.checkpoint`, so that it loads into `job.make_model()`. No other rank saves anything. (`LOCAL_RANK` is 0 once on each machine; `RANK` is 0 once in the job.) When `worker` returns, **on any rank**, the file is complete. (`job.checkpoint` may name a different file on each rank, so do not wait for the file: use a collective.)
+# 4. `job.make_optimizer(parameters)` returns the optimizer. Pass it the trained parameters only; the frozen ones stay frozen.
+# 5. After each epoch every rank calls `job.evaluate(ddp, job.test, job.micro_batch)`. (In this notebook, `job.train_epoch` and `job.evaluate` are your functions. The check uses simple ones of its own, so that a mistake above costs you nothing here.)
+# 6. After the last epoch, rank 0 saves the trained model's `state_dict` with `torch.save` to the path `job.checkpoint`, so that it loads into `job.make_model()`. No other rank saves anything. (`LOCAL_RANK` is 0 once on each machine; `RANK` is 0 once in the job.) When `worker` returns, **on any rank**, the file is complete. (`job.checkpoint` may name a different file on each rank, so do not wait for the file: use a collective.)
 # 7. It returns `(model, history)`: the trained model itself, unwrapped and not a copy, and a list with one dictionary for each epoch: `{"train_loss": ..., "loss": ..., "accuracy": ...}`.
 
 
@@ -186,7 +186,7 @@ hint("x3.worker")
 # %% [markdown] name="run_text"
 # ## Run your worker
 #
-# Your worker trains a small CNN on the digits, on two ranks, with an effective batch of 2 ranks × 2 micro-batches × 32 rows. (Because of BatchNorm the result differs a little from that of one process.) Only `train_epoch` is timed, from the second epoch on: starting processes, evaluating and saving would otherwise dominate. DDP sends rank 0's BatchNorm statistics at the start of each training forward pass, so after the last step the ranks' statistics differ. Each rank then evaluates its share with its own statistics, and the checkpoint has rank 0's. If that matters, broadcast the buffers before you evaluate.
+# Your worker trains a small CNN on the digits, on two ranks, with an effective batch of 2 ranks × 2 micro-batches × 32 rows. (Because of BatchNorm the result differs a little from that of one process.) Only `train_epoch` is timed, from the second epoch on: starting processes, evaluating and saving would otherwise dominate. DDP sends rank 0's BatchNorm statistics at the start of a forward pass if the pass before it recorded a graph outside `no_sync`. With accumulation that is the first micro-batch of each group. So after the last step the ranks' statistics differ. Each rank then evaluates its share with its own statistics, and the checkpoint has rank 0's. If that matters, broadcast the buffers before you evaluate.
 
 # %% name="run"
 data = digits()
@@ -316,7 +316,7 @@ my_diagnoses = {"A": 4, "B": 5, "C": 1, "D": 6, "E": 2, "F": 3}
 compare_diagnoses(my_diagnoses)
 
 # %% [markdown] name="diagnosed_text"
-# The losses show almost nothing: five of the six fall by about the same amount, and the program whose loss falls fastest is wrong. Its steps are too large by a factor of four, which only a comparison with one process shows. Whenever you change a distributed program, compare replicas, rows and the first update, and count messages.
+# The losses show almost nothing: five of the six fall by about the same amount, and the program whose loss falls fastest is wrong. Whenever you change a distributed program, compare replicas, rows and the first update, and count messages.
 
 # %% [markdown] name="submit"
 # ## Submit

@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | train on packed documents that no single rank holds in full, in BF16, with the loss and the gradients of one process; distribute the work evenly; stay within limits on what a rank rounds, stores, sends and multiplies |
-# | Time | 90 to 120 minutes |
+# | Time | 135 to 155 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU (4 processes) |
 # | Before this | [[context_parallel]] and [[balance_and_documents]] |
@@ -34,9 +34,9 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}; ranks 
 # **Contract.** `deal(lengths, ranks, chunk)` returns an `order`: for each rank a list of the chunks that it gets. `shard(tokens, lengths, order, rank)` returns `(inputs, targets, positions)` of one rank. Neither communicates.
 #
 # 1. `lengths` is a list of one or more positive integers: the lengths of the documents, in their order in the sequence. The sequence is cut into chunks of `chunk` tokens, numbered from 0. Document boundaries may fall inside chunks.
-# 2. The work of a chunk is the total number of keys that its queries see: a token sees its document up to and including itself. Chunks are dealt from the most work to the least; among chunks with equal work, the lower number comes first. Each chunk goes to the rank with the least work so far; in a tie, to the rank with the lower number. A rank that has its share of chunks gets no more. Every rank gets the same number of chunks, in ascending order.
+# 2. The work of a chunk is the total number of keys that its queries see: a token sees its document up to and including itself. Chunks are dealt from the most work to the least; among chunks with equal work, the lower number comes first. Each chunk goes to the rank with the least work so far; in a tie, to the rank with the lower number. A rank with its full share gets no more. Every rank gets the same number of chunks, in ascending order.
 # 3. If the tokens cannot be cut into chunks, or the chunks cannot be divided evenly among the ranks, `deal` raises `ValueError`.
-# 4. `tokens` is `(B, T)`, int64, and each row holds documents of these `lengths`. `inputs`, `targets` `(B, t)` and `positions` `(t,)` are int64 and hold the rank's chunks one after the other, for any `order` whose lists ascend. Arguments are not changed.
+# 4. `tokens` is `(B, T)`, int64, and each row holds documents of these `lengths`. `inputs`, `targets` `(B, t)` and `positions` `(t,)` are int64 and hold the rank's chunks one after the other, for any `order` whose lists ascend and have the same length. Arguments are not changed.
 # 5. The target of a token is the token after it in its document. The last token of a document has the target -100. Positions count from 0 in each document and apply to all rows.
 
 
@@ -78,8 +78,8 @@ hint("x5.shard")
 #
 # **Contract.** `pass_on(x, group)` is called on every rank of a process group. It sends `x` to the next rank of the group and receives what the previous one sends. (After the last rank comes the first.)
 #
-# 1. It starts both messages and returns **at once**, even if its neighbors have not called it yet. The messages travel while the caller computes, before it waits. It returns a function. Called without arguments, that function waits (on a GPU: the current stream waits) and returns the received tensor, with the shape and dtype of `x`.
-# 2. `x` may be a non-contiguous view, and is not changed. Only its own bytes are sent, only to the next rank, and without a collective.
+# 1. It starts both messages and returns **at once**, even if its neighbors have not called it yet. The messages travel while the caller computes, before it waits. It returns a function. Called without arguments, that function waits for both messages (on a GPU: the current stream waits) and returns the received tensor, with the shape and dtype of `x`.
+# 2. `x` may be a non-contiguous view, and is not changed. Send exactly its elements, in its dtype, to the next rank only, and without a collective.
 # 3. Two calls may be in flight between the same ranks, and the second may be waited for first. All ranks of a group make their calls in the same order: messages between two ranks carry no tag and match in the order in which they were started.
 # 4. `group` may consist of any ranks of the world, such as 1 and 3, while the others do something else. In a group of one rank, the function returns `x`.
 
@@ -117,17 +117,17 @@ hint("x5.pass_on")
 # **Contract.** `ring_attention(q, k, v, order, lengths, group)` is called on every rank of `group`, which may consist of a single rank. It returns the rank's part of attention over the whole sequence.
 #
 # 1. `q` is `(B, H, t, D)`, `k` and `v` are `(B, h, t, D)`, in BF16: the rank's own chunks one after the other. They may be non-contiguous views. `order[r]` lists the chunks of rank `r` of the group, ascending. All ranks have the same number of chunks, which may be dealt in any way. `H` is a multiple of `h`: query head `i` uses key head `i // (H / h)`.
-# 2. A query sees the keys of its own document up to its own position. `lengths` are the documents' lengths, in their order in the sequence; document boundaries may fall inside chunks. The output, `(B, H, t, D)`, in BF16, equals that of `F.scaled_dot_product_attention(..., enable_gqa=True)` with that mask for these queries, in one process. Scores may be above 100 or below -100.
+# 2. A query sees the keys of its own document up to its own position. `lengths` are the documents' lengths, in their order in the sequence; document boundaries may fall inside chunks. The output, `(B, H, t, D)`, in BF16, equals that of `F.scaled_dot_product_attention(..., enable_gqa=True)` with that mask for these queries, in one process. Scores may be far above 100, and all scores of a query may be far below -100.
 # 3. After every rank has run its backward pass, the gradients of `q`, `k` and `v` equal those of one process whose loss is the sum of all ranks' losses. There may be several calls before the first backward pass, and their backward passes may come in any order. Second derivatives are not needed. Arguments and the gradient of the output are not changed.
-# 4. **Precision.** The output and the gradients are rounded to BF16 once, at the end. Everything before that is in FP32: scores, weights, running maxima and denominators, the sum that becomes the output, and all parts of gradients. δ = g · out (g is the gradient of the output) is in FP32, too, and is computed from the output before it is rounded. The check measures this with 4 ranks and 12 chunks: in each tensor of a rank, at most 2% of the numbers may differ from a result that is rounded once. FP32 sums in a different order stay far below that limit; a single sum or factor in BF16 goes far above it. (On a GPU, tensor cores multiply BF16 and add in FP32. On a CPU, a matmul of BF16 returns BF16, so multiply in FP32 here.)
-# 5. **Memory.** With parts of the same size, more ranks need no more memory per rank, neither at its peak nor between the passes. A rank never holds the keys or the values of all ranks, its scores with all of them, a mask of the whole sequence, or one output per block, and saves nothing of these sizes for the backward pass. Nor does it save `q`, `k` and `v` in FP32. A few numbers per token are allowed.
+# 4. **Precision.** The output and the gradients are rounded to BF16 once, at the end. Everything before that is in FP32: scores, weights, running maxima and denominators, the sum that becomes the output, and all parts of gradients. δ = g · out (g is the gradient of the output) is in FP32, too, and is computed from the output before it is rounded. The check measures this with 4 ranks and 12 chunks: in each tensor of a rank, at most 2% of the numbers may differ from a result that is rounded once. FP32 sums in a different order stay far below that limit; a single sum or factor in BF16 exceeds it by far. (On a GPU, tensor cores multiply BF16 and add in FP32. On a CPU, a matmul of BF16 returns BF16, so multiply in FP32 here.)
+# 5. **Memory.** If the parts stay the same size, adding ranks adds no memory per rank, neither at the peak nor between the passes. A rank never holds the keys or the values of all ranks, its scores with all of them, a mask of the whole sequence, or one output per block, and saves nothing of these sizes for the backward pass. Nor does it save `q`, `k` and `v` in FP32. It may save its own output in FP32, which δ needs, and hold a few numbers per token, in tensors or in lists.
 # 6. **Messages** go from a rank to the next one of the group, and to no other rank, by `dist.isend` and `dist.irecv` or `dist.batch_isend_irecv`. A block is one rank's keys and values, `h` heads each, and travels in BF16. The gradients of a block are sums over ranks and travel in FP32, at twice its bytes. Each of the N ranks must stay within these limits:
 #
 #    | what a rank sends | forward | backward |
 #    |---|---|---|
 #    | blocks, in BF16 | at most N - 1 | at most N - 1 |
 #    | gradients of a block, in FP32 | none | at most N |
-#    | collectives, per kind (enough for counts and a barrier) | at most 512 bytes | at most 512 bytes |
+#    | each kind of collective, in total (enough for counts and a barrier) | at most 512 bytes | at most 512 bytes |
 #
 # 7. **Work.** A chunk of queries and a chunk of keys are multiplied only if one of these queries sees one of these keys, forward or backward. A mask within such a pair of chunks is allowed. Scores and output may be recomputed in the backward pass. Multiply with `@`, `einsum` or PyTorch's attention: the check counts those.
 #
@@ -238,9 +238,9 @@ hint("x5.ring")
 #
 # **Contract.** `train_step(model, inputs, targets, positions, group)` is called on every rank of `group` with the rank's part of a batch. It returns the loss, and leaves gradients for an optimizer.
 #
-# 1. `model(inputs, positions)` returns logits `(B, t, V)` for the rank's tokens, `(B, t)`. Its attention sees the whole sequence, forward and backward, as yours does. Every rank calls the model once. The parameters are the same on all ranks, and every trained parameter is used on every rank. (The check brings its own attention, so that a mistake above costs nothing here.)
+# 1. `model(inputs, positions)` returns logits `(B, t, V)` for the rank's tokens, `(B, t)`. Its attention sees the whole sequence, forward and backward, as yours does. Every rank calls the model once. The parameters are the same on all ranks, and every trained parameter is used on every rank. (The check brings its own attention, so that a mistake above costs you nothing here.)
 # 2. The loss is the mean cross-entropy over the targets of **all** ranks of the group. A target of -100 does not count. Ranks may have different numbers of targets that count, and a rank may have none.
-# 3. Afterwards each parameter's `.grad`, on every rank, is the gradient of that loss in one process. Frozen parameters (`requires_grad=False`) get none (one from an earlier step may stay there); which ones are frozen may change between steps.
+# 3. Afterwards each parameter's `.grad`, on every rank, is the gradient of that loss in one process. Frozen parameters (`requires_grad=False`) get no gradient. One left from an earlier step may stay as it was, or be cleared. Which ones are frozen may change between steps.
 # 4. A model takes many steps: gradients, hooks and counts left by earlier steps must not affect later ones. Parameters and their `requires_grad`, inputs, and the modes of the model and its parts do not change.
 # 5. It returns the loss, a Python float, the same on every rank.
 

@@ -1,5 +1,6 @@
 """A clock that a probe sets forward, so that a duration says which moments it holds, however busy the machine is."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -51,15 +52,22 @@ class SetClock:
 
 
 @contextmanager
-def sleepless(names: dict[str, Any]) -> Iterator[None]:
+def sleepless(names: dict[str, Any], longest: float = math.inf) -> Iterator[None]:
     """Have a sleep take no time and set the clocks forward: who waits for a file with a limit soon gives up.
 
     Args:
         names: of an answer, as for `SetClock`.
+        longest: seconds of sleep, all together, after which a further one raises `TimeoutError`: without a limit of
+            its own, a loop that waits for what never comes would hang.
     """
     with SetClock(names) as clock:
 
         def sleep(seconds: float) -> None:
+            if clock.ahead > longest:
+                raise TimeoutError(
+                    f"it has slept for {longest:.0f} s, and what it waits for has not come. "
+                    "Ranks wait for each other in a collective, not by sleeping"
+                )
             clock.ahead += seconds
 
         own = {key: sleep for key, value in names.items() if value is time.sleep}

@@ -76,11 +76,14 @@ def symptoms_table(found: Mapping[str, Symptoms]) -> list[tuple[str, ...]]:
 
 
 def compare_diagnoses(answers: Mapping[str, int | None]) -> None:
-    """Print for each program what is wrong with it, and whether the number in `answers` is right."""
+    """Print for each program that has an answer what is wrong with it, and whether the number in `answers` is right."""
     for name, right in PROGRAMS.items():
         said = answers.get(name)
-        words = "no answer" if said is None else "right" if said == right else f"not {said}"
-        print(f"{name}: {DIAGNOSES[right]} ({right}): {words}")
+        if said is None:
+            print(f"{name}: no answer yet")
+        else:
+            words = "right" if said == right else f"not {said}"
+            print(f"{name}: {DIAGNOSES[right]} ({right}): {words}")
     print(f"{sum(answers.get(name) == right for name, right in PROGRAMS.items())} of {len(PROGRAMS)} are right")
 
 

@@ -225,14 +225,21 @@ def _wrong_training(seen: list[Evidence], expected: list[Evidence]) -> str | Non
             return f"{got['rows']} rows went through the model of rank {rank}; it should see {want['rows']}, each once."
         if got["weights"] != seen[0]["weights"]:
             return f"the weights of ranks 0 and {rank} differ: gradients were not averaged, or not in the same way."
+    for rank, (got, want) in enumerate(zip(seen, expected, strict=True)):
+        asked, right = ([sorted(order) for order in one["orders"]] for one in (got, want))
+        if asked != right and list(map(len, asked)) == list(map(len, right)):
+            return (
+                f"rank {rank} trained on other rows than those that the sampler gives it for the epoch, so its weights "
+                "cannot be compared: see every_epoch_in_a_new_order."
+            )
     got, want = seen[0]["moved"], expected[0]["moved"]
     off = relative_distance(got, want)
     if not off <= EXACT:
         a, b = torch.tensor(got).norm().item(), torch.tensor(want).norm().item()
         return (
             f"the weights moved {a / b:.4g} times as far as on the joint batch, and their total change differs from "
-            f"the right one by {off:.2g} (relative). What weight does each row of a group have, and what is in the "
-            "gradients before the first row?"
+            f"the right one by {off:.2g} (relative). What weight does each row of a group have, what is in the "
+            "gradients before the first row, and does anything else change the gradients or the learning rate?"
         )
     return None
 
@@ -273,7 +280,7 @@ class RaggedGroupsWeighByRows(Check):
 
 
 class OneSynchronizationPerUpdate(Check):
-    """Gradients are sent once per update, for any number of micro-batches, and nothing else of their size is."""
+    """Gradients are sent once per update, for any number of micro-batches, and nothing else that large is."""
 
     points = 1
     hint = "How many all-reduces does your epoch make per update? DDP decides that in the forward pass."
@@ -281,6 +288,7 @@ class OneSynchronizationPerUpdate(Check):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        single = _names({name: case for name, case in TABLE.items() if case.accumulate == 1})
         for case in _names(TABLE):  # of several epochs, too: the flag of one may be left for the next
             for rank, (got, right) in enumerate(zip(seen[case], expected[case], strict=True)):
                 updates = got["updates"] or right["updates"]
@@ -289,7 +297,10 @@ class OneSynchronizationPerUpdate(Check):
                     f"{case}: rank {rank} sent {got['sent'] / once / updates:.1f} times an all-reduce of the gradients"
                 )
                 if got["sent"] > updates * (once + SLACK) + once // 4:
-                    return f"{times} per update; it should be 1. Which micro-batches of a group need none?"
+                    ask = "Which micro-batches of a group need none?"
+                    if case in single:
+                        ask = "DDP has averaged the gradients once by then. What else is sent?"
+                    return f"{times} per update; it should be 1. {ask}"
                 if got["sent"] < updates * once:
                     return f"{times} per update; it should be 1. Without it, each rank trains alone."
         for case in _names(TABLE):

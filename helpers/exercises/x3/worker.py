@@ -27,6 +27,7 @@ from .on_gpus import opened_on_gpus, patched
 ROWS = 36  # divides by 2 and by 3
 LOCAL_RANKS = (2, 4)  # of a machine with two GPUs: with four ranks, they run on the CPU
 LATE = 0.3  # seconds between the first and the second half of a checkpoint
+ASLEEP = 600.0  # seconds that a worker may sleep, which take no time here: one that waits for a file that never comes
 _sleep = time.sleep
 
 
@@ -73,7 +74,7 @@ def _train_simply(log: list[Evidence], trained: list[nn.Module], data: Rows) -> 
                 "evaluated": 0,
             }
         )
-        return 100.0 + epoch
+        return 99.0 + len(log)  # not by the epoch's number, which another check judges
 
     return train_epoch
 
@@ -98,7 +99,7 @@ def _slow_files(worker: Callable[..., Any]) -> Iterator[list[str]]:
                 file.flush()
                 _sleep(LATE / 2)
 
-    with sleepless(getattr(worker, "__globals__", {})), patched(worker, {(torch, "save"): slowly}):
+    with sleepless(getattr(worker, "__globals__", {}), ASLEEP), patched(worker, {(torch, "save"): slowly}):
         yield files
 
 
@@ -158,14 +159,16 @@ def _worker(worker: Callable[..., Any], seed: int, epochs: int, folder: str) -> 
 
     def make_optimizer(parameters: Any) -> torch.optim.Optimizer:
         chosen = list(parameters)
-        optimized.append(sum(not p.requires_grad for p in chosen))
+        single = [p for one in chosen for p in (one["params"] if isinstance(one, dict) else [one])]  # groups are fine
+        optimized.append(sum(not p.requires_grad for p in single))
         return torch.optim.SGD(chosen, lr=0.1, momentum=0.9)  # a second optimizer would begin without its memory
 
     def evaluate(model: Any, dataset: Any, batch_size: int) -> dict[str, float]:
         if log:  # which epochs have been evaluated on this rank, and with the wrapped model?
             log[-1]["evaluated"] += 1 if isinstance(model, DistributedDataParallel) else 100
             log[-1]["evaluated_on"] = [len(dataset), batch_size]
-        return {"loss": len(dataset) + len(log) / 8, "accuracy": 1.0 / batch_size + len(log) / 64}
+        # Both get worse with every epoch: the last weights are to be saved, and not the best.
+        return {"loss": len(dataset) + len(log) / 8, "accuracy": 1.0 / batch_size - len(log) / 64}
 
     paths, train = [Path(folder) / f"{number}.pt" for number in range(ranks)], Rows(seed, ROWS)
     job = SimpleNamespace(
@@ -233,7 +236,12 @@ class ReplicasShareTheWorkAndAgree(Check):
                 if rows != list(range(ROWS)):
                     twice = len(rows) - len(set(rows))
                     missing = ROWS - len(set(rows))
-                    ask = "How does the sampler know the ranks and their number?" if twice else "What drops them?"
+                    ask = "What drops them?"
+                    if twice:
+                        ask = (
+                            "How does the sampler know the ranks and their number, and do all ranks shuffle with the "
+                            "same seed?"
+                        )
                     return f"{case}, epoch {epoch}: {twice} rows were used more than once, {missing} not at all. {ask}"
             orders = [entry["rows"] for entry in got[0]["log"]]
             if orders != [entry["rows"] for entry in want[0]["log"]]:
@@ -317,7 +325,7 @@ class Rank0SavesForAll(Check):
                 if not rank and got["saved"] != got["numbers"]:
                     return (
                         f"{case}: the checkpoint does not hold the weights with which training ended. "
-                        "When is it saved, and from which model?"
+                        "Is it saved after the last epoch, with that epoch's weights, and from which model?"
                     )
         return None
 

@@ -18,6 +18,7 @@ from .groups import LIMIT, open_groups
 EXACT = 1e-6  # relative, in FP64
 WORDS, WIDTH, LONGEST = 11, 8, 32
 IGNORED = -100
+OLD = 7.0  # a number of a gradient that an earlier step has left
 STEPS, MOVE = 3, 0.2  # of each model, whose weights move between them: what a step leaves must not reach the next
 # Group, rows, tokens of a rank, what becomes of the targets, and whether the model is in training mode.
 CASES = {
@@ -41,24 +42,23 @@ class _Model(nn.Module):
         self.scale = nn.Parameter(torch.tensor(1.3), requires_grad=False)
         self.head = nn.Linear(WIDTH, WORDS, bias=False)
         self.head.weight = self.tokens.weight  # one parameter that has two names
-        self.group, self.calls = group, 0
-        self.modes_seen: list[list[bool]] = []
+        self._its_group = group
+        self._modes_seen: list[list[bool]] = []  # of each call; an answer may keep names of its own on the model
         self.double()
-
-    @property
-    def modes(self) -> list[bool]:
-        """Whether it and its parts are in training mode."""
-        return [module.training for module in self.modules()]
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Return logits (B, t, WORDS) for `tokens` (B, t) at `positions` (t,)."""
-        self.calls += 1
-        self.modes_seen.append(self.modes)
+        self._modes_seen.append(_modes(self))
         x = self.tokens(tokens) + self.places(positions)
         for layer in self.qkv:
             q, k, v = layer(x).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)  # (B, 2 heads, t, WIDTH / 2)
-            x = x + gathered_attention(q, k, v, positions, self.group).transpose(1, 2).flatten(2) * self.scale
+            x = x + gathered_attention(q, k, v, positions, self._its_group).transpose(1, 2).flatten(2) * self.scale
         return self.head(x)
+
+
+def _modes(model: nn.Module) -> list[bool]:
+    """Say whether a model and its parts are in training mode."""
+    return [module.training for module in model.modules()]
 
 
 def _part(seed: int, case: str, step: int, rank: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -83,14 +83,16 @@ def _part(seed: int, case: str, step: int, rank: int) -> tuple[Tensor, Tensor, T
 
 def _step(train_step: Callable[..., Any], model: _Model, part: tuple[Tensor, Tensor, Tensor]) -> Evidence:
     """One rank: a step, and what it has done to the model and to what it was given."""
-    given, modes, model.calls, model.modes_seen = [*model.parameters(), *part], model.modes, 0, []
+    given, modes, model._modes_seen = [*model.parameters(), *part], _modes(model), []
     before, trained = [x.detach().clone() for x in given], [p.requires_grad for p in model.parameters()]
-    loss = train_step(model, *part, model.group)
+    left = None if model.scale.grad is None else model.scale.grad.detach().clone()
+    loss = train_step(model, *part, model._its_group)
+    frozen = None if model.scale.requires_grad else model.scale.grad
     return {
-        "rank": dist.get_rank(model.group),
+        "rank": dist.get_rank(model._its_group),
         "loss": loss if isinstance(loss, float) else type(loss).__name__,
-        "calls": model.calls,
-        "kept_modes": all(seen == modes for seen in (*model.modes_seen, model.modes)),
+        "calls": len(model._modes_seen),
+        "kept_modes": all(seen == modes for seen in (*model._modes_seen, _modes(model))),
         "kept_frozen": [p.requires_grad for p in model.parameters()] == trained,
         "moved": any(not torch.equal(a, b) for a, b in zip(given, before, strict=True)),
         "gradients": {
@@ -98,7 +100,9 @@ def _step(train_step: Callable[..., Any], model: _Model, part: tuple[Tensor, Ten
             for name, p in model.named_parameters()
             if p.requires_grad
         },
-        "frozen": not model.scale.requires_grad and model.scale.grad is not None,
+        "frozen": left is None and frozen is not None,
+        # It may stay, be removed, or be set to zeros.
+        "stale": bool(left is not None and frozen is not None and frozen.any() and not torch.equal(frozen, left)),
     }
 
 
@@ -114,8 +118,8 @@ def _steps(train_step: Callable[..., Any], seed: int) -> dict[str, list[Evidence
         model = _Model(group)
         model.train(mode)
         model.qkv[0].train(not mode)  # as a part that is frozen, or one that is measured
-        for p in model.parameters():  # left behind by an earlier step
-            p.grad = torch.full_like(p, 7.0) if p.requires_grad else None
+        for p in model.parameters():  # left behind by an earlier step, in some cases by one that trained all of them
+            p.grad = torch.full_like(p, OLD) if p.requires_grad or number % 2 else None
         values = [p.detach().clone() for p in model.parameters()]
         seen[case], moves = [], torch.Generator().manual_seed(here)
         for step in range(STEPS):
@@ -139,15 +143,16 @@ class _OnSteps(Check):
     @classmethod
     def judge(cls, seen: Evidence, expected: Evidence) -> str | None:
         for case, step in itertools.product(CASES, range(STEPS)):  # a wrong step spoils those after it
+            steps = [want[case][step] for want in expected["ranks"] if case in want]
             for got, want in zip(seen["ranks"], expected["ranks"], strict=True):
-                wrong = cls.wrong(got[case][step], want[case][step]) if case in want else None
+                wrong = cls.wrong(got[case][step], want[case][step], steps) if case in want else None
                 if wrong:
                     return f"{case}, step {step + 1}: {wrong}"
         return None
 
     @classmethod
-    def wrong(cls, seen: Evidence, right: Evidence) -> str | None:
-        """Say what is wrong with the step of one rank."""
+    def wrong(cls, seen: Evidence, right: Evidence, world: list[Evidence]) -> str | None:
+        """Say what is wrong with the step of one rank; `world` are the right steps of all ranks."""
         raise NotImplementedError
 
 
@@ -160,7 +165,7 @@ class LossIsOfTheWholeSequence(_OnSteps):
     )
 
     @classmethod
-    def wrong(cls, seen: Evidence, right: Evidence) -> str | None:
+    def wrong(cls, seen: Evidence, right: Evidence, world: list[Evidence]) -> str | None:
         if not isinstance(seen["loss"], float):
             return f"rank {right['rank']} returned a {seen['loss']}; expected a Python float."
         if not abs(seen["loss"] - right["loss"]) <= EXACT * right["loss"]:
@@ -188,11 +193,16 @@ class GradientsAreOfTheWholeSequence(_OnSteps):
     )
 
     @classmethod
-    def wrong(cls, seen: Evidence, right: Evidence) -> str | None:
+    def wrong(cls, seen: Evidence, right: Evidence, world: list[Evidence]) -> str | None:
         if not seen["kept_frozen"]:
             return f"rank {right['rank']} changed which parameters are frozen (requires_grad=False)."
         if seen["frozen"]:
             return f"rank {right['rank']} gave the frozen parameter a gradient."
+        if seen["stale"]:
+            return (
+                f"rank {right['rank']} changed the gradient that the frozen parameter had from an earlier step. "
+                "Sum the gradients of trained parameters only."
+            )
         if seen["moved"]:
             return f"rank {right['rank']} changed parameters or inputs. A step changes nothing but gradients."
         for name, want in right["gradients"].items():
@@ -205,9 +215,22 @@ class GradientsAreOfTheWholeSequence(_OnSteps):
                 ratio = (a.norm() / b.norm()).item()
                 if off > 0.02 and torch.cosine_similarity(a, b, dim=0) > 0.9999:
                     return f"{where} is {too_large(ratio)}."
+                cause = _cause(a, b, sum(torch.tensor(one["gradients"][name]) for one in world if one["rank"] == 0))
+                if cause:
+                    return f"{where} {cause}"
                 early = "" if off > 0.02 else ", as if rounded to fewer bits on the way"
                 return f"{where} is off by {off:.2g} (relative){early}."
         return None
+
+
+def _cause(got: Tensor, want: Tensor, of_all_groups: Tensor) -> str | None:
+    """Say why a gradient is wrong, where its numbers show it."""
+    extra = got - want
+    if extra.numel() > 1 and extra.mean() > OLD / 2 and (extra - extra.mean()).abs().max() < EXACT * OLD:
+        return "still includes that of an earlier step: each of its numbers is too large by the same amount."
+    if relative_distance(got.tolist(), of_all_groups.tolist()) <= EXACT:
+        return "is summed over all ranks of the world; sum it over `group`."
+    return None
 
 
 TRAIN = (LossIsOfTheWholeSequence, GradientsAreOfTheWholeSequence)

@@ -11,9 +11,9 @@ from torch.utils.data import DataLoader, DistributedSampler
 def worker(job):
     here = rank_device()
     with_gpu = {"device_id": here} if here.type == "cuda" else {}
-    dist.init_process_group(backend="nccl" if with_gpu else "gloo", init_method="env://", **with_gpu)
     if with_gpu:
         torch.cuda.set_device(here.index)
+    dist.init_process_group(backend="nccl" if with_gpu else "gloo", init_method="env://", **with_gpu)
     rank, ranks = dist.get_rank(), dist.get_world_size()
     model = DistributedDataParallel(module=job.make_model().to(here))
     sampler = DistributedSampler(job.train, num_replicas=ranks, rank=rank, shuffle=True, seed=job.seed)
