@@ -21,7 +21,7 @@ OFF = 1e6  # a max_norm that no gradient reaches
 MANY_ROWS = 512  # of a micro-batch where activations are measured: its logits outweigh what gloo lets go of late
 DIVIDED = "Are old gradients cleared? What is each loss divided by? What does fully_shard do with gradients?"
 STILL = "The weights do not move. Does the optimizer step?"
-LENGTHENED = "The update's direction is right, and its length is wrong. A gradient shorter than max_norm stays as it is."
+LENGTHENED = "The direction is right, the length is wrong. A gradient shorter than max_norm stays as it is."
 SHORTENED = (
     "Only clipped updates are wrong. One factor, from the norm over all shards of all parameters, shortens a gradient "
     "that is too long: once, before the optimizer steps."
