@@ -13,7 +13,7 @@ from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
 from ..probing.distance import relative_distance
 from ..probing.on_ranks import on_ranks
-from .subject import BLOCKS, LENGTH, VOCABULARY, mesh_of, sharded
+from .subject import BLOCKS, LENGTH, VOCABULARY, Model, mesh_of, sharded
 
 EXACT = 1e-4  # relative, in FP32
 IGNORED = -100
@@ -111,10 +111,10 @@ def _one(train_step: Callable[..., Any], seed: int, case: _Case) -> Evidence:
             p.grad = torch.full_like(p, 7.0)
     before = _whole(model)
     returned, counts = [], []
-    still: list[str] = []  # layers that run in evaluation mode
+    still: list[int] = []  # layers that run in evaluation mode, by their place in model.modules()
     hooks = [
-        layer.register_forward_pre_hook(lambda it, _, name=name: None if it.training else still.append(name))
-        for name, layer in model.named_modules()
+        layer.register_forward_pre_hook(lambda it, _, place=place: None if it.training else still.append(place))
+        for place, layer in enumerate(model.modules())
     ]
     for step in range(case.steps):
         with Collectives() as sent:
@@ -126,7 +126,7 @@ def _one(train_step: Callable[..., Any], seed: int, case: _Case) -> Evidence:
         counts[-1]["other"] = sum(large)
     for hook in hooks:
         hook.remove()
-    left = [name for name, layer in model.named_modules() if not layer.training]
+    left = [place for place, layer in enumerate(model.modules()) if not layer.training]
     with Collectives() as sent:  # what the caller's own backward pass would reduce
         model(torch.zeros(1, LENGTH, dtype=torch.int64)).sum().backward()
     moved = [_short(after - was) for was, after in zip(before, _whole(model), strict=True)]
@@ -135,7 +135,7 @@ def _one(train_step: Callable[..., Any], seed: int, case: _Case) -> Evidence:
         "returned": returned,
         "counts": counts,
         "after": sent.count("reduce_scatter"),
-        "modes": [[name or "the model" for name in names[:1]] for names in (still, left)],
+        "modes": [still[:1], left[:1]],
     }
 
 
@@ -198,7 +198,8 @@ def _wrong_mode(seen: Evidence) -> str | None:
         for name in CASES:
             for layers, when in zip(one[name]["modes"], ("runs", "is left"), strict=True):
                 if layers:
-                    return f"{name}: on rank {rank}, {layers[0]} {when} in evaluation mode. Leave the mode as it is."
+                    layer = [of or "the model" for of, _ in Model().named_modules()][layers[0]]
+                    return f"{name}: on rank {rank}, {layer} {when} in evaluation mode. Leave the mode as it is."
     return None
 
 
