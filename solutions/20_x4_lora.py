@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # X4 · Fine-tune 7B inside 24 GB
 #
-# **Graded exercise, 10 points.** You write a LoRA layer, an adapter whose size you know in advance, a plan for 7B on a GPU of 24 GB, a fine-tune that accumulates over micro-batches and leaves its base unchanged, and the labels of a file of chats. The plan is for 7B. The fine-tune runs on a small Llama, so that it works on any machine.
+# **Graded exercise, 10 points.** You write a LoRA layer, an adapter whose size you know in advance, a plan for 7B on a GPU of 24 GB, a fine-tune that accumulates over micro-batches and leaves its base unchanged, and the code that labels a file of chats. The plan is for 7B. The fine-tune runs on a small Llama, so that it works on any machine.
 #
 # | | |
 # |---|---|
@@ -52,7 +52,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 #
 # - Exactly two parameters are trained. A, of shape (rank, in), starts with random values, which are different in each layer. B, of shape (out, rank), starts at zero. Both have the device and dtype of the linear layer's weight. The linear layer is frozen, including its bias if it has one. Use the given layer, not a copy.
 # - Unmerged, the output is x Wᵀ + bias + (alpha / rank) · (d(x) Aᵀ) Bᵀ, where d is dropout of the input with probability `dropout`, active in training mode only. Each call draws a new mask, element by element. As in `nn.Linear`, x has the shape (..., in), need not be contiguous, and is not changed; the output has the dtype of x.
-# - `merge()` computes the correction from the current A and B and adds it to the linear layer's weight in place. A merged layer returns the output of the linear layer alone, in training mode too, and the gradient with respect to x is that of the linear layer. `unmerge()` removes the correction again. A second `merge()` does nothing to a merged layer, and `unmerge()` does nothing to a layer that is not merged. A layer can be merged and unmerged repeatedly, each time with a different A, B and weight. Neither call changes A, B, the mode of the layer, or any other layer. (You need not support training while merged.)
+# - `merge()` computes the correction from the current A and B and adds it to the linear layer's weight in place. A merged layer returns the output of the linear layer alone, in training mode too, and the gradient with respect to x is that of the linear layer. `unmerge()` removes the correction again. A second `merge()` does nothing to a merged layer, and `unmerge()` does nothing to a layer that is not merged. A layer can be merged and unmerged repeatedly, each time with a different A, B and weight. Neither call changes A, B, the mode of the layer, or any other layer. (While a layer is merged, neither A and B nor the weight changes, and the layer is not trained.)
 
 
 # %% name="layer" answer=true
@@ -139,11 +139,11 @@ hint("x4.adapter")
 #
 # A colleague wants to fine-tune Llama-2-7B (`"llama-2-7b"`) on one RTX 4090 (24 GB) and asks you for a recipe. These choices are fixed: the weights are in BF16 and not quantized, LoRA has rank 16 and is on q, k, v and o, the optimizer is AdamW, the only GPU holds everything (no offloading), and an update uses **32 sequences**.
 #
-# You choose the sequences per micro-batch (`micro_batch_size`), the micro-batches per update (`gradient_accumulation_steps`), the tokens per sequence (`seq`: 512, 1024, 2048 or 4096), and `checkpointing`. The other fields of `Recipe` may keep their defaults; `help(Recipe)` lists them all.
+# You choose the sequences per micro-batch (`micro_batch_size`), the micro-batches per update (`gradient_accumulation_steps`), the tokens per sequence (`seq`: 512, 1024, 2048 or 4096), and `checkpointing`. Leave all other fields of `Recipe` at their defaults (`help(Recipe)` lists them), except `lora_alpha` and `optimizer_impl`, which may have any value.
 #
 # **Contract.** `fine_tune_plan()` returns a `Recipe` for this fine-tune.
 #
-# - `micro_batch_size` × `gradient_accumulation_steps` is 32.
+# - `micro_batch_size` × `gradient_accumulation_steps` is 32. Both, and `seq`, are ints.
 # - The planner reports that the recipe fits: `plan(recipe).fits["rtx-4090-24gb"]` is true.
 # - No other choice of these four fields that fits has more tokens per micro-batch (`micro_batch_size` × `seq`).
 #
@@ -329,6 +329,9 @@ try:
 except NotImplementedError:
     planned = None
     print("This appears once part 3 is written.")
+
+# %% [markdown] name="seven_left"
+# The token counts that you can choose double from one to the next. The largest that fits can therefore leave several GiB of the card empty, because twice as many tokens need more than the whole card.
 
 # %% name="measured"
 room = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0

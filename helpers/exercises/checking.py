@@ -138,12 +138,21 @@ def describe(error: Exception) -> str:
 
 
 _NOT_THEIRS = ("<frozen", str(PACKAGE), "site-packages", sysconfig.get_path("stdlib"))
+_REASON = re.compile(r"[A-Za-z_][\w.]*(Error|Exception): .")  # the last line of a traceback, which is not indented
 
 
 def _lines_of_ranks(message: str) -> list[str]:
     """Return the lines of a `RankError`, a few for each rank, without frames that are not the learner's."""
     lines, theirs = [], True
-    for line in filter(None, map(str.strip, message.splitlines())):
+    for full in filter(str.strip, message.splitlines()):
+        line = full.strip()
+        if line.startswith("Traceback "):  # one in an exception's message, as of a checkpoint: its end says why
+            theirs = False
+            continue
+        if not theirs and _REASON.match(full):
+            if line[:200] not in lines:
+                lines.append(line[:200])
+            continue
         if line.startswith("File "):
             theirs = not any(path in line for path in _NOT_THEIRS)
             if not theirs and lines[-1:]:

@@ -161,7 +161,7 @@ class TrainingConfig:
         lora_alpha: scale of the adapters; 0 takes twice the rank. It does not change memory.
         lora_targets: names of the linear layers that get an adapter.
         lora_dropout: dropout in front of each adapter.
-        lora_dtype: of the adapters: "fp32", as PEFT has it by default, or that of the other "weights".
+        lora_dtype: of the adapters: "fp32" (PEFT's default) or "weights" (the dtype of the base's weights).
         dora: adapters change directions, and lengths are trained beside them (arXiv 2402.09353).
         modules_to_save: modules that are trained whole beside adapters.
         quantize: the format of the frozen base's linear layers.

@@ -96,7 +96,7 @@ class AdapterSitsWhereItShould(Check):
 
 
 class CountIsPredicted(Check):
-    """The number of trained parameters is computed beforehand, for any Llama, without making one."""
+    """The number of trained parameters is computed beforehand, for any Llama, without building one."""
 
     points = 1
     hint = (

@@ -205,10 +205,16 @@ class OnlyAnswersCount(Check):
         less = [place for place, (a, b) in enumerate(pairs) if b != a == -100]
         if more or less:
             where, of_it = _around(right[0], min(more + less)), sum(b != -100 for b in right[1])
-            return (
-                f"{len(more)} tokens count although the assistant did not write them. Of the {of_it} tokens that it "
-                f"wrote (answers, and the ends of its turns), {len(less)} do not count. The first of these is {where}."
-            )
+            found = []
+            if more:
+                count = "1 token counts" if len(more) == 1 else f"{len(more)} tokens count"
+                found.append(f"{count} although the assistant did not write {'it' if len(more) == 1 else 'them'}.")
+            if less:
+                missing = f"{len(less)} {'does' if len(less) == 1 else 'do'} not count"
+                found.append(f"Of the {of_it} tokens that it wrote (answers, and the ends of its turns), {missing}.")
+            if not more:
+                found[0] = found[0].replace("it wrote", "the assistant wrote")
+            return f"{' '.join(found)} The first wrong label is at {where}."
         return None
 
 

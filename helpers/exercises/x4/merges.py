@@ -34,7 +34,7 @@ def _when(number: int, calls: list[str], done: int) -> str:
 
 
 class MergesOnce(Check):
-    """merge() writes the correction into the weight, unmerge() takes it out; calling either twice changes nothing."""
+    """merge() adds the correction to the weight, unmerge() removes it; a second call to either changes nothing."""
 
     points = 1
     hint = (
@@ -65,6 +65,8 @@ class MergesOnce(Check):
             it.layer.train(number == 1)
             modes = {module: module.training for module in it.layer.modules()}
             rounds.append({"inputs": inputs, "calls": []})
+            if number == 0:
+                rounds[0]["before"] = MergesOnce._before(it)
             for call in calls:
                 try:
                     rounds[-1]["calls"].append(MergesOnce._call(call, it, beside, modes))
@@ -75,6 +77,21 @@ class MergesOnce(Check):
                     rounds[-1]["calls"].append({"error": type(error).__name__, "text": text})
                     return {"trained": seen, "rounds": rounds}
         return {"trained": seen, "rounds": rounds}
+
+    @staticmethod
+    @torch.no_grad()
+    def _before(it: Around) -> Evidence:
+        """Return what a layer does before any call: its output, whether it drops, and whether the base is frozen."""
+        mode = it.layer.training
+        try:
+            output = flat(it.layer.eval()(it.x.clone()))
+            drops = not torch.equal(it.layer.train()(it.x.clone()), it.layer(it.x.clone()))
+        except NotImplementedError:
+            raise
+        except Exception:  # the calls raise it again
+            output, drops = [], True
+        it.layer.train(mode)
+        return {"output": output, "drops": drops, "frozen": not it.given.weight.requires_grad}
 
     @staticmethod
     @torch.no_grad()
@@ -115,12 +132,28 @@ class MergesOnce(Check):
             wrong = wrong_adapter(seen[case]["trained"], RANK)
             if wrong:
                 return wrong
+            wrong = MergesOnce._wrong_before(seen[case]["rounds"][0], want["rounds"][0]["inputs"])
+            if wrong:
+                return f"Around a layer {case}, even before merge(): {wrong}"
             for number, calls in enumerate(ROUNDS):
                 got, inputs = seen[case]["rounds"][number]["calls"], want["rounds"][number]["inputs"]
                 for done, call in enumerate(calls, 1):
                     wrong = MergesOnce._wrong(call, got[done - 1], inputs, want["rounds"][0]["inputs"])
                     if wrong:
                         return f"Around a layer {case}, {_when(number, calls, done)}: {wrong}"
+        return None
+
+    @staticmethod
+    def _wrong_before(first: Evidence, inputs: Evidence) -> str | None:
+        """Say what another check judges, so that merging gets no blame for it."""
+        before = first["before"]
+        if not before["frozen"]:
+            return "the given linear layer is not frozen. Freeze the layer itself, not a copy of it."
+        wrong = wrong_numbers("the output in evaluation mode", before["output"], _by_formula(inputs)[1])
+        if before["output"] and wrong:
+            return f"{wrong} Correct the forward pass first."
+        if not before["drops"]:
+            return "in training mode, two calls with the same input are equal. Each call needs a new dropout mask."
         return None
 
     @staticmethod

@@ -10,6 +10,8 @@ from .small_llama import ALL_LINEAR
 
 GPU = "rtx-4090-24gb"
 EFFECTIVE = 32
+WHOLE = ("micro_batch_size", "gradient_accumulation_steps", "seq", "lora_rank")
+FREE = ("checkpointing", "lora_alpha", "lora_targets", "optimizer_impl", *WHOLE)  # the task asks for some of these
 
 
 @functools.lru_cache(maxsize=16)
@@ -38,6 +40,10 @@ def _wrong_task(recipe: Recipe) -> str | None:
         "model": "llama-2-7b", "precision": "bf16", "optimizer": "adamw", "lora_rank": 16, "quantize": "none",
         "ranks": 1, "offload": "none",
     }  # fmt: skip
+    for name in WHOLE:
+        value = getattr(recipe, name)
+        if type(value) is not int:
+            return f"{name} is {value!r}, a {type(value).__name__}; it should be an int."
     for name, value in asked.items():
         if getattr(recipe, name) != value:
             return f"{name} is {getattr(recipe, name)!r}; the task asks for {value!r}."
@@ -47,18 +53,25 @@ def _wrong_task(recipe: Recipe) -> str | None:
             return f"{name} is {value!r}; the task trains LoRA's A and B by next tokens, and nothing else."
     if recipe.lengths:
         return f"lengths are {tuple(recipe.lengths)}; all sequences of the task have the same length, `seq`."
+    for name in recipe.changed():
+        if name not in FREE and name not in asked:
+            default = getattr(Recipe(recipe.model), name)
+            return f"{name} is {getattr(recipe, name)!r}; the task leaves it at its default, {default!r}."
     if set(recipe.lora_targets) != set(ALL_LINEAR[:4]):
         return f"lora_targets are {', '.join(recipe.lora_targets) or 'none'}; the task asks for q, k, v and o."
     if recipe.seq not in (512, 1024, 2048, 4096):
         return f"seq is {recipe.seq}; the task allows 512, 1024, 2048 and 4096."
     sequences, steps = recipe.micro_batch_size, recipe.gradient_accumulation_steps
     if sequences * steps != EFFECTIVE:
-        return f"{sequences} sequences in {steps} micro-batches make {sequences * steps}, not {EFFECTIVE}."
+        return (
+            f"micro_batch_size {sequences} times gradient_accumulation_steps {steps} is {sequences * steps}, not "
+            f"{EFFECTIVE}."
+        )
     return None
 
 
 class PlanFits(Check):
-    """The plan is for the given task, has an effective batch of 32, fits a GPU of 24 GB, and uses its room."""
+    """The plan is for the given task, has an effective batch of 32, fits a 24 GB GPU, and makes full use of it."""
 
     points = 1
     hint = (

@@ -64,11 +64,14 @@ class StartsAsTheBase(Check):
         A, B = thin(it.layer)
         if output.requires_grad:
             output.square().sum().backward()
+        with torch.no_grad():
+            calm = plain(it.layer.eval()(it.x.clone()))  # without dropout
         others = [p for p in it.layer.parameters() if p is not A and p is not B]
         return seen | {
             "x": torch.equal(x, it.x),
             "same": torch.equal(output, it.linear(it.x)),
             "output": flat(output),
+            "calm": calm.shape == output.shape and relative_distance(flat(calm), flat(it.linear(it.x))) <= EXACT,
             "unset": [name for name, p in (("A", A), ("B", B)) if p.isnan().any()],
             "rank of A": 0 if A.isnan().any() else int(torch.linalg.matrix_rank(A.detach())),
             "alike": torch.equal(A, thin(second)[0]),
@@ -108,6 +111,8 @@ class StartsAsTheBase(Check):
         if not seen["x"]:
             return "the forward pass changes its input x. Does dropout work in place?"
         if not seen["same"] or not relative_distance(seen["output"], expected["output"]) <= EXACT:
+            if not seen["calm"]:
+                return "before training, the output differs from the base's in evaluation mode, too. Is the bias added?"
             return (
                 "before training, in training mode, the output differs from the base's. Does dropout change the "
                 "base's input?"

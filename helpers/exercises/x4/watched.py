@@ -167,6 +167,7 @@ class Watched:
         given = [torch.equal(p, b) for p, b in zip(self._parameters, self._before.values(), strict=True)]
         return {
             "in order": self._read == fingerprint(*(ids for batch in batches for ids, _ in batch)),
+            "another order": sorted(self._read) == sorted(fingerprint(*(ids for batch in batches for ids, _ in batch))),
             "passes": len(self._read),
             "stale": self._stale,
             "modes": sorted(self._modes),

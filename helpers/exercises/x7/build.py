@@ -175,8 +175,10 @@ class NoRankHoldsTheModel(_OnBuild):
     def of_all(cls, seen: Evidence, right: Evidence) -> str | None:
         if seen["peak"] > right["peak"] + SLACK:
             return (
-                f"while a model of {MANY} blocks is built, the peak is {seen['peak']:,} bytes; {right['peak']:,} are "
-                "enough for the shards and one layer."
+                f"while a model of {MANY} blocks is built, the peak is {seen['peak']:,} bytes; this check allows "
+                f"{right['peak'] + SLACK:,}: {right['peak']:,} for the shards and the largest layer, and two unsharded "
+                "blocks. Which layer is in full when it need not be? (`to_empty()` also allocates a layer's children "
+                "unless recurse is False.)"
             )
         return None
 
@@ -195,7 +197,9 @@ class InitializesLikeOneProcess(_OnBuild):
     def wrong(cls, seen: Evidence, right: Evidence) -> str | None:
         got = seen["numbers"]
         if got["wrong"]:
-            return f"{got['wrong'][0]} is not that of one process ({len(got['wrong'])} of the parameters are not)."
+            which, more = f"the parameter `{got['wrong'][0]}`", len(got["wrong"]) - 1
+            others = f", nor are {more} others" if more > 1 else ", nor is one other" if more else ""
+            return f"{which} is not that of one process{others}."
         if got["local"]:
             return f"this rank holds a different part of {got['local'][0]} than its placement says."
         return f"the buffer {got['buffers'][0]} is not that of one process." if got["buffers"] else None

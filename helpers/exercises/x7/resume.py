@@ -1,4 +1,4 @@
-"""Checks of part 3: a checkpoint of 4 ranks, and training that goes on with 2. Both judge the same run."""
+"""Checks of part 3: a checkpoint of 4 ranks goes on with 2, and theirs with 4 again. Both judge the same runs."""
 
 import tempfile
 import threading
@@ -20,7 +20,8 @@ from ..probing.on_ranks import on_ranks
 from .subject import LENGTH, VOCABULARY, mesh_of, sharded
 
 EXACT = 1e-5  # relative: sums over 2 ranks are rounded otherwise than over 4
-ROWS, LAST = 8, 17
+ROWS, LAST, LATER = 8, 17, 23  # LAST and LATER are the numbers that are saved
+STEPS, MORE = range(2, 5), range(5, 7)  # after the first checkpoint, and after the second
 WIDER = 254
 NOTES = 2_500_000  # bytes beside weights and two moments: names, shapes and places of shards; less than the weights
 WORDS = {
@@ -81,9 +82,10 @@ class _Watched(Collectives):
 
 
 def _move_schedules(optimizer: torch.optim.Optimizer) -> None:
-    """Change the options as schedules do: each group's rate, the betas (as OneCycleLR does), and a weight decay."""
-    for group, rate, decay in zip(optimizer.param_groups, (SLOWER, SLOWER / 2), (0.3, 0.0), strict=True):
-        group["lr"], group["betas"], group["weight_decay"] = rate, (0.85, 0.99), decay
+    """Change all options as schedules may, each group's in its own way."""
+    for number, group in enumerate(optimizer.param_groups, 1):
+        group["lr"], group["betas"] = SLOWER / number, (0.85 - 0.05 * number, 0.99 - 0.01 * number)
+        group["eps"], group["weight_decay"] = 1e-5 / number, 0.3 / number
 
 
 class _Late(Collectives):
@@ -167,7 +169,7 @@ def _saves(save: Callable[..., Any], load: Callable[..., Any], seed: int, folder
         "bytes": sum(files.values()),
         "largest": max(files.values(), default=0),
         "whole": whole,
-        "losses": _train(model, optimizer, range(2, 5)),
+        "losses": _train(model, optimizer, STEPS),
     }
     dist.barrier()
     seen["later"] = _changed(files, _files(folder))
@@ -180,8 +182,18 @@ def _changed(before: dict[str, int], after: dict[str, int]) -> list[str]:
 
 
 def _saves_again(save: Callable[..., Any], load: Callable[..., Any], seed: int, folder: str, other: str) -> Evidence:
-    """One of 2 ranks: another model takes up the checkpoint of four, and is saved in a folder that exists."""
-    return _goes_on(load, seed, folder, then=lambda *run: save(*run, LAST, other))
+    """One of 2 ranks: another model takes up the checkpoint of four, is saved in a folder that exists, and goes on."""
+
+    def then(model: nn.Module, optimizer: torch.optim.Optimizer) -> Evidence:
+        save(model, optimizer, LATER, other)
+        return {"more": _train(model, optimizer, MORE)}
+
+    return _goes_on(load, seed, folder, then=then)
+
+
+def _on_more_ranks(load: Callable[..., Any], seed: int, folder: str) -> Evidence:
+    """One of 4 ranks: another model takes up the checkpoint of two."""
+    return _goes_on(load, seed, folder, steps=MORE)
 
 
 def _goes_on(
@@ -189,7 +201,8 @@ def _goes_on(
     seed: int,
     folder: str,
     saved: dict[str, list[Any]] | None = None,
-    then: Callable[[nn.Module, torch.optim.Optimizer], Any] | None = None,
+    then: Callable[[nn.Module, torch.optim.Optimizer], Evidence] | None = None,
+    steps: range = STEPS,
 ) -> Evidence:
     """One rank: another model takes up the checkpoint; `saved` is what this rank had then, on as many ranks."""
     model, optimizer = _fresh(seed + 1)
@@ -206,12 +219,10 @@ def _goes_on(
         "options": _options(optimizer),
         "whole": [list(size) for size in sorted(sent.whole)],
         "same": {name: equal for name, equal in same.items() if name in COMES_BACK},
-        "losses": _train(model, optimizer, range(2, 5)),
+        "losses": _train(model, optimizer, steps),
         "sent": volume,
     }
-    if then:
-        then(model, optimizer)
-    return seen
+    return seen | (then(model, optimizer) if then else {})
 
 
 def _wrong_options(got: list[list[float]], want: list[list[float]]) -> str | None:
@@ -236,11 +247,12 @@ class _OnRun(Check):
             folder, other = (Path(scratch) / name for name in ("checkpoint", "another"))
             other.mkdir()
             ranks = on_ranks(_saves, 4, save, load, seed, str(folder))
-            return {"four": ranks, "two": on_ranks(_saves_again, 2, save, load, seed, str(folder), str(other))}
+            pair = on_ranks(_saves_again, 2, save, load, seed, str(folder), str(other))
+            return {"four": ranks, "two": pair, "more": on_ranks(_on_more_ranks, 4, load, seed, str(other))}
 
 
 class GoesOnWithEqualLosses(_OnRun):
-    """On 4 ranks and on 2, training goes on from the checkpoint with the losses of the run that was not stopped."""
+    """On 4 ranks, on 2, and on 4 again, training continues with the same losses as the uninterrupted run."""
 
     hint = (
         "dcp.load fills tensors that exist. Does a fresh AdamW have any?\n"
@@ -249,7 +261,7 @@ class GoesOnWithEqualLosses(_OnRun):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        right = expected["four"][0]["losses"]
+        right, more = expected["four"][0]["losses"], expected["two"][0]["more"]
         for rank, got in enumerate(seen["four"]):
             if _other(got["kept"]):
                 return f"rank {rank}: save changes {_other(got['kept'])}. Leave the run as it is."
@@ -261,17 +273,22 @@ class GoesOnWithEqualLosses(_OnRun):
         for step, (a, b) in enumerate(zip(seen["four"][0]["losses"], right, strict=True), 1):
             if not abs(a - b) <= EXACT * abs(b):
                 return f"after save, the loss of step {step} is {a:.6f}, without it {b:.6f}. What does save change?"
-        for which, ranks in {"4 ranks": [one["again"] for one in seen["four"]], "2 ranks": seen["two"]}.items():
+        runs = {
+            "4 ranks": ([one["again"] for one in seen["four"]], LAST, right),
+            "2 ranks": (seen["two"], LAST, right),
+            "saved on 2 ranks, loaded on 4": (seen["more"], LATER, more),
+        }
+        for which, (ranks, saved, losses) in runs.items():
             for rank, got in enumerate(ranks):
-                if got["step"] != LAST:
-                    return f"{which}: load returns {got['step']} on rank {rank}; {LAST} was saved."
+                if got["step"] != saved:
+                    return f"{which}: load returns {got['step']} on rank {rank}; {saved} was saved."
                 if got["changed"]:
                     changed = got["changed"][0]
                     return f"{which}: load changes the checkpoint, namely {changed}. Leave it as it is."
                 wrong = _wrong_options(got["options"], expected["two"][0]["options"])
                 if wrong:
                     return f"{which}: after load, {wrong}"
-                for step, (a, b) in enumerate(zip(got["losses"], right, strict=True), 1):
+                for step, (a, b) in enumerate(zip(got["losses"], losses, strict=True), 1):
                     if not abs(a - b) <= EXACT * abs(b):
                         return (
                             f"{which}: the loss of step {step} after the checkpoint is {a:.6f}; without a stop it is "

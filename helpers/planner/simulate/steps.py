@@ -100,7 +100,7 @@ def simulate(
     """
     began = time.perf_counter()
     if recipe.by_blocks:
-        raise RecipeError(f"{recipe.engine} and ranks that split a model train a decoder by blocks: see plan_layout.")
+        raise RecipeError(_only_by_blocks(recipe))
     if recipe.shard != "none" and recipe.parallel.replicate > 1:
         raise RecipeError("Groups of ranks that shard are not planned with plain PyTorch: use engine torchtitan.")
     tell("building the model")
@@ -117,6 +117,16 @@ def simulate(
             raise RecipeError(f"{recipe.model}: this cannot be simulated: {type(error).__name__}: {words}") from error
     result.seconds = time.perf_counter() - began
     return result
+
+
+def _only_by_blocks(recipe: TrainingConfig) -> str:
+    """Say why a recipe cannot be simulated as one whole model on one rank, and what can be chosen instead."""
+    if recipe.engine == "pytorch" and not recipe.parallel.splits_the_model:
+        if recipe.checkpointing == "selective":
+            return "Selective checkpointing cannot be planned for a whole model: choose none, every, every-N or sqrt."
+        odd = "cuda_graphs" if recipe.cuda_graphs else "precision" if recipe.precision == "fp8" else "attention"
+        return f"{odd} {getattr(recipe, odd)!r} cannot be planned for a whole model, only by blocks: see plan_layout."
+    return f"{recipe.engine} and ranks that split a model train a decoder by blocks: see plan_layout."
 
 
 def _from_shallow(recipe: TrainingConfig, spec: ModelSpec, tell: Callable[[str], None]) -> Simulation | None:
