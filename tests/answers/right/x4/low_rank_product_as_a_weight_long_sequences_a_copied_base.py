@@ -80,7 +80,7 @@ def fine_tune_plan():
 def fine_tune(base, batches):
     torch.manual_seed(3)
     model = get_peft_model(copy.deepcopy(base), LoraConfig(r=8, lora_alpha=16, lora_dropout=0.05, target_modules=NAMES))
-    optimizer = torch.optim.AdamW(filter(lambda p: p.requires_grad, model.parameters()), lr=2e-2)
+    optimizer = torch.optim.AdamW(filter(lambda p: p.requires_grad, model.parameters()), lr=1e-2)
     for i in range(len(batches)):
         model.train()
         count = sum((labels[:, 1:] != -100).sum() for _, labels in batches[i])
