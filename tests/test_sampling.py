@@ -83,7 +83,17 @@ def test_time_is_up_after_the_given_moment_and_never_without_one(monkeypatch):
 
 
 def test_after_its_time_a_run_skips_slow_tests_and_says_so():
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "slow", "tests/core/test_data.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "slow",
+        "tests/core/test_parallel_map.py",
+    ]
     done = subprocess.run(command, cwd=ROOT, env=os.environ | {"SAMPLE_UNTIL": "1"}, capture_output=True, text=True)
     assert "SAMPLE_UNTIL is over" in done.stdout
     assert " passed" not in done.stdout

@@ -11,7 +11,8 @@ from helpers import (
     in_a_vee,
     weights_later,
 )
-from helpers.exercises.reference.pipeline import gpipe, interleaved, one_f_one_b, zero_bubble
+from helpers.exercises.reference.pipeline import gpipe, interleaved, one_f_one_b
+from helpers.exercises.reference.pipelines_in_practice import zero_bubble
 from helpers.pipelines.clock import Clocked
 from helpers.pipelines.timeline import Entry, Timeline
 

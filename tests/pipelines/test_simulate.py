@@ -2,7 +2,8 @@
 
 from helpers import Costs, Pipeline, Stuck, in_a_row, in_a_vee
 from helpers.core.notebook import to_png
-from helpers.exercises.reference.pipeline import gpipe, interleaved, one_f_one_b, zero_bubble
+from helpers.exercises.reference.pipeline import gpipe, interleaved, one_f_one_b
+from helpers.exercises.reference.pipelines_in_practice import zero_bubble
 from helpers.pipelines.action import Action, in_flight
 
 import pytest

@@ -1,4 +1,4 @@
-"""What lab 14 builds and later labs use: the course's version of it."""
+"""What the lab builds and later labs use: the course's version of it."""
 
 from ..reference.pipeline import one_f_one_b
 

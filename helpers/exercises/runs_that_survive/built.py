@@ -1,4 +1,4 @@
-"""What lab 18 builds and later labs use: the course's version of it."""
+"""What the lab builds and later labs use: the course's version of it."""
 
 from ..reference.runs_that_survive import Checkpoints, DataOrder
 

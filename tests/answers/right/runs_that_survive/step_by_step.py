@@ -19,7 +19,7 @@ def wall_clock(work, interval, save, restart, failures):
         finished = clock + (goal - trained)
         if goal < work:
             finished += save
-        hit = [t for t in times if clock < t < finished]
+        hit = [t for t in times if clock <= t < finished]
         if not hit:
             clock = finished
             trained = goal
@@ -29,6 +29,7 @@ def wall_clock(work, interval, save, restart, failures):
             while any(failed < t < failed + restart for t in times):
                 failed = next(t for t in times if t > failed)
             clock = failed + restart
+            times = [t for t in times if t > failed]
             trained = saved
     return clock
 
