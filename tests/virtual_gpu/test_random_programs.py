@@ -1,5 +1,6 @@
 """A dry run has the peaks of the same program computed, to the byte."""
 
+import gc
 import warnings
 
 from helpers.virtual_gpu.install import install, uninstall
@@ -23,10 +24,14 @@ def outcomes(seeds, dry):
             warnings.simplefilter("ignore")  # reentrant checkpointing without a gradient
             return {seed: outcome(seed) for seed in seeds}
     finally:
+        gc.enable()
         uninstall()
 
 
 def outcome(seed):
+    gc.enable()
+    gc.collect()
+    gc.disable()  # or what is left in a circle is freed at another moment in each of the two runs
     try:
         return run_program(seed)
     except RuntimeError as error:
