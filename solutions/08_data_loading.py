@@ -209,7 +209,7 @@ print(f"data + compute: {1e3 * whole:.1f} ms; the loop takes {slow['loop'] / who
 # - Do not use `nvidia-smi` for this: its "utilization" is the fraction of time in which *any* kernel ran, and one small kernel counts in full.
 # - The profiler of [[where_the_time_goes]] shows the wait as the *data* phase of a step.
 #
-# Divide *data* by the 64 samples of a batch. The result may be well above the full sample of section 1, which was the same file read 200 times in a row: an epoch reads a different file each time, and stacks 64 samples per batch. That is one more cost to measure in its context.
+# Divide *data* by the 64 samples of a batch. The result may be well above the full sample of section 1, which read one file 200 times: an epoch reads a different file each time, and stacks 64 samples per batch. That is one more cost to measure in its context.
 #
 # > **Note:** on a GPU, a loop that never waits for a result (no `loss.item()`, no logging) overlaps a little even without workers, because the GPU works through its queue while Python decodes.
 #
