@@ -21,9 +21,12 @@ PIP_INSTALL = quiet=; test -t 1 || quiet=--quiet; $(BIN)/python -m pip install $
 SETTINGS := .venv/share/jupyter/lab/settings
 QUIET := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}, \
   "@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Markdown Preview"}}}
-# A test that hangs fails after this many seconds, with the stack of each thread. The longest take one minute on a quiet machine.
+# A test that hangs fails after this many seconds, with the stack of each thread; one that hangs where Python hears no
+# signal ends its process a minute later, and the run with it. The longest take one minute on a quiet machine.
 HUNG := 900
-PYTEST = -m pytest -n $(JOBS) --dist loadfile --timeout $(HUNG)
+DEAF := $(shell expr $(HUNG) + 60)
+PYTEST = -m pytest -n $(JOBS) --dist loadfile --timeout $(HUNG) --max-worker-restart 0 \
+  -o faulthandler_timeout=$(DEAF) -o faulthandler_exit_on_timeout=true
 NBVAL = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbval-lax --nbval-cell-timeout=600 solutions
 
 .PHONY: help setup lab port lint test notebooks test-fast test-changed test-all test-oldest lines install-deepspeed deepspeed install-triton triton install-real real graders attacks receipts gpu gpu-wheels planner site build format clean

@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 
 from helpers.exercises.probing.folder_watch import FolderWatch
@@ -46,19 +47,22 @@ def test_they_show_what_a_kill_would_leave(tmp_path, write):
 
 
 def test_a_thread_waits_while_another_one_looks(tmp_path):
-    looks, looking, written = [], threading.Event(), threading.Event()
+    looks, looking, written, too_early = [], [], [], []  # lists: a thread would wait while it held an event's lock
 
     def changed(look):
         looks.append(look)
-        if "of the main thread" in look and not looking.is_set():
-            looking.set()
-            written.wait(0.2)  # the other thread writes now, and may go on only when it has looked
+        if threading.current_thread() is threading.main_thread() and not looking:
+            looking.append(True)
+            time.sleep(0.2)  # the other thread writes now, and may go on only when it has looked
+            too_early.extend(written)
 
     def write():
         with (tmp_path / "of the other").open("wb", buffering=0) as file:
-            assert looking.wait(10)
+            for _ in range(3 * 10**7):  # calls nothing, or this thread would look
+                if looking:
+                    break
             file.write(b"once")
-            written.set()
+            written.append(True)
             file.write(b"twice")
 
     def both():
@@ -70,6 +74,7 @@ def test_a_thread_waits_while_another_one_looks(tmp_path):
     FolderWatch(tmp_path, changed).during(both)
     sizes = [look["of the other"][0] for look in looks if "of the other" in look]
     assert sorted(set(sizes)) == [0, 4, 9]
+    assert too_early == []
 
 
 def save(folder: Path, flush: bool = True, sync: bool = True, of: str = "draft") -> None:

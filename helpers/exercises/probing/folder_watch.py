@@ -54,7 +54,8 @@ class FolderWatch:
 
     Args:
         folder: that the function writes to; it may not exist yet.
-        changed: is called with what `look_at` has found.
+        changed: is called with what `look_at` has found. Meanwhile threads of the function wait wherever they are, so
+            it must want no lock that they may hold.
     """
 
     def __init__(self, folder: str | Path, changed: Callable[[Look], Any]) -> None:
