@@ -22,7 +22,7 @@ def imported_rooms(package: Path) -> dict[str, set[str]]:
 def _imports(path: Path, package: Path) -> Iterator[str]:
     """Yield the first name below `package` of everything that `path` imports from it."""
     depth = len(path.relative_to(package).parts)  # as many dots lead to the package itself
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in _statements(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.ImportFrom):
             continue
         names = [alias.name for alias in node.names]
@@ -31,6 +31,14 @@ def _imports(path: Path, package: Path) -> Iterator[str]:
         elif not node.level and (node.module or "").partition(".")[0] == package.name:
             rest = node.module.partition(".")[2]
             yield from [rest.partition(".")[0]] if rest else []
+
+
+def _statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """Yield the statements inside `node`, at any depth. No expression holds an import, and most of a tree is these."""
+    for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for statement in getattr(node, block, ()):
+            yield statement
+            yield from _statements(statement)
 
 
 def room_picture(package: Path) -> str:
