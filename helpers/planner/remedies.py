@@ -174,7 +174,8 @@ class RemedySearch:
         changes = [change for change in candidates(recipe, self._bf16) if not (self._images and "seq" in change.fields)]
         found = [self.largest_micro_batch(()), *(self.tried((each,)) for each in changes if self._may_suffice(each))]
         pair = tuple(change for change in changes if "checkpointing" in change.fields)
-        if pair and recipe.micro_batch_size > 1 and self._may_lower(pair[0]) and not _fits(self.tried(pair)):
+        smaller = recipe.micro_batch_size > 1 and self._base.floor_bytes <= self._room
+        if pair and smaller and self._may_lower(pair[0]) and not _fits(self.tried(pair)):
             found.append(self.largest_micro_batch(pair))
         if not any(_fits(remedy) and remedy.changes[0].trains_all for remedy in found):
             whole = [change for change in changes if change.trains_all]
@@ -282,24 +283,26 @@ class RemedySearch:
         """Return the first changes of `order`, one more at a time, that suffice together; without needless ones."""
         kept: tuple[Change, ...] = ()
         waiting, seen, peak = list(order), {change.option for change in order}, self._base.peak_allocated_bytes
-        in_update, later = self._base.peak_at.startswith(_UPDATE), []  # what lowers the passes alone has to wait
+        later: list[Change] = []  # what lowers the passes alone has to wait until they are what is too large
+        must_wait = self._base.peak_at.startswith(_UPDATE) or self._base.floor_bytes > self._room
         while waiting:
             change = waiting.pop(0)
-            if in_update and not change.updates:
+            if must_wait and not change.updates:
                 later.append(change)
                 continue
             others = tuple(each for each in kept if not set(each.fields) & set(change.fields))
             tried = self.tried((*others, change))
             if tried is None or tried.allocated >= WORTHWHILE * peak:
                 continue
-            kept, peak, in_update = tried.changes, tried.allocated, tried.in_update
+            kept, peak = tried.changes, tried.allocated
+            must_wait = tried.in_update or tried.floor > self._room
             done = tried if tried.fits else self.largest_micro_batch(kept)
             if _fits(done):
                 return self._without_needless(done)
             new = [each for each in candidates(tried.recipe, self._bf16) if each.option not in seen]
             seen |= {each.option for each in new}
             waiting += [each for each in new if each.trains_all or not all(one.trains_all for one in order)]
-            if not in_update:
+            if not must_wait:
                 waiting, later = later + waiting, []
         return None
 

@@ -125,7 +125,7 @@ def test_one_gpu_is_answered_as_in_a_terminal(tab, page_server, capsys):
     assert words[:2] == ["training-at-scale", "plan"]
     assert main([*words[1:], "--json", "--largest-batch"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert fact(tab, "allocated").startswith(f"{said['peak_allocated_bytes'] / 2**30:.2f} GiB at the peak")
+    assert fact(tab, "allocated").startswith(f"{said['peak_allocated_bytes'] / 2**20:.1f} MiB at the peak")
     size = said["largest_micro_batch"]["size"]
     assert size > 1
     assert fact(tab, "largest micro-batch").startswith(f"{size:,} fits")

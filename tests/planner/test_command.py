@@ -113,6 +113,7 @@ def test_an_answer_calls_checkpointing_what_its_option_does(command):
         (["--model", "llama-2-7b", "--gpu", "tpu"], "--budget"),
         (["--model", "llama-2-7b", "--gpu", "h2000"], "did you mean h200-141gb"),
         (["--model", "acme/Qwen2.5-7B-of-ours"], "did you mean qwen2.5-7b"),
+        (["--model", "meta-llama/Llama-3-8B-Instrct"], "did you mean llama-3-8b"),
         (["--model", "llama-2-7b", "--gpus", "8", "--gpu", "h100", "--run-tokens", "abc"], "abc"),
         (["--model", "llama-2-7b", "--gpus", "8", "--gpu", "h100", "--timeline", "nowhere/a.svg"], "no such folder"),
         (["--model", "llama-2-7b", "--budget", "-1"], "more than 0"),

@@ -356,7 +356,7 @@ def _nearest(name: str) -> str:
     """
     whole = name.rpartition("/")[2].lower().replace("_", "-")
     known = {re.sub(r"-", "", each): each for each in [*model_names(), *CONFIGS, *hub_models()]}
-    parts = [part for part in whole.split("-") if part not in _ASIDE]
+    parts = [part for part in whole.split("-") if not difflib.get_close_matches(part, _ASIDE, 1, 0.87)]
     core, kernel = "".join(parts), "".join(part for part in parts if part not in ("base", "small"))
     for query in (whole.replace("-", ""), core, kernel):
         if query in known:
