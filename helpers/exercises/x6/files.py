@@ -11,7 +11,7 @@ BEFORE = {"first": None, "one": 9, "two": 9, "small": 9, "damaged": 8, "unsynced
 CASES = {  # what comes before the last save
     "killed": "a save of step 10 was killed, then step 11 is saved",
     "killed again": "two saves were killed, then step 12 is saved",
-    "other keys": "a save of step 10 was killed, then step 11 is saved, whose state has other keys",
+    "other keys": "a save of step 10 was killed, then step 11 is saved with a state that has other keys",
     "deleting": "a save of step 10 was killed while it deleted step 9, then step 11 is saved",
     "published": "a save of step 10 was killed after the new name, then step 11 is saved",
     "unsynced": "a save of step 10 was killed right after the rename, then step 11 is saved",
