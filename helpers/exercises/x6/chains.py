@@ -220,9 +220,12 @@ def _first_difference(ranks: list[Evidence], whole: list[Evidence], begin: int) 
             return f"step {step + 1} begins with different weights than in the uninterrupted run."
         if mine[0]["memory"] != right[0]["memory"]:
             return f"in step {step + 1} the optimizer's averages differ from the uninterrupted run's."
+        if mine[0]["buffers"] != right[0]["buffers"]:
+            return f"in step {step + 1} the model's buffers differ from the uninterrupted run's."
         if mine[0]["lr"] != right[0]["lr"]:
             return (
-                f"in step {step + 1} the learning rate is {mine[0]['lr']:.4g}; it was {right[0]['lr']:.4g}. "
-                "What does the schedule know that its load_state_dict restores, and counting steps does not?"
+                f"in step {step + 1} the learning rate is {mine[0]['lr']!r}; it was {right[0]['lr']!r}. Was the "
+                "schedule's state saved after its step, and restored with load_state_dict? Counting steps restores "
+                "less. Making a schedule sets the rate, so load the optimizer's state after that."
             )
     return None

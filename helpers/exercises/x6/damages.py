@@ -74,7 +74,8 @@ def damages_of(kind: str, entry: Path) -> Iterator[Callable[[Path], None]]:
     elif kind == "single":
         for file in dict.fromkeys([*files[:1], *files[-1:]]):
             for at in (*range(-ENDS, ENDS), *range(ENDS, file.stat().st_size - ENDS, STRIDE)):
-                yield _changed(file.relative_to(entry), _flipped(at))
+                bits = 0x5A | (at % 2) << 7  # every second time a byte that is not in ASCII
+                yield _changed(file.relative_to(entry), _flipped(at, bits=bits))
         for at in range(min(ENDS, files[0].stat().st_size) if files else 0):  # a digit becomes another digit
             yield _changed(files[0].relative_to(entry), _flipped(at, bits=1))
     else:

@@ -11,8 +11,12 @@ BEFORE = {"first": None, "one": 9, "two": 9, "small": 9, "damaged": 8, "unsynced
 CASES = {  # what comes before the last save
     "killed": "a save of step 10 was killed, then step 11 is saved",
     "killed again": "two saves were killed, then step 12 is saved",
+    "other keys": "a save of step 10 was killed, then step 11 is saved with a state that has other keys",
+    "deleting": "a save of step 10 was killed while it deleted step 9, then step 11 is saved",
     "published": "a save of step 10 was killed after the new name, then step 11 is saved",
     "unsynced": "a save of step 10 was killed right after the rename, then step 11 is saved",
+    "repeated": "a save of step 10 was killed right after the rename, then the same step 10 is saved again",
+    "damaged stays": "steps 9 and 10 are there, step 10 is damaged, and step 11 is saved",
     "newest damaged": "a save of step 10 was killed after the new name, step 10 is damaged, and step 11 is saved",
     "damaged": "steps 9 and 10 are damaged, and step 9 is saved again",
     "set back": "steps 3, 4, 6, 7 and 8 are there, and step 5 is saved",
@@ -58,9 +62,10 @@ def _not_saved(seen: Evidence, *scenes: str) -> str | None:
     """Say in which of these scenes `save` raised, or left something else than a directory with a file per entry."""
     for name in scenes:
         scene = seen["scenes"][name]
+        case = f" ({CASES[name]})" if name in CASES else ""
         if "raised" in scene:
             what = " that holds every kind of value" if name == "mixed" else ""
-            return f"save raised {scene['raised']} for a state{what} of step {scene['step']}: {scene['text']}"
+            return f"save raised {scene['raised']} for a state{what} of step {scene['step']}{case}: {scene['text']}"
         for step, form in scene["forms"]:
             if form is None:
                 return f"step {step} was saved, but no entry of the folder is called step-{step}."
@@ -69,7 +74,7 @@ def _not_saved(seen: Evidence, *scenes: str) -> str | None:
             if missing := form["files_missing"]:
                 return f"the directory of step {step} lacks {missing[0]}: each entry has a file KEY.pt."
             if beside := form["files_beside"]:
-                return f"the directory of step {step} also holds {beside[0]}, but the state has no such entry."
+                return f"the directory of step {step} also holds {beside[0]}, but the state has no such entry{case}."
     return None
 
 
@@ -139,7 +144,7 @@ class SurvivesKillAndPowerCut(OneObservation):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return _not_saved(seen, *BEFORE, "set back", "twice") or _killed(seen, expected) or _power_cut(seen)
+        return _not_saved(seen, *BEFORE, "repeated", "set back", "twice") or _killed(seen, expected) or _power_cut(seen)
 
 
 def _killed(seen: Evidence, expected: Evidence) -> str | None:
@@ -196,12 +201,14 @@ def _power_cut(seen: Evidence) -> str | None:
                 f"{words}: step-10 got its name before the names of its files were on the disk: they are entries of "
                 "the checkpoint's own directory, which was not synced."
             )
-        wrong = _lost_name(seen["scenes"][scene]["durable"]) if scene != "first" else None
+        wrong = _lost_name(seen["scenes"][scene]["durable"], scene == "first")
         if wrong:
             return f"{words}: {wrong}"
-    if not all(seen["scenes"]["unsynced"]["durable"]):
+    for scene in ("unsynced", "repeated"):
+        if all(seen["scenes"][scene]["durable"]):
+            continue
         return (
-            f"{CASES['unsynced']}: step 9 was deleted while no newer name was on the disk, not even step-10, so a "
+            f"{CASES[scene]}: step 9 was deleted while no newer name was on the disk, not even step-10, so a "
             "power failure may leave no checkpoint. Sync the folder before you delete, at the beginning, too."
         )
     return None
@@ -263,9 +270,9 @@ def _wrong_after_damage(seen: Evidence, expected: Evidence) -> str | None:
     return None
 
 
-def _lost_name(moments: list[list[int]]) -> str | None:
+def _lost_name(moments: list[list[int]], first: bool) -> str | None:
     """Say at which moment a power cut would leave neither step 9 nor step 10; later, step 10 must be there."""
-    if not all({9, 10} & set(steps) for steps in moments):
+    if not first and not all({9, 10} & set(steps) for steps in moments):
         return (
             "step 9 was deleted while the name step-10 was not yet on the disk, so a power failure may leave neither. "
             "Sync the folder after the rename, and before you delete."

@@ -186,7 +186,10 @@ class Job:
 
     def make_model(self) -> nn.Module:
         self.model = small_model(self.run.seed)
+        self.model.register_buffer("heat", torch.ones((), dtype=torch.float64))  # halved in each update
+        self.model.register_forward_hook(lambda model, _, out: out * (1 + model.heat))
         self.model.register_forward_pre_hook(self._before_forward)
+        torch.rand(1)  # a layer draws its first weights
         self.points.pass_by("model")
         return self.model
 
@@ -257,6 +260,7 @@ class Job:
             {
                 "weights": hash_of(*parameters),
                 "memory": hash_of(*memory),
+                "buffers": hash_of(*self.model.buffers()) if self.model else "",
                 "lr": self.learning_rate,
                 "gradients": self._gradients,
                 "lanes": lanes,
@@ -265,6 +269,8 @@ class Job:
         self._forwards, self._gradients = [], []
 
     def _after_update(self, *_: Any) -> None:
+        if self.model:
+            self.model.heat *= 0.5
         self._updated += 1
         self.points.pass_by("updated")
 

@@ -34,9 +34,13 @@ FIRST = (
 )
 SECOND = (  # each begins with what `_begin_second` puts there
     Scene("killed", (("usual", 11),), 1, watched=True),
+    Scene("other keys", (("small", 11),), 1),
+    Scene("deleting", (("usual", 11),), 1),
     Scene("published", (("usual", 11),), 2),
     Scene("unsynced", (("small", 11),), 1, watched=True, unsynced=10),
+    Scene("repeated", (("small", 10),), 1, watched=True, unsynced=10),
     Scene("newest damaged", (("small", 11),), 1, watched=True),
+    Scene("damaged stays", (("small", 11),), 2),
     Scene("damaged", (("usual", 9),), 2, watched=True),
     Scene("set back", (("small", 5),), 3, watched=True),
     Scene("dated", (("usual", 11),), 2),
@@ -56,6 +60,7 @@ def observe(seed: int, save: Answer, load: Answer) -> Evidence:
     answers = packed(save, load)
     with tempfile.TemporaryDirectory() as name:
         place = Place(Path(name))
+        place.folder("first").mkdir(parents=True)  # there, but empty
         scenes = save_scenes(answers, place, seed, *FIRST)
         _begin_second(place)
         scenes |= save_scenes(answers, place, seed, *SECOND)
@@ -97,14 +102,18 @@ def _fullest(photographs: list[Path], of: Callable[[Path], int] = bytes_in) -> P
 
 def _begin_second(place: Place) -> None:
     """Make the folders with which the second process begins."""
-    _copy(_fullest(place.photographs("one")), place.folder("killed"))
+    for scene in ("killed", "other keys"):
+        _copy(_fullest(place.photographs("one")), place.folder(scene))
+    renamed = [photo for photo in place.photographs("one") if _steps(photo) == [10]]
+    _copy(_fullest(renamed), place.folder("deleting"))
     crowded = _fullest(place.photographs("two"), lambda photo: len(entries_of(photo)))
     _copy(crowded, place.folder("published"))  # killed after the new name, before the old one was deleted
-    for scene in ("unsynced", "newest damaged"):  # killed after the new name, too: steps 9 and 10
+    # Killed after the new name, too: steps 9 and 10 are there.
+    for scene in ("unsynced", "repeated", "newest damaged", "damaged stays"):
         for entry in entries_of(_copy(place.after("small", 3), place.folder(scene))):
             if steps_of(entry) == 8:
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-            elif scene == "newest damaged" and steps_of(entry) == 10:
+            elif "damaged" in scene and steps_of(entry) == 10:
                 _halve(entry)
     _copy(place.after("five", 7), place.folder("set back"))
     damaged = _copy(place.after("three", 3), place.folder("damaged"))

@@ -228,6 +228,8 @@ class SavesIfThereIsTime(OneObservation):
 def _wrong_end(got: Evidence, want: Evidence) -> str | None:
     if got["apart"]:
         return f"calls another function than the other rank: {_places(got)}."
+    if got["missed"]:
+        return f"had none of your handlers installed when {got['missed'][0]} arrived."
     if got["killed"]:
         return (
             f"is killed when it {_words(*got['killed'])}: a rank has run out of time. "

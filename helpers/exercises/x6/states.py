@@ -60,6 +60,7 @@ def _mixed(numbers: Any) -> dict[str, Any]:
         "nested": [{"a": [1, (2, 3.5, [numbers(2)])], "b": {}}, [], (), {}, ""],
         MIXED: "Grüße\n\0 'quoted'",
         "Adam_2 State": {},
+        " spaces  everywhere ": 3,
         "pair": (1, (2.5, "two")),
         "nothing": None,
         "flag": True,

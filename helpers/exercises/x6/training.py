@@ -18,7 +18,8 @@ USUAL = {"slow": 0.2}  # saves that take their time show what does not wait for 
 OTHER = {"steps": 6, "every": 2, "keep": 3, "micro_batches": 3}
 WHOLE, OTHER_WHOLE = "never killed", "never killed, with other settings"
 BETWEEN, FINISHED = "killed between two steps", "killed after the last save"
-BASES = {"one rank, never killed": OTHER_WHOLE}  # with which uninterrupted run a chain is compared, if not WHOLE
+ALONE = "one rank, never killed"
+BASES = {ALONE: OTHER_WHOLE}  # with which uninterrupted run a chain is compared, if not WHOLE
 
 
 def _chains(seed: int) -> dict[str, Chain]:
@@ -39,7 +40,7 @@ def _chains(seed: int) -> dict[str, Chain]:
             )
         ),
         FINISHED: Chain((Start(2, Kill(0, "saved", 3)), Start(2))),
-        "one rank, never killed": Chain((Start(1),), OTHER, beside=True),
+        ALONE: Chain((Start(1),), OTHER, beside=True),
         "two ranks are killed, one goes on": Chain((Start(2, Kill(1, "updated", 4)), Start(1))),
         "one rank is killed, two go on": Chain((alone, Start(2))),
     }
@@ -169,7 +170,7 @@ def _step(number: int) -> str:
 
 def _wrong_checkpoints(seen: Evidence, expected: Evidence) -> str | None:
     """Say what rank 0 does not save or load as it should, or what another rank does."""
-    for name in (WHOLE, OTHER_WHOLE, BETWEEN, FINISHED):
+    for name in (WHOLE, OTHER_WHOLE, BETWEEN, FINISHED, ALONE):
         wrong = failed(seen, name)
         if wrong:
             return wrong
@@ -197,7 +198,10 @@ def _wrong_checkpoints(seen: Evidence, expected: Evidence) -> str | None:
                 return f"{start['entries']} checkpoints are left; with job.keep there should be {right['entries']}."
     first, second = seen[BETWEEN]["last"]
     if first["weights"] != second["weights"]:
-        return "after a restart the ranks' weights differ: rank 1's folder may hold another run's checkpoints."
+        return (
+            "after a restart the ranks' weights differ. Each rank needs all of the state that rank 0 has loaded; rank "
+            "1's own folder may hold another run's checkpoints."
+        )
     return None
 
 
