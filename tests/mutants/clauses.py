@@ -196,7 +196,7 @@ JUDGED: dict[str, tuple[str, ...]] = {
     ),
     "x7.resume": (
         "goes_on_with_equal_losses",
-        "goes_on_with_equal_losses",
+        "goes_on_with_equal_losses each_rank_writes_its_shards",
         "each_rank_writes_its_shards",
         "goes_on_with_equal_losses",
         "goes_on_with_equal_losses",

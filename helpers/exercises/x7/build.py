@@ -17,16 +17,29 @@ from ..base import Check, Evidence
 from ..probing.on_ranks import on_ranks
 from .subject import BLOCKS, LENGTH, VOCABULARY, Block, Model, in_one_process, local_of, mesh_of
 
-MESHES = {"4 ranks": (4,), "2 x 2 ranks": (2, 2)}
+CASES = {
+    "4 ranks": ((4,), torch.float32),
+    "2 x 2 ranks": ((2, 2), torch.float32),
+    "1 x 4 ranks, bfloat16": ((1, 4), torch.bfloat16),
+    "2 of the 4 ranks, float16": ((2,), torch.float16),
+}
 WIDE, MANY = 64, 8  # where memory is measured: many layers, of which none is large
 TRIES = 4  # starts at most whose peak is measured
 SLACK = 2 * sum(p.nbytes for p in Block(WIDE).parameters())  # two blocks in full
 UNITS = ["", *(f"blocks.{i}" for i in range(BLOCKS))]
 
 
+class _Twice(Model):
+    """A layer stands in it by two names: it draws once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.again = self.places
+
+
 def _numbers(model: nn.Module, seed: int) -> Evidence:
     """Return which parameters and buffers are not this rank's part of those of one process."""
-    right = in_one_process(seed)
+    right = in_one_process(seed, _Twice())
     parts = {name: p.full_tensor() if isinstance(p, DTensor) else p for name, p in model.named_parameters()}
     wanted = dict(right.named_parameters())
     wrong = [n for n, full in wanted.items() if n not in parts or not torch.equal(parts[n].detach(), full)]
@@ -106,14 +119,12 @@ def _peak(build: Callable[..., nn.Module], seed: int) -> int:
 
 def _on_rank(build: Callable[..., nn.Module], seed: int) -> Evidence:
     seen: Evidence = {}
-    for name, shape in MESHES.items():
-        mesh = mesh_of(shape)
-        model = build(Model, mesh, torch.float32, seed)
-        seen[name] = {"shards": _shards(model, mesh), "numbers": _numbers(model, seed), "pass": _pass(model)}
-    mesh = mesh_of((4,))
-    model = build(Model, mesh, torch.bfloat16, seed + 1)
-    low = {"shards": _shards(model, mesh), "numbers": _numbers(model, seed + 1), "pass": _pass(model)}
-    return seen | {"bfloat16": low, "peak": _peak(build, seed)}
+    for number, (name, (shape, dtype)) in enumerate(CASES.items(), seed):
+        # two ranks of four: each pair has a model of its own
+        mesh = mesh_of((2, 2))["shards"] if shape == (2,) else mesh_of(shape)
+        model = build(_Twice, mesh, dtype, number)
+        seen[name] = {"shards": _shards(model, mesh), "numbers": _numbers(model, number), "pass": _pass(model)}
+    return seen | {"peak": _peak(build, seed)}
 
 
 class _OnBuild(Check):
@@ -126,7 +137,7 @@ class _OnBuild(Check):
     @classmethod
     def judge(cls, seen: Evidence, expected: Evidence) -> str | None:
         for rank, (got, want) in enumerate(zip(seen["ranks"], expected["ranks"], strict=True)):
-            for case in (*MESHES, "bfloat16"):
+            for case in CASES:
                 wrong = cls.wrong(got[case], want[case])
                 if wrong:
                     return f"{case}, rank {rank}: {wrong}"
@@ -190,7 +201,7 @@ class InitializesLikeOneProcess(_OnBuild):
         "On the CPU, reset_parameters on a sharded layer draws the same shard on every rank. Draw the whole layer, "
         "keep a part.\nWhich part is it where 4 ranks share 30 rows, or one row? distribute_tensor knows.\n"
         "What fills the buffers? The model and its blocks may have parameters and buffers of their own, and a layer "
-        "that has only buffers may draw random numbers, too."
+        "that has only buffers may draw random numbers, too. A layer that the model has by two names draws once."
     )
 
     @classmethod

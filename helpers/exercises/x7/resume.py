@@ -20,7 +20,7 @@ from ..probing.on_ranks import on_ranks
 from .subject import LENGTH, VOCABULARY, mesh_of, sharded
 
 EXACT = 1e-5  # relative: sums over 2 ranks are rounded otherwise than over 4
-ROWS, LAST, LATER = 8, 17, 23  # LAST and LATER are the numbers that are saved
+ROWS, LAST, LATER = 8, 2**24 + 1, 2**24 + 3  # LAST and LATER are the numbers that are saved: no FP32 number is equal
 STEPS, MORE = range(2, 5), range(5, 7)  # after the first checkpoint, and after the second
 WIDER = 254
 NOTES = 2_500_000  # bytes beside weights and two moments: names, shapes and places of shards; less than the weights
@@ -168,6 +168,7 @@ def _saves(save: Callable[..., Any], load: Callable[..., Any], seed: int, folder
         "sent": sum(call.nbytes for call in sent.calls if call.name in ("all_gather", "broadcast", "all_reduce")),
         "bytes": sum(files.values()),
         "largest": max(files.values(), default=0),
+        "others": sorted(name for name in files if not name.endswith((".metadata", ".distcp"))),
         "whole": whole,
         "losses": _train(model, optimizer, STEPS),
     }
@@ -330,6 +331,8 @@ class EachRankWritesItsShards(_OnRun):
                     f"rank {rank}: while it loads, it makes a tensor of {size}, as large as a whole parameter. Does "
                     "each rank read whole parameters, of which it keeps a part?"
                 )
+            if got["others"]:
+                return f"{got['others'][0]} is no file of torch.distributed.checkpoint, which should write everything."
             if got["bytes"] > 3 * got["whole"] + NOTES:
                 return f"the checkpoint has {got['bytes']:,} bytes; weights and two moments have {3 * got['whole']:,}."
             if got["largest"] > got["whole"] + NOTES:  # a quarter of three is less than that, also rounded up

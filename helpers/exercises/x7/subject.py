@@ -1,7 +1,8 @@
 """The model that is sharded.
 
 Its sizes are odd, one is smaller than the number of ranks, and a name is not PyTorch's. The model, its blocks and a
-layer of buffers alone draw numbers of their own; one buffer is saved, and one is not.
+layer of buffers alone draw numbers of their own; one buffer is not saved, and one is an integer. Dropout drops nothing:
+what counts is its mode.
 """
 
 import math
@@ -32,18 +33,20 @@ class Scale(nn.Module):
 
 
 class Places(nn.Module):
-    """Adds a wave to each position, from a table that is not saved, and a phase that is drawn and saved."""
+    """Adds a wave to each position, from a table that is not saved, and a phase and a key that are drawn and saved."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.register_buffer("table", torch.empty(LENGTH, width), persistent=False)
         self.register_buffer("phase", torch.empty(width))
+        self.register_buffer("key", torch.empty((), dtype=torch.int64))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         angles = torch.arange(LENGTH)[:, None] * torch.linspace(0.1, math.pi, self.table.shape[1])
         self.table.copy_(angles.sin())
         self.phase.normal_()
+        self.key.random_()
 
     def forward(self, x: Tensor) -> Tensor:
         return x + (self.table[: x.shape[1]] + self.phase).to(x.dtype)
@@ -76,6 +79,7 @@ class Model(nn.Module):
         self.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
         self.scale, self.head = Scale(width), nn.Linear(width, VOCABULARY, bias=False)
         self.first = nn.Parameter(torch.empty(1, width))  # one row: most ranks have none of it
+        self.drop = nn.Dropout(0.0)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -83,7 +87,7 @@ class Model(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return logits (n, T, VOCABULARY) for tokens (n, T)."""
-        x = self.places(self.embed(tokens) + self.first)
+        x = self.drop(self.places(self.embed(tokens) + self.first))
         for block in self.blocks:
             x = block(x)
         return self.head(self.scale(x))
