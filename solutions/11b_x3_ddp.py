@@ -106,7 +106,7 @@ hint("x3.epoch")
 # 1. `model` is wrapped in `DistributedDataParallel`. It may contain dropout and BatchNorm, and a BatchNorm may be frozen: in evaluation mode while the model is in training mode. `dataset[i]` is `(x, y)` without a batch dimension, on the CPU.
 # 2. Each row counts **once**, whatever the number of rows, which need not be divisible by the number of ranks and may be smaller than it.
 # 3. The ranks share the work. No rank reads more than its share of the rows (rounded up), reads a row twice, or runs more than its share through the model. The model sees at most `batch_size` rows at a time.
-# 4. It runs in evaluation mode and without a graph. Afterwards PyTorch records graphs as before, and the model has not changed: neither its parameters (which are the same tensors), gradients and buffers, nor the mode of any layer.
+# 4. It runs in evaluation mode, without a graph and without autocast. Afterwards PyTorch records graphs as before, and the model has not changed: neither its parameters (which are the same tensors), gradients and buffers, nor the mode of any layer.
 # 5. It returns `{"loss": ..., "accuracy": ...}` and nothing else: the mean cross-entropy and the share of correct answers, as Python floats that are the same on every rank.
 
 

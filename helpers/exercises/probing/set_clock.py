@@ -65,7 +65,7 @@ def sleepless(names: dict[str, Any], longest: float = math.inf) -> Iterator[None
         def sleep(seconds: float) -> None:
             if clock.ahead > longest:
                 raise TimeoutError(
-                    f"it has slept for {longest:.0f} s, and what it waits for has not come. "
+                    f"it has slept for {longest:.0f} s by the check's own clock, and what it waits for has not come. "
                     "Ranks wait for each other in a collective, not by sleeping"
                 )
             clock.ahead += seconds

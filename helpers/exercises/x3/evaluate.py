@@ -65,10 +65,12 @@ def _evaluation(evaluate: Callable[..., Any], seed: int, case: _Case) -> Evidenc
     inner.norm.train(case.training and not case.frozen)
     inner.wide[1].train(case.training and not case.frozen)  # within another module
     rows = Rows(seed, case.rows)
-    calls: list[tuple[int, bool, bool]] = []
+    calls: list[tuple[int, bool, bool, bool]] = []
     on_forward(
         inner,
-        after=lambda module, args, output: calls.append((len(args[0]), module.norm.training, output.requires_grad)),
+        after=lambda module, args, output: calls.append(
+            (len(args[0]), module.norm.training, output.requires_grad, torch.is_autocast_enabled("cpu"))
+        ),
     )
     met, before, held = watch_devices(inner), _state(inner), [*inner.parameters(), *inner.buffers()]
     torch.manual_seed(seed + dist.get_rank())  # ranks need not draw the same numbers
@@ -83,10 +85,11 @@ def _evaluation(evaluate: Callable[..., Any], seed: int, case: _Case) -> Evidenc
     }
     seen = {
         "metrics": _measured(metrics),
-        "rows": [rows for rows, _, _ in calls],
+        "rows": [rows for rows, *_ in calls],
         "read": len(rows.asked),
-        "train mode": any(mode for _, mode, _ in calls),
-        "graph": any(graph for _, _, graph in calls),
+        "train mode": any(mode for _, mode, _, _ in calls),
+        "graph": any(graph for _, _, graph, _ in calls),
+        "autocast": any(autocast for *_, autocast in calls),
         "unmoved": sorted(set(met)),
         "modes after": modes,
         "wrapper after": model.training,
@@ -192,6 +195,8 @@ def _wrong_work(got: Evidence, most: int) -> str | None:
         return "ran the model, or a layer of it, in training mode. Call eval() before the first batch."
     if got["graph"]:
         return "recorded a graph: torch.no_grad() is missing."
+    if got["autocast"]:
+        return "ran the model under autocast. In FP32, its loss would be rounded: evaluate it in its own precision."
     if got["unmoved"]:
         return (
             f"used data at {', '.join(got['unmoved'])} on the CPU. "

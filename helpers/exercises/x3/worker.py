@@ -291,7 +291,7 @@ def _wrong_calls(mine: Evidence, right: Evidence) -> str | None:
     if mine["thawed"]:
         return "changed which parameters are frozen; the frozen ones of job.make_model() stay frozen."
     if mine["frozen"]:
-        return f"gave the optimizer {mine['frozen']} frozen parameters; give it only those that require a gradient."
+        return f"gave the optimizer frozen parameters ({mine['frozen']}); give it only those that require a gradient."
     return None
 
 

@@ -1,7 +1,7 @@
 """Queries, keys and values of packed documents, drawn from a seed, and the chunks of them that ranks hold."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from torch import Tensor
 # -100. (In the first chunk of a document, every second row has only scores below -280.) The entry of keys is small, so
 # that rounding shows little in the gradient of queries.
 FAR = (450.0, 2.0)
+FARTHER = 3e4  # instead of 450: then masked scores of -10,000 count as the largest. Rounding shows a lot, though.
 ITEM = 2  # bytes of a number in BF16
 
 
@@ -29,7 +30,8 @@ class Case:
         order: the chunks of each rank.
         lengths: of the documents.
         batch: sequences.
-        far: whether the scores of every second row are large, and those of the rows between far below zero.
+        far: the last entry of queries; if it is large, so are the scores of every second row, and those of the rows
+            between are far below zero. 0: an entry like others.
         fine: whether a number that is rounded too early shows: there are enough numbers, and sums over many chunks.
     """
 
@@ -42,7 +44,7 @@ class Case:
     order: tuple[tuple[int, ...], ...]
     lengths: tuple[int, ...]
     batch: int = 1
-    far: bool = False
+    far: float = 0.0
     fine: bool = False
 
     @property
@@ -86,7 +88,8 @@ class Case:
         return int(see[list(self.order[rank])].sum())
 
     def __str__(self) -> str:
-        far = ", large scores and scores far below zero" if self.far else ""
+        far = ", large scores and scores far below zero" if self.far == FAR[0] else ""
+        far += ", scores below -10,000" if self.far == FARTHER else ""
         single = ", chunks of one token" if self.chunk == 1 else ""
         heads = f"{self.heads} heads over {self.kv_heads}" if self.heads > 1 else "one head"
         documents = f"{len(self.lengths)} document{'s' * (len(self.lengths) > 1)}"
@@ -120,17 +123,28 @@ def cases(seed: int) -> list[Case]:
     """Return sequences of all kinds: few heads of keys or as many, scores of all sizes, one rank to four, one token."""
     rng = random.Random(seed)
 
-    def case(ranks: int, per: int, heads: tuple[int, int], documents: int, far: bool = False) -> Case:
+    def case(ranks: int, per: int, heads: tuple[int, int], documents: int, far: float = 0.0) -> Case:
         chunk, width, batch = rng.randint(2, 5), rng.choice((4, 6, 10)), rng.randint(1, 2)
         lengths = cut_anywhere(rng, ranks * per * chunk, documents)
         return Case(ranks, per, chunk, *heads, width, _dealt(rng, ranks, per), lengths, batch, far)
 
-    usual = [case(2, 2, (3, 3), 1), case(4, 2, (4, 2), 3), case(4, 3, (2, 2), 2, far=True), case(2, 3, (6, 2), 5)]
+    usual = [case(2, 2, (3, 3), 1), case(4, 2, (4, 2), 3), case(4, 3, (2, 2), 2, FAR[0]), case(2, 3, (6, 2), 5)]
     usual += [case(1, 2, (2, 1), 2), case(3, 1, (2, 2), 2)]
+    usual[2] = _blind_first(usual[2], rng)
     single = Case(3, 2, 1, 1, 1, 4, _dealt(rng, 3, 2), cut_anywhere(rng, 6, 2))
     short = rng.randint(5, 11)  # beside a document that fills the rest of 96 tokens
     fine = Case(4, 3, 8, 4, 2, 32, _dealt(rng, 4, 3), (short, 96 - short), fine=True)
-    return [*usual, single, fine]
+    return [*usual, single, fine, case(2, 2, (2, 2), 2, FARTHER)]
+
+
+def _blind_first(case: Case, rng: random.Random) -> Case:
+    """Return `case` with two documents and a border in a chunk of which the last rows first meet keys they don't see.
+
+    At least two rows do, one of which has only scores far below zero.
+    """
+    row, chunk = case.order[0][1], max(case.chunk, 3)
+    border = chunk * row + rng.randint(1, chunk - 2)
+    return replace(case, chunk=chunk, lengths=(border, chunk * case.ranks * case.per - border))
 
 
 def traffic_cases(seed: int) -> list[Case]:
@@ -165,6 +179,6 @@ def shard_of(seed: int, case: Case, rank: int, contiguous: bool = False) -> Shar
         parts.append(mine.contiguous() if contiguous else mine)
     q, k, v, grad = parts
     if case.far:
-        q[..., ::2, -1], q[..., 1::2, -1] = FAR[0], -FAR[0]
+        q[..., ::2, -1], q[..., 1::2, -1] = case.far, -case.far
         k[..., -1] = torch.tensor([(-1) ** i * FAR[1] for i in case.order[rank]]).repeat_interleave(chunk)
     return Shard(q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), grad)

@@ -32,6 +32,8 @@ DEALT = {  # ranks, chunk, lengths
     # the rank with the least work has its share: of the others, the one with the least work is not the first, and
     # neither the one before that rank nor the one behind it
     "4 ranks, one with its share": (4, 2, (2, 2, 2, 6, 4)),
+    # FP32 does not tell the work of the second chunk from that of the last, which is one key more
+    "2 ranks, work beyond 2^24": (2, 4096, (7905, 8057, 194, 228)),
 }
 UNEVEN = (  # ranks, chunk, lengths: over are a token, 3, half a chunk, a chunk for 2 ranks, 2 for 4, 1 for 3
     (2, 4, (9, 8)),

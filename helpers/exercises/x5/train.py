@@ -19,6 +19,7 @@ EXACT = 1e-6  # relative, in FP64
 WORDS, WIDTH, LONGEST = 11, 8, 32
 IGNORED = -100
 OLD = 7.0  # a number of a gradient that an earlier step has left
+OVERFLOWN = "2 ranks, one token each"  # there it is infinite: 0 times that is NaN
 STEPS, MOVE = 3, 0.2  # of each model, whose weights move between them: what a step leaves must not reach the next
 # Group, rows, tokens of a rank, what becomes of the targets, and whether the model is in training mode.
 CASES = {
@@ -119,7 +120,8 @@ def _steps(train_step: Callable[..., Any], seed: int) -> dict[str, list[Evidence
         model.train(mode)
         model.qkv[0].train(not mode)  # as a part that is frozen, or one that is measured
         for p in model.parameters():  # left behind by an earlier step, in some cases by one that trained all of them
-            p.grad = torch.full_like(p, OLD) if p.requires_grad or number % 2 else None
+            old = torch.full_like(p, float("inf") if case == OVERFLOWN else OLD)
+            p.grad = old if p.requires_grad or number % 2 else None
         values = [p.detach().clone() for p in model.parameters()]
         seen[case], moves = [], torch.Generator().manual_seed(here)
         for step in range(STEPS):
@@ -225,6 +227,8 @@ class GradientsAreOfTheWholeSequence(_OnSteps):
 
 def _cause(got: Tensor, want: Tensor, of_all_groups: Tensor) -> str | None:
     """Say why a gradient is wrong, where its numbers show it."""
+    if not got.isfinite().all():
+        return "has NaN or infinite entries. Do they come from an earlier step? An infinite number times 0 is NaN."
     extra = got - want
     if extra.numel() > 1 and extra.mean() > OLD / 2 and (extra - extra.mean()).abs().max() < EXACT * OLD:
         return "still includes that of an earlier step: each of its numbers is too large by the same amount."
