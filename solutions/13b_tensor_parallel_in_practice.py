@@ -614,7 +614,7 @@ sending = {
 }
 waiting = {name: 100 * seconds / (seconds + computing) for name, seconds in sending.items()}
 volume_guess.reveal(waiting["InfiniBand"], "calculated")
-print(f"over NVLink: {waiting['NVLink']:.0f}%")
+print(f"within a machine, over NVLink: {waiting['NVLink']:.0f}%")
 
 # %% [markdown] name="volume_explained"
 # The calculation counts bandwidth only; 128 latencies per sequence come on top of that. Between machines the GPUs would wait most of the time, because the computation cannot continue without the activations. Data parallelism sends about three times as many bytes, but only once per step for any number of sequences, and it overlaps with the backward pass. Pipelines send the least.
