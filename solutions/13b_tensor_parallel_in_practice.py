@@ -458,7 +458,7 @@ for name, at_the_input in (("q, k and v one by one", False), ("at their input", 
     claims.record("T20", "four all-reduces per block", f"parallelize_module, {name}", len(calls), "calls", 4, 4)
 
 # %% [markdown] name="torch_explained"
-# The results are right with both plans, but the first plan sends more. There the paths split separately for q, k and v, so three gradients are all-reduced, where all-reducing their sum would be enough. The second plan splits the paths once, at the shared input. (This runs on two ranks, because two K/V heads do not divide over four, and a plan has no `sum_shared`.)
+# The results are right with both plans, but the first plan sends more. There the paths split separately for q, k and v, so three gradients are all-reduced, where all-reducing their sum would be enough. The second plan splits the paths once, at the shared input. (This runs on two ranks, because two K/V heads do not divide over four, and a plan does not add up the gradients of shared heads.)
 #
 # ## 5 · Two dimensions
 #
@@ -477,7 +477,7 @@ show(
 #
 # On a mesh we train for three steps, and clip the gradients in each.
 #
-# What about the norms? The plan above leaves them alone, so `fully_shard` puts them on the mesh `data`, while the matrices are on `data` × `tensor`. Clipping then fails, as the next cell shows. In the plan below, the norms are `SequenceParallel`, so they are on both dimensions, too, and the block works on this rank's tokens.
+# What about the norms? The plan above leaves them alone, so `fully_shard` puts them on the mesh `data`, while the matrices are on `data` × `tensor`. Clipping then fails, as the run of the control below shows. In the next plan, the norms are `SequenceParallel`, so they are on both dimensions, too, and the block works on this rank's tokens.
 
 
 # %% name="sequence_plan"
