@@ -478,6 +478,6 @@ claims
 # - v thin stages per rank divide the bubble by about v, at the cost of more messages and more activations.
 # - 1F1B and the interleaved schedule wait for slow messages in every turn; GPipe waits for only 2 (R − 1) messages per step. On the links of a GPU cluster these messages are short.
 #
-# **What to reach for when.** With many layers and slow links between machines, use a pipeline with 1F1B and checkpointing. If you have few micro-batches, use an interleaved schedule, or one with a split backward pass ([[pipelines_in_practice]]). Before that, try sharding ([[sharding]]), which needs no change to the model, and tensor parallelism within an NVLink domain ([[tensor_parallel]]).
+# **What to reach for when.** With many layers and slow links between machines, use a pipeline with 1F1B and checkpointing. If you have few micro-batches, use an interleaved schedule, or one with a split backward pass ([[pipelines_in_practice]]). Before that, try sharding ([[sharding]]), which needs no change to the model, and tensor parallelism within an NVLink domain ([[tensor_parallel_in_practice]]).
 #
 # **Sources.** Huang et al. 2019, *GPipe*; Narayanan et al. 2019 and 2021, *PipeDream* and *Efficient Large-Scale Language Model Training on GPU Clusters* (1F1B with a flush at the end of each step, as here, and the interleaved schedule).

@@ -545,7 +545,7 @@ for name, run in runs.items():
 record_bubble(claims, "the slowest stage sets the pace", equal, first, first.ideal.idle, second.ideal.idle)
 
 # %% [markdown] name="unequal_explained"
-# Every turn takes as long as the slowest stage. No schedule can fix this; the model must be split differently. In the second split the last rank gives three of its blocks to the other ranks. Real jobs do that, or put the embedding and the head into their own stages, or split the head across ranks ([[tensor_parallel]]).
+# Every turn takes as long as the slowest stage. No schedule can fix this; the model must be split differently. In the second split the last rank gives three of its blocks to the other ranks. Real jobs do that, or put the embedding and the head into their own stages, or split the head across ranks ([[tensor_parallel_in_practice]]).
 #
 # Watch the memory when you move blocks. Rank 0 already holds the most micro-batches, and the embedding has as many parameters as four blocks. With a fifth block, rank 0 holds the parameters of about nine blocks.
 #

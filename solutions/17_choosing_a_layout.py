@@ -9,7 +9,7 @@
 # | Time | 115 to 165 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes |
-# | Before this | labs [[#start_here]], [[#sharding]], [[#tensor_parallel]] and [[#pipeline]]; [[#pipelines_in_practice]], [[#context_parallel]] and [[#mixture_of_experts]] help |
+# | Before this | labs [[#start_here]], [[#sharding]], [[#tensor_parallel]] and [[#pipeline]]; [[#tensor_parallel_in_practice]], [[#pipelines_in_practice]], [[#context_parallel]] and [[#mixture_of_experts]] help |
 # | Syllabus | T40, C20 |
 
 # %% name="setup" setup=true

@@ -9,6 +9,7 @@ from helpers.exercises.tensor_parallel.pictures import (
     split_picture,
 )
 from helpers.exercises.tensor_parallel.said import by_rank, in_words, wrong_tensor
+from helpers.exercises.tensor_parallel_in_practice.overlap_picture import overlap_picture
 from helpers.ranks.collectives import Collective
 from helpers.ranks.run import run_ranks
 
@@ -82,7 +83,7 @@ def test_collectives_in_words():
 @pytest.mark.parametrize("owners", [[[0, 0, 1], [1, 2, 2]], [[0, 0, 0, 0]]])
 def test_pictures_can_be_drawn(owners, tmp_path):
     drawn = (split_picture(), crossing_picture(), heads_picture(owners, 1 + owners[-1][-1]), mesh_picture(2, 2))
-    for i, figure in enumerate(drawn):
+    for i, figure in enumerate((*drawn, overlap_picture(0.1, 0.2, len(owners)))):
         figure.savefig(tmp_path / f"{i}.png")
         assert (tmp_path / f"{i}.png").stat().st_size > 1000
 
@@ -94,3 +95,16 @@ def test_a_gradient_summed_in_place_is_refused_for_that_alone_and_ends_no_rank()
     assert list(said) == ["keeps_what_comes_in"]
     assert "the incoming gradient of Enter" in said["keeps_what_comes_in"]
     assert "was changed in place" in said["keeps_what_comes_in"]
+
+
+@pytest.mark.parametrize(
+    ("computing", "sending", "chunks", "title"),
+    [
+        (0.05, 0.15, 1, "1 chunk: 200 ms, waiting 75%"),
+        (0.1, 0.2, 10, "10 chunks: 210 ms, waiting 52%"),
+        (0.2, 0.1, 10, "10 chunks: 210 ms, waiting 5%"),
+    ],
+)
+def test_chunks_overlap_as_the_formula_says(computing, sending, chunks, title):
+    (axes,) = overlap_picture(computing, sending, chunks).axes
+    assert axes.get_title() == title

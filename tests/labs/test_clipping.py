@@ -30,8 +30,8 @@ def names_of(lab: str, *cells: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_block_on_a_mesh_clips_and_steps_like_one_process_and_without_norms_on_it_cannot(capsys):
-    cells = ("setup", "setup_torch", "mlp", "heads", "block", "block_run", "torch_plan", "sequence_plan", "mesh_run")
-    names = names_of("tensor_parallel", *cells)
+    cells = ("setup", "setup_torch", "torch_plan", "sequence_plan", "mesh_train", "mesh_control")
+    names = names_of("tensor_parallel_in_practice", *cells)
     assert "must have the same mesh" in capsys.readouterr().out  # the plan that leaves the norms alone
     for how in HOW:
         ranks = run_ranks(names["train_on_mesh"], 4, 2, 2, True, how, device="cpu", measure=False).results

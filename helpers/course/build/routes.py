@@ -47,6 +47,7 @@ ROUTES = (
                 "fully_shard",
                 "x7_fits_on_no_rank",
                 "tensor_parallel",
+                "tensor_parallel_in_practice",
                 "pipeline",
                 "pipelines_in_practice",
                 "choosing_a_layout",
@@ -78,7 +79,10 @@ WEEKS = (
     ("Where the time goes", ("where_the_time_goes", "traces", "compilation_and_fusion", "fused_kernels")),
     ("Lean optimizers, and 7B in 24 GB", ("lean_optimizers", "muon_and_in_place", "lora", "x4_lora")),
     ("Data, and many ranks", ("data_loading", "tokens", "data_parallel", "when_ranks_go_wrong", "x3_ddp")),
-    ("Splitting state and layers", ("sharding", "fully_shard", "x7_fits_on_no_rank", "tensor_parallel")),
+    (
+        "Splitting state and layers",
+        ("sharding", "fully_shard", "x7_fits_on_no_rank", "tensor_parallel", "tensor_parallel_in_practice"),
+    ),
     (
         "Pipelines and long sequences",
         ("pipeline", "pipelines_in_practice", "context_parallel", "balance_and_documents", "x5_ring_attention"),

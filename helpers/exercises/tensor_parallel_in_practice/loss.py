@@ -13,8 +13,8 @@ from ...meter.operations_seen import OperationWatch
 from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
 from ..probing.cases import case_name, cases_on_ranks
-from .inputs import drawn, leaf
-from .said import EXACT, by_rank, in_words, noted, wrong_calls, wrong_tensor
+from ..tensor_parallel.inputs import drawn, leaf
+from ..tensor_parallel.said import EXACT, by_rank, in_words, noted, wrong_calls, wrong_tensor
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 RANKS, HELD = 3, 7  # entries of the vocabulary on each rank

@@ -12,8 +12,8 @@ from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
 from ..probing.cases import case_name, cases_on_ranks
 from ..probing.on_ranks import on_ranks
-from .inputs import drawn, leaf
-from .said import by_rank, noted, wrong_calls, wrong_tensor
+from ..tensor_parallel.inputs import drawn, leaf
+from ..tensor_parallel.said import by_rank, noted, wrong_calls, wrong_tensor
 
 SHAPES = {"2 dimensions": (), "3 dimensions": (5,), "4 dimensions": (2, 3)}  # of an input, after (B, tokens)
 ROWS, TOKENS = 3, 2  # rows, tokens of a rank
