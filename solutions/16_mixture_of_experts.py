@@ -6,7 +6,7 @@
 # | | |
 # |---|---|
 # | After this you can | write the layer: router, permutation, grouped matmuls without a host synchronization; balance experts with a loss and with a bias; measure what a capacity drops, what rounding reroutes, and what a z-loss changes; distinguish total from active parameters in memory, FLOPs and MFU; state what finer experts and a shared expert cost |
-# | Time | 85 to 110 minutes; a good place to stop is after section 3 |
+# | Time | 90 to 115 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●● |
 # | Needs | a CPU; the same cells use a GPU if there is one |
 # | Before this | labs [[#start_here]] and [[#where_the_time_goes]] |
@@ -448,7 +448,7 @@ z_guess.reveal(spreads["bias, z-loss"] / spreads["bias"])
 show_table(table)
 
 # %% [markdown] name="z_explained"
-# The z-loss does what its formula says: logsumexp moves toward 0. Here it gets there mostly by a shift that all of a token's logits share. A common shift changes neither the softmax nor the choice, so it does not protect the choice. The logits of this small router were never large. In a long training run logits can grow into the tens, and no shift can then bring logsumexp near 0 without making the largest logits smaller as well. That is the case for which the z-loss was made. (This lab does not run it.)
+# The z-loss does what its formula says: logsumexp moves toward 0. Here it gets there mostly by a shift that all of a token's logits share. A common shift changes neither the softmax nor the choice, so it does not protect the choice. The logits of this small router were never large. In a long training run logits can grow into the tens, and no shift can then bring logsumexp near 0 without making the largest logits smaller as well. That is the case for which the z-loss was made. (This lab does not run that case.)
 
 # %% [markdown] name="capacity_text"
 # ### What a capacity drops
@@ -695,7 +695,7 @@ print(f"two seeds of 8 experts with the bias differ by {abs(runs['bias'].test - 
 # %% [markdown] name="fine_explained"
 # The FLOPs are the same, and the memory is not. With k = 4 there are twice as many rows, and every row has a copy of its token and a result, each of the full width. Only the hidden layer takes the same memory as before. With many ranks, twice as many rows also travel. A shared expert saves a part of that, because its tokens are not copied.
 #
-# Compare the differences in test loss with the last line: how much two seeds differ. From one run of 200 steps of such a small model, you cannot tell which of the three is better. DeepSeekMoE reports a lower loss for fine-grained and shared experts at billions of tokens. The step of `nudge` also needs tuning: with k = 4 of 16, the probabilities are smaller, and 0.01 is a larger step for them.
+# Compare the differences in test loss with the last line, which shows how much two seeds differ. DeepSeekMoE reports a lower loss for fine-grained and shared experts, after billions of tokens. 200 steps of such a small model neither confirm nor refute that. They are not quite fair to the finer experts, either: the probabilities of 16 experts are smaller than those of 8, so a bias that moves by 0.01 is a larger step for them, and their loads vary more (third column).
 #
 # ## 5 · What this run measured
 
