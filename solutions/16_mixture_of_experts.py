@@ -639,9 +639,10 @@ for name, profile in profiles.items():
     )
 show_table(table)
 
-# %% [markdown] name="fine_text"
+# %% [markdown] name="memory_explained"
 # Parameters, gradients and optimizer state follow the total parameters: for these three, the mixture needs about as much memory as dense 512. Its activations take more memory than those of dense 128, because each token has k copies, and each copy has a result.
-#
+
+# %% [markdown] name="fine_text"
 # ### Finer experts, and a shared one
 #
 # DeepSeek's models change two things. **Fine-grained experts** are twice as many of half the size, with k doubled. They have the same parameters and FLOPs, apart from the router, and allow many more combinations. A **shared expert** processes every token, so the other experts need not all learn the same things. At scale it has a second use: its tokens stay on their rank, so it can compute while the other experts' tokens travel ([[expert_parallel]]).
