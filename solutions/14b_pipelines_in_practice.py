@@ -367,7 +367,7 @@ show(
 )
 
 # %% [markdown] name="dualpipe_text"
-# **DualPipeV** (Sea AI Lab's version of DeepSeek's DualPipe, cut in half; PyTorch's `ScheduleDualPipeV`) uses the same placement. Its list pairs the forward pass of one micro-batch with the backward pass of another. In a mixture-of-experts model ([[mixture_of_experts]]) one of the two then computes while the other's tokens travel. Our simulator does not model that overlap and runs the two one after the other. It can still compare the bubble and the memory:
+# **DualPipeV** (Sea AI Lab's version of DeepSeek's DualPipe, cut in half; PyTorch's `ScheduleDualPipeV`) uses the same placement. Its list pairs the forward pass of one micro-batch with the backward pass of another. With expert parallelism ([[expert_parallel]]) one of the two then computes while the other's tokens travel. Our simulator does not model that overlap and runs the two one after the other. It can still compare the bubble and the memory:
 
 # %% name="dualpipe"
 said = "PyTorch's ZBV: bubble of (R - 1) / (6 m + R - 1)"

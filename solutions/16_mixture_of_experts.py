@@ -1,15 +1,15 @@
 # %% [markdown] name="title"
 # # Mixture of experts
 #
-# **A mixture of experts can have many more parameters than it uses per token. That saves FLOPs. In return, you have to keep the experts balanced, hold all of them in memory, and move tokens to the ranks that own their experts.**
+# **A mixture of experts can have many more parameters than it uses per token. That saves FLOPs. In return, you have to route tokens, keep the experts balanced, and hold all of them in memory.**
 #
 # | | |
 # |---|---|
-# | After this you can | write the layer: router, permutation, grouped matmuls without a host synchronization; balance experts with a loss and with a bias; measure what a capacity drops; distinguish total from active parameters in memory, FLOPs and MFU; put experts on ranks with an uneven all-to-all and correct gradients, and predict the bytes; predict which rank runs out of memory first; reduce and clip gradients over the right ranks |
-# | Time | 140 to 175 minutes; a good place to stop is after section 3 |
+# | After this you can | write the layer: router, permutation, grouped matmuls without a host synchronization; balance experts with a loss and with a bias; measure what a capacity drops, what rounding reroutes, and what a z-loss changes; distinguish total from active parameters in memory, FLOPs and MFU; state what finer experts and a shared expert cost |
+# | Time | 90 to 115 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●● |
-# | Needs | a CPU, where ranks are processes that use gloo; if there is one GPU per rank, the cells use NCCL, which has not been tested yet |
-# | Before this | labs [[#start_here]], [[#where_the_time_goes]], [[#data_parallel]] and [[#tensor_parallel]] |
+# | Needs | a CPU; the same cells use a GPU if there is one |
+# | Before this | labs [[#start_here]] and [[#where_the_time_goes]] |
 # | Syllabus | T39, C19 |
 
 # %% name="setup" setup=true
@@ -30,32 +30,22 @@ from helpers import (
     model_flops,
     parallel_map,
     pick_device,
-    rank_device,
-    ranks_device,
-    run_ranks,
     show,
     show_table,
     sign_of_life,
 )
 from helpers.exercises.mixture_of_experts import pictures
-from helpers.exercises.mixture_of_experts.parcels import Parcels
 from helpers.exercises.mixture_of_experts.trained import batch_at, loss_on_test_text, train
 from helpers.exercises.mixture_of_experts.window_model import WIDTH, WindowModel
 
 # %% name="setup_torch" setup=true
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed._functional_collectives import all_to_all_single_autograd
-from torch.distributed.device_mesh import init_device_mesh
 
 device = pick_device()
-RANKS = 4
-where = ranks_device(RANKS)  # where the ranks run: on GPUs if there are enough
 claims = Claims(device=device)
 print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}, GPUs: {torch.cuda.device_count()}")
-print(f"ranks: on {'GPUs, over NCCL' if where.type == 'cuda' else 'the CPU, over gloo'}")
 
 # %% [markdown] name="layer_text"
 # ## 1 · Experts and a router
@@ -80,7 +70,7 @@ show(
 #
 # - `route(logits, k, bias=None)` takes logits (n, E). It returns `chosen` (n, k), the k experts with the highest probabilities (softmax over all experts), in any order, and `weights` (n, k) in the same order: the probabilities of the chosen experts, divided by their sum. A `bias` (E,) is added to the probabilities when experts are chosen. It does not enter the weights.
 # - `permute(x, chosen, experts)` takes x (n, C). It returns `rows` (n·k, C), one copy of a token per choice, sorted by expert; `counts` (E,), the number of rows of each expert; and `source` (n·k,), where row j belongs to choice source[j] of `chosen.flatten()`.
-# - `grouped(rows, counts, up, down)` takes up (E, H, C) and down (E, C, H). The first counts[0] rows belong to expert 0, the next counts[1] rows to expert 1, and so on. It returns down[e] · gelu(up[e] · row) for each row. No expert computes another expert's rows. An expert without rows gets a gradient of zeros. Even without any rows, the result must depend on `rows`, `up` and `down` in autograd: a rank without tokens still takes part in the gradient exchange of section 5.
+# - `grouped(rows, counts, up, down)` takes up (E, H, C) and down (E, C, H). The first counts[0] rows belong to expert 0, the next counts[1] rows to expert 1, and so on. It returns down[e] · gelu(up[e] · row) for each row. No expert computes another expert's rows. An expert without rows gets a gradient of zeros. Even without any rows, the result must depend on `rows`, `up` and `down` in autograd: with many ranks ([[expert_parallel]]), a rank without tokens still takes part in the exchange of gradients.
 # - `unpermute(rows, source, weights)` returns (n, C): for each token, the sum of its k rows, each multiplied by its weight.
 
 
@@ -163,7 +153,7 @@ print(f"parameters, mixture / dense MLP: {mixture[0] / mlp[0]:.3f}")
 print(f"FLOPs, mixture / dense MLP:      {mixture[1] / mlp[1]:.3f}")
 
 # %% [markdown] name="one_guess_text"
-# The mixture has four times the parameters at the same FLOPs. The extra 0.03 in both ratios comes from the router. The **total** parameters determine memory: weights, gradients and optimizer state. The **active** parameters determine FLOPs.
+# The mixture has four times the parameters at the same FLOPs. The rest of both ratios, above 4 and above 1, comes from the router. The **total** parameters determine memory: weights, gradients and optimizer state. The **active** parameters determine FLOPs.
 #
 # Some mixtures use k = 1 (the *Switch Transformer*).
 #
@@ -240,9 +230,10 @@ def work(function, dtype, experts=32):
 for dtype in (torch.bfloat16,) if device.type == "cuda" else (torch.float32, torch.bfloat16):
     print(dtype, "loop -> grouped_mm:", compare(work(grouped, dtype), work(grouped_kernel, dtype), runs=10))
 
-# %% [markdown] name="alone_text"
+# %% [markdown] name="kernel_explained"
 # These timings are for this device. PyTorch's CPU version of `F.grouped_mm` loops over the experts in C++, so on a CPU the gain is less overhead in Python and autograd. How much that is depends on your loop. If it indexes `up[e]`, autograd makes a gradient as large as all of `up` for each expert, and most of the printed gain comes from avoiding that. `up.unbind()`, or a `zip` over `up`, does not have this cost. On a GPU, in BF16, the loop launches 2 E matmuls and waits once for `counts`. The grouped version launches two matmuls and does not wait. The other cells keep `grouped`, which also runs in FP64.
-#
+
+# %% [markdown] name="alone_text"
 # ## 2 · Without balancing
 #
 # The model to train is tiny: two blocks and no attention. It reads the last 8 bytes of English text (Python's own manual) and predicts the next byte. Three versions see the same batches. The blocks of the first have a dense MLP with a hidden size of 128, and those of the second a dense MLP with 512. The third is a mixture, with 8 experts of hidden size 64 in each block and k = 2. The mixture computes about as much as the first version and has about as many parameters as the second.
@@ -302,7 +293,8 @@ print(f"experts with less than a quarter of their even share at the end: {idle} 
 
 # %% [markdown] name="alone_explained"
 # An expert that is chosen gets gradients, improves, and is chosen more often. The widest bands show this early in the run. Here some of the other experts catch up in part. If they never did, this would be *routing collapse*: an expert that gets few tokens learns little, so it keeps getting few.
-#
+
+# %% [markdown] name="balance_text"
 # ## 3 · Balancing
 #
 # **With a loss** (GShard, Switch Transformer). Let f be an expert's share of the choices, and P its mean probability over all tokens. Add α E Σ f·P to the loss, summed over the E experts. When both are even, Σ f·P is 1/E, so the term is α. The shares f have no gradient. The probabilities P do: the loss lowers P where f is large.
@@ -310,7 +302,8 @@ print(f"experts with less than a quarter of their even share at the end: {idle} 
 # **With a bias** (DeepSeek-V3). After each step, compare each expert's load with the mean and move its `route` bias a little: down for experts above the mean, up for experts below it. The bias changes which experts are chosen, but does not enter the weights or the gradient. DeepSeek-V3 also computes scores with a sigmoid in place of the softmax, and keeps a very small balance loss per *sequence*, because a load that is even over the batch can still be uneven within one sequence.
 #
 # **With a capacity.** Give each expert room for a fixed number of rows, its *capacity*, and drop the rest: a dropped token skips that expert. All experts then work on tensors of one fixed size.
-#
+
+# %% [markdown] name="balance_contract"
 # ### Your turn: balancing
 #
 # **Contract.**
@@ -385,12 +378,12 @@ claims.record(
 claims.figure("balanced experts lower the loss by", "no balancing - bias, one seed", better, "nats")
 
 # %% [markdown] name="balance_explained"
-# Both methods balance the experts. With the loss, the router is pulled toward good predictions and toward equal loads at the same time, and α sets the strength of the second pull. The bias adds no gradient, so nothing competes with the task's gradient. It needs the loads of *all* tokens: with several ranks, all-reduce the counts before `nudge`. The loss has a similar problem. If each rank computes it per micro-batch, it demands balance within every micro-batch, which is stricter than balance over the global batch.
+# Both methods balance the experts. With the loss, the router is pulled toward good predictions and toward equal loads at the same time, and α sets the strength of the second pull. The bias adds no gradient, so nothing competes with the task's gradient. It needs the loads of *all* tokens: with several ranks, all-reduce the counts before `nudge`. The loss has a similar problem. If it is computed per micro-batch, it demands balance within every micro-batch, which is stricter than balance over the global batch.
 
 # %% [markdown] name="precision_text"
 # ### Keep the router in FP32
 #
-# The router's logits decide which experts process a token. A rounding error there can send the token to a different expert. Two defenses are common: compute the router in FP32 even if everything else runs in BF16, and keep the logits from growing with a **z-loss** (ST-MoE): add a small multiple of the mean of logsumexp(logits)² to the loss. BF16 numbers just above 1 are 1/128 apart, and just above 32 they are 1/4 apart, so large logits round more coarsely. So the z-loss helps when logits grow into the tens. When they are small, it mostly shifts them together until logsumexp is near 0, and a common shift does not change the softmax.
+# The router's logits decide which experts process a token. A rounding error there can send the token to a different expert. So a common defense is to compute the router in FP32 even if everything else runs in BF16. How much does it prevent?
 #
 # **Predict.** Run the trained router of the bias mixture with BF16 inputs and weights. Which of 0.01, 1, 10 and 50% of the tokens is nearest to the share that gets a different pair of experts in at least one of the two layers?
 
@@ -420,13 +413,44 @@ def rerouted(model, x):
     return 100 * changed.float().mean().item()
 
 
-changed = rerouted(models["bias"], batch_at(text, 4096, torch.Generator().manual_seed(2))[0])
+fresh = batch_at(text, 4096, torch.Generator().manual_seed(2))[0]
+changed = rerouted(models["bias"], fresh)
 rounding_guess.reveal(nearest(max(changed, 1e-3), (0.01, 1, 10, 50)))
 print(f"tokens that change experts: {changed:.2f}%")
 
-# %% [markdown] name="capacity_text"
+# %% [markdown] name="z_text"
 # Rounding alone sends these tokens to experts that the FP32 router would not choose. The same can happen when activation checkpointing recomputes a block and the recomputation is not bitwise repeatable (because of atomics, or a different autocast state). If a token is then routed differently, a dropless layer's shapes change and `checkpoint` raises an error. With a fixed capacity the gradient is silently wrong. (This lab runs neither case.)
 #
+# ### A z-loss
+#
+# BF16 numbers just above 1 are 1/128 apart, and just above 32 they are 1/4 apart, so large logits round more coarsely. A second defense keeps the logits from growing. The **z-loss** (ST-MoE) adds a small multiple of the mean of logsumexp(logits)² to the loss. What matters to the choice is how far a token's logits are apart: the largest minus the smallest, their *spread*.
+#
+# **Predict.** Train the bias mixture again, with 0.01 times this mean added to the loss for each layer. What is the mean spread of the logits, relative to that without a z-loss?
+
+# %% name="z_guess"
+my_guess = None  # spread with the z-loss / without
+### BEGIN GUESS
+my_guess = 0.5
+### END GUESS
+z_guess = Prediction("Spread of the router's logits, with a z-loss / without", my_guess, "times")
+
+# %% name="z_run"
+Z_LOSS = {"also": lambda layer: 0.01 * layer.logits.logsumexp(dim=1).square().mean()}
+train_all({"bias, z-loss": (MoE, 0, WAYS["bias"] | Z_LOSS)})
+table, spreads = [("", "mean logsumexp", "mean spread", "tokens rerouted by BF16", "test loss")], {}
+for name in ("bias", "bias, z-loss"):
+    share = rerouted(models[name], fresh)  # a forward pass, after which each layer has its logits
+    logits = torch.cat([block.logits for block in models[name].blocks])
+    spreads[name] = (logits.amax(dim=1) - logits.amin(dim=1)).mean().item()
+    size = logits.logsumexp(dim=1).mean()
+    table.append((name, f"{size:.2f}", f"{spreads[name]:.2f}", f"{share:.2f}%", f"{runs[name].test:.3f}"))
+z_guess.reveal(spreads["bias, z-loss"] / spreads["bias"])
+show_table(table)
+
+# %% [markdown] name="z_explained"
+# The z-loss does what its formula says: logsumexp moves toward 0. Here it gets there mostly by a shift that all of a token's logits share. A common shift changes neither the softmax nor the choice, so it does not protect the choice. The logits of this small router were never large. In a long training run logits can grow into the tens, and no shift can then bring logsumexp near 0 without making the largest logits smaller as well. That is the case for which the z-loss was made. (This lab does not run that case.)
+
+# %% [markdown] name="capacity_text"
 # ### What a capacity drops
 #
 # A capacity is usually given as a factor: 1.25 means room for 1.25 times the even load.
@@ -542,10 +566,13 @@ claims.record("C19", said, subject, sum(savings) / 2 / ratio, "times", 0.8, 1.25
 # With either seed, the mixture comes close to the loss of the dense model with MLPs four times as wide, or beats it. The saving is close to the model's own ratio of total to active parameters, or above it. The last two printed lines show that both figures depend on the seed, so the verdicts use the mean of two seeds. The experts' own ratio of 4 would promise too much: the layers before and after the blocks cost the same in all models, and they are a large part of a small model.
 #
 # This is one small byte-level model, trained on text for which more parameters help within 200 steps. If dense 512 were no better than dense 128, there would be no gap to close. Some articles say that a mixture reaches the loss of a dense model of its total size. At scale that is too strong. Scaling studies place a mixture between a dense model of its active size and one of its total size, and the gain shrinks as models grow (Clark et al. 2022; Artetxe et al. 2021).
-#
+
+# %% [markdown] name="seconds_text"
 # ### Seconds and MFU
 #
-# **Predict.** Dense 512 needs 2.7 times the FLOPs of the mixture. On this machine, how much longer does one of its steps take: is the ratio of the times nearest to 1, 2 or 3?
+# The last column of the table gives the FLOPs of a step.
+#
+# **Predict.** On this machine, how much longer does a step of dense 512 take than a step of the bias mixture: is the ratio of the times nearest to 1, 2 or 3?
 
 # %% name="seconds_guess"
 my_guess = None  # seconds of dense 512 / of the mixture
@@ -570,7 +597,8 @@ claims.figure("a step of dense 512 / of the mixture", "1,024 tokens, forward and
 
 # %% [markdown] name="seconds_explained"
 # Fewer FLOPs do not mean proportionally fewer seconds. The experts' matmuls are many and small. Sorting, copying and restoring rows costs memory traffic and launches, which a FLOP count does not show ([[where_the_time_goes]]). So the mixture's MFU is lower here. An MFU from 6 N D with the total parameters would hide that, as the last lines show. When you read the MFU of a mixture, ask which N it uses.
-#
+
+# %% [markdown] name="memory_text"
 # ### Memory
 #
 # **Predict.** In a training step with AdamW and a batch of 256 windows, what is the mixture's peak memory, as a multiple of dense 128's?
@@ -611,433 +639,66 @@ for name, profile in profiles.items():
     )
 show_table(table)
 
-# %% [markdown] name="shared_text"
+# %% [markdown] name="memory_explained"
 # Parameters, gradients and optimizer state follow the total parameters: for these three, the mixture needs about as much memory as dense 512. Its activations take more memory than those of dense 128, because each token has k copies, and each copy has a result.
+
+# %% [markdown] name="fine_text"
+# ### Finer experts, and a shared one
 #
-# ### Shared and fine-grained experts
+# DeepSeek's models change two things. **Fine-grained experts** are twice as many of half the size, with k doubled. They have the same parameters and FLOPs, apart from the router, and allow many more combinations. A **shared expert** processes every token, so the other experts need not all learn the same things. At scale it has a second use: its tokens stay on their rank, so it can compute while the other experts' tokens travel ([[expert_parallel]]).
 #
-# DeepSeek's models change two things. **Fine-grained experts**: twice as many experts of half the size, with k doubled, cost the same FLOPs and allow more combinations. **A shared expert** processes every token, so the other experts need not all learn the same things.
+# The next cells compare the 8 experts with k = 2 with 16 experts of half the size and k = 4, and with one shared expert of that size beside 15 others and k = 3.
 #
-# At scale a shared expert has a second use. Its tokens stay on their rank, so it can compute while the other experts' tokens travel.
-#
-# ## 5 · Experts on ranks
-#
-# Most of the parameters are in the experts, and each expert processes few of the tokens. So instead of moving parameters to the tokens, as sharding does ([[sharding]]), move tokens to the parameters. This is **expert parallelism**. Each rank keeps E/N experts and its own part of the batch. Rows travel to the rank that owns their expert, and the results travel back.
-#
-# The collective for this is the *all-to-all*: each rank sends a different part to every other rank. Here the parts are uneven, and their sizes change with the router's choices in every step. So the ranks first exchange row counts. The host needs those numbers to allocate the receive buffer, which is a host synchronization in every layer. Production code either accepts the wait, overlaps it with other work, or keeps the counts on the device with kernels that write into a buffer of fixed maximum size (DeepEP's low-latency kernels; its training kernels wait for the counts).
+# **Predict.** What is the peak memory of the layer's forward and backward pass with 16 fine experts, relative to 8?
 
-# %% name="exchange_figure"
-show(
-    pictures.exchange_picture([[3, 1, 2, 2], [1, 4, 0, 3], [2, 2, 1, 3], [0, 5, 1, 2]]),
-    "A table of four by four: how many rows each rank sends to each other rank in one exchange. Each row of the table "
-    "sums to 8. The columns differ: rank 1 receives 12 rows, rank 2 receives 4. Rows on the gray diagonal do not travel.",
-)
-
-# %% [markdown] name="parallel_contract"
-# ### Your turn: expert parallelism
-#
-# **Contract.** Write an autograd function, and the layer that uses it. Both are called on every rank of `group`, which has N ranks.
-#
-# - `Exchange.apply(rows, send, receive, group)` takes `rows` (sum of `send`, C), ordered by destination rank. `send` and `receive` are lists of N row counts. It returns (sum of `receive`, C): the rows that all ranks sent to this one, in rank order. The backward pass sends the gradient along the reverse route. A second backward pass through the same graph (`retain_graph=True`) gives the same gradient again. A rank may send or receive nothing.
-# - `expert_parallel(x, chosen, weights, up, down, group)` takes this rank's tokens: x (n, C), `chosen` and `weights` (n, k), where `chosen` numbers the experts among all E. `up` (E/N, H, C) and `down` (E/N, C, H) are this rank's experts; rank 0 has the first E/N. It returns (n, C) for this rank's tokens. n may differ between ranks, and may be 0.
-# - The loss is the sum of the losses of all ranks. After `backward()` on every rank, each gradient equals that of one process. The gradients of x and weights are those of this rank's tokens. The gradients of `up` and `down` are those of this rank's experts, and include the tokens of **all** ranks.
-# - The forward pass sends the number of rows for each expert, then each row once, then its result once. The backward pass sends the gradients of both. Nothing is padded, and nothing else is sent.
-# - No input tensor is changed. Gradients may arrive in any memory layout.
-#
-# `dist.all_to_all_single(output, input, output_split_sizes, input_split_sizes, group=group)` sends rows of contiguous tensors. `backward` returns one value per argument of `forward`. Rows arrive sorted by the rank that sent them, but `grouped` needs them sorted by expert.
-
-
-# %% name="parallel" answer=true reveal=true
-class Exchange(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, rows, send, receive, group):
-        ### BEGIN SOLUTION
-        ctx.parts = send, receive, group
-        arrived = rows.new_empty(sum(receive), *rows.shape[1:])
-        dist.all_to_all_single(arrived, rows.contiguous(), receive, send, group=group)
-        return arrived
-        ### END SOLUTION
-
-    @staticmethod
-    def backward(ctx, gradient):
-        ### BEGIN SOLUTION
-        send, receive, group = ctx.parts
-        back = gradient.new_empty(sum(send), *gradient.shape[1:])
-        dist.all_to_all_single(back, gradient.contiguous(), send, receive, group=group)
-        return back, None, None, None
-        ### END SOLUTION
-
-
-def expert_parallel(x, chosen, weights, up, down, group):
-    ### BEGIN SOLUTION
-    ranks, own = dist.get_world_size(group), len(up)
-    rows, counts, source = permute(x, chosen, ranks * own)
-    coming = torch.empty_like(counts)
-    dist.all_to_all_single(coming, counts, group=group)
-    coming = coming.view(ranks, own)  # rows from each rank for each expert of this one
-    send, receive = torch.stack([counts.view(ranks, own), coming]).sum(dim=2).tolist()  # waits once for both
-    arrived = Exchange.apply(rows, send, receive, group)
-    owned = torch.arange(own, device=x.device).repeat(ranks)
-    expert = owned.repeat_interleave(coming.flatten(), output_size=sum(receive))
-    order = expert.argsort(stable=True)
-    results = grouped(arrived[order], coming.sum(dim=0), up, down)
-    results = torch.empty_like(results).index_copy(0, order, results)  # back in the order of arrival
-    return unpermute(Exchange.apply(results, receive, send, group), source, weights)
-    ### END SOLUTION
-
-
-# %% name="parallel_check"
-Exchange, expert_parallel = check("mixture_of_experts.parallel", Exchange, expert_parallel)
-
-# %% name="parallel_hint"
-hint("mixture_of_experts.parallel")
-
-
-# %% name="spread"
-def spread(model, group):
-    """Keep only this rank's part of each block's experts, and exchange tokens with the other ranks of `group`."""
-    n, me = dist.get_world_size(group), dist.get_rank(group)
-    for block in model.blocks:
-        block.up, block.down = (nn.Parameter(t.detach().chunk(n)[me].clone()) for t in (block.up, block.down))
-        block.experts = lambda x, weights, block=block: expert_parallel(
-            x, block.chosen, weights, block.up, block.down, group
-        )
-    return model
-
-
-claims.device = where  # from here on, ranks measure
-trained = {name: {key: t.cpu() for key, t in models[name].state_dict().items()} for name in MIXTURES}
-joint = [t.cpu() for t in batch_at(text, 4096, torch.Generator().manual_seed(3))]
-
-
-def load(name):
-    """Return one of the trained mixtures with all of its experts, on this rank's device."""
-    model = WindowModel(MoE)
-    model.load_state_dict(trained[name])
-    return model.to(rank_device())
-
-
-def relative(a, b):
-    return ((a - b).norm() / b.norm()).item()
-
-
-# %% name="ranks_run"
-def step_on_ranks(name, bias):
-    """Run one step on all ranks. Return the distance from one process, the bytes sent, and this rank's expert rows."""
-    rank, n = dist.get_rank(), dist.get_world_size()
-    x, y = (t.to(rank_device()) for t in joint)
-    whole, model = load(name), load(name)
-    for each in (whole, model):
-        for block in each.blocks:
-            block.bias += torch.tensor(bias, device=block.bias.device)
-    right = F.cross_entropy(whole(x), y)
-    right.backward()
-    spread(model, dist.group.WORLD)
-    with Parcels() as parcels:
-        loss = F.cross_entropy(model(x.chunk(n)[rank]), y.chunk(n)[rank]) / n  # the sum over ranks is the mean
-        loss.backward()
-    total = loss.detach().clone()
-    dist.all_reduce(total)
-    far = [abs(total.item() - right.item()) / right.item()]
-    far += [
-        relative(mine.grad, one.grad.chunk(n)[rank]) if one.grad.chunk(n)[rank].any() else mine.grad.abs().max().item()
-        for block, plain in zip(model.blocks, whole.blocks, strict=True)
-        for mine, one in ((block.up, plain.up), (block.down, plain.down))
-    ]
-    rows = [block.counts.chunk(n)[rank].sum().item() for block in whole.blocks]
-    return max(far), parcels.left, rows
-
-
-NEVER, EVEN = -2.0, [0.0] * 8
-CASES = {
-    "bias": ("bias", EVEN),
-    "no balancing": ("no balancing", EVEN),
-    "no tokens for expert 5": ("no balancing", [*EVEN[:5], NEVER, *EVEN[6:]]),
-    "no tokens for experts 4 to 7": ("no balancing", [*EVEN[:4], *[NEVER] * 4]),
-}
-steps = {
-    (n, case): run_ranks(step_on_ranks, n, *CASES[case], device=where, measure=False).results
-    for n in (2, RANKS)
-    for case in CASES
-}
-
-# %% name="ranks_table"
-table = [("ranks", "off by", "rows of each rank, both layers")]
-for (n, case), results in steps.items():
-    rows = " ".join(f"{sum(rows):,}" for *_, rows in results)
-    table.append((f"{n}, {case}", f"{max(far for far, *_ in results):.1e}", rows))
-show_table(table)
-farthest = max(far for results in steps.values() for far, *_ in results)
-said, subject = "expert parallel equals one process", "2 and 4 ranks, loss and experts' gradients"
-claims.record("T39", said, subject, farthest, "relative", 0, 1e-5)
-
-# %% [markdown] name="ranks_explained"
-# The cell ran the trained mixtures on 4,096 windows of text, spread over the ranks. Loss and gradients are those of one process, even if one expert or all experts of a rank get no tokens (in the last row, two of the four ranks get none). Each layer makes four exchanges of rows: rows to experts, results back, and the gradients of both. With an even load, a rank keeps 1/N of its rows and sends the rest. So in the forward and the backward pass together, it sends 4 n k C (N − 1) / N numbers per layer.
-#
-# How good is this formula if the load is uneven?
-#
-# **Predict.** For the mixture without balancing on 4 ranks, what is the ratio of the bytes that all ranks send to those of the formula?
-
-# %% name="uneven_guess"
-my_guess = None  # bytes of all ranks / formula
-### BEGIN GUESS
-my_guess = 1.4
-### END GUESS
-total_guess = Prediction("Sent by all ranks, without balancing / formula", my_guess, "times")
-
-# %% name="uneven_run"
-formula = 2 * 4 * 1024 * 2 * WIDTH * 4 * (RANKS - 1) / RANKS  # bytes per rank: two layers, FP32
-table, ratios, busiest = (
-    [("4 ranks", "mean of the ranks / formula", "busiest sender / formula", "busiest receiver / mean")],
-    {},
-    {},
-)
-for name in ("bias", "no balancing", "no tokens for experts 4 to 7"):
-    results = steps[RANKS, name]
-    left = [left / formula for _, left, _ in results]
-    layers = zip(*(rows for *_, rows in results), strict=True)  # for each layer, the rows of each rank
-    busiest[name] = sum(max(rows) * RANKS / sum(rows) for rows in layers) / 2
-    ratios[name] = sum(left) / RANKS
-    table.append((name, f"{ratios[name]:.3f}", f"{max(left):.2f}", f"{busiest[name]:.2f} x"))
-total_guess.reveal(ratios["no balancing"])
-show_table(table)
-said = "a rank sends 4 n k C (N - 1) / N numbers per layer"
-claims.record("T39", said, "bias, mean of 4 ranks", ratios["bias"], "of the formula", 0.98, 1.02)
-claims.figure("rows of the busiest rank, without balancing", "4 ranks", busiest["no balancing"], "times the mean")
-
-# %% [markdown] name="uneven_explained"
-# The total hardly changes: about three of every four rows leave their rank, whichever experts they go to. Imbalance changes **where** rows arrive. The busiest rank has the most to receive and to compute, and an all-to-all ends only when the last part has arrived, so all ranks wait for the busiest one. That rank also has to *store* its rows.
-#
-# **Predict.** Measure the peak memory of one layer's forward and backward pass on each of 4 ranks. What is the highest peak without balancing, as a multiple of the highest peak of the bias mixture?
-
-# %% name="busiest_guess"
-my_guess = None  # peak of the busiest rank, no balancing / bias
+# %% name="fine_guess"
+my_guess = None  # peak with 16 fine experts / with 8
 ### BEGIN GUESS
 my_guess = 1.3
 ### END GUESS
-busiest_guess = Prediction("Peak of the busiest rank, no balancing / bias", my_guess, "times")
+fine_guess = Prediction("Peak of a layer, 16 fine experts / 8 experts", my_guess, "times")
 
 
-# %% name="busiest_run"
-def layer_peak(name):
-    """Return this rank's peak memory for the first layer, forward and backward, with 4,096 tokens per rank."""
-    model = spread(load(name), dist.group.WORLD)
-    with torch.no_grad():
-        x = model.norms[0](model.enter(model.embedding(joint[0].to(rank_device())).flatten(1)))
-    x.requires_grad_()
-    with MemoryMeter(device=rank_device(), by_category=False) as profile:
-        model.blocks[0](x).square().mean().backward()
+# %% name="fine_run"
+class Shared(MoE):
+    """15 routed experts, and one that processes every token."""
+
+    def __init__(self):
+        super().__init__(experts=15, k=3, hidden=32)
+        self.shared = dense(32)
+
+    def forward(self, x):
+        return self.shared(x) + super().forward(x)
+
+
+def layer_peak(make):
+    """Return the peak memory of a layer, forward and backward, with 4,096 tokens."""
+    layer, x = make().to(device), torch.randn(4096, WIDTH, device=device, requires_grad=True)
+    with MemoryMeter(layer) as profile:
+        layer(x).square().mean().backward()
     return profile.peak_bytes
 
 
-layer_peaks = {name: run_ranks(layer_peak, RANKS, name, device=where, measure=False).results for name in MIXTURES}
-busiest_guess.reveal(max(layer_peaks["no balancing"]) / max(layer_peaks["bias"]))
-table = [("4 ranks", *(f"rank {rank}" for rank in range(RANKS)))]
-show_table([*table, *((name, *map(human_bytes, peaks)) for name, peaks in layer_peaks.items())])
+FINE = {"8 experts, k = 2": MoE, "16 fine, k = 4": lambda: MoE(16, 4, 32), "1 shared, 15 fine, k = 3": Shared}
+peaks = {name: layer_peak(make) for name, make in FINE.items()}
+fine_guess.reveal(peaks["16 fine, k = 4"] / peaks["8 experts, k = 2"])
 
-# %% [markdown] name="torch_text"
-# All ranks have the same tokens and the same number of parameters, so only the routing makes their peaks differ. Part of each peak is the same on every rank: its own tokens and their copies. The rest follows the rows that it receives. If an even load would nearly fill the GPUs, the busiest rank runs out of memory first, in a step in which the router favors its experts. So imbalance can end a run with an out-of-memory error even though the loss looks normal.
-#
-# If both experts of a token are on the same rank, its row is sent there twice. Some implementations send it only once. DeepSeek-V3 also limits the experts of a token to four nodes.
-#
-# PyTorch has a version of the exchange with a gradient: `all_to_all_single_autograd`, in a private module that torchtitan uses. The next cell compares it with yours.
-
-
-# %% name="torch_run"
-def beside_torch():
-    rank, n, here = dist.get_rank(), dist.get_world_size(), rank_device()
-    torch.manual_seed(rank)
-    send, receive = [rank + to for to in range(n)], [rank + to for to in range(n)]  # i + j rows from i to j
-    rows, goal = (torch.randn(sum(send), WIDTH, device=here) for _ in range(2))
-    found = []
-    for exchange in (
-        lambda t: Exchange.apply(t, send, receive, dist.group.WORLD),
-        lambda t: all_to_all_single_autograd(t, receive, send, dist.group.WORLD),
-    ):
-        leaf = rows.clone().requires_grad_()
-        y = exchange(leaf)
-        (y * goal).sum().backward()
-        found.append((y.detach().cpu(), leaf.grad.cpu()))
-    return all(torch.equal(a, b) for a, b in zip(*found, strict=True))
-
-
-print("the same rows and gradients:", run_ranks(beside_torch, RANKS, device=where, measure=False).results)
-
-# %% [markdown] name="groups_text"
-# ## 6 · Which ranks share a gradient?
-#
-# Eight experts can be spread over at most 8 ranks, even if there are 64. So ranks form a mesh: along `expert` they hold different experts, along `replica` they hold the same ones. All other parameters (embedding, router, norms) are on all ranks, as in data parallelism. Every rank has its own part of the batch.
-#
-# After the backward pass, the gradients must be combined into those of the mean loss over all ranks. Here are two candidates:
-#
-# - `over_all`: average every gradient over all ranks, as `DistributedDataParallel` does by default;
-# - `over_copies`: average shared parameters over all ranks, and an expert's parameters over the ranks that hold that expert.
-#
-# **Predict.** Train 50 steps with AdamW on a 2 × 2 mesh with `over_all`. The loss falls by about 3 nats in a correct run. Which of 0.01, 0.2 and 2 nats is nearest to what the loss with `over_all` exceeds it by?
-
-# %% name="mesh_figure"
-show(
-    pictures.mesh_picture(2, 2),
-    "Four ranks on a grid of two by two. The two ranks of a row hold different experts and exchange tokens; the two of "
-    "a column hold the same experts.",
-)
-
-# %% name="groups_guess"
-my_guess = None  # loss with over_all - correct loss
-### BEGIN GUESS
-my_guess = 2
-### END GUESS
-mixed_guess = Prediction("Loss after 50 steps, over_all - correct, the nearest of three", my_guess, "nats")
-
-# %% [markdown] name="reduce_contract"
-# ### Your turn: average the gradients
-#
-# **Contract.** `average_gradients(shared, experts, mesh)` is called on every rank after its `backward()`. Each rank's loss is the mean over its own tokens, and all ranks have the same number of tokens.
-#
-# - `mesh` has the dimensions "replica" and "expert", of any size, and contains all ranks. `mesh.get_group("replica")` contains the ranks that hold the same experts as this one.
-# - `shared` is a list of parameters that all ranks hold. `experts` is a list of the parameters of this rank's experts. Each has a `.grad`.
-# - Afterwards each `.grad` is that of the mean loss over all ranks. Parameters do not change.
-# - Each shared gradient is sent once among all ranks, and each expert gradient once among the ranks that hold that expert. (A collective in a group of one rank does not count.)
-#
-# Before you write it: from which ranks has an expert already received tokens in `expert_parallel`?
-
-
-# %% name="reduce" answer=true reveal=true
-def average_gradients(shared, experts, mesh):
-    ### BEGIN SOLUTION
-    for parameter in shared:
-        dist.all_reduce(parameter.grad)
-    for parameter in experts:
-        dist.all_reduce(parameter.grad, group=mesh.get_group("replica"))
-    for parameter in (*shared, *experts):
-        parameter.grad /= mesh.size()
-    ### END SOLUTION
-
-
-# %% name="reduce_check"
-average_gradients = check("mixture_of_experts.reduce", average_gradients)
-
-# %% name="reduce_hint"
-hint("mixture_of_experts.reduce")
-
-
-# %% name="groups"
-def over_all(shared, experts, mesh):
-    for parameter in (*shared, *experts):
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= mesh.size()
-
-
-def over_copies(shared, experts, mesh):
-    over_all(shared, [], mesh)
-    for parameter in experts:
-        dist.all_reduce(parameter.grad, group=mesh.get_group("replica"))
-        parameter.grad /= mesh["replica"].size()
-
-
-def parts_of(model):
-    """Return the shared parameters and those of experts, by name."""
-    named = dict(model.named_parameters())
-    experts = {name: p for name, p in named.items() if name.endswith((".up", ".down"))}
-    return {name: p for name, p in named.items() if name not in experts}, experts
-
-
-def losses_of(model, steps, finish=None, mesh=None):
-    """Train on the joint batches, or this rank's part of each; return the mean of the last ten losses, and gradients."""
-    n, rank = (mesh.size(), dist.get_rank()) if mesh else (1, 0)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    losses, first = [], None
-    for i in range(steps):
-        x, y = (t.chunk(4)[i % 4].chunk(n)[rank].to(rank_device()) for t in joint)  # 1,024 windows of all ranks
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        loss = loss.detach()
-        if mesh:
-            finish(*(list(part.values()) for part in parts_of(model)), mesh)
-            dist.all_reduce(loss)
-        first = first or {name: p.grad.clone() for name, p in model.named_parameters()}
-        losses.append(loss.item() / n)
-        optimizer.step()
-    return sum(losses[-10:]) / len(losses[-10:]), first
-
-
-# %% name="groups_run"
-def on_a_mesh(finish, replicas, steps=1):
-    """Train on a mesh. Return: largest error of step 1's gradients (shared, experts); an expert's norm ratio; losses."""
-    shape = replicas, dist.get_world_size() // replicas
-    mesh = init_device_mesh(rank_device().type, shape, mesh_dim_names=("replica", "expert"))
-    right_loss, right = losses_of(WindowModel(MoE).to(rank_device()), 1)
-    model = spread(WindowModel(MoE).to(rank_device()), mesh.get_group("expert"))
-    loss, got = losses_of(model, steps, finish, mesh)
-    at = mesh.get_local_rank("expert")
-    shared, experts = parts_of(model)
-    right |= {name: right[name].chunk(shape[1])[at] for name in experts}
-    far = [max(relative(got[name], right[name]) for name in part) for part in (shared, experts)]
-    name = next(iter(experts))
-    return far, (got[name].norm() / right[name].norm()).item(), loss, right_loss
-
-
-ways = {"over_all": over_all, "over_copies": over_copies, "yours": average_gradients}
-tried = {
-    name: run_ranks(on_a_mesh, RANKS, way, 2, 50, device=where, measure=False).results for name, way in ways.items()
-}
-alone = losses_of(WindowModel(MoE).to(rank_device()), 50)[0]
-mixed_guess.reveal(nearest(max(tried["over_all"][0][2] - alone, 1e-3), (0.01, 0.2, 2)))
-table = [("2 x 2, worst of 4 ranks", "shared off by", "experts off by", "norm of an expert's gradient", "final loss")]
-for name, results in tried.items():
-    worst = [f"{max(far[i] for far, *_ in results):.1e}" for i in (0, 1)]
-    table.append((name, *worst, f"{results[0][1]:.2f} x", f"{results[0][2]:.3f}"))
-show_table([*table, ("one process", "", "", "", f"{alone:.3f}")])
-
-# %% [markdown] name="groups_explained"
-# - `over_all` averages the gradients of *different* experts that happen to have the same shape and name on their ranks. It raises no error and no warning. All other parameters get the right gradients. So only the loss shows the mistake, and only if you compare it with the loss of a correct run. `DistributedDataParallel` is worse: when it is constructed, it overwrites every rank's experts with rank 0's, because names and shapes agree. Exclude them (`DistributedDataParallel._set_params_and_buffers_to_ignore_for_model`). (This lab does not run it.)
-# - `over_copies` gives the right direction, but makes the gradients too large by a factor equal to the number of ranks along `expert`. The exchange has already *summed* over those ranks, while the loss is a *mean* over all. Up to its ε, AdamW cancels a constant factor, which hides the mistake ([[gradient_accumulation]]): the loss after 50 steps is close to the correct one. SGD, or clipping by the global norm, would reveal it.
-# - The correct method sums over the ranks that hold a copy, and divides by the number of all ranks.
-#
-# With FSDP2 two calls do the same, as in torchtitan: `fully_shard` of the experts over `replica` alone, and `experts.set_gradient_divide_factor(mesh.size())`.
-#
-# The next cell checks yours against one process on four mesh shapes.
-
-# %% name="meshes_run"
-SHAPES = ((1, 2), (1, 4), (2, 2), (4, 1))
-for replicas, ranks in SHAPES:
-    n = replicas * ranks
-    results = run_ranks(on_a_mesh, n, average_gradients, replicas, device=where, measure=False).results
-    farthest = max(*(distance for far, *_ in results for distance in far), *(abs(a - b) / b for *_, a, b in results))
-    print(f"{replicas} x {ranks} (replica x expert): loss and all gradients off by at most {farthest:.1e}")
-    subject = f"{replicas} x {ranks} ranks, loss and all gradients"
-    claims.record("T39", "experts x data equals one process", subject, farthest, "relative", 0, 1e-5)
-
-# %% [markdown] name="norm_text"
-# ### Which norm to clip by
-#
-# Gradient clipping needs the norm of the *model's* gradient. Each rank holds the shared gradients and those of its own experts only. `torch.nn.utils.clip_grad_norm_` on plain tensors sees one rank's part. So the ranks compute different norms and scale the shared gradients differently, and the copies of the shared parameters drift apart. Sum the squares of the experts' gradients over `expert` first, and count the shared ones once.
-
-
-# %% name="norm_run"
-def norms(replicas):
-    """Return the gradient norm of this rank alone, of the whole mesh, and of one process."""
-    shape = replicas, dist.get_world_size() // replicas
-    mesh = init_device_mesh(rank_device().type, shape, mesh_dim_names=("replica", "expert"))
-    right = losses_of(WindowModel(MoE).to(rank_device()), 1)[1]
-    model = spread(WindowModel(MoE).to(rank_device()), mesh.get_group("expert"))
-    got = losses_of(model, 1, average_gradients, mesh)[1]
-    shared, experts = (sum(got[name].square().sum() for name in part) for part in parts_of(model))
-    local = (shared + experts).sqrt().item()
-    dist.all_reduce(experts, group=mesh.get_group("expert"))
-    return local, (shared + experts).sqrt().item(), sum(g.square().sum() for g in right.values()).sqrt().item()
-
-
-table = [("1 x 4 (replica x expert)", "this rank's norm", "squares summed over expert", "one process")]
-for rank, row in enumerate(run_ranks(norms, RANKS, 1, device=where, measure=False).results):
-    table.append((f"rank {rank}", *(f"{norm:.4f}" for norm in row)))
+# %% name="fine_table"
+train_all({name: (make, 0, WAYS["bias"]) for name, make in FINE.items() if make is not MoE})
+runs["8 experts, k = 2"], models["8 experts, k = 2"] = runs["bias"], models["bias"]
+table = [("", "test loss", "busiest expert", "FLOPs of a step", "peak of a layer")]
+for name in FINE:
+    needed, run = count_flops(step_of(models[name])), runs[name]
+    table.append((name, f"{run.test:.3f}", f"{run.busiest():.2f} x", f"{needed / 1e6:.0f} M", human_bytes(peaks[name])))
 show_table(table)
+print(f"two seeds of 8 experts with the bias differ by {abs(runs['bias'].test - again.test):.3f} in test loss")
 
-# %% [markdown] name="summary_text"
-# With DTensor parameters (FSDP2), `clip_grad_norm_` computes this sum itself if all parameters are on one mesh. If the experts are on a mesh of their own, you need code like that above.
+# %% [markdown] name="fine_explained"
+# The FLOPs are the same, and the memory is not. With k = 4 there are twice as many rows, and every row has a copy of its token and a result, each of the full width. Only the hidden layer takes the same memory as before. With many ranks, twice as many rows also travel. A shared expert saves a part of that, because its tokens are not copied.
 #
-# ## 7 · What this run measured
+# Compare the differences in test loss with the last line, which shows how much two seeds differ. DeepSeekMoE reports a lower loss for fine-grained and shared experts, after billions of tokens. 200 steps of such a small model neither confirm nor refute that. They are not quite fair to the finer experts, either: the probabilities of 16 experts are smaller than those of 8, so a bias that moves by 0.01 is a larger step for them, and their loads vary more (third column).
+#
+# ## 5 · What this run measured
 
 # %% name="summary"
 claims
@@ -1046,11 +707,12 @@ claims
 # ## Recap
 #
 # - Parameters, gradients and optimizer state follow the total parameters; FLOPs follow the active ones; seconds follow neither exactly.
-# - From the task's loss, the router learns only through the weights of the experts it chose. Without balancing, a few experts get most of the tokens. A loss or a bias prevents that. Keep the router in FP32.
+# - From the task's loss, the router learns only through the weights of the experts it chose. Without balancing, a few experts get most of the tokens. A loss or a bias prevents that. Keep the router in FP32; a z-loss keeps its logits from growing.
 # - A capacity drops tokens. Grouped matmuls on sorted rows drop none, and in BF16 on a GPU `F.grouped_mm` needs no host synchronization (according to its source; this lab has checked only that the host reads no counts).
-# - Expert parallelism exchanges row counts, rows and results, and then the gradients of both. On average over the ranks, each sends 4 n k C (N − 1) / N numbers per layer, for any load. Imbalance costs time and memory on the busiest rank.
-# - An expert's gradient is summed over its copies and divided by the number of all ranks. Averaging over all ranks mixes different experts without an error. The clipping norm counts each expert once.
+# - Finer experts cost no more FLOPs, but more rows: more memory, and more to send.
 #
-# **What to reach for when.** For a lower loss at the same FLOPs, with memory to spare, use a mixture. If the experts do not fit, use expert parallelism inside a node or over fast links, with data parallelism or sharding across nodes. When you report an MFU, state that it counts active parameters. [[Choosing_a_layout]] plans what more expert ranks cost and save.
+# **What to reach for when.** For a lower loss at the same FLOPs, with memory to spare, use a mixture. When you report an MFU, state that it counts active parameters.
+#
+# **Next.** [[Expert_parallel]] spreads the experts over many ranks: which rows travel, which rank is overloaded, and which gradients are averaged.
 #
 # **Sources.** Shazeer et al. 2017, *Outrageously Large Neural Networks*; Lepikhin et al. 2020, *GShard*; Fedus et al. 2021, *Switch Transformers*; Artetxe et al. 2021, *Efficient Large Scale Language Modeling with Mixtures of Experts*; Clark et al. 2022, *Unified Scaling Laws for Routed Language Models*; Zoph et al. 2022, *ST-MoE* (z-loss, FP32 router); Gale et al. 2022, *MegaBlocks*; Dai et al. 2024, *DeepSeekMoE* (shared and fine-grained experts); Wang et al. 2024, *Auxiliary-Loss-Free Load Balancing*, and DeepSeek-AI 2024, *DeepSeek-V3* (the bias).

@@ -9,7 +9,7 @@
 # | Time | 115 to 165 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes |
-# | Before this | labs [[#start_here]], [[#sharding]], [[#tensor_parallel]] and [[#pipeline]]; [[#tensor_parallel_in_practice]], [[#pipelines_in_practice]], [[#context_parallel]] and [[#mixture_of_experts]] help |
+# | Before this | labs [[#start_here]], [[#sharding]], [[#tensor_parallel]] and [[#pipeline]]; [[#tensor_parallel_in_practice]], [[#pipelines_in_practice]], [[#context_parallel]], [[#mixture_of_experts]] and [[#expert_parallel]] help |
 # | Syllabus | T40, C20 |
 
 # %% name="setup" setup=true
@@ -618,7 +618,7 @@ subject = "planned: Mixtral 8x7B, 64 H100"
 claims.figure("all-to-alls of 8 expert ranks / of 2", subject, exchanged[8] / exchanged[2], "x")
 
 # %% [markdown] name="experts_explained"
-# Each of N expert ranks keeps 1/N of its rows and sends the rest ([[mixture_of_experts]]). So the bytes grow like (N − 1) / N: from 1/2 with 2 ranks to 7/8 with 8, and never to more than twice those of 2 ranks. The time follows. (An all-to-all also has a latency, which does not grow.)
+# Each of N expert ranks keeps 1/N of its rows and sends the rest ([[expert_parallel]]). So the bytes grow like (N − 1) / N: from 1/2 with 2 ranks to 7/8 with 8, and never to more than twice those of 2 ranks. The time follows. (An all-to-all also has a latency, which does not grow.)
 #
 # Memory falls much faster. The weights and gradients of the experts are divided by N. The optimizer state stays as it is, because ZeRO-1 already shards it over all 64 ranks. So here many expert ranks cost little and save a lot, *inside a node*: these eight ranks exchange their tokens over NVLink. Between nodes, each GPU sends through its own network port, at a ninth of the speed (section 5). And if the experts do not get the same load, all ranks wait for the busiest one.
 #

@@ -40,7 +40,7 @@ LABS = {
     in (
         *("data_parallel", "when_ranks_go_wrong", "sharding", "fully_shard", "tensor_parallel"),
         *("tensor_parallel_in_practice", "pipeline", "pipelines_in_practice"),
-        *("context_parallel", "balance_and_documents", "mixture_of_experts", SURVIVE),
+        *("context_parallel", "balance_and_documents", "expert_parallel", SURVIVE),
     )
 }
 SETTLED = 5.0  # seconds after which a process that still lives counts as left behind

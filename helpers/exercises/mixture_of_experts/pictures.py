@@ -1,6 +1,6 @@
-"""Drawings: a layer of experts, their loads over time, a capacity, an exchange between ranks, a mesh of ranks."""
+"""Drawings: a layer of experts, and their loads over time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ...core.colors import COLORS
@@ -11,7 +11,8 @@ if TYPE_CHECKING:  # matplotlib takes most of a second to import, and ranks draw
     from torch import Tensor
 
 
-def _canvas(width: float, height: float, panels: int = 1) -> "tuple[Figure, list[Axes]]":
+def canvas(width: float, height: float, panels: int = 1) -> "tuple[Figure, list[Axes]]":
+    """Return an empty figure and its panels, beside each other."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -19,7 +20,7 @@ def _canvas(width: float, height: float, panels: int = 1) -> "tuple[Figure, list
     return figure, [first, *(figure.add_subplot(1, panels, i + 2, sharey=first) for i in range(panels - 1))]
 
 
-def _box(axes: "Axes", at: tuple[float, float], size: tuple[float, float], color: str) -> None:
+def box(axes: "Axes", at: tuple[float, float], size: tuple[float, float], color: str) -> None:
     """Draw a filled rectangle at its lower left corner."""
     from matplotlib.patches import Rectangle
 
@@ -28,7 +29,7 @@ def _box(axes: "Axes", at: tuple[float, float], size: tuple[float, float], color
 
 def layer_picture() -> "Figure":
     """Draw four tokens, each on its way through two of four experts."""
-    figure, (axes,) = _canvas(7, 2.9)
+    figure, (axes,) = canvas(7, 2.9)
     choices = (((0, 0.7), (2, 0.3)), ((0, 0.5), (1, 0.5)), ((2, 0.8), (0, 0.2)), ((3, 0.6), (2, 0.4)))
     for token, pair in enumerate(choices):
         y = 3 - token
@@ -37,10 +38,10 @@ def layer_picture() -> "Figure":
                 [1, 3.4, 4.6, 7], [y, 3 - expert, 3 - expert, y], color=COLORS[token], lw=1 + 5 * weight, alpha=0.6
             )
         for x, text in ((0.5, f"token {token}"), (7.5, "sum")):
-            _box(axes, (x - 0.5, y - 0.3), (1, 0.6), COLORS[token])
+            box(axes, (x - 0.5, y - 0.3), (1, 0.6), COLORS[token])
             axes.text(x, y, text, ha="center", va="center", color="white", fontsize=9)
     for expert in range(4):
-        _box(axes, (3.4, 3 - expert - 0.3), (1.2, 0.6), "#555555")
+        box(axes, (3.4, 3 - expert - 0.3), (1.2, 0.6), "#555555")
         axes.text(4, 3 - expert, f"expert {expert}", ha="center", va="center", color="white", fontsize=9, zorder=3)
     axes.text(2.2, 3.55, "router: k = 2", ha="center", fontsize=10)
     axes.text(5.8, 3.55, "times its weight", ha="center", fontsize=10)
@@ -56,48 +57,11 @@ def loads_picture(runs: "Mapping[str, Tensor]", layer: int = 0) -> "Figure":
         runs: by name, shares of (steps, layers, experts).
         layer: which layer.
     """
-    figure, panels = _canvas(3.2 * len(runs) + 1.2, 3, len(runs))
+    figure, panels = canvas(3.2 * len(runs) + 1.2, 3, len(runs))
     for axes, (name, loads) in zip(panels, runs.items(), strict=True):
         shares = loads[:, layer].T.numpy()  # (experts, steps)
         colors = [COLORS[i % len(COLORS)] for i in range(len(shares))]
         axes.stackplot(range(shares.shape[1]), 100 * shares, colors=colors, edgecolor="white", linewidth=0.3)
         axes.set(title=name, xlabel="step", xlim=(0, shares.shape[1] - 1), ylim=(0, 100))
     panels[0].set_ylabel(f"% of the choices in the {('first', 'second')[layer]} block, by expert")
-    return figure
-
-
-def exchange_picture(rows: Sequence[Sequence[int]]) -> "Figure":
-    """Draw a table of how many rows each rank sends to each other; what stays at home is gray."""
-    figure, (axes,) = _canvas(5, 3.4)
-    n = len(rows)
-    for i, line in enumerate(rows):
-        for j, number in enumerate(line):
-            _box(axes, (j, n - 1 - i), (1, 1), "#DDDDDD" if i == j else COLORS[i % len(COLORS)])
-            dark = "black" if i == j else "white"
-            axes.text(j + 0.5, n - 0.5 - i, number, ha="center", va="center", color=dark, fontsize=11)
-        axes.text(-0.15, n - 0.5 - i, f"from rank {i}", ha="right", va="center", color=COLORS[i % len(COLORS)])
-        axes.text(i + 0.5, n + 0.12, f"to {i}", ha="center")
-        axes.text(i + 0.5, -0.35, f"{sum(line[i] for line in rows)}", ha="center", weight="bold")
-    axes.text(-0.15, -0.35, "rows that arrive", ha="right")
-    axes.set(xlim=(-1.6, n + 0.1), ylim=(-0.6, n + 0.5))
-    axes.set_axis_off()
-    return figure
-
-
-def mesh_picture(replicas: int, ranks: int) -> "Figure":
-    """Draw ranks on a grid of replicas x expert ranks, with what they exchange in each direction."""
-    figure, (axes,) = _canvas(6.4, 3.2)
-    for i in range(replicas):
-        for j in range(ranks):
-            _box(axes, (3 * j, -1.6 * i), (2.2, 1), COLORS[j % len(COLORS)])
-            text = f"rank {i * ranks + j}\nbatch {i * ranks + j}, experts {'ABCDEFGH'[j]}"
-            axes.text(3 * j + 1.1, -1.6 * i + 0.5, text, ha="center", va="center", color="white", fontsize=9)
-    arrow = {"arrowstyle": "<->", "color": "black"}
-    right, low = 3 * (ranks - 1) + 2.2, -1.6 * (replicas - 1)
-    axes.annotate("", (right, 1.35), (0, 1.35), arrowprops=arrow)
-    axes.text(right / 2, 1.5, "expert: tokens travel", ha="center")
-    axes.annotate("", (right + 0.4, low), (right + 0.4, 1), arrowprops=arrow)
-    axes.text(right + 0.6, (low + 1) / 2, "replica:\nthe same experts", va="center")
-    axes.set(xlim=(-0.2, right + 3), ylim=(low - 0.2, 1.9))
-    axes.set_axis_off()
     return figure

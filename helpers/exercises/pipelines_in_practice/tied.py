@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import Schedule1F1B
 
 from ..base import Check, Evidence
-from ..mixture_of_experts.parcels import Parcels
+from ..expert_parallel.parcels import Parcels
 from ..probing.on_ranks import on_ranks
 from ..tensor_parallel.said import by_rank, noted, wrong_tensor
 from .tied_model import on_this_rank, tied_batch, tied_stages

@@ -8,9 +8,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from ..base import Check, Evidence
+from ..mixture_of_experts.inputs import Drawn, drawn, leaf
 from ..probing.on_ranks import on_ranks
 from ..tensor_parallel.said import EXACT, by_rank, noted, wrong_tensor
-from .inputs import Drawn, drawn, leaf
 from .one_loop import one_loop
 from .parcels import Parcels
 
@@ -108,7 +108,7 @@ def _wrong(seen: list[Evidence], expected: list[Evidence], tolerance: float = EX
     return None
 
 
-def observe(seed: int, _: Any, expert_parallel: Any) -> Evidence:
+def observe(seed: int, expert_parallel: Any) -> Evidence:
     """Return, by number of ranks, what each of them measured where the group is the world."""
     return {str(ranks): on_ranks(_in_the_world, ranks, seed, expert_parallel) for ranks in (2, 4)}
 
@@ -124,8 +124,6 @@ class EqualsOneProcess(Check):
         "Restore the order in which the rows arrived, and send the results with the lists swapped."
     )
 
-    after = ("exchanges_rows",)
-
     probe = staticmethod(observe)
 
     @staticmethod
@@ -138,10 +136,10 @@ class KeepsToItsGroup(Check):
 
     hint = "Which call uses the whole world: `dist.get_world_size()` without the group, an all-to-all without `group=`?"
 
-    after = ("exchanges_rows", "equals_one_process")
+    after = ("equals_one_process",)
 
     @staticmethod
-    def probe(seed: int, _: Any, expert_parallel: Any) -> Evidence:
+    def probe(seed: int, expert_parallel: Any) -> Evidence:
         return {"ranks": on_ranks(_in_groups, 4, seed, expert_parallel)}
 
     @staticmethod
@@ -153,8 +151,6 @@ class KeepsWhatComesIn(Check):
     """No input tensor is changed: x, chosen, weights and the experts keep their values."""
 
     hint = "Which line writes into a tensor that your function did not create?"
-
-    after = ("exchanges_rows",)
 
     probe = staticmethod(observe)
 
@@ -196,10 +192,8 @@ class SendsEachRowOnce(Check):
         "Uneven parts need no padding: the exchanged counts are the split sizes."
     )
 
-    after = ("exchanges_rows",)
-
     @staticmethod
-    def probe(seed: int, _: Any, expert_parallel: Any) -> Evidence:
+    def probe(seed: int, expert_parallel: Any) -> Evidence:
         return {"ranks": on_ranks(_sent, 3, seed, expert_parallel)}
 
     @staticmethod
@@ -227,4 +221,4 @@ def _too_much(calls: list[list[Any]], way: str, bounds: tuple[int, int, int]) ->
     return None
 
 
-PARALLEL = (EqualsOneProcess, KeepsToItsGroup, KeepsWhatComesIn, SendsEachRowOnce)
+LAYER = (EqualsOneProcess, KeepsToItsGroup, KeepsWhatComesIn, SendsEachRowOnce)

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .inputs import Drawn, leaf
+from ..mixture_of_experts.inputs import Drawn, leaf
 
 
 def one_loop(given: Drawn) -> dict[str, Tensor]:

@@ -7,9 +7,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..base import Check, Evidence
+from ..mixture_of_experts.inputs import WIDTH, leaf
 from ..probing.on_ranks import on_ranks
 from ..tensor_parallel.said import by_rank, noted, wrong_tensor
-from .inputs import WIDTH, leaf
 
 TABLES = {  # row i, column j: how many rows rank i has for rank j
     "uneven": [[1, 2, 0], [3, 0, 1], [2, 4, 2]],
@@ -93,7 +93,7 @@ class ExchangesRows(Check):
     )
 
     @staticmethod
-    def probe(seed: int, Exchange: Any, _: Any) -> Evidence:
+    def probe(seed: int, Exchange: Any) -> Evidence:
         return {"ranks": on_ranks(_exchanged, 3, seed, Exchange, False)}
 
     @staticmethod
@@ -109,7 +109,7 @@ class TakesAnyLayout(Check):
     after = ("exchanges_rows",)
 
     @staticmethod
-    def probe(seed: int, Exchange: Any, _: Any) -> Evidence:
+    def probe(seed: int, Exchange: Any) -> Evidence:
         return {"ranks": on_ranks(_exchanged, 3, seed + 3, Exchange, True)}
 
     @staticmethod
@@ -138,7 +138,7 @@ class GoesBackTwice(Check):
     after = ("exchanges_rows",)
 
     @staticmethod
-    def probe(seed: int, Exchange: Any, _: Any) -> Evidence:
+    def probe(seed: int, Exchange: Any) -> Evidence:
         return {"ranks": on_ranks(_twice, 3, seed + 5, Exchange)}
 
     @staticmethod

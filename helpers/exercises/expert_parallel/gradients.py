@@ -132,4 +132,4 @@ def _words(sent: dict[tuple[int, ...], int]) -> str:
     return " and ".join(f"{left:,} B among ranks {list(ranks)}" for ranks, left in sent.items()) or "nothing"
 
 
-REDUCE = (AveragesAmongTheirCopies, SendsAmongTheirCopies)
+GRADIENTS = (AveragesAmongTheirCopies, SendsAmongTheirCopies)
