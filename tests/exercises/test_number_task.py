@@ -8,7 +8,7 @@ import torch
 
 @pytest.fixture(scope="module")
 def task():
-    from helpers.exercises.reference.lora import pack  # and PEFT: eight seconds that collecting tests need not take
+    from helpers.exercises.reference.adapters_in_practice import pack  # and PEFT: eight seconds that collecting tests need not take
 
     made = NumberTask(byte_tokenizer(), torch.device("cpu"))
     made.pack = pack
