@@ -76,15 +76,12 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 NAME = None  # another model: its name on the Hub where there is a network, a folder, or a GGUF file
 try:
     base, tokenizer, subject_name = real_model(NAME, torch.bfloat16 if NAME else torch.float32)
-    is_real = True
 except RealModelError as error:
     print(f"{error}. Until then a small Llama takes its place.")
     base, tokenizer, subject_name = stand_in(device)
-    is_real = False
 base = base.to(device).requires_grad_(False)
-parameters = sum(p.numel() for p in base.parameters())
-is_small = parameters < 5e8  # copies cost little
-print(f"{subject_name}: {parameters:,} parameters, {len(tokenizer):,} tokens in the vocabulary")
+is_small = base.num_parameters() < 5e8  # copies cost little
+print(f"{subject_name}: {base.num_parameters():,} parameters, {len(tokenizer):,} tokens in the vocabulary")
 
 # %% [markdown] name="chat_text"
 # ### A chat becomes tokens
@@ -293,7 +290,7 @@ if is_small:
         try_setup(name)
 
 # %% name="setups_verdicts"
-if is_real:
+if base.num_parameters() > 1e6:  # not the stand-in
     subject = f"{subject_name}, numbers in words, {REAL_STEPS} steps"
     rise = 100 * (results["LoRA, r=8"][1] - unadapted[1])
     claims.record(
@@ -405,8 +402,7 @@ if LONGER:
 
 # %% name="trainer_rows"
 packed_rows = pack([task.example(n) for n in task.known[:24]], 4 * task.longest, tokenizer.pad_token_id)
-names = ("input_ids", "labels", "position_ids")
-rows = [dict(zip(names, row, strict=True)) for row in zip(*packed_rows, strict=True)]
+rows = [{"input_ids": row[0], "labels": row[1], "position_ids": row[2]} for row in zip(*packed_rows, strict=True)]
 print(f"{len(rows)} rows of {len(rows[0]['labels'])} tokens; answers: {(packed_rows[1] != -100).float().mean():.0%}")
 
 # %% name="trainer"

@@ -76,7 +76,10 @@ WEEKS = (
         ("activation_checkpointing", "selective_checkpointing", "memory_profiling", "oom_clinic"),
     ),
     ("Where the time goes", ("where_the_time_goes", "traces", "compilation_and_fusion", "fused_kernels")),
-    ("Lean optimizers, and 7B in 24 GB", ("lean_optimizers", "muon_and_in_place", "lora", "x4_lora", "adapters_in_practice")),
+    (
+        "Lean optimizers, and 7B in 24 GB",
+        ("lean_optimizers", "muon_and_in_place", "lora", "x4_lora", "adapters_in_practice"),
+    ),
     ("Data, and many ranks", ("data_loading", "tokens", "data_parallel", "when_ranks_go_wrong", "x3_ddp")),
     ("Splitting state and layers", ("sharding", "fully_shard", "x7_fits_on_no_rank", "tensor_parallel")),
     (
