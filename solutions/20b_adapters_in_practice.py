@@ -410,7 +410,7 @@ bf16 = supports(torch.bfloat16, device)
 with tempfile.TemporaryDirectory() as folder:
     arguments = TrainingArguments(
         output_dir=folder,
-        max_steps=3,
+        max_steps=2,
         per_device_train_batch_size=1,  # the micro-batch: a row of about four examples
         gradient_accumulation_steps=2,  # effective batch: two rows
         learning_rate=LORA_RATE,
