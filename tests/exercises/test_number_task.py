@@ -8,7 +8,8 @@ import torch
 
 @pytest.fixture(scope="module")
 def task():
-    from helpers.exercises.reference.lora import pack  # and PEFT: eight seconds that collecting tests need not take
+    # With it comes PEFT: eight seconds that collecting tests need not take.
+    from helpers.exercises.reference.adapters_in_practice import pack
 
     made = NumberTask(byte_tokenizer(), torch.device("cpu"))
     made.pack = pack

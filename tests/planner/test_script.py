@@ -14,7 +14,7 @@ import time
 from helpers.core.byte_tokenizer import byte_tokenizer
 from helpers.core.descendants import end_process
 from helpers.core.real_model import find_real_model
-from helpers.exercises.lora.number_words import number_words
+from helpers.exercises.adapters_in_practice.number_words import number_words
 from helpers.planner import ParallelConfig, Recipe, RecipeError
 from helpers.planner.catalog.models import find_model
 from helpers.planner.script import training_script

@@ -40,6 +40,7 @@ LABS = {
     "19_fp8": "train_compare",
     "20_lora": "adapt",
     "20_x4_lora": "plan_hint",
+    "20b_adapters_in_practice": "pack_hint",
     "21_capstone": "stacked",
 }
 OF_VALUES = {  # cells in which values decide how much is done: a dry run has none

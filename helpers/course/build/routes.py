@@ -31,7 +31,7 @@ ROUTES = (
         "fine-tune a 7B model on one GPU",
         (
             *(*_ONE_GPU, "selective_checkpointing"),
-            *("memory_profiling", "oom_clinic", "lora", "x4_lora"),
+            *("memory_profiling", "oom_clinic", "lora", "x4_lora", "adapters_in_practice"),
         ),
         "`make lab`",
     ),
@@ -77,7 +77,10 @@ WEEKS = (
         ("activation_checkpointing", "selective_checkpointing", "memory_profiling", "oom_clinic"),
     ),
     ("Where the time goes", ("where_the_time_goes", "traces", "compilation_and_fusion", "fused_kernels")),
-    ("Lean optimizers, and 7B in 24 GB", ("lean_optimizers", "muon_and_in_place", "lora", "x4_lora")),
+    (
+        "Lean optimizers, and 7B in 24 GB",
+        ("lean_optimizers", "muon_and_in_place", "lora", "x4_lora", "adapters_in_practice"),
+    ),
     ("Data, and many ranks", ("data_loading", "tokens", "data_parallel", "when_ranks_go_wrong", "x3_ddp")),
     (
         "Splitting state and layers",

@@ -37,6 +37,7 @@ _LABS = (
     "fused_kernels",
     "fp8",
     "lora",
+    "adapters_in_practice",
     "capstone",
 )
 
