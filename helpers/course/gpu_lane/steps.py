@@ -38,6 +38,7 @@ _LABS = (
     "fp8",
     "lora",
     "capstone",
+    "choosing_a_recipe",
 )
 
 
