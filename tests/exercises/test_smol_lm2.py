@@ -13,6 +13,8 @@ from ..sampling import sample
 TEXTS = {name: text for name, (part, text) in styles("capstone").items() if part == "capstone.stack"}
 TEXTS |= topics()["capstone"].right
 
+pytestmark = pytest.mark.slow  # the model takes seconds to build
+
 
 def test_it_has_the_published_number_of_parameters():
     with torch.device("meta"):
@@ -20,7 +22,6 @@ def test_it_has_the_published_number_of_parameters():
     assert sum(p.numel() for p in model.parameters()) == hub_models()["smollm2-135m"].parameters
 
 
-@pytest.mark.slow
 def test_its_logits_are_those_of_transformers():
     torch.manual_seed(0)
     model, ids = SmolLM2(), torch.randint(49152, (2, 9))
@@ -28,7 +29,6 @@ def test_its_logits_are_those_of_transformers():
         torch.testing.assert_close(model(ids), model.llama(ids).logits.transpose(1, 2))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", sample(list(TEXTS), one_in=len(TEXTS)))
 def test_right_answers_of_the_rungs_run_on_it(name):
     answers = run_answers(TEXTS[name])
