@@ -47,6 +47,7 @@ from .exercises.capstone.ladder_task import LadderTask as LadderTask
 from .exercises.capstone.ladder_task import Rung as Rung
 from .exercises.capstone.open_rung import run_open_rung as run_open_rung
 from .exercises.capstone.signum import Signum as Signum
+from .exercises.capstone.smol_lm2 import SmolLM2 as SmolLM2
 from .exercises.data_parallel.all_reduce_log import AllReduceLog as AllReduceLog
 from .exercises.data_parallel.launch import torchrun as torchrun
 from .exercises.data_parallel.messages import Messages as Messages

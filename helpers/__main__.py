@@ -70,7 +70,7 @@ COMMANDS = {
     "plans": Command(".course.build.tables_cli", "recompute all stored plans that the labs use (half an hour)"),
     "searches": Command(".course.build.tables_cli", "recompute all stored layout searches that the labs use (an hour)"),
     "chooser": Command(
-        ".course.build.tables_cli", "recompute the table behind the capstone's recipe chooser (a few minutes)"
+        ".course.build.tables_cli", "recompute the table behind the recipe chooser of the labs (a few minutes)"
     ),
 }
 GROUPS = {"learners, and anyone with a GPU": "doctor", "instructors": "grade", "authors of the course": "build"}

@@ -60,7 +60,7 @@ def test_bf16_on_a_card_without_it_is_said_and_slower():
     assert not any(c.emulated for c in choose("rtx-4090-24gb", "llama-2-7b", 512, 16))
 
 
-def test_the_answers_that_the_capstone_gives():
+def test_the_answers_that_the_lab_gives():
     """What stands behind `Answers` in the lab's section on the chooser."""
 
     def fitting(gpu, tokens):

@@ -42,6 +42,7 @@ LABS = {
     "20_x4_lora": "plan_hint",
     "20b_adapters_in_practice": "pack_hint",
     "21_capstone": "stacked",
+    "21b_choosing_a_recipe": "one_device",
 }
 OF_VALUES = {  # cells in which values decide how much is done: a dry run has none
     "04_gradient_accumulation": {"critical", "betas"},  # they train until a loss is reached

@@ -39,6 +39,7 @@ _LABS = (
     "lora",
     "adapters_in_practice",
     "capstone",
+    "choosing_a_recipe",
 )
 
 

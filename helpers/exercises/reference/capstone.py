@@ -5,15 +5,10 @@ Written by `python -m helpers build`; change the source, not this file.
 
 import functools
 import math
-import re
-import shutil
 import statistics
-import subprocess
-import sys
-import tempfile
 from dataclasses import replace
-from pathlib import Path
-from helpers import CATEGORIES, Claims, GiB, KiB, LadderRun, LadderTask, MemoryMeter, ParallelConfig, Prediction, Recipe, Rung, Signum, benchmark, check, choose, chooser_figure, device_name, explore, find_gpu, hint, human_bytes, lab_report, ladder_figure, parallel_map, peak_table, pick_device, planned, run_open_rung, seven_rungs, show, show_table, training_script
+from helpers import CATEGORIES, Claims, KiB, LadderRun, LadderTask, MemoryMeter, Prediction, Rung, Signum, SmolLM2, check, device_name, hint, human_bytes, in_turns, lab_report, ladder_figure, parallel_map, peak_table, pick_device, planned, run_open_rung, seven_rungs, show, show_table
+from helpers.virtual_gpu import virtual_gpu
 import numpy as np
 import torch
 import torch.nn.functional as F
