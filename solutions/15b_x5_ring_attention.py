@@ -81,7 +81,7 @@ hint("x5.shard")
 # 1. It starts both messages and returns **at once**, even if its neighbors have not called it yet. The messages travel while the caller computes, before it waits. It returns a function. Called without arguments, that function waits for both messages (on a GPU: the current stream waits) and returns the received tensor, with the shape and dtype of `x`.
 # 2. `x` may be a non-contiguous view, and is not changed. Send exactly its elements, in its dtype, to the next rank only, and without a collective.
 # 3. Two calls may be in flight between the same ranks, and the second may be waited for first. All ranks of a group make their calls in the same order: messages between two ranks carry no tag and match in the order in which they were started.
-# 4. `group` may consist of any ranks of the world, such as 1 and 3, while the others do something else. In a group of one rank, the function returns `x` itself.
+# 4. `group` may consist of any ranks of the world, such as 1 and 3, while the others do something else. In a group of one rank, the function returns `x` or a copy of it.
 
 
 # %% name="pass_on" answer=true
