@@ -13,7 +13,6 @@
 # | Syllabus | T39 |
 
 # %% name="setup" setup=true
-# %% name="setup_torch" setup=true
 import math
 
 from helpers import (
@@ -40,6 +39,7 @@ from helpers.exercises.mixture_of_experts.built import MoE, grouped, nudge, perm
 from helpers.exercises.mixture_of_experts.trained import batch_at, train
 from helpers.exercises.mixture_of_experts.window_model import WIDTH, WindowModel
 
+# %% name="setup_torch" setup=true
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
