@@ -655,7 +655,7 @@ else:
 # %% [markdown] name="smol_explained"
 # Why is the factor larger than that of the 1B model, with the same batch? The bound gives the reason. For each token, a block saves a number of values proportional to its *width*, but it has a number of weights proportional to the *square* of its width. So in a narrow model A is large compared with 4Φ, and the bound is high.
 #
-# Why does the factor stay below the bound? Because of a, the memory for one micro-batch. The list shows what it consists of: almost all of it belongs to the line that computes the loss. Three tensors are as large as the **logits** of a sequence: the log-probabilities that the loss saves, their gradient, and the gradient of the logits. Their size is tokens × vocabulary, so no rung lowers it: checkpointing ends before the head, and a micro-batch cannot be smaller than one sequence. The next rung would be a loss in chunks ([[oom_clinic]], [[fused_kernels]]).
+# Why does the factor stay below the bound? Because of a, the memory for one micro-batch. The list shows where it comes from: almost all of it belongs to the line of `accumulate` that runs the model and computes the loss. Most of that is three tensors as large as the **logits** of a sequence: the log-probabilities that the loss saves, their gradient, and the gradient of the logits. Their size is tokens × vocabulary, so no rung lowers it: checkpointing ends before the head, and a micro-batch cannot be smaller than one sequence. The next rung would be a loss in chunks ([[oom_clinic]], [[fused_kernels]]).
 #
 # (With real values, means in BF16 would also need stochastic rounding, as `Signum` does it. A dry run counts bytes only.)
 
