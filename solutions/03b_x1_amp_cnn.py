@@ -130,7 +130,7 @@ hint("x1.scaler")
 # - `dtype` is `torch.float32`, `torch.bfloat16` or `torch.float16`: what convolutions and linear layers compute in. The
 #   weights stay FP32. Autocast is off again when the step ends.
 # - The model arrives in training mode and stays in it.
-# - The loss is cross-entropy in FP32 of the logits, which are converted once, and `backward()` starts from this FP32 loss, inside autocast or after it.
+# - The loss is the cross-entropy in FP32. The logits are converted to FP32 only once. `backward()` starts from this FP32 loss, inside autocast or after it.
 # - The **true** gradient (not the scaled one) is clipped to the norm `max_norm` over all parameters of the model together; the parts of `model` may differ from those of a `SmallCNN`.
 # - `scaler` is None or a `torch.amp.GradScaler`, of which the step may use `scale`, `unscale_`, `step` and `update`. With a scaler, `backward()` starts from the scaled loss, and `update` is called once. If the gradient of either optimizer contains inf or NaN,
 #   neither optimizer steps, and neither optimizer's state changes.
@@ -248,7 +248,7 @@ hint("x1.compare")
 # The cell below runs your experiment once per format and prints the results. Which columns did mixed precision change? Accuracies of different seeds differ by a
 # point or more ([[mixed_precision]], section 4), so a difference of that size between the rows says nothing about the formats.
 #
-# On a GPU, most of a step of this network goes into starting operations. So there the speed column comes from your `train_step` on a network with 256 channels and 1,024
+# On a GPU, most of this network's step time goes into launching kernels. So there the speed column comes from your `train_step` on a network with 256 channels and 1,024
 # larger images. On a CPU the time depends on whether the CPU has instructions for the format, and the column gives no verdict.
 
 
@@ -299,5 +299,5 @@ else:
 # python -m helpers grade SUBMISSIONS --out GRADES
 # ```
 #
-# Grading takes only your three answer cells, runs them with different random numbers, and applies the same ten checks. Changes
+# The grader takes only your three answer cells, runs them with different random numbers, and applies the same ten checks. Changes
 # elsewhere in the notebook make no difference.

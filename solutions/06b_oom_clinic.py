@@ -176,8 +176,8 @@ if device.type != "cuda":
 # Nearly all of that memory was allocated by line 5 of patient A's cell, `loss = ...`, where the forward pass saved its tensors. The line that keeps them alive, `history.append(loss)`, is not in the list. A
 # snapshot shows *where memory was allocated*. It does not show which reference keeps it alive; you have to find that one.
 #
-# [[Memory_profiling]] recommended a snapshot *at* the error. Here is one: of patient A's last moment on the virtual GPU or, on a real GPU, of a loop that keeps 64 MiB in each round. `still_there` reads both. In the virtual GPU's file,
-# the name of each frame is the category of the block, and a notebook's cell is not a `.py` file, so `still_there` returns categories there.
+# [[Memory_profiling]] recommended a snapshot *at* the error. The next cell reads one. On the virtual GPU it is from the moment when patient A runs out of memory. On a real GPU it is from a loop that keeps 64 MiB per round. `still_there` reads both. The virtual GPU's file
+# has no Python lines: each frame is named after the block's category, so there `still_there` returns categories.
 
 # %% name="oom_snapshot"
 oom_path = Path(tempfile.mkdtemp()) / "oom.pickle"
@@ -549,7 +549,7 @@ print(f"peak {human_bytes(meter_f.peak_bytes)} in {meter_f.peak_at}")
 # </details>
 #
 # **Contract.** `train(model, optimizer, batches)` trains as above: one step per pair (inputs, targets), with the mean squared error. It returns the list of
-# losses (as numbers or tensors). No gradient of a step is alive during the next forward pass.
+# losses (as numbers or tensors). The model arrives without gradients, and no gradient of a step is alive during the next forward pass.
 
 
 # %% name="train" answer=true reveal=true

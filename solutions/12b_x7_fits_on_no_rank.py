@@ -159,4 +159,4 @@ hint("x7.resume")
 # python -m helpers grade SUBMISSIONS --out GRADES
 # ```
 #
-# Grading takes only your answer cells, runs them with different random numbers, and applies the same ten checks. Changes elsewhere in the notebook make no difference.
+# The grader takes only your answer cells, runs them with different random numbers, and applies the same ten checks. Changes elsewhere in the notebook make no difference.

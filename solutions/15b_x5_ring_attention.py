@@ -337,5 +337,5 @@ except RuntimeError as error:  # NotImplementedError is one, too
 # python -m helpers grade SUBMISSIONS --out GRADES
 # ```
 #
-# Grading takes only your four answer cells, runs them with different random numbers, and runs the same ten checks. Changes
+# The grader takes only your four answer cells, runs them with different random numbers, and runs the same ten checks. Changes
 # elsewhere in the notebook neither help nor hurt.

@@ -370,5 +370,5 @@ with tempfile.TemporaryDirectory() as scratch:
 # python -m helpers grade SUBMISSIONS --out GRADES
 # ```
 #
-# Grading takes only your four answer cells, runs them with different random numbers, kills at other moments, and runs the same nine checks.
+# The grader takes only your four answer cells, runs them with different random numbers, kills at other moments, and runs the same nine checks.
 # Changes elsewhere in the notebook neither help nor hurt.

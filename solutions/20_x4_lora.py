@@ -368,4 +368,4 @@ else:
 # python -m helpers grade SUBMISSIONS --out GRADES
 # ```
 #
-# Grading takes only your five answer cells, runs them with different random numbers, and applies the same ten checks, worth one point each. (Each check cell above runs one to three of them.) Changes elsewhere in the notebook neither help nor hurt.
+# The grader takes only your five answer cells, runs them with different random numbers, and applies the same ten checks, worth one point each. (Each check cell above runs one to three of them.) Changes elsewhere in the notebook neither help nor hurt.

@@ -210,7 +210,8 @@ class StepsInARow(Check):
 
     points = 1
     hint = (
-        "Each step: zero_grad, forward, scaled backward, unscale_ both, clip, scaler.step both, one scaler.update.\n"
+        "Each step: zero_grad, forward, scaled backward, unscale_ both, clip, scaler.step both or neither, then one "
+        "scaler.update.\n"
         "GradScaler decides for each optimizer separately. The norm that clipping returns tells you about both."
     )
 

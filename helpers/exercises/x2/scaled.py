@@ -131,7 +131,12 @@ def _run(scaled_step: Any, seed: int, case: _Case) -> Evidence:
             hook = model[case.overflow].bias.register_hook(_overflow(case.opposite))
         before = weights(model)
         with MemoryMeter(model, optimizers) as meter:
-            returned = scaled_step(model, optimizers, scaler, x, y, case.micro_batch, case.max_norm)
+            try:
+                returned = scaled_step(model, optimizers, scaler, x, y, case.micro_batch, case.max_norm)
+            except RuntimeError:
+                if not logs or "update" in logs[-1]:
+                    raise
+                break  # PyTorch's scaler refuses a step after one without an update
         if hook:
             hook.remove()
         moved.append(update_since(before, model))
