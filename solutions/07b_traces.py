@@ -202,7 +202,7 @@ with profile(
         profiler.step()  # tells the schedule that a step has ended
 sort_by = "self_device_time_total" if device.type == "cuda" else "self_cpu_time_total"
 for row in profiler.key_averages().table(sort_by=sort_by, row_limit=4, max_name_column_width=34).splitlines()[:8]:
-    print(row if len(row) <= 120 else f"{row[:119]}…")
+    print(row if len(row) <= 112 else f"{row[:111]}…")
 print(f"saved as {trace_file.name} in the folder for temporary files; ui.perfetto.dev opens it")
 
 # %% [markdown] name="clock_text"

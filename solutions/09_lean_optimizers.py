@@ -398,7 +398,7 @@ hint("lean_optimizers.adam")
 # %% name="ready_made"
 HAS_BNB, HAS_TORCHAO = (importlib.util.find_spec(name) is not None for name in ("bitsandbytes", "torchao"))
 print(f"bitsandbytes: {'yes' if HAS_BNB else 'not installed'}, torchao: {'yes' if HAS_TORCHAO else 'not installed'}")
-OPTIMIZERS["Adam8, yours"] = lambda ps: Adam8(ps, BOOKS["equal factors"])
+OPTIMIZERS["Adam8"] = lambda ps: Adam8(ps, BOOKS["equal factors"])
 if HAS_BNB:
     import bitsandbytes as bnb
 
@@ -572,7 +572,7 @@ peaks = {f"AdamW, {name}": meter for name, meter in implemented.items()}
 with sign_of_life("a step of each optimizer"):
     peaks |= {name: metered(make) for name, make in OPTIMIZERS.items() if name != "AdamW"}
 torch.compiler.set_stance("default")
-peak_guess.reveal(peaks["Adam8, yours"].peak_bytes / phi)
+peak_guess.reveal(peaks["Adam8"].peak_bytes / phi)
 print(f"one copy of the largest matrix: {matrix / phi:.2f} bytes per parameter of the model")
 table = [("bytes per parameter", "state", "transient", "in largest matrices", "PEAK", "reached in")]
 for name, meter in peaks.items():
@@ -724,7 +724,7 @@ sweep_guess = Prediction(
 LANES = {
     "AdamW, foreach": (lambda ps: torch.optim.AdamW(ps, foreach=True), False),
     "AdamW, fused, inside": (fused_adamw, True),
-    "Adam8, yours, inside": (OPTIMIZERS["Adam8, yours"], True),
+    "Adam8, inside": (OPTIMIZERS["Adam8"], True),
 }
 SIZES = (16, 128, 512)
 
@@ -735,7 +735,7 @@ def tokens(n):
 
 
 with sign_of_life("steps with more tokens"):
-    at_16 = implemented["foreach"], inside, metered(OPTIMIZERS["Adam8, yours"], inside=True)
+    at_16 = implemented["foreach"], inside, metered(OPTIMIZERS["Adam8"], inside=True)
     sweep = {
         name: [first, *(metered(make, make_gpt, *tokens(n), inside=where) for n in SIZES[1:])]
         for (name, (make, where)), first in zip(LANES.items(), at_16, strict=True)
@@ -842,7 +842,7 @@ print(f"4 + 4 bytes per parameter over a bus of 25 GB/s: {8 * count / 25e9:.1f} 
 
 # %% name="play"
 SETUPS = {"AdamW, foreach": LANES["AdamW, foreach"][0], "AdamW, fused": fused_adamw}
-SETUPS |= {name: OPTIMIZERS[name] for name in ("Adam8, yours", "Adafactor", "SGD")}
+SETUPS |= {name: OPTIMIZERS[name] for name in ("Adam8", "Adafactor", "SGD")}
 
 
 def picture(optimizer, tokens_in_batch, step):
