@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from ..labs.test_clipping import names_of
+from ..labs.names_of import names_of
 
 
 class Counting(nn.Module):

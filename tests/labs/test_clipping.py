@@ -3,29 +3,16 @@
 The models and the training come from the labs' sources, so what one lab teaches works in the next.
 """
 
-from pathlib import Path
-from typing import Any
-
-from helpers.core.files import ROOT
-from helpers.course.build.source import Source
 from helpers.ranks.failure import RankError
 from helpers.ranks.run import run_ranks
 
 import pytest
 import torch
 
+from .names_of import names_of
+
 HOW = ("fused", "foreach")
 CLOSE = 1e-4  # relative; an update with the wrong norm is farther off
-
-
-def names_of(lab: str, *cells: str) -> dict[str, Any]:
-    """Run these cells of a lab's solution, in their order, and return its names."""
-    (path,) = Path(ROOT, "solutions").glob(f"*_{lab}.py")
-    names: dict[str, Any] = {"__name__": lab}
-    for cell in Source(path).cells():
-        if cell.metadata.get("name") in cells:
-            exec(compile(cell.source, f"{path.name}: {cell.metadata.name}", "exec"), names)
-    return names
 
 
 @pytest.mark.slow

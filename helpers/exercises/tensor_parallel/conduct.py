@@ -10,7 +10,7 @@ from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
 from ..probing.cases import case_name, cases_on_ranks
 from .inputs import drawn, leaf
-from .said import by_rank, noted, wrong_calls
+from .said import by_rank, noted, wrong_passes
 
 IN, OUT = 6, 12  # features of x and of y: both divide by 2 and by 3
 
@@ -140,10 +140,8 @@ class SendsOneAllReduce(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         ranks = seen[MESSAGES]
         for case, want in expected[MESSAGES][0].items():
-            for way in ("forward", "backward"):
-                texts = [wrong_calls(got[case][way], want[way]) for got in ranks]
-                if said := by_rank(f"{case}, {way} pass", texts):
-                    return f"{said}\nIn which direction does this function sum, and which tensor?"
+            if said := wrong_passes(case, [got[case] for got in ranks], want):
+                return f"{said}\nIn which direction does this function sum, and which tensor?"
             texts = [
                 None
                 if got[case]["dtypes"] == want["dtypes"]

@@ -75,3 +75,11 @@ def by_rank(what: str, texts: Sequence[str | None]) -> str | None:
         return f"{head}\nall ranks: {texts[0]}"
     lines = (f"rank {i}: {text or 'right'}" for i, text in enumerate(texts))
     return "\n".join([head, *lines])
+
+
+def wrong_passes(case: str, ranks: Sequence[Evidence], right: Evidence) -> str | None:
+    """Say in which pass of a case, forward or backward, ranks call other collectives than the right ones."""
+    for way in ("forward", "backward"):
+        if said := by_rank(f"{case}, {way} pass", [wrong_calls(got[way], right[way]) for got in ranks]):
+            return said
+    return None

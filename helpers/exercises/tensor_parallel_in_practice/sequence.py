@@ -13,7 +13,7 @@ from ..base import Check, Evidence
 from ..probing.cases import case_name, cases_on_ranks
 from ..probing.on_ranks import on_ranks
 from ..tensor_parallel.inputs import drawn, leaf
-from ..tensor_parallel.said import by_rank, noted, wrong_calls, wrong_tensor
+from ..tensor_parallel.said import by_rank, noted, wrong_passes, wrong_tensor
 
 SHAPES = {"2 dimensions": (), "3 dimensions": (5,), "4 dimensions": (2, 3)}  # of an input, after (B, tokens)
 ROWS, TOKENS = 3, 2  # rows, tokens of a rank
@@ -179,10 +179,8 @@ class SendsHalfAnAllReduce(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         ranks = seen[MESSAGES]
         for case, want in expected[MESSAGES][0].items():
-            for way in ("forward", "backward"):
-                texts = [wrong_calls(got[case][way], want[way]) for got in ranks]
-                if said := by_rank(f"{case}, {way} pass", texts):
-                    return f"{said}\nWhich collective sends each rank only what it needs?"
+            if said := wrong_passes(case, [got[case] for got in ranks], want):
+                return f"{said}\nWhich collective sends each rank only what it needs?"
             texts = [None if got[case]["dtypes"] == want["dtypes"] else f"is {got[case]['dtypes'][0]}" for got in ranks]
             if said := by_rank(f"{case}, dtype of the result", texts):
                 return f"{said}\nResults and gradients have the dtype of x."
