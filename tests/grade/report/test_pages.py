@@ -10,7 +10,7 @@ from helpers.course.grade.report.resemblance import Pair
 from helpers.exercises.base import Outcome, Verdict
 from helpers.exercises.checking import NOT_ATTEMPTED_YET
 
-from ..results import CONDITIONS, TOO_LARGE, X1, missing, result, stubs
+from ..results import CONDITIONS, GRADED, TOO_LARGE, X1, missing, result, stubs
 
 
 def page(*results):
@@ -26,6 +26,14 @@ def test_a_page_says_what_was_expected_what_came_and_shows_the_code_beside():
     assert "Part 1 · One scaler, two optimizers" in text
     assert "Ask your instructor for a review" in text
     assert "ran for 12 s" in text
+
+
+def test_a_part_without_a_cell_of_its_own_is_not_said_to_lack_one():
+    x6 = next(source for source in GRADED if source.exercise == "x6")
+    text = page(result(source=x6))
+    assert text.count("This part runs your answers to the parts before it.") == 1
+    assert "was not in your notebook" not in text
+    assert "was not in your notebook" in page(result(source=x6, answers=dict(list(stubs(x6).items())[:1])))
 
 
 def test_the_class_page_counts_blank_submissions_beside_the_attempted():

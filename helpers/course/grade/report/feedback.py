@@ -49,6 +49,7 @@ class Section:
 
     Attributes:
         code: (answer cell, the student's code); cells that were not handed in are left out.
+        has_cells: whether the part has answer cells; without, it runs those of the parts before it.
     """
 
     title: str
@@ -57,6 +58,7 @@ class Section:
     missed: list[Missed]
     passed: list[Verdict]
     code: list[tuple[str, str]]
+    has_cells: bool
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,8 @@ def sections(result: Result) -> list[Section]:
                 missed.setdefault(v.diagnosis, Missed(v.diagnosis, [])).verdicts.append(v)
         code = [(name, _shortened(result.answers[name])) for name in part.answers if name in result.answers]
         points, maximum = sum(v.points for v in mine), sum(v.max_points for v in mine)
-        parts.append(Section(part.title, points, maximum, [*missed.values()], [v for v in mine if v.passed], code))
+        passed = [v for v in mine if v.passed]
+        parts.append(Section(part.title, points, maximum, [*missed.values()], passed, code, bool(part.answers)))
     return parts
 
 
