@@ -26,6 +26,7 @@ MOST_PLANS = 2  # of the whole step, in a search
 _OF_TOKENS = ("activations", "recomputed activations", "temporaries", "kernel workspace", "inputs and other")
 _UPDATE = "optimizer step"  # the phase
 _OF_UPDATES = ("optimizer state", "temporaries")
+_OF_FLOOR = ("parameters", "gradients", "optimizer state")  # of what stays through a whole step
 _SAME = re.compile(r"^same (numbers|gradient)(, (?!except)|$)")  # what a change claims of its numbers
 
 
@@ -50,6 +51,11 @@ class Change:
     trains_all: bool = True
     updates: bool = True
     exact: bool = True
+
+    @property
+    def lowers_floor(self) -> bool:
+        """Whether less may stay in memory through a whole step."""
+        return not self.saves or any(category in _OF_FLOOR for category in self.saves)
 
 
 def candidates(recipe: TrainingConfig, bf16: bool = True) -> Iterator[Change]:
@@ -283,11 +289,11 @@ class RemedySearch:
         """Return the first changes of `order`, one more at a time, that suffice together; without needless ones."""
         kept: tuple[Change, ...] = ()
         waiting, seen, peak = list(order), {change.option for change in order}, self._base.peak_allocated_bytes
-        later: list[Change] = []  # what lowers the passes alone has to wait until they are what is too large
-        must_wait = self._base.peak_at.startswith(_UPDATE) or self._base.floor_bytes > self._room
+        later: list[Change] = []  # until it is the passes, or the update, that are too large
+        too_much, in_update = self._base.floor_bytes > self._room, self._base.peak_at.startswith(_UPDATE)
         while waiting:
             change = waiting.pop(0)
-            if must_wait and not change.updates:
+            if not (change.lowers_floor if too_much else change.updates or not in_update):
                 later.append(change)
                 continue
             others = tuple(each for each in kept if not set(each.fields) & set(change.fields))
@@ -295,15 +301,16 @@ class RemedySearch:
             if tried is None or tried.allocated >= WORTHWHILE * peak:
                 continue
             kept, peak = tried.changes, tried.allocated
-            must_wait = tried.in_update or tried.floor > self._room
+            too_much, in_update = tried.floor > self._room, tried.in_update
             done = tried if tried.fits else self.largest_micro_batch(kept)
             if _fits(done):
                 return self._without_needless(done)
             new = [each for each in candidates(tried.recipe, self._bf16) if each.option not in seen]
             seen |= {each.option for each in new}
             waiting += [each for each in new if each.trains_all or not all(one.trains_all for one in order)]
-            if not must_wait:
-                waiting, later = later + waiting, []
+            if not too_much:  # what has to wait for the passes goes back to `later`; what undoes a change is gone
+                fields = {name for change in kept for name in change.fields}
+                waiting, later = [each for each in later if not fields & set(each.fields)] + waiting, []
         return None
 
     def _without_needless(self, remedy: Remedy) -> Remedy:
