@@ -314,7 +314,7 @@ def gpus_of(gpu: str | None, budget: float | None) -> list[Gpu]:
 def _plan_of(simulation: "Simulation", gpus: Sequence[Gpu]) -> Plan:
     """Return the plan of a simulation."""
     from .costs import forecasts
-    from .simulate.strategy import strategy_of
+    from .simulate.strategies import strategy_of
 
     recipe = simulation.recipe
     strategy = strategy_of(recipe)

@@ -22,7 +22,7 @@ class LayoutRates:
     Attributes:
         inside, outside: share of a link's bandwidth, within a node and between nodes.
         start, hop: seconds before the first byte of what is sent directly, and for each doubling of the nodes; rings
-            and trees have NCCL's own (`layout/nccl.py`).
+            and trees have NCCL's own (`layout/collective_seconds.py`).
         launch: seconds in which the host launches an operation.
         kernel: seconds that an operation takes on the chip besides its FLOPs and bytes, to begin and to end.
         fused, eager: bandwidth of chains of operations that one kernel does, and of one kernel an operation, as a

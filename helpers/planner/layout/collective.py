@@ -1,4 +1,7 @@
-"""The collectives that ranks call, by name. An unknown name is an error, not a collective that costs less."""
+"""The collectives that ranks call, by name. An unknown name is an error, not a collective that costs less.
+
+How long one takes is in `collective_seconds.py` (by formula) and `links.py` (on a cluster).
+"""
 
 from enum import StrEnum
 from typing import NoReturn

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .adapters import Adapter, linear
 from .attention import Wires, attention_of, column, columns_of, parts
-from .gathered import GatheredExperts
+from .gathered_experts import GatheredExperts
 from .kernels import Norm, activate, drop, fused_loss
 from .layout import Layout
 from .wire import Wire, exchange, join, leave

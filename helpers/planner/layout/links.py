@@ -1,4 +1,4 @@
-"""How long an all-gather or another collective takes: its latency, and its bytes over the bandwidth of its wire.
+"""Over which link a collective runs, and so how long it takes there: `Link.seconds`.
 
 Which link a wire runs over follows from how the grid of ranks lies on the nodes: tensor ranks are neighbors, then
 context, shard, replicate and pipeline ranks. A ring over several nodes leaves a node through as many network ports as
@@ -12,8 +12,8 @@ from ..catalog.clusters import Cluster
 from ..catalog.layout_rates import LayoutRates
 from ..rates.measured import Measured
 from .collective import Collective
+from .collective_seconds import ring_seconds, tree_seconds
 from .layout import Layout
-from .nccl import ring_seconds, tree_seconds
 from .trace import Message
 
 _TWO = 8  # GPUs of a node with two processors

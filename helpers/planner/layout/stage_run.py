@@ -13,12 +13,16 @@ import torch
 from torch import Tensor
 
 from ..simulate.contexts import default_modes, no_collector, resizing_counted
+from ..simulate.fsdp import give_gradients, local_parts
+from ..simulate.model import materialize
 from ..simulate.quick_fake import QuickFakeMode
 from .decoder import Experts, Stage
-from .gathered import GatheredExperts
+from .dtypes import LOW, weight_dtype
+from .fsdp import label_gathered, process_group
+from .gathered_experts import GatheredExperts
 from .layout import Layout
-from .parallelize import LOW, StageKind, give_memory, parallelize, process_group, weight_dtype
-from .trace import BUFFERS, Life, Moment, Place, Trace
+from .parallelize import StageKind, parallelize
+from .trace import Life, Moment, Place, Trace
 
 FIRST, NEXT, LAST = "first", "next", "last"  # of a step's micro-batches; a single one is the last
 BEFORE, FORWARD, BACKWARD, UPDATE = "before", "forward", "backward", "update"
@@ -149,7 +153,10 @@ class _Training:
         experts = {id(weight) for mixture in mixtures for weight in mixture.weights()}
         self.expert = sum(p.numel() for p in stage.parameters() if id(p) in experts)
         self.dense = sum(p.numel() for p in stage.parameters() if p.requires_grad) - self.expert
-        give_memory(stage, layout)
+        if layout.zero == "zero3":
+            stage.to_empty(device="cpu")  # which is the fake tensors'
+        else:
+            materialize(stage)
         self.stage = stage
         stage.mark = trace.mark
         self.trained = [parameter for parameter in stage.parameters() if parameter.requires_grad]
@@ -162,8 +169,8 @@ class _Training:
     def _make_optimizer(self) -> tuple[list[Tensor], torch.optim.Optimizer]:
         """Return the tensors that this rank updates, and AdamW for them."""
         layout = self.layout
-        if layout.zero == "zero3":  # a DTensor works out its shapes on tensors of full size: its local part will do
-            own = [p._local_tensor.detach().requires_grad_() for p in self.trained]
+        if layout.zero == "zero3":
+            own = local_parts(self.trained)
         elif layout.zero == "none" and layout.engine != "megatron":
             own = self.trained
         else:  # one flat FP32 vector: this rank's share of the stage's parameters
@@ -209,7 +216,7 @@ class _Training:
                 self._forward()
             else:
                 self._backward(micro_batch == LAST)
-            self._label_gathered()
+            label_gathered(self.stage, self.trace)
         self.trace.begin((UPDATE, ""))
         self._update()
 
@@ -232,15 +239,6 @@ class _Training:
             out.untyped_storage().resize_(0)  # it has been sent; Megatron keeps its graph alone
         self.kept.append(out)
         torch.clear_autocast_cache()
-
-    def _label_gathered(self) -> None:
-        """Label what `fully_shard` keeps besides its shards: gathered weights, and gradients not reduced yet."""
-        for module in self.stage.modules():
-            group = module._get_fsdp_state()._fsdp_param_group if hasattr(module, "_get_fsdp_state") else None
-            for parameter in group.fsdp_params if group is not None else ():
-                self.trace.track(getattr(parameter, "unsharded_accumulated_grad", None), "gradients")
-                for gathered in getattr(parameter, "all_gather_outputs", ()):
-                    self.trace.track(gathered, BUFFERS)
 
     def _backward(self, last: bool) -> None:
         if self.layout.pipeline > 1 and self.layout.zero == "zero3":  # as the pipeline schedules of PyTorch do
@@ -272,8 +270,7 @@ class _Training:
 
     def _update(self) -> None:
         if self.layout.zero == "zero3":
-            for own, parameter in zip(self.own, self.trained, strict=True):
-                own.grad = parameter.grad._local_tensor
+            give_gradients(self.own, self.trained)
         elif self.own is not self.trained:
             self.own[0].grad = self._own_gradients()
         torch.nn.utils.clip_grad_norm_(self.own, 1.0)

@@ -31,7 +31,8 @@ from .objective import Objective
 from .optimizers import make_optimizers, matrices_of, step_in_backward
 from .quick_fake import QuickFakeMode
 from .repeat import deepened, depths
-from .strategy import Strategy, strategy_of
+from .strategies import strategy_of
+from .strategy import Strategy
 from .work_count import RepeatedWork
 
 COUNTER = 8  # bytes of a step counter, at most

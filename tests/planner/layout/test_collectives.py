@@ -6,9 +6,9 @@ from helpers.planner.catalog.clusters import find_cluster
 from helpers.planner.catalog.layout_rates import layout_rates
 from helpers.planner.layout.arch import Arch
 from helpers.planner.layout.collective import Collective
+from helpers.planner.layout.collective_seconds import RING, ring_seconds, tree_seconds
 from helpers.planner.layout.layout import Layout
 from helpers.planner.layout.links import Links
-from helpers.planner.layout.nccl import RING, ring_seconds, tree_seconds
 from helpers.planner.layout.trace import Arrival, Message
 
 import pytest

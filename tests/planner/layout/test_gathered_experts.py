@@ -5,7 +5,7 @@ from dataclasses import replace
 from helpers.planner.config import RecipeError
 from helpers.planner.importers.megatron import row_of
 from helpers.planner.layout.attention import Wires
-from helpers.planner.layout.gathered import GatheredExperts
+from helpers.planner.layout.gathered_experts import GatheredExperts
 from helpers.planner.layout.layout import Layout
 from helpers.planner.layout.wire import Wire
 from helpers.planner.rows.answers import answer

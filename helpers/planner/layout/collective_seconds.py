@@ -1,9 +1,10 @@
-"""What NCCL takes before a collective's bytes flow, and the protocol that it picks by their number.
+"""How long an all-gather, a reduce-scatter or an all-reduce takes: NCCL's latency, and bytes over bandwidth.
 
-A ring passes each byte through every rank, so its latency grows with the ranks, and faster where they are on different
-nodes. All-reduces may take two trees instead, whose latency grows with the logarithm of the nodes. Three protocols
-trade bandwidth for latency: LL flags every 4 bytes, LL128 every 120, Simple none, and synchronizes buffers. NCCL takes
-the fastest by its own model, whose constants stand here: src/graph/tuning.cc of NVIDIA/nccl.
+This is an alpha-beta model whose alpha and share of the bandwidth depend on the protocol. A ring passes each byte
+through every rank, so its latency grows with the ranks, and faster where they are on different nodes. All-reduces may
+take two trees instead, whose latency grows with the logarithm of the nodes. Three protocols trade bandwidth for
+latency: LL flags every 4 bytes, LL128 every 120, Simple none, and synchronizes buffers. NCCL takes the fastest by its
+own model, whose constants stand here: src/graph/tuning.cc of NVIDIA/nccl.
 """
 
 import math
