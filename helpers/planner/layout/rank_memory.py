@@ -22,7 +22,7 @@ from ..catalog.gpus import Gpu
 from . import stage_run as runs
 from .layout import Layout
 from .stage_run import StageKind, StageRun
-from .trace import Place
+from .trace import BUFFERS, Place
 
 Held = Counter[str]
 WAITING = "gradients that wait"
@@ -148,9 +148,9 @@ def add_standing(rank: RankMemory, layout: Layout, number: int) -> None:
         buffer = max(buffer, tokens * arch.hidden * group // layout.tensor if group > 1 else 0)
     if layout.own_modules:
         buffer = max(buffer, tokens * layout.seq * arch.heads // layout.tensor)
-    rank.peak[runs.BUFFERS] += buffer * size
+    rank.peak[BUFFERS] += buffer * size
     if number:
-        rank.peak[runs.BUFFERS] += 2 * tokens * arch.hidden * size // (layout.tensor if layout.splits_tokens else 1)
+        rank.peak[BUFFERS] += 2 * tokens * arch.hidden * size // (layout.tensor if layout.splits_tokens else 1)
     if last and layout.deferred_logits:
         # The norm's output waits, too, and its graph: that ends in the stage's input, which holds its gradient.
         ends = 2 * arch.hidden // (layout.tensor if layout.splits_tokens else 1) if number else 0
