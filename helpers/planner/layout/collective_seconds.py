@@ -10,6 +10,8 @@ own model, whose constants stand here: src/graph/tuning.cc of NVIDIA/nccl.
 import math
 from dataclasses import dataclass
 
+from .collective import Collective
+
 
 @dataclass(frozen=True)
 class Protocol:
@@ -26,11 +28,36 @@ TREE = (Protocol(4.4, 0.52, 5.0, 0.9 / 3.8), Protocol(4.4, 1.2, 8.5, 0.9 * 0.915
 _MICRO = 1e-6
 
 
+def moved_bytes(what: Collective, nbytes: float, ranks: int) -> float:
+    """Return the bytes that pass a rank's link, as nccl-tests' bus bandwidth counts them.
+
+    An all-gather or a reduce-scatter over N ranks moves (N - 1) / N of the whole tensor, an all-reduce twice as much.
+    """
+    if what in (Collective.SHIFT, Collective.SEND):
+        return nbytes
+    return nbytes * (ranks - 1) / ranks * (2 if what is Collective.ALL_REDUCE else 1)
+
+
+def collective_seconds(what: Collective, nbytes: float, ranks: int, nodes: int, bandwidth: float) -> float:
+    """Return the seconds of an all-gather, a reduce-scatter, or an all-reduce, which is one of each.
+
+    Args:
+        what: of the three.
+        nbytes: of the whole tensor.
+        ranks, nodes: that take part.
+        bandwidth: bytes/s of the slowest link between them.
+    """
+    there = moved_bytes(what, nbytes, ranks), ranks, nodes, bandwidth
+    if what is Collective.ALL_REDUCE:
+        return min(ring_seconds(*there, passes=2), tree_seconds(*there))
+    return ring_seconds(*there)
+
+
 def ring_seconds(moved: float, ranks: int, nodes: int, bandwidth: float, passes: int = 1) -> float:
     """Return the seconds of a ring: all-gather, reduce-scatter, or with two passes all-reduce.
 
     Args:
-        moved: bytes that pass each rank.
+        moved: bytes that pass each rank (`moved_bytes`).
         ranks, nodes: on the ring.
         bandwidth: bytes/s of the slowest link on it.
         passes: how often the ring is gone around.

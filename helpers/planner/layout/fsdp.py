@@ -1,8 +1,8 @@
 """The memory of FSDP on a rank of a layout: `fully_shard` itself runs, on fake tensors and a fake process group.
 
 So the shards (`shard`), and what is gathered for a block or waits to be reduced (`label_gathered`), are in the record
-like all other tensors; no formula stands in for them. A recipe in plain PyTorch, which splits nothing else, is in
-`simulate/fsdp.py`.
+like all other tensors; no formula stands in for them. `rank_memory.py` adds up what a step holds of them. A recipe in
+plain PyTorch, which splits nothing else, is in `simulate/fsdp.py`.
 """
 
 import contextlib

@@ -12,7 +12,7 @@ from ..catalog.clusters import Cluster
 from ..catalog.layout_rates import LayoutRates
 from ..rates.measured import Measured
 from .collective import Collective
-from .collective_seconds import ring_seconds, tree_seconds
+from .collective_seconds import collective_seconds, moved_bytes
 from .layout import Layout
 from .trace import Message
 
@@ -56,33 +56,23 @@ class Link:
         what = Collective(collective)
         if self.ranks == 1:
             return 0.0
-        share = nbytes / self.ranks
         if self.measured is not None:
             name = "send" if what is Collective.SHIFT else what
             wire = self.measured.wire(name, self.ranks, self.nodes, self.apart)
             if wire is not None:
                 bandwidth = wire.bandwidth_of(self.ranks / self.nodes)
-                return self.measured.pace * (wire.latency + _moved(what, nbytes, self.ranks) / bandwidth)
+                return self.measured.pace * (wire.latency + moved_bytes(what, nbytes, self.ranks) / bandwidth)
             return self.measured.pace * replace(self, measured=None).seconds(what, nbytes)
         match what:
             case Collective.SHIFT | Collective.SEND:
                 return self.start + nbytes / self.bandwidth
             case Collective.ALL_TO_ALL:
+                share = nbytes / self.ranks
                 near = share * (self.in_node - 1) / self.inside
                 far = share * (self.ranks - self.in_node) / self.outside
                 return self.start + max(near, far)
-            case Collective.ALL_GATHER | Collective.REDUCE_SCATTER:
-                return ring_seconds(share * (self.ranks - 1), self.ranks, self.nodes, self.bandwidth)
-            case Collective.ALL_REDUCE:  # a reduce-scatter and an all-gather
-                there_and_back = 2 * share * (self.ranks - 1), self.ranks, self.nodes, self.bandwidth
-                return min(ring_seconds(*there_and_back, passes=2), tree_seconds(*there_and_back))
-
-
-def _moved(what: Collective, nbytes: float, ranks: int) -> float:
-    """Return the bytes that pass a rank's link, as nccl-tests' bus bandwidth counts them."""
-    if what in (Collective.SHIFT, Collective.SEND):
-        return nbytes
-    return nbytes * (ranks - 1) / ranks * (2 if what is Collective.ALL_REDUCE else 1)
+            case _:
+                return collective_seconds(what, nbytes, self.ranks, self.nodes, self.bandwidth)
 
 
 class Links:
