@@ -444,7 +444,17 @@ for wide in (False, True):
     print(f"1,000 gradients of 1 add up to {weight.grad.item():g} in {weight.grad.dtype}")
 
 # %% [markdown] name="grad_dtype_text"
-# With an FP32 gradient the sum is right. The weight itself stays BF16. Not every optimizer can take a step with such a gradient, so try five of them.
+# With an FP32 gradient the sum is right. The weight itself stays BF16. An optimizer now has to combine the two. The next cell tries five: SGD, Muon, Adafactor, Adam
+# and AdamW.
+#
+# **Predict.** How many of the five take the step? The others raise an error.
+
+# %% name="guess_optimizers"
+my_guess = None  # of 5
+### BEGIN GUESS
+my_guess = 5  # an update is element-wise arithmetic, in which PyTorch promotes BF16 to FP32
+### END GUESS
+optimizers_guess = Prediction("Optimizers that take the step", my_guess, "of 5")
 
 
 # %% name="grad_dtype_steps"
@@ -469,6 +479,7 @@ def step_with(make_optimizer):
 if hasattr(weight, "grad_dtype"):
     kinds = torch.optim.SGD, torch.optim.Muon, torch.optim.Adafactor, torch.optim.Adam, torch.optim.AdamW
     found = {kind.__name__: step_with(kind) for kind in kinds}
+    optimizers_guess.reveal(sum("moves" in outcome for outcome in found.values()))
     for name, outcome in found.items():
         print(f"{name:22} {outcome}")
     narrow = weight_with_gradient()

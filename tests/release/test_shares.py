@@ -2,9 +2,11 @@
 
 from helpers.__main__ import main
 from helpers.course.build.shares import lines_by_kind, shares_table
-from helpers.course.build.source import Source
+from helpers.course.build.source import Source, sources
 
 import pytest
+
+MOST = 0.455  # of a lab's code: 45 percent, rounded
 
 LAB = '''# %% [markdown] name="title"
 # # Example
@@ -90,3 +92,9 @@ def test_the_command_prints_labs_and_leaves_exercises_out(capsys):
     out = capsys.readouterr().out
     assert "03_mixed_precision" in out
     assert "03b_x1_amp_cnn" not in out
+
+
+@pytest.mark.parametrize("lab", [each for each in sources() if not each.graded], ids=lambda each: each.name)
+def test_learners_only_read_less_than_half_of_a_lab(lab):
+    counts = lines_by_kind(lab)
+    assert counts["given"] < MOST * counts.total()
