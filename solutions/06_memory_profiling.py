@@ -485,7 +485,7 @@ my_guess = None  # 400 MiB in 512, of which 384 are reserved: 1 or 0
 ### BEGIN GUESS
 my_guess = 0  # the free segments have 64 MiB each, and only 128 MiB were never reserved
 ### END GUESS
-cached_guess = Prediction("400 MiB fit where 384 of 512 are reserved but free", my_guess, "(1: yes)")
+cached_guess = Prediction("400 MiB fits where 384 of 512 is reserved but free", my_guess, "(1: yes)")
 
 
 # %% name="fragmentation"
@@ -494,7 +494,7 @@ def fits(allocator, nbytes):
     request = f"{held} allocated, {unused} reserved but unallocated; {human_bytes(nbytes)} more"
     try:
         allocator.allocate(nbytes)
-        print(f"{request} fit (model)")
+        print(f"{request}: fits (model)")
     except OutOfMemory as error:
         print(f"{request}: out of memory, {error} (model)")
         return 0.0

@@ -36,7 +36,7 @@ from helpers import (
     show_table,
     stage_table,
 )
-from helpers.exercises.reference.memory_profiling import still_there
+from helpers.exercises.memory_profiling.built import still_there
 
 # %% name="setup_torch" setup=true
 from helpers.virtual_gpu import virtual_gpu
@@ -166,7 +166,7 @@ if device.type != "cuda":
         print(f"{human_bytes(nbytes):>12}  {line}")
     show(
         life.plot("Patient A on a virtual RTX 4090"),
-        "A staircase: every step adds the same amount of activations, with a spike on top, up to the GPU's room.",
+        "A staircase: every step adds the same amount of activations, with a spike on top, until the GPU is full.",
     )
 
 # %% [markdown] name="patient_a_life_explained"
@@ -337,7 +337,7 @@ my_guess = None  # times as fast
 ### BEGIN GUESS
 my_guess = 1.1  # less bookkeeping for each operation
 ### END GUESS
-faster_guess = Prediction("Tiny operations, inference_mode against no_grad", my_guess, "times as fast")
+faster_guess = Prediction("Tiny operations, inference_mode versus no_grad", my_guess, "times as fast")
 
 
 # %% name="inference"

@@ -46,9 +46,9 @@ from helpers import (
     weights_later,
 )
 from helpers.exercises.pipeline.bubble_claim import record_bubble
+from helpers.exercises.pipeline.built import gpipe, interleaved, one_f_one_b
+from helpers.exercises.pipelines_in_practice import built as course
 from helpers.exercises.pipelines_in_practice.tied_model import tied_batch, tied_stages
-from helpers.exercises.reference import pipelines_in_practice as course
-from helpers.exercises.reference.pipeline import gpipe, interleaved, one_f_one_b
 
 # %% name="setup_torch" setup=true
 import torch
@@ -168,7 +168,10 @@ line = Pipeline.of(zero_bubble, 4, 8)
 run = clock_pipelines({"zero bubble": line}, tick=0.05)["zero bubble"]
 print(run)
 picture = run.figure("Backward pass in two parts")
-show(picture, "Rows of forward, input and weight gradients; green weight gradients fill what was empty at the end.")
+show(
+    picture,
+    "Each row holds forward passes, input gradients and weight gradients; green weight gradients fill the gaps at the end.",
+)
 said = "split backward: bubble of (R - 1) / (3 m + R - 1)"
 record_bubble(claims, said, "4 ranks, 8 micro-batches", run, 300 / 27, 300 / 19)
 held |= activations_held({"zero bubble": line})
@@ -363,7 +366,7 @@ zbv_guess.reveal(run.ideal.idle, "simulated")
 print(run)
 show(
     run.figure("PyTorch's ZBV list"),
-    "The rows are nearly full: forward, input and weight gradients of two chunks each.",
+    "The rows are nearly full: forward passes, input gradients and weight gradients of two chunks each.",
 )
 
 # %% [markdown] name="dualpipe_text"
@@ -540,7 +543,7 @@ show(first.figure(equal), "Long bars without gaps in the last row; gaps in all o
 show(second.figure(moved), "Bars of nearly the same length in all rows, as with equal stages.")
 for name, run in runs.items():
     print(
-        f"{name}: idle {run.bubble:.0f}%, at best, a step takes as long as {run.ideal.duration:.0f} forward passes of one block"
+        f"{name}: idle {run.bubble:.0f}%; at best, a step takes as long as {run.ideal.duration:.0f} forward passes of one block"
     )
 record_bubble(claims, "the slowest stage sets the pace", equal, first, first.ideal.idle, second.ideal.idle)
 

@@ -36,8 +36,8 @@ from helpers import (
 from helpers.exercises.balance_and_documents.clock import clock_rings
 from helpers.exercises.balance_and_documents.pictures import scores_picture, timeline_picture
 from helpers.exercises.context_parallel.attention_trial import AttentionTrial
+from helpers.exercises.context_parallel.built import ring_backward, ring_forward
 from helpers.exercises.context_parallel.model import LongModel
-from helpers.exercises.reference.context_parallel import ring_backward, ring_forward
 from helpers.planner.catalog.archs import arch_of
 from helpers.planner.catalog.clusters import find_cluster
 from helpers.planner.layout.layout import Layout
