@@ -78,10 +78,14 @@ class Source:
         if not answers:
             return None
         imports, values = [], []
+        used = {node.id for answer in answers for node in ast.walk(ast.parse(answer)) if isinstance(node, ast.Name)}
         for cell in cells:
             if cell.metadata.get("setup"):
                 for node in ast.parse(cell.source).body:
-                    if isinstance(node, ast.Import | ast.ImportFrom):
+                    if isinstance(node, ast.ImportFrom) and "helpers.exercises" in (node.module or ""):
+                        node.names = [name for name in node.names if (name.asname or name.name) in used]
+                        imports += [ast.unparse(node)] if node.names else []  # others would import this module again
+                    elif isinstance(node, ast.Import | ast.ImportFrom):
                         imports.append(ast.unparse(node))
                     elif isinstance(node, ast.Assign):
                         values.append(ast.unparse(node))

@@ -5,11 +5,6 @@ Written by `python -m helpers build`; change the source, not this file.
 
 from functools import partial
 from helpers import Claims, Collectives, Prediction, check, device_name, explore, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks, show, show_table
-from helpers.exercises.balance_and_documents.clock import clock_rings
-from helpers.exercises.balance_and_documents.pictures import scores_picture, timeline_picture
-from helpers.exercises.context_parallel.attention_trial import AttentionTrial
-from helpers.exercises.context_parallel.model import LongModel
-from helpers.exercises.reference.context_parallel import ring_backward, ring_forward
 from helpers.planner.catalog.archs import arch_of
 from helpers.planner.catalog.clusters import find_cluster
 from helpers.planner.layout.layout import Layout

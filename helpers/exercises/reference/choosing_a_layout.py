@@ -7,12 +7,7 @@ import itertools
 import math
 from dataclasses import replace
 from helpers import Claims, Collectives, Engine, GiB, Prediction, check, device_name, hint, human_bytes, in_a_row, layout_explorer, pick_device, run_ranks, show, show_table, toy_batch, toy_stages
-from helpers.exercises.choosing_a_layout import pictures
-from helpers.exercises.choosing_a_layout.decisions import best_known, decisions
-from helpers.exercises.choosing_a_layout.model_of_blocks import ModelOfBlocks
 from helpers.exercises.choosing_a_layout.ring import ring_bandwidth
-from helpers.exercises.pipeline.built import one_f_one_b
-from helpers.exercises.tensor_parallel.mesh_traffic import MeshTraffic
 from helpers.planner.catalog.archs import arch_of
 from helpers.planner.catalog.clusters import CLUSTERS
 from helpers.planner.exports import export

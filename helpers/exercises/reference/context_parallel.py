@@ -7,9 +7,6 @@ from dataclasses import replace
 from helpers import Claims, Collectives, MemoryMeter, Prediction, RankError, check, device_name, hint, human_bytes, pick_device, ranks_device, run_ranks, saved_tensor_bytes, show, show_table
 from helpers.core.progress_line import progress_line
 from helpers.exercises.context_parallel.attend import attend, attend_backward
-from helpers.exercises.context_parallel.attention_trial import AttentionTrial
-from helpers.exercises.context_parallel.model import LongModel
-from helpers.exercises.context_parallel.pictures import ring_picture
 from helpers.planner.catalog.archs import arch_of
 from helpers.planner.catalog.clusters import find_cluster
 from helpers.planner.layout.layout import Layout

@@ -7,7 +7,6 @@ import contextlib
 import time
 from helpers import CATEGORIES, AllReduceLog, Claims, Collectives, MemoryMeter, Messages, Prediction, SmallCNN, SmallGPT, category_bars, check, device_name, digits, explore, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks, show, show_table, torchrun
 from helpers.core.device import synchronize
-from helpers.exercises.data_parallel import pictures
 import numpy as np
 import torch
 import torch.distributed as dist

@@ -5,11 +5,7 @@ Written by `python -m helpers build`; change the source, not this file.
 
 import math
 from helpers import Claims, MemoryMeter, Prediction, check, device_name, english, hint, human_bytes, parallel_map, pick_device, rank_device, ranks_device, run_ranks, show, show_table, sign_of_life
-from helpers.exercises.expert_parallel import pictures
-from helpers.exercises.expert_parallel.parcels import Parcels
-from helpers.exercises.mixture_of_experts.built import MoE, grouped, nudge, permute, unpermute
-from helpers.exercises.mixture_of_experts.trained import batch_at, train
-from helpers.exercises.mixture_of_experts.window_model import WIDTH, WindowModel
+from helpers.exercises.mixture_of_experts.built import grouped, permute, unpermute
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F

@@ -14,7 +14,6 @@ import tempfile
 from collections import Counter
 from datetime import timedelta
 from helpers import COLORS, Claims, Fleet, Prediction, RankLogWriter, break_here, check, checksum, device_name, digits, explore, hint, made_counters, made_job, pick_device, rank_lanes, read_logs, run_ranks, show, show_table, spike_figure, torchrun_job
-from helpers.exercises.runs_that_survive.built import Checkpoints, DataOrder
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F

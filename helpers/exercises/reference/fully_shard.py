@@ -9,10 +9,6 @@ import warnings
 from pathlib import Path
 from helpers import Claims, GiB, MemoryMeter, MiB, ParallelConfig, Prediction, Recipe, check, device_name, hint, human_bytes, pick_device, planned, rank_device, ranks_device, run_ranks, show, show_table
 from helpers.core.progress_line import progress_line
-from helpers.exercises.sharding import drawings
-from helpers.exercises.sharding.blocks import Blocks, rank_rows
-from helpers.exercises.sharding.collective_log import CollectiveLog
-from helpers.exercises.sharding.trained import joint, train, worst
 from helpers.virtual_gpu import virtual_gpu
 from helpers.virtual_gpu.world import World
 import torch

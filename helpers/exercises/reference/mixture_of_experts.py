@@ -6,9 +6,6 @@ Written by `python -m helpers build`; change the source, not this file.
 import copy
 import math
 from helpers import Claims, MemoryMeter, Prediction, check, compare, count_flops, device_name, english, hint, human_bytes, model_flops, parallel_map, pick_device, show, show_table, sign_of_life
-from helpers.exercises.mixture_of_experts import pictures
-from helpers.exercises.mixture_of_experts.trained import batch_at, loss_on_test_text, train
-from helpers.exercises.mixture_of_experts.window_model import WIDTH, WindowModel
 import torch
 import torch.nn.functional as F
 from torch import nn

@@ -8,7 +8,6 @@ import math
 import statistics
 import textwrap
 from helpers import COLORS, Claims, MatricesAndRest, MemoryMeter, Prediction, SmallCNN, SmallGPT, ViT, check, device_name, digits, english, explore, hint, human_bytes, parallel_map, pick_device, show, show_table, sign_of_life, state_bytes
-from helpers.exercises.muon_and_in_place.eight_bits import adam8
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure

@@ -9,7 +9,6 @@ import pickle
 import tempfile
 from pathlib import Path
 from helpers import Claims, MemoryMeter, OutOfMemory, Prediction, SmallGPT, check, compare, device_name, hint, human_bytes, peak_table, pick_device, show, show_table, stage_table
-from helpers.exercises.reference.memory_profiling import still_there
 from helpers.virtual_gpu import virtual_gpu
 from helpers.virtual_gpu.written import write_snapshot
 import torch

@@ -6,8 +6,6 @@ Written by `python -m helpers build`; change the source, not this file.
 import dataclasses
 import inspect
 from helpers import Claims, Pipeline, Prediction, Stuck, activations_held, check, clock_pipelines, device_name, distance_from_one_process, hint, human_bytes, in_a_row, pick_device, run_ranks, show, show_table, toy_batch, toy_stages
-from helpers.exercises.pipeline.bubble_claim import record_bubble
-from helpers.exercises.reference import pipeline as course
 from helpers.pipelines.stage import Stage
 import torch
 import torch.distributed as dist

@@ -5,10 +5,7 @@ Written by `python -m helpers build`; change the source, not this file.
 
 import dataclasses
 from helpers import Claims, Collectives, Costs, Engine, LinearInTwoParts, MemoryMeter, Pipeline, Prediction, activations_held, check, clock_pipelines, count_flops, device_name, distance_from_one_process, explore, hint, human_bytes, in_a_row, in_a_vee, pick_device, rank_device, run_ranks, show, show_table, torch_order, toy_batch, toy_stages, weights_later
-from helpers.exercises.pipeline.bubble_claim import record_bubble
-from helpers.exercises.pipelines_in_practice.tied_model import tied_batch, tied_stages
-from helpers.exercises.reference import pipelines_in_practice as course
-from helpers.exercises.reference.pipeline import gpipe, interleaved, one_f_one_b
+from helpers.exercises.pipeline.built import one_f_one_b
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F

@@ -8,9 +8,6 @@ import json
 import os
 from helpers import Claims, Prediction, check, deepspeed_config, device_name, explore, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks, show, show_table
 from helpers.core.progress_line import progress_line
-from helpers.exercises.sharding import drawings
-from helpers.exercises.sharding.blocks import Blocks, rank_rows
-from helpers.exercises.sharding.trained import joint, train, worst
 from helpers.planner.catalog.clusters import CLUSTERS
 import torch
 import torch.distributed as dist

@@ -6,11 +6,6 @@ Written by `python -m helpers build`; change the source, not this file.
 import inspect
 import warnings
 from helpers import Claims, Collectives, Prediction, check, device_name, explore, hint, pick_device, rank_device, ranks_device, run_ranks, show, show_table
-from helpers.exercises.tensor_parallel.block import HEAD, HEADS, KV_HEADS, Block, C, T, block_input, make_block
-from helpers.exercises.tensor_parallel.block_step import relative, saved_by, step
-from helpers.exercises.tensor_parallel.cut_block import cut_block
-from helpers.exercises.tensor_parallel.matmul_table import MatmulTable
-from helpers.exercises.tensor_parallel.pictures import crossing_picture, heads_picture, split_picture
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F

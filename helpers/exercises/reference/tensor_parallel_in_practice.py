@@ -4,13 +4,7 @@ Written by `python -m helpers build`; change the source, not this file.
 """
 
 from helpers import Claims, Collectives, MemoryMeter, Prediction, RankError, check, device_name, explore, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks, show, show_table
-from helpers.exercises.tensor_parallel.block import HEADS, KV_HEADS, C, T, block_input, make_block
-from helpers.exercises.tensor_parallel.block_step import relative, saved_by, step
-from helpers.exercises.tensor_parallel.built import Enter, Leave, column, kv_heads_of
-from helpers.exercises.tensor_parallel.cut_block import cut_block
-from helpers.exercises.tensor_parallel.mesh_traffic import MeshTraffic
-from helpers.exercises.tensor_parallel.pictures import mesh_picture
-from helpers.exercises.tensor_parallel_in_practice.overlap_picture import overlap_picture
+from helpers.exercises.tensor_parallel.built import Leave
 from helpers.planner.catalog.clusters import find_cluster
 import torch
 import torch.distributed as dist

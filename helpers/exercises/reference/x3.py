@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from helpers import SmallCNN, check, device_name, digits, hint, pick_device, rank_device, ranks_device, run_ranks, show_table
 from helpers.core.device import synchronize
-from helpers.exercises.x3.broken import DIAGNOSES, compare_diagnoses, observe, symptoms_table
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 from helpers import GiB, Prediction, RealModelError, Recipe, check, device_name, hint, measure_recipe, pick_device, plan, real_model, training_script
-from helpers.exercises.x4 import small_chats, small_llama
 import torch
 import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
