@@ -600,9 +600,9 @@ print(f"two copies in MXFP8: {2 * 8.25} bits per number; BF16: 16")
 print("E2M1:", *E2M1)
 
 
-def nvfp4(x, to_format=to_e2m1):
+def nvfp4(x):
     whole = x.abs().max() / (6 * 448)  # so that the largest block scale is 448
-    return quantize_blockwise(x, 16, lambda amax: to_e4m3(amax / 6 / whole).clamp(min=2**-9) * whole, to_format)
+    return quantize_blockwise(x, 16, lambda amax: to_e4m3(amax / 6 / whole).clamp(min=2**-9) * whole, to_e2m1)
 
 
 def mxfp8_by_standard(x):
@@ -669,7 +669,7 @@ claims
 # - With eight bits, finer scales hardly make the error smaller. They keep an outlier from reaching other blocks, and small numbers from being lost. With four bits, the size of the blocks and the precision of their scales matter.
 # - MX blocks run along the summed dimension, so each tensor is quantized twice.
 #
-# **What to reach for when.** If you can afford to read each tensor twice, use current scaling: it cannot be out of date. If the cast must happen in one pass, use delayed scaling, with a margin. On units that take block scales, and for tensors with large outliers, use blocks. With four bits, you need them.
+# **What to reach for when.** If you can afford to read each tensor twice, use current scaling: it cannot be out of date. If the cast must happen in one pass, use delayed scaling, with a margin. Use block scales on units that apply them, and for tensors that one scale cannot hold. With four bits, you need them.
 #
 # **Next.** [[Training_in_fp8]] builds a linear layer from these casts, trains with it, and measures what FP8 does to loss, memory and time.
 #

@@ -59,7 +59,7 @@ print("FP8 matmuls:", "on the GPU's FP8 units" if HAS_FP8_UNITS else "emulated, 
 # This lab continues [[fp8]], from which you need four things. The course's versions are imported above.
 #
 # - **`quantize(x, dtype, scale)`** returns the FP8 values of x / scale. **`current_scale(x, dtype)`** takes the scale from the amax of x, and **`delayed_scale(history, x, dtype)`** from those of earlier steps. `one_scale(x)` casts x to E4M3 and back.
-# - **`nvfp4(x)`** does the same with four bits: values in E2M1, and a scale for every 16 of a row.
+# - **`nvfp4(x, to_format)`** casts x (rows, n) to four bits and back: values in E2M1, and a scale for every 16 of a row. `to_format` is the function that rounds to E2M1, normally to the nearest.
 # - **The formula.** The relative error of a cast is 0.212 × 2⁻ᵐ for a format with m fraction bits, whatever the scale.
 # - **The subject** is a GPT of two layers, trained in BF16 for 60 steps. Each batch of 512 tokens counts as one of 64 micro-batches. The inputs **x**, weights **w** and gradients of outputs **g** of its eight linear layers are recorded.
 #
@@ -77,6 +77,8 @@ print("error of a cast:", *(f"{str(dtype)[6:]} {expected:.2%}" for dtype, expect
 
 # %% [markdown] name="layer_matmuls_text"
 # ## 1 · Inside a linear layer
+#
+# A linear layer runs three matmuls. In the hybrid recipe, their operands have these formats:
 #
 # | matmul | left | right |
 # |---|---|---|
