@@ -736,7 +736,7 @@ moments_guess.reveal(zeros["Adam's second moment"]["E4M3"])
 #   ([[lean_optimizers]]).
 # - **E4M3 or E5M2?** With a scale, E4M3 has the smaller error in most rows, but more zeros: one scale cannot fit a tensor whose numbers spread over many
 #   powers of two. The first eight-bit recipes therefore gave gradients E5M2 and everything else E4M3. Recipes with one scale per block of 32 or 128 elements use
-#   E4M3 throughout ([[#fp8]]). (Each row here has one scale for several layers, which is harder than one per layer.)
+#   E4M3 throughout ([[#training_in_fp8]]). (Each row here has one scale for several layers, which is harder than one per layer.)
 #
 # ## 8 · Claims and measurements
 

@@ -51,7 +51,7 @@ def test_all_answers_of_a_changed_topic_are_tried():
     paths = [
         "helpers/exercises/x1/scaler.py",
         "helpers/exercises/reference/lora.py",
-        "tests/answers/wrong/fp8/backward.diff",
+        "tests/answers/wrong/fp8/mx.diff",
     ]
     assert changed_topics([*paths, "helpers/core/units.py"]) == ["fp8", "lora", "x1"]
 

@@ -29,7 +29,7 @@ REASONS: dict[tuple[str, str], str] = {
         "if HAS_TRITON:",
     ): "Triton's kernels need a real GPU; its interpreter runs them on the CPU only.",
     (
-        "solutions/19_fp8.py",
+        "solutions/19b_training_in_fp8.py",
         'if HAS_FP8_UNITS and importlib.util.find_spec("transformer_engine") is not None:',
     ): "Transformer Engine installs only where CUDA is.",
     (

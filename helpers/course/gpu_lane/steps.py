@@ -36,6 +36,7 @@ _LABS = (
     "compilation_and_fusion",
     "fused_kernels",
     "fp8",
+    "training_in_fp8",
     "lora",
     "adapters_in_practice",
     "capstone",
