@@ -24,13 +24,18 @@ DTYPES = {4: torch.float32, 3: torch.int64, 2: torch.float64, 1: torch.float32}
 
 
 def _tensors(seed: int, rank: int, dtype: torch.dtype) -> list[Tensor]:
-    """Return what a rank passes on: two tensors of one shape; the second is part of a larger one, transposed.
+    """Return what a rank passes on: three tensors of one shape, and a small one, in BF16 unless the others are in FP32.
 
-    In FP32, the shape has a dimension of 1, which an answer might lose.
+    The second tensor is part of a larger one, transposed; the third is transposed on even ranks alone. In FP32, the
+    shape has a dimension of 1, which an answer might lose. Beside int64, the small tensor has no dimension.
     """
     generator = torch.Generator().manual_seed(100 * seed + rank)
-    first, second = ((1000 * torch.randn(dtype.itemsize // 4, 20, 3, generator=generator)).to(dtype) for _ in range(2))
-    return [first, torch.cat([second.mT, first.mT], 2)[..., :20].mT]
+    shape = dtype.itemsize // 4, 20, 3
+    first, second, third = ((1000 * torch.randn(shape, generator=generator)).to(dtype) for _ in range(3))
+    third = third if rank % 2 else third.mT.contiguous().mT
+    last = torch.randn(() if dtype == torch.int64 else (5,), generator=generator)
+    last = last if dtype == torch.float32 else last.bfloat16()
+    return [first, torch.cat([second.mT, first.mT], 2)[..., :20].mT, third, last]
 
 
 def _numbers(tensor: Any) -> Any:
@@ -41,21 +46,26 @@ def _numbers(tensor: Any) -> Any:
 
 
 def _passes(pass_on: Callable[..., Any], seed: int, ranks: int) -> Evidence | None:
-    """One rank of a group of `ranks`: pass two tensors on at once, and wait for both, mostly for the second first."""
+    """One rank of a group of `ranks`: pass two tensors on at once, wait for both, and then pass on two more.
+
+    What came is looked at after all four calls.
+    """
     group = open_groups(ranks)
     if group is None:
         return None
     tensors = _tensors(seed, dist.get_rank(), DTYPES[ranks])
     before = [tensor.clone() for tensor in tensors]
     with RingSpy(group) as spy:
-        waits = [pass_on(tensor, group) for tensor in tensors]
-        if not all(callable(wait) for wait in waits):
-            return {"came": [type(wait).__name__ for wait in waits], "callable": False}
-        # As they were started, and the second first: neither a queue nor a stack of messages passes both.
-        first, second = [wait() for wait in waits] if ranks == 2 else [wait() for wait in waits[::-1]][::-1]
+        came: list[Any] = []
+        for two in (tensors[:2], tensors[2:]):
+            waits = [pass_on(tensor, group) for tensor in two]
+            if not all(callable(wait) for wait in waits):
+                return {"came": [type(wait).__name__ for wait in waits], "callable": False}
+            # As they were started, and the second first: neither a queue nor a stack of messages passes both.
+            came += [wait() for wait in waits] if ranks == 2 else [wait() for wait in waits[::-1]][::-1]
     return {
         "rank": dist.get_rank(group),
-        "came": [_numbers(first), _numbers(second)],
+        "came": [_numbers(tensor) for tensor in came],
         "callable": True,
         "kept": all(torch.equal(a, b) for a, b in zip(tensors, before, strict=True)),
         "bytes": sum(tensor.nbytes for tensor in tensors),
@@ -143,6 +153,11 @@ def _wrong_pass(got: Evidence, want: Evidence, others: list[Any]) -> str | None:
         return "pass_on changed x, which belongs to the caller."
     for which, (a, b) in enumerate(zip(got["came"], want["came"], strict=True)):
         if a != b:
+            if a in want["came"]:
+                return (
+                    f"call {which + 1} received the tensor of call {want['came'].index(a) + 1}. Do two calls mix up "
+                    "their messages, or does a later call write where an earlier one has received?"
+                )
             return _wrong_tensor(a, b, [other[which] for other in others])
     return None
 

@@ -45,7 +45,8 @@ def observe(seed: int, ring_attention: Ring) -> Evidence:
         "output": (ring_run.output, cases(seed)),
         "gradients": (ring_run.gradients, cases(seed)),
         "traffic": (ring_run.traffic, traffic_cases(seed)),
-        "memory": (ring_run.memory, WIDE + LONG + NARROW),
+        # Masks that stay in a cache show in the narrow cases, before longer ones with the same masks.
+        "memory": (ring_run.memory, NARROW + WIDE + LONG),
     }
     works = {name: partial(each_case, *what) for name, what in stages.items()}
     entries = stages_on_ranks(works, RANKS, ring_attention, seed, begin=ring_run.watched, timeout=LIMIT)
@@ -137,7 +138,8 @@ class _OnNumbers(Check):
                     group = [entry[key] for entry in want if entry["group"] == right["group"]]
                     wrong = _difference(got[key], group, right["rank"], _limit(case, key))
                     if wrong:
-                        return f"{case}: {words} of rank {right['rank']} {wrong}."
+                        how = "" if right.get("recorded", True) else " under torch.no_grad()"
+                        return f"{case}: {words} of rank {right['rank']}{how} {wrong}."
                 if not got["kept"]:
                     return (
                         f"{case}: rank {right['rank']} has changed q, k, v, order, lengths or the gradient of the "
@@ -167,7 +169,8 @@ class GradientOfQueries(_OnNumbers):
         "Which number per query, saved in the forward pass, lets you recompute the softmax block by block?\n"
         "The softmax's gradient subtracts one number per query. Does that number belong to a block or to the complete "
         "output? To the output before it was rounded, or after?\n"
-        "Other calls, of other documents, may come before a call's backward pass: keep what belongs to a call on ctx."
+        "Other calls, of other documents, may come before a call's backward pass: keep what belongs to a call on ctx.\n"
+        "Which messages does a rank owe the others in the backward pass, even if the gradient of its output is zero?"
     )
     names, stage = (("q", "the gradient of q"),), "gradients"
 
@@ -199,7 +202,7 @@ class MemoryDoesNotGrowWithRanks(Check):
 
     points = 1
     hint = (
-        "Which earlier blocks are still alive? A list, or autograd, may keep them.\n"
+        "Which earlier blocks are still alive? A list, a cache of masks, or autograd may keep them.\n"
         "A torch.autograd.Function saves what you tell it: q, k and v as they came, the output and a number for each "
         "query. The blocks travel around the ring again in the backward pass."
     )

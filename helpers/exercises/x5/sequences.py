@@ -10,8 +10,9 @@ from torch import Tensor
 
 # The last entry of queries, its sign changing from row to row, and that of keys, from chunk to chunk: a row has scores
 # above 280 and below -280, and FP32 holds no exponentials of these, nor of their differences from each other or from
-# -100. (In the first chunk of a document, every second row has only scores below -280.) The entry of keys is small, so
-# that rounding shows little in the gradient of queries.
+# -100. (In the first chunk of a document, every second row has only scores below -280.) In the other head that shares
+# the keys, and in the other sequence, it is the other rows. The entry of keys is small, so that rounding shows little
+# in the gradient of queries.
 FAR = (450.0, 2.0)
 FARTHER = 3e4  # instead of 450: then masked scores of -10,000 count as the largest. Rounding shows a lot, though.
 ITEM = 2  # bytes of a number in BF16
@@ -32,6 +33,7 @@ class Case:
         batch: sequences.
         far: the last entry of queries; if it is large, so are the scores of every second row, and those of the rows
             between are far below zero. 0: an entry like others.
+        idle: a rank whose gradient of the output is zero, as where no token has a target; None if there is none.
         fine: whether a number that is rounded too early shows: there are enough numbers, and sums over many chunks.
     """
 
@@ -45,6 +47,7 @@ class Case:
     lengths: tuple[int, ...]
     batch: int = 1
     far: float = 0.0
+    idle: int | None = None
     fine: bool = False
 
     @property
@@ -94,6 +97,7 @@ class Case:
         heads = f"{self.heads} heads over {self.kv_heads}" if self.heads > 1 else "one head"
         documents = f"{len(self.lengths)} document{'s' * (len(self.lengths) > 1)}"
         fine = ", rounding measured" if self.fine else ""
+        fine += f", no gradient on rank {self.idle}" if self.idle is not None else ""
         return f"{self.ranks} rank{'s' * (self.ranks > 1)}, {documents}, {heads}{single}{far}{fine}"
 
 
@@ -128,9 +132,10 @@ def cases(seed: int) -> list[Case]:
         lengths = cut_anywhere(rng, ranks * per * chunk, documents)
         return Case(ranks, per, chunk, *heads, width, _dealt(rng, ranks, per), lengths, batch, far)
 
-    usual = [case(2, 2, (3, 3), 1), case(4, 2, (4, 2), 3), case(4, 3, (2, 2), 2, FAR[0]), case(2, 3, (6, 2), 5)]
+    usual = [case(2, 2, (3, 3), 1), case(4, 2, (4, 2), 3), case(4, 3, (4, 2), 2, FAR[0]), case(2, 3, (6, 2), 5)]
     usual += [case(1, 2, (2, 1), 2), case(3, 1, (2, 2), 2)]
-    usual[2] = _blind_first(usual[2], rng)
+    usual[1] = replace(usual[1], idle=seed % 4)
+    usual[2] = replace(_blind_first(usual[2], rng), batch=2)
     single = Case(3, 2, 1, 1, 1, 4, _dealt(rng, 3, 2), cut_anywhere(rng, 6, 2))
     short = rng.randint(5, 11)  # beside a document that fills the rest of 96 tokens
     fine = Case(4, 3, 8, 4, 2, 32, _dealt(rng, 4, 3), (short, 96 - short), fine=True)
@@ -178,7 +183,12 @@ def shard_of(seed: int, case: Case, rank: int, contiguous: bool = False) -> Shar
         mine = torch.cat(rows, 1).bfloat16().transpose(1, 2)
         parts.append(mine.contiguous() if contiguous else mine)
     q, k, v, grad = parts
+    if case.idle == rank:
+        grad.zero_()
     if case.far:
-        q[..., ::2, -1], q[..., 1::2, -1] = case.far, -case.far
+        rows, heads, batch = (torch.arange(n) for n in (case.part, case.heads, case.batch))
+        # Of four heads, the two that share keys differ, and so do those in the same place of both pairs.
+        odd = (rows + (heads + heads // 2)[:, None] + batch[:, None, None]) % 2
+        q[..., -1] = case.far * (1 - 2 * odd)
         k[..., -1] = torch.tensor([(-1) ** i * FAR[1] for i in case.order[rank]]).repeat_interleave(chunk)
     return Shard(q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), grad)

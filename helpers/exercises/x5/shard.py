@@ -29,6 +29,8 @@ DEALT = {  # ranks, chunk, lengths
     "2 ranks, long before short": (2, 2, (8, 4, 1, 3, 1, 3)),
     # a rank has as much work as a higher one, and more chunks
     "2 ranks, a tie": (2, 2, (2, 4, 9, 2, 2, 1)),
+    # beyond two chunks per rank, zigzag order is another one
+    "2 ranks, one document in six chunks": (2, 2, (12,)),
     # the rank with the least work has its share: of the others, the one with the least work is not the first, and
     # neither the one before that rank nor the one behind it
     "4 ranks, one with its share": (4, 2, (2, 2, 2, 6, 4)),
@@ -139,6 +141,7 @@ class ChunksAreDealtByWork(Check):
             order = [sorted(numbers[per * rank : per * (rank + 1)]) for rank in range(ranks)]
             generator = torch.Generator().manual_seed(seed + number)
             tokens = torch.randint(1000, (batch, ranks * per * chunk), generator=generator)
+            tokens[torch.rand(tokens.shape, generator=generator) < 0.1] = 0  # a token like any other
             given = tokens.clone(), list(lengths), [list(chunks) for chunks in order]
             parts = [tuple(shard(*given, rank)) for rank in range(ranks)]
             kept = torch.equal(given[0], tokens) and given[1:] == (list(lengths), order)
