@@ -250,6 +250,10 @@ _SHOWS = {
 def _wrong_model(got: Evidence, ideal: Evidence, first: dict[str, list[float]]) -> str | None:
     """Judge the gradients of the unusual model, and what else has changed."""
     where = "a model with tied weights and a layer in evaluation mode"
+    if got["settings"] != ideal["settings"]:
+        return f"{where}: (default dtype, gradients recorded) is {got['settings']} afterwards, not {ideal['settings']}."
+    if got["modes"] != ideal["modes"]:
+        return f"{where}: that layer, or another, is in another mode afterwards. Leave the modes of modules alone."
     for name, right in ideal["gradients"].items():
         mine = got["gradients"][name]
         what = _SHOWS.get(name, f"{name}, which has the shape of another parameter")
@@ -259,8 +263,6 @@ def _wrong_model(got: Evidence, ideal: Evidence, first: dict[str, list[float]]) 
             return f"{where}: the gradient of {what} is not the mean over both lanes."
         if mine != first[name]:
             return f"{where}: the gradient of {what} differs in its last bits from that of rank 0 of 2."
-    if got["modes"] != ideal["modes"]:
-        return f"{where}: that layer, or another, is in another mode afterwards. Leave the modes of modules alone."
     if got["count"] != ideal["count"]:
         return f"{where}: a buffer that counts forward passes shows {got['count']}; it should show {ideal['count']}."
     if got["graphs"] > 1:
@@ -269,8 +271,6 @@ def _wrong_model(got: Evidence, ideal: Evidence, first: dict[str, list[float]]) 
         )
     if got["hooks"]:
         return f"{where}: {got['hooks']} hooks are left on its parameters, and each call adds as many."
-    if got["settings"] != ideal["settings"]:
-        return f"{where}: (default dtype, gradients recorded) is {got['settings']} afterwards, not {ideal['settings']}."
     return None
 
 
