@@ -77,6 +77,7 @@ def _train(answers: bytes, run: Run) -> Evidence:
         "saves": job.saves,
         "loads": job.loads,
         "overtaken": job.overtaken,
+        "unfit": job.unfit,
         "made": job.made or not job.left_nothing(),
         "drawn": len(job.drawn),
     }

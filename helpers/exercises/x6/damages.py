@@ -1,5 +1,6 @@
 """Ways in which a disk damages a checkpoint: each changes files of one entry."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -43,9 +44,14 @@ def _exchanged(data: bytearray) -> bytearray:
     return data
 
 
+def without_last_line(data: bytearray) -> bytearray:
+    """Cut off the last line of a text, so that what is left still reads well; of one line, nothing is left."""
+    return data[: data.rstrip(b"\n").rfind(b"\n") + 1]
+
+
 IN_A_FILE: dict[str, tuple[Damage, ...]] = {  # done to a file of the entry, each in turn
     "half": (half,),
-    "end": (lambda data: data[:-3], lambda data: data[:-1]),
+    "end": (lambda data: data[:-3], lambda data: data[:-1], without_last_line),
     "nothing": (lambda data: bytearray(), lambda data: data[:1], lambda data: data[:20]),
     "zeros": (_zeroed(0.0),),
     "bytes": (_flipped(0.5, 200),),
@@ -71,6 +77,9 @@ def damages_of(kind: str, entry: Path) -> Iterator[Callable[[Path], None]]:
     chosen = files if len(files) <= MOST_FILES else files[: MOST_FILES // 2] + files[-MOST_FILES // 2 :]
     if kind == "file":  # of a directory
         yield from (_without(file.relative_to(entry)) for file in chosen if entry.is_dir())
+    elif kind == "exchanged":
+        parts = [file.relative_to(entry) for file in files if file.suffix == ".pt"]
+        yield from (_exchanging(one, other) for one, other in itertools.pairwise(parts))
     elif kind == "single":
         for file in dict.fromkeys([*files[:1], *files[-1:]]):
             for at in (*range(-ENDS, ENDS), *range(ENDS, file.stat().st_size - ENDS, STRIDE)):
@@ -89,6 +98,22 @@ def _changed(file: Path, damage: Damage) -> Callable[[Path], None]:
         replace_bytes(entry / file, damage)
 
     return change
+
+
+def _exchanging(one: Path, other: Path) -> Callable[[Path], None]:
+    def change(entry: Path) -> None:
+        (entry / one).rename(entry / "between")
+        (entry / other).rename(entry / one)
+        (entry / "between").rename(entry / other)
+
+    return change
+
+
+def changed_largest(entry: Path) -> None:
+    """Change bytes in the middle of the largest file: `torch.load` reads it as before."""
+    largest = max(files_in(entry), key=lambda file: file.stat().st_size, default=None)
+    if largest:
+        replace_bytes(largest, _flipped(0.5, 200))
 
 
 def _without(file: Path) -> Callable[[Path], None]:

@@ -5,7 +5,8 @@ from .forms import FILE
 from .observation import DAMAGED, FIRST, SECOND, SERIES, THIRD, observe
 
 KEEP = {scene.name: scene.keep for scene in (*FIRST, *SECOND, *THIRD)}
-NEW = {scene.name: scene.states[-1] for scene in (*FIRST, *SECOND, *THIRD)}  # kind and step of the last save
+STATES = {scene.name: scene.states for scene in (*FIRST, *SECOND, *THIRD)}
+NEW = {name: states[-1] for name, states in STATES.items()}  # kind and step of the last save
 # The newest intact step before the last save:
 BEFORE = {"first": None, "one": 9, "two": 9, "small": 9, "damaged": 8, "unsynced": 10, "newest damaged": 9}
 CASES = {  # what comes before the last save
@@ -31,9 +32,12 @@ DAMAGES = {
     "zeros": "All bytes of a file of the newest checkpoint are zeros",
     "bytes": "200 bytes of a file of the newest checkpoint have changed",
     "byte": "One byte of the newest checkpoint, which has 1.6 MB, has changed",
+    "exchanged": "Two files of the newest checkpoint have been exchanged",
     "block": "Part of the newest checkpoint has been zeroed, or two parts swapped",
     "single": "One byte of the newest checkpoint has changed",
     "two newest": "In the two newest checkpoints, a file has lost its second half",
+    "four newest": "In the four newest of five checkpoints, a file has lost its second half",
+    "bytes of all": "In all three checkpoints, bytes of the largest file have changed",
     "all": "In all three checkpoints, a file has lost its second half",
 }
 
@@ -101,6 +105,11 @@ class NewestComesBack(OneObservation):
             return wrong
         if any(scene["changed"] for scene in seen["scenes"].values() if "changed" in scene):
             return "save changed the state that it was given."
+        if any(scene.get("unclosed", 0) > 0 for scene in seen["scenes"].values()):
+            return (
+                "each save leaves more files open than there were before, and a process may have a few hundred. Close "
+                "what you open, also what os.open has returned."
+            )
         for step, form in (pair for name in ("mixed", "three") for pair in seen["scenes"][name]["forms"]):
             if differ := form["files_differ"]:
                 return f"torch.load of {differ[0]} in the directory of step {step} does not give that entry."
@@ -144,7 +153,8 @@ class SurvivesKillAndPowerCut(OneObservation):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return _not_saved(seen, *BEFORE, "repeated", "set back", "twice") or _killed(seen, expected) or _power_cut(seen)
+        wrong = _not_saved(seen, *BEFORE, "repeated", "set back", "twice") or _killed(seen, expected)
+        return wrong or _written_elsewhere(seen) or _power_cut(seen)
 
 
 def _killed(seen: Evidence, expected: Evidence) -> str | None:
@@ -155,6 +165,17 @@ def _killed(seen: Evidence, expected: Evidence) -> str | None:
         if wrong:
             return wrong
     return _lost_when_set_back(seen, expected) or _torn_when_replaced(seen, expected)
+
+
+def _written_elsewhere(seen: Evidence) -> str | None:
+    """Say which file outside of the folder was opened to write."""
+    for scene in seen["scenes"].values():
+        if scene.get("outside"):
+            return (
+                f"save wrote {scene['outside'][0]}, outside of the folder: that may be another disk, and too small. "
+                "Where does tempfile put its files if it gets no dir?"
+            )
+    return None
 
 
 def _torn_when_replaced(seen: Evidence, expected: Evidence) -> str | None:
@@ -256,17 +277,17 @@ def _wrong_after_damage(seen: Evidence, expected: Evidence) -> str | None:
         return wrong
     for way, (scene, newest) in DAMAGED.items():
         kind, step = NEW[scene]
-        older = ("small" if kind == "large" else kind, step - newest)
+        left = STATES[scene][:-newest]
         if not seen["loads"][way]:
             return "step 10 was saved, but the folder has no entry step-10 that could be damaged."
         for found in seen["loads"][way]:
             if newest == 1 and _is(found, kind, step, expected):
                 continue  # what was changed was no part of the state
-            if newest == 3 and not found.get("none"):
+            if not left and not found.get("none"):
                 return f"{DAMAGES[way]}: {_found(found)}; nothing intact is left, so it should return None."
-            if newest < 3 and not _is(found, *older, expected):
+            if left and not _is(found, *left[-1], expected):
                 never = ", with values that were never saved" if found.get("step") == step else ""
-                return f"{DAMAGES[way]}: {_found(found)}{never}; step {older[1]} is the newest intact one."
+                return f"{DAMAGES[way]}: {_found(found)}{never}; step {left[-1][1]} is the newest intact one."
     return None
 
 

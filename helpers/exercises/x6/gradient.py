@@ -20,7 +20,7 @@ EXACT = 1e-9  # relative
 ROUNDED = 1e-2  # relative: off by less than this, a sum was rounded
 MICRO_BATCHES = (2, 3, 1)  # of each call
 ROWS = (1, 4, 2)  # of the micro-batches where the order of summation decides
-ROUNDS = (1, 13)  # of these micro-batches: torch.sum adds a few numbers one after the other, and many in parts
+COUNTS = (3, 4, 39)  # of micro-batches: torch.sum adds a few numbers one after the other, and many in parts
 HUGE = 2.0**80  # beside it, a number of ordinary size is lost, also where both are divided first
 
 
@@ -65,17 +65,72 @@ def _gradients(gradient: Answer, seed: int) -> Evidence:
     linear = nn.Linear(len(_FEATURES), 4, bias=False).double()
     nn.init.zeros_(linear.weight)  # the logits are zero, so the gradient is linear in the rows
     orders = []
-    for rounds in ROUNDS:
+    for count in COUNTS:
         streams = {lane: _where_order_decides(seed, lane) for lane in lanes}
-        gradient(linear, streams, random, rounds * len(ROWS))
+        gradient(linear, streams, random, count)
         orders.append(_flat(linear))
-    return {"calls": calls, "orders": orders}
+    return {"calls": calls, "orders": orders, "unusual": _of_an_unusual_model(gradient, seed, lanes)}
 
 
 def _flat(model: nn.Module) -> list[float]:
     """Return the gradients of all parameters as numbers; none if one has no gradient."""
     gradients = [p.grad for p in model.parameters()]
     return [] if None in gradients else torch.cat([g.flatten() for g in gradients]).tolist()
+
+
+class _Unusual(nn.Module):
+    """A model with what few models have: a number as a parameter, one that does nothing, a tied one, a counter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.tied = (nn.Linear(4, 4) for _ in range(3))
+        self.tied.weight = self.first.weight
+        self.number = nn.Parameter(torch.tensor(1.5))
+        self.idle = nn.Parameter(torch.ones(4))  # its gradient is zero
+        self.of_lane_0 = nn.Parameter(torch.ones(4))  # in lane 1 its gradient is zero
+        self.silenced = nn.Dropout(0.5)
+        self.register_buffer("count", torch.tensor(0))
+        self.waiting, self.graphs = 0, 0  # graphs whose backward pass has not come yet, and the most of them
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        self.waiting += 1
+        self.graphs = max(self.graphs, self.waiting)
+        hidden = self.second(torch.tanh(self.first(self.silenced(x)))) * self.number
+        out = self.tied(hidden) + 0 * self.idle + self.of_lane_0 * x[:, :1].clamp(min=0)
+        out.register_hook(self._is_backward)
+        return out
+
+    def _is_backward(self, _: Tensor) -> None:
+        self.waiting -= 1
+
+
+def _of_an_unusual_model(gradient: Answer, seed: int, lanes: range) -> Evidence:
+    """One rank: one call with the unusual model, and what else has changed."""
+    torch.manual_seed(seed)
+    model = _Unusual().double()
+    model.silenced.eval()
+    random = {lane: torch.Generator().manual_seed(seed + lane).get_state() for lane in lanes}
+    gradient(model, {lane: _rows_of(seed, lane) for lane in lanes}, random, 2)
+    return {
+        "gradients": {
+            name: [] if p.grad is None else p.grad.flatten().tolist() for name, p in model.named_parameters()
+        },
+        "count": model.count.item(),
+        "graphs": model.graphs,
+        "modes": [module.training for module in model.modules()],
+        "hooks": sum(len(p._backward_hooks or ()) for p in model.parameters()),
+        "settings": [str(torch.get_default_dtype()), torch.is_grad_enabled()],
+    }
+
+
+def _rows_of(seed: int, lane: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Return a lane's micro-batches for the unusual model: the sign of the first feature is the lane's."""
+    generator = torch.Generator().manual_seed(10 * seed + lane)
+    while True:
+        x = torch.randn(3, 4, generator=generator, dtype=torch.float64)
+        x[:, 0] = x[:, 0].abs() * (1 - 2 * lane)
+        yield x, torch.randint(4, (3,), generator=generator)
 
 
 # By feature and lane, what the micro-batches hold: "+" and "-" are huge numbers, "a" is an ordinary one.
@@ -114,10 +169,13 @@ class SameBitsOnOneRankAndTwo(Check):
                     wrong = _wrong_call(got, ideal, others, seen["2"][0]["calls"][number - 1]["gradient"])
                     if wrong:
                         return f"{where}: {wrong}"
-                for rounds, got, ideal in zip(ROUNDS, mine["orders"], right["orders"], strict=True):
+                for count, got, ideal in zip(COUNTS, mine["orders"], right["orders"], strict=True):
                     wrong = _wrong_order(got, ideal)
                     if wrong:
-                        return f"rank {rank} of {ranks}, {rounds * len(ROWS)} micro-batches: {wrong}"
+                        return f"rank {rank} of {ranks}, {count} micro-batches: {wrong}"
+                wrong = _wrong_model(mine["unusual"], right["unusual"], seen["2"][0]["unusual"]["gradients"])
+                if wrong:
+                    return f"rank {rank} of {ranks}, {wrong}"
         return None
 
 
@@ -173,11 +231,46 @@ def _wrong_order(got: list[float], ideal: list[float]) -> str | None:
             f"micro-batches of {', '.join(map(str, ROWS))} rows: the gradient is not the mean of theirs. "
             "Each micro-batch counts the same, whatever its number of rows, and nothing is clipped."
         )
-    if not relative_distance(got, ideal) <= EXACT:
+    if not all(relative_distance(got[n::every], ideal[n::every]) <= EXACT for n in range(every)):
         return (
             "the sums are not formed in the contract's order: with huge numbers that cancel, the gradient "
             "differs. In each lane, add one micro-batch after the other from zero; then lane 0's sum plus lane 1's."
         )
+    return None
+
+
+_SHOWS = {
+    "first.weight": "a weight that two layers share",
+    "number": "a parameter without dimensions",
+    "idle": "a parameter whose gradient is zero",
+    "of_lane_0": "a parameter whose gradient is zero in lane 1",
+}
+
+
+def _wrong_model(got: Evidence, ideal: Evidence, first: dict[str, list[float]]) -> str | None:
+    """Judge the gradients of the unusual model, and what else has changed."""
+    where = "a model with tied weights and a layer in evaluation mode"
+    if got["settings"] != ideal["settings"]:
+        return f"{where}: (default dtype, gradients recorded) is {got['settings']} afterwards, not {ideal['settings']}."
+    if got["modes"] != ideal["modes"]:
+        return f"{where}: that layer, or another, is in another mode afterwards. Leave the modes of modules alone."
+    for name, right in ideal["gradients"].items():
+        mine = got["gradients"][name]
+        what = _SHOWS.get(name, f"{name}, which has the shape of another parameter")
+        if not mine:
+            return f"{where}: {what} has no gradient; it should have one, also if all its numbers are zero."
+        if not relative_distance(mine, right) <= EXACT:
+            return f"{where}: the gradient of {what} is not the mean over both lanes."
+        if mine != first[name]:
+            return f"{where}: the gradient of {what} differs in its last bits from that of rank 0 of 2."
+    if got["count"] != ideal["count"]:
+        return f"{where}: a buffer that counts forward passes shows {got['count']}; it should show {ideal['count']}."
+    if got["graphs"] > 1:
+        return (
+            f"{where}: {got['graphs']} forward passes came before a backward pass, so all their graphs were in memory."
+        )
+    if got["hooks"]:
+        return f"{where}: {got['hooks']} hooks are left on its parameters, and each call adds as many."
     return None
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..base import Evidence
 from ..probing.folder_watch import FolderWatch
-from .states import hash_of
+from .states import hash_of, unfit
 
 LANES = 2
 _sleep = time.sleep
@@ -149,6 +149,7 @@ class Job:
         saves: of each call of `save`: the step, the updates that this process had made, the learning rate, `keep`, and
             whether the folder was the job's.
         loads: of each call of `load`: whether the folder was the job's.
+        unfit: what a state held that a `save` as in part 1 need not store.
         overtaken: something was computed while `save` was at work.
         made: the folder was not there when the run began, and was there before `save` or `load` was called.
     """
@@ -161,7 +162,7 @@ class Job:
         self.drawn: list[Evidence] = []
         self.saves: list[list[Any]] = []
         self.loads: list[bool] = []
-        self.overtaken = self.made = False
+        self.overtaken, self.made, self.unfit = False, False, ""
         self._there = self._folder.exists()
         self.model: nn.Module | None = None
         self._optimizer: torch.optim.Optimizer | None = None
@@ -204,6 +205,7 @@ class Job:
 
     def make_stream(self, lane: int) -> Stream:
         self.points.pass_by("stream")
+        torch.rand(1)  # as where a stream draws its seed
         return Stream(self.run.seed, lane, self.drawn)
 
     def gradient(self, model: nn.Module, streams: Any, random: Any, micro_batches: int) -> None:
@@ -213,6 +215,7 @@ class Job:
     def save(self, folder: Path, step: int, state: dict[str, Any], keep: int) -> None:
         self.points.pass_by("save")
         self.saves.append([int(step), self._updated, self.learning_rate, int(keep), Path(folder) == self._folder])
+        self.unfit = self.unfit or unfit(state)
         self._saving += 1
         self._look(folder)
         _sleep(self.run.slow)

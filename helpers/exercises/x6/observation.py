@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base import Evidence
-from .damages import damages_of, half, replace_bytes
+from .damages import changed_largest, damages_of, half, replace_bytes
 from .entries import bytes_in, entries_of, files_in, steps_of
 from .processes import packed
 from .saving import Place, Scene, load_from, save_scenes
@@ -47,11 +47,13 @@ SECOND = (  # each begins with what `_begin_second` puts there
 )
 THIRD = (Scene("killed again", (("usual", 12),), 1, watched=True),)
 DAMAGED = {  # by way, the scene of which a copy is damaged, and how many of the newest checkpoints are
-    **dict.fromkeys(("file", "half", "end", "nothing", "zeros", "bytes"), ("three", 1)),
+    **dict.fromkeys(("file", "half", "end", "nothing", "zeros", "bytes", "exchanged"), ("three", 1)),
     **dict.fromkeys(("byte", "block"), ("large", 1)),
     "single": ("small", 1),
     "two newest": ("three", 2),
+    "four newest": ("five", 4),
     "all": ("three", 3),
+    "bytes of all": ("three", 3),
 }
 
 
@@ -163,7 +165,8 @@ def _damaged(place: Place, way: str) -> list[Path]:
     saves = next(len(each.states) for each in FIRST if each.name == scene)
     whole = place.after(scene, saves)
     entries = sorted(entries_of(whole), key=steps_of)[-newest:]
-    damages = [_halve] if newest > 1 else [damage for entry in entries for damage in damages_of(way, entry)]
+    every = changed_largest if way == "bytes of all" else _halve
+    damages = [every] if newest > 1 else [damage for entry in entries for damage in damages_of(way, entry)]
     folders = [place.scratch / "damages" / way / str(n) for n in range(len(damages))]
     for folder in folders if whole.is_dir() else ():
         shutil.copytree(whole, folder, copy_function=_link)  # most of the files stay as they are

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from ..base import Check, Evidence
 from ..probing.on_ranks import on_ranks
-from .scheduler import EVERY, SIGNALS, STEPS, Case, Notice, PreemptedJob
+from .scheduler import EVERY, SAVE, SIGNALS, STEPS, Case, Notice, PreemptedJob
 
 Answer = Callable[..., Any]
 
@@ -18,7 +18,7 @@ def _cases(seed: int) -> dict[str, Case]:
     """Return the cases by name.
 
     Inside the launch of step 2, 3, 7 or 8 a signal is noted in the next step, and the ranks stop after the one behind
-    it, 8 seconds later; so a save, of 8 seconds, needs 16 seconds after the signal.
+    it, 8 seconds later; so a save, of 8.5 seconds, needs 16.5 seconds after the signal.
     """
     dice = random.Random(seed + 4)
     step, other, rank = dice.choice((2, 7)), dice.choice((1, 6)), dice.choice((0, 1))
@@ -34,6 +34,7 @@ def _cases(seed: int) -> dict[str, Case]:
         "SIGTERM on both ranks, a step apart": Case((first, Notice(1 - rank, "launch", step + 1))),
         "SIGTERM and SIGUSR1 on one rank in one step": Case((first, Notice(rank, "launch", step, "SIGUSR1"))),
         "SIGTERM in job.resume": Case((Notice(rank, "resume"),)),
+        "SIGUSR1 in job.resume": Case((Notice(1 - rank, "resume", name="SIGUSR1"),)),
         "SIGTERM in a periodic save": Case((Notice(rank, "save", EVERY),)),
         "SIGUSR1 in a periodic save": Case((Notice(1 - rank, "save", EVERY, "SIGUSR1"),)),
         "SIGTERM, and signals in the save that it causes": Case(
@@ -41,8 +42,9 @@ def _cases(seed: int) -> dict[str, Case]:
         ),
         "SIGTERM two steps before a periodic save": Case((Notice(rank, "launch", EVERY - 2),)),
         "SIGTERM right before a periodic save": Case((Notice(rank, "launch", EVERY - 1),)),
-        "SIGTERM with the time for a save, to the second": Case((first,), term=16),
+        "SIGTERM with the time for a save, to the half second": Case((first,), term=16.5),
         short: Case((first,), term=15, starts=2),
+        f"{short}, by a quarter of a second": Case((first,), term=16.25),
         f"{short}, two steps before a periodic save": Case((Notice(rank, "launch", 2 * EVERY - 2),), term=15),
         f"{short}, and SIGUSR1 on the other rank": Case((first, Notice(1 - rank, "launch", step, "SIGUSR1")), term=15),
         f"{short}, after SIGUSR1": Case((Notice(rank, "launch", step, "SIGUSR1"), again), term=13),
@@ -56,6 +58,7 @@ def _cases(seed: int) -> dict[str, Case]:
             (usr1, Notice(rank, "wait", step + 2)), term=10
         ),
         "SIGUSR1 with too little time": Case((usr1,), usr1=15),
+        "SIGUSR1 with too little time, then SIGTERM": Case((usr1, again), usr1=15),
         "SIGUSR1, where SIGTERM's grace is shorter than a save": Case((usr1,), term=7),
         "SIGTERM, where SIGUSR1's grace is shorter than a save": Case((first,), usr1=7),
         "SIGTERM before the last step": Case((later,)),
@@ -156,6 +159,11 @@ def _wrong_reaction(ranks: list[Evidence]) -> str | None:
             return f"{got['missed'][0]} arrived on rank {rank} while none of your handlers was installed for it."
         if got["raised"]:
             return f"the handler raises {got['raised']} on rank {rank}, in the middle of the run. Only note the signal."
+        if got["blocked"]:
+            return (
+                f"{got['blocked'][0]} arrived on rank {rank} while it was blocked, so the handler runs only later, and "
+                "notes a time that is too late. The handler may run at any moment: block nothing."
+            )
         if got["called_in_handler"]:
             return f"the handler calls job.{got['called_in_handler']} on rank {rank}. Only note the signal."
     if ranks[0]["apart"]:
@@ -242,7 +250,8 @@ def _wrong_end(got: Evidence, want: Evidence) -> str | None:
             return f"called job.save({step}) when {done} steps had been launched."
     if got["saves"] != want["saves"]:
         saves, right = ([step for step, _ in each["saves"]] for each in (got, want))
-        left = "" if got["left"] is None else f" (after the last step, {got['left']:g} s were left for a save of 8 s)"
+        seconds = "" if got["left"] is None else f"{got['left']:g} s were left for a save of {SAVE:g} s"
+        left = f" (after the last step, {seconds})" if seconds else ""
         return f"saved after the steps {saves}; it should save after {right}{left if len(saves) != len(right) else ''}."
     if got["code"] != want["code"]:
         ends = "returned" if got["code"] is None else f"ended with exit code {got['code']}"

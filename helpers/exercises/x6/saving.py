@@ -16,8 +16,9 @@ from ..probing.photographs import Photographs
 from ..probing.synced_files import SyncedFiles
 from .entries import entries_of, steps_of
 from .forms import form_of
+from .opened_files import descriptors, written_outside
 from .processes import run_or_die, unpacked
-from .states import MIXED, digest_of, make_state, print_of
+from .states import MIXED, continued, digest_of, make_state, print_of
 
 LOADING = 2  # processes that load; each folder is one's alone
 
@@ -81,17 +82,21 @@ def load_from(answers: bytes, folders: list[Path]) -> list[Evidence]:
 
 def _save_scenes(answers: bytes, place: Place, seed: int, scenes: tuple[Scene, ...]) -> Evidence:
     torch.set_num_threads(1)
+    outside = written_outside(place.scratch)
     with SyncedFiles(place.scratch) as synced:
         save, load = unpacked(answers)
-        return {scene.name: _save_scene(save, load, place, seed, scene, synced) for scene in scenes}
+        return {
+            scene.name: _save_scene(save, load, place, seed, scene, synced) | {"outside": outside()} for scene in scenes
+        }
 
 
 def _save_scene(save: Any, load: Any, place: Place, seed: int, scene: Scene, synced: SyncedFiles) -> Evidence:
     folder, left, forms, changed, state = place.folder(scene.name), [], [], False, {}
+    unclosed: list[int] = []
     camera = Photographs(folder, place.album(scene.name), synced)
     for number, (kind, step) in enumerate(scene.states, 1):
-        state = make_state(kind, seed, step)
-        before = digest_of(state)
+        state = continued(state, make_state(kind, seed, step))
+        before, opened = digest_of(state), descriptors()
         try:
             if scene.watched and number == len(scene.states):
                 lost = {entry.name for entry in entries_of(folder) if steps_of(entry) == scene.unsynced}
@@ -103,6 +108,7 @@ def _save_scene(save: Any, load: Any, place: Place, seed: int, scene: Scene, syn
         except Exception as error:
             return {"raised": type(error).__name__, "text": message_of(error)[:200], "step": step}
         changed |= digest_of(state) != before
+        unclosed.append(descriptors() - opened)
         forms.append([step, form_of(folder, step, state)])
         if folder.is_dir():
             with contextlib.suppress(shutil.Error):  # a thread of the answer is still at work
@@ -113,6 +119,7 @@ def _save_scene(save: Any, load: Any, place: Place, seed: int, scene: Scene, syn
         "left": left,
         "forms": forms,
         "changed": changed,
+        "unclosed": min(unclosed) if len(unclosed) > 1 else 0,  # one for the folder may stay open
         "later": _loaded(load, folder),
         "bytes": [_bytes_of(look) for look in camera.looks],
         "arrivals": _arrivals(camera),

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from ..base import Evidence
 
 SIGNALS = {"SIGTERM": signal.SIGTERM, "SIGUSR1": getattr(signal, "SIGUSR1", signal.SIGTERM)}
-STEP, SAVE = 2.0, 8.0  # simulated seconds of a step, and of a save
+STEP, SAVE = 2.0, 8.5  # simulated seconds of a step, and of a save
 LEAST = 0.25  # seconds that job.least takes, for which SIGKILL comes late
 CLOCKS = (1000.0, 73_000.0)  # what the ranks' clocks show when a case begins
 STEPS, EVERY = 12, 5
@@ -95,7 +95,14 @@ class PreemptedJob:
         self._totals: dict[int, float] = {}
         self._dead = self._in_handler = False
         self.handlers: dict[str, Any] = {}
-        self.seen: Evidence = {"missed": [], "raised": "", "called_in_handler": "", "apart": [], "killed": []}
+        self.seen: Evidence = {
+            "missed": [],
+            "blocked": [],
+            "raised": "",
+            "called_in_handler": "",
+            "apart": [],
+            "killed": [],
+        }
         self.seen |= {"resumes": 0, "begin": 0, "early": [], "least": [], "saves": [], "left": None, "silent": []}
 
     def for_answer(self) -> SimpleNamespace:
@@ -227,6 +234,8 @@ class PreemptedJob:
             if not callable(signal.getsignal(SIGNALS[notice.name])):  # it would be ignored, or end the process
                 self.seen["missed"].append(notice.name)
                 continue
+            if SIGNALS[notice.name] in _blocked():
+                self.seen["blocked"].append(notice.name)
             self._in_handler = True
             try:
                 signal.raise_signal(SIGNALS[notice.name])
@@ -238,6 +247,11 @@ class PreemptedJob:
                 raise
             finally:
                 self._in_handler = False
+
+
+def _blocked() -> set[int]:
+    """Return the signals that this thread has blocked."""
+    return set(signal.pthread_sigmask(signal.SIG_BLOCK, ())) if hasattr(signal, "pthread_sigmask") else set()
 
 
 def _number(value: Any) -> int | str | None:

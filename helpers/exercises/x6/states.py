@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import re
 from typing import Any
 
 import torch
@@ -65,6 +66,39 @@ def _mixed(numbers: Any) -> dict[str, Any]:
         "nothing": None,
         "flag": True,
     }
+
+
+def continued(old: Any, new: Any) -> Any:
+    """Return `new`, but in the tensors, dictionaries and lists of `old`, which training changes in place."""
+    if isinstance(old, Tensor) and isinstance(new, Tensor) and (old.dtype, old.shape) == (new.dtype, new.shape):
+        return old.copy_(new)
+    if isinstance(old, dict) and isinstance(new, dict):
+        entries = {key: continued(old.get(key), value) for key, value in new.items()}
+        old.clear()
+        old.update(entries)
+        return old
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        old[:] = [continued(*pair) for pair in zip(old, new, strict=True)]
+        return old
+    return new
+
+
+def unfit(state: Any) -> str:
+    """Say what in `state` part 1 does not promise to store; "" if there is nothing."""
+    if not isinstance(state, dict):
+        return f"the state is a {type(state).__name__}"
+    bad = next((key for key in state if not (isinstance(key, str) and re.fullmatch(r"[A-Za-z0-9_ ]+", key))), None)
+    return f"the state has the key {bad!r}" if bad is not None else _unfit_value(state)
+
+
+def _unfit_value(value: Any) -> str:
+    if isinstance(value, dict | list | tuple):
+        bad = [key for key in value if not isinstance(key, str | int)] if isinstance(value, dict) else []
+        if bad:
+            return f"the state has the nested key {bad[0]!r}"[:100]
+        return next(filter(None, map(_unfit_value, value.values() if isinstance(value, dict) else value)), "")
+    is_plain = value is None or isinstance(value, Tensor | int | float | str)
+    return "" if is_plain else f"the state holds a {type(value).__name__}"
 
 
 def print_of(value: Any, at: str = "") -> dict[str, str]:

@@ -180,6 +180,11 @@ def _wrong_checkpoints(seen: Evidence, expected: Evidence) -> str | None:
             wrong = _wrong_saves(got["saves"], right["saves"], resumed=name in (BETWEEN, FINISHED))
             if wrong:
                 return f"{name}: rank {rank} {wrong}"
+            if got["unfit"]:
+                return (
+                    f"{name}: {got['unfit']} in a call of job.save. Your own save need not store that: look at what "
+                    "part 1, clause 1, says of keys and values."
+                )
             if got["overtaken"]:
                 return f"{name}: rank {rank} went on with the next step before job.save had returned."
             if got["loads"] != right["loads"]:
