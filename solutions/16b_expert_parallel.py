@@ -5,8 +5,8 @@
 #
 # | | |
 # |---|---|
-# | After this you can | send rows between ranks in uneven parts, with correct gradients; put experts on ranks, and predict the bytes; explain why the host waits, and what parts of a fixed size cost instead; predict which rank runs out of memory first; reduce and clip gradients over the right ranks; weigh the memory that expert ranks save against their all-to-alls |
-# | Time | 85 to 115 minutes; a good place to stop is after section 3 |
+# | After this you can | send rows between ranks in uneven parts, with correct gradients; put experts on ranks, and predict the bytes; explain why the host waits, and what parts of a fixed size cost instead; predict which rank runs out of memory first; reduce and clip gradients over the right ranks |
+# | Time | 80 to 105 minutes; a good place to stop is after section 3 |
 # | Difficulty | ●●● |
 # | Needs | a CPU, where ranks are processes that use gloo; if there is one GPU per rank, the cells use NCCL, which has not been tested yet |
 # | Before this | labs [[#mixture_of_experts]] and [[#data_parallel]]; [[#tensor_parallel]] helps |
@@ -38,10 +38,6 @@ from helpers.exercises.expert_parallel.parcels import Parcels
 from helpers.exercises.mixture_of_experts.built import MoE, grouped, nudge, permute, unpermute
 from helpers.exercises.mixture_of_experts.trained import batch_at, train
 from helpers.exercises.mixture_of_experts.window_model import WIDTH, WindowModel
-from helpers.planner.catalog.archs import arch_of
-from helpers.planner.catalog.clusters import CLUSTERS
-from helpers.planner.layout.layout import Layout
-from helpers.planner.layout.layout_plan import plan_layout
 
 # %% name="setup_torch" setup=true
 import torch
@@ -634,48 +630,7 @@ for name, distance in apart.items():
 #
 # With DTensor parameters (FSDP2), `clip_grad_norm_` computes this sum itself if all parameters are on one mesh. If the experts are on a mesh of their own, you need code like that of `joint_norm`.
 #
-# ## 6 · How many expert ranks?
-#
-# Mixtral 8x7B has 47 billion parameters, nearly all of them in the 8 experts of each block. It trains on 64 H100s with ZeRO-1 and full recomputation, and each GPU has one sequence of 8,192 tokens per micro-batch. Expert ranks are data ranks, too: each still has its own tokens, but keeps only its part of the experts, and the tokens travel there and back in all-to-alls. The planner, which simulates the step, assumes that all experts get the same load: a rank's rows go to all N expert ranks in equal parts, and the part for its own experts stays where it is.
-#
-# **Predict.** With 8 expert ranks instead of 2, by what factor does the time grow that a GPU spends in all-to-alls?
-
-# %% name="experts_guess"
-my_guess = None  # seconds in all-to-alls, 8 expert ranks / 2
-### BEGIN GUESS
-my_guess = 4  # four times as many ranks to send to
-### END GUESS
-experts_guess = Prediction("All-to-alls, 8 expert ranks / 2", my_guess, "times")
-
-# %% name="experts"
-mixtral, h100 = arch_of("mixtral-8x7b"), CLUSTERS["dgx-h100"]
-plans = {
-    n: plan_layout(
-        Layout(
-            mixtral, shard=64, expert=n, zero="zero1", engine="megatron", micro_batches=4, seq=8192, recompute="full"
-        ),
-        h100,
-    )
-    for n in (1, 2, 4, 8)
-}
-exchanged = {n: plan.parts.get("expert", 0.0) * plan.seconds for n, plan in plans.items()}
-experts_guess.reveal(exchanged[8] / exchanged[2], how="planned")
-KINDS = ("parameters", "gradients", "optimizer state")
-table = [("planned: expert ranks", *KINDS, "total", "fits", "s per step", "in all-to-alls")]
-for n, plan in plans.items():
-    held = (human_bytes(plan.worst.peak[kind]) for kind in KINDS)
-    row = human_bytes(plan.worst.nbytes), "yes" if plan.fits else "no", f"{plan.seconds:.2f}", f"{exchanged[n]:.2f} s"
-    table.append((str(n), *held, *row))
-show_table(table)
-subject = "planned: Mixtral 8x7B, 64 H100"
-claims.figure("all-to-alls of 8 expert ranks / of 2", subject, exchanged[8] / exchanged[2], "x")
-
-# %% [markdown] name="experts_explained"
-# Each of N expert ranks keeps 1/N of its rows and sends the rest (section 3). So the bytes grow like (N − 1) / N: from 1/2 with 2 ranks to 7/8 with 8, and never to more than twice those of 2 ranks. The time follows. (An all-to-all also has a latency, which does not grow.)
-#
-# Memory falls much faster. The weights and gradients of the experts are divided by N. The optimizer state stays as it is, because ZeRO-1 already shards it over all 64 ranks. So here many expert ranks cost little and save a lot, *inside a node*: these eight ranks exchange their tokens over NVLink. Between nodes, each GPU sends through its own network port, at a ninth of the speed. And if the experts do not get the same load, all ranks wait for the busiest one.
-#
-# ## 7 · What this run measured
+# ## 6 · What this run measured
 
 # %% name="summary"
 claims
@@ -687,10 +642,9 @@ claims
 # - On average over the ranks, each sends 4 n k C (N − 1) / N numbers per layer, for any load. Imbalance costs time and memory on the busiest rank.
 # - Uneven parts need counts on the host, which waits for them. Parts of one size need none, and pay with padding or dropped rows.
 # - An expert's gradient is summed over its copies and divided by the number of all ranks. Averaging over all ranks mixes different experts without an error. The clipping norm counts each expert once.
-# - Expert ranks divide the experts' weights and gradients by N, and send (N − 1) / N of their rows: spread experts over a whole node before you go beyond it.
 #
 # **What to reach for when.** If the experts do not fit, use expert parallelism inside a node or over fast links, with data parallelism or sharding across nodes.
 #
-# **Next.** [[Choosing_a_layout]] plans all other kinds of parallelism together.
+# **Next.** [[Choosing_a_layout]] plans what more expert ranks cost and save, beside all other kinds of parallelism.
 #
 # **Sources.** Lepikhin et al. 2020, *GShard* (expert parallelism, fixed shapes); Fedus et al. 2021, *Switch Transformers*; DeepSeek-AI 2024, *DeepSeek-V3*, and its library DeepEP; torchtitan, `torchtitan/distributed/expert_parallel.py`.

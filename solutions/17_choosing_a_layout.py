@@ -5,11 +5,11 @@
 #
 # | | |
 # |---|---|
-# | After this you can | lay ranks out on a grid and list the groups of each dimension; compute what a rank sends along each, and measure it on a 2 × 2 × 2 grid; write a search with three formulas and find out where it errs; test the rules of thumb; choose a layout that a planner accepts; export the layout to torchtitan |
-# | Time | 95 to 120 minutes; a good place to stop is after section 4 |
+# | After this you can | lay ranks out on a grid and list the groups of each dimension; compute what a rank sends along each, and measure it on a 2 × 2 × 2 grid; write a search with three formulas and find out where it errs; test the rules of thumb; weigh the memory that expert ranks save against their all-to-alls; choose a layout that a planner accepts; estimate the cost of a run and the uncertainty of that estimate; export the layout to torchtitan |
+# | Time | 115 to 165 minutes; a good place to stop is after section 4 |
 # | Difficulty | ●●● |
 # | Needs | a CPU: ranks are processes |
-# | Before this | labs [[#start_here]], [[#sharding]], [[#tensor_parallel]] and [[#pipeline]]; [[#tensor_parallel_in_practice]], [[#pipelines_in_practice]] and [[#context_parallel]] help |
+# | Before this | labs [[#start_here]], [[#sharding]], [[#tensor_parallel]] and [[#pipeline]]; [[#tensor_parallel_in_practice]], [[#pipelines_in_practice]], [[#context_parallel]], [[#mixture_of_experts]] and [[#expert_parallel]] help |
 # | Syllabus | T40, C20 |
 
 # %% name="setup" setup=true
@@ -39,10 +39,10 @@ from helpers import (
 from helpers.exercises.choosing_a_layout import pictures
 from helpers.exercises.choosing_a_layout.decisions import best_known, decisions
 from helpers.exercises.choosing_a_layout.model_of_blocks import ModelOfBlocks
-from helpers.exercises.choosing_a_layout.off_one_process import off_one_process
 from helpers.exercises.choosing_a_layout.ring import ring_bandwidth
 from helpers.exercises.pipeline.built import one_f_one_b
 from helpers.exercises.tensor_parallel.mesh_traffic import MeshTraffic
+from helpers.planner.catalog.archs import arch_of
 from helpers.planner.catalog.clusters import CLUSTERS
 from helpers.planner.exports import export
 from helpers.planner.layout.layout import Layout
@@ -54,6 +54,7 @@ from helpers.planner.search.searched import Asked, kept_answers
 # %% name="setup_torch" setup=true
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -67,7 +68,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="nine_text"
 # ## 1 · Nine questions
 #
-# The table in this section combines three models with three clusters. For each pair, the planner has searched the layouts: every divisor of the number of GPUs in each dimension, and several micro-batch sizes, schedules and choices of what to recompute. It simulates a step of the promising layouts and keeps the fastest one that fits. The answers are stored with the course. (`python -m helpers layout` answers any question of this kind in minutes, and says why other layouts are worse.) Megatron's tensor ranks send in chunks while their matmuls run (`tensor_overlap`, section 6) wherever NVLink connects them, which never takes longer in the simulation. torchtitan's tensor ranks wait for every message.
+# The table in this section combines three models with three clusters. For each pair, the planner has searched the layouts: every divisor of the number of GPUs in each dimension, and several micro-batch sizes, schedules and choices of what to recompute. It simulates a step of the promising layouts and keeps the fastest one that fits. A search takes minutes, so its answers are stored with the course. (`python -m helpers layout` answers any question of this kind.) The search does not try everything that the planner can simulate: for example, it recomputes all blocks or none. Megatron's tensor ranks send in chunks while their matmuls run (`tensor_overlap`, section 6) wherever NVLink connects them, which never takes longer in the simulation. torchtitan's tensor ranks wait for every message.
 #
 # *GB/s inside* is the bandwidth from one GPU to others in its node. *GB/s outside* is the bandwidth from one GPU to other nodes, so a node of 8 GPUs has 8 times as much. *Tokens per step* counts the tokens of one optimizer step on all GPUs.
 
@@ -78,8 +79,17 @@ QUESTIONS = {(model, place): Asked(model, *of) for model in MODELS for place, of
 table = [("cluster", "GPUs", "memory", "TFLOP/s", "GB/s inside", "GB/s outside", "tokens per step")]
 for place, (name, gpus, tokens) in PLACES.items():
     c = CLUSTERS[name]
-    rates = (f"{rate:g}" for rate in (round(c.gpu.flops16 / 1e12), c.inside / 1e9, c.outside / 1e9))
-    table.append((f"{place}: {c.gpu.name}", str(gpus), human_bytes(c.gpu.room), *rates, f"{tokens:,}"))
+    links = f"{c.inside / 1e9:g}", f"{c.outside / 1e9:g}"
+    table.append(
+        (
+            f"{place}: {c.gpu.name}",
+            str(gpus),
+            human_bytes(c.gpu.room),
+            f"{c.gpu.flops16 / 1e12:.0f}",
+            *links,
+            f"{tokens:,}",
+        )
+    )
 show_table(table)
 
 # %% [markdown] name="nine_guess_text"
@@ -118,6 +128,15 @@ for (model, place), answer in answers.items():
     table.append((f"{model}, {place}", f"{answer.layouts:,}", *row))
 show_table(table)
 
+# %% [markdown] name="losers_text"
+# Which layouts might you have tried instead, and what makes them slower or too large? The next cell lists them for three of the pairs, and then the ten best layouts of the first pair.
+
+# %% name="losers"
+for pair in (("llama-3.1-8b", "one node"), ("llama-3.1-8b", "4090s"), ("llama-3.1-70b", "eight nodes")):
+    print(f"\n{' on '.join(pair)}: {name_of(answers[pair].best[0].layout)}")
+    for loser in answers[pair].losers:
+        print(f"  {loser.name}: {loser.reason}")
+
 # %% name="ten_best"
 table = [("8B on one node: the ten best", "s per step", "from", "to")]
 for found in answers["llama-3.1-8b", "one node"].best:
@@ -125,7 +144,7 @@ for found in answers["llama-3.1-8b", "one node"].best:
 show_table(table)
 
 # %% [markdown] name="losers_explained"
-# Memory rules out many layouts before any timing: all layouts of the 405B model, and all layouts of the 70B model on eight GPUs. For the 8B model on one node, the ten best layouts differ by less than the planner's own error (*from* and *to*), so treat them as equals.
+# Memory rules out many layouts before any timing: all layouts of the 405B model, all layouts of the 70B model on eight GPUs, and every layout that keeps all parameters, gradients and optimizer state on each GPU. For the 8B model on one node, the ten best layouts differ by less than the planner's own error (*from* and *to*), so treat them as equals. Common layouts that are only a few percent worse, such as pure FSDP, are equals, too. On the 4090s every block is recomputed, because nothing fits without recomputation.
 #
 # The rest of this lab builds the parts of such an answer: where the ranks are, what they send, what fits, and how long a step takes.
 #
@@ -198,7 +217,7 @@ for name in SIZES:
 #
 # ## 3 · Eight ranks for real
 #
-# Now train on that grid. The model has the eight blocks of [[pipeline]], each x + MLP(x). It runs in a pipeline of two stages, with the engine and the 1F1B schedule of that lab. In each stage PyTorch splits every MLP over two tensor ranks ([[tensor_parallel]]), with two all-reduces per block. Two data ranks take half of the micro-batches each and average their gradients. `off_one_process` compares the loss and the gradients with those of one process on the whole batch.
+# Now train on that grid. The model has the eight blocks of [[pipeline]], each x + MLP(x). It runs in a pipeline of two stages, with the engine and the 1F1B schedule of that lab. In each stage PyTorch splits every MLP over two tensor ranks ([[tensor_parallel]]), with two all-reduces per block. Two data ranks take half of the micro-batches each and average their gradients.
 #
 # On a grid, one mistake is easy to make: averaging gradients over the wrong group. All stages and halves have tensors of the same shapes here, so nothing raises an error.
 #
@@ -239,6 +258,26 @@ def step_on_a_grid(sizes, everywhere=False):
     return at, loss, torch.cat([gradient.flatten() for gradient in whole]), traffic.by_dimension()
 
 
+# %% name="one_process"
+def one_process(data):
+    """Return loss and gradient of the whole model on the whole batch."""
+    model = nn.Sequential(*toy_stages(1, nn.Linear))
+    x, y = map(torch.cat, toy_batch(ROWS * M * data, M * data))
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    return loss.item(), torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def off(results, data):
+    """Return how far loss and gradients of a grid are from those of one process, relative."""
+    loss, right = one_process(data)
+    last = max(at["pipeline"] for at, *_ in results)
+    losses = [mine for at, mine, *_ in results if at["pipeline"] == last]
+    by_stage = {at["pipeline"]: gradient for at, _, gradient, _ in results}
+    seen = torch.cat([by_stage[stage] for stage in sorted(by_stage)])
+    return abs(sum(losses) / len(losses) / loss - 1), ((seen - right).norm() / right.norm()).item()
+
+
 # %% name="grid_steps"
 results = run_ranks(step_on_a_grid, 8, SIZES, device="cpu", measure=False).results
 mixed = run_ranks(step_on_a_grid, 8, SIZES, True, device="cpu", measure=False).results
@@ -249,13 +288,13 @@ counted = [
     {"tensor": sent_by["tensor"] / 2, "pipeline": sent_by["another group"], "data": sent_by["data"] / 2}
     for *_, sent_by in results
 ]
-wrong_guess.reveal(off_one_process(mixed, ROWS, M)[1])
+wrong_guess.reveal(off(mixed, SIZES["data"])[1])
 print(f"{100 * counted[0]['tensor'] / sum(counted[0].values()):.0f}% of a rank's bytes go along tensor")
 
 # %% name="grid_table"
-loss_off, gradient_off = off_one_process(results, ROWS, M)
+loss_off, gradient_off = off(results, SIZES["data"])
 print(f"along data: loss off by {loss_off:.1e}, gradients by {gradient_off:.1e}")
-print("over all:   loss off by {:.1e}, gradients by {:.2f}".format(*off_one_process(mixed, ROWS, M)))
+print(f"over all:   loss off by {off(mixed, SIZES['data'])[0]:.1e}, gradients by {off(mixed, SIZES['data'])[1]:.2f}")
 table = [("a rank of stage 0", "predicted", "counted", "counted / predicted")]
 for name, nbytes in sent(SIZES, 0, model, M).items():
     ratio = counted[0][name] / nbytes
@@ -310,7 +349,7 @@ said = "tensor ranks send in proportion to tokens"
 claims.record("C20", said, "4 ranks, 16 x tokens", growth["tensor"], "x", 15, 17)
 
 # %% [markdown] name="tokens_explained"
-# The flat line is why sharding is cheap for long micro-batches: its messages hide behind computation that grows with the tokens. For tensor ranks a larger batch does not help, because messages and computation grow together, and plain tensor ranks wait for each message. (Megatron's `--tp-comm-overlap`, here `tensor_overlap`, hides part of the wait.)
+# The flat line is why sharding is cheap for long micro-batches: its messages hide behind computation that grows with the tokens. For tensor ranks a larger batch does not help, because messages and computation grow together, and plain tensor ranks wait for each message. Splitting each matmul so that its messages overlap with it (Megatron's `--tp-comm-overlap`, here `tensor_overlap`) hides part of the wait.
 #
 # ## 5 · Formulas that search
 #
@@ -471,7 +510,7 @@ claims.figure("tensor parallel over two nodes / inside one", "planned: 8B, 16 H1
 claims.figure("tensor parallel inside a node / none", "planned: 8B, 16 H100, 8 / 1 ranks", inside, "x")
 
 # %% [markdown] name="tensor_rule_explained"
-# These figures are planned, for tensor ranks that wait for every message. With `tensor_overlap` they wait less. And a difference within the planner's error decides nothing. The direction is clear. A rank's arithmetic stays about the same here, because t tensor ranks share a micro-batch of t sequences. But each all-reduce carries t sequences, so a rank sends 2 (t − 1) times the message of one sequence, and waiting grows with t on any link. The ring of 16 tensor ranks is almost as fast as a ring inside a node (section 5), so the network alone does not explain why 16 ranks are slower. The rule tells you **where** to put tensor ranks if memory (or a batch that cannot be split further) forces you to use them. It is no reason to use them.
+# These figures are planned, for tensor ranks that wait for every message. With `tensor_overlap` they wait less. And a difference within the planner's error decides nothing. (Nine in ten runs of a source that the planner has never seen should lie between the *from* and *to* of section 1. For half of the published sources of dense models, nine in ten runs are within about 20% of the forecast.) The direction is clear. A rank's arithmetic stays about the same here, because t tensor ranks share a micro-batch of t sequences. But each all-reduce carries t sequences, so a rank sends 2 (t − 1) times the message of one sequence, and waiting grows with t on any link. The ring of 16 tensor ranks spans two full nodes. It uses all eight network ports of each and is almost as fast as a ring inside a node (section 5), so the network alone does not explain why 16 ranks are slower. The rule tells you **where** to put tensor ranks if memory (or a batch that cannot be split further) forces you to use them. It is no reason to use them.
 #
 # ### Enough tokens
 #
@@ -494,7 +533,7 @@ claims.figure("waits for gathers, enough tokens per GPU", "planned: 8B, 64 H100,
 # %% [markdown] name="enough_explained"
 # Near that number of tokens, the waits for parameters fade out. The model's size cancels out. What counts is FLOP/s over bytes/s, a property of the cluster. So a faster GPU on the same network needs **more** tokens.
 #
-# Tokens of separate micro-batches do not add up here: two micro-batches of 1,024 tokens gather twice. If you add GPUs and keep the batch, the tokens per GPU fall until they reach this number, and then it is time for another dimension. (A larger batch does not help beyond the critical batch size ([[gradient_accumulation]]), and that limits the number of data ranks.)
+# Tokens of separate micro-batches do not add up here: two micro-batches of 1,024 tokens gather twice. So you can put a number on "until communication shows". If you add GPUs and keep the batch, the tokens per GPU fall until they reach this number, and then it is time for another dimension. (A larger batch does not help beyond the critical batch size ([[gradient_accumulation]]), and that limits the number of data ranks.)
 #
 # ### Pipelines between nodes
 #
@@ -538,9 +577,50 @@ claims.figure("by the planner, with tensor overlap", subject, overlapped.seconds
 # %% [markdown] name="pipeline_explained"
 # The picture shows what each layout pays: recomputation in one, waiting for tensor ranks and a bubble in the other. With 256 micro-batches the schedule's own bubble is small. The rest of the bubble comes from the output layer, which makes the last stage slower ([[pipelines_in_practice]]).
 #
-# The planner and your formulas rank the first two layouts differently. Your formulas leave out the output layer. They also assume half of the peak for every rank, whether it computes full matmuls or an eighth of each. So their time is too long for the first layout and too short for the second. Formulas narrow the choice. Then a simulation or a measurement has to decide, and here even the simulation cannot: the third layout, whose tensor messages overlap, is within the planner's error of the first.
+# The planner and your formulas rank the first two layouts differently. Your formulas leave out the output layer. They also assume half of the peak for every rank, whether it computes full matmuls or an eighth of each. So their time is too long for the first layout and too short for the second. Formulas narrow the choice. Then a simulation or a measurement has to decide, and here even the simulation cannot: the third layout, whose tensor messages overlap, is within the planner's error of the first. (The search of section 1 found a layout that is faster than all three in the simulation: it has fewer tensor and pipeline ranks, and context ranks.)
 #
-# The rule holds under certain conditions: a small batch, a model that does not fit otherwise, or a network without a port per GPU.
+# The rule holds under certain conditions: a small batch, a model that does not fit otherwise, or a network without a port per GPU. Try one of them in the cell above: divide `micro_batches` by 4 in both layouts, or give `plan_layout` a cluster with a slower network.
+#
+# ### How many expert ranks?
+#
+# A mixture of experts ([[mixture_of_experts]]) has one more dimension: the ranks over which its experts are spread. Mixtral 8x7B has 47 billion parameters, nearly all of them in the 8 experts of each block. It trains on 64 H100s with ZeRO-1 and full recomputation, and each GPU has one sequence of 8,192 tokens per micro-batch. Expert ranks are data ranks, too: each still has its own tokens, but keeps only its part of the experts, and the tokens travel there and back in all-to-alls. The planner assumes that all experts get the same load: a rank's rows go to all N expert ranks in equal parts, and the part for its own experts stays where it is.
+#
+# **Predict.** With 8 expert ranks instead of 2, by what factor does the time grow that a GPU spends in all-to-alls?
+
+# %% name="experts_guess"
+my_guess = None  # seconds in all-to-alls, 8 expert ranks / 2
+### BEGIN GUESS
+my_guess = 4  # four times as many ranks to send to
+### END GUESS
+experts_guess = Prediction("All-to-alls, 8 expert ranks / 2", my_guess, "times")
+
+# %% name="experts"
+mixtral = arch_of("mixtral-8x7b")
+spread = {
+    n: plan_layout(
+        Layout(
+            mixtral, shard=64, expert=n, zero="zero1", engine="megatron", micro_batches=4, seq=8192, recompute="full"
+        ),
+        h100,
+    )
+    for n in (1, 2, 4, 8)
+}
+exchanged = {n: plan.parts.get("expert", 0.0) * plan.seconds for n, plan in spread.items()}
+experts_guess.reveal(exchanged[8] / exchanged[2], how="planned")
+KINDS = ("parameters", "gradients", "optimizer state")
+table = [("planned: expert ranks", *KINDS, "total", "fits", "s per step", "in all-to-alls")]
+for n, plan in spread.items():
+    held = (human_bytes(plan.worst.peak[kind]) for kind in KINDS)
+    row = human_bytes(plan.worst.nbytes), "yes" if plan.fits else "no", f"{plan.seconds:.2f}", f"{exchanged[n]:.2f} s"
+    table.append((str(n), *held, *row))
+show_table(table)
+subject = "planned: Mixtral 8x7B, 64 H100"
+claims.figure("all-to-alls of 8 expert ranks / of 2", subject, exchanged[8] / exchanged[2], "x")
+
+# %% [markdown] name="experts_explained"
+# Each of N expert ranks keeps 1/N of its rows and sends the rest ([[expert_parallel]]). So the bytes grow like (N − 1) / N: from 1/2 with 2 ranks to 7/8 with 8, and never to more than twice those of 2 ranks. The time follows. (An all-to-all also has a latency, which does not grow.)
+#
+# Memory falls much faster. The weights and gradients of the experts are divided by N. The optimizer state stays as it is, because ZeRO-1 already shards it over all 64 ranks. So here many expert ranks cost little and save a lot, *inside a node*: these eight ranks exchange their tokens over NVLink. Between nodes, each GPU sends through its own network port, at a ninth of the speed (section 5). And if the experts do not get the same load, all ranks wait for the busiest one.
 #
 # ## 7 · Decide
 #
@@ -582,15 +662,42 @@ decide = check("choosing_a_layout.decide", decide)
 # %% name="decide_hint"
 hint("choosing_a_layout.decide")
 
+# %% [markdown] name="decide_guess_text"
+# **Predict.** By what percentage does the small step become longer if *your* layout also uses recompute "full", although it need not?
+
+# %% name="decide_guess"
+my_guess = None  # percent
+### BEGIN GUESS
+my_guess = 33
+### END GUESS
+again_guess = Prediction("Small step, recomputed: longer by", my_guess, "%", difference=True)
+
 # %% name="decide_run"
 mine = {name: plan_layout(decide(question), question.cluster) for name, question in decisions().items()}
+again = plan_layout(replace(mine["small"].layout, recompute="full"), h100)
+again_guess.reveal(100 * (again.seconds / mine["small"].seconds - 1), how="planned")
 for name, plan in mine.items():
     found = best_known(name)
     print(f"{name}: {name_of(plan.layout)}, {plan.seconds:.3g} s, {human_bytes(plan.worst.nbytes)}")
     print(f"    best known: {name_of(found.layout)}, {found.seconds:.3g} s, {human_bytes(found.nbytes)}")
 
+# %% [markdown] name="decide_others_text"
+# The small step has half as many sequences as there are GPUs. So there are at most 32 data ranks, and another dimension must have two ranks. Here are three candidates, otherwise equal.
+
+# %% name="decide_others"
+small = decisions()["small"]
+pairs = {
+    "context": {"context": 2, "context_method": "all-to-all"},
+    "tensor": {"tensor": 2},
+    "pipeline": {"pipeline": 2},
+}
+for name, pair in pairs.items():
+    grid = Layout(small.arch, shard=32, reshard_after_forward=False, seq=small.seq, **pair)
+    plan = plan_layout(grid, small.cluster)
+    print(f"2 {name} ranks: {plan.seconds:.3f} s, {plan.parts.get('bubble', 0):.0%} of it bubble")
+
 # %% [markdown] name="play_text"
-# The small step has half as many sequences as there are GPUs. So there are at most 32 data ranks, and another dimension must have two ranks. A pipeline would have one micro-batch per data rank, so one of its two stages would always wait.
+# Context ranks are the fastest here ([[context_parallel]]), and two tensor ranks in a node come close, within the planner's error. A pipeline has one micro-batch per data rank here, so one of its two stages always waits.
 #
 # The engine matters, too: long sequences spend most of their time in attention, and Megatron's kernel is the faster one.
 #
@@ -611,7 +718,77 @@ layout_explorer(
     recompute="full",
 )
 
-# %% [markdown] name="export_text"
+# %% [markdown] name="bill_text"
+# ## 8 · The bill
+#
+# You choose a layout for a run, and the price of that run can only be estimated. According to the planner, a step takes between `low` and `high` seconds. And not all of the time is spent on training ([[runs_that_survive]]): the goodput is uncertain, too.
+#
+# ### Your turn: days, GPU-hours, dollars
+#
+# **Contract.** `bill(found, tokens, price, goodput)` gets `found`, which has the `seconds`, `low` and `high` of one step, and a `layout` with `tokens` per step and `ranks`. `tokens` is the number of tokens of the run, `price` is in dollars per GPU-hour, and `goodput` is a pair (worst, best) of fractions. It returns a dict with "days", "gpu_hours" and "dollars", each a tuple (low, likely, high).
+#
+# - A run takes a whole number of steps. Each takes its seconds divided by the goodput.
+# - The likely values use `seconds` and the mean of the two goodputs. The low values use the fastest step and the best goodput, the high values the slowest step and the worst goodput.
+# - You pay for every GPU during the whole run.
+
+
+# %% name="bill" answer=true reveal=true
+def bill(found, tokens, price, goodput):
+    ### BEGIN SOLUTION
+    steps = math.ceil(tokens / found.layout.tokens)
+    worst, best = goodput
+    each = found.low / best, found.seconds / ((worst + best) / 2), found.high / worst
+    days = tuple(steps * seconds / 86_400 for seconds in each)
+    gpu_hours = tuple(24 * found.layout.ranks * time for time in days)
+    return {"days": days, "gpu_hours": gpu_hours, "dollars": tuple(price * hours for hours in gpu_hours)}
+    ### END SOLUTION
+
+
+# %% name="bill_check"
+bill = check("choosing_a_layout.bill", bill)
+
+# %% name="bill_hint"
+hint("choosing_a_layout.bill")
+
+# %% [markdown] name="bill_guess_text"
+# The next cell computes the bill for the 8B model on 160 billion tokens (20 per parameter, as *Chinchilla* advises), with a goodput of 0.85 to 0.97: on one node of H100s, on one node of 4090s, and on eight nodes of 4090s. (Prices change weekly, so insert yours.) The eight nodes use the best layout of one node and replicate it. A step has four times as many tokens as on one node. Between nodes, the replicas all-reduce their gradients, and a 4090 has 1.5 GB/s there.
+#
+# **Predict.** By what percentage is the bill of eight nodes of 4090s higher than the bill of one node?
+
+# %% name="bill_guess"
+my_guess = None  # percent
+### BEGIN GUESS
+my_guess = 0  # the same GPU-hours, spread over more GPUs
+### END GUESS
+nodes_guess = Prediction("Dollars, eight nodes of 4090s more than one", my_guess, "%", difference=True)
+
+# %% name="bill_run"
+PRICES = {"one node": 2.50, "4090s": 0.40}  # dollars per GPU-hour
+PRICES["eight nodes of 4090s"] = PRICES["4090s"]
+layouts = {place: answers["llama-3.1-8b", place].best[0] for place in ("one node", "4090s")}
+replicated = replace(layouts["4090s"].layout, replicate=8, micro_batches=4)  # 64 GPUs, 2**21 tokens per step
+layouts["eight nodes of 4090s"] = found_of(plan_layout(replicated, CLUSTERS["8x-4090"]))
+table, bills = [("planned: 8B, 160 billion tokens", "days", "GPU-hours", "dollars")], {}
+for place, price in PRICES.items():
+    bills[place] = bill(layouts[place], 160e9, price, (0.85, 0.97))
+    cells = (f"{likely:,.0f} ({low:,.0f} to {high:,.0f})" for low, likely, high in bills[place].values())
+    table.append((place, *cells))
+dollars = {place: made["dollars"] for place, made in bills.items()}
+nodes_guess.reveal(100 * (dollars["eight nodes of 4090s"][1] / dollars["4090s"][1] - 1), how="planned")
+show_table(table)
+days = bills["4090s"]["days"][1] / bills["one node"]["days"][1]
+peaks = CLUSTERS["dgx-h100"].gpu.flops16 / CLUSTERS["8x-4090"].gpu.flops16
+print(f"days on eight 4090s / on eight H100s: {days:.1f}; peak FLOP/s of an H100 / of a 4090: {peaks:.1f}")
+waits = layouts["eight nodes of 4090s"].parts["replicate"] / layouts["eight nodes of 4090s"].seconds
+print(f"share of a step in which eight nodes of 4090s wait for replicas: {waits:.0%}")
+wide = dollars["one node"][2] / dollars["one node"][0]
+claims.figure("a bill's high end / its low end", "8B, 160 billion tokens, 8 H100", wide, "x")
+
+# %% [markdown] name="bill_explained"
+# Eight nodes finish much sooner than one, but take more than an eighth of the time. In each step the GPUs wait for the slow links between nodes, as the last line shows, and you pay for that time.
+#
+# The cheap card needs many more hours than an H100 because it is slower: compare the ratio of the days with the ratio of the peaks in the line before. Recomputation and PCIe add almost nothing: both machines have about the same MFU (section 1). Whether the card is cheaper in the end depends on prices. The ranges of the first two rows overlap, so this estimate does not decide it.
+#
 # ### Export it
 #
 # To run a plan, you configure an engine with it. The planner writes the configuration for torchtitan, Megatron and DeepSpeed, and rejects a layout that the engine cannot run. Here is the sharded 70B layout of section 6:
@@ -620,7 +797,7 @@ layout_explorer(
 print(export(ways["sharded over 64"], "llama-3.1-70b", "torchtitan"))
 
 # %% [markdown] name="summary_text"
-# ## 8 · What this run measured
+# ## 9 · What this run measured
 
 # %% name="summary"
 claims
@@ -632,8 +809,9 @@ claims
 # - Activations grow with tokens, gradients do not. So with enough tokens, computation hides the messages of sharding. Plain tensor ranks always wait for theirs.
 # - Three formulas are enough for a search: what fits; the longer of computation and gathers; and messages that nothing hides, stretched by the bubble.
 # - A micro-batch has enough tokens if its computation (6 FLOPs per parameter and token) takes at least as long as its messages (8 bytes per parameter around the ring). The cluster determines this number of tokens, not the model.
+# - Expert ranks divide the experts' weights and gradients by N, and send (N − 1) / N of their rows: spread experts over a whole node before you go beyond it.
 # - A rule of thumb is a formula without its conditions. Ask the planner, or measure, before you quote it, and ignore differences smaller than the planner's error.
 #
-# **What to reach for when.** If the model fits when sharded, with enough tokens per GPU, shard it, and stop there. If it does not fit, recompute, then use tensor ranks inside a node, or split long sequences over context ranks. If there are too few tokens for all GPUs to be data ranks, use the remaining GPUs as context or tensor ranks, or as a pipeline if each data rank still has many micro-batches. [[Runs_that_survive]] is about what happens to such a run in its third week, and [[choosing_a_recipe]] about what it costs.
+# **What to reach for when.** If the model fits when sharded, with enough tokens per GPU, shard it, and stop there. If it does not fit, recompute, then use tensor ranks inside a node, or split long sequences over context ranks. If there are too few tokens for all GPUs to be data ranks, use the remaining GPUs as context or tensor ranks, or as a pipeline if each data rank still has many micro-batches. [[Runs_that_survive]] is about what happens to such a run in its third week.
 #
-# **Sources.** Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters* (tensor inside, pipeline between nodes); Korthikanti et al. 2022, *Reducing Activation Recomputation* (the 34 bytes); Rajbhandari et al. 2020, *ZeRO*; Tazi et al. 2025, *The Ultra-Scale Playbook*; Austin et al. 2025, *How to Scale Your Model*; torchtitan's documentation.
+# **Sources.** Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters* (tensor inside, pipeline between nodes); Korthikanti et al. 2022, *Reducing Activation Recomputation* (the 34 bytes); Rajbhandari et al. 2020, *ZeRO*; Hoffmann et al. 2022, *Training Compute-Optimal Large Language Models*; Tazi et al. 2025, *The Ultra-Scale Playbook*; Austin et al. 2025, *How to Scale Your Model*; torchtitan's documentation.

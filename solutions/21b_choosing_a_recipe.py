@@ -5,12 +5,12 @@
 #
 # | | |
 # |---|---|
-# | After this you can | compare published peaks with a plan, and see what a published factor contains; decide whether a recipe fits a card, with room for what the allocator reserves; test a table of factors for memory and speed; calculate what a rank sends per update, and bound the speedup by the link; choose a recipe for a GPU and export it as a script that continues after a crash; estimate the cost of a long run and the uncertainty of that estimate |
-# | Time | 75 to 100 minutes; a good place to stop is after section 2 |
+# | After this you can | compare published peaks with a plan, and see what a published factor contains; decide whether a recipe fits a card, with room for what the allocator reserves; test a table of factors for memory and speed; calculate what a rank sends per update, and bound the speedup by the link; choose a recipe for a GPU and export it as a script that continues after a crash |
+# | Time | 70 to 90 minutes; a good place to stop is after section 2 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU if there is one |
-# | Before this | labs [[#where_memory_goes]], [[#activation_checkpointing]], [[#data_parallel]] and [[#sharding]]; [[#lora]], [[#choosing_a_layout]] and [[#capstone]] help |
-# | Syllabus | C12, T26, T27, T40 |
+# | Before this | labs [[#where_memory_goes]], [[#activation_checkpointing]], [[#data_parallel]] and [[#sharding]]; [[#lora]] and [[#capstone]] help |
+# | Syllabus | C12, T26, T27 |
 
 # %% name="setup" setup=true
 import functools
@@ -46,10 +46,6 @@ from helpers import (
     show_table,
     training_script,
 )
-from helpers.planner.catalog.clusters import CLUSTERS
-from helpers.planner.layout.layout_plan import plan_layout
-from helpers.planner.search.found import found_of
-from helpers.planner.search.searched import Asked, kept_answers
 
 # %% name="setup_torch" setup=true
 import numpy as np
@@ -462,79 +458,8 @@ claims.record(
     "C12", "a resumed run is the same run", "exported script, --tiny, 6 steps", abs(ends[1] - ends[0]), "of loss", 0, 0
 )
 
-# %% [markdown] name="bill_text"
-# ## 6 · The bill
-#
-# For a long run you choose a layout over many GPUs ([[choosing_a_layout]]), and the price of that run can only be estimated. According to the planner, a step takes between `low` and `high` seconds. And not all of the time is spent on training ([[runs_that_survive]]): the goodput is uncertain, too.
-#
-# ### Your turn: days, GPU-hours, dollars
-#
-# **Contract.** `bill(found, tokens, price, goodput)` gets `found`, which has the `seconds`, `low` and `high` of one step, and a `layout` with `tokens` per step and `ranks`. `tokens` is the number of tokens of the run, `price` is in dollars per GPU-hour, and `goodput` is a pair (worst, best) of fractions. It returns a dict with "days", "gpu_hours" and "dollars", each a tuple (low, likely, high).
-#
-# - A run takes a whole number of steps. Each takes its seconds divided by the goodput.
-# - The likely values use `seconds` and the mean of the two goodputs. The low values use the fastest step and the best goodput, the high values the slowest step and the worst goodput.
-# - You pay for every GPU during the whole run.
-
-
-# %% name="bill" answer=true reveal=true
-def bill(found, tokens, price, goodput):
-    ### BEGIN SOLUTION
-    steps = math.ceil(tokens / found.layout.tokens)
-    worst, best = goodput
-    each = found.low / best, found.seconds / ((worst + best) / 2), found.high / worst
-    days = tuple(steps * seconds / 86_400 for seconds in each)
-    gpu_hours = tuple(24 * found.layout.ranks * time for time in days)
-    return {"days": days, "gpu_hours": gpu_hours, "dollars": tuple(price * hours for hours in gpu_hours)}
-    ### END SOLUTION
-
-
-# %% name="bill_check"
-bill = check("choosing_a_recipe.bill", bill)
-
-# %% name="bill_hint"
-hint("choosing_a_recipe.bill")
-
-# %% [markdown] name="bill_guess_text"
-# The next cell computes the bill for the 8B model on 160 billion tokens (20 per parameter, as *Chinchilla* advises), with a goodput of 0.85 to 0.97: on one node of 8 H100s, on one node of 8 4090s, and on eight nodes of 4090s. (Prices change weekly, so insert yours.) The eight nodes use the best layout of one node and replicate it. A step has four times as many tokens as on one node. Between nodes, the replicas all-reduce their gradients, and a 4090 has 1.5 GB/s there.
-#
-# **Predict.** By what percentage is the bill of eight nodes of 4090s higher than the bill of one node?
-
-# %% name="bill_guess"
-my_guess = None  # percent
-### BEGIN GUESS
-my_guess = 0  # the same GPU-hours, spread over more GPUs
-### END GUESS
-nodes_guess = Prediction("Dollars, eight nodes of 4090s more than one", my_guess, "%", difference=True)
-
-# %% name="bill_run"
-PRICES = {"one node": 2.50, "4090s": 0.40}  # dollars per GPU-hour
-PRICES["eight nodes of 4090s"] = PRICES["4090s"]
-ASKED = {"one node": Asked("llama-3.1-8b", "dgx-h100", 8, 2**19), "4090s": Asked("llama-3.1-8b", "8x-4090", 8, 2**19)}
-layouts = {place: kept_answers()[asked].best[0] for place, asked in ASKED.items()}  # of a search, stored
-replicated = replace(layouts["4090s"].layout, replicate=8, micro_batches=4)  # 64 GPUs, 2**21 tokens per step
-layouts["eight nodes of 4090s"] = found_of(plan_layout(replicated, CLUSTERS["8x-4090"]))
-table, bills = [("planned: 8B, 160 billion tokens", "days", "GPU-hours", "dollars")], {}
-for place, price in PRICES.items():
-    bills[place] = bill(layouts[place], 160e9, price, (0.85, 0.97))
-    cells = (f"{likely:,.0f} ({low:,.0f} to {high:,.0f})" for low, likely, high in bills[place].values())
-    table.append((place, *cells))
-dollars = {place: made["dollars"] for place, made in bills.items()}
-nodes_guess.reveal(100 * (dollars["eight nodes of 4090s"][1] / dollars["4090s"][1] - 1), how="planned")
-show_table(table)
-days = bills["4090s"]["days"][1] / bills["one node"]["days"][1]
-peaks = CLUSTERS["dgx-h100"].gpu.flops16 / CLUSTERS["8x-4090"].gpu.flops16
-print(f"days on eight 4090s / on eight H100s: {days:.1f}; peak FLOP/s of an H100 / of a 4090: {peaks:.1f}")
-waits = layouts["eight nodes of 4090s"].parts["replicate"] / layouts["eight nodes of 4090s"].seconds
-print(f"share of a step in which eight nodes of 4090s wait for replicas: {waits:.0%}")
-wide = dollars["one node"][2] / dollars["one node"][0]
-claims.figure("a bill's high end / its low end", "8B, 160 billion tokens, 8 H100", wide, "x")
-
 # %% [markdown] name="summary_text"
-# Eight nodes finish much sooner than one, but take more than an eighth of the time. In each step the GPUs wait for the slow links between nodes, as the last line shows, and you pay for that time.
-#
-# The cheap card needs many more hours than an H100 because it is slower: compare the ratio of the days with the ratio of the peaks in the line before. Recomputation and PCIe add almost nothing: both machines have about the same MFU ([[choosing_a_layout]], section 1). Whether the card is cheaper in the end depends on prices. The ranges of the first two rows overlap, so this estimate does not decide it.
-#
-# ## 7 · What this run tested
+# ## 6 · What this run tested
 #
 # Most rows are plans: run this lab on a GPU, and the rows about one device get a verdict. The lab report of [[capstone]] includes this table if you run its last cell again.
 
@@ -549,9 +474,8 @@ claims
 # - Full training in pure BF16 with AdamW takes four times the weights. With LoRA, the frozen weights take nearly everything.
 # - Tables of factors are valid for the model, the batch and the number format that they were made for. Sharding divides weights, gradients and state, and no activations.
 # - A bound on speed includes the links. DDP sends once per update, FSDP for every micro-batch.
-# - The price of a long run is a range: steps of uncertain length, and a share of the time that is not training.
 # - A run that can be killed needs all of its state in the checkpoint: model, optimizer, random numbers, the order of the data.
 #
 # **What to reach for when.** For one card, start with the chooser or `python -m helpers plan`, and take the recipe that fits with the least work. If it is at the edge, shorten the sequences or take the next recipe of the list. On a slow link, prefer DDP with accumulation as long as the state fits; shard over a fast one.
 #
-# **Sources.** [rasbt/pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim), logs; Rajbhandari et al. 2020, *ZeRO*; Hu et al. 2021, *LoRA*; Dettmers et al. 2023, *QLoRA*; Hoffmann et al. 2022, *Training Compute-Optimal Large Language Models*; NVIDIA, data sheet of the A100; PyTorch documentation, *DistributedDataParallel* and *fully_shard*.
+# **Sources.** [rasbt/pytorch-memory-optim](https://github.com/rasbt/pytorch-memory-optim), logs; Rajbhandari et al. 2020, *ZeRO*; Hu et al. 2021, *LoRA*; Dettmers et al. 2023, *QLoRA*; NVIDIA, data sheet of the A100; PyTorch documentation, *DistributedDataParallel* and *fully_shard*.

@@ -10,10 +10,10 @@ from helpers import Claims, Collectives, Engine, GiB, Prediction, check, device_
 from helpers.exercises.choosing_a_layout import pictures
 from helpers.exercises.choosing_a_layout.decisions import best_known, decisions
 from helpers.exercises.choosing_a_layout.model_of_blocks import ModelOfBlocks
-from helpers.exercises.choosing_a_layout.off_one_process import off_one_process
 from helpers.exercises.choosing_a_layout.ring import ring_bandwidth
 from helpers.exercises.pipeline.built import one_f_one_b
 from helpers.exercises.tensor_parallel.mesh_traffic import MeshTraffic
+from helpers.planner.catalog.archs import arch_of
 from helpers.planner.catalog.clusters import CLUSTERS
 from helpers.planner.exports import export
 from helpers.planner.layout.layout import Layout
@@ -23,6 +23,7 @@ from helpers.planner.search.names import name as name_of
 from helpers.planner.search.searched import Asked, kept_answers
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -88,3 +89,12 @@ def decide(question):
         return Layout(question.arch, shard=1, **split, **engine, seq=question.seq)
     split = {"context": 2, "context_method": "all-to-all"}  # there is room: recompute nothing
     return Layout(question.arch, shard=32, **split, **engine, seq=question.seq)
+
+
+def bill(found, tokens, price, goodput):
+    steps = math.ceil(tokens / found.layout.tokens)
+    worst, best = goodput
+    each = found.low / best, found.seconds / ((worst + best) / 2), found.high / worst
+    days = tuple(steps * seconds / 86_400 for seconds in each)
+    gpu_hours = tuple(24 * found.layout.ranks * time for time in days)
+    return {"days": days, "gpu_hours": gpu_hours, "dollars": tuple(price * hours for hours in gpu_hours)}

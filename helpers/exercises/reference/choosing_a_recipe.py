@@ -13,10 +13,6 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 from helpers import Claims, GiB, LadderTask, MemoryMeter, ParallelConfig, Prediction, Recipe, Rung, check, choose, chooser_figure, device_name, explore, find_gpu, hint, human_bytes, in_turns, pick_device, planned, show_table, training_script
-from helpers.planner.catalog.clusters import CLUSTERS
-from helpers.planner.layout.layout_plan import plan_layout
-from helpers.planner.search.found import found_of
-from helpers.planner.search.searched import Asked, kept_answers
 import numpy as np
 import torch
 
@@ -35,12 +31,3 @@ def sent_per_update(kind, parameters, ranks, micro_batches):
 
 def times_faster(alone, step, sent, rate, ranks):
     return ranks * alone / (step + sent / rate)
-
-
-def bill(found, tokens, price, goodput):
-    steps = math.ceil(tokens / found.layout.tokens)
-    worst, best = goodput
-    each = found.low / best, found.seconds / ((worst + best) / 2), found.high / worst
-    days = tuple(steps * seconds / 86_400 for seconds in each)
-    gpu_hours = tuple(24 * found.layout.ranks * time for time in days)
-    return {"days": days, "gpu_hours": gpu_hours, "dollars": tuple(price * hours for hours in gpu_hours)}

@@ -10,10 +10,6 @@ from helpers.exercises.expert_parallel.parcels import Parcels
 from helpers.exercises.mixture_of_experts.built import MoE, grouped, nudge, permute, unpermute
 from helpers.exercises.mixture_of_experts.trained import batch_at, train
 from helpers.exercises.mixture_of_experts.window_model import WIDTH, WindowModel
-from helpers.planner.catalog.archs import arch_of
-from helpers.planner.catalog.clusters import CLUSTERS
-from helpers.planner.layout.layout import Layout
-from helpers.planner.layout.layout_plan import plan_layout
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F

@@ -80,3 +80,15 @@ def decide(question):
     return Layout(
         question.arch, seq=question.seq, tensor=split, shard=question.sequences, zero="zero1", engine="megatron"
     )
+
+
+def bill(found, tokens, price, goodput):
+    steps = -(-tokens // found.layout.tokens)
+    pairs = (found.low, max(goodput)), (found.seconds, sum(goodput) / 2), (found.high, min(goodput))
+    rows = {"days": [], "gpu_hours": [], "dollars": []}
+    for step, share in pairs:
+        hours = steps * step / share / 3600
+        rows["days"].append(hours / 24)
+        rows["gpu_hours"].append(hours * found.layout.ranks)
+        rows["dollars"].append(hours * found.layout.ranks * price)
+    return rows

@@ -1,5 +1,6 @@
 # with NumPy, sorted
 
+import math
 
 from helpers.exercises.choosing_a_layout.ring import ring_bandwidth
 from helpers.planner.layout.layout import Layout
@@ -62,3 +63,11 @@ LAYOUTS = {
 
 def decide(question):
     return Layout(arch=question.arch, seq=question.seq, zero="zero1", engine="megatron", **LAYOUTS[question.seq])
+
+
+def bill(found, tokens, price, goodput):
+    steps = math.ceil(tokens / found.layout.tokens)
+    shares = np.array([goodput[1], np.mean(goodput), goodput[0]])
+    hours = steps * np.array([found.low, found.seconds, found.high]) / shares / 3600
+    paid = hours * found.layout.ranks
+    return {"days": tuple(hours / 24), "gpu_hours": tuple(paid), "dollars": tuple(paid * price)}

@@ -20,16 +20,3 @@ def times_faster(alone, step, sent, rate, ranks):
     seconds = step
     seconds += sent / rate
     return ranks / seconds / (1 / alone)
-
-
-def bill(found, tokens, price, goodput):
-    worst, top = goodput
-    steps = (tokens + found.layout.tokens - 1) // found.layout.tokens
-    days = [
-        steps * s / g / 86400 for s, g in ((found.low, top), (found.seconds, (worst + top) / 2), (found.high, worst))
-    ]
-    return {
-        "days": days,
-        "gpu_hours": [24 * found.layout.ranks * d for d in days],
-        "dollars": [24 * price * found.layout.ranks * d for d in days],
-    }

@@ -27,15 +27,3 @@ def sent_per_update(kind, parameters, ranks, micro_batches):
 def times_faster(alone, step, sent, rate, ranks):
     together = sum(1 / (step + sent / rate) for _ in range(ranks))
     return together * alone
-
-
-def bill(found, tokens, price, goodput):
-    steps = -(-tokens // found.layout.tokens)
-    pairs = (found.low, max(goodput)), (found.seconds, sum(goodput) / 2), (found.high, min(goodput))
-    rows = {"days": [], "gpu_hours": [], "dollars": []}
-    for step, share in pairs:
-        hours = steps * step / share / 3600
-        rows["days"].append(hours / 24)
-        rows["gpu_hours"].append(hours * found.layout.ranks)
-        rows["dollars"].append(hours * found.layout.ranks * price)
-    return rows
