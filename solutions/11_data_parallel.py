@@ -5,14 +5,14 @@
 #
 # | | |
 # |---|---|
-# | After this you can | build an all-reduce from sends and receives and state its cost; send gradients in buckets during the backward pass; state what `DistributedDataParallel` sends, when, and in which buckets, and what it costs in memory and time; give each rank its rows; start a job with `torchrun` |
-# | Time | 120 to 150 minutes; a good place to stop is after section 5 |
+# | After this you can | build an all-reduce from sends and receives and state its cost; send gradients in buckets during the backward pass; state what `DistributedDataParallel` sends, when, and in which buckets, and what it costs in memory; start a job with `torchrun` |
+# | Time | 90 to 120 minutes; a good place to stop is after section 5 |
 # | Difficulty | ●●● |
 # | Needs | a CPU, where ranks are processes that use gloo; if there is one GPU per rank, the cells use NCCL, which has not been tested yet |
 # | Before this | labs [[#start_here]], [[#where_memory_goes]] and [[#gradient_accumulation]] |
-# | Syllabus | T18, T34, C13, P7 |
+# | Syllabus | T18, T34, C13 |
 #
-# The next lab, [[when_ranks_go_wrong]], shows how ranks fail and how to recognize it. The graded exercise X3 follows.
+# The next lab, [[when_ranks_go_wrong]], gives each rank its rows, measures the speed of two ranks, and shows how ranks fail and how to recognize it. The graded exercise X3 follows.
 
 # %% name="setup" setup=true
 import contextlib
@@ -26,7 +26,6 @@ from helpers import (
     MemoryMeter,
     Messages,
     Prediction,
-    SmallCNN,
     SmallGPT,
     category_bars,
     check,
@@ -53,7 +52,6 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DistributedSampler
 
 device = pick_device()
 MiB = 2**20
@@ -169,7 +167,7 @@ for n, vectors in traffic.items():
 #
 # seconds. The **latency** α is the time that an empty all-reduce takes, and the **bandwidth** β is the number of bytes that each rank sends per second in a long one. Both depend on the machine, the network and the library, but the formula usually has this form. (Between two ranks a ring has two rounds, so one round costs α/2. With N ranks the formula is (N − 1) α + 2 (N − 1)/N · n/β.)
 #
-# The next cell times all-reduces from 1 KiB to 16 MiB on this machine. For now it prints only the shortest and the longest.
+# The next cell times all-reduces from 1 KiB to 16 MiB on this machine.
 
 # %% name="cost"
 SIZES = [1024 * 4**k for k in range(8)]  # bytes, up to 16 MiB
@@ -187,36 +185,18 @@ def seconds_of(sizes, rounds=60):
             dist.all_reduce(tensors[i])
             synchronize(here)
             seconds[i].append(time.perf_counter() - start)
-    return [(min(times[1:]), sum(times[1:]) / (rounds - 1)) for times in seconds]  # without the first, which connects
+    return [min(times[1:]) for times in seconds]  # the undisturbed cost, without the first, which connects
 
 
 both_ranks = run_ranks(seconds_of, 2, SIZES + HELD_OUT, device=pair, measure=False).results
 slower = [max(times) for times in zip(*both_ranks, strict=True)]  # the slower rank counts
-measured = {n: least for n, (least, _) in zip(SIZES + HELD_OUT, slower, strict=True)}  # the undisturbed cost
-average = {n: mean for n, (_, mean) in zip(SIZES + HELD_OUT, slower, strict=True)}
-for nbytes in (SIZES[0], SIZES[-1]):
-    print(f"{human_bytes(nbytes):>10}: {1e6 * measured[nbytes]:>9,.0f} µs on this machine")
-
-# %% [markdown] name="guess_cost_text"
-# The 1 KiB all-reduce is nearly all latency, so its time gives you α. The extra time of the 16 MiB one comes from its bytes and gives you β.
-#
-# **Predict.** How many times as long does an all-reduce of 64 KiB take as one of 1 KiB? Calculate it from the two figures.
-
-# %% name="guess_cost"
-my_guess = None  # seconds of 64 KiB / seconds of 1 KiB
-### BEGIN GUESS
-latency = measured[1024]
-seconds_per_byte = (measured[16 * MiB] - latency) / (16 * MiB)
-my_guess = (latency + 64 * 1024 * seconds_per_byte) / latency
-### END GUESS
-cost_guess = Prediction("Seconds of 64 KiB / of 1 KiB", my_guess, "times")
-
-# %% name="cost_shown"
-cost_guess.reveal(round(measured[64 * 1024] / measured[1024], 1))
+measured = dict(zip(SIZES + HELD_OUT, slower, strict=True))
 for nbytes in SIZES:
     print(f"{human_bytes(nbytes):>10}: {1e6 * measured[nbytes]:>9,.0f} µs on this machine")
 
 # %% [markdown] name="fit_task"
+# The 1 KiB all-reduce is nearly all latency. The extra time of the 16 MiB one comes from its bytes.
+#
 # ### Your turn: fit the formula
 #
 # **Contract.** `fit_link(sweep)` returns `alpha` (seconds) and `beta` (bytes per second), two floats.
@@ -262,59 +242,16 @@ for nbytes in HELD_OUT:
     claims.figure(
         "alpha + n / beta: predicted / measured", f"all-reduce of {human_bytes(nbytes)}, 2 ranks", off, "times"
     )
+bytes_only = 13.8e6 / beta
+times = (76 * alpha + bytes_only) / (alpha + bytes_only)
+print(f"13.8 MB in 76 messages instead of one: {times:.1f} times as long, by the formula")
 
 # %% [markdown] name="fit_explained"
 # A formula with two numbers does well to come within a factor of two. On one machine "the link" is memory, messages of some sizes fit into a cache and others do not, and two processes compete for cores. If the ratios are far from 1, check whether something else is running, and measure again. NCCL also changes its protocol with the size, so fit the formula to the sizes that you will send.
 #
 # NVIDIA's *nccl-tests* report two bandwidths. The **algorithm bandwidth** (`algbw`) is n / t. The **bus bandwidth** (`busbw`) is `algbw` times 2 (N − 1)/N, the bytes that each rank actually sends per second. For any N, compare `busbw` with the link's data sheet. For two ranks `algbw` and `busbw` are equal, and by the formula both approach β as messages get longer.
 #
-# The size at which the two terms are equal is n = αβ. Well below that size, a shorter message is hardly any cheaper. So it pays to send few messages.
-#
-# **Predict.** The model that we train below has 3.5 million parameters in 76 tensors, 13.8 MB of gradients. How many times as long do 76 all-reduces, one per tensor, take as a single all-reduce of all the bytes? Use your alpha and beta.
-
-# %% name="guess_many"
-my_guess = None  # seconds of 76 messages / seconds of one
-### BEGIN GUESS
-my_guess = (76 * alpha + 13.8e6 / beta) / (alpha + 13.8e6 / beta)
-### END GUESS
-many_guess = Prediction("76 messages / one message of the same bytes, seconds", my_guess, "times")
-
-
-# %% name="many"
-def make_gpt():
-    torch.manual_seed(0)
-    return SmallGPT(layers=6, width=216, heads=4)
-
-
-def apart_and_together(rounds=6):
-    here, seconds = rank_device(), {"apart": [], "together": []}
-    apart = [torch.zeros_like(p) for p in make_gpt().to(here).parameters()]
-    together = [torch.cat([gradient.flatten() for gradient in apart])]
-    for _ in range(rounds):
-        for name, messages in (("apart", apart), ("together", together)):
-            dist.barrier()
-            start = time.perf_counter()
-            for message in messages:
-                dist.all_reduce(message)
-            synchronize(here)
-            seconds[name].append(time.perf_counter() - start)
-    return {name: min(times[1:]) for name, times in seconds.items()}
-
-
-took = run_ranks(apart_and_together, 2, device=pair, measure=False).results[0]
-many_guess.reveal(took["apart"] / took["together"])
-for name, count in (("apart", 76), ("together", 1)):
-    formula = count * alpha + 13.8e6 / beta
-    print(
-        f"{count:>2} all-reduce{'s' * (count > 1)}: formula {1e3 * formula:.1f} ms, measured {1e3 * took[name]:.1f} ms"
-    )
-least, mean = measured[1024], average[1024]
-print(f"60 rounds without the first: 59 all-reduces of 1 KiB, the fastest {1e6 * least:,.0f} µs", end="")
-print(f", on average {1e6 * mean:,.0f} µs")
-print(f"76 all-reduces, formula with the average: {1e3 * (76 * mean + 13.8e6 / beta):.1f} ms")
-
-# %% [markdown] name="many_explained"
-# The formula's α comes from the fastest of the 59 all-reduces of each size that the sweep timed. But the time of 76 messages also includes waits for a core or for the other rank. The average of the 59 includes such waits as well. So with the fastest time the formula gives a low estimate, and with the average a rough high estimate. On this kind of machine the two are far apart. Ranks that do not share cores wait less, so between GPUs the two should be closer. (No cell measures that.)
+# The size at which the two terms are equal is n = αβ. Well below that size, a shorter message is hardly any cheaper. So it pays to send few messages. The model that we train below has 3.5 million parameters in 76 tensors, 13.8 MB of gradients. The last line of the output compares 76 all-reduces, one per tensor, with a single one. (The formula leaves out that ranks also wait for each other.)
 
 # %% [markdown] name="byhand_text"
 # ## 4 · Averaging gradients by hand
@@ -472,9 +409,15 @@ hint("data_parallel.overlap")
 # %% [markdown] name="guess_overlap_text"
 # ### On a timeline
 #
-# Take the GPT, whose gradients fill ten buckets of 1 MiB. PyTorch's profiler records the backward pass, and each all-reduce from its call until its result arrives. `AllReduceLog` runs the profiler and reads these times from its trace. (This runs over gloo on every machine. In a trace between GPUs, NCCL kernels run on a stream of their own beside the backward pass's kernels.)
+# Take a GPT of 6 blocks, whose gradients fill ten buckets of 1 MiB. PyTorch's profiler records the backward pass, and each all-reduce from its call until its result arrives. `AllReduceLog` runs the profiler and reads these times from its trace. (This runs over gloo on every machine. In a trace between GPUs, NCCL kernels run on a stream of their own beside the backward pass's kernels.)
+
 
 # %% name="timeline"
+def make_gpt():
+    torch.manual_seed(0)
+    return SmallGPT(layers=6, width=216, heads=4)
+
+
 ids = torch.randint(256, (8, 129), generator=torch.Generator().manual_seed(0))
 
 
@@ -594,11 +537,8 @@ held = {
 }
 first, ddp, views = held
 memory_guess.reveal(held[ddp][2] / held[first][2])
-table = [("", "parameters, gradients, state", "all that is held after backward", "peak")]
-table += [
-    (name, human_bytes(static), human_bytes(after), human_bytes(sum(at_peak.values())))
-    for name, (at_peak, static, after) in held.items()
-]
+table = [("", "all that is held after backward", "peak")]
+table += [(name, human_bytes(after), human_bytes(sum(at_peak.values()))) for name, (at_peak, _, after) in held.items()]
 show_table(table)
 show(
     category_bars({name: at_peak for name, (at_peak, _, _) in held.items()}, CATEGORIES, "At the peak, on one rank"),
@@ -613,126 +553,11 @@ for name in (ddp, views):
 # %% [markdown] name="memory_explained"
 # Data parallelism does not reduce static memory; sharding does ([[sharding]]). Each rank holds the activations of its own rows only, so they are half as large here.
 #
-# DDP even adds memory. The buckets are separate buffers, one more copy of all gradients. (The meter counts them under *inputs and other*.) With `gradient_as_bucket_view=True` each `.grad` *is* a slice of its bucket, so after the backward pass there is no second copy. (The first column adds up the maximum of each category during the step, and these need not occur at the same moment. With views, a new gradient and the slice into which it is copied exist together for a moment, so there the first figure is above the second.)
+# DDP even adds memory. The buckets are separate buffers, one more copy of all gradients. (The meter counts them under *inputs and other*.) With `gradient_as_bucket_view=True` each `.grad` *is* a slice of its bucket, so after the backward pass there is no second copy.
 #
 # At the peak, views save nothing here and even cost a little, because each new gradient is computed first and then copied into its bucket. The peak is at the start of the backward pass, when activations are at their highest. A single process holds no gradients at that moment, but DDP's buckets are there all the time, views or not. Views save one copy during the optimizer step.
 #
-# ### Speed
-#
-# The promise is "N GPUs, about N times the speed." A fair comparison on this machine is one process with one thread against two ranks with one thread each, and the same batch for each rank (so twice the rows per step).
-#
-# But this machine may not be able to run twice as fast: the ranks share caches and memory, and other programs may be using the cores. So there is a control: two ranks that train side by side and never communicate (*silent* ranks in the output). Apart from noise, DDP cannot be faster than that.
-#
-# **Predict.** What share of the control's speed does DDP keep here?
-
-# %% name="guess_speed"
-my_guess = None  # rows per second of DDP / rows per second of two ranks that never communicate
-### BEGIN GUESS
-my_guess = 0.9
-### END GUESS
-speed_guess = Prediction("DDP's rows per second / those of two silent ranks", my_guess, "")
-
-# %% name="speed_step"
-larger = digits(size=16)
-
-
-def rows_per_second(talk):
-    torch.set_num_threads(1)
-    here, rank = rank_device(), dist.get_rank()
-    torch.manual_seed(0)
-    model = SmallCNN(24).to(here)
-    model = DistributedDataParallel(model) if talk else model
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    xs, ys = (t[64 * rank : 64 * rank + 64].to(here) for t in (larger.train_x, larger.train_y))
-    for step in range(16):
-        if step == 1:  # the first warms up
-            dist.barrier()
-            start = time.perf_counter()
-        optimizer.zero_grad()
-        F.cross_entropy(model(xs), ys).backward()
-        optimizer.step()
-    dist.barrier()
-    return 64 * 15 * dist.get_world_size() / (time.perf_counter() - start)
-
-
-# %% name="speed"
-ways = {"one rank": (1, False), "two silent ranks": (2, False), "two with DDP": (2, True)}
-rounds = [  # all three in each round, so that a slow moment of the machine affects all
-    [run_ranks(rows_per_second, n, talk, device=pair, measure=False).results[0] for n, talk in ways.values()]
-    for _ in range(3)
-]
-one, silent, ddp = (max(rows) for rows in zip(*rounds, strict=True))  # the least disturbed of three
-for name, rows in zip(ways, (one, silent, ddp), strict=True):
-    print(f"{name:<20}{rows:>8,.0f} rows per second")
-kept = [with_ddp / alone for _, alone, with_ddp in rounds]
-speed_guess.reveal(ddp / silent)
-print(f"in the three rounds: from {min(kept):.2f} to {max(kept):.2f}")
-print(f"two silent ranks: {silent / one:.2f} times as many as one; with DDP: {ddp / one:.2f} times")
-claims.figure("speed of two ranks", "CNN, 2 ranks of one thread", ddp / one, "times that of one")
-if silent / one < 1.2:
-    print("This machine has no free second core right now, so the comparison is skipped.")
-elif abs(1 - ddp / silent) < max(kept) - min(kept):
-    print("The rounds differ by more than DDP costs here, so this machine cannot tell what DDP keeps.")
-else:
-    claims.figure("DDP's speed", "CNN, 2 ranks of one thread", ddp / silent, "of two silent ranks")
-
-# %% [markdown] name="speed_explained"
-# Two ranks lose speed in two places. Two silent ranks fall short of twice the speed because they share the machine: its caches and memory, and its cores if other programs run. The gap between DDP and the silent ranks is the cost of communication (a ratio above 1 is noise). The last bucket cannot be hidden, and at the end of each backward pass the faster rank waits for the slower one. On a cluster, the backward pass must be long enough to hide the messages. A large micro-batch helps: section 9 has a slider, and [[sharding]] works out how many tokens per GPU are enough.
-#
-# ## 7 · Which rank gets which rows
-#
-# Each rank runs its own `DataLoader`; a `DistributedSampler` gives it every Nth index of a shuffled list. All ranks shuffle with the same seed, so that no two ranks get the same row.
-#
-# **Predict.** Ten rows, two ranks, three epochs, and the script never calls `set_epoch`. How many of the ten rows does rank 0 see?
-
-# %% name="guess_sampler"
-my_guess = None
-### BEGIN GUESS
-my_guess = 5  # always the same order, so always the same half
-### END GUESS
-sampler_guess = Prediction("Rows that rank 0 sees in three epochs without set_epoch", my_guess, "of 10")
-
-
-# %% name="sampler"
-def order(epochs, tell):
-    sampler = DistributedSampler(range(10), shuffle=True, seed=0)
-    seen = []
-    for epoch in range(epochs):
-        if tell:
-            sampler.set_epoch(epoch)
-        seen.append(list(sampler))
-    return seen
-
-
-orders = {tell: run_ranks(order, 2, 3, tell).results for tell in (True, False)}
-sampler_guess.reveal(len({row for epoch in orders[False][0] for row in epoch}))
-for tell, (first_rank, second_rank) in orders.items():
-    print("with set_epoch:" if tell else "without:")
-    for epoch, (a, b) in enumerate(zip(first_rank, second_rank, strict=True)):
-        print(f"  epoch {epoch}: rank 0 {a}, rank 1 {b}")
-    different = len({tuple(part) for part in first_rank})
-    said = f"{'with' if tell else 'without'} set_epoch: {'a new order each epoch' if tell else 'always the same order'}"
-    unit = "orders" if different > 1 else "order"
-    claims.record("P7", said, "3 epochs", different, unit, *((3, 3) if tell else (1, 1)))
-
-# %% [markdown] name="sampler_explained"
-# The order depends on `seed + epoch`, and only you can tell the sampler the epoch. Without `set_epoch` every epoch goes through the rows in the same order, and rank 0 never sees rank 1's rows. Nothing crashes; each rank just sees the same half of the data in every epoch. Look for the call in any script that you inherit.
-#
-# ### Ten rows, four ranks
-#
-# Ten is not divisible by four. The sampler repeats rows from the front, so that all ranks have the same number. Suppose that a model is right on rows 2 to 9 and wrong on rows 0 and 1, so its accuracy is 0.8. The next cell averages over the ranks' shares.
-
-# %% name="padding"
-shares = run_ranks(lambda: list(DistributedSampler(range(10), shuffle=False)), 4).results
-scores = [0.0, 0.0] + 8 * [1.0]  # right or wrong, row by row
-padded = sum(scores[row] for share in shares for row in share) / sum(len(share) for share in shares)
-print(f"shares: {shares}\naccuracy over the padded shares: {padded:.3f}, over the rows: {sum(scores) / 10:.3f}")
-claims.record("P7", "padding skews a metric", "10 rows, 4 ranks", abs(padded - sum(scores) / 10), "off", 0.01, 1)
-
-# %% [markdown] name="padding_explained"
-# In training this hardly matters. (`drop_last=True` drops rows instead.) In **evaluation** it does, because rows 0 and 1 count twice. Give each rank the rows `range(rank, n, world_size)`, sum correct answers and rows separately over all ranks, and divide once at the end.
-#
-# ## 8 · With accumulation and mixed precision
+# ## 7 · With accumulation and mixed precision
 #
 # With accumulation, only the last micro-batch of an update needs an all-reduce. You wrote that loop, with `no_sync()`, in [[gradient_accumulation]].
 #
@@ -740,7 +565,7 @@ claims.record("P7", "padding skews a metric", "10 rows, 4 ranks", abs(padded - s
 #
 # Autocast ([[mixed_precision]]) works as usual inside each rank: weights and gradients stay FP32, and so do the messages. To send half as much, a **communication hook** can compress the buckets to BF16. DDP calls it with each full bucket, and it returns a future that yields the averaged bucket.
 #
-# The next cell runs a backward pass under autocast, first with messages in FP32.
+# The next cell runs a backward pass under autocast, with messages in FP32 and then in BF16.
 
 
 # %% name="amp"
@@ -766,26 +591,9 @@ def amp(compress):
     return gradient_of(model), said, {str(p.grad.dtype) for p in model.parameters()}
 
 
-usual = run_ranks(amp, 2, False).results[0]
-print(f"autocast, sent in FP32: the gradient is {distance(usual[0], joint):.1%} away from the FP32 gradient (relative)")
-
-# %% [markdown] name="guess_amp_text"
-# A number in BF16 has 8 significant bits, so rounding moves it by at most 0.4%, and typically by 0.2%. Errors that have nothing to do with each other add up in squares.
-#
-# **Predict.** By what factor does the distance above grow when the gradient is also sent in BF16?
-
-# %% name="guess_amp"
-my_guess = None  # distance with BF16 messages / with FP32 messages
-### BEGIN GUESS
-sending, computing = 0.002, distance(usual[0], joint)
-my_guess = (1 + (sending / computing) ** 2) ** 0.5
-### END GUESS
-amp_guess = Prediction("Distance from FP32: sent in BF16 / sent in FP32", my_guess, "times")
-
-# %% name="amp_compressed"
-squeezed = run_ranks(amp, 2, True).results[0]
-amp_guess.reveal(distance(squeezed[0], joint) / distance(usual[0], joint))
-print(f"autocast: sent {usual[1]}, gradients {usual[2]}\nand compressed: sent {squeezed[1]}, gradients {squeezed[2]}")
+usual, squeezed = (run_ranks(amp, 2, compress).results[0] for compress in (False, True))
+for name, (gradient, said, kept) in (("sent in FP32", usual), ("sent in BF16", squeezed)):
+    print(f"{name}: {said}, gradients {kept}, {distance(gradient, joint):.2%} away from the FP32 gradient")
 whole, half = usual[1].volume / (2 * joint.nbytes), squeezed[1].volume / usual[1].volume
 claims.record("C13", "under autocast, gradients are sent in FP32", "MLP", whole, "x FP32 traffic", 0.99, 1.01)
 claims.record("C13", "a BF16 hook halves it", "MLP", half, "x FP32 traffic", 0.49, 0.51)
@@ -793,7 +601,7 @@ claims.record("C13", "a BF16 hook halves it", "MLP", half, "x FP32 traffic", 0.4
 # %% [markdown] name="torchrun_text"
 # Two ranks add only once, so the hook's rounding is small beside autocast's own. A sum over hundreds of ranks is rounded at every hop of the ring, so large runs usually reduce in FP32 (`reduce_dtype` in [[fully_shard]]). FP16 with a gradient scaler works unchanged, too. Gradients are averaged while they are still scaled, so an overflow on one rank is an overflow on all: a sum with an inf is inf or NaN, and the scaler skips the step for either.
 #
-# ## 9 · On a server: `torchrun`
+# ## 8 · On a server: `torchrun`
 #
 # On a server there is no notebook. `torchrun` starts the processes and passes them their identity in the environment: `RANK`, `WORLD_SIZE`, `LOCAL_RANK` and `LOCAL_WORLD_SIZE` (on this machine), `MASTER_ADDR`, `MASTER_PORT`. `run_ranks` sets the same variables, so one function works under both. Here is a complete training script:
 
@@ -879,7 +687,7 @@ explore(
 # %% [markdown] name="summary_text"
 # Make the link slower until 128 GPUs with FP32 gradients are less than 64 times as fast as one GPU, but with BF16 gradients still more than 64 times as fast. What would you change first: the link, the format, or the micro-batch (more compute per step)? And does latency ever dominate?
 #
-# ## 10 · What this run measured
+# ## 9 · What this run measured
 
 # %% name="summary"
 claims
@@ -890,9 +698,9 @@ claims
 # - An all-reduce in a ring has N − 1 rounds of adding and N − 1 of copying, and each rank sends less than twice the size of its vector. Between two ranks it takes about α + n/β, so few messages are better than many.
 # - Data parallelism keeps the full model on every rank, gives each rank a part of the batch, and averages the gradients. The update is the same as with one process on the joint batch if all ranks have the same number of rows and no layer mixes rows, as BatchNorm does ([[when_ranks_go_wrong]]).
 # - DDP sends each gradient once, in buckets, during the backward pass. It saves no static memory: by default it holds one more copy of the gradients; with `gradient_as_bucket_view=True` it keeps none after the backward pass.
-# - Call `set_epoch`, evaluate without padding, and wrap accumulation in `no_sync`.
+# - Wrap accumulation in `no_sync`.
 # - Effective batch = micro-batch × accumulation × ranks.
 #
 # **What to reach for when.** If the model fits on one GPU and you want speed, use DDP. If it does not fit, shard it ([[sharding]]), or split the model itself (labs [[#tensor_parallel]] and [[#pipeline]]).
 #
-# **Sources.** Li et al. 2020, *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*; Patarasuk and Yuan 2009, *Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations*; Goyal et al. 2017, *Accurate, Large Minibatch SGD*; PyTorch documentation, `DistributedDataParallel`, `DistributedSampler`, `torchrun`; NVIDIA, *nccl-tests: Performance*, and data sheets (links).
+# **Sources.** Li et al. 2020, *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*; Patarasuk and Yuan 2009, *Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations*; Goyal et al. 2017, *Accurate, Large Minibatch SGD*; PyTorch documentation, `DistributedDataParallel`, `torchrun`; NVIDIA, *nccl-tests: Performance*, and data sheets (links).

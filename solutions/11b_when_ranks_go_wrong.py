@@ -5,12 +5,12 @@
 #
 # | | |
 # |---|---|
-# | After this you can | recognize, by their symptoms, replicas that differ, unequal batches, per-rank statistics and files that several ranks wrote at once; average over ranks with unequal rows; find the rank that is slow and estimate what random delays cost; find the rank that is out of step, from the flight recorder and with `TORCH_DISTRIBUTED_DEBUG=DETAIL` |
-# | Time | 75 to 100 minutes |
+# | After this you can | give each rank its rows; recognize, by their symptoms, replicas that differ, unequal batches, epochs that repeat, per-rank statistics and files that several ranks wrote at once; average over ranks with unequal rows; measure what DDP costs in speed; find the rank that is slow and estimate what random delays cost; find the rank that is out of step, from the flight recorder and with `TORCH_DISTRIBUTED_DEBUG=DETAIL` |
+# | Time | 85 to 115 minutes; a good place to stop is after section 2 |
 # | Difficulty | ●●○ |
 # | Needs | a CPU, where ranks are processes that use gloo; if there is one GPU per rank, some cells use NCCL, which has not been tested yet |
 # | Before this | [[data_parallel]] |
-# | Syllabus | T34, P7 |
+# | Syllabus | T18, T34, C13, P7 |
 #
 # Exercise X3, the graded notebook after this one, uses all of it. [[Failures]] covers what jobs on thousands of GPUs also need.
 
@@ -53,6 +53,7 @@ from matplotlib.figure import Figure
 from torch import nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DistributedSampler
 
 device = pick_device()
 pair = ranks_device(2)  # one rank and two ranks are compared on the same kind of device
@@ -211,7 +212,60 @@ average_gradients = check("when_ranks_go_wrong.average", average_gradients)
 # %% name="average_hint"
 hint("when_ranks_go_wrong.average")
 
+# %% [markdown] name="sampler_text"
+# ### Which rank gets which rows
+#
+# Each rank runs its own `DataLoader`; a `DistributedSampler` gives it every Nth index of a shuffled list. All ranks shuffle with the same seed, so that no two ranks get the same row.
+#
+# **Predict.** Ten rows, two ranks, three epochs, and the script never calls `set_epoch`. How many of the ten rows does rank 0 see?
+
+# %% name="guess_sampler"
+my_guess = None
+### BEGIN GUESS
+my_guess = 5  # always the same order, so always the same half
+### END GUESS
+sampler_guess = Prediction("Rows that rank 0 sees in three epochs without set_epoch", my_guess, "of 10")
+
+
+# %% name="sampler"
+def order(epochs, tell):
+    sampler = DistributedSampler(range(10), shuffle=True, seed=0)
+    seen = []
+    for epoch in range(epochs):
+        if tell:
+            sampler.set_epoch(epoch)
+        seen.append(list(sampler))
+    return seen
+
+
+orders = {tell: run_ranks(order, 2, 3, tell).results for tell in (True, False)}
+sampler_guess.reveal(len({row for epoch in orders[False][0] for row in epoch}))
+for tell, (first_rank, second_rank) in orders.items():
+    print("with set_epoch:" if tell else "without:")
+    for epoch, (a, b) in enumerate(zip(first_rank, second_rank, strict=True)):
+        print(f"  epoch {epoch}: rank 0 {a}, rank 1 {b}")
+    different = len({tuple(part) for part in first_rank})
+    said = f"{'with' if tell else 'without'} set_epoch: {'a new order each epoch' if tell else 'always the same order'}"
+    unit = "orders" if different > 1 else "order"
+    claims.record("P7", said, "3 epochs", different, unit, *((3, 3) if tell else (1, 1)))
+
+# %% [markdown] name="sampler_explained"
+# The order depends on `seed + epoch`, and only you can tell the sampler the epoch. Without `set_epoch` every epoch goes through the rows in the same order, and rank 0 never sees rank 1's rows. Nothing crashes; each rank just sees the same half of the data in every epoch. Look for the call in any script that you inherit.
+#
+# ### Ten rows, four ranks
+#
+# Ten is not divisible by four. The sampler repeats rows from the front, so that all ranks have the same number. Suppose that a model is right on rows 2 to 9 and wrong on rows 0 and 1, so its accuracy is 0.8. The next cell averages over the ranks' shares.
+
+# %% name="padding"
+shares = run_ranks(lambda: list(DistributedSampler(range(10), shuffle=False)), 4).results
+scores = [0.0, 0.0] + 8 * [1.0]  # right or wrong, row by row
+padded = sum(scores[row] for share in shares for row in share) / sum(len(share) for share in shares)
+print(f"shares: {shares}\naccuracy over the padded shares: {padded:.3f}, over the rows: {sum(scores) / 10:.3f}")
+claims.record("P7", "padding skews a metric", "10 rows, 4 ranks", abs(padded - sum(scores) / 10), "off", 0.01, 1)
+
 # %% [markdown] name="batchnorm_text"
+# In training this hardly matters. (`drop_last=True` drops rows instead.) In **evaluation** it does, because rows 0 and 1 count twice. Give each rank the rows `range(rank, n, world_size)`, sum correct answers and rows separately over all ranks, and divide once at the end.
+#
 # ### BatchNorm
 #
 # All statements about "the update of the joint batch" hold only for models that treat each row independently. BatchNorm normalizes with the statistics of *its own rank's* rows. A small CNN with BatchNorm now takes the 64 digits, 32 on each rank, so the averaged gradient is not that of the joint batch. Its error depends on how well a rank's rows represent the whole batch: the mean and the variance of n rows are off by about 1/√n.
@@ -391,7 +445,71 @@ print("\nfind_unused_parameters=True:", run_ranks(unused, 2, True).results)
 # %% [markdown] name="unused_explained"
 # `find_unused_parameters=True` walks the graph after each forward pass and marks the parameters that will get no gradient. That costs time in every step, so use it only when you must. Parameters that are frozen (`requires_grad=False`) before the model is wrapped cost nothing and are ignored. If the same parameters are used in every step, `static_graph=True` walks the graph only once; it also allows reentrant checkpointing and checkpointing a module more than once. Under `torch.compile`, the compiled graph of a DDP model is split at the bucket boundaries (`optimize_ddp`), so that messages can still leave early.
 #
-# ## 3 · A rank that is slow
+# ## 3 · Ranks that are slow
+#
+# ### What two ranks gain
+#
+# The promise is "N GPUs, about N times the speed." A fair comparison on this machine is one process with one thread against two ranks with one thread each, and the same batch for each rank (so twice the rows per step).
+#
+# But this machine may not be able to run twice as fast: the ranks share caches and memory, and other programs may be using the cores. So there is a control: two ranks that train side by side and never communicate (*silent* ranks in the output). Apart from noise, DDP cannot be faster than that.
+#
+# **Predict.** What share of the control's speed does DDP keep here?
+
+# %% name="guess_speed"
+my_guess = None  # rows per second of DDP / rows per second of two ranks that never communicate
+### BEGIN GUESS
+my_guess = 0.9
+### END GUESS
+speed_guess = Prediction("DDP's rows per second / those of two silent ranks", my_guess, "")
+
+# %% name="speed_step"
+larger = digits(size=16)
+
+
+def rows_per_second(talk):
+    torch.set_num_threads(1)
+    here, rank = rank_device(), dist.get_rank()
+    torch.manual_seed(0)
+    model = SmallCNN(24).to(here)
+    model = DistributedDataParallel(model) if talk else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    xs, ys = (t[64 * rank : 64 * rank + 64].to(here) for t in (larger.train_x, larger.train_y))
+    for step in range(16):
+        if step == 1:  # the first warms up
+            dist.barrier()
+            start = time.perf_counter()
+        optimizer.zero_grad()
+        F.cross_entropy(model(xs), ys).backward()
+        optimizer.step()
+    dist.barrier()
+    return 64 * 15 * dist.get_world_size() / (time.perf_counter() - start)
+
+
+# %% name="speed"
+ways = {"one rank": (1, False), "two silent ranks": (2, False), "two with DDP": (2, True)}
+rounds = [  # all three in each round, so that a slow moment of the machine affects all
+    [run_ranks(rows_per_second, n, talk, device=pair, measure=False).results[0] for n, talk in ways.values()]
+    for _ in range(3)
+]
+one, silent, ddp = (max(rows) for rows in zip(*rounds, strict=True))  # the least disturbed of three
+for name, rows in zip(ways, (one, silent, ddp), strict=True):
+    print(f"{name:<20}{rows:>8,.0f} rows per second")
+kept = [with_ddp / alone for _, alone, with_ddp in rounds]
+speed_guess.reveal(ddp / silent)
+print(f"in the three rounds: from {min(kept):.2f} to {max(kept):.2f}")
+print(f"two silent ranks: {silent / one:.2f} times as many as one; with DDP: {ddp / one:.2f} times")
+claims.figure("speed of two ranks", "CNN, 2 ranks of one thread", ddp / one, "times that of one")
+if silent / one < 1.2:
+    print("This machine has no free second core right now, so the comparison is skipped.")
+elif abs(1 - ddp / silent) < max(kept) - min(kept):
+    print("The rounds differ by more than DDP costs here, so this machine cannot tell what DDP keeps.")
+else:
+    claims.figure("DDP's speed", "CNN, 2 ranks of one thread", ddp / silent, "of two silent ranks")
+
+# %% [markdown] name="speed_explained"
+# Two ranks lose speed in two places. Two silent ranks fall short of twice the speed because they share the machine: its caches and memory, and its cores if other programs run. The gap between DDP and the silent ranks is the cost of communication (a ratio above 1 is noise). The last bucket cannot be hidden, and at the end of each backward pass the faster rank waits for the slower one. On a cluster, the backward pass must be long enough to hide the messages. A large micro-batch helps: [[data_parallel]] has a slider, and [[sharding]] works out how many tokens per GPU are enough.
+#
+# ### One slow rank
 #
 # Suppose that one GPU runs hot and slows down. Every step then takes as long as the slowest rank takes. Which rank is the slow one? Each rank can time its own all-reduces. Here `sleep` stands in for computing: 20 ms on three ranks, 80 ms on rank 2.
 #
@@ -631,6 +749,8 @@ claims
 # |---|---|
 # | the loss falls, but replicas or restarts disagree | weights made or changed on one rank only: compare checksums of the weights |
 # | one process on the joint batch gives a different gradient | unequal rows per rank (weight by rows), BatchNorm (use `SyncBatchNorm`) |
+# | every epoch has the same order | `set_epoch` is never called |
+# | a score that changes with the number of ranks | rows that the sampler repeated count twice |
 # | a checkpoint of the right size with wrong contents | more than one rank wrote it: rank 0 saves, then a barrier |
 # | all ranks wait, in different calls | a collective that only some ranks reach: the wrapped model on rank 0, an extra batch, a branch |
 # | "Expected to have finished reduction in the prior iteration" | a parameter without a gradient: `find_unused_parameters`, or freeze it before wrapping |
@@ -639,4 +759,4 @@ claims
 #
 # **What to reach for when.** If you can run the job again, set `TORCH_DISTRIBUTED_DEBUG=DETAIL`, which turns a mismatch into an error. If you cannot, compare the flight records that the timeout left. If nothing hangs but the result is wrong, compare with one process on the joint batch: first the gradients of one step, then the weights after a few.
 #
-# **Sources.** PyTorch documentation, `DistributedDataParallel`, `Join`, `SyncBatchNorm`, `init_process_group` (timeouts), *Debugging torch.distributed applications*; PyTorch tutorials, *Flight Recorder for Debugging Stuck Jobs*; NVIDIA, *NCCL: Environment Variables* and *Collective Operations*.
+# **Sources.** PyTorch documentation, `DistributedDataParallel`, `DistributedSampler`, `Join`, `SyncBatchNorm`, `init_process_group` (timeouts), *Debugging torch.distributed applications*; PyTorch tutorials, *Flight Recorder for Debugging Stuck Jobs*; NVIDIA, *NCCL: Environment Variables* and *Collective Operations*.

@@ -5,7 +5,7 @@ Written by `python -m helpers build`; change the source, not this file.
 
 import contextlib
 import time
-from helpers import CATEGORIES, AllReduceLog, Claims, Collectives, MemoryMeter, Messages, Prediction, SmallCNN, SmallGPT, category_bars, check, device_name, digits, explore, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks, show, show_table, torchrun
+from helpers import CATEGORIES, AllReduceLog, Claims, Collectives, MemoryMeter, Messages, Prediction, SmallGPT, category_bars, check, device_name, digits, explore, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks, show, show_table, torchrun
 from helpers.core.device import synchronize
 import numpy as np
 import torch
@@ -13,7 +13,6 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DistributedSampler
 
 device = pick_device()
 MiB = 2 ** 20

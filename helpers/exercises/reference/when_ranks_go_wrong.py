@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from torch import nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DistributedSampler
 
 device = pick_device()
 pair = ranks_device(2)
