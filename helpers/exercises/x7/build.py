@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from ...meter.recorder import MemoryMeter
 from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
+from ..probing.distance import relative_distance
 from ..probing.on_ranks import on_ranks
 from .subject import BLOCKS, LENGTH, VOCABULARY, Block, Model, in_one_process, local_of, mesh_of
 
@@ -24,17 +25,24 @@ CASES = {
     "2 of the 4 ranks, float16": ((2,), torch.float16),
 }
 WIDE, MANY = 64, 8  # where memory is measured: many layers, of which none is large
+FAR = 1_000_003  # between the seeds of two cases: 16 bits do not hold them
+EXACT = 1e-4  # relative: the same model, in training and in evaluation mode
 TRIES = 4  # starts at most whose peak is measured
 SLACK = 2 * sum(p.nbytes for p in Block(WIDE).parameters())  # two blocks in full
 UNITS = ["", *(f"blocks.{i}" for i in range(BLOCKS))]
 
 
 class _Twice(Model):
-    """A layer stands in it by two names: it draws once."""
+    """A layer stands in it by two names: it draws once.
+
+    A matrix could also be split evenly along its second dimension, and a parameter is frozen.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.again = self.places
+        self.blocks[0].spare = nn.Linear(8, 3)  # which no forward pass uses
+        self.scale.gain.requires_grad_(False)
 
 
 def _numbers(model: nn.Module, seed: int) -> Evidence:
@@ -64,6 +72,7 @@ def _shards(model: nn.Module, mesh: DeviceMesh) -> Evidence:
         "bytes": sum(p.to_local().nbytes for p in dtensors.values()),
         "meta": [n for n, p in parameters.items() if p.is_meta],
         "dtypes": sorted({str(p.dtype) for p in parameters.values()}),
+        "frozen": [n for n, p in parameters.items() if not p.requires_grad],
         "units": [n for n, m in model.named_modules() if isinstance(m, FSDPModule)],
         "training": all(m.training for m in model.modules()),
     }
@@ -80,16 +89,27 @@ def _pass(model: nn.Module) -> Evidence:
         if isinstance(layer, nn.Linear)
     ]
     with Collectives() as forward:
+        gathers: list[int] = []  # of the root's unit and of blocks, until each block has run
+        counters = [
+            block.register_forward_hook(lambda *_: gathers.append(forward.count("all_gather")))
+            for block in model.blocks
+        ]
         logits = model(tokens)
     blocks = [p.to_local() if isinstance(p, DTensor) else p for n, p in model.named_parameters() if "blocks." in n]
     with Collectives() as backward:
         F.cross_entropy(logits.float().flatten(0, 1), tokens.flatten()).backward()
-    for hook in hooks:
+    for hook in hooks + counters:
         hook.remove()
+    with torch.no_grad():
+        evaluated = model.eval()(tokens)
+    model.train()
     names = ("all_gather", "reduce_scatter", "all_reduce")
     return {
         "layers": sorted(set(seen.values())),
         "logits": str(logits.dtype),
+        "evaluated": str(evaluated.dtype),
+        "apart": relative_distance(evaluated.tolist(), logits.tolist()),
+        "ahead": max(count - 2 - place for place, count in enumerate(gathers)) if gathers else 0,
         "kept": sum(p.nbytes for p in blocks),
         "gradients": sorted({str(p.grad.dtype) for p in model.parameters() if p.grad is not None}),
         "forward": {name: forward.count(name) for name in names},
@@ -119,7 +139,8 @@ def _peak(build: Callable[..., nn.Module], seed: int) -> int:
 
 def _on_rank(build: Callable[..., nn.Module], seed: int) -> Evidence:
     seen: Evidence = {}
-    for number, (name, (shape, dtype)) in enumerate(CASES.items(), seed):
+    for place, (name, (shape, dtype)) in enumerate(CASES.items()):
+        number = seed + FAR * place
         # two ranks of four: each pair has a model of its own
         mesh = mesh_of((2, 2))["shards"] if shape == (2,) else mesh_of(shape)
         model = build(_Twice, mesh, dtype, number)
@@ -180,6 +201,9 @@ class NoRankHoldsTheModel(_OnBuild):
             return f"the parameters are placed as {placed}; they should be placed as {right_ones}."
         if got["bytes"] != want["bytes"]:
             return f"this rank's shards have {got['bytes']:,} bytes; they should have {want['bytes']:,}."
+        if got["frozen"] != want["frozen"]:
+            frozen, right_ones = (", ".join(names) or "no parameter" for names in (got["frozen"], want["frozen"]))
+            return f"frozen: {frozen}; make_model() freezes {right_ones}. Does each keep its requires_grad?"
         return None if got["training"] else "the model, or a part of it, is in evaluation mode."
 
     @classmethod
@@ -235,6 +259,12 @@ class EachBlockIsAUnit(_OnBuild):
                 f"the forward pass gathers {got} times; it should gather {want} times, for {BLOCKS} blocks and the "
                 "rest."
             )
+        ahead = seen["pass"]["ahead"]
+        if ahead > 1:  # the next block may be on its way while one runs
+            return (
+                f"in the forward pass, up to {ahead} blocks are gathered before it is their turn; a block should be "
+                "gathered when it runs. Which call prefetches them?"
+            )
         got, want = seen["pass"]["kept"], right["pass"]["kept"]
         if got != want:
             return f"after the forward pass this rank holds {got:,} bytes of the blocks; its shards are {want:,} bytes."
@@ -264,6 +294,16 @@ class ComputesByThePolicy(_OnBuild):
             return f"linear layers run in {', '.join(got['layers'])}; they should run in {', '.join(want['layers'])}."
         if got["logits"] != want["logits"]:
             return f"the model returns {got['logits']}; it should return {want['logits']}."
+        if got["evaluated"] != want["evaluated"]:
+            return (
+                f"in evaluation mode and without gradients, the model returns {got['evaluated']}; it should return "
+                f"{want['evaluated']} there, too. Is the output converted in training alone?"
+            )
+        if not got["apart"] <= EXACT:
+            return (
+                f"in evaluation mode and without gradients, the outputs are {got['apart']:.1g} (relative) away from "
+                "those in training, although no layer drops anything. Does the policy hold in training alone?"
+            )
         if got["gradients"] != want["gradients"]:
             return f"the gradients are {', '.join(got['gradients'])}; they should be {', '.join(want['gradients'])}."
         if got["gathered"] != want["gathered"]:

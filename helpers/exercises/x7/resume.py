@@ -1,5 +1,6 @@
 """Checks of part 3: a checkpoint of 4 ranks goes on with 2, and theirs with 4 again. Both judge the same runs."""
 
+import os
 import tempfile
 import threading
 import time
@@ -31,11 +32,13 @@ WORDS = {
     "moments": "the optimizer's moments",
     "options": "the optimizer's options",
     "modes": "the mode of a layer",
+    "generator": "the random generator's state",
 }
 COMES_BACK = ("weights", "buffers", "moments", "modes")  # to the last bit
 RATE, SLOWER = 0.01, 0.004  # the learning rate until the checkpoint, and from there on, as a schedule sets it
 OPTIONS = ("lr", "betas", "eps", "weight_decay")
 ENDS = 5.0  # seconds for a thread that is left to end
+EARLIER = "earlier"  # the folder of a checkpoint before the one that counts
 LATE = 0.05  # seconds by which rank 0 is behind after each of its broadcasts: what it writes after the last comes late
 
 
@@ -111,6 +114,7 @@ def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, list
             value for group in optimizer.param_groups for key, value in sorted(group.items()) if key != "params"
         ],
         "modes": [layer.training for layer in model.modules()],
+        "generator": [torch.get_rng_state()],
     }
 
 
@@ -150,10 +154,18 @@ def _options(optimizer: torch.optim.Optimizer) -> list[list[float]]:
     return rows
 
 
+def _temporary_files_beside(folder: str) -> None:
+    """Let this rank's temporary files come where they are seen: beside the folder of its checkpoint."""
+    tempfile.tempdir = str(Path(folder).parent)
+
+
 def _saves(save: Callable[..., Any], load: Callable[..., Any], seed: int, folder: str) -> Evidence:
     """One of 4 ranks: two steps, a checkpoint, and two steps more; then another model goes on from it."""
+    _temporary_files_beside(folder)
     model, optimizer = _fresh(seed)
-    _train(model, optimizer, range(2))
+    _train(model, optimizer, range(1))
+    save(model, optimizer, 1, str(Path(folder).with_name(EARLIER)))  # nobody loads it, and the next is another
+    _train(model, optimizer, range(1, 2))
     _move_schedules(optimizer)
     before = _state(model, optimizer)
     threads = threading.enumerate()
@@ -174,6 +186,8 @@ def _saves(save: Callable[..., Any], load: Callable[..., Any], seed: int, folder
     }
     dist.barrier()
     seen["later"] = _changed(files, _files(folder))
+    inside = tuple(f"{name}{os.sep}" for name in (Path(folder).name, EARLIER))
+    seen["beside"] = sorted(name for name in _files(str(Path(folder).parent)) if not name.startswith(inside))
     return seen | {"again": _goes_on(load, seed, folder, before)}
 
 
@@ -206,9 +220,11 @@ def _goes_on(
     steps: range = STEPS,
 ) -> Evidence:
     """One rank: another model takes up the checkpoint; `saved` is what this rank had then, on as many ranks."""
+    _temporary_files_beside(folder)
     model, optimizer = _fresh(seed + 1)
     files = _files(folder)
     dist.barrier()
+    draws = torch.get_rng_state()
     with _Watched(model) as sent:
         step = load(model, optimizer, folder)
     volume = sum(call.nbytes for call in sent.calls if call.name in ("all_gather", "broadcast", "all_reduce"))
@@ -217,6 +233,7 @@ def _goes_on(
     seen = {
         "step": step if isinstance(step, int) else type(step).__name__,
         "changed": _changed(files, _files(folder)),
+        "draws": torch.equal(draws, torch.get_rng_state()),
         "options": _options(optimizer),
         "whole": [list(size) for size in sorted(sent.whole)],
         "same": {name: equal for name, equal in same.items() if name in COMES_BACK},
@@ -286,6 +303,8 @@ class GoesOnWithEqualLosses(_OnRun):
                 if got["changed"]:
                     changed = got["changed"][0]
                     return f"{which}: load changes the checkpoint, namely {changed}. Leave it as it is."
+                if not got["draws"]:
+                    return f"{which}: load changes the random generator's state on rank {rank}. Leave it as it is."
                 wrong = _wrong_options(got["options"], expected["two"][0]["options"])
                 if wrong:
                     return f"{which}: after load, {wrong}"
@@ -333,6 +352,11 @@ class EachRankWritesItsShards(_OnRun):
                 )
             if got["others"]:
                 return f"{got['others'][0]} is no file of torch.distributed.checkpoint, which should write everything."
+            if got["beside"]:
+                return (
+                    f"save leaves {got['beside'][0]} beside the checkpoint's folder, or among temporary files. All "
+                    "that training needs belongs in the folder, and torch.distributed.checkpoint writes it."
+                )
             if got["bytes"] > 3 * got["whole"] + NOTES:
                 return f"the checkpoint has {got['bytes']:,} bytes; weights and two moments have {3 * got['whole']:,}."
             if got["largest"] > got["whole"] + NOTES:  # a quarter of three is less than that, also rounded up

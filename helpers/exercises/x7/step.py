@@ -14,12 +14,15 @@ from ...ranks.collectives import Collectives
 from ..base import Check, Evidence
 from ..probing.distance import relative_distance
 from ..probing.on_ranks import on_ranks
-from .subject import BLOCKS, LENGTH, VOCABULARY, Model, mesh_of, sharded
+from .subject import BLOCKS, LENGTH, VOCABULARY, WIDTH, Model, mesh_of, sharded
 
 EXACT = 1e-4  # relative, in FP32
 IGNORED = -100
 OFF = 1e6  # a max_norm that no gradient reaches
 MANY_ROWS = 512  # of a micro-batch where activations are measured: its logits outweigh what gloo lets go of late
+COUNTED_OF_MANY = 4_098  # of a rank's targets there: neither FP16 nor BF16 has this number
+WIDE, FEW_ROWS = 254, 4  # where gradients are measured: whole ones outweigh everything else
+FLAT, NEAR = 1e-4, 0.75  # factors: of the last two layers' weights, and of the norm
 DIVIDED = "Are old gradients cleared? What is each loss divided by? What does fully_shard do with gradients?"
 STILL = "The weights do not move. Does the optimizer step?"
 LENGTHENED = "The direction is right, the length is wrong. A gradient shorter than max_norm stays as it is."
@@ -38,6 +41,10 @@ class _Case:
         ignored: the share of targets that do not count, on each rank.
         empty: this micro-batch has no target that counts, on the ranks of `where`.
         where: all ranks, or some.
+        rate: the learning rate of SGD.
+        flat: whether all gradients are small.
+        every: of the weights' movements, how many apart are reported: all of each case are too long a report.
+        near: whether, after the first step, max_norm is a little less than the norm that the answer has returned last.
         mesh: sizes of its dimensions.
     """
 
@@ -46,6 +53,10 @@ class _Case:
     empty: int | None = None
     where: tuple[int, ...] = (0, 1, 2, 3)
     max_norm: float = OFF
+    rate: float = 1.0
+    flat: bool = False
+    near: bool = False
+    every: int = 1
     adam: bool = False
     steps: int = 1
     old_gradients: bool = False
@@ -56,6 +67,7 @@ EVEN = {
     "3 micro-batches": _Case(),
     "AdamW, 2 steps": _Case((3,), adam=True, steps=2),
     "old gradients, some infinite": _Case(old_gradients=True),
+    "a loss that is nearly flat": _Case((2,), rate=1e3, flat=True, every=5),
 }
 PAIR = {"3 micro-batches on 2 ranks": _Case(mesh=(2,))}  # what an answer takes the 4 of the other cases for
 COUNTED = {
@@ -67,7 +79,8 @@ COUNTED = {
     "targets that do not count, 2 x 2 ranks": _Case((2,), (0.1, 0.2, 0.7, 0.9), mesh=(2, 2)),
 }
 CLIPPED = {
-    "clipped": _Case(max_norm=0.05),
+    "clipped to a thousandth": _Case(max_norm=0.001, rate=50.0),
+    "clipped a little, 2 steps": _Case((2,), rate=0.1, steps=2, near=True, every=5),
     "clipped, targets that do not count, AdamW": _Case((2, 1), (0.0, 0.6, 0.8, 0.9), max_norm=0.1, adam=True),
     "clipped, 2 x 2 ranks": _Case(max_norm=0.05, mesh=(2, 2)),
 }
@@ -96,32 +109,43 @@ def _short(number: float) -> float:
     return float(f"{number:.6g}")
 
 
-def _optimizer(model: nn.Module, adam: bool) -> torch.optim.Optimizer:
+def _optimizer(model: nn.Module, case: _Case) -> torch.optim.Optimizer:
     parameters = list(model.parameters())
     groups = [{"params": parameters[::2]}, {"params": parameters[1::2]}]
-    if adam:
+    if case.adam:
         return torch.optim.AdamW(groups, lr=0.01, weight_decay=0.1)
-    return torch.optim.SGD(groups, lr=1.0, momentum=0.9)
+    return torch.optim.SGD(groups, lr=case.rate, momentum=0.9)
 
 
 def _one(train_step: Callable[..., Any], seed: int, case: _Case) -> Evidence:
     """One rank: the steps of a case."""
     mesh = mesh_of(case.mesh)
     model = sharded(seed, mesh)
-    optimizer = _optimizer(model, case.adam)
+    optimizer = _optimizer(model, case)
+    if case.flat:
+        with torch.no_grad():
+            for p in (model.scale.gain, model.head.weight):
+                p.to_local().mul_(FLAT)
     if case.old_gradients:
         for p in model.parameters():
             p.grad = torch.full_like(p, math.inf if p.ndim == 1 else 7.0)
     before = _mine(model)
-    returned, counts = [], []
+    returned, counts, changed = [], [], []
     still: list[int] = []  # layers that run in evaluation mode, by their place in model.modules()
     hooks = [
         layer.register_forward_pre_hook(lambda it, _, place=place: None if it.training else still.append(place))
         for place, layer in enumerate(model.modules())
     ]
     for step in range(case.steps):
+        given, same = _micro_batches(seed, case, step), _micro_batches(seed, case, step)
+        last = returned[-1][1] if returned and returned[-1] else None
+        limit = NEAR * last if case.near and isinstance(last, float) else case.max_norm
+        draws = torch.get_rng_state()
         with Collectives() as sent:
-            result = train_step(model, optimizer, _micro_batches(seed, case, step), case.max_norm)
+            result = train_step(model, optimizer, given, limit)
+        changed.append(_what_changed(given, same))
+        if not torch.equal(torch.get_rng_state(), draws):
+            changed.append("no layer draws, but the state of the random generator is another afterwards")
         pair = isinstance(result, tuple | list) and len(result) == 2
         returned.append([x if isinstance(x, float) else type(x).__name__ for x in result] if pair else None)
         counts.append({name: sent.count(name) for name in ("reduce_scatter", "all_gather", "all_reduce")})
@@ -129,35 +153,62 @@ def _one(train_step: Callable[..., Any], seed: int, case: _Case) -> Evidence:
         counts[-1]["other"] = sum(large)
     for hook in hooks:
         hook.remove()
-    moved = (_mine(model) - before).tolist()
+    first = len(case.mesh) == 1 or not mesh.get_coordinate()[0]  # replicas move alike
+    moved = (_mine(model) - before)[:: case.every].tolist() if first else []
     left = [place for place, layer in enumerate(model.modules()) if not layer.training]
     with Collectives() as sent:  # what the caller's own backward pass would reduce
         model(torch.zeros(1, LENGTH, dtype=torch.int64)).sum().backward()
     return {
-        "moved": [_short(number) for number in moved] if len(case.mesh) == 1 or not mesh.get_coordinate()[0] else [],
+        "moved": [_short(number) for number in moved],
         "returned": returned,
         "counts": counts,
         "after": sent.count("reduce_scatter"),
+        "replicas": sent.count("all_reduce"),
         "modes": [still[:1], left[:1]],
+        "changed": next(filter(None, changed), ""),
     }
 
 
-def _growth(train_step: Callable[..., Any], seed: int) -> int:
-    """Return by how much the peak grows from two micro-batches to six: by nothing, or what gloo lets go of late."""
-    peaks = []
+def _what_changed(given: list[tuple[Tensor, Tensor]], same: list[tuple[Tensor, Tensor]]) -> str:
+    """Say what an answer has changed in the micro-batches that it was given; "" if nothing."""
+    if len(given) != len(same):
+        return f"the list of {len(same)} micro-batches has {len(given)} afterwards"
+    for mine, right in zip(given, same, strict=True):
+        for what, a, b in zip(("tokens", "targets"), mine, right, strict=True):
+            if not torch.equal(a, b):
+                return f"the {what} of a micro-batch are others afterwards"
+    return ""
+
+
+def _growth(train_step: Callable[..., Any], seed: int, rows: int, width: int = WIDTH) -> tuple[int, Any]:
+    """Return by how much the peak grows from two micro-batches to six, and the loss of two: many targets are counted.
+
+    It grows by nothing, or by what gloo lets go of late.
+    """
+    peaks, results = [], []
     for count in (2, 6):
-        model = sharded(seed, mesh_of((4,)))
-        optimizer = _optimizer(model, adam=False)
-        pairs = _micro_batches(seed, _Case((MANY_ROWS,) * count), 0)
+        case = _Case((rows,) * count)
+        model = sharded(seed, mesh_of((4,)), width)
+        optimizer = _optimizer(model, case)
+        pairs = _micro_batches(seed, case, 0)
+        for i, (_, targets) in enumerate(pairs):
+            targets.view(-1)[max(0, COUNTED_OF_MANY - i * targets.numel()) :] = IGNORED
         with MemoryMeter(device=torch.device("cpu"), by_category=False) as meter:
-            train_step(model, optimizer, pairs, OFF)
+            results.append(train_step(model, optimizer, pairs, OFF))
         peaks.append(meter.peak_bytes)
-    return peaks[1] - peaks[0]
+    return peaks[1] - peaks[0], results[0]
 
 
 def _on_rank(train_step: Callable[..., Any], seed: int) -> Evidence:
     seen = {name: _one(train_step, seed, case) for name, case in CASES.items()}
-    return seen | {"growth": _growth(train_step, seed)}
+    growth, result = _growth(train_step, seed, MANY_ROWS)
+    loss = result[0] if isinstance(result, tuple | list) and len(result) == 2 else None
+    gradients, _ = _growth(train_step, seed, FEW_ROWS, WIDE)
+    return seen | {
+        "growth": growth,
+        "loss of many": loss if isinstance(loss, float) else type(loss).__name__,
+        "gradients": gradients,
+    }
 
 
 def _on_pair(train_step: Callable[..., Any], seed: int) -> Evidence:
@@ -208,6 +259,28 @@ def _wrong_mode(seen: Evidence) -> str | None:
     return None
 
 
+def _wrong_data(seen: Evidence) -> str | None:
+    """Say which of the caller's micro-batches were changed."""
+    for rank, one in enumerate(seen["ranks"]):
+        for name in CASES:
+            if one[name]["changed"]:
+                return f"{name}, rank {rank}: {one[name]['changed']}. The caller goes on with it: leave it as it is."
+    return None
+
+
+def _wrong_count(seen: Evidence, expected: Evidence) -> str | None:
+    """Say that the loss over many targets is not their mean."""
+    for rank, (one, right) in enumerate(zip(seen["ranks"], expected["ranks"], strict=True)):
+        got, want = one["loss of many"], right["loss of many"]
+        if not isinstance(got, float) or not abs(got - want) <= EXACT * abs(want):
+            said = f"{got:.6g}" if isinstance(got, float) else f"a {got}"
+            return (
+                f"rank {rank}: where {4 * COUNTED_OF_MANY:,} targets count on the ranks together, the loss is {said}; "
+                f"it should be {want:.6g}. Is the count exact in the dtype that adds it up?"
+            )
+    return None
+
+
 class _OnStep(Check):
     points = 1
 
@@ -227,7 +300,8 @@ class UpdateOfOneProcess(_OnStep):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return _wrong(seen, expected, EVEN) or _wrong(seen, expected, PAIR, "pair") or _wrong_mode(seen)
+        wrong = _wrong(seen, expected, EVEN) or _wrong(seen, expected, PAIR, "pair")
+        return wrong or _wrong_mode(seen) or _wrong_data(seen)
 
 
 class TargetsOfAllRanksWeighTheSame(_OnStep):
@@ -240,7 +314,7 @@ class TargetsOfAllRanksWeighTheSame(_OnStep):
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
-        return _wrong(seen, expected, COUNTED)
+        return _wrong(seen, expected, COUNTED) or _wrong_count(seen, expected)
 
 
 class ClipsByTheJointNorm(_OnStep):
@@ -280,14 +354,24 @@ class ReducesOncePerUnit(_OnStep):
                             f"{name}, step {step}: {counts['other']:,} bytes go through other collectives; "
                             "counts, losses and squares of norms are a few numbers."
                         )
-                if got[name]["after"] != BLOCKS + 1:
-                    return f"{name}: gradient synchronization is off when train_step returns; it must be on again."
+                if got[name]["after"] != BLOCKS + 1 or got[name]["replicas"] != want[name]["replicas"]:
+                    return (
+                        f"{name}: gradient synchronization is off, or partly off, when train_step returns; it must be "
+                        "on again."
+                    )
             logits = 4 * 4 * MANY_ROWS * LENGTH * VOCABULARY  # those of the four micro-batches more, in FP32
             if got["growth"] > logits // 2:
                 return (
                     f"with 6 micro-batches instead of 2 the peak is {got['growth']:,} bytes higher; it should be the "
                     f"same. (The logits of 4 micro-batches have {logits:,} bytes.) Graphs or logits of several "
                     "micro-batches are alive at once."
+                )
+            whole = 4 * sum(p.numel() for p in Model(WIDE).parameters())
+            if got["gradients"] > 2 * whole:
+                return (
+                    f"with 6 micro-batches instead of 2 the peak of a wide model is {got['gradients']:,} bytes higher; "
+                    f"it should be the same. (Its gradient has {whole:,} bytes.) Gradients of several micro-batches "
+                    "are alive at once."
                 )
         return None
 

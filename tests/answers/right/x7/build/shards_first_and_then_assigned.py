@@ -1,7 +1,6 @@
 # shards first and then assigned
 
 import torch
-from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import distribute_tensor
 
@@ -26,6 +25,5 @@ def build(make_model, mesh, dtype, seed):
                 path, _, key = name.rpartition(".")
                 model.get_submodule(path)._buffers[key] = buffer.clone()
             layer.to_empty(device="meta", recurse=False)
-    shards = {name: nn.Parameter(shard) for name, shard in shards.items()}
     model.load_state_dict(shards, strict=False, assign=True)
     return model
