@@ -30,6 +30,7 @@ CASES = {
     "2 ranks, one token each": (2, 1, 1, "all", True),
     # More than BF16 counts one by one, and an odd number.
     "2 ranks, 259 rows, a model in evaluation mode": (2, 259, 1, "all but one", False),
+    "1 rank": (1, 2, 6, "all", True),
 }
 
 
