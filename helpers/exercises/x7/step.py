@@ -270,7 +270,8 @@ def _wrong_data(seen: Evidence) -> str | None:
     for rank, one in enumerate(seen["ranks"]):
         for name in CASES:
             if one[name]["changed"]:
-                return f"{name}, rank {rank}: {CHANGED[one[name]['changed']]}. The caller goes on with it: leave it as it is."
+                changed = CHANGED[one[name]["changed"]]
+                return f"{name}, rank {rank}: {changed}. The caller goes on with it: leave it as it is."
     return None
 
 
