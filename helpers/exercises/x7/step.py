@@ -22,6 +22,12 @@ OFF = 1e6  # a max_norm that no gradient reaches
 MANY_ROWS = 512  # of a micro-batch where activations are measured: its logits outweigh what gloo lets go of late
 COUNTED_OF_MANY = 4_098  # of a rank's targets there: neither FP16 nor BF16 has this number
 WIDE, FEW_ROWS = 254, 4  # where gradients are measured: whole ones outweigh everything else
+CHANGED = {
+    "list": "the list of micro-batches has another length afterwards",
+    "tokens": "the tokens of a micro-batch are others afterwards",
+    "targets": "the targets of a micro-batch are others afterwards",
+    "generator": "no layer draws, but the state of the random generator is another afterwards",
+}
 FLAT, NEAR = 1e-4, 0.75  # factors: of the last two layers' weights, and of the norm
 DIVIDED = "Are old gradients cleared? What is each loss divided by? What does fully_shard do with gradients?"
 STILL = "The weights do not move. Does the optimizer step?"
@@ -145,7 +151,7 @@ def _one(train_step: Callable[..., Any], seed: int, case: _Case) -> Evidence:
             result = train_step(model, optimizer, given, limit)
         changed.append(_what_changed(given, same))
         if not torch.equal(torch.get_rng_state(), draws):
-            changed.append("no layer draws, but the state of the random generator is another afterwards")
+            changed.append("generator")
         pair = isinstance(result, tuple | list) and len(result) == 2
         returned.append([x if isinstance(x, float) else type(x).__name__ for x in result] if pair else None)
         counts.append({name: sent.count(name) for name in ("reduce_scatter", "all_gather", "all_reduce")})
@@ -170,13 +176,13 @@ def _one(train_step: Callable[..., Any], seed: int, case: _Case) -> Evidence:
 
 
 def _what_changed(given: list[tuple[Tensor, Tensor]], same: list[tuple[Tensor, Tensor]]) -> str:
-    """Say what an answer has changed in the micro-batches that it was given; "" if nothing."""
+    """Return what an answer has changed in the micro-batches that it was given, a key of CHANGED; "" if nothing."""
     if len(given) != len(same):
-        return f"the list of {len(same)} micro-batches has {len(given)} afterwards"
+        return "list"
     for mine, right in zip(given, same, strict=True):
         for what, a, b in zip(("tokens", "targets"), mine, right, strict=True):
             if not torch.equal(a, b):
-                return f"the {what} of a micro-batch are others afterwards"
+                return what
     return ""
 
 
@@ -264,7 +270,8 @@ def _wrong_data(seen: Evidence) -> str | None:
     for rank, one in enumerate(seen["ranks"]):
         for name in CASES:
             if one[name]["changed"]:
-                return f"{name}, rank {rank}: {one[name]['changed']}. The caller goes on with it: leave it as it is."
+                changed = CHANGED[one[name]["changed"]]
+                return f"{name}, rank {rank}: {changed}. The caller goes on with it: leave it as it is."
     return None
 
 
