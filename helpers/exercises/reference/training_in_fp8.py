@@ -9,7 +9,7 @@ import math
 from dataclasses import replace
 from functools import partial
 from helpers import COLORS, Claims, LinearLog, Prediction, Recipe, ShortRun, category_table, check, compare, device_name, hint, human_bytes, numbers_beyond_cache, pick_device, planned, show, show_table, supports
-from helpers.exercises.fp8.built import current_scale, delayed_scale, nvfp4, one_scale, quantize
+from helpers.exercises.fp8.built import quantize
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
