@@ -168,6 +168,15 @@ for n, vectors in traffic.items():
 # seconds. The **latency** α is the time that an empty all-reduce takes, and the **bandwidth** β is the number of bytes that each rank sends per second in a long one. Both depend on the machine, the network and the library, but the formula usually has this form. (Between two ranks a ring has two rounds, so one round costs α/2. With N ranks the formula is (N − 1) α + 2 (N − 1)/N · n/β.)
 #
 # The next cell times all-reduces from 1 KiB to 16 MiB on this machine.
+#
+# **Predict.** An all-reduce of 64 KiB has 64 times as many bytes as one of 1 KiB. How many times as long does it take here?
+
+# %% name="guess_cost"
+my_guess = None  # seconds of 64 KiB / seconds of 1 KiB
+### BEGIN GUESS
+my_guess = 4  # latency is part of both
+### END GUESS
+cost_guess = Prediction("Seconds of 64 KiB / of 1 KiB", my_guess, "times")
 
 # %% name="cost"
 SIZES = [1024 * 4**k for k in range(8)]  # bytes, up to 16 MiB
@@ -191,6 +200,7 @@ def seconds_of(sizes, rounds=60):
 both_ranks = run_ranks(seconds_of, 2, SIZES + HELD_OUT, device=pair, measure=False).results
 slower = [max(times) for times in zip(*both_ranks, strict=True)]  # the slower rank counts
 measured = dict(zip(SIZES + HELD_OUT, slower, strict=True))
+cost_guess.reveal(round(measured[64 * 1024] / measured[1024], 1))
 for nbytes in SIZES:
     print(f"{human_bytes(nbytes):>10}: {1e6 * measured[nbytes]:>9,.0f} µs on this machine")
 
