@@ -1,6 +1,5 @@
 """Ways in which a disk damages a checkpoint: each changes files of one entry."""
 
-import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -77,9 +76,6 @@ def damages_of(kind: str, entry: Path) -> Iterator[Callable[[Path], None]]:
     chosen = files if len(files) <= MOST_FILES else files[: MOST_FILES // 2] + files[-MOST_FILES // 2 :]
     if kind == "file":  # of a directory
         yield from (_without(file.relative_to(entry)) for file in chosen if entry.is_dir())
-    elif kind == "exchanged":
-        parts = [file.relative_to(entry) for file in files if file.suffix == ".pt"]
-        yield from (_exchanging(one, other) for one, other in itertools.pairwise(parts))
     elif kind == "single":
         for file in dict.fromkeys([*files[:1], *files[-1:]]):
             for at in (*range(-ENDS, ENDS), *range(ENDS, file.stat().st_size - ENDS, STRIDE)):
@@ -96,15 +92,6 @@ def damages_of(kind: str, entry: Path) -> Iterator[Callable[[Path], None]]:
 def _changed(file: Path, damage: Damage) -> Callable[[Path], None]:
     def change(entry: Path) -> None:
         replace_bytes(entry / file, damage)
-
-    return change
-
-
-def _exchanging(one: Path, other: Path) -> Callable[[Path], None]:
-    def change(entry: Path) -> None:
-        (entry / one).rename(entry / "between")
-        (entry / other).rename(entry / one)
-        (entry / "between").rename(entry / other)
 
     return change
 

@@ -32,7 +32,6 @@ DAMAGES = {
     "zeros": "All bytes of a file of the newest checkpoint are zeros",
     "bytes": "200 bytes of a file of the newest checkpoint have changed",
     "byte": "One byte of the newest checkpoint, which has 1.6 MB, has changed",
-    "exchanged": "Two files of the newest checkpoint have been exchanged",
     "block": "Part of the newest checkpoint has been zeroed, or two parts swapped",
     "single": "One byte of the newest checkpoint has changed",
     "two newest": "In the two newest checkpoints, a file has lost its second half",
@@ -172,7 +171,7 @@ def _written_elsewhere(seen: Evidence) -> str | None:
     for scene in seen["scenes"].values():
         if scene.get("outside"):
             return (
-                f"save wrote {scene['outside'][0]}, outside of the folder: that may be another disk, and too small. "
+                "save opened a file outside of the folder to write: that may be another disk, and too small. "
                 "Where does tempfile put its files if it gets no dir?"
             )
     return None

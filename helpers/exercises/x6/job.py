@@ -162,7 +162,7 @@ class Job:
         self.drawn: list[Evidence] = []
         self.saves: list[list[Any]] = []
         self.loads: list[bool] = []
-        self.overtaken, self.made, self.unfit = False, False, ""
+        self.overtaken, self.made, self.unfit = False, False, 0
         self._there = self._folder.exists()
         self.model: nn.Module | None = None
         self._optimizer: torch.optim.Optimizer | None = None

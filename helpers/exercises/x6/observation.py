@@ -47,7 +47,7 @@ SECOND = (  # each begins with what `_begin_second` puts there
 )
 THIRD = (Scene("killed again", (("usual", 12),), 1, watched=True),)
 DAMAGED = {  # by way, the scene of which a copy is damaged, and how many of the newest checkpoints are
-    **dict.fromkeys(("file", "half", "end", "nothing", "zeros", "bytes", "exchanged"), ("three", 1)),
+    **dict.fromkeys(("file", "half", "end", "nothing", "zeros", "bytes"), ("three", 1)),
     **dict.fromkeys(("byte", "block"), ("large", 1)),
     "single": ("small", 1),
     "two newest": ("three", 2),

@@ -20,7 +20,10 @@ def written_outside(folder: Path) -> Callable[[], list[str]]:
     def note(event: str, details: tuple[Any, ...]) -> None:
         if event != "open" or not isinstance(details[0], str | bytes) or not isinstance(details[2], int):
             return
-        path = os.path.realpath(os.fsdecode(details[0]))
+        name = os.fsdecode(details[0])
+        if not os.path.isabs(name):  # it may be relative to a directory that was opened, which the event does not tell
+            return
+        path = os.path.realpath(name)
         is_meant = not path.startswith(_NOT_MEANT) and "__pycache__" not in path
         if details[2] & _WRITES and is_meant and not path.startswith(inside):
             noted.append(path)

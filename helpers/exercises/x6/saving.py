@@ -86,7 +86,8 @@ def _save_scenes(answers: bytes, place: Place, seed: int, scenes: tuple[Scene, .
     with SyncedFiles(place.scratch) as synced:
         save, load = unpacked(answers)
         return {
-            scene.name: _save_scene(save, load, place, seed, scene, synced) | {"outside": outside()} for scene in scenes
+            scene.name: _save_scene(save, load, place, seed, scene, synced) | {"outside": len(outside())}
+            for scene in scenes
         }
 
 

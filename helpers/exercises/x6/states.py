@@ -83,22 +83,21 @@ def continued(old: Any, new: Any) -> Any:
     return new
 
 
-def unfit(state: Any) -> str:
-    """Say what in `state` part 1 does not promise to store; "" if there is nothing."""
+def unfit(state: Any) -> int:
+    """Say what part 1 does not promise to store: 1 for a key of `state`, 2 for a nested key, 3 for a value; else 0."""
     if not isinstance(state, dict):
-        return f"the state is a {type(state).__name__}"
-    bad = next((key for key in state if not (isinstance(key, str) and re.fullmatch(r"[A-Za-z0-9_ ]+", key))), None)
-    return f"the state has the key {bad!r}" if bad is not None else _unfit_value(state)
+        return 3
+    if not all(isinstance(key, str) and re.fullmatch(r"[A-Za-z0-9_ ]+", key) for key in state):
+        return 1
+    return _unfit_value(state)
 
 
-def _unfit_value(value: Any) -> str:
+def _unfit_value(value: Any) -> int:
+    if isinstance(value, dict) and not all(isinstance(key, str | int) for key in value):
+        return 2
     if isinstance(value, dict | list | tuple):
-        bad = [key for key in value if not isinstance(key, str | int)] if isinstance(value, dict) else []
-        if bad:
-            return f"the state has the nested key {bad[0]!r}"[:100]
-        return next(filter(None, map(_unfit_value, value.values() if isinstance(value, dict) else value)), "")
-    is_plain = value is None or isinstance(value, Tensor | int | float | str)
-    return "" if is_plain else f"the state holds a {type(value).__name__}"
+        return next(filter(None, map(_unfit_value, value.values() if isinstance(value, dict) else value)), 0)
+    return 0 if value is None or isinstance(value, Tensor | int | float | str) else 3
 
 
 def print_of(value: Any, at: str = "") -> dict[str, str]:

@@ -181,9 +181,10 @@ def _wrong_checkpoints(seen: Evidence, expected: Evidence) -> str | None:
             if wrong:
                 return f"{name}: rank {rank} {wrong}"
             if got["unfit"]:
+                what = {1: "a key", 2: "a nested key", 3: "a value"}.get(got["unfit"], "something")
                 return (
-                    f"{name}: {got['unfit']} in a call of job.save. Your own save need not store that: look at what "
-                    "part 1, clause 1, says of keys and values."
+                    f"{name}: the state in a call of job.save has {what} that your own save need not store. Look at "
+                    "what part 1, clause 1, says of keys and values."
                 )
             if got["overtaken"]:
                 return f"{name}: rank {rank} went on with the next step before job.save had returned."
