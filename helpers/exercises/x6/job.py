@@ -205,7 +205,6 @@ class Job:
 
     def make_stream(self, lane: int) -> Stream:
         self.points.pass_by("stream")
-        torch.rand(1)  # as where a stream draws its seed
         return Stream(self.run.seed, lane, self.drawn)
 
     def gradient(self, model: nn.Module, streams: Any, random: Any, micro_batches: int) -> None:
