@@ -164,7 +164,7 @@ def _saves(save: Callable[..., Any], load: Callable[..., Any], seed: int, folder
     _temporary_files_beside(folder)
     model, optimizer = _fresh(seed)
     _train(model, optimizer, range(1))
-    save(model, optimizer, 1, str(Path(folder).with_name(EARLIER)))  # nobody loads it, and the next is another
+    save(model, optimizer, 1, str(Path(folder).with_name(EARLIER)))  # never loaded: it must not serve for the next one
     _train(model, optimizer, range(1, 2))
     _move_schedules(optimizer)
     before = _state(model, optimizer)
