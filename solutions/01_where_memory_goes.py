@@ -60,7 +60,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # Start with the weights alone: a 7B model has about seven billion of them. GPUs sold for training have 16 to 288 GB of memory. How many of them do the weights fill?
 #
 # This course has a **planner**. It builds a model of any size without allocating its memory, and it can work out how much memory training would take.
-# Here it only counts parameters. (GPT-3's 175 billion is the published number; its config is not public.)
+# Here it only counts parameters. (GPT-3's 175 billion is the published number; its config file and weights are not public.)
 
 # %% name="weights_alone"
 parameters = {
@@ -80,7 +80,7 @@ claims.record("C1", "70B weights: 280 GB in FP32", "Llama-2-70B", 4 * parameters
 # "7B" is rounded up: Llama-2-7B has 6.74 billion parameters.
 #
 # The parameter count also tells you the amount of arithmetic. In a matmul, each weight costs one multiplication and one addition per token in the forward
-# pass, and twice that in the backward pass, which computes two gradients: one for the weights and one for the inputs. That makes 6 FLOPs per parameter and
+# pass, and twice that in the backward pass, which computes two gradients: one for the weights and one for the inputs. That makes 6 FLOPs per parameter per
 # token, or **6ND** for N parameters and D tokens. The formula leaves out attention scores, norms and activation functions. It also counts the input embedding, which is
 # a lookup and not a matmul: 2% of Llama-2-7B's parameters.
 #
@@ -93,7 +93,7 @@ my_guess = None  # %
 ### BEGIN GUESS
 my_guess = 60  # well-tuned code from an expert team
 ### END GUESS
-mfu_guess = Prediction("Llama-2-7B: 6ND per second, of the A100's peak", my_guess, "%")
+mfu_guess = Prediction("Llama-2-7B: 6ND FLOPs per second as a share of the A100's peak", my_guess, "%")
 
 # %% name="compute"
 llama_flops = 6 * parameters["Llama-2-7B"] * 2e12
@@ -202,7 +202,7 @@ with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
     train_step(gpt, optimizer, torch.randint(256, (8, 129), device=device))
 counted, tokens = counter.get_total_flops(), 8 * 128
 print(f"counted {counted:.3g} FLOPs, 6ND {6 * n * tokens:.3g}")
-print(f"per parameter and token: {counted / (n * tokens):.2f}")
+print(f"FLOPs per parameter per token: {counted / (n * tokens):.2f}")
 
 # %% [markdown] name="pace_explained"
 # The count is higher than 6ND because attention multiplies queries by keys and scores by values, and these matmuls use no parameters. Their share grows
@@ -362,7 +362,7 @@ show_table(table)
 # Each row is the maximum of that category. These maxima occur at different moments, so a column need not add up to its peak.
 # After the step the gradients are gone: 12 bytes remain under autocast, 14 with master weights.
 #
-# The master weights appear under *inputs and other*. The meter knows the model and the optimizer, and the master weights are not in the model.
+# The master weights appear under *inputs and other*. The meter counts as parameters only what belongs to the model, and the master weights do not.
 # In the classic scheme the gradients take 2 bytes plus the one FP32 gradient that is being applied.
 #
 # Autocast adds *weight copies*: 16-bit casts of the weights, made in the forward pass and saved for the backward pass.
@@ -514,7 +514,7 @@ claims.record(
 # ## 6 · The rule on a CNN
 #
 # Apply "16 bytes per parameter", and nothing else, to the CNN of [[mixed_precision]]. It has four 3 × 3 convolutions with 32, 32, 64 and 64
-# channels, each followed by batch norm and ReLU, which save an input each. A 2 × 2 max pooling halves height and width after the second convolution. In all there are 66,000 parameters. A batch is
+# channels, each followed by batch norm, which saves its input, and ReLU, which saves its output. A 2 × 2 max pooling halves height and width after the second convolution. In all there are 66,000 parameters. A batch is
 # 256 images of 16 × 16 pixels, in FP32.
 #
 # **Predict.** How many times as large as the rule's figure is the measured peak?
@@ -610,7 +610,9 @@ def gpt_peak(vocabulary, context, layers, width, batch):
     tokens = batch * context
     parameters = (vocabulary + context) * width + layers * (12 * width**2 + 13 * width) + 2 * width
     logits = 4 * tokens * vocabulary
-    kept = 4 * tokens * (16 * width * layers + 2 * width)  # 16 per block; the final norm's input and output
+    kept = (
+        4 * tokens * (16 * width * layers + 2 * width)
+    )  # 16 per block; the first norm's input and the last norm's output
     # Logits, their log-softmax, its gradient, and the gradient of the logits are alive when the backward pass begins.
     at_backward = 12 * parameters + kept + 4 * logits
     step = (12 + 4 + 4) * parameters + logits  # all gradients, foreach's copy, and the variable `logits`
@@ -630,11 +632,11 @@ hint("where_memory_goes.peak")
 # %% [markdown] name="virtual_text"
 # ### A model that does not fit here
 #
-# `gpt_peak` also holds for models that this machine could not train, such as GPT-2 XL with its 48 layers of width 1,600. To check it there, use a **virtual GPU**. Inside `with virtual_gpu(...)`,
+# `gpt_peak` also holds for models that this machine could not train, such as GPT-2 XL with its 48 layers of width 1,600. To check it on such a model, use a **virtual GPU**. Inside `with virtual_gpu(...)`,
 # PyTorch behaves as if this machine had that GPU. Your Python code runs unchanged, and a model of PyTorch's CUDA allocator decides which allocations fit. Operations on the GPU compute nothing, so even
 # a step of a large model is quick.
 #
-# Run `train_step` from section 2 with one sequence of 1,024 tokens. On an RTX 4090, 23.1 GiB are available, which is less than `gpt_peak` returns.
+# Run `train_step` from section 2 with one sequence of 1,024 tokens. On an RTX 4090, 23.1 GiB is available, which is less than `gpt_peak` returns.
 #
 # **Predict.** Which line of `train_step` runs out of memory in the *first* step: `model(...)` (1), `loss.backward()` (2) or `optimizer.step()` (3)?
 
@@ -678,7 +680,7 @@ else:
 # In the graph, the first forward and backward passes stay below 13 GiB: Adam has no state yet, and activations are freed while gradients appear. Adam creates its moments in the first `optimizer.step()`.
 # They are as large as parameters and gradients together, and the graph shows them growing, tensor by tensor, until one does not fit. So **a first backward pass that succeeds does not show that the run fits.**
 #
-# The thin band of activations that is left in the optimizer step is `logits`. The virtual GPU counts everything that the forward pass makes and the backward pass finds as an activation; the meter of
+# The thin band of activations that is left in the optimizer step is `logits`. The virtual GPU counts as an activation anything that the forward pass makes and that is still there when the backward pass begins; the meter of
 # section 2 counts only what autograd saves, so there `logits` is a temporary.
 #
 # On the larger GPU the peak is in the optimizer step, too, and includes `foreach`'s temporaries. It is a little above what `gpt_peak` returns, because PyTorch's CUDA allocator hands out blocks that are larger than the tensors in them
@@ -735,13 +737,13 @@ show_table(table)
 # ## 9 · Explore
 #
 # The calculator below asks the planner. Change one setting at a time. Before you do, predict which category will change and whether the peak will move. The
-# lower bar shows what the allocator will have reserved; its hatched part is uncertain. All answers were planned in advance; for
+# lower bar shows what the allocator will have reserved; its hatched part is uncertain. A run fits for certain if even the end of the hatched part is below the line. All answers are precomputed; for
 # other settings, use `plan(Recipe(...))`. (With the keyboard: Tab moves to a control. In a list, Home and End select the first and the last entry, and Alt + ↓ opens
 # it. JupyterLab keeps the plain arrow keys for itself.)
 #
 # Start with this: *Llama 3.2 1B with AdamW, one sequence of 1,024 tokens, would fit into 24 GiB if only allocated memory counted. Look at the
-# reserved memory. Which settings, changed one at a time, make the run fit, and why is checkpointing not one of them?* Then set the batch to 4: *which category grew, and in which
-# operation is the peak now? Does the setting that helped before still help?* Finally: *what do four sequences of 256 tokens and one of 1,024 have in
+# reserved memory. Which settings, changed one at a time, make the run fit for certain, and why is checkpointing not one of them?* Then set the batch to 4: *which category grew, and in which
+# operation is the peak now? Do the settings that helped before still help?* Finally: *what do four sequences of 256 tokens and one of 1,024 have in
 # common?*
 
 # %% name="play"
@@ -751,7 +753,7 @@ explore_memory()
 # ## 10 · Claims and measurements
 #
 # The columns on the right of the claims table come from receipts: files that record what other machines measured earlier. A planned figure does not depend on the
-# machine. Where such a figure differs, its receipt comes from an earlier version of the planner, and the table says so beside it: use the figure of this run.
+# machine. Where such a figure differs, its receipt comes from an earlier version of the planner, and the table marks it: use the figure of this run.
 
 # %% name="summary"
 show_table(category_table(runs))

@@ -302,7 +302,7 @@ stall_guess.reveal(float(np.exp(np.interp(0.5, moving["BF16"], np.log(rates)))))
 # ### Your turn: stochastic rounding
 #
 # 1.001 lies between the BF16 numbers 1 and 1.0078. Rounding to nearest always gives 1. Stochastic rounding rounds up at random, with a probability of 0.001 /
-# 0.0078 = 13%. A single result can be further off, but the **mean** of many is right.
+# 0.0078 = 13%. A single result can be farther off, but the **mean** of many is right.
 #
 # **Contract.** `stochastic_round(x)` takes an FP32 tensor of any shape and returns a BF16 tensor of the same shape. The numbers in `x` are finite; some may be
 # subnormal.
@@ -341,7 +341,7 @@ hint("number_formats.stochastic")
 # - `weight` and `lost` are BF16 tensors of the same shape; `update` is an FP32 tensor of that shape. The function changes none of them.
 # - `lost` is the compensation: what `weight` still lacks, rounded to BF16.
 # - The new weight is the BF16 number nearest to the sum of all three, and the new `lost` is what the new weight still lacks of that sum.
-# - Even if BF16 would round `weight + lost` back to `weight`, `lost` still counts.
+# - `lost` takes part in the sum at full value, even where adding it to `weight` in BF16 would change nothing.
 
 
 # %% name="kahan" answer=true reveal=true
@@ -386,7 +386,7 @@ off = abs((kept_too.double() + owed_in_fp32.double())[0].item() - 2)
 print(f"Kahan with `lost` in FP32: their sum off by {off:.6f}")
 
 # %% [markdown] name="tune_text"
-# A single walk typically ends about ten BF16 gaps from 2, while the mean of a thousand walks is almost exactly right. Kahan's sum ends less than one gap off. Nearly all of
+# A single walk typically ends about ten BF16 gaps from 2 (gaps of the size below 2), while the mean of a thousand walks is almost exactly right. Kahan's sum ends less than one gap off. Nearly all of
 # that error comes from rounding `lost`, which is BF16, too: compare the last two lines.
 #
 # ### What BF16 does to Adam's moments
@@ -582,26 +582,27 @@ for (kind, lr), shares in sorted(made.items(), key=lambda item: item[0][1]):
 show_table(rows)
 
 # %% [markdown] name="tune_parts_text"
-# In section 4, nearly all weights stopped moving at 1e-5. How does the run still get this far? Look at single steps: how many weights move, and how far the
-# step lowers the loss. (Gradient times change, summed over all weights, is the loss reduction to first order.)
+# In section 4, nearly all weights stopped moving at 1e-5. How does the run still get this far? Look at the steps: how many weights move in one, and how far it
+# lowers the loss. (Gradient times change, summed over all weights, is the loss reduction to first order.)
 #
-# **Predict.** In step 40, how large is the loss reduction of the run with BF16 weights (rounded to nearest), as a percentage of the FP32 run's reduction in the same step?
+# **Predict.** Averaged over steps 31 to 40, how large is the loss reduction per step of the run with BF16 weights (rounded to nearest), as a percentage of the FP32 run's?
 
 # %% name="guess_parts"
 my_guess = None  # %
 ### BEGIN GUESS
 my_guess = 10  # as much as the share of the weights that move
 ### END GUESS
-parts_guess = Prediction("Loss reduction in step 40, BF16 weights to nearest", my_guess, "% of FP32's")
+parts_guess = Prediction("Loss reduction in steps 31 to 40, BF16 weights rounded to nearest", my_guess, "% of FP32's")
 
 # %% name="tune_parts"
 nearest_steps, exact_steps = steps_of["nearest", 1e-5], steps_of["FP32", 1e-5]
-parts_guess.reveal(100 * nearest_steps[39][1] / exact_steps[39][1])
-rows = [("at 1e-5, step", "weights that move", "loss reduction", "in FP32", "of FP32's")]
-for step in (0, 10, 20, 30, 39):
-    moved, slope = nearest_steps[step]
-    exact = exact_steps[step][1]
-    rows.append((f"{step + 1}", f"{moved:.1%}", f"{slope:.1e}", f"{exact:.1e}", f"{slope / exact:.0%}"))
+rows = [("at 1e-5, steps", "weights that move", "loss reduction", "in FP32", "of FP32's")]
+for first in (0, 10, 20, 30):  # single steps are noisy: take the mean of ten
+    moved, slope = np.mean(nearest_steps[first : first + 10], axis=0)
+    exact = np.mean(exact_steps[first : first + 10], axis=0)[1]
+    share = f"{slope / exact:.0%}"
+    rows.append((f"{first + 1} to {first + 10}", f"{moved:.1%}", f"{slope:.1e}", f"{exact:.1e}", share))
+parts_guess.reveal(100 * slope / exact)  # of the last ten
 show_table(rows)
 
 # %% [markdown] name="tune_explained"
@@ -612,7 +613,7 @@ show_table(rows)
 # - A weight that moves at all moves by a whole number of gaps, which can be more than the update asked for, or less.
 # - The two runs are in different states. FP32 is ahead, and its loss reduction per step falls faster than BF16's: compare the two columns.
 #
-# Rounding to nearest does not ruin the run, but it costs progress, and the table shows where. At 1e-5 BF16 makes about a third of FP32's progress. At 1e-4 it makes most of it in 40
+# Rounding to nearest does not ruin the run, but it costs progress, and the table shows where. At 1e-5 BF16 makes a quarter to a third of FP32's progress. At 1e-4 it makes most of it in 40
 # steps and clearly less in 150: the shortfall grows with the length of the run. At 1e-3 almost nothing is lost in this run. BF16 moments make no difference in
 # 40 steps at 1e-5; that is too few for the decay of the second moment to matter. Stochastic rounding and Kahan compensation recover what was lost. Stochastic rounding costs no bytes, Kahan compensation two per weight.
 #
@@ -653,7 +654,7 @@ for (name, t), color in zip(tensors.items(), COLORS, strict=False):
     counts, edges = np.histogram(torch.log2(t.abs()).numpy(), bins=np.arange(-60, 12))
     axes.step(edges[:-1], 100 * counts / counts.sum(), where="post", color=color, label=name)
 for i, name in enumerate(("FP16", "E5M2", "E4M3")):
-    low, high = math.log2(table[name][2]) - 1, math.log2(table[name][0])  # half the smallest still rounds up
+    low, high = math.log2(table[name][2]) - 1, math.log2(table[name][0])  # above half the smallest rounds up
     axes.plot([low, high], [-1.5 - 1.2 * i] * 2, color="black", lw=3, solid_capstyle="butt")
     axes.text(low - 1, -1.5 - 1.2 * i, name, ha="right", va="center", fontsize=8)
 axes.set(
@@ -690,10 +691,10 @@ show_table(rows)
 # ## 7 · Which tensor needs which format
 #
 # Zeros are one kind of loss; lost digits are another. The table below has the *median* relative error of the elements (1.0: at least half of the tensor is
-# gone) and the percentage of zeros. A tensor may first be multiplied by a **scale** that brings its largest number to the top of the range, and divided by it
+# gone) and the percentage of zeros. A tensor may first be multiplied by a **scale** that brings its largest number near the top of the range, and divided by it
 # afterwards. That costs one number per tensor, and eight-bit training works that way ([[fp8]]).
 #
-# Unscaled, E4M3 loses all of Adam's second moments. The tables above show E4M3's smallest and largest number (section 2) and the largest second moment (section 6), and the histogram shows how
+# Unscaled, E4M3 loses nearly all of Adam's second moments. The tables above show E4M3's smallest and largest numbers (section 2) and the largest second moment (section 6), and the histogram shows how
 # far down the others reach.
 #
 # **Predict.** With such a scale, what percentage of the second moments still becomes zero?
@@ -715,7 +716,7 @@ def rounded(t, form, scaled):
 narrow = [name for name in FORMATS if name != "FP32"]
 zeros = {}
 rows = [("median error", *narrow)]
-for name in ("weights", "gradients of activations", "Adam's second moment"):
+for name in ("weights", "activations", "gradients of activations", "Adam's second moment"):
     t = tensors[name]
     for scaled in (False, True):
         errors = [((rounded(t, form, scaled) - t) / t).abs().median().item() for form in narrow]
@@ -727,8 +728,8 @@ show_table(rows)
 moments_guess.reveal(zeros["Adam's second moment"]["E4M3"])
 
 # %% [markdown] name="which_explained"
-# - **Weights** (and activations, which behave like them): 16 bits are enough without a scale, and FP16, with three more fraction bits, is more precise than BF16. E4M3 needs
-#   the scale, or small weights become subnormal or zero. E5M2, with its wider range, hardly needs one.
+# - **Weights**: 16 bits are enough without a scale, and FP16, with three more fraction bits, is more precise than BF16. E4M3 needs
+#   the scale, or small weights become subnormal or zero. E5M2, with its wider range, hardly needs one. **Activations** are larger, and here they need no scale even in E4M3.
 # - **Gradients of activations** need range. Unscaled, FP16 has few digits left for the median element, the eight-bit formats have none, and BF16 is unaffected. With a scale, FP16 is more
 #   precise than BF16 again.
 # - **Adam's second moment** holds squares of gradients and so needs twice the range in powers of two. Unscaled, only formats with eight exponent bits can hold
@@ -774,7 +775,7 @@ claims
 #   stochastic rounding (none).
 # - With the default β₂ of 0.999, Adam's second moment cannot decay in BF16, and a BF16 sum of gradients stops growing. Keep both in FP32; for the gradients, set
 #   `grad_dtype` if your optimizer accepts it.
-# - **Underflow**: anything below half the smallest number becomes zero. Fixes: a scale, or BF16.
+# - **Underflow**: anything up to half the smallest number becomes zero. Fixes: a scale, or BF16.
 # - Weights and activations need precision, gradients need range, second moments need a great deal of range.
 #
 # **What to reach for when.** BF16 by default on hardware that supports it; FP16 with loss scaling elsewhere ([[loss_scaling]]); eight bits, with

@@ -5,7 +5,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | say which bytes mixed precision saves and which it does not; write your own autocast, and say what it leaves in FP32; tell FP32 from TF32; measure whether 16 bits pay on your device |
+# | After this you can | say which bytes mixed precision saves and which it does not; write your own autocast, and say what it leaves in FP32; tell FP32 from TF32; measure whether 16-bit formats pay off on your device |
 # | Time | 80 minutes |
 # | Difficulty | ●●○ |
 # | Needs | a CPU; the same cells use a GPU if there is one |
@@ -61,8 +61,8 @@ print(f"device: {device_name(device)}, torch {torch.__version__}, meter: {Memory
 # A training step in FP32: forward, loss, backward, optimizer. The model is a small convolutional network on 256 handwritten digits of 16 × 16 pixels.
 # The whole lab uses this step; mixed precision changes only `dtype`.
 #
-# Where the text says BF16, the cells use BF16, or FP16 on a GPU without hardware for BF16. Such a GPU, a T4 for example, emulates BF16 by way of FP32, and
-# that is slow.
+# Where the text says BF16, the cells use BF16, or FP16 on a GPU without hardware for BF16. Such a GPU, a T4 for example, emulates BF16 in FP32, which
+# is slow.
 
 
 # %% name="train_step"
@@ -157,6 +157,7 @@ hint("mixed_precision.master")
 #
 # - Matmuls and convolutions run in 16 bits, because that is where most of the time goes.
 # - Operations that lose too much precision in 16 bits run in FP32.
+# - A few that take several tensors, such as `dot`, cast them to the widest dtype among them.
 # - All others take their inputs as they are.
 #
 # Here are two linear layers with a ReLU between them, and a loss, run under `torch.autocast` and drawn with the dtypes that were observed.
@@ -174,7 +175,7 @@ show(
 # %% [markdown] name="autocast_task"
 # ### Your turn: autocast
 #
-# You can write that. A `TorchFunctionMode` is a region in which PyTorch hands you every call to one of its functions before it runs: `func` is the function,
+# A `TorchFunctionMode` is a region in which PyTorch hands you every call to one of its functions before it runs: `func` is the function,
 # `args` and `kwargs` are its arguments. Inside `__torch_function__` the mode is off, so calling `func` runs it.
 #
 # **Contract.** `with Autocast(dtype):` is an autocast region.
@@ -182,7 +183,7 @@ show(
 # - A function in `LOW_PRECISION` gets its floating-point tensors in `dtype`, which is BF16 or FP16.
 # - A function in `LOSSES` gets its floating-point tensors in FP32.
 # - Every other function runs with the arguments it was given.
-# - Tensors are cast in `args` and in `kwargs`. Integer tensors, masks and non-tensor arguments are left alone.
+# - Tensors are cast in `args` and in `kwargs`. Integer tensors, Boolean masks and non-tensor arguments are left alone.
 # - Weights keep their dtype and their values, and their gradients arrive in FP32. A weight may change between two regions; the next region uses
 #   its new values.
 
@@ -289,7 +290,7 @@ for name, rule in rules.items():
 
 # %% [markdown] name="autocast_explained"
 # Of these operations, only cross entropy runs in FP32 on a CPU (its list has others, such as `cdist` and `prod`), so a norm of a 16-bit tensor stays in 16 bits. On CUDA, norms, softmax, `exp` and
-# sums are on the FP32 list, too (RMS norm since PyTorch 2.12). Call `.float()` on what goes into your own loss, and it does not matter which list applies.
+# sums are on the FP32 list, too (RMS norm since PyTorch 2.12). If you write your own loss, compute it outside the region, from logits after `.float()`; then neither list applies. (Inside, `.float()` is not enough: a matmul in the loss is cast to 16 bits again.)
 #
 # A 16-bit matmul adds up thousands of numbers. [[Number_formats]] showed that a BF16 sum of ones stops growing at 256.
 #
@@ -312,7 +313,7 @@ print("CUDA may add up parts of a BF16 matmul in BF16:", shortcut)
 # The matmul gets it right: its inputs and its result are in 16 bits, but it accumulates in FP32. This makes 16-bit matmuls usable. (A GPU
 # may split a long sum into parts and add those in 16 bits; the last line shows whether PyTorch allows that. If a BF16 run diverges from its FP32 reference, set `allow_bf16_reduced_precision_reduction` to False and compare again.)
 #
-# Under autocast every matmul of the GPT returns 16 bits. Each block adds the results of two of its matmuls to its input, and returns the sum.
+# Under autocast, every matmul in the GPT returns a 16-bit tensor. Each block adds the results of two of its matmuls to its input, and returns the sum.
 #
 # **Predict.** How many bits per number does the GPT's first block return?
 
@@ -403,12 +404,12 @@ points = (sum(accuracy[HALF]) - sum(accuracy["FP32"])) / 3
 claims.figure("accuracy, 16 bits minus FP32", f"CNN, 4 epochs, mean of 3 seeds, {HALF}", points, "points")
 
 # %% [markdown] name="memory_text"
-# The loss curves stay close. A gap between the formats that is no larger than the one between seeds can come from the
-# seeds alone. That is why the cell records a figure and gives no verdict on the accuracy.
+# The loss curves stay close. Three seeds cannot tell a gap this small from chance: rounding alone sends two runs along different paths, as another seed does.
+# That is why the cell records a figure and gives no verdict on the accuracy.
 #
 # ## 5 · Memory
 #
-# "Mixed precision halves the memory", many articles claim.
+# Many articles claim that "mixed precision halves the memory."
 #
 # **Predict.** The FP32 peak of the CNN is printed above. What fraction of it does the 16-bit step need? Give a number between 0 and 1.
 
@@ -550,7 +551,7 @@ for subject, name, dtype, fp32 in lines:
     else:
         claims.figure("speed in 16 bits, on a CPU", f"{subject}, {name}", timing.speedup, "x as fast")
 if not has_tf32(device):
-    print("no line for TF32: it needs an NVIDIA GPU of compute capability 8.0 or more")
+    print("no line for TF32: it needs an NVIDIA GPU of compute capability 8.0 or higher")
 print(
     "what FP32 means by default on a GPU with TF32:",
     ", ".join(f"{what} in {how}" for what, how in fp32_precision().items()),
@@ -562,12 +563,12 @@ if device.type == "cpu" and hasattr(torch.cpu, "get_capabilities"):  # newer ver
     print("this CPU's instructions for 16 bits:", ", ".join(sorted(units)) or "none")
 
 # %% [markdown] name="speed_explained"
-# If even the lowest ratio of a line is above 1x, your device has hardware for the format and this model is large enough to use it. A ratio far below 1x on a CPU can have several
+# If even the lowest ratio of a line is clearly above 1x, your device probably has hardware for the format, and this model is large enough to use it. (Half the bytes to move can save time, too.) A ratio far below 1x on a CPU can have several
 # causes. Without instructions for the format (the last line lists yours), every 16-bit number is converted before and after each operation. With them, the library may still have no fast kernel for
-# an operation, or another program may occupy the cores: taking turns with FP32 does not help if one format suffers more from that. Repeat the cell on an idle machine, or after
+# an operation, or another program may occupy the cores: taking turns with FP32 does not cancel this if the other program slows one format more than the other. Repeat the cell on an idle machine, or after
 # `torch.set_num_threads(1)`, before you conclude anything from it.
 #
-# The claim of 2x is about tensor cores, so it gets a verdict only on a GPU. TF32 saves no bytes. It has as many fraction bits as FP16, 10, so the error of its gradient should be about as large.
+# The claim of 2x is about tensor cores, so it gets a verdict only on a GPU. TF32 saves no bytes. It has as many fraction bits as FP16, 10.
 #
 # To train in TF32 with nothing else changed, call `torch.set_float32_matmul_precision("high")`. Newer names for the same settings are
 # `torch.backends.cuda.matmul.fp32_precision = "tf32"` for matmuls and `torch.backends.cudnn.conv.fp32_precision` for convolutions. Use one generation of names: reading
@@ -582,7 +583,7 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Autocast is a list of operations and a cast of their inputs. Operations that are on neither list follow their inputs, so a residual stream
+# - Autocast is a list of operations and a cast of their inputs. Operations that are on none of its lists follow their inputs, so a residual stream
 #   that begins in FP32 stays there.
 # - Mixed precision saves **activations** and temporaries. Weights, gradients and optimizer state stay FP32 under autocast, and 16-bit weight
 #   copies are added.

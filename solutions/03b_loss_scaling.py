@@ -162,11 +162,11 @@ share = 100 * ((nonzero * 10).half() == 0).float().mean().item()  # ten times th
 print(f"gradients of activations that become zero in FP16: {share:.1f}%")
 
 # %% [markdown] name="larger_explained"
-# The run learns, although the last line shows that nearly all gradients of activations become zero. A weight's gradient is a sum over many pixels, so few of them become zero: one is
-# left if some of its terms are. Such a sum is wrong (section 2 measures by how much; its line for 2^3 comes close to this case), but Adam divides each gradient by its own size, so a step is as large as ever.
+# The run learns, although the last line shows that nearly all gradients of activations become zero. A weight's gradient is a sum over many pixels, so fewer of them become zero: the sum survives as long as
+# some of its terms do. Such a sum is wrong (section 2 measures by how much; its line for 2^3 comes close to this case), but Adam divides each gradient by its own size, so a step is as large as ever.
 #
-# Compare the two runs' errors. The FP16 run may even end lower than FP32's. That is not a benefit of lost gradients: after two epochs both are far from their best error, and other gradients only lead along another path.
-# So neither the loss nor the zeros among the weights' gradients reveal the problem. This makes the mistake hard to find: the same training code works for one loss and fails for another that is ten
+# Compare the two runs' errors. The FP16 run may even end lower than FP32's. That is not a benefit of lost gradients: after two epochs both are far from their best error, and different gradients merely take a different path.
+# So the loss does not reveal the problem. The zeros among the weights' gradients do, if you count them. This makes the mistake hard to find: the same training code works for one loss and fails for another that is ten
 # times smaller.
 
 # %% [markdown] name="explorer_text"
@@ -213,11 +213,11 @@ for exponent, error in errors.items():
 # - `get_scale()` returns the current scale, a float.
 # - `scale(loss)` returns the loss times the scale. `loss` is a scalar (0-dimensional) tensor.
 # - `unscale_(optimizer)` divides the gradients of all the optimizer's parameters by the scale, in place, and records whether any element is inf or
-#   NaN. It skips only parameters whose `.grad` is None; a frozen parameter that has a gradient is divided, too. You may assume that at least one gradient exists. Gradients that contain inf are divided as well.
+#   NaN. It skips only parameters whose `.grad` is None; a frozen parameter that has a gradient is divided, too. You may assume that at least one gradient exists. Gradients that contain inf are divided as well. Checking a sum or a norm of the gradient in FP32 instead of its elements is allowed.
 # - `step(optimizer)` calls `unscale_` unless you have called it since the last `update()`. Then it calls `optimizer.step()` if all gradients are
 #   finite. It returns True if it stepped and False if it skipped, and leaves the gradients where they are.
 # - `update()` is called once after each step, and nothing else changes the scale. After a skipped step it multiplies the scale by `backoff_factor`. After `growth_interval` consecutive
-#   good steps it multiplies the scale by `growth_factor`. Both restart the count of good steps.
+#   good steps it multiplies the scale by `growth_factor`. Either one restarts the count of good steps.
 
 
 # %% name="scaler" answer=true reveal=true
@@ -387,7 +387,7 @@ for name, (right, wrong) in steps.items():
 #
 # Autocast decides operation by operation. Training code for language models mostly casts whole models, in one of two ways. Both use BF16, which needs no scaler.
 #
-# - **BF16 weights with FP32 master weights**, as in [[mixed_precision]], section 2: the model exists in BF16, the optimizer owns an FP32 copy.
+# - **BF16 weights with FP32 master weights**, as in [[mixed_precision]], section 2: the model exists in BF16, and the optimizer owns an FP32 copy.
 # - **A mixed-precision policy**, as in FSDP2: `MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)` keeps the FP32 weights, casts each block's weights and
 #   inputs to BF16 before it runs, and adds up the ranks' gradients in FP32 ([[fully_shard]]).
 #
@@ -451,8 +451,8 @@ for name, error in errors.items():
     print(f"{name:10} gradient off by {error:.1e}")
 
 # %% [markdown] name="policy_explained"
-# With all weights cast, activations need fewer bytes than under autocast, because the residual stream is in 16 bits as well. Its gradient is less accurate:
-# compare the last two lines. Only a trial shows which one your model tolerates; large runs keep sensitive parts, such as the loss or a router,
+# With all weights cast, activations need fewer bytes than under autocast, because the residual stream is in 16 bits as well. The gradient is less accurate:
+# compare the last two lines. Only a trial shows which one your model tolerates; large runs keep sensitive parts, such as the loss,
 # in FP32.
 
 # %% [markdown] name="loss_text"
@@ -468,7 +468,7 @@ my_guess = None
 ### BEGIN GUESS
 my_guess = 1e-3  # one BF16 rounding is up to 1 in 256, and the mean of 64 rows evens out
 ### END GUESS
-loss_guess = Prediction("BF16: loss off by, relatively", my_guess, "")
+loss_guess = Prediction("Relative error of the BF16 loss", my_guess, "")
 
 # %% name="loss_in_16_bits"
 torch.manual_seed(0)
@@ -496,17 +496,21 @@ inside_guess = Prediction("GPT: gradients with backward() inside and outside", m
 
 
 # %% name="backward_inside"
-def gradient_of(inside):
+def gradient_of(inside, fp32_head=False):
     """Return the GPT's gradient under autocast; `backward()` runs inside of the region, or outside."""
     torch.manual_seed(0)
     model = SmallGPT().to(device)
+    head, model.head = model.head, nn.Identity()
     with torch.autocast(device.type, dtype=half):
-        loss = F.cross_entropy(model(ids[:2]).flatten(0, -2), next_ids[:2].flatten())
+        hidden = model(ids[:2])
+        with torch.autocast(device.type, dtype=half, enabled=not fp32_head):
+            logits = head(hidden.float())
+        loss = F.cross_entropy(logits.flatten(0, -2), next_ids[:2].flatten())
         if inside:
             loss.backward()
     if not inside:
         loss.backward()
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
+    return torch.cat([p.grad.flatten() for p in (*model.parameters(), *head.parameters())])
 
 
 outside, again, inside = gradient_of(False), gradient_of(False), gradient_of(True)
@@ -514,11 +518,15 @@ inside_guess.reveal(((inside - outside).norm() / outside.norm()).item())
 print(
     f"equal in every bit: outside twice {torch.equal(outside, again)}, inside and outside {torch.equal(outside, inside)}"
 )
+outside, inside = gradient_of(False, fp32_head=True), gradient_of(True, fp32_head=True)
+print(f"with the output layer in FP32: {((inside - outside).norm() / outside.norm()).item():.1e}")
 
 # %% [markdown] name="inside_explained"
-# With PyTorch's own operations it makes no difference. (If even the same gradient computed twice differs, the GPU added the numbers in a different order.)
-# Autograd has recorded each operation with its casts, and the backward formulas take their dtypes from there. A `torch.autograd.Function` of **your
-# own** has no such record: decorate its `forward` with `torch.amp.custom_fwd` and its `backward` with `torch.amp.custom_bwd`. They make `backward` run under
+# For this GPT it makes no difference. (If even the same gradient computed twice differs, the GPU added the numbers in a different order.)
+# Autograd has recorded each cast, so the backward formulas of a matmul in 16 bits get 16-bit tensors in any case. The last line shows why the advice holds all the same: the matmuls in the
+# backward pass of a layer that ran **in FP32** (here in a region with `enabled=False`) would stay in FP32, but inside the region autocast casts their inputs to 16 bits. So call `backward()` outside.
+#
+# A `torch.autograd.Function` of **your own** has no record of casts: decorate its `forward` with `torch.amp.custom_fwd` and its `backward` with `torch.amp.custom_bwd`. They make `backward` run under
 # the autocast state of `forward`; without them it runs under whatever state is active when you call `backward()`.
 
 # %% [markdown] name="recap"
@@ -528,7 +536,7 @@ print(
 # - A dynamic scaler starts high, halves the scale and skips the step at an inf or NaN, and doubles it after many good steps.
 # - Order: scale, backward, unscale, clip, step, update.
 # - FSDP's policy and BF16 weights with FP32 masters cast whole models, residual stream included.
-# - Keep the loss in FP32. Decorate your own autograd functions with `custom_fwd` and `custom_bwd`.
+# - Keep the loss in FP32, and call `backward()` outside the region. Decorate your own autograd functions with `custom_fwd` and `custom_bwd`.
 #
 # | Your device | Reach for |
 # |---|---|

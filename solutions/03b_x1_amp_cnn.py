@@ -13,7 +13,7 @@
 # | Before this | [[mixed_precision]] and [[loss_scaling]] |
 # | Syllabus | X1 (T4, T5, T6, T7, C7, P2, P3) |
 #
-# There are three answer cells, each followed by its check. A check prints what it found and where to look; run it as often as you like. When you are done, save the
+# There are three answer cells, each followed by its check. A check prints what it found and where to look; run it as often as you like. In a copy without reference answers the checks give no verdict; your instructor's grading does. When you are done, save the
 # notebook under its current name: it is your submission.
 
 # %% name="setup" setup=true
@@ -49,11 +49,11 @@ print(f"{device_name(device)} ({device.type}), torch {torch.__version__}")
 # - `get_scale()` returns the current scale, a float.
 # - `scale(loss)` returns the loss times the scale. `loss` is a scalar (0-dimensional) tensor.
 # - `unscale_(optimizer)` divides the gradients of all this optimizer's parameters by the scale, in place, and records whether any element is inf or
-#   NaN. It skips parameters whose `.grad` is None, and no others, frozen or not; at least one has a gradient. It also divides gradients that contain inf. It is called at most once per optimizer
+#   NaN. It skips only parameters whose `.grad` is None; a frozen parameter that has a gradient is divided, too. You may assume that at least one gradient exists. It also divides gradients that contain inf. It is called at most once per optimizer
 #   between two updates. Checking a sum or a norm of the gradient in FP32 instead of its elements is allowed.
 # - `step(optimizer)` calls `unscale_(optimizer)` unless it was called for this optimizer since the last `update()`. Then it calls `optimizer.step()`, unless an inf or NaN has been found since
 #   the last `update()` in the gradients of **any** optimizer. (The caller therefore calls `unscale_` for all optimizers before the first `step`.) It returns True if it stepped and False if it skipped, and leaves the gradients where they are.
-# - `update()` is called once after one step of each optimizer, and nothing else changes the scale, which has no upper or lower limit. If an inf or NaN was found, it multiplies the scale by `backoff_factor`. After `growth_interval`
+# - `update()` is called once after one step of each optimizer, and nothing else changes the scale. The scale is not clamped. If an inf or NaN was found, it multiplies the scale by `backoff_factor`. After `growth_interval`
 #   consecutive updates without one, it multiplies the scale by `growth_factor`. Both restart the count.
 
 
@@ -126,13 +126,13 @@ hint("x1.scaler")
 #
 # **Contract.** `train_step(model, optimizers, scaler, images, labels, dtype, max_norm)` takes one step with all optimizers and returns the loss. It calls the model once.
 #
-# - `images` (B, 1, H, H) in FP32 and `labels` (B,) of int64 are on the model's device, and stay as they are. `optimizers` is a list of two; each owns a part of the model's parameters, and together they own all of them.
+# - `images` (B, 1, H, H) in FP32 and `labels` (B,) of int64 are on the model's device, and must not be modified. `optimizers` is a list of two; each owns a part of the model's parameters, and together they own all of them.
 # - `dtype` is `torch.float32`, `torch.bfloat16` or `torch.float16`: what convolutions and linear layers compute in. The
 #   weights stay FP32. Autocast is off again when the step ends.
 # - The model arrives in training mode and stays in it.
-# - The loss is the cross-entropy in FP32. The logits are converted to FP32 only once. `backward()` starts from this FP32 loss, inside autocast or after it.
+# - The loss is the cross-entropy in FP32. Convert the logits to FP32 exactly once, after the model returns them. Without a scaler `backward()` starts from this loss, with one from the scaled loss; it may run inside the autocast block or after it. Without a scaler the step takes the gradient as it is.
 # - The **true** gradient (not the scaled one) is clipped to the norm `max_norm` over all parameters of the model together; the parts of `model` may differ from those of a `SmallCNN`.
-# - `scaler` is None or a `torch.amp.GradScaler`, of which the step may use `scale`, `unscale_`, `step` and `update`. With a scaler, `backward()` starts from the scaled loss, and `update` is called once. If the gradient of either optimizer contains inf or NaN,
+# - `scaler` is None or a `torch.amp.GradScaler`, of which the step may use `scale`, `unscale_`, `step` and `update`. With a scaler, `update` is called once. If the gradient of either optimizer contains inf or NaN,
 #   neither optimizer steps, and neither optimizer's state changes.
 # - Gradients from earlier steps must not leak into this one. An optimizer may have several groups of parameters.
 # - It returns the unscaled loss: a detached FP32 scalar tensor.

@@ -72,7 +72,7 @@ show(
 )
 
 # %% [markdown] name="model_text"
-# The model is a small network of GroupNorm and linear layers on digits. `gradient` returns the gradient of a batch that a given method computes, and `distance`
+# The model is a small network of GroupNorm and linear layers on digits. `gradient` returns the gradient that a given method computes for a batch, and `distance`
 # compares two gradients.
 
 # %% name="model"
@@ -109,7 +109,7 @@ def distance(a, b):
 #
 # - The model sees each row once, in order, at most `micro_batch` rows at a time. If N is not a multiple of it, the last micro-batch is smaller.
 # - Each row has weight 1/N, even in a smaller micro-batch.
-# - Memory: one micro-batch at a time. Its backward pass runs before the next forward pass. After that, only variables that the next micro-batch overwrites may hold its loss or its outputs.
+# - Memory: one micro-batch at a time. Its backward pass runs before the next forward pass. Once the backward pass has run, only variables that the next micro-batch overwrites may hold that micro-batch's loss or outputs.
 # - Existing gradients are added to, not cleared. Clearing them and the optimizer's step are up to the caller. Weights, rows and the model's mode do
 #   not change.
 # - It returns the mean loss over all rows: a number, or a detached scalar tensor.
@@ -142,7 +142,7 @@ hint("gradient_accumulation.loop")
 # %% name="equal"
 SAME_GRADIENT = "the gradient equals the whole batch's"  # to six digits or so
 right32 = gradient(whole_batch, make_model(), x, y)
-table = [("format", "epsilon", "4 x 64 from full batch", "full batch from FP32", "4 x 64 from FP32")]
+table = [("distance of gradients", "epsilon", "4 x 64 to full batch", "full batch to FP32", "4 x 64 to FP32")]
 for dtype in (torch.float64, torch.float32, torch.bfloat16):
     if device.type == "mps" and dtype == torch.float64:
         continue
@@ -162,9 +162,7 @@ show_table(table)
 #
 # Many small micro-batches mean many additions. [[Number_formats]] showed a BF16 sum of ones that stops growing at 256.
 #
-# The error is the distance from FP32's gradient.
-#
-# **Predict.** In pure BF16, by what factor is the error larger with 256 micro-batches of 1 than with 4 micro-batches of 64?
+# **Predict.** In pure BF16, by what factor is the error (the distance from FP32's gradient) larger with 256 micro-batches of 1 than with 4 micro-batches of 64?
 
 # %% name="swamping_guess"
 my_guess = None  # distance with micro-batches of 1 / with micro-batches of 64
@@ -259,10 +257,10 @@ show(figure, "Peak and activations grow in straight lines with the rows of a mic
 # %% [markdown] name="memory_explained"
 # (The table shows each category at its own maximum, so a column adds up to more than its peak.)
 #
-# The lines are straight: a fixed part plus a constant number of bytes per row. The fixed part, where a line meets the vertical axis, is what accumulation cannot save:
+# The lines are straight: a fixed part plus a constant number of bytes per row. The fixed part, where the peak's line meets the vertical axis, is what accumulation cannot save:
 # parameters, gradients, optimizer state, and all rows of the batch, which stay on the device.
 #
-# One article claims that "the peak is that of the micro-batch". Compare the peak of 4 × 64 with that of a plain step on 64 rows.
+# Some articles claim that "the peak is that of the micro-batch." Compare the peak of 4 × 64 with that of a plain step on 64 rows.
 
 # %% name="micro_claim"
 plain = measured(images[:64].clone(), labels[:64].clone(), 64)
@@ -273,7 +271,7 @@ claims.record("C8", "the peak is that of the micro-batch", "CNN, inputs aside", 
 # %% [markdown] name="nothing_text"
 # ### More parameters, smaller micro-batches
 #
-# **Predict.** A GPT of 3.3 million parameters trains with AdamW on 32 sequences of 32 characters. By what factor does the peak fall when the batch of 32
+# **Predict.** A GPT of 3.2 million parameters trains with AdamW on 32 sequences of 32 characters. By what factor does the peak fall when the batch of 32
 # becomes 32 micro-batches of one sequence?
 
 # %% name="guess_gpt"
@@ -318,7 +316,7 @@ for micro_batch, meter in gpt.items():
 #
 # - `foreach=True`, the default on a GPU, runs each operation of the formula for *all* parameters together: few launches, and temporaries the size of
 #   the whole model.
-# - `foreach=False`, the default on a CPU, finishes one parameter after another: temporaries the size of one parameter.
+# - `foreach=False`, the default on a CPU, finishes one parameter after another: temporaries for one parameter at a time.
 # - `fused=True` computes the whole formula in one kernel, without temporaries.
 
 # %% name="foreach"
@@ -409,7 +407,7 @@ ways = {f"{256 // m} x {m}": lambda m=m: step(model, optimizer, images, labels, 
 ways["checkpointed"] = lambda: checkpointed_step(model, optimizer, images, labels, 256)
 taken = {name: [] for name in ways}
 with sign_of_life("five variants, taking turns"):
-    for _ in range(4):
+    for _ in range(6):
         for name, way in ways.items():  # taking turns, so that a temporary slowdown affects all alike
             taken[name].append(benchmark(way, runs=1, warmup=0).median)
 ratios = {name: np.array(these[1:]) / taken["1 x 256"][1:] for name, these in taken.items()}  # round 0 warms up
@@ -424,14 +422,14 @@ for name, these in ratios.items():
 show_table(table)
 
 # %% [markdown] name="time_explained"
-# Time grows once micro-batches are small. (A ratio a little below 1 is possible: smaller tensors may fit into a CPU's caches. If *lowest to highest* spans a factor of two or more, other programs disturbed the rounds:
-# run the cell again when the machine is quieter.) Checkpointing the full batch of this CNN takes more time than 4 × 64 and saves less. So keep cutting the batch as
+# Time grows once micro-batches are small. (A ratio a little below 1 is possible: smaller tensors may fit into a CPU's caches. If *lowest to highest* spans a factor of 1.3 or more, other programs disturbed the rounds:
+# run the cell again when the machine is quieter.) The full batch, checkpointed, needs more memory than 4 × 64, and on a quiet machine more time, too. So keep cutting the batch as
 # long as the device stays busy, and checkpoint when you need to save more memory. With FSDP, each additional micro-batch also gathers the weights again
 # ([[sharding]]).
 #
 # ## 3 · Six mistakes
 #
-# You will see each mistake happen and measure what it does, and each has a remedy. None of them raises an error.
+# You will make each mistake, measure its effect, and fix it. None of them raises an error.
 #
 # ### A gradient that is too long
 #
@@ -476,15 +474,16 @@ for name, make in makers.items():
     longer = (naive_move.norm() / right_move.norm()).item()
     table.append((name, f"{longer:.3f}", f"{right_loss:.3f}", f"{naive_loss:.3f}"))
 show_table(table)
-low, quarter, middle, most, high = np.quantile(norms["SGD"], (0, 0.25, 0.5, 0.75, 1))
-print(f"norm of the right gradient over the 40 updates with SGD: {low:.2f} to {high:.2f}")
-print(f"its median: {middle:.2f}; its middle half: {quarter:.2f} to {most:.2f}")
+quarter, middle, most = np.quantile(norms["SGD"], (0.25, 0.5, 0.75))
+print(
+    f"norm of the right gradient over the 40 updates with SGD: median {middle:.2f}, middle 50% {quarter:.2f} to {most:.2f}"
+)
 
 # %% [markdown] name="clip_text"
 # Adam divides by the size of the gradient, so its update does not change, and neither does its loss after 40 updates. SGD's update is four times as
 # long, yet its loss need not be worse.
 #
-# Gradient clipping depends on the gradient's norm. The last two lines show the norms of the right gradient over the 40 updates. Now clip both gradients at norm 1.
+# Gradient clipping depends on the gradient's norm. The last line of the output shows the norms of the right gradient over the 40 updates. Now clip both gradients at norm 1.
 #
 # **Predict.** What share of the 40 updates is clipped with the naive gradient?
 
@@ -641,7 +640,7 @@ for micro_batch in (256, 16):
     for part in (x.flatten(1) + 5).split(micro_batch):  # mean 5, so that the running mean has some way to go
         layer(part)
     seen[micro_batch] = layer.running_mean.mean().item()
-print(f"running mean after one batch of 256: {seen[256]:.2f}; after 16 micro-batches of it: {seen[16]:.2f}")
+print(f"running mean after one batch of 256: {seen[256]:.2f}; after the same rows in 16 micro-batches: {seen[16]:.2f}")
 
 # %% [markdown] name="batchnorm_explained"
 # BatchNorm in training mode normalizes with the mean and variance of the rows it sees. The split changes two things.
@@ -681,7 +680,7 @@ print(f"updates until the warm-up is over: {ends}")
 #
 # - The gradients are sent once per call, with the last micro-batch, after everything has been added up.
 # - The gradient is that of the mean over all rows of this rank (this process, one of several), even with a smaller last micro-batch. (DDP then averages over the ranks.)
-# - The replica sees each row once, in order, at most `micro_batch` rows at a time.
+# - The model sees each row once, in order, at most `micro_batch` rows at a time.
 # - It returns the mean loss over all rows: a number, or a detached scalar tensor.
 #
 # The check uses one process: DDP with world size 1, and a hook that records what would be sent.
@@ -710,16 +709,23 @@ hint("gradient_accumulation.replica")
 
 
 # %% [markdown] name="sent_text"
-# Now compare the traffic of `accumulate_replica` with that of two others: without `no_sync`, and with `no_sync` around `backward()` only.
+# Now compare the traffic of `accumulate_replica` with that of three others: without `no_sync`, and with `no_sync` around one of the two passes only.
 
 
 # %% name="sent"
-def backward_only(replica, x, y, micro_batch):
-    pieces = list(zip(x.split(micro_batch), y.split(micro_batch), strict=True))
-    for i, (xs, ys) in enumerate(pieces):
-        loss = F.cross_entropy(replica(xs), ys) / len(pieces)
-        with contextlib.nullcontext() if i == len(pieces) - 1 else replica.no_sync():
-            loss.backward()
+def around(passes):
+    """Return a method that has `no_sync` around these passes of all but the last of four micro-batches."""
+
+    def method(replica, x, y, micro_batch):
+        for i, (xs, ys) in enumerate(zip(x.split(micro_batch), y.split(micro_batch), strict=True)):
+            quiet = {name: contextlib.nullcontext() for name in ("forward", "backward")}
+            quiet |= {name: replica.no_sync() for name in passes if i < 3}
+            with quiet["forward"]:
+                loss = F.cross_entropy(replica(xs), ys) / 4
+            with quiet["backward"]:
+                loss.backward()
+
+    return method
 
 
 def record(_, bucket):
@@ -732,7 +738,8 @@ def record(_, bucket):
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 replica, sent = DistributedDataParallel(make_model().cpu()), []
 replica.register_comm_hook(None, record)
-variants = {"no no_sync": accumulate, "no_sync around backward() only": backward_only}
+variants = {"without no_sync": around([])}
+variants |= {f"no_sync around {one} only": around([one]) for one in ("backward", "forward")}
 variants["accumulate_replica"] = accumulate_replica
 for name, method in variants.items():
     sent.clear()
@@ -741,7 +748,7 @@ for name, method in variants.items():
 dist.destroy_process_group()
 
 # %% [markdown] name="critical_text"
-# `no_sync` must enclose the **forward** pass as well: DDP decides there whether the backward pass will send.
+# `no_sync` must enclose the **forward** pass: DDP decides there whether the backward pass will send. The usual code encloses both passes.
 #
 # ## 4 · How large a batch is worthwhile?
 #
@@ -753,13 +760,13 @@ dist.destroy_process_group()
 #
 # $$\text{rows}(B) = \text{rows}_\text{min} \cdot \left(1 + \frac{B}{B_\text{crit}}\right)$$
 #
-# Far below the **critical batch size** the rows stay the same, and four times the batch takes a quarter of the steps. Far above it the *steps* stay the same.
+# Far below the **critical batch size** the number of rows stays the same, and four times the batch takes a quarter of the steps. Far above it the *steps* stay the same.
 #
 # `ByteNets` trains a network of 6,000 parameters that predicts the next byte of English text from four bytes. For each batch size it tries four
 # learning rates and stops when the first of them reaches a loss of 2.6. We repeat this with three seeds.
 
 # %% [markdown] name="critical_guess_text"
-# For this network and this loss, the critical batch size is a few hundred rows.
+# For this network and this loss, the critical batch size is about 500 rows.
 #
 # **Predict.** By what factor does the number of *steps* fall when you go from 512 rows per step to 2,048?
 
@@ -803,7 +810,7 @@ print(f"critical batch size: {critical:,.0f} rows; by seed {', '.join(f'{each:,.
 formula = (1 + critical / 512) / (1 + critical / 2048)
 print(f"512 -> 2,048 rows: {fewer:.2f} x fewer steps; the fitted formula gives {formula:.2f}")
 print(
-    f"by the formula, no batch of more than 2,048 rows saves a factor of more than {1 + critical / 2048:.2f} in steps"
+    f"by the formula, going beyond 2,048 rows can cut the steps by at most another factor of {1 + critical / 2048:.2f}"
 )
 claims.figure("512 -> 2,048 rows, fewer steps", "6,000 parameters, critical size near 512", fewer, "times")
 
@@ -815,14 +822,14 @@ axes.loglog(batches, list(means.values()), "s-", base=2, color=COLORS[4], label=
 fitted = [fewest * (1 + b / critical) for b in batches]
 axes.loglog(batches, fitted, ":", base=2, color=COLORS[7], label="the formula, fitted")
 axes.axvline(critical, color=COLORS[7], ls="--", lw=1)
-axes.set(title="Until the loss is 2.6, mean of three seeds", xlabel="rows per step", ylabel="needed")
+axes.set(title="Needed for a loss of 2.6, mean of three seeds", xlabel="rows per step", ylabel="steps or rows")
 axes.legend(frameon=False)
 show(figure, "Steps fall in proportion at first and then level out; rows are level at first and then rise.")
 
 # %% [markdown] name="rate_text"
 # Each line printed above the figure ends with the best rate. These rates answer an old question: by how much does a larger batch raise the best learning rate? With eight ranks instead of one, or eight micro-batches, the batch has eight times as many rows.
 # For SGD, Goyal et al. (2017) then multiply the rate by 8, too (**linear scaling**): eight small steps in nearly the same direction amount to one step of eight times the length. That works as long as the gradient
-# changes little along the way. The length of Adam's steps does not depend on the length of the gradient, and the usual first guess for Adam is the square root. Compare it with the best rates: from 8 to 2,048 rows, 256 times as many, the square root gives a factor of 16. (The four rates tried span a factor of 8 around that rule.)
+# changes little along the way. The length of Adam's steps does not depend on the length of the gradient, and the usual first guess for Adam is the square root. Compare it with the best rates: from 8 to 2,048 rows, 256 times as many, the square root gives a factor of 16. (The four rates tried are 1 to 8 times that rule, so the best one can grow by 2 to 128 times.)
 
 # %% name="rate"
 grown = best[2048] / best[8]
@@ -831,7 +838,7 @@ print(
 )
 
 # %% [markdown] name="rate_explained"
-# The rates tried differ by factors of two, so read the best rates that coarsely. None of them is more than a step of this grid away from the root. In theory the best rate stops growing beyond the critical batch size, because a gradient with
+# The rates tried differ by factors of two, so don't read more precision than that into the best rates. None is more than one grid step away from the square-root rule. In theory the best rate stops growing beyond the critical batch size, because a gradient with
 # little noise left does not allow longer steps; these rates are too coarse to show it. Either rule is a first guess for a search, not a replacement for one.
 
 # %% [markdown] name="betas_text"
@@ -973,12 +980,12 @@ claims
 # - Gradients of a mean add up, and only one micro-batch's activations are needed at a time. Effective batch = micro-batch × accumulation steps (× GPUs).
 # - Give every **row** (or token) the same weight. Dividing by the number of micro-batches is right only if they all have the same size.
 # - The line *fixed + each × rows* shows what accumulation can save. Once the peak is in the optimizer step, smaller micro-batches save nothing.
-# - Some things do not add up: BatchNorm, schedules, clipping, communication (`no_sync` around *both* passes). Sums in pure BF16 lose digits with many micro-batches: add up in FP32.
+# - Some things do not add up: BatchNorm, schedules, clipping, communication (`no_sync` around the forward pass, too). Sums in pure BF16 lose digits with many micro-batches: add up in FP32.
 # - Above the critical batch size a larger batch costs rows, and accumulated rows cost time.
 #
 # **What to reach for when.** If activations are the largest category and the batch is above one, accumulate while the device stays busy. Then
 # checkpoint ([[activation_checkpointing]]); section 2 compares their times. If the peak is in the optimizer step, see [[lean_optimizers]].
 #
 # **Sources.** PyTorch documentation, *torch.amp: gradient accumulation*, and `DistributedDataParallel.no_sync`; Hugging Face, *Fixing Gradient Accumulation* (October 2024), on token-weighted losses; Wu and
-# He 2018, *Group Normalization*; McCandlish et al. 2018, *An Empirical Model of Large-Batch Training*; Zhang et al. 2024, *How Does Critical Batch Size Scale in Pre-training?*
+# He 2018, *Group Normalization*; Goyal et al. 2017, *Accurate, Large Minibatch SGD*; McCandlish et al. 2018, *An Empirical Model of Large-Batch Training*; Zhang et al. 2024, *How Does Critical Batch Size Scale in Pre-training?*
 # ([arXiv 2410.21676](https://arxiv.org/abs/2410.21676)); Merrill et al. 2025, *Critical Batch Size Revisited* ([arXiv 2505.23971](https://arxiv.org/abs/2505.23971)); Marek et al. 2025, *Small Batch Size Training for Language Models*.

@@ -13,7 +13,7 @@
 # | Before this | [[gradient_accumulation]]; from [[loss_scaling]], `GradScaler` and the order of clipping |
 # | Syllabus | X2 (T8, C8, P4) |
 #
-# There are three answer cells, each followed by its check. A check prints what it found and where to look; run it as often as you like. When you are done, save the
+# There are three answer cells, each followed by its check. A check prints what it found and where to look; run it as often as you like. In a copy without reference answers the checks give no verdict; your instructor's grading does. When you are done, save the
 # notebook under its current name: it is your submission.
 
 # %% name="setup" setup=true
@@ -89,7 +89,7 @@ hint("x2.step")
 #
 # - `optimizers` is a list of two; each owns a part of the model's parameters, in one or several groups, and together they own all of them.
 # - `x` (N, ...) and `y` (N,) are split as in part 1. The loss is the cross-entropy of the model's outputs, the mean over all N rows.
-# - `scaler` is a `torch.amp.GradScaler`, of which the step uses `scale`, `get_scale`, `unscale_`, `step` and `update`. There is one backward pass for each micro-batch, and it starts from a scaled loss. Autocast is left out: it does not change the order.
+# - `scaler` is a `torch.amp.GradScaler`, and the step uses only its `scale`, `get_scale`, `unscale_`, `step` and `update`. There is one backward pass for each micro-batch, and it starts from a scaled loss. Autocast is left out: it does not change the order.
 # - The **true** gradient of the whole batch is clipped to the norm `max_norm` over the parameters of both optimizers together.
 # - Without an overflow, each optimizer's gradients are unscaled once, each optimizer steps once through the scaler, and then the scaler is updated once.
 # - If a micro-batch makes the gradient of either optimizer overflow, **neither** steps and neither optimizer's state changes. The scaler is updated in this step, too.
@@ -142,7 +142,7 @@ hint("x2.scaled")
 # - Within a group each **row** has the same weight, and `loss_fn(outputs, y)` returns the mean over the rows it is given. The gradient is not clipped. The model receives each micro-batch unsplit, in one call, and once per epoch. It arrives in training mode and stays in it.
 # - A parameter that gets no gradient in a group is not changed by that group's update. `.grad` may hold anything when `train_epoch` is called, and none of it may leak in.
 # - `scheduler.step()` is called once, right after each update, including that of the smaller group: schedules count updates.
-# - After `stop_after` micro-batches of **this** call it stops, in the middle of a group or not, makes no update for an unfinished group, and returns a state. If the loader ends before that, or `stop_after` is None, it goes to the end of the epoch and returns None as the state.
+# - After `stop_after` micro-batches of **this** call it stops, whether or not a group is complete; it makes no update for an incomplete group and returns a state, even if the loader has nothing left. If the loader ends sooner, or `stop_after` is None, it goes to the end of the epoch and returns None as the state.
 # - Another process continues: it calls `train_epoch` with this state and with model, optimizer and scheduler as they were when the state was returned, except
 #   for `.grad`. All updates and losses must equal those of an epoch run in a single call. A call may find the loader already at its end, and a group may be stopped several
 #   times.

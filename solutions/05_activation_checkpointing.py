@@ -6,7 +6,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | write checkpointing yourself, including everything that the second run must reproduce; say which implementation PyTorch's `checkpoint` runs, and which one loses gradients; choose the blocks to checkpoint and the length of a segment; measure what a choice saves and costs, and explain the time that it takes |
+# | After this you can | write checkpointing yourself, including everything that the second run must reproduce; say which implementation PyTorch's `checkpoint` runs, and how the two differ; choose the blocks to checkpoint and the length of a segment; measure what a choice saves and costs, and explain the time that it takes |
 # | Time | 90 minutes |
 # | Difficulty | ●●● |
 # | Needs | a CPU; the same cells use a GPU where there is one |
@@ -188,7 +188,7 @@ print("identical to the last bit:", torch.equal(gradients["plain"], gradients["r
 
 # %% [markdown] name="guess_text"
 # The gradients are identical, because the same operations ran on the same numbers. (Some GPU kernels add in a different order on every run. There,
-# compare with the difference between two plain runs.)
+# compare with how far two plain runs differ.)
 #
 # **Predict.** By what factor does the **peak** fall when all 24 blocks are checkpointed?
 
@@ -218,7 +218,7 @@ for name, alt in shapes.items():
 # In the second picture, the forward pass saves only the inputs of the blocks. In the backward pass, each spike is one block: recomputed, used and
 # freed. The meter has a category for these tensors: **recomputed activations**.
 #
-# For activations alone the ratio would be 24 × 16 / (24 + 16) = 9.6. The peak falls by less because parameters and temporaries stay, and gradients
+# For activations alone the ratio would be 24 × 16 / (24 + 16) = 9.6, or a little more, because the block that runs again has its input already. The peak falls by less because parameters and temporaries stay, and gradients
 # grow through the backward pass. The peak is now at the end of that pass, in block 0.
 #
 # ## 2 · What the second run must reproduce
@@ -351,10 +351,10 @@ for name, wrap in {"Recompute": Recompute.apply, "with repeatable": own_checkpoi
 # - `use_reentrant=False` needs no Function. The block runs as usual, under hooks that discard what autograd wants to save (you will write such hooks in
 #   [[selective_checkpointing]]). When the backward pass asks for the first of these tensors, the block runs again and the hooks fill in all of them.
 #
-# Both restore random numbers and autocast, as `own_checkpoint` does. (`preserve_rng_state=False` leaves out the random numbers.)
+# Both restore random numbers and autocast, as `own_checkpoint` does. (`preserve_rng_state=False` does not restore the random numbers.)
 #
-# They differ for a layer with trainable weights whose input does not require a gradient. (You will meet this case in fine-tuning with LoRA, where the layers below are frozen.) Does the
-# result require a gradient?
+# They differ for a layer with trainable weights whose input does not require a gradient. (You will meet this case in fine-tuning with LoRA, where the layers below are frozen.) The cell asks each variant whether its
+# result requires a gradient.
 
 # %% name="reentrant"
 layer, data = nn.Linear(8, 8).to(device), torch.randn(4, 8, device=device)  # data: needs no gradient
@@ -416,11 +416,11 @@ after, more_flops = runs["every block"]
 # the MLP, whose result is not saved. In units of 2 × tokens × width², the forward pass of a block costs
 #
 # - 3 for q, k and v, 4 for attention (sequences are twice as long as the model is wide), 1 for its output,
-# - 4 and 4 for the two layers of the MLP. Early stop saves the last 4 of these 16.
+# - 4 and 4 for the two layers of the MLP. Early stop skips the last 4 of these 16.
 #
 # ### What the articles say
 #
-# Two widely read articles on checkpointing make different claims about memory: "2 to 3 times less memory", and "40 to 50% of the activations saved". Both claim "30 to 33% slower".
+# Two widely read articles on checkpointing make different claims about memory: "2 to 3 times less memory," and "40 to 50% of the activations saved." Both claim "30 to 33% slower," of a GPU.
 #
 # From here on, the lab times 12 of the 24 blocks, which takes half as long. `in_turns` runs each step once per round, so that a temporary slowdown
 # affects all of them alike. `more_time` compares the times of each round, and returns the quartiles over the rounds.
@@ -447,7 +447,7 @@ with sign_of_life("plain and checkpointed, taking turns"):
     taken = in_turns({"plain": lambda: run(plain), "every block": lambda: run(every(1))})
 low, slower, high = taken.more_time("every block")
 time_guess.reveal(slower)
-print(f"middle half of {len(taken.seconds['plain'])} pairs: {low:.0f} to {high:.0f}% more time")
+print(f"middle 50% of {len(taken.seconds['plain'])} pairs: {low:.0f} to {high:.0f}% more time")
 print(f"{100 * (more_flops / flops - 1):.0f}% more arithmetic")
 gpt24 = f"GPT, 24 blocks of width {WIDTH}"
 gpt12 = f"GPT, {len(deep.blocks)} blocks of width {WIDTH}"
@@ -478,17 +478,17 @@ kept = {name: sum(m.largest[t] for t in ("activations", "recomputed activations"
 saved = 100 * (1 - kept["every block"] / kept["plain"])
 peaks = [step_peak(policy) for policy in (plain, every(1))]
 less, without = peaks[0] / peaks[1], before.peak_bytes / after.peak_bytes
-print(f"whole step: {' and '.join(map(human_bytes, peaks))}, {less:.2f} times less; without AdamW {without:.2f}")
-print(f"of the activations {saved:.0f}% are saved")
+print(f"whole step: {' and '.join(map(human_bytes, peaks))}, a {less:.2f}x smaller peak ({without:.2f}x without AdamW)")
+print(f"activation memory falls by {saved:.0f}%")
 claims.record("C9", "2 to 3x less memory", f"{gpt24}, step with AdamW", less, "times", 2, 3)
 claims
 
 # %% [markdown] name="whole_explained"
-# **Memory.** The peak of the whole step falls by about the factor that the first article promises, although the activations shrink much more: Adam's moments and temporaries do not shrink. The
+# **Memory.** The peak of the whole step falls by about the factor that the first article promises, although the activations shrink much more (by far more than the 40 to 50% of the second article): Adam's moments and temporaries do not shrink. The
 # factor depends on the share of activations: with fewer of them, the peak would hardly fall.
 #
-# **Time** grows more than arithmetic does. Why? Three explanations can be measured one by one: which operations run again and how long they
-# take, what early stop skips, and what `checkpoint` itself costs in Python. The last one is measured on two tokens, where there is hardly any arithmetic: take
+# **Time.** The 30 to 33% of the articles is about the additional arithmetic of a model without early stop, on a GPU. Compare your figure with it, and with your additional arithmetic; in Python, on a CPU, time usually grows more than arithmetic does. Why? Three explanations can be measured one by one: which operations run again and how long they
+# take, what early stop skips, and what `checkpoint` itself costs in Python. The last one is measured on two tokens, where there is hardly any arithmetic: it is
 # the time of a checkpointed run, minus that of a plain run, minus that of the second forward pass.
 #
 # **Predict.** A block's norms, GELU and residual sums do almost none of its FLOPs. What percentage of the time of its forward pass do they take?
@@ -603,7 +603,12 @@ figure = Figure(figsize=(7, 3.4), layout="constrained")
 axes = figure.add_subplot()
 for (name, curve), color, marker in zip(curves.items(), (COLORS[4], COLORS[0]), "os", strict=True):
     axes.loglog(counts, curve, marker + "-", base=2, color=color, label=name)
-axes.set(title="24 layers in segments", xlabel="segments", ylabel="peak of activations, in inputs", xticks=counts)
+axes.set(
+    title="24 layers in segments",
+    xlabel="segments",
+    ylabel="peak activation memory, in multiples of one input",
+    xticks=counts,
+)
 axes.set_xticklabels(counts)
 axes.legend(frameon=False)
 show(figure, "Thin layers have their minimum near 5 segments; GPT blocks fall all the way to one segment per block.")
@@ -611,10 +616,10 @@ for name, curve in curves.items():
     print(f"{name}: {dict(zip(counts, [round(c) for c in curve], strict=True))}")
 for name, count in best.items():
     subject, times_root = f"24 {name}, best of {len(counts)} numbers", count / math.sqrt(24)
-    claims.record("C9", "the square root of n segments is best", subject, times_root, "x root", 0.5, 1.7)
+    claims.record("C9", "the square root of n segments is best", subject, times_root, "x √n", 0.5, 1.7)
 
 # %% [markdown] name="segments_explained"
-# - **Thin layers.** The textbook rule assumes that a layer saves as much as its input takes. Then *s* segments of *n/s* layers hold about *s + n/s*,
+# - **Thin layers.** The textbook rule assumes that each layer saves one tensor the size of its input. Then *s* segments of *n/s* layers hold about *s + n/s*,
 #   which has its minimum at √n.
 # - **GPT blocks** save 16 times their input. *s + 16·n/s* has its minimum at √(16·n), about 20. Of the numbers that we tried, 24 is best.
 #
@@ -625,7 +630,7 @@ deep_stack = make_gpt(layers=64).blocks
 with sign_of_life("64 blocks in three kinds of segments"):
     for k in (1, 2, 4):
         peak = segmented(deep_stack, x, 64 // k) / x.nbytes
-        print(f"{k} per segment: peak {peak:.0f} inputs; n/k + 16 k is {64 / k + 16 * k:.0f}")
+        print(f"{k} per segment: peak {peak:.0f} times one input; n/k + 16 k is {64 / k + 16 * k:.0f}")
 
 # %% [markdown] name="every_text"
 # With 64 blocks, pairs need less memory than single blocks: *n/k + 16·k* is smaller for k = 2 than for k = 1 if n is above 32. So checkpoint each block by itself if
@@ -634,7 +639,7 @@ with sign_of_life("64 blocks in three kinds of segments"):
 # ## 4 · Every second or third block
 #
 # If you have memory to spare, checkpoint only some of the blocks. If you checkpoint every second or third block, one article promises "60 to 70% of the saving for 10 to 15% of
-# the time".
+# the time."
 
 
 # %% name="every"
@@ -660,9 +665,9 @@ for k in (2, 3):
 print(f"every block: peak in {after.peak_at}")
 
 # %% [markdown] name="which_text"
-# Half of the blocks give about half of the saving for half of the arithmetic, and a third gives about a third. (It is not exactly half because the peak
-# moves: with every second block it is at the loss, with every block at the end of the backward pass.) The ranges are the middle halves of five rounds; where they
-# overlap, these rounds do not show which choice is faster. A range of tens of percent, or a negative time, means that other programs disturbed the rounds: run the cell again when the machine is quieter.
+# Half of the blocks give about half of the saving for half of the arithmetic, and a third gives about a third. So the article's share of the saving fits every second block at best, and its share of the time is near half of *its* 30%. (It is not exactly half because the peak
+# moves: with every second block it is at the loss, with every block at the end of the backward pass.) The ranges are the middle 50% of the rounds; where they
+# overlap, these rounds do not show which choice is faster. A range tens of percentage points wide, or a negative time, means that other programs disturbed the rounds: run the cell again when the machine is quieter.
 #
 # *Which* blocks you choose matters, too. The next cell leaves out one block: the first, or the last.
 
@@ -700,7 +705,7 @@ explore(
 # The times are those of section 4. If other programs disturbed them, run that section's cell again first, then this one.
 
 # %% name="summary"
-table = [("", "peak", "of plain", "more arithmetic", "time", "middle half")]
+table = [("", "peak", "of plain", "more arithmetic", "time", "middle 50%")]
 for name, (low, middle, high) in quartiles.items():
     meter, these_flops = runs[name]
     share, more = f"{meter.peak_bytes / before.peak_bytes:.0%}", f"{100 * (these_flops / flops - 1):.1f}%"

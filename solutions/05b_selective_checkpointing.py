@@ -245,7 +245,7 @@ fused = {name: runs[name][0] for name in with_scores}
 for kernel, meters in {"fused": fused, "unfused": with_scores}.items():
     for name in halves:
         share = meters[name].peak_bytes / meters["plain"].peak_bytes
-        print(f"{kernel} attention, {name:15} checkpointed: peak {share:.0%} of no checkpoint")
+        print(f"{kernel} attention, {name:15} checkpointed: {share:.0%} of the peak without checkpointing")
 
 # %% [markdown] name="policy_task"
 # With fused attention, checkpointing the MLP saves more. Without it, checkpointing attention does.
@@ -308,7 +308,7 @@ hint("selective_checkpointing.policy")
 # - 8 × width in the second layer of the MLP, which sums 4 × width terms;
 # - 8 × width in attention.
 #
-# We compare three policies: `keep_costly` from 2 × width, `keep_costly` from 4 × width, and the usual rule, "keep matmuls":
+# We compare three policies: `keep_costly(2 * width)`, called *keep from 2 × width* in the tables; `keep_costly(4 * width)`; and the usual rule, "keep matmuls":
 # keep the result if the operation is in `FACTOR`.
 #
 # **Predict.** How much arithmetic does "keep matmuls" add, as a percentage of the plain run's?
@@ -360,7 +360,7 @@ for name in list(policies)[-3:]:
 #
 # In each block, *keep from 4 × width* keeps two results: that of attention, and that of the MLP's second layer. Both cost 8 × width FLOPs per element. Now keep only the result of attention.
 #
-# **Predict.** By what percentage of the plain run's arithmetic does the total grow, compared with *keep from 4 × width*? (The second layer of the MLP does 4 of the 16 units of a block's forward pass,
+# **Predict.** Compared with *keep from 4 × width*, how much more arithmetic is this, as a percentage of the plain run's? (The second layer of the MLP does 4 of the 16 units of a block's forward pass,
 # and a forward and backward pass is about three forward passes.)
 
 # %% name="attention_guess"
@@ -407,7 +407,7 @@ print(f"{LAYERS} results of {human_bytes(one_result)} each: {human_bytes(LAYERS 
 for name in ("keep from 4 x width", "keep attention"):
     part = (before.peak_bytes - runs[name][0].peak_bytes) / (before.peak_bytes - after.peak_bytes)
     cost = (runs[name][1] - flops) / (more_flops - flops)
-    print(f"{name:19} {part:.0%} of what every block saves, for {cost:.0%} of its added arithmetic")
+    print(f"{name:19} {part:.0%} of the saving of 'every block', for {cost:.0%} of its extra arithmetic")
 
 # %% [markdown] name="pareto_text"
 # Dropping the result of the MLP's second layer adds no arithmetic, because early stop ends the second run before that layer. The backward pass does not need its result, so keeping it only takes memory: one tensor per block, in all three policies.
@@ -445,7 +445,7 @@ with sign_of_life("eleven policies on 12 blocks, taking turns"):
     taken = in_turns({name: lambda policy=policy: run(policy) for name, policy in policies.items()})
 quartiles = {name: taken.more_time(name) for name in policies}
 policy_guess.reveal(quartiles["keep from 2 x width"][1])
-table = [("", "peak", "more arithmetic", "time", "middle half", "dominated by")]
+table = [("", "peak", "more arithmetic", "time", "middle 50%", "dominated by")]
 for name, (peak, more) in ways.items():
     low, middle, high = quartiles[name]
     spread = "-" if name == "plain" else f"{low:.0f} to {high:.0f}%"
@@ -469,20 +469,20 @@ left.set(title="in arithmetic", xlabel="peak, MiB", ylabel="more FLOPs than plai
 right.set(title=f"in time, width {WIDTH}", xlabel="peak, MiB", ylabel="more time than plain, %", xlim=limits)
 show(
     figure,
-    "Left, arithmetic against peak: a line joins the policies that are not dominated, such as keep attention; the others lie above it. "
+    "Left, arithmetic against peak: a line joins the policies that are not dominated, such as keep attention; the others lie above it or to its right. "
     "Right, time against peak, with error bars for the middle half of the rounds.",
 )
 
 # %% [markdown] name="selective_explained"
 # The left picture, on arithmetic:
 #
-# - *Keep from 2 × width* repeats no matmul and no attention, and is dominated by the same policy without the last result. Norms, GELU and sums made up a good part of the saved bytes.
+# - *Keep from 2 × width* repeats no matmul and no attention, and is dominated by the same policy without the last result. Norms, GELU and sums account for much of the memory that blocks store.
 # - *Keep matmuls* runs attention again and is dominated by *MLP only*, which recomputes the widest tensors of the block. They cost few FLOPs per byte.
 # - *Keep attention* drops the wide tensors and the last result: nearly the saving of *every block*, for two thirds of its extra FLOPs. It dominates *keep from 4 × width*.
 # - *Every block* has the lowest peak of all.
 #
 # So two questions decide. Would this result be computed again at all? If not, drop it. **Of the results that would be computed again, keep those that cost the most FLOPs per byte.** (*Plain* is dominated because only matmuls
-# and attention count as arithmetic here. A policy counts as dominated only by those in the table: another one may beat it.)
+# and attention count as arithmetic here. Only the policies in the table are compared: another one may beat them all.)
 #
 # (If a time is negative, or if its middle half spans tens of percent, other programs disturbed the rounds: run the cell again when the machine is quieter.)
 #
@@ -523,8 +523,8 @@ for name in chosen:
 show_table(table)
 
 # %% [markdown] name="moved_task"
-# The last column shows the same policies with narrow layers. With wide layers, Python takes a smaller share of the time. Compare the middle halves before you rank
-# policies: where they overlap, these rounds do not show which policy is faster. A compiled block needs no Python at all for this choice (section 4).
+# The last column shows the same policies with narrow layers. First compare the ranges (the middle 50% of the rounds): where they overlap, these rounds do not show which policy is faster.
+# Where they do not, expect less added time with wide layers, because Python takes a smaller share of it. A compiled block needs no Python at all for this choice (section 4).
 #
 # ## 3 · Moved instead of recomputed
 #
@@ -623,7 +623,7 @@ for name, (meter, error) in found.items():
     print(
         f"{name:13} peak {human_bytes(meter.peak_bytes)}, {middle:+.0f}% time ({low:.0f} to {high:.0f}%), gradient off by {error:.1e}"
     )
-print(f"each step moves {human_bytes(moved_bytes)} away, and as much back")
+print(f"each step moves {human_bytes(moved_bytes)} out, and the same amount back")
 low, middle, high = taken.more_time("every block")
 print(f"every block checkpointed, in the same rounds: {middle:+.0f}% time ({low:.0f} to {high:.0f}%)")
 
@@ -677,7 +677,7 @@ show_table(table)
 #
 # Logits are large: tokens × vocabulary. Checkpoint the output head together with the loss, and the logits are not saved.
 #
-# **Predict.** For a vocabulary of 8,000, what share of the peak is left?
+# **Predict.** For a vocabulary of 8,000, what is the ratio of the peaks, checkpointed to plain?
 
 # %% name="head_guess"
 my_guess = None  # peak, checkpointed / plain
@@ -714,7 +714,7 @@ left = head_peaks[1] / head_peaks[0]
 head_guess.reveal(left)
 
 # %% [markdown] name="head_explained"
-# Less is held *after the forward pass*, but the peak stays. The backward pass starts with the head, so its logits are recomputed at the very moment of
+# Less is held *after the forward pass*, but the peak stays the same. The backward pass starts with the head, so its logits are recomputed at the very moment of
 # the peak. Instead, compute the loss in chunks of tokens and checkpoint each chunk ([[oom_clinic]] does this).
 #
 # ### Hugging Face models
@@ -819,12 +819,12 @@ else:
 # its logits, so the batch grows much further.
 #
 # The estimate comes from the run with 8 sequences: `run.largest_batches` scales the parts that grow with the batch. With every block checkpointed it is too high. To see why, run `print(on_4090(27, True, 1))` in a new cell: with one more sequence
-# than fits, the program fails well below 23.1 GiB, because the free memory is in pieces and none of them is large enough for a tensor of logits ([[memory_profiling]]).
+# than fits, the program fails well below 23.1 GiB (what PyTorch can use of the 24), because the free memory is in pieces and none of them is large enough for a tensor of logits ([[memory_profiling]]).
 
 # %% [markdown] name="play_text"
 # ## 7 · Explore
 #
-# The figure shows memory over a forward and a backward pass under each policy. With which policies is the peak at the loss, and with which at the end of the
+# The figure shows memory over a forward and a backward pass under each policy. With which policies is the peak at the loss, with which in the first block that recomputes, and with which at the end of the
 # backward pass? How much of each spike is recomputed?
 #
 # A note on the categories: the meter counts a tensor as an *activation* if autograd saves it. Results that a policy keeps are stored by `checkpoint` itself, so the meter shows them as *temporaries*. Under a selective
@@ -841,7 +841,7 @@ explore(
 # ## 8 · Before and after
 
 # %% name="summary"
-table = [("", "peak", "of plain", "more arithmetic", "time", "middle half")]
+table = [("", "peak", "of plain", "more arithmetic", "time", "middle 50%")]
 peaks = {name: (MiB * peak, more) for name, (peak, more) in ways.items()}
 peaks |= {name: (meter.peak_bytes, 0.0) for name, (meter, _) in found.items()}
 for name, (peak, more) in peaks.items():
@@ -858,10 +858,10 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - This lab's GPT block saves 16 times its input, a Llama block about 21 times. Fused attention saves no scores. So the MLP saves the most, and it costs few FLOPs
+# - This lab's GPT block saves 16 times its input, a Llama block about 21 times. Fused attention saves no scores. So the MLP holds the most memory, and it costs few FLOPs
 #   per byte to recompute.
 # - In arithmetic, choosing *what* to keep inside a block beats choosing *which* blocks. Of the results that would be computed again, keep those that cost the most FLOPs per byte, and count attention.
-#   Drop what early stop never recomputes. In time, a policy in Python costs the most with narrow layers. A compiled block chooses once.
+#   Drop what early stop never recomputes. In time, a policy in Python costs the most with narrow layers. The compiler chooses once.
 # - A pair of hooks can also move saved tensors or round them.
 # - A checkpointed head does not lower the peak, because its logits return when the backward pass starts. A loss in chunks does.
 # - After each change, find the peak again.

@@ -12,7 +12,7 @@
 # | Before this | [[data_parallel]] and [[when_ranks_go_wrong]] |
 # | Syllabus | X3 (T18, C13, P7) |
 #
-# There are three answer cells, each followed by its check. A check starts real ranks (over gloo on the CPU, so that its result is the same on every machine), takes a few seconds and prints its verdicts. Run it as often as you like. If a rank misses a collective, the check reports it within a minute, with the line that each rank has reached. Save the notebook when you are done. It is your submission, and its name must not change.
+# There are three answer cells, each followed by its check. A check starts real ranks (over gloo on the CPU, so that its result is the same on every machine), takes a few seconds and prints its verdicts. Run it as often as you like. If a rank misses a collective, the check reports it within a minute, with the line that each rank has reached. In a copy without reference answers the checks give no verdict; your instructor's grading does. Save the notebook when you are done. It is your submission, and its name must not change.
 
 # %% name="setup" setup=true
 import contextlib

@@ -49,6 +49,7 @@ from helpers.virtual_gpu import virtual_gpu
 from helpers.virtual_gpu.world import World
 
 # %% name="setup_torch" setup=true
+import safetensors.torch
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -239,7 +240,7 @@ claims.record("T21", said, "4 ranks", halved, "x parameters in FP32", 1.99, 2.01
 # 1. Build on `meta`.
 # 2. Shard.
 # 3. `to_empty(device=...)` allocates each rank's shards, with arbitrary contents.
-# 4. Load or initialize. To load, only rank 0 reads the weights into the host's memory. It broadcasts one parameter after the other, and each rank keeps its part. (A `safetensors` file can be read in slices, so that each rank reads its own part and no broadcast is needed: `safe_open(path, "pt").get_slice(name)[start:end]`.) To initialize, every rank draws one layer after the other from the same seed and keeps its part.
+# 4. Load or initialize. To load, only rank 0 reads the weights into the host's memory. It broadcasts one parameter after the other, and each rank keeps its part. If the weights are in a `safetensors` file, each rank can read its own rows instead: `get_slice(name)[start:end]` reads these bytes alone, and nothing is broadcast. To initialize, every rank draws one layer after the other from the same seed and keeps its part.
 #
 # Tensors that the state dict lacks, such as non-persistent buffers, stay unfilled. Fill them yourself after `to_empty`.
 #
@@ -292,6 +293,20 @@ def load_in_a_call():
     return model
 
 
+WEIGHTS = Path(tempfile.mkdtemp()) / "blocks.safetensors"
+safetensors.torch.save_file(Blocks().state_dict(), WEIGHTS)
+
+
+def load_slices():
+    model, rank, size = start_empty(), dist.get_rank(), dist.get_world_size()
+    with safetensors.safe_open(WEIGHTS, "np") as file:  # "pt" also reads BF16
+        for name, p in model.named_parameters():
+            rows = -(-p.shape[0] // size)  # as `chunk` divides them; the last ranks may have fewer
+            part = file.get_slice(name)[rank * rows : (rank + 1) * rows]
+            p.to_local().data.copy_(torch.from_numpy(part))
+    return model
+
+
 def initialize():
     model, template = start_empty(), on_meta()
     torch.manual_seed(0)  # the same on all ranks, and as in one process
@@ -321,7 +336,7 @@ def reset_on_every_rank():
     return model
 
 
-starts = (start_whole, load_by_hand, load_in_a_call, initialize, reset_on_every_rank)
+starts = (start_whole, load_by_hand, load_in_a_call, load_slices, initialize, reset_on_every_rank)
 variants = {start: run(measured_start, 4, start) for start in starts}
 numbers = {start: [got for _, got in ranks] for start, ranks in variants.items()}
 table = [("", "same weights as one process", "rank 1 repeats rank 0's shard", "peak, rank 0", "peak, ranks 1 to 3")]
@@ -337,7 +352,7 @@ claims.record(
 )
 
 # %% [markdown] name="meta_explained"
-# The shards account for a quarter of the model; the rest of the peak is the largest parameter in transit. (On a CPU, rank 0 also shows the whole model, because the host's memory *is* what the meter reads.) `set_model_state_dict` with `broadcast_from_rank0` does step 4 in one call, for any sharding; its peak on ranks 1 to 3 is higher.
+# The shards account for a quarter of the model; the rest of the peak is the largest parameter in transit. (On a CPU, rank 0 also shows the whole model, because the host's memory *is* what the meter reads.) `set_model_state_dict` with `broadcast_from_rank0` does step 4 in one call, for any sharding; its peak on ranks 1 to 3 is higher. `load_slices` needs no messages, and no rank has more than its shards and the rows that it is reading, not even rank 0. (NumPy's slices are copies. With `"pt"` on a CPU, a slice is a view of the whole file, which is mapped into memory, and the meter would count all of it.)
 #
 # `initialize` gives the weights of one process on any number of ranks. The last line is a control: calling `reset_parameters` on the sharded layers draws each shard from the same seed, so on the CPU all ranks get the *same* shard, and the full model repeats one shard N times. On CUDA, `DTensor` gives each rank its own range of the random numbers. Check this once on your own setup: compare the shards of two ranks.
 

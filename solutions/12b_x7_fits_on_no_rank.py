@@ -12,7 +12,7 @@
 # | Before this | [[fully_shard]]; from [[gradient_accumulation]], how tokens are weighted |
 # | Syllabus | X7 (T21) |
 #
-# There are three answer cells, each followed by its check, which starts four ranks and takes about 15 seconds. A check prints what it found and where to look; run it as often as you like. When you are done, save the notebook under its current name: it is your submission.
+# There are three answer cells, each followed by its check, which starts four ranks and takes about 15 seconds. A check prints what it found and where to look; run it as often as you like. In a copy without reference answers the checks give no verdict; your instructor's grading does. When you are done, save the notebook under its current name: it is your submission.
 
 # %% name="setup" setup=true
 from helpers import check, device_name, hint, pick_device

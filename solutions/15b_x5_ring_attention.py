@@ -12,7 +12,7 @@
 # | Before this | [[context_parallel]] and [[balance_and_documents]] |
 # | Syllabus | X5 |
 #
-# There are four answer cells, each followed by its check. Most checks start four or five real ranks (over gloo on the CPU, so that every machine gives the same verdict), in groups of 1 to 5 ranks, each with its own sequence. Run them as often as you like. If ranks wait for each other, the check reports it within half a minute, and shows the line of code that each rank has reached. Save the notebook when you are done: it is your submission, and its name must not change.
+# There are four answer cells, each followed by its check. Most checks start four or five real ranks (over gloo on the CPU, so that every machine gives the same verdict), in groups of 1 to 5 ranks, each with its own sequence. Run them as often as you like. If ranks wait for each other, the check reports it within half a minute, and shows the line of code that each rank has reached. In a copy without reference answers the checks give no verdict; your instructor's grading does. Save the notebook when you are done: it is your submission, and its name must not change.
 
 # %% name="setup" setup=true
 from helpers import check, device_name, english, hint, human_bytes, pick_device, rank_device, ranks_device, run_ranks

@@ -12,7 +12,7 @@
 # | Before this | [[data_parallel]], [[runs_that_survive]], [[failures]] |
 # | Syllabus | X6 |
 #
-# There are four answer cells, each followed by its check. A fifth check runs the first three together. The checks start real processes (over gloo on the CPU, so that every machine gives the same verdict) and kill them. Most take a few seconds; the first takes up to a minute, or longer on a busy machine. Run them as often as you like. Save the notebook when you are done: it is your submission, and its name must stay the same.
+# There are four answer cells, each followed by its check. A fifth check runs the first three together. The checks start real processes (over gloo on the CPU, so that every machine gives the same verdict) and kill them. Most take a few seconds; the first takes up to a minute, or longer on a busy machine. Run them as often as you like. In a copy without reference answers the checks give no verdict; your instructor's grading does. Save the notebook when you are done: it is your submission, and its name must stay the same.
 
 # %% name="setup" setup=true
 import hashlib

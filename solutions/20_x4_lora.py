@@ -12,7 +12,7 @@
 # | Before this | [[lora]]; from [[gradient_accumulation]], how tokens are weighted; for part 5, section 1 of [[adapters_in_practice]] helps |
 # | Syllabus | X4 (T25, C16) |
 #
-# There are five answer cells, each followed by its check. Run a check as often as you like. Save the notebook when you are done: it is your submission. Do not rename it.
+# There are five answer cells, each followed by its check. Run a check as often as you like. In a copy without reference answers the checks give no verdict; your instructor's grading does. Save the notebook when you are done: it is your submission. Do not rename it.
 
 # %% name="setup" setup=true
 import copy

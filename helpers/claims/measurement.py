@@ -44,5 +44,5 @@ class Measurement:
         if self.measured is None:
             return "not measured here"
         if math.isinf(self.low) and math.isinf(self.high):
-            return "a figure"
+            return "measured only"
         return "held" if self.held else "did not hold"

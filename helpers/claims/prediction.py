@@ -61,7 +61,7 @@ class Prediction:
         if is_exact(self.guess, measured):
             return "right, up to rounding" if self.guess == 0 != measured else "exactly right"
         if self.difference or ratio <= 0:
-            return f"off by {_rounded(off)}"
+            return f"off by {with_unit(_rounded(off), self.unit if self.difference else '')}"
         if abs(ratio - 1) <= 0.1:
             return "within 10%"
         factor = max(ratio, 1 / ratio)

@@ -31,9 +31,10 @@ def human_flops(rate: float) -> str:
 
 
 def with_unit(figure: str, unit: str) -> str:
-    """Write `figure` with its unit; a percent sign takes no space.
+    """Write `figure` with its unit; a percent sign and the x of a factor take no space.
 
-    >>> with_unit("2.5", "ms"), with_unit("12", "% of FP32's"), with_unit("3", "")
-    ('2.5 ms', "12% of FP32's", '3')
+    >>> with_unit("2.5", "ms"), with_unit("12", "% of FP32's"), with_unit("3", ""), with_unit("2", "times")
+    ('2.5 ms', "12% of FP32's", '3', '2x')
     """
-    return figure + unit if unit.startswith("%") else f"{figure} {unit}".rstrip()
+    unit = "x" if unit == "times" else unit
+    return figure + unit if unit.startswith("%") or unit.partition(" ")[0] == "x" else f"{figure} {unit}".rstrip()

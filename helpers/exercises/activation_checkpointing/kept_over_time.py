@@ -39,9 +39,13 @@ def kept_over_time(blocks: int = 6, keeps: int = 6) -> Figure:
     for axes, checkpointed in zip(panels, (False, True), strict=True):
         steps = _passes(blocks, keeps, checkpointed)
         _draw(axes, steps)
-        name = "Checkpointed: a block keeps its input, and runs again" if checkpointed else "A block keeps everything"
+        name = (
+            "Checkpointed: a block keeps only its input, then runs again"
+            if checkpointed
+            else "A block keeps everything"
+        )
         axes.set(title=name, ylabel="tensors held", xticks=())
-    panels[1].set_xlabel("time; the numbers are blocks", labelpad=14)
+    panels[1].set_xlabel("time (labels are block numbers)", labelpad=14)
     legend = dict(zip(*panels[1].get_legend_handles_labels()[::-1], strict=True))
     figure.legend(legend.values(), legend.keys(), loc="outside right upper", frameon=False)
     return figure

@@ -136,8 +136,8 @@ _REFUSED = {
         "backward returns a gradient for `run`, its first argument. The order is that of forward: None, then x's."
     ),
     _NO_GRAPH: (
-        "the second run has left no graph. Inside backward, too, autograd records nothing, except under "
-        "torch.enable_grad() and on an x that requires a gradient."
+        "the second run has left no graph. Autograd is off inside backward as well: use torch.enable_grad(), and an x "
+        "that requires a gradient."
     ),
     "Mismatch in shape": (
         "the inner backward pass is given a gradient whose shape differs from that of what it starts from. `gradient` "
@@ -208,7 +208,7 @@ def _gradients_of_input(apply: Callable[[_Counted, Tensor], Tensor], seed: int) 
 
 
 class GivesTheInputItsGradient(Check):
-    """backward returns the gradient of x, made from the gradient of the result that it is given."""
+    """backward returns the gradient of x, computed from the incoming gradient of the result."""
 
     hint = (
         "The second run needs an x that is a leaf: x.detach().requires_grad_().\n"
@@ -228,7 +228,9 @@ class GivesTheInputItsGradient(Check):
         found = (_wrong_gradient(seen["mine"][case], right[case], case) for case in right)
         wrong = next((wrong for wrong in found if wrong), None)
         if wrong and seen["mine"]["arrivals"] > 1:
-            wrong += " The second run was not on a detached x: its backward pass ran on into the graph that made x."
+            wrong += (
+                " The second run did not use a detached x, so its backward pass continued into the graph that made x."
+            )
         return wrong
 
 

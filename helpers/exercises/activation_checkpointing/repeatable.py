@@ -55,7 +55,7 @@ class DrawsTheSameNumbers(Check):
 
 
 class NotesWhatTheFirstCallSees(Check):
-    """The first call is that of run: it reads the generator's state, and calling `repeatable` reads nothing."""
+    """The first call behaves like run(x). State is read during that call, not when `repeatable(run)` is called."""
 
     hint = "When do you read the state: when repeatable(run) makes the function, or when that function is first called?"
 
@@ -84,7 +84,7 @@ class NotesWhatTheFirstCallSees(Check):
 
 
 class RunsOnTheGivenX(Check):
-    """Each later call runs `run` once, on the x that it is given, and autograd records it if it is on then."""
+    """Each later call runs `run` once, on the x that it is given, and autograd records it if it is on at that point."""
 
     hint = (
         "Remember the state around the first call, not its result: call run(x) each time.\n"
@@ -129,7 +129,7 @@ class RunsOnTheGivenX(Check):
 
         one = repeatable(_drop)
         first = one(inputs[0])
-        seen["alone"] = torch.equal(one(inputs[0]), first)
+        seen["alone"] = torch.equal(one(inputs[0]), first) and torch.equal(one(inputs[0]), first)
         other, state = repeatable(_drop), torch.get_rng_state()
         second = other(inputs[0])
         later = [torch.equal(again(inputs[0]), y) for again, y in ((one, first), (other, second))]
@@ -152,7 +152,7 @@ class RunsOnTheGivenX(Check):
         for case, wanted in expected["recorded"].items():
             if seen["recorded"][case] != wanted:
                 does = "has no graph" if wanted[0] else "has a graph"
-                return f"With {case}, the later result {does}. The setting around the later call decides."
+                return f"With {case}, the later result {does}. Use the setting that is active around the later call."
         if seen["gradients"] != expected["gradients"]:
             return "The gradient of a later call does not reach its x: hand x itself to run."
         return None

@@ -92,7 +92,7 @@ class FindsTheLargestThatFits(Check):
 
     @staticmethod
     def probe(seed: int, largest_micro_batch: Largest) -> Evidence:
-        return _found(seed, {"some of it fits": _between, "all of it fits": _more_than_enough}, largest_micro_batch)
+        return _found(seed, {"some sizes fit": _between, "all sizes fit": _more_than_enough}, largest_micro_batch)
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
@@ -147,8 +147,8 @@ class MeasuresFourTimes(Check):
     @staticmethod
     def probe(seed: int, largest_micro_batch: Largest) -> Evidence:
         budgets = {
-            "some of it fits": _between,
-            "all of it fits": _more_than_enough,
+            "some sizes fit": _between,
+            "all sizes fit": _more_than_enough,
             "nothing fits": lambda _, flat, fixed, each, most: fixed - 3 * each,
         }
         return _found(seed + 3, budgets, largest_micro_batch)

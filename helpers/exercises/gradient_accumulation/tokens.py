@@ -25,7 +25,9 @@ from .watched import (
 )
 
 IGNORED = -100  # target of a position that does not count, as in F.cross_entropy
-MEAN_OF_MEANS = "this is the mean of the micro-batches' means: a token weighs more where few others count beside it."
+MEAN_OF_MEANS = (
+    "this is the mean of the micro-batches' means: a token gets more weight if few others in its micro-batch count."
+)
 ZERO_LEFT_OUT = "the divisor is the number of targets above 0. A target of 0 counts; only -100 does not."
 
 

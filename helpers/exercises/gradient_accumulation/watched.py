@@ -236,10 +236,11 @@ class Adds(Check):
         if (left - LEFT_BEFORE).abs().max() <= 1e-4:
             return None
         if left.abs().max() < 1e-4:
-            return f"All gradients were {LEFT_BEFORE} before the call, and nothing of it is left: they were cleared."
-        low, high = left.min(), left.max()
+            return f"All gradients were {LEFT_BEFORE} before the call, and none of that is left: they were cleared."
+        low, high = f"{left.min():.3g}", f"{left.max():.3g}"
+        rest = f"{low} is" if low == high else f"between {low} and {high} is"
         return (
-            f"All gradients were {LEFT_BEFORE} before the call; of that, between {low:.3g} and {high:.3g} is left. Let "
+            f"All gradients were {LEFT_BEFORE} before the call; of that, {rest} left. Let "
             "backward() add to .grad, and change it in no other way."
         )
 

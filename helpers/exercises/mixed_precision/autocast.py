@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..base import Check, Evidence
 from ..probing.distance import relative_distance
@@ -125,7 +125,7 @@ def _results(region: Any, operations: Operations) -> Evidence:
 
 def _gradients(seed: int, autocast: Mode) -> Evidence | None:
     """Train a weight with one step, which changes it, and use it before and after; None where PyTorch refuses."""
-    weight, x = (_random(seed + i, n, 8).requires_grad_() for i, n in enumerate((6, 5)))
+    weight, x = nn.Parameter(_random(seed, 6, 8)), _random(seed + 1, 5, 8).requires_grad_()
     before = weight.detach().clone()
     mode = autocast(torch.bfloat16)
 
@@ -243,6 +243,10 @@ class CastsToLowPrecision(Check):
             return f"{wrong[0]}: FP32 is cast, and other dtypes are not. Cast every tensor that `is_floating_point()`."
         if wrong and all(case.endswith("FP16") for case in wrong):
             return "Everything is right for BF16 and wrong for FP16: cast to `self.dtype`."
+        low, right = seen["low precision"], expected["low precision"]
+        wrong = [c for c, (_, values) in right.items() if not relative_distance(low[c][1], values) <= SAME]
+        if wrong and all("a mask of numbers" in case for case in wrong):
+            return f"Only {wrong[0]} is wrong. A mask of floating-point numbers is cast like any other input."
         why = "It is in LOW_PRECISION: cast every floating-point tensor that goes in."
         return _wrong(
             seen, expected, "low precision", why, "Cast what goes in, before the operation; not what comes out."
@@ -288,9 +292,11 @@ class OthersFollow(Check):
 
 
 class CastsOnlyFloatingPoint(Check):
-    """Integers, masks and non-tensor arguments reach the operation as they are."""
+    """Integers, Boolean masks and non-tensor arguments reach the operation as they are."""
 
-    hint = "`isinstance(value, torch.Tensor) and value.is_floating_point()`: do not cast a class index or a mask."
+    hint = (
+        "`isinstance(value, torch.Tensor) and value.is_floating_point()`: do not cast a class index or a Boolean mask."
+    )
     probe = staticmethod(observe)
 
     @staticmethod
@@ -331,8 +337,8 @@ class GradientsComeBack(Check):
             if not abs(grown - 3) <= 0.02:
                 return (
                     f"A weight is multiplied by 3 after a region has ended. When {region}, F.linear's result should be "
-                    f"3 times as large as before, and it is {grown:.3g} times as large. Is a cast from the earlier "
-                    "region still in use?"
+                    f"3 times as large as before; it is {grown:.3g} times as large as before. Is a cast from the "
+                    "earlier region still in use?"
                 )
         return None
 

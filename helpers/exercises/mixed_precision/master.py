@@ -62,7 +62,7 @@ class MasterKeepsSmallUpdates(Check):
             if not any(move):
                 return (
                     f"After {STEPS} steps `{name}` has not changed. Was every update rounded away, or was nothing "
-                    f"written into it? (`{name} = ...` only gives the name to another tensor.)"
+                    f"written into it? (`{name} = ...` only rebinds the name.)"
                 )
         moved, wanted = seen["moves"]["master"], expected["moves"]["master"]
         if relative_distance(moved, [-number for number in wanted]) <= 0.01:

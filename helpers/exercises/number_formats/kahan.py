@@ -166,7 +166,7 @@ class SmallUpdatesArrive(Check):
         if not abs(seen["share"] - expected["share"]) <= 0.02:
             return (
                 f"After {STEPS} updates of a fiftieth of a gap, {seen['share']:.0%} of what was added has arrived "
-                f"(median); {expected['share']:.0%} should. Is the `lost` of one call part of the sum in the next?"
+                f"(median); {expected['share']:.0%} should. Is `lost` what the weight lacks, and part of the next sum?"
             )
         return None
 

@@ -113,7 +113,7 @@ class GoesToANeighbor(Check):
         low, high = torch.minimum(inner, outer), torch.maximum(inner, outer)  # BF16 has no number between these two
         for number, a, b, bottom, top in zip(numbers, least, most, low, high, strict=True):
             if a < bottom or b > top:
-                return f"{number:.6g} lies between {bottom:.6g} and {top:.6g}; yours reach from {a:.6g} to {b:.6g}."
+                return f"{number:.6g} lies between {bottom:.6g} and {top:.6g}; yours range from {a:.6g} to {b:.6g}."
         often, which = seen["moved"]
         if not often:
             return None
@@ -164,6 +164,8 @@ class IsRightOnAverage(Check):
                 "Up and down come equally often, however near the number is to one of its neighbors. Does the noise "
                 "have more than two values?"
             )
+        if set(seen["shares"]) == {0.0, 1.0}:
+            return "Not judged until each element of a call draws a number of its own: see draws_afresh."
         at = int(off.abs().argmax())
         tiny = abs(numbers[at]) < torch.finfo(torch.float32).tiny
         return (

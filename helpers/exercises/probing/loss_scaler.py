@@ -243,7 +243,7 @@ class GradientIsUnscaled(ForOptimizers):
         for name, one in got.items():
             group = "second group" if name == "0.bias" else "first group" if name == "0.weight" else "second optimizer"
             if not _divided(one["grad"], one["given"], scale):
-                if name == FROZEN and one["grad"] == one["given"]:
+                if name == FROZEN and one["grad"] == one["given"] and not bad:
                     return (
                         "unscale_() leaves out a parameter that has a gradient and has since been frozen. What counts "
                         "is whether .grad is None."
@@ -271,7 +271,7 @@ def _why_not(step: int, finite: bool, number: str, place: str, explicit: bool) -
         return f"No gradient is inf or NaN, and 1e9 is no overflow. {clears}"
     looks = (
         "Does unscale_() look at every gradient of every group, for inf and NaN, does it record what it found, and "
-        "does step() skip by that?"
+        "does step() use it to decide whether to skip?"
     )
     return looks if explicit or step == 1 else f"Here step() has to call unscale_() itself. {clears} {looks}"
 
@@ -387,7 +387,7 @@ class OverflowSkipsAndBacksOff(ForOptimizers):
         moved, right = seen["single"][0], expected["single"][0]
         if not close(moved, right, EXACT):
             return (
-                "Not judged to its end until a step after unscale_() is right: it moves the weights by "
+                "Only partly checked: first make a step after unscale_() right. It moves the weights by "
                 f"{moved / right:.4g} times what it should. See gradient_is_unscaled."
             )
         if not all(close(got, want, EXACT) for got, want in zip(seen["two"], expected["two"], strict=True)):

@@ -11,6 +11,7 @@ from helpers import Claims, GiB, MemoryMeter, MiB, ParallelConfig, Prediction, R
 from helpers.core.progress_line import progress_line
 from helpers.virtual_gpu import virtual_gpu
 from helpers.virtual_gpu.world import World
+import safetensors.torch
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp

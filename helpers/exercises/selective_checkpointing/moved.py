@@ -83,11 +83,11 @@ class _Numbered(_Attic):
 
 
 class BringsBackWhatWasSaved(Check):
-    """What is put away comes back by way of get, when the backward pass needs it and not before."""
+    """What is put away comes back through get, when the backward pass needs it and not before."""
 
     hint = (
         "pack returns what get needs; unpack is called in the backward pass, with what pack has returned.\n"
-        "A ticket may be anything, a tensor as well: what stays needs a mark that no ticket has."
+        "A ticket may be anything, a tensor as well: what stays needs a mark that no ticket can have."
     )
 
     @staticmethod
@@ -128,6 +128,11 @@ class BringsBackWhatWasSaved(Check):
                     f"When {case}, the gradient is off by {100 * off:.3g}%. Unpack must return what get(ticket) "
                     "returns."
                 )
+            if got["gets"] != want["gets"]:
+                return (
+                    f"In two backward passes through one graph, get was called {got['gets']} times; expected "
+                    f"{want['gets']}, once for each tensor and pass. Only the ticket is kept."
+                )
         return None
 
 
@@ -145,9 +150,11 @@ class LeavesParameters(Check):
         layers = nn.Sequential(nn.Linear(16, 24), nn.Tanh(), nn.Linear(24, 16), nn.Sigmoid()).double()
         layers[2].weight.requires_grad_(False)  # a frozen parameter is one, too
         x = torch.randn(8, 16).double()
+        z = torch.randn(8, 16).double().requires_grad_()
         attic = _Watching()
         with moved(layers.parameters(), attic.put, attic.get, 0):
             y = layers(x) * layers[0].bias[8:]  # begins in the middle of its memory
+            y = y + F.linear(z, layers[0].weight.data[:16])  # a view of another tensor on the weight's memory
         y.sum().backward()
         own = {p.untyped_storage().data_ptr() for p in layers.parameters()}
         return {"parameters": sum(address in own for address in attic.addresses), "put": len(attic.addresses)}
@@ -156,8 +163,8 @@ class LeavesParameters(Check):
     def judge(seen: Evidence, expected: Evidence) -> str | None:
         if seen["parameters"]:
             return (
-                f"{seen['parameters']} of the {seen['put']} tensors put away are parameters, or views of parameters. "
-                "Compare storages, not tensors."
+                f"Of the {seen['put']} tensors put away, {seen['parameters']} share memory with a parameter. Compare "
+                "storages, not tensors."
             )
         if seen["put"] < expected["put"]:
             return f"{seen['put']} tensors were put away; expected {expected['put']}, all that are not parameters."
@@ -202,7 +209,7 @@ class LeavesWhatIsSmall(Check):
         return None
 
 
-class LeavesWhatIsNoFloat(Check):
+class LeavesNonFloats(Check):
     """Integer and Boolean tensors stay, because `put` may change the format."""
 
     hint = "tensor.is_floating_point() is False for indices, targets and masks."
@@ -259,7 +266,7 @@ class KeepsNothingThatMoved(Check):
 
 
 class MakesNoCycle(Check):
-    """A tensor that stays is kept detached, so that an unused graph is freed at once."""
+    """A tensor that stays is kept detached, not copied, so that an unused graph is freed at once."""
 
     hint = (
         "exp saves its own result. A pack hook that returns this same tensor makes a reference cycle, which only "
@@ -276,17 +283,20 @@ class MakesNoCycle(Check):
         gc.disable()
         try:
             with moved([], attic.put, attic.get, 10_000):
-                y = x.exp()
+                y, z = x.exp(), x.sin()
+            copied = z.grad_fn._saved_self.data_ptr() != x.data_ptr()
             ended: list[bool] = []
             weakref.finalize(y.untyped_storage(), ended.append, True)
             del y
-            return {"freed": bool(ended)}
+            return {"freed": bool(ended), "copied": copied}
         finally:
             if enabled:
                 gc.enable()
 
     @staticmethod
     def judge(seen: Evidence, expected: Evidence) -> str | None:
+        if seen["copied"]:
+            return "A tensor that stays is copied, and the copy takes memory of its own. Keep tensor.detach()."
         if seen["freed"]:
             return None
         return (
@@ -298,7 +308,7 @@ MOVED = (
     BringsBackWhatWasSaved,
     LeavesParameters,
     LeavesWhatIsSmall,
-    LeavesWhatIsNoFloat,
+    LeavesNonFloats,
     KeepsNothingThatMoved,
     MakesNoCycle,
 )

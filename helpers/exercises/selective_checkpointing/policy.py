@@ -195,8 +195,8 @@ class DecidesEachTime(Check):
         for case, want in expected.items():
             if seen[case] != want:
                 return (
-                    f"Two blocks with the same context_fn, least = 40: of the two matmuls that sum {case} {seen[case]} "
-                    f"run again; expected {want}."
+                    f"Two blocks with the same context_fn, least = 40: {seen[case]} of the two matmuls that sum {case} "
+                    f"ran again; expected {want}."
                 )
         return None
 

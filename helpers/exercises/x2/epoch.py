@@ -189,8 +189,8 @@ class EachGroupCounts(Check):
 
     points = 1
     hint = (
-        "Each row of a group weighs 1 / (rows of the group), however its micro-batches are cut; gradients are cleared "
-        "before the first and after each update; take micro-batches from the loader as you need them."
+        "Each row of a group weighs 1 / (rows of the group), however the group is split into micro-batches; gradients "
+        "are cleared before the first and after each update; take micro-batches from the loader as you need them."
     )
 
     @staticmethod
@@ -257,7 +257,7 @@ class LastGroupCounts(Check):
     points = 1
     hint = (
         "What is left when the loader ends is a group, too: one more update after the loop, each of its rows weighing "
-        "1 / (rows of this group). An empty rest makes none."
+        "1 / (rows of this group). If nothing is left, there is no extra update."
     )
 
     @staticmethod
@@ -294,7 +294,8 @@ class GoesOnInMidGroup(Check):
 
     points = 1
     hint = (
-        "What of an unfinished group is in neither the weights nor the optimizer? All of it belongs in the state.\n"
+        "Which parts of an unfinished group are in neither the weights nor the optimizer? All of them belong in the "
+        "state.\n"
         "A group may be stopped more than once, and the loader may have nothing left when the next call comes."
     )
 
@@ -314,7 +315,7 @@ class GoesOnInMidGroup(Check):
             for group in range(len(case.groups)):
                 wrong = _wrong_gradient(got, want, group)
                 if wrong and _wrong_gradient(seen[UNCUT], expected[UNCUT], 0):
-                    wrong = f"{wrong} So is that of a group that no stop cuts in two: see each_group_counts first."
+                    wrong = f"{wrong} The same is true of a group that is not interrupted: see each_group_counts first."
                 if wrong:
                     return f"{name}, group {group + 1}: {wrong}"
             if not relative_distance(got["moved"], want["moved"]) <= EXACT:
@@ -334,7 +335,7 @@ class StateIsASnapshot(Check):
     points = 1
     hint = (
         "Numbers, strings, tensors, lists and dicts go through torch.save and torch.load(weights_only=True).\n"
-        "backward() adds to .grad in place: what else is this tensor? Clone on the way out and on the way in."
+        "backward() adds to .grad in place: what else refers to this tensor? Clone on the way out and on the way in."
     )
 
     @staticmethod
@@ -402,12 +403,12 @@ class StateIsASnapshot(Check):
         """Name the simplest run whose weights are wrong: an epoch in one call, in two, or with others between."""
         if not relative_distance(seen["in one call"], expected["in one call"]) <= EXACT:
             return (
-                "Not judged to its end until an epoch in one call is right: of 7 micro-batches, 6 per update, the last "
+                "Only partly checked until an epoch in one call is right: of 7 micro-batches, 6 per update, the last "
                 "is a group of its own, and the weights are wrong. See each_group_counts and last_group_counts."
             )
         if not relative_distance(seen["in two calls"], expected["in two calls"]) <= EXACT:
             return (
-                "Not judged to its end until a stopped run is right: an epoch in one call gives the right weights, and "
+                "Only partly checked until a stopped run is right: an epoch in one call gives the right weights, and "
                 "stopped after 3 micro-batches, 6 per update, it gives others. See goes_on_in_mid_group."
             )
         return (
@@ -443,7 +444,7 @@ class SchedulerStepsWithTheOptimizer(Check):
     points = 1
     hint = (
         "A schedule counts updates: scheduler.step() belongs right after optimizer.step().\n"
-        "A call that stops in the middle of a group makes no update of it, so it does not move the schedule."
+        "A call that stops in the middle of a group makes no update for it, so it does not move the schedule."
     )
 
     @staticmethod

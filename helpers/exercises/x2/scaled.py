@@ -222,12 +222,12 @@ def _near(got: Evidence, want: Evidence) -> bool:
 
 
 class ClipsTheJointGradientOnce(Check):
-    """The true gradient is clipped to one norm over the parameters of both optimizers, and its noise is measured."""
+    """The true gradient is clipped by its joint norm over both optimizers' parameters, and its noise is measured."""
 
     points = 1
     hint = (
         "scale() and backward() inside the loop, each micro-batch weighted by its rows; the rest once, after it.\n"
-        "Unscale both before clipping: a norm over one unscaled and one scaled half is neither.\n"
+        "Unscale both before clipping: a norm over one unscaled and one scaled half means nothing.\n"
         "`.grad` is a sum. What did the last micro-batch add to it, and by which factors does that differ from its own "
         "gradient?"
     )
@@ -256,6 +256,8 @@ class ClipsTheJointGradientOnce(Check):
             wrong = wrong_update(got["moved"][0], want["moved"][0], FP32)
             if wrong and math.hypot(*got["moved"][0]) < 0.01 * math.hypot(*want["moved"][0]):
                 wrong += " An update this short: was the gradient clipped before it was unscaled?"
+            elif wrong:
+                wrong += " Is it clipped once, by one norm over the parameters of both optimizers?"
             wrong = wrong or too_many_activations(got["activations"], want["activations"])
             if wrong:
                 return f"{case}: {wrong}"

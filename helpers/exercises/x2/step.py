@@ -36,9 +36,9 @@ from .spy import (
 )
 
 ANOTHER_LOSS = (
-    "With another loss_fn, in which classes weigh differently and the joint count is a fraction below 1, the update is "
-    "wrong; with plain cross-entropy it is right. Is the loss computed by the loss_fn that you are given, and is the "
-    "count used as it comes, neither rounded nor raised to 1?"
+    "With another loss_fn, in which classes have different weights and the joint count is a fraction below 1, the "
+    "update is wrong; with plain cross-entropy it is right. Is the loss computed by the loss_fn that you are given, "
+    "and is the count used as it comes, neither rounded nor raised to 1?"
 )
 FROZEN = (
     "A frozen parameter has changed. Momentum and weight decay move a parameter whose gradient is zero: leave .grad at "
@@ -249,7 +249,7 @@ class RanksStayInStep(Check):
             wrong = _wrong(got, expected[name])
             if wrong and not _hangs(got) and _wrong(seen[EQUAL], expected[EQUAL]):
                 wrong = (
-                    f"the calls agree, and the step is wrong, as it is where both ranks have the same work: see "
+                    f"the calls match, but the step is wrong, just as when both ranks have equal work: see "
                     f"update_is_of_both_ranks first. {wrong[0].upper()}{wrong[1:]}"
                 )
             if wrong:
