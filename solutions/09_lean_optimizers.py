@@ -146,7 +146,7 @@ for name, formula in FORMULA.items():
     table.append((name, f"{sum(map(formula, make_gpt().parameters())) / phi:.4f}", found))
 show_table(table)
 unfactored = sum(4 * p.numel() for p in make_gpt().parameters() if p.dim() < 2) / phi
-print(f"of Adafactor's state, biases and norms, which it does not factor: {unfactored:.4f}")
+print(f"biases and norms (not factored): {unfactored:.4f} bytes per parameter of Adafactor's state")
 
 # %% [markdown] name="state_explained"
 # The formulas agree with the measured figures in every digit shown.
@@ -183,7 +183,7 @@ my_guess = None
 ### BEGIN GUESS
 my_guess = 0.05  # with a little rounding
 ### END GUESS
-bf16_guess = Prediction("Second moment after 1,000 steps without gradient, BF16", my_guess, "")
+bf16_guess = Prediction("Second moment after 1,000 steps with zero gradient, in BF16", my_guess, "")
 
 # %% name="bf16_moment"
 averages = {dtype: torch.ones(4, dtype=dtype, device=device) for dtype in (torch.float32, torch.bfloat16)}
@@ -435,7 +435,7 @@ for name, books in BOOKS.items():
     print(f"   afterwards, the weights have magnitudes up to {largest_weight:.3g}")
 
 # %% [markdown] name="moment_idea_text"
-# A few percent of the second moments decode to zero. The next step adds only (1 − β₂)·g² to such a zero. If that gradient is zero, too (for example because a token does not occur in that batch), the update divides *m*, which is not zero, by ε alone, and ε is 10⁻⁸. Such an update moves a weight much too far: the largest weight shows it, and the loss rises again. The median error did not show this.
+# A few percent of the second moments decode to zero. The next step adds only (1 − β₂)·g² to such a zero. If that gradient is small, the root of this number is far below *m*, which still remembers larger gradients, and the update *m* / √v moves a weight much too far: the largest weight shows it, and the loss rises again. The median error did not show this.
 #
 # With equal factors the losses fall. [[Muon_and_in_place]] trains such an optimizer for longer and compares it with FP32 Adam. 8 bits also work on large models (Dettmers et al. 2022), with one exception: keep the embedding's state in 32 bits.
 #
@@ -517,7 +517,7 @@ for name, meter in implemented.items():
 # Adam's step divides by √v + ε. That root is a new tensor, because *v* itself must be kept:
 #
 # - `foreach` takes the roots for **all** parameters before it uses the first: one more copy of the model, 4 bytes per parameter.
-# - The **for-loop** has one root at a time, and the root divided by its correction: two tensors of the size of the largest parameter.
+# - The **for-loop** has the root of one parameter at a time, and the root divided by its correction: two tensors of the size of the largest parameter. (Other lines of the list count small ones, too.)
 # - **fused** has none: the root never leaves the registers. Its peak is no longer in the step but at the end of the backward pass, where the embedding, which is used twice, adds up its two gradients.
 #
 # Do they take the same step, and how long does it take?
@@ -588,7 +588,7 @@ show_table(table)
 # - **Yours** and uncompiled **torchao** hold the new moments, their roots, the scaled numbers, and codes as wide integers. Compiled, most of them stay in registers ([[compilation_and_fusion]]).
 # - **Muon** holds the new momentum and a few BF16 matrices, each at most half as large.
 #
-# So **fewer bits with a poor kernel can peak above more bits with a better one**. (Compare the 4-bit with the 8-bit optimizers, if torchao is installed. Its step runs uncompiled here. In practice you would compile it, and its peak would be lower; that is not run here.) These temporaries exist for **one parameter at a time**. That is a lot here, where the largest matrix is a twelfth of the model, and little in a model of a hundred layers.
+# So **fewer bits with a poor kernel can peak above more bits with a better one**. (Compare the 4-bit with the 8-bit optimizers, if torchao is installed. Its step runs uncompiled here. In practice you would compile it, and its peak would be lower; no cell tests that.) These temporaries exist for **one parameter at a time**. That is a lot here, where the largest matrix is a twelfth of the model, and little in a model of a hundred layers.
 #
 # With plain SGD, **gradients** are about half of the memory that is left.
 #
@@ -671,7 +671,9 @@ outside, inside = implemented["fused"], metered(fused_adamw, inside=True)
 for name, meter in {"step after the backward pass": outside, "step inside": inside}.items():
     share = meter.largest["gradients"] / phi / 4
     there = ", ".join(f"{category} {held / phi:.2f}" for category, held in meter.at_peak.items() if held > phi / 100)
-    print(f"{name:30} most gradients alive {share:5.0%}, peak {meter.peak_bytes / phi:5.2f} bytes per parameter")
+    print(
+        f"{name:30} gradients alive at once: at most {share:5.0%}, peak {meter.peak_bytes / phi:5.2f} bytes per parameter"
+    )
     print(f"   in {meter.peak_at}: {there}")
 show(
     outside.plot("AdamW, step after the backward pass"),
@@ -706,7 +708,7 @@ for remove in (False, True):
 #
 # And the peak? Each gradient now lives only for a moment. The peak is near the *start* of the backward pass, where a large gradient meets the activations that are still alive. The saving is a little less than four bytes per parameter: the largest gradient, those activations and a temporary remain.
 #
-# When does this help? At 16 tokens, `foreach` peaks nearly two copies of the weights above `fused` with the step inside: by `foreach`'s temporaries, and by most of the gradients. The last line under the figures above gives the bytes of activations per token, and of all gradients. **Predict** the gap at 512 tokens.
+# When does this help? At 16 tokens, the peak of `foreach` is nearly two copies of the weights above that of `fused` with the step inside: its temporaries, plus most of the gradients. The last line under the figures above gives the bytes of activations per token, and of all gradients. **Predict** the gap at 512 tokens.
 
 # %% name="guess_sweep"
 my_guess = None  # copies of the weights
@@ -757,17 +759,17 @@ axes.set(title="Three setups for the same GPT", xlabel="tokens in a batch", ylab
 axes.legend(frameon=False)
 show(
     figure,
-    "Far apart at 16 tokens; at 512 the two AdamW lines have met, and 8 bits with the step inside stays lower by the bytes of state saved.",
+    "Far apart at 16 tokens; at 512 the two AdamW lines have met, and 8 bits with the step inside stays lower by most of the state that it saves.",
 )
 
 # %% [markdown] name="sweep_explained"
-# With many tokens the peak is where the activations are highest, at the start of the backward pass. There are no gradients and no temporaries of the step at that moment, so neither `foreach` nor the step inside makes a difference.
+# With many tokens the peak is where the activations are highest, at the start of the backward pass. There are hardly any gradients and no temporaries of AdamW's step at that moment, so neither `foreach` nor the step inside makes a difference.
 #
-# *State* is always there, so a leaner optimizer saves the same number of bytes at any size. The lowest line differs in two ways, 8 bits and the step inside; at the right end only the smaller state still counts.
+# *State* is always there, so a leaner optimizer saves about the same number of bytes at any size. The lowest line differs in two ways, 8 bits and the step inside; at the right end the smaller state counts, less the FP32 temporaries of `Adam8`'s own step, which runs while most activations are still alive.
 #
 # ### What it rules out
 #
-# Methods that need **all gradients at once** no longer work: clipping by their joint norm, a loss scaler's check for infinities before the step, and gradient accumulation. Clipping and accumulation raise no error. (`GradScaler.step` does, with "No inf checks were recorded for this optimizer": it finds no gradients to check. That is not run here.) The next cell tries accumulation and clipping anyway:
+# Methods that need **all gradients at once** no longer work: clipping by their joint norm, a loss scaler's check for infinities before the step, and gradient accumulation. Clipping and accumulation raise no error. (`GradScaler.step` does, with "No inf checks were recorded for this optimizer": it finds no gradients to check. No cell tests that.) The next cell tries accumulation and clipping anyway:
 
 
 # %% name="forbidden"
@@ -798,12 +800,12 @@ print(f"two micro-batches: the update is off by {(wrong - right).norm() / right.
 # - merge micro-batches into the momentum ([[capstone]] does);
 # - train in BF16, which needs no scaler.
 #
-# Under `DistributedDataParallel`, a gradient that is used before it is averaged belongs to one process only, and the copies of the model diverge (also not run here). Use the framework's own support there.
+# Under `DistributedDataParallel`, a gradient that is used before it is averaged belongs to one process only, and the copies of the model diverge (no cell tests that, either). Use the framework's own support there.
 
 # %% [markdown] name="seven_text"
 # ## 5 · The same for a 7B model
 #
-# The planner ([[where_memory_goes]]) runs a 7B Llama on fake tensors, which take no memory: FP32 weights, one sequence of 512 tokens, every block checkpointed, so that the static part dominates. `planned` looks up plans that come with the course. A recipe that you change is planned when you run the cell.
+# The planner ([[where_memory_goes]]) runs a 7B Llama on fake tensors, which take no memory. The recipe: FP32 weights, one sequence of 512 tokens, every block checkpointed, so that the static part dominates. `planned` looks up plans that come with the course. A recipe that you change is planned when you run the cell.
 
 # %% name="seven"
 job = {"model": "llama-2-7b", "precision": "fp32", "checkpointing": "every"}
@@ -838,7 +840,7 @@ print(f"4 + 4 bytes per parameter over a bus of 25 GB/s: {8 * count / 25e9:.1f} 
 # %% [markdown] name="play_text"
 # ## 6 · Explore
 #
-# Choose the optimizer, the number of tokens, and the step inside or after. Find the number of tokens beyond which the step inside no longer helps `fused`. Estimate it first: it is about where the activations take as much as all gradients, and section 4 printed both.
+# Choose the optimizer, the number of tokens, and whether the step runs inside the backward pass or after it. Find the number of tokens beyond which the step inside no longer helps `fused`. Estimate it first: it is about where the activations take as much as all gradients, and section 4 printed both.
 
 # %% name="play"
 SETUPS = {"AdamW, foreach": LANES["AdamW, foreach"][0], "AdamW, fused": fused_adamw}

@@ -233,7 +233,7 @@ Muon = check("muon_and_in_place.muon", Muon)
 hint("muon_and_in_place.muon")
 
 # %% [markdown] name="same_text"
-# PyTorch has `torch.optim.Muon`, which multiplies in BF16. `adjust_lr_fn="match_rms_adamw"` selects the factor above. Muon is only for matrices: `MatricesAndRest` gives it the matrices of a model, and all other parameters to AdamW. (The usual recipe also leaves the embedding and the output layer to AdamW. Here Muon gets every matrix.) Both take twenty steps on the same batches.
+# PyTorch has `torch.optim.Muon`, which multiplies in BF16. `adjust_lr_fn="match_rms_adamw"` selects the factor above. Muon is only for matrices: `MatricesAndRest` gives it the matrices of a model, and all other parameters to AdamW. (The usual recipe also leaves the embedding and the output layer to AdamW. Here Muon gets every matrix.) Your Muon and PyTorch's each train the GPT for twenty steps on the same batches.
 #
 # **Predict.** How far apart are the two results for the matrix of section 1, as a percentage of the distance that it has moved?
 
@@ -282,7 +282,7 @@ same_guess.reveal(100 * ((mine - theirs).norm() / theirs.norm()).item())
 # - a convolutional network and a vision transformer on the digits, with SGD and AdamW;
 # - a **language model** on English text, with your Muon, Adafactor and AdamW.
 #
-# Each optimizer gets its own learning rate for each network: the best of three by the loss on held-out data, with one seed. Only 8-bit Adam takes over Adam's rate, because it is meant to replace Adam. Then each trains again, with three seeds on the digits and with two new ones on the text.
+# Each optimizer gets its own learning rate for each network: the best of three by the loss on held-out data, with one seed. Only 8-bit Adam reuses Adam's rate, because it is meant to replace Adam. Then each trains again, with three seeds on the digits and with two new ones on the text.
 #
 # A short run can mislead in two ways:
 #
@@ -292,11 +292,11 @@ same_guess.reveal(100 * ((mine - theirs).norm() / theirs.norm()).item())
 # **Predict** how much higher the language model's test loss is with Adafactor than with AdamW (negative: lower).
 
 # %% name="guess_sgd"
-my_guess = None  # test loss above AdamW's; negative: below
+my_guess = None  # test loss minus AdamW's; negative: lower
 ### BEGIN GUESS
 my_guess = 0.1
 ### END GUESS
-adafactor_behind = Prediction("Language model, Adafactor's test loss above AdamW's", my_guess, "", difference=True)
+adafactor_behind = Prediction("Language model, Adafactor's test loss minus AdamW's", my_guess, "", difference=True)
 
 # %% name="rivals"
 RIVALS = {
@@ -441,7 +441,7 @@ for rival in ("Muon", "Adafactor", "AdamW"):
 eight, full = (
     statistics.mean(found["MLP", n, rate["MLP", n], seed][0] for seed in range(3)) for n in ("Adam8", "Adam")
 )
-claims.record("T13", "fewer bits, as good a test loss", "MLP, 8-bit Adam, 3 seeds", eight / full, "of FP32's", 0, 1.15)
+claims.record("T13", "fewer bits, as good a test loss", "MLP, 8-bit Adam, 3 seeds", eight / full, "x FP32's", 0, 1.15)
 for net in ("CNN", "ViT"):
     claims.figure("SGD, test accuracy below AdamW's", f"{net}, {EPOCHS} epochs, 3 seeds", behind[net, "SGD"], "points")
 for rival in ("Muon", "Adafactor"):
@@ -458,7 +458,7 @@ adafactor_behind.reveal(behind["GPT", "Adafactor"])
 #
 # One explanation for SGD on the vision transformer (Zhang et al. 2024): the parts of a transformer differ in curvature far more than the layers of a convolutional network, so one learning rate does not fit all of them. Adam's second moment gives each weight its own step size.
 #
-# What do these results support? The advice "SGD instead of Adam" comes from convolutional vision models. For a language model, Muon and Adafactor are worth a trial. This run does not rank them: 160 steps of a tiny model show which optimizer is fast at the start, not which ends lower. And each rate comes from one seed; where the list of rates in the search says *at the edge* (none may), a rate beyond that edge might do better. Higher rates were tried for AdamW on the text (0.004, 0.01 and 0.03, outside this notebook): none comes near the loss at 0.001. PyTorch's Adafactor has no momentum by design. Muon's price is its matmuls, and it needs full matrices, which a sharded model has to gather first ([[sharding]]).
+# (*Held* for 8-bit Adam means a test loss at most 1.15 times FP32's.) What do these results support? The advice "SGD instead of Adam" comes from convolutional vision models. For a language model, Muon and Adafactor are worth a trial. This run does not rank them: 160 steps of a tiny model show which optimizer is fast at the start, not which ends lower. And each rate comes from one seed; where the rate search printed *at the edge* (it may not have), a rate beyond that edge might do better. Higher rates were tried for AdamW on the text (0.004, 0.01 and 0.03, outside this notebook): none comes near the loss at 0.001. PyTorch's Adafactor has no momentum by design. Muon's price is its matmuls, and it needs full matrices, which a sharded model has to gather first ([[sharding]]).
 #
 # ## 4 · Zeroed gradients
 #
@@ -471,7 +471,7 @@ my_guess = None  # copies of the weights
 ### BEGIN GUESS
 my_guess = 1  # a full set of gradients is alive when it need not be
 ### END GUESS
-zeros_guess = Prediction("Zeros kept, 16 tokens: peak higher by", my_guess, "copies of the weights")
+zeros_guess = Prediction("Increase in peak when zeros are kept, 16 tokens", my_guess, "copies of the weights")
 
 
 # %% name="set_to_none"
@@ -521,7 +521,7 @@ show(
 #
 # ## 5 · Activations in place
 #
-# `x.relu_()` and `nn.ReLU(inplace=True)` overwrite their input with the result, so one tensor seems to be enough instead of two. **Predict** for four linear layers and four ReLUs: how many of the tensors saved for the backward pass does `inplace=True` avoid?
+# `x.relu_()` and `nn.ReLU(inplace=True)` overwrite their input with the result, so one tensor is stored instead of two. **Predict** for four linear layers, each followed by a ReLU, and a fifth that returns one number: how many of the tensors saved for the backward pass does `inplace=True` avoid?
 
 # %% name="guess_inplace"
 my_guess = None  # tensors
@@ -671,7 +671,7 @@ _ = attempt("through .detach(), which shares the version", add_through_detach)
 
 # %% name="hardtanh" answer=true reveal=true
 class HardtanhInPlace(torch.autograd.Function):
-    """Limits a tensor to -1 ... 1 in place, and keeps only the result for the backward pass."""
+    """Clamps a tensor to [-1, 1] in place, and keeps only the result for the backward pass."""
 
     @staticmethod
     def forward(ctx, x):
@@ -728,8 +728,8 @@ claims
 # - Muon's step comes from a few matmuls (Newton-Schulz), and its state is one momentum per matrix. Very small singular values stay small.
 # - A verdict on an optimizer holds only for a model, a schedule and a number of steps. Give each optimizer its best rate, repeat with other seeds, and ask what a trivial model reaches.
 # - 8-bit Adam matches Adam on a small MLP. SGD with momentum matches AdamW on a small convolutional network, and not on a vision transformer.
-# - Zeroed gradients raise the peak by up to a copy of the weights. With None they do not.
-# - An in-place activation saves memory if its derivative follows from the output and the input would otherwise have been saved.
+# - Zeroed gradients raise the peak by up to a copy of the weights. Gradients set to None do not.
+# - In training, an in-place activation saves memory if its derivative follows from the output and the input would otherwise have been saved.
 # - A saved tensor must not change. Never write through `.data`.
 #
 # | You want | Reach for |

@@ -62,7 +62,7 @@ print("torch.compile makes kernels here:", f"no, {missing}; cells that need them
 #
 # A *kernel* is the function that does an operation's work on the device. To *fuse* operations is to replace them with one kernel, which keeps intermediate results in registers.
 #
-# Below is GELU as its paper writes it (with the tanh approximation). An operation on two tensors reads 2n numbers and writes n. An operation on a tensor and a constant reads n and writes n.
+# Below is GELU as its paper writes it (with the tanh approximation). An operation on two tensors reads 2n numbers and writes n (x + x reads x once). An operation on a tensor and a constant reads n and writes n.
 #
 # In units of n, how many numbers do the operations of its `return` line read and write in total? Count them before you run the next cell. A fused kernel would read x once and write the result once: 2n.
 
@@ -124,7 +124,7 @@ speed_guess = Prediction("Eight operations / F.gelu, time, with out=", my_guess,
 # `torch.compile` has two halves. *TorchDynamo* follows the Python code as it runs and records its tensor operations as a **graph**. A *backend*, by default *Inductor*, turns the graph into
 # kernels: C++ on a CPU, Triton on a GPU. This happens at the **first call**, and again for inputs that the graph does not fit.
 #
-# **Predict.** How long does the first call take for one line of Python? The cache of compiled kernels is empty, so the start is cold. Nothing above lets you calculate this, so choose the closest: 0.1, 1, 10 or 100 seconds.
+# **Predict.** How long does the first call take for one line of Python? The cache of compiled kernels is empty, so the start is cold. Nothing above lets you calculate this, so guess the order of magnitude: 0.1, 1, 10 or 100 seconds.
 
 # %% name="guess_cold"
 my_guess = None  # seconds: 0.1, 1, 10 or 100
@@ -171,7 +171,7 @@ if missing:
     print(f"These times are for the backend 'aot_eager', which records graphs and makes no kernels: {missing}.")
 
 # %% [markdown] name="kernel_text"
-# The very first compilation also prepares the compiler itself: it precompiles headers and tests what the processor can do. (No cell shows these steps apart.) A later graph costs far less: compare the time for SiLU. (A new process that finds the kernel on disk also has to import the compiler first. The figure in the line "first call with the kernel on disk" does not include that.) The results agree up to rounding, not bit for bit.
+# The very first compilation also prepares the compiler itself: it precompiles headers and tests what the processor can do. (No cell times these steps separately.) A later graph costs far less: compare the time for SiLU. (A new process that finds the kernel on disk also has to import the compiler first. The figure in the line "first call with the kernel on disk" does not include that.) The results agree up to rounding, not bit for bit.
 #
 # The next cell prints the generated kernel. Count its memory reads and writes; the cell after that checks your count. Everything in between stays in registers.
 
@@ -235,10 +235,10 @@ else:
 # So eager mode has three costs:
 #
 # - **Bytes.** Fusing divides them by nine.
-# - **Arithmetic.** Fusing removes none of it. Once most of the memory traffic is gone, the arithmetic remains, so the speedup is smaller than the reduction in bytes. (Compare the time of tanh alone with that of F.gelu: it explains only a part. PyTorch may use another routine for tanh inside F.gelu; no cell shows what the rest consists of.)
+# - **Arithmetic.** Fusing removes none of it. Once most of the memory traffic is gone, the arithmetic remains, so the speedup is smaller than the reduction in bytes. (Compare the time of tanh alone with that of F.gelu: it accounts for only part of F.gelu's time. PyTorch may use another routine for tanh inside F.gelu; no cell shows what the rest consists of.)
 # - **New memory.** Eager mode makes eight new tensors, the fused kernel one. On a CPU this raises the speedup for code as it is usually written. That part of the speedup is not saved traffic.
 #
-# With `out=`, the eight operations may take less time than the last line expects for their bytes. Most of them work in place there, and multiplying a tensor in place can be faster than copying it, although both read n numbers and write n: the copy touches two tensors, the multiplication one. (The line "a copy -> in place" compares the two.)
+# With `out=`, the eight operations may take less time than their bytes would take at the copy's speed (the line that says *at the speed of the copy*). Most of them work in place there, and multiplying a tensor in place can be faster than copying it, although both read n numbers and write n: the copy touches two tensors, the multiplication one. (The line "a copy -> in place" compares the two.)
 #
 # On the **roofline** ([[where_the_time_goes]]) fusion moves a kernel to the *right*: same operations, fewer bytes.
 
@@ -315,7 +315,7 @@ except torch._dynamo.exc.Unsupported as error:
 # **Contract.** `repaired(x)` returns the same numbers as `normalize(x)` in one graph, for a tensor of any shape, contiguous or not.
 #
 # - The numbers are 2x, minus 1 if the mean of 2x is above 0, divided by the largest magnitude of the result.
-# - One graph: no value leaves the tensors on the way, and nothing is printed.
+# - One graph: no tensor's value is read into Python, and nothing is printed.
 # - `x` is not changed.
 
 
@@ -339,7 +339,7 @@ hint("compilation_and_fusion.repair")
 #
 # ### Recompilations
 #
-# A graph is valid for the shapes it was recorded with, but texts differ in length. How many graphs are made, and which of them does a call run? A backend of your own can record both.
+# A graph is valid for the shapes it was recorded with, but the texts that a language model reads differ in length. How many graphs are made, and which of them does a call run? A backend of your own can record both.
 #
 # A backend is a function `backend(graph, inputs)`. It takes a graph (a `torch.fx.GraphModule`) and sample inputs, and returns a callable. From then on PyTorch calls this callable in place of the recorded operations.
 #
@@ -415,7 +415,7 @@ print(f"PyTorch's limit: {torch._dynamo.config.recompile_limit} graphs per funct
 
 # %% [markdown] name="shapes_explained"
 # - **`dynamic=False`** makes a graph per length, up to the limit. After that, PyTorch compiles no new graphs, but keeps those that it has: known lengths still run compiled, and new lengths run eagerly. The only sign is a warning in the log (muted here).
-# - **The default** makes the length a variable when it sees a second length, and that graph serves all others (in the second round the first length, too).
+# - **The default** makes the length a variable when it sees a second length. That graph serves all other lengths, in the second round the first one, too.
 # - **`mark_dynamic(tensor, dim)`** makes it a variable from the start, for this dimension only. (`dynamic=True` does so for all dimensions.)
 #
 # ### Why was it recompiled?
@@ -496,7 +496,7 @@ for name, row in seen.items():
     print(f"{name:9} saved {human_bytes(row['kept'])}, peak of a step {human_bytes(row['peak'])}")
 
 # %% [markdown] name="kept_explained"
-# Inductor recomputes pointwise results. It saves each matmul's *input* (for the gradient of its weight) and GELU's input (for GELU's derivative): 2 + 8 + 8 MiB. It could even recompute the input of `down` from that of GELU, which would save another 8 MiB. It does not, because a matmul reads its input from memory. If only the backend `aot_eager` can run, the figure is higher.
+# Inductor recomputes pointwise results. It saves each matmul's *input* (for the gradient of its weight) and GELU's input (for GELU's derivative): 2 + 8 + 8 MiB. It could even recompute the input of `down` from that of GELU, which would save another 8 MiB. Why it does not, no cell shows; a likely reason is that a matmul reads its input from memory. If only the backend `aot_eager` can run, the figure is higher.
 #
 # (The two figures come from different sources. Autograd reports what it saves. The meter, with `by_category=False`, reads the allocator, which includes what compiled graphs allocate. To tell all categories apart, the meter has to see single operations, so it would run compiled code uncompiled.)
 
@@ -515,7 +515,7 @@ else:
 # %% [markdown] name="rise_text"
 # ### The second micro-batch
 #
-# Take eight linear layers with P bytes of parameters in all, small activations, and gradients of an earlier micro-batch in `.grad` ([[gradient_accumulation]]). In eager mode the second micro-batch peaks at 2.1 P.
+# Take eight linear layers with P bytes of parameters in total, small activations, and gradients from an earlier micro-batch already in `.grad` ([[gradient_accumulation]]). In eager mode the second micro-batch peaks at 2.1 P.
 #
 # **Predict** the peak when the eight layers are compiled together.
 
@@ -591,7 +591,7 @@ else:
     print("On this device the meter reads only the peak, so it has no curve to show.")
 
 # %% [markdown] name="rise_cause"
-# The peak is higher by nearly a full P. For a 7B model in BF16, P is 14 GB. Eager mode makes the new gradients one by one, adds each to `.grad`, and frees it before it makes the next. To autograd, a compiled backward pass is *one* operation, which returns all gradients at once. The same happens to an optimizer step in the backward pass ([[lean_optimizers]]): with one compiled graph, all gradients exist before the first step.
+# The peak is higher by nearly a full P. For a 7B model in BF16, P is 14 GB. Eager mode makes the new gradients one by one, adds each to `.grad`, and frees it before it makes the next. To autograd, a compiled backward pass is *one* operation, which returns all gradients at once. The same happens to an optimizer step in the backward pass ([[lean_optimizers]]): with one compiled graph, all gradients exist before the first step. (No cell here measures that.)
 #
 # The remedy is to compile **block by block** (`block.compile()`): the gradients of a block are returned when the block is done. For equal blocks the compiler runs twice, however many there are (the first block's input needs no gradient). This measurement uses a backend that makes no kernels, so the rise comes from the graph.
 #
@@ -703,7 +703,7 @@ for on in (True, False, True):
 autocast_guess.reveal(graphs_made(), "counted")
 
 # %% [markdown] name="together_explained"
-# A graph is specialized on the state of autocast. Called without autocast, the module gets a second graph, and both stay valid. So evaluate under the same autocast that you train under, or pay for one more compilation.
+# A graph is specialized on the state of autocast. Called without autocast, the module gets a second graph, and both stay valid. So evaluate under the autocast that you train under, which also gives the same rounding. Whether gradients are recorded is another such condition: evaluating under `no_grad` compiles a graph of its own in any case.
 #
 # ## 5 · TorchScript is history; `torch.export` ships a graph
 #
@@ -759,8 +759,8 @@ claims
 # - Pointwise operations do little arithmetic per byte. Fusing leaves only the first read and the last write: 18n became 2n.
 # - The speedup is smaller than that. The arithmetic remains, and on a CPU new memory for each result can cost more than moving the bytes.
 # - `torch.compile`: slow first call, fused kernels, fewer saved activations. Check for graph breaks (`fullgraph=True`) and recompilations before you trust a timing.
-# - Past the recompile limit, known shapes still run compiled and new ones run eagerly. `mark_dynamic` avoids the limit.
-# - One compiled backward pass returns all gradients at once, so with accumulation or a step in the backward pass the peak rises. Compile block by block.
+# - Past the recompile limit, known shapes still run compiled and new ones run eagerly. The default and `mark_dynamic` avoid the limit: one graph serves all lengths.
+# - One compiled backward pass returns all gradients at once, so with accumulation the peak rises. Compile block by block.
 # - `.compile()` makes no graph for a module whose `forward` PyTorch wrote, and does not report it; submodules that you wrote still get graphs. Count graphs.
 # - Use `torch.compile` for speed and `torch.export` to ship a graph.
 #

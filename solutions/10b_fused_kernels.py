@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Fused kernels
 #
-# **A fused kernel reads its inputs once and writes its result once. Attention's scores and a language model's logits are only intermediate results, so they never have to be stored in full.**
+# **A fused kernel reads its inputs from memory and writes only its result. Attention's scores and a language model's logits are only intermediate results, so they never have to be stored in full.**
 #
 # | | |
 # |---|---|
@@ -134,7 +134,7 @@ else:
 # `traffic` counts bytes from the sizes of tensors, whether or not they are in a cache.
 #
 # - **Small tensors** stay in the processor's last-level cache (tens of MiB, on large servers hundreds). The next operation reads from the cache what the last one wrote. Fusion then saves traffic to the cache, which is faster than memory, so it gains less than the count of bytes promises.
-# - **Tensors several times as large as the cache** do go to memory, so there the factor can come closer to 2.5. (On a server with hundreds of MiB of cache, even the larger tensors above may fit.) Compare the two factors above. If the second factor is also far below 2.5, traffic is not the only cost. (On a busy machine the factors say little: other programs use the cache and the memory, too.)
+# - **Tensors several times as large as the cache** do go to memory, so there the factor can come closer to 2.5. (On a server with hundreds of MiB of cache, even the larger tensors above may fit.) Compare the two factors above. If the second factor is also far below 2.5, traffic is not the only cost. (On a busy machine the factors say little, and one may even lie above 2.5: other programs use the cache and the memory, too.)
 #
 # So ask two questions before you expect a gain from fusion: is the chain memory-bound, and does the traffic really go to memory, or only to a cache?
 
@@ -189,7 +189,7 @@ if HAS_TRITON:
         pace = compare(lambda: compiled_norm(*rows, weight), lambda: triton_add_norm(*rows, weight))
         print("torch.compile -> Triton", pace)
 else:
-    print("Triton is not installed, so this cell does nothing: pip install triton")
+    print("Triton is not installed, so this cell does nothing: run make install-triton")
 
 # %% [markdown] name="attention_text"
 # ## 2 · Attention without its scores
@@ -267,9 +267,9 @@ hint("fused_kernels.softmax")
 #
 # - `q`, `k`, `v` (B, H, T, d), FP32; the result has their shape. T need not be a multiple of `tile`, and may be smaller. The inputs are not changed; they may be transposed views, as heads usually are. There is no backward pass here.
 # - Scores may be of any size and sign, as in `online_softmax`.
-# - Each matmul makes at most `tile` × `tile` scores per head, and full tiles except at the edges.
+# - Each matmul computes one full tile, `tile` × `tile` scores per head; only tiles at the edges are smaller.
 # - Tiles above the diagonal, in which everything is masked, cost no matmul.
-# - Besides inputs and result, at most six tiles of scores exist at a time.
+# - Besides inputs, result and sums of rows, at most six tiles of scores exist at a time.
 
 
 # %% name="attention" answer=true reveal=true
@@ -349,7 +349,7 @@ for name in ("tiled, yours", "PyTorch's own"):
 # ### Your turn: the same in Triton
 #
 # One program of the kernel below handles one row of tiles of one head. It loads the tiles; you write what it does with each. (Without Triton this cannot be
-# checked: skip it, or `pip install triton`. On a CPU its interpreter runs the kernel.)
+# checked: skip it, or run `make install-triton` in a terminal. On a CPU its interpreter runs the kernel.)
 #
 # **Contract.** `merge_tile(largest, total, weighted, scores, values)` merges one tile into the state and returns the new state, in this order.
 #
@@ -380,7 +380,7 @@ merge_tile = check("fused_kernels.merge", merge_tile)
 hint("fused_kernels.merge")
 
 # %% [markdown] name="guess_kernel_text"
-# The next cell has the kernel around it. Count `tl.load` and `tl.store`, and how often each runs. By what factor does this kernel read and write fewer bytes than the plain version, with eight rows of tiles?
+# The next cell has the kernel around it. Count `tl.load` and `tl.store`, and how often each runs. How many times fewer bytes does this kernel move than the plain version when there are eight rows of tiles?
 
 # %% name="triton_attention"
 if HAS_TRITON:
@@ -425,7 +425,7 @@ else:
     print("Triton is not installed, so this cell only counts.")
 length, tile = q.shape[-2], 128
 moved = q.nbytes * (1 + (length // tile + 1) + 1)  # q; k and v for each row of tiles, to the diagonal; the result
-print(f"counted from its loads and stores, {length:,} tokens, tiles of {tile}: {human_bytes(moved)}")
+print(f"by its loads and stores, {length:,} tokens, tiles of {tile}: {human_bytes(moved)}")
 print(f"{costs['plain'][1] / moved:.1f} times fewer than the operations of the plain version")
 
 # %% [markdown] name="logits_text"
@@ -456,15 +456,15 @@ def run(loss_function, chunk=None):
 
 
 plain_run = run(naive)
-print(f"peak / a tensor of N x V: {plain_run[0].peak_bytes / (4 * N * V):.2f}")
+print(f"peak, in tensors of N x V: {plain_run[0].peak_bytes / (4 * N * V):.2f}")
 print(plain_run[0])
 
 # %% [markdown] name="chunked_text"
 # The peak is in the backward pass of the log-softmax, with three tensors of N × V at once (patient B of [[oom_clinic]]).
 #
-# Rows are independent, so take `chunk` rows at a time. You could checkpoint each chunk, as for that patient, but then every chunk's logits are computed twice. (Calling autograd once per chunk does not fit the contract either: it holds more than three tensors of a chunk's logits.) This fusion computes them once, because the gradient of a row's loss is known **in the forward pass**:
+# Rows are independent, so take `chunk` rows at a time. You could checkpoint each chunk, as you did for patient B, but then every chunk's logits are computed twice. This fusion computes them once, because the gradient of a row's loss is known **in the forward pass**:
 #
-# $$\frac{\partial\, \text{loss}}{\partial\, \text{logits}_{ij}} = \frac{\text{softmax}(\text{logits}_i)_j - [j = \text{label}_i]}{\text{rows that count}}$$
+# $$\frac{\partial\, \text{loss}}{\partial\, \text{logits}_{ij}} = \frac{\text{softmax}(\text{logits}_i)_j - [j = \text{label}_i]}{\text{number of rows that count}}$$
 #
 # While a chunk of logits exists, compute its loss, its gradient, and its contribution to the gradients of `hidden` and `weight`. Then free the chunk. The backward pass only multiplies by the gradient that it receives.
 #
@@ -474,7 +474,7 @@ print(plain_run[0])
 #
 # - `hidden` (N, D), `weight` (V, D), both FP32 or both in 16 bits, with logits of any size; `labels` (N,), integers; `chunk` need not divide N, and may be larger.
 # - The mean is over rows whose label is not -100. If all labels are -100, the loss is 0 and gradients are zeros (`F.cross_entropy` returns NaN).
-# - Loss and gradients are those of `F.cross_entropy(hidden @ weight.t(), labels)`, also when the loss is scaled, added to others, or computed under `no_grad`. A `weight` that requires no gradient gets none, and no matmul is done for it; under `no_grad`, none is done for `hidden` either.
+# - Loss and gradients are those of `F.cross_entropy(hidden @ weight.t(), labels)`, even when the loss is scaled or added to others. Under `no_grad` the loss is the same. A `weight` that requires no gradient gets none, and no matmul is done for it; under `no_grad`, none is done for `hidden` either.
 # - At most `chunk` rows of logits exist at a time, in either pass, and each matmul is done once: the backward pass makes no logits.
 # - At most three tensors of the size of a chunk's logits exist at a time (logits, softmax, one more). Free a chunk's tensors before you make the next chunk's logits. Take `chunk` rows at once, not fewer (except in the last chunk).
 # - For 16-bit inputs, compute softmax, loss and sums over chunks in FP32, and divide last (small numbers underflow in FP16). Matmuls may be in 16 bits. Each gradient has the type of its tensor.
@@ -608,7 +608,7 @@ chunks = human_bytes(2 * 4 * 512 * vocabulary)
 print(f"planned without logits {human_bytes(without)}; two copies of a chunk of 512 rows: {chunks}")
 
 # %% [markdown] name="llama_explained"
-# Without the logits the planned peak falls by a third, and the step fits a smaller GPU. (That is less than the three copies, so without them the peak must occur at a different point in the step.) The logits also grow with the length of the sequences. That is why most fine-tuning libraries have or use such a kernel: `liger-kernel`, Unsloth, `cut-cross-entropy` (which does not store even a chunk of logits in memory), and, since 2.13, PyTorch itself.
+# Without the logits the planned peak falls by a third, and the step fits a smaller GPU. (The drop is less than the three copies, so without them the peak must occur at a different point in the step.) The logits also grow with the length of the sequences. That is why most fine-tuning libraries include or call such a kernel: `liger-kernel`, Unsloth, `cut-cross-entropy` (which does not store even a chunk of logits in memory), and, since 2.13, PyTorch itself.
 #
 # ## 4 · Claims and measurements
 

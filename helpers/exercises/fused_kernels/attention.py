@@ -17,8 +17,10 @@ from ..probing.distance import relative_distance
 from ..probing.plain import plain
 
 TiledAttention = Callable[[Tensor, Tensor, Tensor, int], Tensor]
-SAME, FAR = 1e-4, 1e-3  # relative; scores of hundreds have four decimals
-HIGH, LOW, TRANSPOSED = "scores of hundreds", "scores of -200 and less", "transposed heads, 50 rows in tiles of 16"
+SAME = 1e-4  # relative
+HIGH, LOW, LOWEST = "scores of hundreds", "scores of -200 and less", "scores of -100,000 and less"
+TRANSPOSED = "transposed heads, 50 rows in tiles of 16"
+FAR = {HIGH: 1e-3, LOW: 1e-3, LOWEST: 0.1}  # scores of hundreds have four decimals, those of 100,000 have two
 LENGTH, TILE = 256, 64  # where bytes, tiles and FLOPs are counted
 
 
@@ -44,6 +46,9 @@ def _cases(seed: int) -> Iterator[tuple[str, tuple[Tensor, Tensor, Tensor], int]
     q, k, v = _inputs(seed + 6, 1, 2, 40, 16)
     q[..., 0], k[..., 0] = -60, 20 + k[..., 0].abs()  # of each score, -300 or less come from here
     yield LOW, (q, k, v), 16
+    q, k, v = _inputs(seed + 7, 1, 2, 40, 16)
+    q[..., 0], k[..., 0] = -1024, 512  # each score is lower by 131,072: a mask of -10,000 is not low enough
+    yield LOWEST, (q, k, v), 16
 
 
 class MatchesAttention(Check):
@@ -77,15 +82,15 @@ class MatchesAttention(Check):
             got = seen[case]
             if got["shape"] != want["shape"]:
                 return f"{case}: the shape should be {tuple(want['shape'])}; it is {tuple(got['shape'])}."
-            if case in (HIGH, LOW) and not got["off"] <= FAR:
+            if case in FAR and not got["off"] <= FAR[case]:
                 off = f"off by {got['off']:.2g} of its length" if got["finite"] else "not finite"
                 return (
-                    f"{case}: the result is {off}. Is each row's maximum subtracted before exp, whatever its size, and "
-                    "are scores left as they are?"
+                    f"{case}: the result is {off}. Is each row's maximum subtracted before exp, whatever its size, are "
+                    "scores left as they are, and is the mask -inf?"
                 )
             if got["nan_first"]:
                 return f"{case}: NaN in row 0. Does a row attend to its own column?"
-            if case not in (HIGH, LOW) and not got["off"] <= SAME:
+            if case not in FAR and not got["off"] <= SAME:
                 return (
                     f"{case}: the result is off by {got['off']:.2g} of its norm. Check the scale, the "
                     "mask and the division."

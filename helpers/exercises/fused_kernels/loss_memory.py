@@ -62,7 +62,7 @@ class LogitsNeverWhole(Check):
                 )
             if not got["products"] or max(got["products"]) < sizes.CHUNK:
                 largest = max(got["products"], default=0)
-                return f"{case}, chunk={sizes.CHUNK}: matmuls of {largest} rows at most; take {sizes.CHUNK} at a time."
+                return f"{case}, chunk={sizes.CHUNK}: no matmul takes more than {largest} rows; take {sizes.CHUNK}."
             if sum(got["products"]) < sizes.ROWS:
                 return (
                     f"{case}: logits of {sum(got['products'])} of {sizes.ROWS} rows were computed. Which rows are left "
@@ -86,8 +86,8 @@ class LogitsNeverWhole(Check):
                 )
             if got["left_over"]:
                 return (
-                    f"{case}: when the next chunk's logits are made, {got['left_over']} of the last chunk's tensors "
-                    "are still alive. A variable still refers to them: release it before the next matmul."
+                    f"{case}: tensors of the last chunk that are still alive when the next chunk's logits are made: "
+                    f"{got['left_over']}. A variable still refers to them: release it before the next matmul."
                 )
             if case != "trained weight" and got["weight_products"]:
                 return f"{case}: {got['weight_products']} matmuls for a gradient of the weight, which is not needed."

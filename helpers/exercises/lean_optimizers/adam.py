@@ -3,6 +3,7 @@
 import gc
 
 import torch
+from torch import nn
 
 from ...meter.recorder import MemoryMeter
 from ..base import Check, Evidence
@@ -31,7 +32,7 @@ SIZES = {"100 numbers": (10, 10), "6,144 numbers": LARGE}  # on either side of 4
 FEW = {"2,400 numbers": SMALL, "4,095 numbers": (4095,)}
 LATE, PAUSED = "from the third step on", "in the first and the third step"
 _HELD_BACK = "Not judged until the first step is correct: see that check."
-_NOT_YET = "Not judged until steps with a gradient in each are correct: see `follows_adam`."
+_NOT_YET = "Not judged until steps in which every parameter has a gradient are correct: see `follows_adam`."
 _SMALL_FIRST = "Not judged until small tensors are updated as by Adam: see `small_ones_stay_whole`."
 
 
@@ -86,7 +87,7 @@ class FirstStepIsAdams(Check):
         if not seen["moved"]:
             return "After a step no weight has moved. Does `step()` write the update into the parameter itself?"
         if not seen["off"] <= EXACT:
-            far = f"After one step the weights are off by {seen['off']:.2g} of their correct change."
+            far = f"After one step the weights are off by {seen['off']:.2g} times their correct change."
             if seen["under the root"] <= EXACT:
                 return f"{far} That results from an eps under the root: add eps to the root."
             return (
@@ -115,7 +116,7 @@ class FollowsAdam(Check):
             want = expected[case]
             off = relative_distance(seen[case], want)
             if not off <= ROUNDED:
-                far = f"the weights are off by {off:.2g} of their correct change; rounding explains only {ROUNDED}"
+                far = f"the weights are off by {off:.2g} times their correct change; rounding explains only {ROUNDED}"
                 if case == SIX:
                     for block, taken in expected[BLOCKS].items():
                         if relative_distance(seen[case], taken) <= ROUNDED:
@@ -158,7 +159,7 @@ class OneParameterAtATime(Check):
         for p in ps:
             p.grad = torch.ones_like(p)
         optimizer.step()
-        with MemoryMeter(device=ps[0].device) as meter:
+        with MemoryMeter(nn.ParameterList(ps), optimizer) as meter:
             optimizer.step()
         state = 2 * (1 + 4 / 256) * sum(p.numel() for p in ps)
         there = state + sum(p.nbytes + p.grad.nbytes for p in ps)
@@ -169,8 +170,8 @@ class OneParameterAtATime(Check):
         if not seen["copies"] <= OneParameterAtATime.ROOM:
             return (
                 f"A step on {OneParameterAtATime.COUNT} tensors of one size holds {seen['copies']:.0f} FP32 copies of "
-                f"one of them at its peak; {OneParameterAtATime.ROOM} are allowed. Which tensors live "
-                "on from one parameter to the next?"
+                f"one of them at its peak; {OneParameterAtATime.ROOM} are allowed. Which tensors stay "
+                "alive from one parameter to the next?"
             )
         return None
 
@@ -250,7 +251,7 @@ class WaitsForAGradient(Check):
                     if SIZES[size] != LARGE and _small_are_wrong(seen):
                         return _SMALL_FIRST
                     return (
-                        f"{size}, with a gradient {when}: the weights are off by {off:.2g} of their correct change. "
+                        f"{size}, with a gradient {when}: the weights are off by {off:.2g} times their correct change. "
                         "Does a step without a gradient count for the parameter, or change its moments?"
                     )
         return None

@@ -110,8 +110,8 @@ class StepsLikeOneOptimizer(Check):
             off = relative_distance(got["first"], want["first"])
             if not off <= SAME:
                 return (
-                    f"{case}: after one backward pass the weights are off by {off:.2g} of their correct change. Does "
-                    "each hook step once, when the gradient of its own parameter is complete?"
+                    f"{case}: after one backward pass the weights are off by {off:.2g} times their correct change. "
+                    "Does each hook step once, when the gradient of its own parameter is complete?"
                 )
             off = relative_distance(got["last"], want["last"])
             if not off <= SAME and got["left"]:
@@ -166,7 +166,7 @@ class FreesEachGradientAtOnce(Check):
         if not seen["gradients"] <= ROOM * expected["gradients"]:
             share = seen["gradients"] / seen["all"]
             return (
-                f"At some moment the live gradients take {share:.0%} of the memory of all gradients; "
+                f"At one point, {share:.0%} of the gradients (by size) are alive at once; "
                 f"at most {ROOM * expected['gradients'] / seen['all']:.0%} is allowed. What keeps them alive?"
             )
         return None
@@ -229,7 +229,9 @@ class OneOptimizerForEach(Check):
             if name not in right:
                 return f"{name} is frozen and has an optimizer. Leave out parameters that do not require a gradient."
             if number > 1:
-                tied = " It is a tied weight: it is yielded twice, and is one tensor." if name == _TIED else ""
+                tied = (
+                    " It is a tied weight: the iterable yields it twice, but it is one tensor." if name == _TIED else ""
+                )
                 return f"{number} optimizers were made for {name}; it needs one.{tied}"
         for name in right:
             if name not in owners:

@@ -126,7 +126,7 @@ class KeepsTheResultAlone(Check):
         if not seen["kept"] <= 1 + ROOM:
             return (
                 f"After the forward pass {seen['kept']:.2f} times the bytes of the result are alive; with the result "
-                "alone it would be 1. What else is kept for the backward pass?"
+                "alone it should be 1. What else is kept for the backward pass?"
             )
         return None
 

@@ -82,7 +82,7 @@ def _first_is_wrong(seen: Evidence, expected: Evidence) -> str | None:
             if factor and relative_distance(mine, [factor * b for b in right]) <= SAME:
                 return f"{name}: the step has the right direction; it should be multiplied by {1 / factor:.3g}."
             return (
-                f"{name}: after one step the weights are off by {off:.2g} of their correct change. What goes into "
+                f"{name}: after one step the weights are off by {off:.2g} times their correct change. What goes into "
                 "`orthogonalize`, and how many iterations does it take?"
             )
     return None
@@ -123,7 +123,7 @@ class FollowsTheMomentum(Check):
         for case in (SIX, SCHEDULE, GROUPS):
             off = relative_distance(seen[case], expected[case])
             if not off <= SAME:
-                far = f"the weights are off by {off:.2g} of their correct change"
+                far = f"the weights are off by {off:.2g} times their correct change"
                 if case == SIX:
                     return f"After six steps {far}. Does each begin with the M of the last one? Does N use the new M?"
                 return f"With {case}, {far}. Where does a step take the learning rate from?"
@@ -170,7 +170,7 @@ class KeepsOneNumber(Check):
 
 
 class OneMatrixAtATime(Check):
-    """While the step runs, only one matrix is orthogonalized at a time."""
+    """The step orthogonalizes only one matrix at a time."""
 
     hint = (
         "How many matrices have their N, or their orthogonalized step, alive at once?\n"
@@ -182,7 +182,7 @@ class OneMatrixAtATime(Check):
     def probe(seed: int, make: MakeMuon) -> Evidence:
         ps, optimizer = _started(seed, make, *[(64, 64)] * OneMatrixAtATime.COUNT)
         optimizer.step()
-        with MemoryMeter(device=ps[0].device) as meter:
+        with MemoryMeter(nn.ParameterList(ps), optimizer) as meter:
             optimizer.step()
         return {"copies": (meter.peak_bytes - sum(3 * p.nbytes for p in ps)) / ps[0].nbytes}
 
@@ -191,8 +191,8 @@ class OneMatrixAtATime(Check):
         if not seen["copies"] <= OneMatrixAtATime.ROOM:
             return (
                 f"A step on {OneMatrixAtATime.COUNT} matrices of one size holds {seen['copies']:.0f} copies of one of "
-                f"them at its peak; {OneMatrixAtATime.ROOM} are allowed. Which tensors live on from one matrix to the "
-                "next?"
+                f"them at its peak; {OneMatrixAtATime.ROOM} are allowed. Which tensors stay alive from one matrix to "
+                "the next?"
             )
         return None
 
@@ -221,7 +221,7 @@ class WaitsForAGradient(Check):
                 if FollowsTheMomentum.judge(seen, expected):
                     return "Not judged until steps with a gradient are correct: see `follows_the_momentum`."
                 return (
-                    f"With a gradient {when}, the weights are off by {off:.2g} of their correct change. Does a step "
+                    f"With a gradient {when}, the weights are off by {off:.2g} times their correct change. Does a step "
                     "without a gradient change the momentum?"
                 )
         return None

@@ -58,7 +58,7 @@ def _numbers(result: Any, shape: tuple[int, ...]) -> Evidence:
 
 
 class BringsSingularValuesNearOne(Check):
-    """The result is that of so many Newton-Schulz iterations, for square, wide and tall matrices of any size."""
+    """The result is that of the given number of Newton-Schulz iterations, for square, wide and tall matrices."""
 
     hint = (
         "Divide by the Frobenius norm first: then no singular value is above 1.\n"
