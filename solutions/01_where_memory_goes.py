@@ -57,7 +57,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% [markdown] name="scale_text"
 # ## 1 · Why scale hurts
 #
-# Start with the weights alone: a 7B model has about seven billion of them. GPUs sold for training have 16 to 288 GB of memory. How many of them do the weights fill?
+# Start with the weights alone: a 7B model has about seven billion of them. GPUs sold for training have 16 to 288 GB of memory. How many of these GPUs does it take to hold the weights?
 #
 # This course has a **planner**. It builds a model of any size without allocating its memory, and it can work out how much memory training would take.
 # Here it only counts parameters. (GPT-3's 175 billion is the published number; its config file and weights are not public.)
@@ -86,7 +86,7 @@ claims.record("C1", "70B weights: 280 GB in FP32", "Llama-2-70B", 4 * parameters
 #
 # Llama-2-7B was trained on 2 trillion tokens. Meta reports 184,320 hours of A100 time (Touvron et al. 2023, table 2). An A100's data sheet promises 312 TFLOP/s in BF16.
 #
-# **Predict.** What percentage of that rate did Meta's GPUs reach, if 6ND counts the work?
+# **Predict.** What percentage of that rate did Meta's GPUs reach, taking 6ND as the total work?
 
 # %% name="guess_mfu"
 my_guess = None  # %
@@ -162,7 +162,7 @@ print(step)
 # - **gradients**: one number per trainable weight, from the backward pass until `zero_grad`;
 # - **optimizer state**: Adam's two moments, two numbers per trainable weight;
 # - **activations**: what the forward pass saves so that the backward pass can compute gradients. They grow with the amount of data in a batch;
-# - **temporaries**: tensors that are not saved for the backward pass, most of them short-lived. Those of the loss grow with the batch, too;
+# - **temporaries**: tensors that are not saved for the backward pass, most of them short-lived. The temporaries of the loss grow with the batch, too;
 # - **kernel workspace**: scratch memory of a single operation; **inputs and other**: the batch.
 #
 # There are no gradients at the peak, because it comes before any weight has one. The moment of the peak matters as much as its size.
@@ -211,9 +211,9 @@ print(f"FLOPs per parameter per token: {counted / (n * tokens):.2f}")
 # %% [markdown] name="moment_text"
 # ## 3 · A smaller batch
 #
-# Which categories are at the peak if the batch is a single sequence? And if it is 32?
+# Which categories are in memory at the peak if the batch is a single sequence? And if it is 32?
 #
-# **Predict.** How many times as large as the peak with one sequence is the peak with 32?
+# **Predict.** Divide the peak with 32 sequences by the peak with one. What is the ratio?
 
 # %% name="guess_batch"
 my_guess = None  # peak with batch 32 / peak with batch 1
@@ -314,7 +314,7 @@ def hand_over(copy):
 # The stack has eight layers of equal size, so one layer in FP32 takes 4 / 8 = 0.5 bytes per parameter. `foreach` is off: Adam's loop takes one layer
 # after another, and [[start_here]] showed the temporaries that it makes for one of them. Remember that a Python variable keeps its tensor until it is assigned again.
 #
-# **Predict.** How many bytes per parameter does one step under `torch.autocast` hold at its peak, **beyond** the 16 of the table?
+# **Predict.** How many bytes per parameter does one step under `torch.autocast` hold at its peak, **beyond** the 16 in the table?
 
 # %% name="guess_scheme"
 my_guess = None  # bytes per parameter
@@ -368,7 +368,7 @@ show_table(table)
 # Autocast adds *weight copies*: 16-bit casts of the weights, made in the forward pass and saved for the backward pass.
 # They are gone when the optimizer steps, so they matter only if the peak is in the backward pass.
 #
-# All three peaks exceed the sums in the first table, mostly by *temporaries* of Adam, which works on one layer at a time here (`foreach` is off). One layer in FP32 is 0.5
+# All three peaks exceed the sums in the table at the start of this section, mostly because of Adam's *temporaries*, which works on one layer at a time here (`foreach` is off). One layer in FP32 is 0.5
 # bytes per parameter. Adam takes the square root of the second moment and divides it: two tensors of a layer's size. Under autocast and with FP32 gradients there are three. Here
 # are those of the autocast run:
 
@@ -514,10 +514,10 @@ claims.record(
 # ## 6 · The rule on a CNN
 #
 # Apply "16 bytes per parameter", and nothing else, to the CNN of [[mixed_precision]]. It has four 3 × 3 convolutions with 32, 32, 64 and 64
-# channels, each followed by batch norm, which saves its input, and ReLU, which saves its output. A 2 × 2 max pooling halves height and width after the second convolution. In all there are 66,000 parameters. A batch is
+# channels, each followed by batch norm, which saves its input, and ReLU, which saves its output. A 2 × 2 max-pooling layer after the second convolution halves the height and width. In all there are 66,000 parameters. A batch is
 # 256 images of 16 × 16 pixels, in FP32.
 #
-# **Predict.** How many times as large as the rule's figure is the measured peak?
+# **Predict.** What is the ratio of the measured peak to the rule's figure?
 
 # %% name="guess_control"
 my_guess = None  # measured / rule
@@ -690,7 +690,7 @@ else:
 # ## 8 · Temporaries, reserve, fragmentation
 #
 # "Temporaries, the allocator's reserve and fragmentation add 20 to 30% in practice." This sentence mixes several things. Temporaries are tensors,
-# and you have measured them. The **reserve** is memory that PyTorch's CUDA allocator has taken from the GPU and not returned: it keeps freed memory for the next
+# and you have measured them. The **reserve** is memory that PyTorch's CUDA allocator has taken from the GPU and not returned, although no tensor occupies it at the moment: it keeps freed memory for the next
 # request, in blocks that may be too small for that request. The planner replays every allocation of a step through the allocator's rules, so it can tell temporaries from reserve for models that do
 # not fit here. [[Memory_profiling]] explains those rules.
 #
@@ -737,12 +737,12 @@ show_table(table)
 # ## 9 · Explore
 #
 # The calculator below asks the planner. Change one setting at a time. Before you do, predict which category will change and whether the peak will move. The
-# lower bar shows what the allocator will have reserved; its hatched part is uncertain. A run fits for certain if even the end of the hatched part is below the line. All answers are precomputed; for
+# lower bar shows what the allocator will have reserved; its hatched part is uncertain. A run is certain to fit if even the end of the hatched part is below the line. All answers are precomputed; for
 # other settings, use `plan(Recipe(...))`. (With the keyboard: Tab moves to a control. In a list, Home and End select the first and the last entry, and Alt + ↓ opens
 # it. JupyterLab keeps the plain arrow keys for itself.)
 #
 # Start with this: *Llama 3.2 1B with AdamW, one sequence of 1,024 tokens, would fit into 24 GiB if only allocated memory counted. Look at the
-# reserved memory. Which settings, changed one at a time, make the run fit for certain, and why is checkpointing not one of them?* Then set the batch to 4: *which category grew, and in which
+# reserved memory. Which settings, changed one at a time, guarantee that the run fits, and why is checkpointing not one of them?* Then set the batch to 4: *which category grew, and in which
 # operation is the peak now? Do the settings that helped before still help?* Finally: *what do four sequences of 256 tokens and one of 1,024 have in
 # common?*
 
@@ -752,8 +752,8 @@ explore_memory()
 # %% [markdown] name="summary_text"
 # ## 10 · Claims and measurements
 #
-# The columns on the right of the claims table come from receipts: files that record what other machines measured earlier. A planned figure does not depend on the
-# machine. Where such a figure differs, its receipt comes from an earlier version of the planner, and the table marks it: use the figure of this run.
+# The right-hand columns of the claims table come from receipts: files that record what other machines measured earlier. A planned figure does not depend on the
+# machine. Where a receipt's figure differs from this run's, the receipt comes from an earlier version of the planner, and the table marks it: use the figure from this run.
 
 # %% name="summary"
 show_table(category_table(runs))

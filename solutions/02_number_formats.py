@@ -82,7 +82,7 @@ explore_bits(0.1, "FP16")
 # %% [markdown] name="range_text"
 # ## 2 · Range
 #
-# Sixteen bits give 65,536 patterns, few enough to list them all. FP32 has too many, so its limits come from PyTorch's `finfo`.
+# Sixteen bits give 65,536 patterns, few enough to list in full. FP32 has too many, so its limits come from PyTorch's `finfo`.
 
 # %% name="range"
 table = {}
@@ -228,8 +228,8 @@ for name in ("FP32", "TF32", "BF16", "FP16"):
 # %% [markdown] name="swamping_text"
 # ## 4 · Swamping: updates that are rounded away
 #
-# An update of less than half a gap is rounded away. The next cell trains a small GPT for 60 steps on English text, and takes the
-# AdamW update that follows. First compare the sizes of weights and update.
+# An update of less than half a gap is rounded away. The next cell trains a small GPT for 60 steps on English text, then records the
+# AdamW update that follows. First compare the magnitudes of the weights and of the update.
 
 # %% name="real_update"
 text = english(device)
@@ -340,7 +340,7 @@ hint("number_formats.stochastic")
 #
 # - `weight` and `lost` are BF16 tensors of the same shape; `update` is an FP32 tensor of that shape. The function changes none of them.
 # - `lost` is the compensation: what `weight` still lacks, rounded to BF16.
-# - The new weight is the BF16 number nearest to the sum of all three, and the new `lost` is what the new weight still lacks of that sum.
+# - The new weight is the BF16 number nearest to the sum of all three, and the new `lost` is that sum minus the new weight.
 # - `lost` takes part in the sum at full value, even where adding it to `weight` in BF16 would change nothing.
 
 
@@ -386,7 +386,7 @@ off = abs((kept_too.double() + owed_in_fp32.double())[0].item() - 2)
 print(f"Kahan with `lost` in FP32: their sum off by {off:.6f}")
 
 # %% [markdown] name="tune_text"
-# A single walk typically ends about ten BF16 gaps from 2 (gaps of the size below 2), while the mean of a thousand walks is almost exactly right. Kahan's sum ends less than one gap off. Nearly all of
+# A single walk typically ends about ten BF16 gaps from 2 (measured in the gap just below 2), while the mean of a thousand walks is almost exactly right. Kahan's sum ends less than one gap off. Nearly all of
 # that error comes from rounding `lost`, which is BF16, too: compare the last two lines.
 #
 # ### What BF16 does to Adam's moments
@@ -429,7 +429,7 @@ for beta_2 in (0.999, 0.99, 0.95):
 # round it stochastically.
 #
 # Sums of gradients have the same problem. `.grad` has the parameter's dtype, so with BF16 weights a sum over many micro-batches is a BF16 sum. PyTorch 2.10 and later
-# let you ask for another dtype, `weight.grad_dtype`.
+# let you request another dtype through `weight.grad_dtype`.
 
 # %% name="grad_dtype"
 for wide in (False, True):
@@ -534,7 +534,9 @@ def progress(job):
         for p in parameters:
             p.copy_(p if kind == "FP32" else p.bfloat16())
     lost = [torch.zeros_like(p, dtype=torch.bfloat16) for p in parameters]
-    narrow = [p.detach().bfloat16() for p in parameters]  # what AdamW sees if all is BF16; the model computes in FP32
+    narrow = [
+        p.detach().bfloat16() for p in parameters
+    ]  # what AdamW sees if everything is in BF16; the model computes in FP32
     optimizer = torch.optim.AdamW(narrow if kind == "BF16" else parameters, lr=lr)
     falls, did, before = [], [], loss_of(tuned, *unseen).item()
     for step in range(marks[-1]):
@@ -574,7 +576,7 @@ made = {
 }
 late_guess.reveal(made["BF16", 1e-4][1])
 names = {"nearest": "BF16 weights, nearest", "stochastic": "BF16 weights, stochastic", "Kahan": "BF16 weights, Kahan"}
-rows = [("storage", "learning rate", "loss falls in 40 steps", "of FP32", "in 150 steps", "of FP32")]
+rows = [("storage", "learning rate", "loss reduction in 40 steps", "of FP32", "in 150 steps", "of FP32")]
 for (kind, lr), shares in sorted(made.items(), key=lambda item: item[0][1]):
     figures = [f"{f:.4f} {s:.0f}%" for f, s in zip(falls[kind, lr], shares, strict=False)]
     cells = " ".join(figures).split()
@@ -613,7 +615,7 @@ show_table(rows)
 # - A weight that moves at all moves by a whole number of gaps, which can be more than the update asked for, or less.
 # - The two runs are in different states. FP32 is ahead, and its loss reduction per step falls faster than BF16's: compare the two columns.
 #
-# Rounding to nearest does not ruin the run, but it costs progress, and the table shows where. At 1e-5 BF16 makes a quarter to a third of FP32's progress. At 1e-4 it makes most of it in 40
+# Rounding to nearest does not ruin the run, but it costs progress, and the table shows where. At 1e-5 BF16 makes a quarter to a third of FP32's progress. At 1e-4 it makes most of FP32's progress in 40
 # steps and clearly less in 150: the shortfall grows with the length of the run. At 1e-3 almost nothing is lost in this run. BF16 moments make no difference in
 # 40 steps at 1e-5; that is too few for the decay of the second moment to matter. Stochastic rounding and Kahan compensation recover what was lost. Stochastic rounding costs no bytes, Kahan compensation two per weight.
 #
@@ -694,7 +696,7 @@ show_table(rows)
 # gone) and the percentage of zeros. A tensor may first be multiplied by a **scale** that brings its largest number near the top of the range, and divided by it
 # afterwards. That costs one number per tensor, and eight-bit training works that way ([[fp8]]).
 #
-# Unscaled, E4M3 loses nearly all of Adam's second moments. The tables above show E4M3's smallest and largest numbers (section 2) and the largest second moment (section 6), and the histogram shows how
+# Without a scale, E4M3 loses nearly all of Adam's second moments. The tables above show E4M3's smallest and largest numbers (section 2) and the largest second moment (section 6), and the histogram shows how
 # far down the others reach.
 #
 # **Predict.** With such a scale, what percentage of the second moments still becomes zero?
@@ -730,14 +732,14 @@ moments_guess.reveal(zeros["Adam's second moment"]["E4M3"])
 # %% [markdown] name="which_explained"
 # - **Weights**: 16 bits are enough without a scale, and FP16, with three more fraction bits, is more precise than BF16. E4M3 needs
 #   the scale, or small weights become subnormal or zero. E5M2, with its wider range, hardly needs one. **Activations** are larger, and here they need no scale even in E4M3.
-# - **Gradients of activations** need range. Unscaled, FP16 has few digits left for the median element, the eight-bit formats have none, and BF16 is unaffected. With a scale, FP16 is more
+# - **Gradients of activations** need range. Without a scale, FP16 has few digits left for the median element, the eight-bit formats have none, and BF16 is unaffected. With a scale, FP16 is more
 #   precise than BF16 again.
-# - **Adam's second moment** holds squares of gradients and so needs twice the range in powers of two. Unscaled, only formats with eight exponent bits can hold
+# - **Adam's second moment** holds squares of gradients and so needs twice the range in powers of two. Without a scale, only formats with eight exponent bits can hold
 #   it. With a single scale for the whole tensor, E4M3 still turns some of it into zero. That is why optimizers keep it in FP32 or scale block by block
 #   ([[lean_optimizers]]).
 # - **E4M3 or E5M2?** With a scale, E4M3 has the smaller error in most rows, but more zeros: one scale cannot fit a tensor whose numbers spread over many
 #   powers of two. The first eight-bit recipes therefore gave gradients E5M2 and everything else E4M3. Recipes with one scale per block of 32 or 128 elements use
-#   E4M3 throughout ([[#training_in_fp8]]). (Each row here has one scale for several layers, which is harder than one per layer.)
+#   E4M3 throughout ([[#training_in_fp8]]). (Each row here has one scale for several layers, which is a harder case than one scale per layer.)
 #
 # ## 8 · Claims and measurements
 
@@ -771,7 +773,7 @@ claims
 # ## Recap
 #
 # - Exponent bits buy range, fraction bits precision. Gaps are relative, except below the smallest normal number.
-# - **Swamping**: an update of less than half a gap does nothing. Fixes: weights in FP32 (4 bytes), a BF16 compensation alongside the BF16 weight (2 more bytes), or
+# - **Swamping**: an update of less than half a gap does nothing. Fixes: weights in FP32 (4 bytes), a BF16 compensation term alongside the BF16 weight (2 more bytes), or
 #   stochastic rounding (none).
 # - With the default β₂ of 0.999, Adam's second moment cannot decay in BF16, and a BF16 sum of gradients stops growing. Keep both in FP32; for the gradients, set
 #   `grad_dtype` if your optimizer accepts it.

@@ -157,7 +157,7 @@ hint("mixed_precision.master")
 #
 # - Matmuls and convolutions run in 16 bits, because that is where most of the time goes.
 # - Operations that lose too much precision in 16 bits run in FP32.
-# - A few that take several tensors, such as `dot`, cast them to the widest dtype among them.
+# - A few that take several tensors, such as `index_copy`, cast them to the widest dtype among them.
 # - All others take their inputs as they are.
 #
 # Here are two linear layers with a ReLU between them, and a loss, run under `torch.autocast` and drawn with the dtypes that were observed.
@@ -169,7 +169,7 @@ for _, layer in operations[:3]:
     layer.to(device)
 show(
     cast_path(operations, torch.randn(4, 16, device=device), half),
-    "Inputs and FP32 weights are cast on their way into each linear layer; ReLU follows; what goes into the loss is cast back to FP32.",
+    "Inputs and FP32 weights are cast on their way into each linear layer; ReLU keeps the dtype of its input; what goes into the loss is cast back to FP32.",
 )
 
 # %% [markdown] name="autocast_task"
@@ -289,7 +289,7 @@ for name, rule in rules.items():
     print(f"{name:18}" + "".join(f"{kind:>10}" for kind in rule))
 
 # %% [markdown] name="autocast_explained"
-# Of these operations, only cross entropy runs in FP32 on a CPU (its list has others, such as `cdist` and `prod`), so a norm of a 16-bit tensor stays in 16 bits. On CUDA, norms, softmax, `exp` and
+# Of these operations, only cross entropy runs in FP32 on a CPU (its list has others, such as `cdist` and `prod`), so the output of a norm layer stays in 16 bits if its input is in 16 bits. On CUDA, norms, softmax, `exp` and
 # sums are on the FP32 list, too (RMS norm since PyTorch 2.12). If you write your own loss, compute it outside the region, from logits after `.float()`; then neither list applies. (Inside, `.float()` is not enough: a matmul in the loss is cast to 16 bits again.)
 #
 # A 16-bit matmul adds up thousands of numbers. [[Number_formats]] showed that a BF16 sum of ones stops growing at 256.
@@ -380,7 +380,7 @@ def train_cnn(dtype, seed):
 print(f"{len(small.train_x):,} digits to train on, {len(small.test_x)} to test")
 
 # %% [markdown] name="seeds_text"
-# **Predict.** By how many points do the accuracies of the three FP32 runs differ, the best from the worst?
+# **Predict.** How many percentage points separate the best accuracy of the three FP32 runs from the worst?
 
 # %% name="guess_seeds"
 my_guess = None  # percentage points
@@ -404,7 +404,7 @@ points = (sum(accuracy[HALF]) - sum(accuracy["FP32"])) / 3
 claims.figure("accuracy, 16 bits minus FP32", f"CNN, 4 epochs, mean of 3 seeds, {HALF}", points, "points")
 
 # %% [markdown] name="memory_text"
-# The loss curves stay close. Three seeds cannot tell a gap this small from chance: rounding alone sends two runs along different paths, as another seed does.
+# The loss curves stay close. Three seeds cannot tell a gap this small from chance: rounding alone sends two runs along different paths, just as a different seed would.
 # That is why the cell records a figure and gives no verdict on the accuracy.
 #
 # ## 5 · Memory
@@ -432,10 +432,10 @@ show_table(category_table(cnn))
 # - **Activations** nearly halve. The exception is **max pooling**, which saves the position of each maximum as a 64-bit integer.
 # - **Parameters, gradients, optimizer state** do not change by a byte: autocast leaves them in FP32.
 # - **Weight copies** are new: autocast's 16-bit casts of the weights, cached until the region ends and saved for the backward pass.
-# - **Temporaries** halve as well. **Kernel workspace** depends on the device and on the algorithm that it chooses. A CPU without BF16 hardware converts
-#   inside each convolution: there the workspace may grow, and the peak may move to it.
+# - **Temporaries** halve as well. **Kernel workspace** depends on the device and on the algorithm chosen for it. A CPU without BF16 hardware converts the numbers
+#   inside each convolution: there the workspace may grow, and the peak may shift to the moment when it is allocated.
 #
-# Here is what autograd saves for 64 images, by dtype (a tensor that two operations save counts twice):
+# Here is what autograd saves for 64 images, by dtype (a tensor saved by two operations counts twice):
 
 # %% name="saved_by_dtype"
 kept = {}
@@ -452,7 +452,7 @@ with theirs(), torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: ten
 print({dtype: f"{size / 2**20:.2f} MiB" for dtype, size in kept.items()})
 
 # %% [markdown] name="gpt_text"
-# So the saving depends on which categories fill the memory. The GPT has larger parameters and optimizer state, and its residual stream stays in FP32.
+# So the savings depend on which categories fill the memory. The GPT has larger parameters and optimizer state, and its residual stream stays in FP32.
 
 # %% name="measure_gpt"
 gpt = {name: measured_step(SmallGPT, ids, next_ids, dtype) for name, dtype in {"FP32": FP32, HALF: half}.items()}
@@ -469,7 +469,9 @@ show(
 # %% name="claims_memory"
 for subject, runs in {"CNN, batch 256": cnn, "GPT, 8 x 128 tokens": gpt}.items():
     saving = runs["FP32"].peak_bytes / runs[HALF].peak_bytes
-    if device.type == "cpu" and runs is cnn:  # its convolutions may convert, in a workspace that no GPU has
+    if (
+        device.type == "cpu" and runs is cnn
+    ):  # its convolutions may convert their operands, in a workspace that a GPU does not need
         claims.figure("16 bits on a CPU, less memory", f"{subject}, {HALF}, peak", saving, "x less")
     else:
         claims.record("C7", "2x less memory", f"{subject}, {HALF}, peak", saving, "x less", 1.9, math.inf)
@@ -491,12 +493,12 @@ for row in claims.rows[1:]:
 # The other half of the promise is "2x faster". Speed comes from hardware that multiplies 16-bit numbers: tensor cores on a GPU, AMX or AVX-512 BF16 on
 # a CPU.
 #
-# The baseline matters, too. NVIDIA GPUs since Ampere can also compute an FP32 matmul in **TF32**: the inputs are rounded to 10 fraction bits, the sum and the
+# The baseline matters, too. NVIDIA GPUs since Ampere can also compute an FP32 matmul in **TF32**: the inputs are rounded to 10 fraction bits, while the sum and the
 # result are FP32. By default PyTorch does so in convolutions and not in matmuls, so "FP32" can mean two things in one model. Below, FP32 means
 # FP32 (`fp32_computed_as("ieee")`), and TF32 has its own line if the GPU supports it. Each format takes turns with FP32, so that both see the same
 # interference. On a GPU the models are larger, so that the timing measures arithmetic and not kernel launches.
 #
-# **Predict.** How many times as fast as FP32 is the CNN's 16-bit step on your device?
+# **Predict.** What is the speedup of the CNN's 16-bit step over its FP32 step on your device?
 
 # %% name="guess_speed"
 my_guess = None
@@ -563,15 +565,15 @@ if device.type == "cpu" and hasattr(torch.cpu, "get_capabilities"):  # newer ver
     print("this CPU's instructions for 16 bits:", ", ".join(sorted(units)) or "none")
 
 # %% [markdown] name="speed_explained"
-# If even the lowest ratio of a line is clearly above 1x, your device probably has hardware for the format, and this model is large enough to use it. (Half the bytes to move can save time, too.) A ratio far below 1x on a CPU can have several
+# If even the lowest ratio of a line is clearly above 1x, your device probably has hardware for the format, and this model is large enough to use it. (Having only half as many bytes to move can save time, too.) A ratio far below 1x on a CPU can have several
 # causes. Without instructions for the format (the last line lists yours), every 16-bit number is converted before and after each operation. With them, the library may still have no fast kernel for
-# an operation, or another program may occupy the cores: taking turns with FP32 does not cancel this if the other program slows one format more than the other. Repeat the cell on an idle machine, or after
+# an operation, or another program may occupy the cores: taking turns with FP32 does not cancel this if that program slows one of the two formats more. Repeat the cell on an idle machine, or after
 # `torch.set_num_threads(1)`, before you conclude anything from it.
 #
 # The claim of 2x is about tensor cores, so it gets a verdict only on a GPU. TF32 saves no bytes. It has as many fraction bits as FP16, 10.
 #
-# To train in TF32 with nothing else changed, call `torch.set_float32_matmul_precision("high")`. Newer names for the same settings are
-# `torch.backends.cuda.matmul.fp32_precision = "tf32"` for matmuls and `torch.backends.cudnn.conv.fp32_precision` for convolutions. Use one generation of names: reading
+# To train in TF32 with nothing else changed, call `torch.set_float32_matmul_precision("high")`. Newer names are
+# `torch.backends.cuda.matmul.fp32_precision = "tf32"` for this setting, and `torch.backends.cudnn.conv.fp32_precision` for that of convolutions. Use one generation of names: reading
 # an old one after setting a new one can raise an error.
 
 # %% [markdown] name="table_text"
@@ -585,7 +587,7 @@ claims
 #
 # - Autocast is a list of operations and a cast of their inputs. Operations that are on none of its lists follow their inputs, so a residual stream
 #   that begins in FP32 stays there.
-# - Mixed precision saves **activations** and temporaries. Weights, gradients and optimizer state stay FP32 under autocast, and 16-bit weight
+# - Mixed precision shrinks **activations** and temporaries. Weights, gradients and optimizer state stay FP32 under autocast, and 16-bit weight
 #   copies are added.
 # - "2x less memory" is the limit for a model that is all activations; measure yours.
 # - "2x faster" depends on the hardware. Check that your device has units for the format and that the model is large enough.

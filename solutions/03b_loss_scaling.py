@@ -68,7 +68,7 @@ def make_denoiser(width=8):
 
 
 def denoise_loss(model, x, dtype, weight=1e-4):
-    """Return the weighted loss of one term among several, and the plain error, for noisy images `x`."""
+    """Return the weighted loss of one term among several, and the plain error, for images `x`, to which it adds noise."""
     noisy = x + 0.5 * torch.randn_like(x)
     with torch.autocast(device.type, dtype=dtype, enabled=dtype != FP32):
         clean = model(noisy)
@@ -139,7 +139,7 @@ for name, run in runs.items():
     print_run(name, run)
 
 # %% [markdown] name="control_explained"
-# FP16 does not learn, because all its gradients are zero, and it raises no error and produces no NaN. BF16 has FP32's range and needs no precautions.
+# FP16 does not learn because all its gradients are zero, yet it raises no error and produces no NaN. BF16 has FP32's range and needs no precautions.
 #
 # Now make the loss ten times as large: the weight is 0.001 in place of 0.0001.
 #
@@ -162,11 +162,11 @@ share = 100 * ((nonzero * 10).half() == 0).float().mean().item()  # ten times th
 print(f"gradients of activations that become zero in FP16: {share:.1f}%")
 
 # %% [markdown] name="larger_explained"
-# The run learns, although the last line shows that nearly all gradients of activations become zero. A weight's gradient is a sum over many pixels, so fewer of them become zero: the sum survives as long as
+# The run learns, although the last line shows that nearly all gradients of activations become zero. A weight's gradient is a sum over many pixels, so fewer weight gradients become zero: the sum survives as long as
 # some of its terms do. Such a sum is wrong (section 2 measures by how much; its line for 2^3 comes close to this case), but Adam divides each gradient by its own size, so a step is as large as ever.
 #
 # Compare the two runs' errors. The FP16 run may even end lower than FP32's. That is not a benefit of lost gradients: after two epochs both are far from their best error, and different gradients merely take a different path.
-# So the loss does not reveal the problem. The zeros among the weights' gradients do, if you count them. This makes the mistake hard to find: the same training code works for one loss and fails for another that is ten
+# So the loss does not reveal the problem. The zeros among the weights' gradients do, if you count them. Because the loss looks normal, the mistake is hard to find: the same training code works for one loss and fails for another that is ten
 # times smaller.
 
 # %% [markdown] name="explorer_text"
@@ -189,7 +189,7 @@ x = data.train_x[:128]
 
 
 def weight_gradient(dtype, scale):
-    """Return the denoiser's weight gradients with the loss multiplied by `scale` and divided out again."""
+    """Return the denoiser's weight gradients, with the loss multiplied by `scale` and the gradients divided by it."""
     model = make_denoiser()
     torch.manual_seed(1)  # the same noise each time
     (scale * denoise_loss(model, x, dtype)[0]).backward()
@@ -452,7 +452,7 @@ for name, error in errors.items():
 
 # %% [markdown] name="policy_explained"
 # With all weights cast, activations need fewer bytes than under autocast, because the residual stream is in 16 bits as well. The gradient is less accurate:
-# compare the last two lines. Only a trial shows which one your model tolerates; large runs keep sensitive parts, such as the loss,
+# compare the last two lines. Only a trial run shows whether your model tolerates casting all weights; large runs keep sensitive parts, such as the loss,
 # in FP32.
 
 # %% [markdown] name="loss_text"
@@ -516,7 +516,7 @@ def gradient_of(inside, fp32_head=False):
 outside, again, inside = gradient_of(False), gradient_of(False), gradient_of(True)
 inside_guess.reveal(((inside - outside).norm() / outside.norm()).item())
 print(
-    f"equal in every bit: outside twice {torch.equal(outside, again)}, inside and outside {torch.equal(outside, inside)}"
+    f"bitwise equal: two runs outside: {torch.equal(outside, again)}; inside and outside: {torch.equal(outside, inside)}"
 )
 outside, inside = gradient_of(False, fp32_head=True), gradient_of(True, fp32_head=True)
 print(f"with the output layer in FP32: {((inside - outside).norm() / outside.norm()).item():.1e}")
@@ -524,7 +524,7 @@ print(f"with the output layer in FP32: {((inside - outside).norm() / outside.nor
 # %% [markdown] name="inside_explained"
 # For this GPT it makes no difference. (If even the same gradient computed twice differs, the GPU added the numbers in a different order.)
 # Autograd has recorded each cast, so the backward formulas of a matmul in 16 bits get 16-bit tensors in any case. The last line shows why the advice holds all the same: the matmuls in the
-# backward pass of a layer that ran **in FP32** (here in a region with `enabled=False`) would stay in FP32, but inside the region autocast casts their inputs to 16 bits. So call `backward()` outside.
+# backward pass of a layer that ran **in FP32** (here in a region with `enabled=False`) would otherwise stay in FP32, but inside the region autocast casts their inputs to 16 bits. So call `backward()` outside.
 #
 # A `torch.autograd.Function` of **your own** has no record of casts: decorate its `forward` with `torch.amp.custom_fwd` and its `backward` with `torch.amp.custom_bwd`. They make `backward` run under
 # the autocast state of `forward`; without them it runs under whatever state is active when you call `backward()`.
@@ -532,10 +532,10 @@ print(f"with the output layer in FP32: {((inside - outside).norm() / outside.nor
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Without loss scaling, training in FP16 can fail and raise no error. BF16 does not need it.
+# - Without loss scaling, training in FP16 can fail without raising an error. BF16 does not need it.
 # - A dynamic scaler starts high, halves the scale and skips the step at an inf or NaN, and doubles it after many good steps.
 # - Order: scale, backward, unscale, clip, step, update.
-# - FSDP's policy and BF16 weights with FP32 masters cast whole models, residual stream included.
+# - Two methods cast whole models, residual stream included: FSDP's policy, and BF16 weights with FP32 masters.
 # - Keep the loss in FP32, and call `backward()` outside the region. Decorate your own autograd functions with `custom_fwd` and `custom_bwd`.
 #
 # | Your device | Reach for |

@@ -130,7 +130,7 @@ hint("x1.scaler")
 # - `dtype` is `torch.float32`, `torch.bfloat16` or `torch.float16`: what convolutions and linear layers compute in. The
 #   weights stay FP32. Autocast is off again when the step ends.
 # - The model arrives in training mode and stays in it.
-# - The loss is the cross-entropy in FP32. Convert the logits to FP32 exactly once, after the model returns them. Without a scaler `backward()` starts from this loss, with one from the scaled loss; it may run inside the autocast block or after it. Without a scaler the step takes the gradient as it is.
+# - The loss is the cross-entropy in FP32. Convert the logits to FP32 exactly once, after the model returns them. Without a scaler, `backward()` starts from this loss; with a scaler, it starts from the scaled loss. It may run inside the autocast block or after it. Without a scaler the step takes the gradient as it is.
 # - The **true** gradient (not the scaled one) is clipped to the norm `max_norm` over all parameters of the model together; the parts of `model` may differ from those of a `SmallCNN`.
 # - `scaler` is None or a `torch.amp.GradScaler`, of which the step may use `scale`, `unscale_`, `step` and `update`. With a scaler, `update` is called once. If the gradient of either optimizer contains inf or NaN,
 #   neither optimizer steps, and neither optimizer's state changes.
@@ -245,7 +245,7 @@ hint("x1.compare")
 # %% [markdown] name="table_text"
 # ## Your table
 #
-# The cell below runs your experiment once per format and prints the results. Which columns did mixed precision change? Accuracies of different seeds differ by a
+# The cell below runs your experiment once per format and prints the results. Which columns did mixed precision change? Accuracies with different seeds differ by a
 # point or more ([[mixed_precision]], section 4), so a difference of that size between the rows says nothing about the formats.
 #
 # On a GPU, most of this network's step time goes into launching kernels. So there the speed column comes from your `train_step` on a network with 256 channels and 1,024
@@ -263,7 +263,7 @@ def wide_step(precision):
 
 
 def speed_of(precision):
-    """Return how many times as fast as FP32 a step is."""
+    """Return the speedup of a step over FP32."""
     if device.type != "cuda":
         return "no verdict"
     with fp32_computed_as("ieee"):

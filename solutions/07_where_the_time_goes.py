@@ -1,7 +1,7 @@
 # %% [markdown] name="title"
 # # Where the time goes
 #
-# **An operation takes as long as its arithmetic or its memory traffic, whichever takes longer, plus the launch overhead. Add these up and you can predict a training step, on a quiet machine to within about 25%. A profile shows where the rest goes.**
+# **An operation takes as long as its arithmetic or its memory traffic, whichever takes longer, plus the launch overhead. Add these up and you can predict a training step. A profile shows where the rest goes.**
 #
 # | | |
 # |---|---|
@@ -62,7 +62,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 
 # %% name="by_hand"
 x = torch.randn(numbers_beyond_cache(device), device=device)
-side = 1024 if device.type == "cpu" else 2 ** (int(math.log2(x.numel())) // 2)  # a GPU needs more to be busy
+side = 1024 if device.type == "cpu" else 2 ** (int(math.log2(x.numel())) // 2)  # a GPU needs more work to stay busy
 a, b = (torch.randn(side, side, device=device) for _ in range(2))
 y, out = torch.randn_like(x), torch.empty_like(x)
 number = torch.ones((), device=device)
@@ -116,7 +116,7 @@ print("spread of the runs:", f"matmul {product.spread:.0%}, addition {addition.s
 # %% [markdown] name="clocks_explained"
 # Two figures describe the machine, and each operation needs the right one. The second-to-last line applies the wrong limit to the addition and is off by a large factor, because an addition does almost no arithmetic.
 #
-# The transposed sum needs the same number of bytes but moves more. Memory delivers lines of contiguous bytes (64 on most CPUs, 32 on NVIDIA's GPUs), and reading down a column uses one number of each line. By the time the next column needs the line, the cache has dropped it. (The cell measures only the time, not the bytes moved.) So the formula holds only for an operation that reads its tensors in the order in which they are stored.
+# The transposed sum needs the same number of bytes but moves more. Memory delivers lines of contiguous bytes (64 on most CPUs; NVIDIA's GPUs read sectors of 32), and reading down a column uses one number from each line. By the time the next column needs the line, the cache has dropped it. (The cell measures only the time, not the bytes moved.) So the formula holds only for an operation that reads its tensors in the order in which they are stored.
 #
 # (If the spread is above 25%, another program is probably running on this machine, and all figures in this lab vary with it. Then the cell records no verdicts.)
 #
@@ -183,7 +183,7 @@ operations = {  # what to run, FLOPs, bytes
 timed = {name: (flops, nbytes, benchmark(fn, runs=7).median) for name, (fn, flops, nbytes) in operations.items()}
 show(
     roofline_figure(roofline, timed),
-    "Roofline on logarithmic axes: the addition, the sum, and the single row lie far left, near the slope of the memory; the large matmul lies far right, near the level of FP32. The tiny matmuls and the 64 rows lie below the roof.",
+    "Roofline on logarithmic axes: the addition, the sum, and the single row lie far left, near the slope of the memory; the large matmul lies far right, near the level of FP32. The 64 rows lie below the roof; tensors that fit in the cache, such as the tiny matmuls', can lie above the memory's slope.",
 )
 rows_of_table = [("operation", "FLOP/byte", "measured, ms", "predicted, ms", "bound by")]
 for name, (flops, nbytes, seconds) in timed.items():
@@ -279,7 +279,9 @@ with torch.no_grad():
 peak_here = 2 * 512**3 / benchmark(lambda: a[:512, :512] @ b[:512, :512]).median  # with as many threads
 torch.set_num_threads(threads)
 width_guess.reveal(stack_seconds[32] / stack_seconds[4])
-claims.figure("small layers: 64 x the FLOPs, time", "width 32 / width 4", stack_seconds[32] / stack_seconds[4], "times")
+claims.figure(
+    "small layers: time at 64x the FLOPs", "width 32 / width 4", stack_seconds[32] / stack_seconds[4], "times"
+)
 per_layer, per_function = (min(runs.runs) / 200 for runs in (split.before, split.after))
 print(f"a layer of width 4: {per_layer * 1e6:.1f} µs, of which F.linear {per_function * 1e6:.1f} µs")
 print(f"an addition of two numbers: {launch * 1e6:.1f} µs")
@@ -414,7 +416,7 @@ for width in (128, 1024, 4096):
 #
 # Make one prediction now. Section 5 will check it.
 #
-# **Predict** how many milliseconds a full step of this GPT takes. The simplest model is FLOPs over peak. (Run `print(1e3 * step_flops / peak)` in a new cell to see its figure.)
+# **Predict** how many milliseconds a full step of this GPT takes. The simplest model is FLOPs over peak. (Run `print(1e3 * step_flops / peak)` in a new cell to see what it predicts.)
 
 # %% name="predict_guess"
 my_guess = None  # milliseconds
@@ -430,7 +432,7 @@ simple_guess = Prediction("A training step", my_guess, "ms")
 #
 # - **A CPU** that calls an operation also does its work. It launches the operation, works on it, and then calls the next one.
 # - **A GPU** has a queue. The host only launches, one operation after another, without waiting for their work. The GPU works through the queue in order, one operation at a time. It can start an operation once that operation has been launched and the one before it is done.
-# - **A value** stops the host. If Python needs the result of an operation (`.item()`), the host launches nothing more until that operation is done.
+# - **Reading a value** stops the host. If Python needs the result of an operation (`.item()`), the host launches nothing more until that operation is done.
 #
 # ### Your turn
 #
@@ -495,7 +497,7 @@ else:
 #
 # - *gap* is time in which no operation runs: Python and the dispatcher.
 # - Recording an event takes time. So the step is also timed without the profiler, and the cost of recording is subtracted from the parts.
-# - *unexplained* is the difference between that step and the sum of the parts. It may be negative, because the steps with and without the profiler are different runs.
+# - *unexplained* is the difference between the time of the step without the profiler and the sum of the parts. Even if it is small, the parts may be off in opposite directions. It may be negative, because the steps with and without the profiler are different runs.
 
 # %% name="profile"
 profiled = profile_step(step)
@@ -506,7 +508,7 @@ for part in profiled.largest(3):
 # %% name="profile_figure"
 show(
     profiled.figure(),
-    "A bar for each phase of the step, made of kinds of operation: matmuls fill most of forward and backward.",
+    "A bar for each phase of the step, made of kinds of operation, forward and backward the longest.",
 )
 
 # %% [markdown] name="kinds_text"
@@ -538,7 +540,7 @@ print(f"all matmuls, within the step: {of_step:.2f} x the roofline's time")
 #
 # ### The same step on an H100
 #
-# With figures from a data sheet, `step_time` predicts a step on a GPU that you do not have. The H100's data sheet promises 989 TFLOP/s for BF16 matmuls. Compare that with the peak of this machine (section 1). Assume a fast host, which takes 10 µs per operation, Python and autograd included. On the H100, AdamW updates all parameters together (`foreach`), so the step has about two thirds as many operations as the one measured above on a CPU. The cell that predicted the step (`roofline, ...`) printed their number and the measured milliseconds.
+# With figures from a data sheet, `step_time` predicts a step on a GPU that you do not have. The H100's data sheet promises 989 TFLOP/s for BF16 matmuls. Compare that with the peak of this machine (section 1). Assume a fast host, which takes 10 µs per operation, Python and autograd included. On the H100, AdamW updates all parameters together (`foreach`), so the step has about two thirds as many operations as the one measured above on a CPU. The cell that predicted the step (`roofline, ...`) printed the number of operations and the measured milliseconds.
 #
 # **Predict.** By what factor is the step of this GPT (width 128) faster on the H100 than the step measured here?
 
@@ -575,7 +577,7 @@ for width in (WIDTH, 512, 1024, 2048, 4096):
 show_table(table)
 
 # %% [markdown] name="sheet_explained"
-# The H100 finishes each operation of the small model long before the host has launched the next one, so the step takes as long as its launches. A faster GPU changes nothing there: make the model or the batch larger, or launch less.
+# The H100 finishes each operation of the small model long before the host has launched the next one, so the step takes as long as its launches. A faster GPU changes nothing there: make the model or the batch larger, or launch fewer operations.
 #
 # The last two columns show what it costs to read values. (From width 512 on, the sequences also get longer, as the second column shows: width and length both make the operations larger.) A small model hides the reads, because the GPU is idle anyway. In a large model the host is far ahead of the GPU, and each read takes that lead away: the GPU is idle until the next launch. The longer the operations, the less such a launch matters.
 #
@@ -729,7 +731,7 @@ explore(
 )
 
 # %% [markdown] name="play_explained"
-# At width 1,024, the layer becomes compute-bound on an H100 at 1,024 rows of the choices (by the formula at about 700), and on a T4 at 512 (by the formula at about 340).
+# At width 1,024, 1,024 is the first of the batch sizes that you can choose at which the layer is compute-bound on an H100 (by the formula: about 700); on a T4 it is 512 (by the formula: about 340).
 #
 # A narrow layer never becomes compute-bound. With W small, inputs and outputs are most of its bytes, and its intensity cannot exceed W / 2, whatever the batch. That is why LoRA's thin matrices take more time than their FLOPs suggest ([[lora]]).
 #

@@ -268,7 +268,7 @@ claims.figure("a single cold call", "kept table, naive / honest speed", naive / 
 #
 # ### The order
 #
-# Laptops get hot and slow down, and on a shared machine other jobs start. The next cell simulates such a machine: after each call it sleeps, each time longer: call number i, counted from 0, takes 1 + i times as long as a call on an idle machine. So the first call takes its normal time, and the sixteenth takes 16 times as long. Two matmuls are timed on it. The second does half the work of the first. First, all eight runs of the larger one are timed, and then all eight runs of the smaller one. The median of each eight counts. After that, the two alternate.
+# Laptops get hot and slow down, and on a shared machine other jobs start. The next cell simulates such a machine: after each call it sleeps, longer each time. Call number i (counting from 0) takes 1 + i times as long as a call on an idle machine. So the first call takes its normal time, and the sixteenth takes 16 times as long. Two matmuls are timed on it. The second does half the work of the first. First, all eight runs of the larger one are timed, and then all eight runs of the smaller one. What counts is the median of each set of eight. After that, the two alternate.
 #
 # **Predict.** By what factor does the smaller matmul appear to be faster when all of its runs come last? (Below 1 means slower.)
 
@@ -316,7 +316,7 @@ else:
 #
 # ### The queue
 #
-# On a GPU there is a third mistake. An operation returns as soon as it is *queued*, so a clock that stops then has timed only the queueing. `benchmark` and `compare` synchronize before they read the clock. The first figure below is taken without that wait. With an NVIDIA GPU, a third figure comes from **CUDA events**: the GPU itself records two time stamps in its queue, and the host waits only once, at the end.
+# On a GPU there is a third mistake. An operation returns as soon as it is *queued*, so a clock that stops then has timed only the queueing. `benchmark` and `compare` synchronize before they read the clock. The first time printed below is measured without that wait. With an NVIDIA GPU, a third time comes from **CUDA events**: the GPU itself records two time stamps in its queue, and the host waits only once, at the end.
 
 # %% name="queue"
 honest_matmul = benchmark(lambda: a @ b, runs=5).median
@@ -404,13 +404,13 @@ for name, patient in patients.items():
 #
 # **Contract.** `signs(events)` returns a dictionary with these three, for the step in the trace. Do not change the events.
 #
-# - The step is the event named `step` of the category (`event["cat"]`) `user_annotation`; a GPU's trace has another event of that name. Fractions are of its `dur`. Events outside it do not count, and no event straddles its boundaries. Only complete events (`ph` is `X`) are spans.
+# - The step is the event named `step` of the category (`event["cat"]`) `user_annotation`; a GPU's trace has another event of that name. Fractions are of its `dur`. Events outside it do not count, and no event straddles its boundaries. (`ts` and `dur` are rounded to whole nanoseconds: compare integers, as in the first task, or the time stamps `ts` alone.) Only complete events (`ph` is `X`) are spans.
 # - *Operations* are the events on the step's thread whose name starts with `aten::`. *Kernels* are the events of the category `kernel` inside the step, on any stream. Wherever several events run at once, or inside each other, that time counts once.
 # - `copying`: the time in which an operation named `aten::copy_` or an event of the category `gpu_memcpy` runs and no kernel does.
 # - In a step **without kernels** (a CPU's), `items` is the number of operations named `aten::item`. `idle` is the time in which no operation runs, or an `aten::copy_` or `aten::item` does. If nothing runs, `idle` is 1.
 # - In a step **with kernels** (a GPU's), `items` counts only those `aten::item` during which an event named `cudaStreamSynchronize` starts on the step's thread. `idle` is the time in which no kernel runs.
 #
-# `diagnose(signs)` takes that dictionary and returns a word. If `idle` is at most 0.3, there is nothing to fix: `"healthy"`. Otherwise it is the first that is true: `"synchronizes"` (more than 10 items), `"copies"` (copying above 0.3), `"tiny"` (many small operations).
+# `diagnose(signs)` takes that dictionary and returns a word. If `idle` is at most 0.3, there is nothing to fix: `"healthy"`. Otherwise, return the first whose condition holds: `"synchronizes"` (more than 10 items), `"copies"` (copying above 0.3). If neither does, the operations are small and many: `"tiny"`.
 
 
 # %% name="clinic" answer=true reveal=true
@@ -525,7 +525,7 @@ accuracy = check("traces.cure", accuracy)
 hint("traces.cure")
 
 # %% [markdown] name="cures_text"
-# The same function fixes patient C, whose batches are already complete. Patient B needs a different fix: select the rows first, then convert only those.
+# The same function fixes patient C, whose data already comes in whole batches. Patient B needs a different fix: select the rows first, then convert only those.
 #
 # **Predict.** By what factor is patient B faster after the fix?
 
@@ -568,7 +568,7 @@ for when, chart in (("before", charts["B"]), ("after", traced(fixed_b))):
 # %% [markdown] name="gpu_traces_text"
 # ## 5 · Two traces from real GPUs
 #
-# A GPU's trace has more lanes: the host's threads (the backward pass has its own) and the GPU's streams. The course includes one training step from each of two [published traces](https://github.com/facebookresearch/HolisticTraceAnalysis). Both train a convolutional network with `DistributedDataParallel`, so NCCL's kernels, which exchange data with other GPUs, count as busy time here. Here is what your functions find in the first:
+# A GPU's trace has more lanes: the host's threads (the backward pass has its own) and the GPU's streams. The course includes one training step from each of two [published traces](https://github.com/facebookresearch/HolisticTraceAnalysis). Both train a convolutional network with `DistributedDataParallel`, so NCCL's kernels, which exchange data with other GPUs, count as busy time where a step has any (the second has). Here is what your functions find in the first:
 
 
 # %% name="gpu_traces"
@@ -593,7 +593,7 @@ for gpu, durations in kernels_of.items():
     print(f"{gpu}: {len(durations)} kernels, together {sum(durations):.1f} ms")
 
 # %% [markdown] name="gpu_traces_guess_text"
-# The V100 is busy nearly all the time. Most of the host's time in `cudaLaunchKernel` is *not* launch overhead. A few launches take more than a hundred times as long as the others: the queue is full, and they wait for a free slot.
+# The V100 is busy nearly all the time. Most of the host's time in `cudaLaunchKernel` is *not* launch overhead. A minority of the launches takes many times as long as the median and makes up most of the sum: the queue is full, and they wait for a free slot.
 #
 # The second trace is from a faster GPU, an A100. Its kernels, about as many, take much less time in total (last line).
 #
@@ -610,7 +610,7 @@ a100_guess = Prediction("Step on the A100 / step on the V100", my_guess, "times"
 of_a100, a100_ms = read_trace("a100")
 calls = sorted(e["dur"] for e in of_a100 if e["name"] == "cudaLaunchKernel")
 print(
-    f"   all {len(calls)} launches {sum(calls) / 1e3:.1f} ms, half of them at most {calls[len(calls) // 2]:.1f} µs each"
+    f"   all {len(calls)} launches together take {sum(calls) / 1e3:.1f} ms; half take at most {calls[len(calls) // 2]:.1f} µs each"
 )
 a100_guess.reveal(a100_ms / v100_ms, "published")
 figure = Figure(figsize=(9, 3.6), layout="constrained")
@@ -633,7 +633,7 @@ show(
 # %% [markdown] name="claims_text"
 # ## 6 · Claims and measurements
 #
-# The table shows this run alongside those of the machines whose figures are stored in `receipts/`.
+# The table shows this run alongside those of other machines, as far as `receipts/` has these rows.
 
 # %% name="summary"
 claims

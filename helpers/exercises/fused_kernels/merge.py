@@ -32,8 +32,8 @@ def _probe(check: type[Check], seed: int, merge_tile: MergeTile) -> Evidence:
 def _judge(check: type[Check], seen: Evidence, expected: Evidence) -> str | None:
     if sides := seen.get("sides"):
         return (
-            f"With R = 16, C = 32 and d = 64, a dimension of {sides[0]} was broadcast against one of {sides[1]}. A factor "
-            "per row needs `[:, None]`, and a sum over columns is `tl.sum(x, 1)`."
+            f"With R = 16, C = 32 and d = 64, a dimension of {sides[0]} was broadcast against one of {sides[1]}. A "
+            "factor per row needs `[:, None]`, and a sum over columns is `tl.sum(x, 1)`."
         )
     return check.judge(seen, expected)
 

@@ -75,7 +75,8 @@ class WeightIsTheNearest(Check):
 
     hint = (
         "What should the weight be now? It is made up of three numbers.\n"
-        "The sum of two BF16 tensors is BF16, too. Which format has room for all three, and how often do you round?"
+        "The sum of two BF16 tensors is BF16, too. Which format has room for all three, and how many times do you "
+        "round?"
     )
     probe = staticmethod(observe)
 
@@ -112,7 +113,7 @@ class WeightIsTheNearest(Check):
 
 
 class LostIsWhatIsMissing(Check):
-    """The new `lost` is what the new weight lacks of that sum, rounded to BF16."""
+    """The new `lost` is that sum minus the new weight, rounded to BF16."""
 
     hint = (
         "After rounding, how far is the weight from what it should be?\n"

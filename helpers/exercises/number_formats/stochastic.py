@@ -100,7 +100,8 @@ class GoesToANeighbor(Check):
         "A BF16 number is an FP32 number whose lower 16 bits are zero.\n"
         "Add a whole number from 0 to 65,535 to the integer view, then clear the lower 16 bits: that is the lower "
         "neighbor, or, after a carry, the upper one.\n"
-        "65,536 is one too many: it carries a number whose lower bits are all zero. `torch.randint` leaves out its end."
+        "65,536 is one too many: it carries a number whose lower bits are all zero. `torch.randint` excludes its "
+        "upper bound."
     )
     probe = staticmethod(observe)
 
@@ -128,7 +129,7 @@ class IsRightOnAverage(Check):
 
     hint = (
         "The chance of going up is the distance from the lower neighbor, divided by the gap.\n"
-        "The lower 16 bits are that distance, in units of gap / 65,536: add a number drawn evenly from all 65,536.\n"
+        "The lower 16 bits are that distance, in units of gap / 65,536: add a number drawn uniformly from all 65,536.\n"
         "The integer view needs no exponent, so it works for subnormal numbers, too."
     )
     probe = staticmethod(observe)

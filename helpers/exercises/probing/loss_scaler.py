@@ -415,7 +415,7 @@ class ScaleGrows(ForOptimizers):
     """After growth_interval good steps in a row the scale grows; a bad step restarts the count."""
 
     hint = (
-        "Count good steps in update(); compare with growth_interval; set the count to 0 after growing and backing off."
+        "Count good steps in update(); compare with growth_interval; set the count to 0 after growing or backing off."
     )
 
     @classmethod

@@ -44,7 +44,7 @@ class NamesTheIllness(Check):
 
 
 def _misnamed(case: str, said: str, want: str) -> str:
-    return f"{case}: that is {want!r}; you return {said if said in ILLNESSES else 'something else'!r}."
+    return f"{case}: the diagnosis should be {want!r}; you return {said if said in ILLNESSES else 'something else'!r}."
 
 
 class DiagnosesPatients(Check):

@@ -21,7 +21,9 @@ def _read(events: list[Event], signs: Signs) -> Evidence:
     return {str(sign): float(value) for sign, value in answer.items()}
 
 
-def wrong_sign(case: str, got: Evidence, want: Evidence, signs: tuple[str, ...], says: str = "it is") -> str | None:
+def wrong_sign(
+    case: str, got: Evidence, want: Evidence, signs: tuple[str, ...], says: str = "it should be"
+) -> str | None:
     """Say which of `signs` is not as in `want`."""
     for answer in (got, want):
         if "returned" in answer:
@@ -209,7 +211,8 @@ class LooksOnlyAtTheStep(Check):
     """Events outside the step, or on another thread of the host, do not count."""
 
     hint = (
-        "The step is the user_annotation of that name. Compare ts and ts + dur with its own.\n"
+        "The step is the user_annotation of that name. Compare ts and ts + dur with its own, in whole "
+        "nanoseconds: sums of floats are rounded.\n"
         "A thread is a pair, (pid, tid): another process may have a thread of the same number.\n"
         "Look for kernels inside the step: those of a warm-up do not belong to it."
     )

@@ -91,7 +91,7 @@ class AddsTheLaunch(Check):
             launch = want["parts"][2]
             more = with_launch["microseconds"] - without["microseconds"]
             if not math.isclose(more, launch, rel_tol=1e-6):
-                return f"{case}: a launch of {launch:.4g} µs adds as much to the time; in yours it adds {more:.4g} µs."
+                return f"{case}: a launch of {launch:.4g} µs should add {launch:.4g} µs; yours adds {more:.4g} µs."
         return None
 
 

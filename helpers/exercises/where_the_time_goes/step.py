@@ -43,8 +43,8 @@ class _Timed(Check):
             if not math.isclose(mine_idle, idle, rel_tol=1e-6, abs_tol=1e-9):
                 unit = " Return a fraction of the step, not a time." if mine_idle > 1 else ""
                 return (
-                    f"{case}: the step takes {microseconds:.4g} µs, as you say; of these, the processor is idle for a "
-                    f"fraction of {idle:.4g}. You return {mine_idle:.4g}.{unit}"
+                    f"{case}: your {microseconds:.4g} µs is right, but the idle fraction should be {idle:.4g}; you "
+                    f"return {mine_idle:.4g}.{unit}"
                 )
         return None
 

@@ -47,7 +47,7 @@ class _Computes(Check):
                     look = (
                         "Return a fraction, not percent."
                         if share and abs(mine / share - 100) < 1e-3
-                        else "Check the FLOPs that the model needs per token."
+                        else "Check the FLOPs that the model needs per token, and the number of tokens."
                         if name == "MFU"
                         else "Check what only HFU counts."
                     )

@@ -204,7 +204,7 @@ def _wrong_peak(name: str, got: Evidence, want: Evidence) -> str | None:
 
 
 class AccuracyHolds(Check):
-    """All precisions learn the digits as FP32 does; each run trains in its own precision, starting from the seed."""
+    """The 16-bit formats learn as well as FP32; each run trains in its own precision, starting from the seed."""
 
     points = 1
     hint = (

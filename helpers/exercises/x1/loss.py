@@ -96,7 +96,7 @@ def _gradient_error(one: Evidence) -> float:
 
 
 class LossInFp32(Check):
-    """The loss that goes back through the model is computed in FP32, and returned, detached."""
+    """The loss that is backpropagated through the model is computed in FP32, and returned, detached."""
 
     points = 1
     hint = (

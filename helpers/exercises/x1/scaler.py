@@ -21,7 +21,7 @@ class OverflowSkipsAndBacksOff(loss_scaler.OverflowSkipsAndBacksOff):
     points = 1
     hint = (
         "Look at every gradient with torch.isfinite before optimizer.step(); let update() reset what you found.\n"
-        "An overflow of one optimizer also stops the others: do not overwrite what an earlier unscale_ found."
+        "Overflow in one optimizer's gradients also stops the others: do not overwrite what an earlier unscale_ found."
     )
 
 

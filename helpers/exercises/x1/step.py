@@ -280,7 +280,7 @@ class StepsInARow(Check):
 
 
 class SixteenBitsWithoutScaler(Check):
-    """With scaler=None, steps clip and move the weights as the reference's do, in each precision."""
+    """With scaler=None, each step clips the gradient and moves the weights as the reference does, in each precision."""
 
     points = 1
     hint = "Without a scaler nothing is scaled: backward, clip_grad_norm_ and optimizer.step are called directly."
