@@ -68,7 +68,7 @@ print(f"device: {device_name(device)} ({device.type}), torch {torch.__version__}
 # %% name="idea_picture"
 show(
     accumulation_timeline(4),
-    "Four forward and backward passes, each with a hill of activations; .grad collects sums and stays until the step updates the weights.",
+    "Four forward and backward passes, each with a hill of activations; .grad accumulates the sum and stays in memory until the step updates the weights.",
 )
 
 # %% [markdown] name="model_text"
@@ -109,8 +109,8 @@ def distance(a, b):
 #
 # - The model sees each row once, in order, at most `micro_batch` rows at a time. If N is not a multiple of it, the last micro-batch is smaller.
 # - Each row has weight 1/N, even in a smaller micro-batch.
-# - Memory: one micro-batch at a time. Its backward pass runs before the next forward pass. Once the backward pass has run, only variables that the next micro-batch overwrites may hold that micro-batch's loss or outputs.
-# - Existing gradients are added to, not cleared. Clearing them and the optimizer's step are up to the caller. Weights, rows and the model's mode do
+# - Memory: one micro-batch at a time. Its backward pass runs before the next forward pass. After that, its loss and outputs may be held only by variables that the next micro-batch overwrites.
+# - Existing gradients are added to, not cleared. The caller clears them and takes the optimizer step. Weights, rows and the model's mode do
 #   not change.
 # - It returns the mean loss over all rows: a number, or a detached scalar tensor.
 
@@ -137,7 +137,7 @@ hint("gradient_accumulation.loop")
 # ### The same numbers
 #
 # Is the gradient *equal* or only nearly equal? Floating-point sums depend on the order of addition. Compare formats with more and fewer digits. In BF16 even
-# the full batch's gradient is rounded, so the last two columns compare both with the gradient in FP32.
+# the full batch's gradient is rounded, so the last two columns compare the full-batch and the accumulated gradient with the gradient in FP32.
 
 # %% name="equal"
 SAME_GRADIENT = "the gradient equals the whole batch's"  # to six digits or so
@@ -212,7 +212,7 @@ claims.figure("BF16 sums: micro-batches of 1 / of 64, distance", "MLP, pure BF16
 #
 # ## 2 · What it saves
 #
-# First the full batch: one AdamW step of the CNN of [[mixed_precision]] on 256 digits of 16 × 16 pixels.
+# First the full batch: one AdamW step of the CNN from [[mixed_precision]] on 256 digits of 16 × 16 pixels.
 
 # %% name="step"
 CHANNELS = 256 if device.type == "cuda" else 32  # more arithmetic per kernel on a GPU
@@ -252,7 +252,7 @@ axes.plot(
 )
 axes.set(title="256 digits in micro-batches", xlabel="rows in a micro-batch", ylabel="MiB", ylim=(0, None))
 axes.legend(frameon=False)
-show(figure, "Peak and activations grow in straight lines with the rows of a micro-batch.")
+show(figure, "Peak and activations grow linearly with the number of rows in a micro-batch.")
 
 # %% [markdown] name="memory_explained"
 # (The table shows each category at its own maximum, so a column adds up to more than its peak.)
@@ -329,7 +329,7 @@ for name, meter in ways.items():
     during = next(stage for stage in meter.stages if stage.name == "optimizer step")
     settled = ("parameters", "gradients", "optimizer state", "inputs and other")
     of_model[name] = (during.peak_bytes - sum(during.held_after[t] for t in settled)) / meter.largest["parameters"]
-    print(f"{name:14} peak {human_bytes(meter.peak_bytes)}, temporaries of the step {of_model[name]:.2f} models")
+    print(f"{name:14} peak {human_bytes(meter.peak_bytes)}, temporaries of the step: {of_model[name]:.2f} x the model")
 looped = smaller.peak_bytes / ways["foreach=False"].peak_bytes
 print(f"foreach=False: micro-batches of 1 need {looped:.2f} x the memory of micro-batches of 4")
 
@@ -504,7 +504,7 @@ clip_guess.reveal(100 * share)
 show_table(table)
 
 # %% [markdown] name="adam_explained"
-# With the naive gradient, far more updates are clipped: the threshold has a different meaning. The clipped gradient has the same length, so the first updates look alike.
+# With the naive gradient, far more updates are clipped: the threshold has a different meaning. Once clipped, both gradients have the same length, so the first updates look alike.
 # The losses in the two tables do not show this mistake. The gradient *norm* does: log it.
 #
 # ### A smaller last micro-batch
@@ -590,7 +590,7 @@ def mean_of_means(model, ids, targets, micro_batch):
 
 
 padded = next_ids.clone()
-lengths = torch.linspace(2, 32, 64).long()  # sorted by length, as in loaders that want little padding
+lengths = torch.linspace(2, 32, 64).long()  # sorted by length, as in loaders that minimize padding
 for row, length in enumerate(lengths):
     padded[row, length:] = -100
 torch.manual_seed(0)
@@ -709,7 +709,7 @@ hint("gradient_accumulation.replica")
 
 
 # %% [markdown] name="sent_text"
-# Now compare the traffic of `accumulate_replica` with that of three others: without `no_sync`, and with `no_sync` around one of the two passes only.
+# Now compare the traffic of `accumulate_replica` with that of three others: one without `no_sync`, and two with `no_sync` around only one of the two passes.
 
 
 # %% name="sent"
@@ -824,12 +824,15 @@ axes.loglog(batches, fitted, ":", base=2, color=COLORS[7], label="the formula, f
 axes.axvline(critical, color=COLORS[7], ls="--", lw=1)
 axes.set(title="Needed for a loss of 2.6, mean of three seeds", xlabel="rows per step", ylabel="steps or rows")
 axes.legend(frameon=False)
-show(figure, "Steps fall in proportion at first and then level out; rows are level at first and then rise.")
+show(
+    figure,
+    "Steps fall in inverse proportion to the batch size at first and then level out; rows are level at first and then rise.",
+)
 
 # %% [markdown] name="rate_text"
-# Each line printed above the figure ends with the best rate. These rates answer an old question: by how much does a larger batch raise the best learning rate? With eight ranks instead of one, or eight micro-batches, the batch has eight times as many rows.
+# Each of the lines above the figure that begin with a batch size ends with the best rate. These rates answer an old question: by how much does a larger batch raise the best learning rate? With eight ranks instead of one, or eight micro-batches, the batch has eight times as many rows.
 # For SGD, Goyal et al. (2017) then multiply the rate by 8, too (**linear scaling**): eight small steps in nearly the same direction amount to one step of eight times the length. That works as long as the gradient
-# changes little along the way. The length of Adam's steps does not depend on the length of the gradient, and the usual first guess for Adam is the square root. Compare it with the best rates: from 8 to 2,048 rows, 256 times as many, the square root gives a factor of 16. (The four rates tried are 1 to 8 times that rule, so the best one can grow by 2 to 128 times.)
+# changes little along the way. The length of Adam's steps does not depend on the length of the gradient, and the usual first guess for Adam is the square root. Compare it with the best rates: from 8 to 2,048 rows, 256 times as many, the square root gives a factor of 16. (The four rates tried are 1 to 8 times a rate that follows this rule, so the best one can grow by a factor of 2 to 128.)
 
 # %% name="rate"
 grown = best[2048] / best[8]
@@ -838,7 +841,7 @@ print(
 )
 
 # %% [markdown] name="rate_explained"
-# The rates tried differ by factors of two, so don't read more precision than that into the best rates. None is more than one grid step away from the square-root rule. In theory the best rate stops growing beyond the critical batch size, because a gradient with
+# The rates tried differ by factors of two, so don't read more precision than that into the best rates. Their growth is within a grid step of the square root's. In theory the best rate stops growing beyond the critical batch size, because a gradient with
 # little noise left does not allow longer steps; these rates are too coarse to show it. Either rule is a first guess for a search, not a replacement for one.
 
 # %% [markdown] name="betas_text"
@@ -941,7 +944,7 @@ print(f"budget {human_bytes(budget)}; found {found} rows")
 if found:
     print(f"{found} rows take {human_bytes(cnn_peak(found))}, {found + 1} take {human_bytes(cnn_peak(found + 1))}")
 else:
-    print("The fitted line promised more. A GPU's allocator rounds sizes up, so plan a margin.")
+    print("The fitted line promised more than fits. A GPU's allocator rounds sizes up, so leave a margin.")
 
 # %% [markdown] name="play_text"
 # ## 6 · Explore
@@ -983,7 +986,7 @@ claims
 # - Some things do not add up: BatchNorm, schedules, clipping, communication (`no_sync` around the forward pass, too). Sums in pure BF16 lose digits with many micro-batches: add up in FP32.
 # - Above the critical batch size a larger batch costs rows, and accumulated rows cost time.
 #
-# **What to reach for when.** If activations are the largest category and the batch is above one, accumulate while the device stays busy. Then
+# **What to reach for when.** If activations are the largest category and the batch size is above one, accumulate as long as the device stays busy. Then
 # checkpoint ([[activation_checkpointing]]); section 2 compares their times. If the peak is in the optimizer step, see [[lean_optimizers]].
 #
 # **Sources.** PyTorch documentation, *torch.amp: gradient accumulation*, and `DistributedDataParallel.no_sync`; Hugging Face, *Fixing Gradient Accumulation* (October 2024), on token-weighted losses; Wu and

@@ -143,8 +143,8 @@ hint("x2.scaled")
 # - A parameter that gets no gradient in a group is not changed by that group's update. `.grad` may hold anything when `train_epoch` is called, and none of it may leak in.
 # - `scheduler.step()` is called once, right after each update, including that of the smaller group: schedules count updates.
 # - After `stop_after` micro-batches of **this** call it stops, whether or not a group is complete; it makes no update for an incomplete group and returns a state, even if the loader has nothing left. If the loader ends sooner, or `stop_after` is None, it goes to the end of the epoch and returns None as the state.
-# - Another process continues: it calls `train_epoch` with this state and with model, optimizer and scheduler as they were when the state was returned, except
-#   for `.grad`. All updates and losses must equal those of an epoch run in a single call. A call may find the loader already at its end, and a group may be stopped several
+# - Another process continues: it calls `train_epoch` with this state and with `model`, `optimizer` and `scheduler` as they were when the state was returned, except
+#   for `.grad`. All updates and losses must equal those of an epoch run in a single call. A call may find the loader already at its end, and a group may be interrupted several
 #   times.
 # - The state survives `torch.save` and `torch.load(..., weights_only=True)`. It holds no micro-batch, at most one gradient of each parameter, and a few numbers. Later training does not change a state that was returned, and a call does not change the one it is given.
 # - Memory: never hold more than two groups' worth of micro-batches, nor the activations of more than one micro-batch. A whole epoch does not fit in memory.
@@ -205,7 +205,7 @@ images, labels = data.train_x[:1280].clone(), data.train_y[:1280].clone()
 
 
 def epoch_of(rows, stop_after=None):
-    """Train a small CNN for an epoch; return the bytes of its peak, how often it stopped, and its weights."""
+    """Train a small CNN for an epoch; return its peak in bytes, how many times it stopped, and its weights."""
     torch.manual_seed(0)
     model = SmallCNN(16)
     for name, module in list(model.features.named_children()):

@@ -72,7 +72,7 @@ show(
 )
 
 # %% [markdown] name="model_text"
-# The sketch shows six blocks, each of which saves six tensors of the size of its input. A block of our GPT saves 16 ([[where_memory_goes]]). The model
+# The sketch shows six blocks, each of which saves six tensors of the size of its input. A block of our GPT saves 16 times its input ([[where_memory_goes]]). The model
 # below has many narrow blocks, so that activations take nearly all of its memory. A *policy* is a function that decides how to run block number i.
 
 # %% name="model"
@@ -188,7 +188,7 @@ print("identical to the last bit:", torch.equal(gradients["plain"], gradients["r
 
 # %% [markdown] name="guess_text"
 # The gradients are identical, because the same operations ran on the same numbers. (Some GPU kernels add in a different order on every run. There,
-# compare with how far two plain runs differ.)
+# compare with how much two plain runs differ.)
 #
 # **Predict.** By what factor does the **peak** fall when all 24 blocks are checkpointed?
 
@@ -264,8 +264,8 @@ dropout_guess.reveal(off(Recompute.apply))
 #
 # **Contract.** `repeatable(run)` returns a function of x that runs `run` the same way every time.
 #
-# - The *first* call is exactly run(x), and the generators advance as they do after `run`.
-# - Each later call draws the same random numbers as the first, and leaves the generators as they were before it.
+# - The *first* call is exactly run(x), and the generators advance exactly as `run` advances them.
+# - Each later call draws the same random numbers as the first, and leaves the generators as it found them.
 # - Each later call runs `run` once, on the x that it is given. Autograd records the call if it is enabled around that call, whether or not it was enabled around the first.
 # - Each later call runs under the autocast settings of the first call (on or off, and the dtype), whatever the settings around it are.
 #
@@ -326,7 +326,7 @@ def own_checkpoint(run, x):
 
 
 def autocast_off(wrap):
-    """Return the error in percent of a weight's gradient when the forward pass alone runs under autocast."""
+    """Return the error of a weight's gradient, in percent, when only the forward pass runs under autocast."""
     found = []
     for each in (lambda run, x: run(x), wrap):
         torch.manual_seed(0)
@@ -351,7 +351,7 @@ for name, wrap in {"Recompute": Recompute.apply, "with repeatable": own_checkpoi
 # - `use_reentrant=False` needs no Function. The block runs as usual, under hooks that discard what autograd wants to save (you will write such hooks in
 #   [[selective_checkpointing]]). When the backward pass asks for the first of these tensors, the block runs again and the hooks fill in all of them.
 #
-# Both restore random numbers and autocast, as `own_checkpoint` does. (`preserve_rng_state=False` does not restore the random numbers.)
+# Both restore the random state and the autocast settings, as `own_checkpoint` does. (With `preserve_rng_state=False`, the random state is not restored.)
 #
 # They differ for a layer with trainable weights whose input does not require a gradient. (You will meet this case in fine-tuning with LoRA, where the layers below are frozen.) The cell asks each variant whether its
 # result requires a gradient.
@@ -420,7 +420,7 @@ after, more_flops = runs["every block"]
 #
 # ### What the articles say
 #
-# Two widely read articles on checkpointing make different claims about memory: "2 to 3 times less memory," and "40 to 50% of the activations saved." Both claim "30 to 33% slower," of a GPU.
+# Two widely read articles on checkpointing make different claims about memory: "2 to 3 times less memory," and "40 to 50% of the activations saved." Both claim "30 to 33% slower" on a GPU.
 #
 # From here on, the lab times 12 of the 24 blocks, which takes half as long. `in_turns` runs each step once per round, so that a temporary slowdown
 # affects all of them alike. `more_time` compares the times of each round, and returns the quartiles over the rounds.
@@ -459,7 +459,7 @@ claims.figure("every block checkpointed, more time", f"{gpt12}, this device", sl
 
 # %% name="claims_memory"
 def step_peak(policy):
-    """Return the peak of a whole training step with AdamW, the second one."""
+    """Return the peak of the second whole training step with AdamW."""
     model = make_gpt()
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)  # foreach: the default on a GPU
 
@@ -487,7 +487,7 @@ claims
 # **Memory.** The peak of the whole step falls by about the factor that the first article promises, although the activations shrink much more (by far more than the 40 to 50% of the second article): Adam's moments and temporaries do not shrink. The
 # factor depends on the share of activations: with fewer of them, the peak would hardly fall.
 #
-# **Time.** The 30 to 33% of the articles is about the additional arithmetic of a model without early stop, on a GPU. Compare your figure with it, and with your additional arithmetic; in Python, on a CPU, time usually grows more than arithmetic does. Why? Three explanations can be measured one by one: which operations run again and how long they
+# **Time.** The articles' figure of 30 to 33% is roughly the additional arithmetic without early stop. Compare your figure with it, and with your additional arithmetic; in Python, on a CPU, time usually grows more than arithmetic does. Why? Three explanations can be measured one by one: which operations run again and how long they
 # take, what early stop skips, and what `checkpoint` itself costs in Python. The last one is measured on two tokens, where there is hardly any arithmetic: it is
 # the time of a checkpointed run, minus that of a plain run, minus that of the second forward pass.
 #
@@ -724,7 +724,7 @@ claims
 #   thin layers.
 # - Checkpoint as many blocks as you need, and leave out the last one first.
 #
-# **What to reach for when.** If activations are the largest category and the batch is already one, checkpoint every block first. If that saves more than
+# **What to reach for when.** If activations are the largest category and the batch size is already one, checkpoint every block first. If that saves more than
 # you need, keep some results inside the blocks ([[selective_checkpointing]]). If the peak is in the optimizer step, checkpointing will not help
 # ([[lean_optimizers]]). For what checkpointing does to MFU, see [[where_the_time_goes]].
 #

@@ -6,7 +6,7 @@
 #
 # | | |
 # |---|---|
-# | After this you can | list what a block saves, part by part; write a policy that keeps the results that cost the most FLOPs per byte and would otherwise run again, and tell a good policy from a dominated one; move or round saved tensors with hooks; give the compiler a memory budget; find the largest batch that fits, and what limits it |
+# | After this you can | list what a block saves, part by part; write a policy that keeps the results that cost the most FLOPs per byte and would otherwise be recomputed, and tell a good policy from a dominated one; move or round saved tensors with hooks; give the compiler a memory budget; find the largest batch that fits, and what limits it |
 # | Time | 100 to 110 minutes; a good place to stop is after section 2 |
 # | Difficulty | ●●● |
 # | Needs | a CPU; the same cells use a GPU where there is one |
@@ -153,7 +153,7 @@ def make_llama(kv_heads=4, layers=8):
 
 
 def ledger(block, parts, forward):
-    """Return what each part of `block` adds to the saved tensors, in sizes of the block's input."""
+    """Return what each part of `block` adds to the saved tensors, in multiples of the size of the block's input."""
     saved, inside, handles = {}, ["rest"], []
 
     def leave(*_):
@@ -207,7 +207,7 @@ for name, parts in ledgers.items():
 # shrink to a quarter. Fused kernels for RMSNorm or SwiGLU would save less.
 #
 # Korthikanti et al. (2022) published **34 bytes** per token and unit of width for a GPT block in 16-bit precision. It is the same ledger: 16 tensors
-# of 2 bytes, and two dropout masks of 1 byte. Without fused attention they add 5 × heads × T / width bytes for the scores.
+# of 2 bytes, and two dropout masks of 1 byte. Without fused attention, the paper adds 5 × heads × T / width bytes for the scores.
 #
 # ### Attention or MLP
 #
@@ -264,7 +264,7 @@ for kernel, meters in {"fused": fused, "unfused": with_scores}.items():
 # **Contract.** `keep_costly(least)` returns a `context_fn` for `checkpoint(..., use_reentrant=False, context_fn=...)`: a function without arguments that
 # returns `create_selective_checkpoint_contexts(policy)`.
 #
-# - PyTorch calls `policy(context, op, *args, **kwargs)` for each operation. It returns `CheckpointPolicy.MUST_SAVE` to keep the result and
+# - PyTorch calls `policy(context, op, *args, **kwargs)` for each operation. The policy returns `CheckpointPolicy.MUST_SAVE` to keep the result and
 #   `CheckpointPolicy.PREFER_RECOMPUTE` to drop it.
 # - A matmul of (m, k) and (k, n) costs 2·k FLOPs per element of its result. `FACTOR` lists these operations, each with the position of its first factor in `args`.
 # - Fused attention costs 4·T FLOPs per element, for T keys. `is_attention` recognizes it. Its first arguments are q, k and v, each (..., length, d).
@@ -476,17 +476,17 @@ show(
 # %% [markdown] name="selective_explained"
 # The left picture, on arithmetic:
 #
-# - *Keep from 2 × width* repeats no matmul and no attention, and is dominated by the same policy without the last result. Norms, GELU and sums account for much of the memory that blocks store.
+# - *Keep from 2 × width* repeats no matmul and no attention, and is dominated by the same policy without the last result. Norms, GELU and sums account for much of the memory that blocks use.
 # - *Keep matmuls* runs attention again and is dominated by *MLP only*, which recomputes the widest tensors of the block. They cost few FLOPs per byte.
 # - *Keep attention* drops the wide tensors and the last result: nearly the saving of *every block*, for two thirds of its extra FLOPs. It dominates *keep from 4 × width*.
 # - *Every block* has the lowest peak of all.
 #
-# So two questions decide. Would this result be computed again at all? If not, drop it. **Of the results that would be computed again, keep those that cost the most FLOPs per byte.** (*Plain* is dominated because only matmuls
+# So ask two questions. Would this result be computed again at all? If not, drop it. **Of the results that would be computed again, keep those that cost the most FLOPs per byte.** (*Plain* is dominated because only matmuls
 # and attention count as arithmetic here. Only the policies in the table are compared: another one may beat them all.)
 #
-# (If a time is negative, or if its middle half spans tens of percent, other programs disturbed the rounds: run the cell again when the machine is quieter.)
+# (If a time is negative, or if its middle half spans tens of percentage points, other programs disturbed the rounds: run the cell again when the machine is quieter.)
 #
-# In time (right picture), the ranking is different: PyTorch calls the policy in Python for every operation. With narrow layers these calls can take longer than the arithmetic that they
+# Measured by time (right picture), the ranking is different: PyTorch calls the policy in Python for every operation. With narrow layers these calls can take longer than the arithmetic that they
 # save: compare the selective policies with *every block*. If they are slower on your device, checkpoint every block or *MLP only* there, or let the compiler choose (section 4). Does this hold for layers that are eight times as wide (four times on a GPU)?
 #
 # **Predict.** How much more time than plain does *keep from 2 × width* take there?
@@ -720,7 +720,7 @@ head_guess.reveal(left)
 # ### Hugging Face models
 #
 # Models from `transformers` have a switch that checkpoints every block, in training mode only. The cache of keys and values for generating text has to
-# be off. In recent releases of version 5 the switch is called `activation_checkpointing_enable` (before, `gradient_checkpointing_enable`), and it has two options:
+# be off. In recent releases of version 5 the switch is called `activation_checkpointing_enable` (formerly `gradient_checkpointing_enable`), and it has two options:
 #
 # - `every_n_layers=2` checkpoints every second block;
 # - `offload=True` also moves the saved inputs of the blocks to pinned host memory. It needs a GPU: without one, PyTorch cannot pin memory, and the first step raises an error.
@@ -743,7 +743,7 @@ for name, options in {"plain": None, "every block": {}, "every_n_layers=2": {"ev
 # %% [markdown] name="batch_text"
 # ## 6 · The largest batch
 #
-# Less memory per sequence means a larger batch. How much larger, on a GPU that you may not have? Use the **virtual GPU** of [[where_memory_goes]]: inside `with virtual_gpu("rtx-4090-24gb"):` your
+# Less memory per sequence means a larger batch. How much larger, on a GPU that you may not have? Use the **virtual GPU** from [[where_memory_goes]]: inside `with virtual_gpu("rtx-4090-24gb"):` your
 # program's allocations follow the rules of PyTorch's CUDA allocator, and operations compute nothing.
 #
 # A GPT of GPT-2's size trains there in FP32 with AdamW, on sequences of 1,024 tokens, with 12 layers of width 768 and a vocabulary of 50,257. Per token, the forward pass saves
@@ -798,7 +798,7 @@ def trains(batch, checkpointed, chunks):
 variants = {"plain": (False, 1), "every block": (True, 1), "every block, loss in 16 chunks": (True, 16)}
 table, largest = [("", "peak with batch 8", "largest batch, estimated", "largest batch that trains")], {}
 if device.type == "cuda":
-    print("This machine has a real GPU: train gpt_loss on it with growing batches, once per variant.")
+    print("This machine has a real GPU: train with gpt_loss on it, with growing batches, once per variant.")
 else:
     for name, variant in variants.items():
         eight = on_4090(8, *variant)
@@ -814,7 +814,7 @@ else:
 
 # %% [markdown] name="batch_explained"
 # The logits limit the batch. Add up what the run in the second row holds with 8 sequences: weights and moments of 124 million parameters take 1.4 GiB, and the inputs of the blocks 0.3 GiB. Of the 6.3 GiB,
-# 4.6 are left, three times the 1.5 GiB of a tensor of logits: the log-softmax, its gradient, and the gradient of the logits. Three such tensors have 150,771 numbers per token, a little more than everything that the plain blocks save, and
+# 4.6 is left, three times the 1.5 GiB of a tensor of logits: the log-softmax, its gradient, and the gradient of the logits. Three such tensors have 150,771 numbers per token, a little more than everything that the plain blocks save, and
 # checkpointing the blocks does not affect them. **After each change, look at the peak again: another category may now be the largest.** With the loss in chunks, each chunk keeps only its input and recomputes
 # its logits, so the batch grows much further.
 #
@@ -860,8 +860,8 @@ claims
 #
 # - This lab's GPT block saves 16 times its input, a Llama block about 21 times. Fused attention saves no scores. So the MLP holds the most memory, and it costs few FLOPs
 #   per byte to recompute.
-# - In arithmetic, choosing *what* to keep inside a block beats choosing *which* blocks. Of the results that would be computed again, keep those that cost the most FLOPs per byte, and count attention.
-#   Drop what early stop never recomputes. In time, a policy in Python costs the most with narrow layers. The compiler chooses once.
+# - In terms of arithmetic, choosing *what* to keep inside a block beats choosing *which* blocks to checkpoint. Of the results that would be computed again, keep those that cost the most FLOPs per byte, and count attention.
+#   Drop what early stop never recomputes. In terms of time, a policy in Python costs the most with narrow layers. The compiler chooses once.
 # - A pair of hooks can also move saved tensors or round them.
 # - A checkpointed head does not lower the peak, because its logits return when the backward pass starts. A loss in chunks does.
 # - After each change, find the peak again.

@@ -114,7 +114,7 @@ class FeedsMicroBatches(Feeds):
 
 
 class OneGraphAtATime(Frees):
-    """The backward pass of a micro-batch comes before the next forward pass, and nothing large is kept of it."""
+    """The backward pass of a micro-batch comes before the next forward pass, and nothing large from it is kept."""
 
     hint = (
         "Call backward() inside the loop. A sum of losses with one backward() at the end keeps all graphs.\n"

@@ -140,7 +140,7 @@ class FeedsMicroBatches(Feeds):
 
 
 class OneGraphAtATime(Frees):
-    """The backward pass of a micro-batch comes before the next forward pass, and nothing large is kept of it."""
+    """The backward pass of a micro-batch comes before the next forward pass, and nothing large from it is kept."""
 
     hint = (
         "As in the first task: call backward() inside the loop.\n"
@@ -159,7 +159,7 @@ class AddsToGradients(Adds):
 class ReturnsTheMeanLoss(ReturnsALoss):
     """The function returns the mean loss over all targets that count, without a graph."""
 
-    hint = "The sum of what you call backward() on, each one detached."
+    hint = "Add up the losses that you call backward() on, each one detached."
     probe = staticmethod(observe)
 
 

@@ -92,7 +92,8 @@ class GoesToTheNearest(Check):
     hint = (
         "Which bits of `x.view(torch.int32)` are to be zero? There are 23 − fraction_bits of them.\n"
         "Clearing bits rounds toward zero. To round to nearest, first add half of what the last kept bit is worth.\n"
-        "Sign and fraction are separate fields, so adding to the integer makes negative numbers larger in magnitude, too."
+        "Sign and fraction are separate fields, so adding to the integer makes negative numbers larger in "
+        "magnitude, too."
     )
     probe = staticmethod(observe)
 

@@ -87,7 +87,7 @@ class BringsBackWhatWasSaved(Check):
 
     hint = (
         "pack returns what get needs; unpack is called in the backward pass, with what pack has returned.\n"
-        "A ticket may be anything, a tensor as well: what stays needs a mark that no ticket can have."
+        "A ticket may be anything, even a tensor: what stays needs a mark that no ticket can have."
     )
 
     @staticmethod
@@ -235,7 +235,7 @@ class LeavesNonFloats(Check):
 
 
 class KeepsNothingThatMoved(Check):
-    """What was put away is freed: nothing of it is held between the passes, or after them."""
+    """What was put away is freed: none of it is held between the passes or after them."""
 
     hint = "pack should return the ticket that put gives, and not the tensor as well."
 

@@ -296,7 +296,7 @@ class GoesOnInMidGroup(Check):
     hint = (
         "Which parts of an unfinished group are in neither the weights nor the optimizer? All of them belong in the "
         "state.\n"
-        "A group may be stopped more than once, and the loader may have nothing left when the next call comes."
+        "A group may be interrupted more than once, and the loader may have nothing left when the next call comes."
     )
 
     @staticmethod
@@ -330,7 +330,7 @@ class GoesOnInMidGroup(Check):
 
 
 class StateIsASnapshot(Check):
-    """The state is saved and loaded without code, holds no micro-batch, and no later training changes it."""
+    """The state can be saved and loaded with weights_only=True, holds no micro-batch, and no later training changes it."""
 
     points = 1
     hint = (
