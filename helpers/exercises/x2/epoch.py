@@ -330,7 +330,7 @@ class GoesOnInMidGroup(Check):
 
 
 class StateIsASnapshot(Check):
-    """The state can be saved and loaded with weights_only=True, holds no micro-batch, and no later training changes it."""
+    """The state loads with weights_only=True, holds no micro-batch, and no later training changes it."""
 
     points = 1
     hint = (

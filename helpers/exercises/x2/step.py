@@ -202,7 +202,7 @@ def _wrong(seen: Evidence, expected: Evidence) -> str | None:
 
 
 class UpdateIsOfBothRanks(Check):
-    """All counted targets weigh the same, whichever micro-batch they are in and rank they are on; both ranks update alike."""
+    """All counted targets weigh the same, whichever micro-batch and rank they come from; both ranks update alike."""
 
     points = 1
     hint = (
