@@ -21,6 +21,5 @@ def make_loader(dataset, batch_size, step_seconds):
 
 def finished_batch(images, labels, indices, rotate):
     mine, theirs = default_collate([(images[i], labels[i]) for i in indices])
-    return rotate(
-        images=mine, degrees=torch.lerp(torch.tensor(-20.0), torch.tensor(20.0), torch.rand_like(theirs * 1.0))
-    ), theirs
+    angles = torch.lerp(torch.tensor(-20.0), torch.tensor(20.0), torch.rand(len(theirs)))
+    return rotate(images=mine, degrees=angles), theirs
