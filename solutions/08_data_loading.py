@@ -202,7 +202,7 @@ print(f"data + compute: {1e3 * whole:.1f} ms; the loop takes {slow['loop'] / who
 # - Do not use `nvidia-smi` for this: its "utilization" is the fraction of time in which *any* kernel ran, and one small kernel counts in full.
 # - The profiler of [[where_the_time_goes]] shows the wait as the *data* phase of a step.
 #
-# Divide *data* by the 64 samples of a batch. The result may be well above the full sample of section 1, which read one file 200 times: an epoch reads a different file each time, and stacks 64 samples per batch. That is one more cost to measure in its context.
+# Divide *data* by the 64 samples of a batch. The result may be well above the full sample that was timed before, which read one file 200 times: an epoch reads a different file each time, and stacks 64 samples per batch. That is one more cost to measure in its context.
 #
 # > **Note:** on a GPU, a loop that never waits for a result (no `loss.item()`, no logging) overlaps a little even without workers, because the GPU works through its queue while Python decodes.
 #
@@ -381,7 +381,7 @@ with sign_of_life("three epochs with two workers"):
     two = min((LoaderTimeline.of(files, BATCH, 2, train_step) for _ in range(3)), key=lambda run: run.seconds)
 n = len(two.steps)
 two_guess.reveal(1e3 * two.seconds / n)
-print(f"without workers the loop took {1e3 * slow['loop']:.1f} ms per batch")
+print(f"without workers: {1e3 * slow['loop']:.1f} ms per batch")
 show(
     two.plot(f"Two workers: the device idles {two.idle:.0%}"),
     "Three lanes: the device and two workers. The workers' bars overlap in time with each other and with the device's.",
@@ -391,10 +391,10 @@ formula = max(
     two.making / n + slow["compute"], max(two.work()) / n
 )  # with its cost in this run; the later worker counts
 rest = two.seconds / n - formula
+print(f"two workers: {1e3 * two.seconds / n:.1f} ms, of which the formula explains {1e3 * expected:.1f} ms;")
 print(
-    f"of these, the formula explains {1e3 * expected:.1f} ms; sharing the cores adds {1e3 * (formula - expected):+.1f}"
+    f"sharing the cores adds {1e3 * (formula - expected):+.1f} ms, and handing over, which is the rest, {1e3 * rest:+.1f} ms"
 )
-print(f"ms, and handing over, which is the rest, {1e3 * rest:+.1f} ms")
 print(f"a batch takes a worker {1e3 * two.making:.1f} ms; it took the main process {1e3 * one.making:.1f} ms, alone")
 print(f"an idle device gets it {1e3 * two.handover:.1f} ms after its last file was read")
 
@@ -518,7 +518,7 @@ prefetch_guess = Prediction("Idle share with prefetch_factor=1", my_guess, "%")
 
 # %% name="prefetch_measured"
 class Waits(Dataset):
-    """Item k is a complete batch, which takes some waiting."""
+    """Item k is a complete batch, which takes some waiting. `PickledByValue` sends this class to any worker."""
 
     def __init__(self, seconds):
         self.seconds = seconds
@@ -612,7 +612,7 @@ table = [("data, and how they are loaded", "ms per batch", "device idle")]
 for name, seconds, compute in (
     ("digits, no workers", plain, slow["compute"]),
     ("digits, a prefetching thread", threaded, slow["compute"]),
-    ("digits, two workers", two.seconds / len(two.steps), slow["compute"]),
+    ("digits, two workers, 12 batches", two.seconds / len(two.steps), slow["compute"]),
     ("far, no workers", alone["far"]["loop"], alone["far"]["compute"]),
     (f"far, {workers} workers", loop, alone["far"]["compute"]),
 ):
@@ -620,7 +620,7 @@ for name, seconds, compute in (
 show_table(table)
 
 # %% [markdown] name="summary_explained"
-# Workers hide most of the waiting of `far`. What is left of its idle share includes the fill, which these short epochs pay often. The digits compute, so workers help only up to the number of cores. If the quotient for `files` in section 4 is larger than that, the device idles with any number of workers. [[Workers_in_practice]] makes such data cheaper.
+# Workers hide the waiting of `far`, except for the fill of each epoch, and these epochs are short. The digits compute, so workers help only up to the number of cores. If the quotient for `files` in section 4 is larger than that, the device idles with any number of workers. [[Workers_in_practice]] makes such data cheaper.
 
 # %% name="verdicts"
 claims

@@ -65,7 +65,7 @@ print(f"device: {device}, torch {torch.__version__}; workers start by {start_met
 # The data sets are the same, too: `files` decodes and rotates PNG digits, and `far` waits 4 ms for each file and decodes it. Here the training step is simulated on every device. It takes 10 ms and uses no core, because only the data matter.
 
 # %% name="loops"
-BATCH, STEP = 64, 0.010  # samples per batch; seconds per training step
+BATCH, BATCHES, STEP = 64, 16, 0.010  # samples per batch; batches per epoch, of every loader here; seconds per step
 files = DigitFiles(1024)
 
 
@@ -77,7 +77,7 @@ def epoch(loader, step_seconds=0.0):
 
 def per_batch(loader, step_seconds=0.0):
     """Return seconds per batch in the faster of two epochs, after one that does not count (it starts workers)."""
-    return min(benchmark(lambda: epoch(loader, step_seconds), runs=2, warmup=1).runs) / len(loader)
+    return min(benchmark(lambda: epoch(loader, step_seconds), runs=2, warmup=1).runs) / BATCHES
 
 
 # %% [markdown] name="cost_text"
@@ -187,9 +187,9 @@ except Exception as error:
 #
 # ### What the start costs
 #
-# Here is the same lambda again, with its code sent along. The next cell starts one worker, which reads 256 files, by `spawn` and by this system's default method.
+# Here is the same lambda again, with its code sent along. The next cell starts one worker with `spawn` and one with this system's default method. Each reads 256 files.
 #
-# **Predict.** How many seconds does the epoch take that starts the worker by `spawn`?
+# **Predict.** With `spawn`, how many seconds does the first epoch take, including the start of the worker?
 
 # %% name="guess_spawn"
 my_guess = None  # seconds
@@ -324,7 +324,7 @@ hint("workers_in_practice.loader")
 #
 # **Contract.** `finished_batch(images, labels, indices, rotate)` returns a batch as a tuple (images, labels).
 #
-# - **In order.** `images` (N, 1, H, W) and `labels` (N,) are all that there are, and `indices` is a list of B numbers. Return B images and B labels, in the order of `indices`.
+# - **In order.** `images` (N, 1, H, W) and `labels` (N,) hold the whole data set, and `indices` is a list of B numbers. Return B images and B labels, in the order of `indices`.
 # - **Angles.** Each image of the batch is rotated by an angle of its own, drawn uniformly from −20 to 20 degrees, and every call draws new ones.
 # - **One call.** `rotate(images, degrees)` rotates B images (B, 1, H, W), each by its own angle of `degrees` (B,). Call it once.
 # - **Source.** The angles come from PyTorch's global generator. `torch.manual_seed` repeats them, and no two workers draw the same ones (section 3).
@@ -548,7 +548,7 @@ if device.type == "cuda":
 # %% [markdown] name="summary_text"
 # ## 7 · Before and after
 #
-# Here are full epochs, with the simulated step of 10 ms, before and after the two fixes of this lab.
+# Here are full epochs with the simulated step of 10 ms, before and after your two functions.
 
 # %% name="summary"
 far = DigitFiles(256, latency=0.004, augmented=False)
@@ -558,13 +558,13 @@ with sign_of_life("three epochs of each loop"):
         "files, no workers": per_batch(DataLoader(files, BATCH, shuffle=True), STEP),
         "files, decoded once, in batches, no workers": per_batch(in_batches, STEP),
         "far, no workers": per_batch(DataLoader(far, 16, shuffle=True), STEP),
-        f"far, make_loader, {repaired.num_workers} workers": per_batch(repaired, STEP),
+        "far, make_loader": per_batch(repaired, STEP),
     }
 table = [("data, and how they are loaded", "ms per batch", "device idle")]
 table += [(name, f"{1e3 * now:.1f}", f"{1 - STEP / now:.0%}") for name, now in loops.items()]
 show_table(table)
 *_, waits, repaired_loop = loops.values()
-print(f"with make_loader, {(waits - STEP) / len(repaired) / repaired_loop:.0%} of the time is an epoch's first batch")
+print(f"with make_loader, {(waits - STEP) / BATCHES / repaired_loop:.0%} of the time is an epoch's first batch")
 del repaired
 
 # %% [markdown] name="summary_explained"
@@ -581,7 +581,7 @@ claims
 # - Whatever goes to spawned workers has to be picklable: use modules, not lambdas or cells. Scripts need the `__main__` guard.
 # - `DataLoader` seeds PyTorch's, Python's and NumPy's global generators in each worker. If a data set has its own generator, reseed it in `worker_init_fn`.
 # - Less work beats more workers: decode once, augment in batches.
-# - `non_blocking` from pinned memory frees the host. Only a side stream, with `wait_stream` and `record_stream`, overlaps copies and kernels.
+# - On a GPU (without one, this lab measures none of it): `non_blocking` from pinned memory frees the host, and a side stream, with `wait_stream` and `record_stream`, overlaps copies and kernels.
 #
 # **What to reach for when.** Device idle: first `num_workers` from the quotient, with `persistent_workers`. Cores full: decode once, batch the augmentation, or do it on the GPU. Copies show up in a GPU's timeline: `pin_memory`, `non_blocking` and a side stream.
 #
