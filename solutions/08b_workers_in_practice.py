@@ -67,6 +67,7 @@ print(f"device: {device}, torch {torch.__version__}; workers start by {start_met
 # %% name="loops"
 BATCH, BATCHES, STEP = 64, 16, 0.010  # samples per batch; batches per epoch, of every loader here; seconds per step
 files = DigitFiles(1024)
+files[0]  # imports what decoding needs, so that no forked worker has to
 
 
 def epoch(loader, step_seconds=0.0):
