@@ -577,7 +577,7 @@ claims
 # %% [markdown] name="recap"
 # ## Recap
 #
-# - Workers that have to share the cores are all late with their first batch. `persistent_workers` starts them once.
+# - The first batch waits until all workers have been started, and workers beyond the number of cores slow it down further. `persistent_workers` starts them once.
 # - A forked worker copies the pages of Python objects that it only reads. Keep large data in one array or tensor.
 # - Whatever goes to spawned workers has to be picklable: use modules, not lambdas or cells. Scripts need the `__main__` guard.
 # - `DataLoader` seeds PyTorch's, Python's and NumPy's global generators in each worker. If a data set has its own generator, reseed it in `worker_init_fn`.
